@@ -1,0 +1,48 @@
+"""What an operation on the list returns: a change, or the whole list as a snapshot. Pure values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from types import MappingProxyType
+
+from blocklist.node import BlockedNode
+
+
+class ChangeType(StrEnum):
+    """Blocked, merged or unblocked by request; expired by time."""
+
+    BLOCKED = "blocked"
+    MERGED = "merged"
+    UNBLOCKED = "unblocked"
+    EXPIRED = "expired"
+
+    @property
+    def frees(self) -> bool:
+        """Whether the node is free after the change."""
+        return self in (ChangeType.UNBLOCKED, ChangeType.EXPIRED)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Change:
+    """One committed change of the list.
+
+    `node` is the node after the change, for a change that frees it the node as it last was. `at` is the moment of
+    the change in Unix milliseconds, `created_by` the name of who asked for it, where known.
+    """
+
+    revision: int
+    type: ChangeType
+    at: int
+    node: BlockedNode
+    created_by: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Snapshot:
+    """The whole list at a revision of a history (eight hex digits; revisions of two histories do not compare)."""
+
+    revision: int
+    history: str
+    nodes: Mapping[str, BlockedNode] = field(default_factory=lambda: MappingProxyType({}))

@@ -1,0 +1,112 @@
+"""The rules of changing the list, as a draft: changes worked out on top of a list, not yet committed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from blocklist.changes import Change, ChangeType
+from blocklist.errors import ConflictError, NotFoundError
+from blocklist.node import BlockedNode, merge
+
+
+class Nodes(Protocol):
+    """Something that knows the nodes at a revision: a BlocklistTracker, or another Draft."""
+
+    @property
+    def revision(self) -> int: ...
+
+    def get(self, node_id: str) -> BlockedNode | None: ...
+
+
+class Draft:
+    """Changes on top of `base`, decided at `now`. The base is never touched: a draft may be dropped.
+
+    `changes` are in the order of their revisions, which follow the base's without gap.
+    """
+
+    def __init__(self, base: Nodes, now: int) -> None:
+        self.now = now
+        self.changes: list[Change] = []
+        self._base = base
+        self._nodes: dict[str, BlockedNode | None] = {}
+
+    @property
+    def revision(self) -> int:
+        return self._base.revision + len(self.changes)
+
+    def get(self, node_id: str) -> BlockedNode | None:
+        """The node's record as of this draft, also when its end has passed."""
+        return self._nodes[node_id] if node_id in self._nodes else self._base.get(node_id)
+
+    def blocked(self, node_id: str) -> BlockedNode | None:
+        """The node if it is blocked at `now`."""
+        node = self.get(node_id)
+        return None if node is None or node.ended(self.now) else node
+
+    def block(self, node: BlockedNode, *, allow_merge: bool, created_by: str | None = None) -> BlockedNode:
+        """Block a node, or merge with the present block; returns the node as it is then (FLIP-224, Add).
+
+        A merge that changes nothing makes no change. Raises ConflictError if it is blocked and may not be merged.
+        """
+        present = self.blocked(node.id)
+        if present is None:
+            self.expire(node.id)
+            self._record(ChangeType.BLOCKED, node, created_by)
+            return node
+        if not allow_merge:
+            raise ConflictError(already_blocked(present), {node.id: present})
+        merged = merge(present, node)
+        if merged is not present:
+            self._record(ChangeType.MERGED, merged, created_by)
+        return merged
+
+    def block_many(
+        self, nodes: Mapping[str, tuple[BlockedNode, bool]], *, created_by: str | None = None
+    ) -> dict[str, BlockedNode]:
+        """Block several (id -> node and whether it may be merged), all or none.
+
+        Raises ConflictError naming every conflict, with nothing changed.
+        """
+        conflicts = {
+            node_id: present
+            for node_id, (_, allow_merge) in nodes.items()
+            if not allow_merge and (present := self.blocked(node_id))
+        }
+        if conflicts:
+            lines = [already_blocked(present) for present in conflicts.values()]
+            raise ConflictError(f"{len(lines)} of {len(nodes)} nodes are blocked already.", conflicts, lines)
+        return {
+            node_id: self.block(node, allow_merge=allow_merge, created_by=created_by)
+            for node_id, (node, allow_merge) in nodes.items()
+        }
+
+    def unblock(self, node_id: str, *, created_by: str | None = None) -> BlockedNode:
+        """Free a node before its end; returns it as it last was. Raises NotFoundError if it is not blocked."""
+        node = self.blocked(node_id)
+        if node is None:
+            raise NotFoundError(not_blocked(node_id))
+        self._record(ChangeType.UNBLOCKED, node, created_by)
+        return node
+
+    def expire(self, node_id: str) -> None:
+        """Record that the node's end has passed, if there is a record and it has."""
+        node = self.get(node_id)
+        if node is not None and node.ended(self.now):
+            self._record(ChangeType.EXPIRED, node, None)
+
+    def _record(self, kind: ChangeType, node: BlockedNode, created_by: str | None) -> None:
+        change = Change(revision=self.revision + 1, type=kind, at=self.now, node=node, created_by=created_by)
+        self.changes.append(change)
+        self._nodes[node.id] = None if kind.frees else node
+
+
+def already_blocked(node: BlockedNode) -> str:
+    """The sentence for a conflict."""
+    until = "without end" if node.permanent else f"until {node.end}"
+    return f"Node {node.id} is already blocked {until} ({node.cause}); send allowMerge true to merge with that block."
+
+
+def not_blocked(node_id: str) -> str:
+    """The sentence for a node that is free."""
+    return f"Node {node_id} is not blocked."

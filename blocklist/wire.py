@@ -1,0 +1,297 @@
+"""Bodies on the wire and their conversion to and from the values of node.py and changes.py. Nothing else.
+
+Times are Unix milliseconds as decimal strings, for 9223372036854775807 does not survive a JSON number in JavaScript.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic.alias_generators import to_camel
+
+from blocklist.changes import Change, ChangeType, Snapshot
+from blocklist.errors import InvalidError
+from blocklist.node import EARLIEST, MAX_CAUSE, PERMANENT, BlockAction, BlockedNode, check_text
+
+Json = dict[str, Any]
+ActionName = Literal["MARK_BLOCKED", "MARK_BLOCKED_AND_EVACUATE_TASKS"]
+
+_DECIMAL = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
+_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+
+
+def parse_json(body: bytes) -> Any:
+    """Read a JSON document strictly: UTF-8, no repeated field, no NaN. Raises InvalidError."""
+    try:
+        return _decode(body.decode())
+    except UnicodeDecodeError:
+        raise InvalidError("The body is not UTF-8.") from None
+    except RecursionError:
+        raise InvalidError("The body is nested too deeply.") from None
+    except InvalidError:
+        raise
+    except ValueError as error:
+        raise InvalidError(f"The body is not JSON: {error}.") from None
+
+
+def dump_json(value: object) -> bytes:
+    """Compact JSON in UTF-8."""
+    return _encode(value).encode()
+
+
+def _unrepeated(pairs: list[tuple[str, Any]]) -> Json:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        names = [name for name, _ in pairs]
+        repeated = next(name for name in names if names.count(name) > 1)
+        raise InvalidError(f"The field {repeated[:64]!a} is given more than once.")
+    return fields
+
+
+def _no_constant(name: str) -> None:
+    raise InvalidError(f"{name} is not JSON.")
+
+
+def _millis(value: object) -> int:
+    if isinstance(value, str) and _DECIMAL.fullmatch(value):
+        value = int(value)
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise ValueError("give Unix milliseconds as a whole number or its decimal string")
+    if not EARLIEST <= value <= PERMANENT:
+        raise ValueError("the time does not fit into 64 bits")
+    return value
+
+
+def _flag(value: object) -> bool:
+    if value is True or value == "true":
+        return True
+    if value is False or value == "false":
+        return False
+    raise ValueError('give true, false, "true" or "false"')
+
+
+_decode: Final = json.JSONDecoder(object_pairs_hook=_unrepeated, parse_constant=_no_constant).decode
+
+
+def _text(value: object) -> object:
+    return check_text(value) if isinstance(value, str) else value
+
+
+_MILLIS_STRING: Json = {"type": "string", "pattern": "^(0|-?[1-9][0-9]{0,18})$"}
+MillisIn = Annotated[
+    int,
+    BeforeValidator(_millis),
+    WithJsonSchema(
+        {"anyOf": [_MILLIS_STRING, {"type": "integer", "minimum": EARLIEST, "maximum": PERMANENT}]}, mode="validation"
+    ),
+]
+MillisOut = Annotated[int, BeforeValidator(_millis), WithJsonSchema(_MILLIS_STRING)]
+Flag = Annotated[
+    bool,
+    BeforeValidator(_flag),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "enum": ["true", "false"]}]}),
+]
+Cause = Annotated[str, Field(min_length=1, max_length=MAX_CAUSE), BeforeValidator(_text)]
+
+
+class _Body(BaseModel):
+    model_config = ConfigDict(strict=True, alias_generator=to_camel, frozen=True)
+
+
+class BlockRequest(_Body):
+    """What to do with a node, until when and why (FLIP-224, Add)."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"action": "MARK_BLOCKED", "endTimestamp": "4102444800000", "cause": "Hot machine", "allowMerge": True}
+            ]
+        },
+    )
+
+    action: Annotated[ActionName, Field(description="The second also evacuates the tasks that run there.")]
+    cause: Annotated[Cause, Field(description="Why: what the next one on call will read.")]
+    end_timestamp: Annotated[
+        MillisIn,
+        Field(description="When the node is free again, Unix milliseconds; without it the block is permanent."),
+    ] = PERMANENT
+    allow_merge: Annotated[Flag, Field(description="Join with a present block instead of answering 409.")] = False
+
+    @classmethod
+    def parse(cls, value: object) -> BlockRequest:
+        """Check a JSON value. Raises InvalidError with a line for each fault."""
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            lines = [_sentence(fault) for fault in error.errors(include_url=False)]
+            raise InvalidError(" ".join(lines), lines) from None
+
+    def node(self, node_id: str, now: int) -> BlockedNode:
+        """The node as blocked from `now` on. Raises InvalidError for a bad id, or an end that is not after now."""
+        if self.end_timestamp <= now:
+            raise InvalidError(f"endTimestamp: the end {self.end_timestamp} is not after the present {now}.")
+        action = BlockAction[self.action]
+        return BlockedNode(id=node_id, action=action, start=now, end=self.end_timestamp, cause=self.cause)
+
+
+def _sentence(fault: Any) -> str:
+    where = ".".join(str(part) for part in fault["loc"]) or "the body"
+    known = {
+        "missing": "this field is required",
+        "extra_forbidden": "there is no such field",
+        "model_type": "send an object with action and cause",
+    }
+    said = known.get(fault["type"]) or str(fault["msg"]).removeprefix("Value error, ")
+    return f"{ascii(where)[1:-1][:80]}: {said[0].lower()}{said[1:].removesuffix('.')}."
+
+
+class ListedNode(_Body):
+    """A blocked node as the list shows it, under its id."""
+
+    action: ActionName
+    start_timestamp: MillisOut
+    end_timestamp: MillisOut
+    cause: str
+    task_managers: Annotated[list[str], Field(description="The TaskManagers known to be on the node, sorted.")]
+
+
+class NodeBody(_Body):
+    """A blocked node with its id."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "id": "worker-17",
+                    "action": "MARK_BLOCKED",
+                    "startTimestamp": "1652313600000",
+                    "endTimestamp": "1652317200000",
+                    "cause": "Hot machine",
+                    "taskManagers": [],
+                }
+            ]
+        }
+    )
+
+    id: str
+    action: ActionName
+    start_timestamp: MillisOut
+    end_timestamp: MillisOut
+    cause: str
+    task_managers: list[str] | None = None
+
+    def value(self) -> BlockedNode:
+        """The node. Raises InvalidError for what no service of ours would send."""
+        action = BlockAction[self.action]
+        return BlockedNode(
+            id=self.id, action=action, start=self.start_timestamp, end=self.end_timestamp, cause=self.cause
+        )
+
+
+class ChangeBody(_Body):
+    """A change of the list."""
+
+    revision: Annotated[int, Field(ge=1, le=2**53)]
+    type: Literal["blocked", "merged", "unblocked", "expired"]
+    at: MillisOut
+    created_by: str | None
+    node: NodeBody
+
+    def value(self) -> Change:
+        return Change(
+            revision=self.revision,
+            type=ChangeType(self.type),
+            at=self.at,
+            created_by=self.created_by,
+            node=self.node.value(),
+        )
+
+
+class SnapshotBody(_Body):
+    """The whole list at a revision."""
+
+    revision: Annotated[int, Field(ge=0, le=2**53)]
+    history: Annotated[str, Field(pattern="^[0-9a-f]{8}$")]
+    nodes: dict[str, NodeBody]
+
+    def value(self) -> Snapshot:
+        nodes = {node_id: node.value() for node_id, node in self.nodes.items()}
+        return Snapshot(revision=self.revision, history=self.history, nodes=nodes)
+
+
+class ChangesPage(_Body):
+    """A page of the change log."""
+
+    changes: list[ChangeBody]
+    revision: Annotated[int, Field(description="The present revision.")]
+    next: Annotated[int | None, Field(description="The `since` of the next page; null on the last.")]
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457). `errors` is the shape that Flink's REST clients read."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: list[str]
+
+
+class ConflictProblem(Problem):
+    """The node is blocked already: `blockedNode` as it is at present."""
+
+    blockedNode: NodeBody  # noqa: N815
+
+
+class ConflictsProblem(Problem):
+    """Some nodes are blocked already: `blockedNodes` as they are at present."""
+
+    blockedNodes: dict[str, NodeBody]  # noqa: N815
+
+
+class CompactedProblem(Problem):
+    """The changes are no longer in the log, which begins at revision `oldest`."""
+
+    oldest: int
+
+
+def node_fields(node: BlockedNode) -> Json:
+    """A node's fields without its id, in the order of FLIP-224's example."""
+    return {
+        "action": node.action.name,
+        "startTimestamp": str(node.start),
+        "endTimestamp": str(node.end),
+        "cause": node.cause,
+    }
+
+
+def node_body(node: BlockedNode, task_managers: list[str]) -> Json:
+    """A node as an answer of /blocklist/nodes shows it."""
+    return {"id": node.id, **node_fields(node), "taskManagers": task_managers}
+
+
+def change_body(change: Change) -> Json:
+    """A change as the log and the watch show it."""
+    return {
+        "revision": change.revision,
+        "type": change.type.value,
+        "at": str(change.at),
+        "createdBy": change.created_by,
+        "node": {"id": change.node.id, **node_fields(change.node)},
+    }
+
+
+def snapshot_body(snapshot: Snapshot) -> Json:
+    """A snapshot as the watch shows it."""
+    nodes: Mapping[str, BlockedNode] = snapshot.nodes
+    return {
+        "revision": snapshot.revision,
+        "history": snapshot.history,
+        "nodes": {node_id: {"id": node_id, **node_fields(nodes[node_id])} for node_id in sorted(nodes)},
+    }

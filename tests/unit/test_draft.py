@@ -1,0 +1,196 @@
+"""The rules of changing the list: what is recorded, in which order, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blocklist.changes import Change, ChangeType, Snapshot
+from blocklist.draft import Draft
+from blocklist.errors import ConflictError, NotFoundError
+from blocklist.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.tracker import BlocklistTracker
+
+EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+NOW = 100
+
+
+def node(node_id: str, *, end: int = PERMANENT, cause: str = "disk", start: int = 50) -> BlockedNode:
+    return BlockedNode(id=node_id, action=BlockAction.MARK_BLOCKED, start=start, end=end, cause=cause)
+
+
+def listed(*nodes: BlockedNode, revision: int = 7) -> BlocklistTracker:
+    return BlocklistTracker(Snapshot(revision=revision, history="00c0ffee", nodes={n.id: n for n in nodes}))
+
+
+def log(draft: Draft) -> list[tuple[int, str, str]]:
+    return [(change.revision, change.type.value, change.node.id) for change in draft.changes]
+
+
+def test_blocking_a_free_node_is_one_change_with_the_next_revision() -> None:
+    draft = Draft(listed(), NOW)
+    new = node("a")
+    assert draft.block(new, allow_merge=False, created_by="ops") is new
+    assert draft.changes == [Change(revision=8, type=ChangeType.BLOCKED, at=NOW, node=new, created_by="ops")]
+    assert (draft.revision, draft.get("a")) == (8, new)
+
+
+def test_blocking_a_blocked_node_is_refused_with_the_present_node() -> None:
+    present = node("a", end=200)
+    draft = Draft(listed(present), NOW)
+    with pytest.raises(ConflictError, match="Node a is already blocked until 200") as refused:
+        draft.block(node("a"), allow_merge=False)
+    assert refused.value.blocked == {"a": present}
+    assert draft.changes == []
+
+
+def test_a_merge_is_one_change_with_the_node_after_it() -> None:
+    draft = Draft(listed(node("a", cause="x")), NOW)
+    merged = draft.block(node("a", cause="y"), allow_merge=True)
+    assert merged.cause == "x,y"
+    assert [(change.type, change.node) for change in draft.changes] == [(ChangeType.MERGED, merged)]
+
+
+def test_a_merge_that_changes_nothing_makes_no_change() -> None:
+    present = node("a")
+    draft = Draft(listed(present), NOW)
+    assert draft.block(node("a", start=60), allow_merge=True) is present
+    assert (draft.changes, draft.revision) == ([], 7)
+
+
+@pytest.mark.parametrize("allow_merge", [False, True])
+@pytest.mark.parametrize("end", [NOW, NOW - 1])
+def test_blocking_an_ended_node_expires_it_first(end: int, *, allow_merge: bool) -> None:
+    old, new = node("a", end=end, cause="old"), node("a", cause="new")
+    draft = Draft(listed(old), NOW)
+    assert draft.block(new, allow_merge=allow_merge, created_by="ops") is new
+    assert log(draft) == [(8, "expired", "a"), (9, "blocked", "a")]
+    assert draft.changes[0].node is old
+    assert draft.changes[0].created_by is None
+
+
+def test_a_node_is_blocked_until_the_millisecond_before_its_end() -> None:
+    draft = Draft(listed(node("a", end=NOW + 1), node("b", end=NOW)), NOW)
+    assert draft.blocked("a") is not None
+    assert draft.blocked("b") is None
+    assert draft.get("b") is not None
+
+
+def test_unblocking_returns_the_node_as_it_last_was() -> None:
+    present = node("a")
+    draft = Draft(listed(present), NOW)
+    assert draft.unblock("a", created_by="ops") is present
+    assert draft.changes == [Change(revision=8, type=ChangeType.UNBLOCKED, at=NOW, node=present, created_by="ops")]
+    assert draft.get("a") is None
+
+
+def test_unblocking_a_free_or_ended_node_is_not_found_and_changes_nothing() -> None:
+    draft = Draft(listed(node("ended", end=NOW)), NOW)
+    for node_id in ("free", "ended"):
+        with pytest.raises(NotFoundError, match=f"Node {node_id} is not blocked"):
+            draft.unblock(node_id)
+    assert draft.changes == []
+
+
+def test_unblocking_twice_is_not_found() -> None:
+    draft = Draft(listed(node("a")), NOW)
+    draft.unblock("a")
+    with pytest.raises(NotFoundError):
+        draft.unblock("a")
+
+
+def test_expire_records_only_a_record_whose_end_has_passed() -> None:
+    draft = Draft(listed(node("ended", end=NOW), node("later", end=NOW + 1)), NOW)
+    for node_id in ("ended", "ended", "later", "free"):
+        draft.expire(node_id)
+    assert log(draft) == [(8, "expired", "ended")]
+
+
+def test_several_are_changed_in_their_order_with_one_revision_each() -> None:
+    draft = Draft(listed(node("m", cause="x"), node("same"), node("old", end=NOW)), NOW)
+    after = draft.block_many(
+        {
+            "z": (node("z"), False),
+            "m": (node("m", cause="y"), True),
+            "same": (node("same"), True),
+            "old": (node("old"), False),
+            "a": (node("a"), True),
+        }
+    )
+    assert log(draft) == [
+        (8, "blocked", "z"),
+        (9, "merged", "m"),
+        (10, "expired", "old"),
+        (11, "blocked", "old"),
+        (12, "blocked", "a"),
+    ]
+    assert list(after) == ["z", "m", "same", "old", "a"]
+    assert after["m"].cause == "x,y"
+
+
+def test_several_are_all_or_none_and_every_conflict_is_named() -> None:
+    first, second = node("a"), node("b", end=200)
+    draft = Draft(listed(first, second, node("m")), NOW)
+    with pytest.raises(ConflictError, match="2 of 4 nodes") as refused:
+        draft.block_many(
+            {
+                "new": (node("new"), False),
+                "a": (node("a"), False),
+                "b": (node("b"), False),
+                "m": (node("m", cause="y"), True),
+            }
+        )
+    assert refused.value.blocked == {"a": first, "b": second}
+    assert len(refused.value.lines) == 2
+    assert draft.changes == []
+
+
+def test_a_draft_on_a_draft_sees_it_and_leaves_it_alone() -> None:
+    first = Draft(listed(), NOW)
+    first.block(node("a"), allow_merge=False)
+    second = Draft(first, NOW + 1)
+    second.unblock("a")
+    assert log(second) == [(9, "unblocked", "a")]
+    assert second.get("a") is None
+    assert (first.get("a"), first.revision) == (node("a"), 8)
+
+
+def test_the_base_is_never_touched() -> None:
+    base = listed(node("a"))
+    draft = Draft(base, NOW)
+    draft.unblock("a")
+    draft.block(node("b"), allow_merge=False)
+    assert (base.revision, base.get("a"), base.get("b")) == (7, node("a"), None)
+
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["block", "merge", "unblock", "expire"]),
+        st.sampled_from("abc"),
+        st.integers(1, 6),
+        st.sampled_from("xyz"),
+        st.sampled_from(BlockAction),
+    )
+)
+
+
+@given(operations)
+def test_the_changes_replayed_are_the_drafted_list(steps: list[tuple[str, str, int, str, BlockAction]]) -> None:
+    tracker = listed()
+    for now, (step, node_id, length, cause, action) in enumerate(steps):
+        draft = Draft(tracker, now)
+        new = BlockedNode(id=node_id, action=action, start=now, end=now + length, cause=cause)
+        try:
+            if step == "unblock":
+                draft.unblock(node_id)
+            elif step == "expire":
+                draft.expire(node_id)
+            else:
+                draft.block(new, allow_merge=step == "merge")
+        except (ConflictError, NotFoundError):
+            assert draft.changes == []
+        drafted = (draft.revision, [draft.get(name) for name in "abc"])
+        for change in draft.changes:
+            tracker.apply(change)
+        assert (tracker.revision, [tracker.get(name) for name in "abc"]) == drafted
