@@ -1,0 +1,1 @@
+"""The routers: what the service answers over HTTP."""

@@ -1,0 +1,68 @@
+"""What endpoints share: reading a body within its limit, JSON answers with the revision they speak of."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import Request, Response
+from starlette.requests import ClientDisconnect
+
+from app.service import service_of
+from blocklist.errors import BlocklistError
+from blocklist.wire import dump_json
+
+ONE_NODE: Final = 64 * 1024
+"""Bytes that the body of a request on one node may have."""
+MANY_NODES: Final = 1024 * 1024
+"""Bytes that the body of a request on several nodes may have."""
+
+
+class TooLargeError(BlocklistError):
+    """The body is larger than the route takes; nothing was changed."""
+
+
+def stamp(request: Request, revision: int | None = None) -> list[tuple[bytes, bytes]]:
+    """The headers that every answer of /blocklist… carries; the present revision unless another is given."""
+    path = request.scope["path"]
+    if path != "/blocklist" and not path.startswith("/blocklist/"):
+        return []
+    tracker = service_of(request).view.tracker
+    return [
+        (b"blocklist-revision", b"%d" % (tracker.revision if revision is None else revision)),
+        (b"blocklist-history", tracker.history.encode()),
+    ]
+
+
+class JsonAnswer(Response):
+    """A JSON answer, with no more headers than it has."""
+
+    def __init__(self, request: Request, value: object, status: int = 200, revision: int | None = None) -> None:
+        self.status_code = status
+        self.background = None
+        self.body = dump_json(value)
+        self.raw_headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", b"%d" % len(self.body)),
+            *stamp(request, revision),
+        ]
+
+
+def age(request: Request) -> list[tuple[bytes, bytes]]:
+    """The header that marks an answer from memory as stale while the database is away (RFC 9111, Age)."""
+    seconds = service_of(request).view.age()
+    return [] if seconds is None else [(b"age", b"%d" % seconds)]
+
+
+async def read_body(request: Request, limit: int) -> bytes:
+    """The request's body, of any content type. Raises TooLargeError beyond `limit` bytes."""
+    body = b""
+    more = True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        body += message.get("body", b"")
+        more = message.get("more_body", False)
+        if len(body) > limit:
+            raise TooLargeError(f"The body is larger than {limit // 1024} KiB.")
+    return body

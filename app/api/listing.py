@@ -1,0 +1,93 @@
+"""GET /blocklist: the list. The plain request is answered by app.fast_path; this is its oracle and all other cases."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Header, Request, Response
+
+from app.api.answers import age
+from app.api.errors import documented
+from app.api.parameters import MinRevision
+from app.disconnect import until_disconnect
+from app.service import service_of
+from app.view import Answer, ListView
+from blocklist.wire import ListedNode
+
+router = APIRouter(tags=["The list"])
+
+MAX_WAIT: Final = 60
+"""Seconds that `Prefer: wait` may ask for."""
+_WAIT: Final = re.compile(r'wait\s*=\s*(?:"([0-9]{1,9})"|([0-9]{1,9}))', re.ASCII | re.IGNORECASE)
+_HEADERS = {
+    "ETag": {"schema": {"type": "string"}, "description": "Of the body; each encoding has its own."},
+    "Blocklist-Revision": {"schema": {"type": "string", "pattern": "^[0-9]+$"}},
+    "Blocklist-History": {"schema": {"type": "string", "pattern": "^[0-9a-f]{8}$"}},
+}
+
+
+@router.head("/blocklist", dependencies=[MinRevision], include_in_schema=False)
+@router.get(
+    "/blocklist",
+    summary="The blocked nodes",
+    dependencies=[MinRevision],
+    response_model=dict[str, ListedNode],
+    responses={
+        200: {"headers": _HEADERS},
+        304: {"description": "The list is still what `If-None-Match` names.", "headers": _HEADERS},
+        **documented(400, 503),
+    },
+)
+async def get_blocklist(
+    request: Request,
+    if_none_match: Annotated[list[str] | None, Header(description="ETags that the client has.")] = None,
+    prefer: Annotated[
+        list[str] | None,
+        Header(description="`wait=N`: with a matching If-None-Match wait for a change, at most N (60) seconds."),
+    ] = None,
+) -> Response:
+    """The whole list, id to node, sorted by id. An ended block is absent from the moment of its end."""
+    view = service_of(request).view
+    view.route_reads += 1
+    known = ",".join(if_none_match).encode("latin-1") if if_none_match is not None else None
+    accepted = ",".join(request.headers.getlist("accept-encoding")).encode("latin-1") or None
+    seconds = wait_seconds(prefer or [])
+    applied = seconds is not None and known is not None and view.rendering().matches(known)
+    if applied:
+        await until_disconnect(request.receive, _changed(request, known or b"", seconds or 0))
+    extra = age(request) + ([(b"preference-applied", b"wait=%d" % (seconds or 0))] if applied else [])
+    return _Ready(view.rendering().answer(known, accepted), extra)
+
+
+def wait_seconds(prefer: list[str]) -> int | None:
+    """N of the first `wait=N` among Prefer headers (RFC 7240), at most MAX_WAIT; None without a readable one."""
+    for preference in ",".join(prefer).split(","):
+        if match := _WAIT.fullmatch(preference.partition(";")[0].strip()):
+            return min(int(match[1] or match[2]), MAX_WAIT)
+    return None
+
+
+async def _changed(request: Request, known: bytes, seconds: int) -> None:
+    """Return when the list is no longer `known`, the time is up, or the service stops."""
+    service = service_of(request)
+    view: ListView = service.view
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + seconds
+    while not service.feed.closed and view.rendering().matches(known):
+        left = deadline - loop.time()
+        if left <= 0:
+            return
+        to_end = (view.rendering().valid_until - view.clock()) / 1000
+        await view.changed.wait(min(left, max(to_end, 0.001)))
+
+
+class _Ready(Response):
+    """A ready answer, with nothing computed again."""
+
+    def __init__(self, answer: Answer, extra: list[tuple[bytes, bytes]]) -> None:
+        self.status_code = answer.status
+        self.body = answer.body
+        self.background = None
+        self.raw_headers = [*answer.headers, *extra]

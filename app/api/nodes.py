@@ -1,0 +1,149 @@
+"""PUT, GET and DELETE of nodes (FLIP-224, Add and Remove)."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import Any
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.answers import MANY_NODES, ONE_NODE, JsonAnswer, age, read_body, stamp
+from app.api.errors import documented
+from app.api.parameters import MinRevision, NodeId
+from app.handler import Outcome
+from app.service import service_of
+from blocklist.changes import Change, ChangeType
+from blocklist.draft import not_blocked
+from blocklist.errors import InvalidError, NotFoundError
+from blocklist.node import BlockedNode, check_node_id
+from blocklist.wire import BlockRequest, ConflictProblem, ConflictsProblem, NodeBody, node_body, parse_json
+
+router = APIRouter(tags=["Nodes"])
+
+MAX_NODES = 1000
+"""Nodes in one request."""
+
+
+def _takes(schema: dict[str, Any], *, required: bool = True) -> dict[str, Any]:
+    """OpenAPI of a body that the endpoint reads itself: strictly, and whatever its content type says."""
+    return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
+
+
+_REQUEST = {"$ref": "#/components/schemas/BlockRequest"}
+_ONE = _takes(_REQUEST)
+_MANY = _takes({"type": "object", "additionalProperties": _REQUEST, "minProperties": 1, "maxProperties": MAX_NODES})
+_NOTHING = _takes({"type": "object", "maxProperties": 0}, required=False)
+
+
+@router.head("/blocklist/nodes/{node_id}", dependencies=[MinRevision], include_in_schema=False)
+@router.head("/blocklist/node/{node_id}", dependencies=[MinRevision], include_in_schema=False)
+@router.get("/blocklist/node/{node_id}", dependencies=[MinRevision], include_in_schema=False)
+@router.get(
+    "/blocklist/nodes/{node_id}",
+    summary="One blocked node",
+    dependencies=[MinRevision],
+    response_model=NodeBody,
+    responses=documented(400, 404, 503),
+)
+async def get_node(request: Request, node_id: NodeId) -> Response:
+    """The node, or 404 if it is not blocked."""
+    node = service_of(request).view.get(node_id)
+    if node is None:
+        raise NotFoundError(not_blocked(node_id))
+    answer = JsonAnswer(request, node_body(node, []))
+    answer.raw_headers.extend(age(request))
+    return answer
+
+
+@router.put("/blocklist/node/{node_id}", include_in_schema=False)
+@router.put(
+    "/blocklist/nodes/{node_id}",
+    summary="Block a node",
+    status_code=201,
+    response_model=NodeBody,
+    responses={
+        202: {"model": NodeBody, "description": "Merged with the present block."},
+        **documented(400, 413, 503),
+        **documented(409, model=ConflictProblem),
+    },
+    openapi_extra=_ONE,
+)
+async def put_node(request: Request, node_id: NodeId) -> Response:
+    """Block a node: 201. If it is blocked already: with `allowMerge` join the two blocks, 202; without it 409."""
+    return await block_node(request, node_id)
+
+
+async def block_node(request: Request, node_id: str) -> Response:
+    """What PUT on a node does, for its route and for app.direct."""
+    service = service_of(request)
+    block = BlockRequest.parse(parse_json(await read_body(request, ONE_NODE)))
+    node = block.node(node_id, service.clock())
+    outcome = await service.handler.submit(lambda draft: draft.block(node, allow_merge=block.allow_merge))
+    body = node_body(outcome.value, [])
+    return JsonAnswer(request, body, _status(outcome.changes, node_id), outcome.revision)
+
+
+@router.put(
+    "/blocklist/nodes",
+    summary="Block several nodes",
+    responses={
+        200: {"description": "All of them are blocked: id to `status` (201 or 202) and the node."},
+        **documented(400, 413, 503),
+        **documented(409, model=ConflictsProblem),
+    },
+    openapi_extra=_MANY,
+)
+async def put_nodes(request: Request) -> Response:
+    """Block up to 1,000 nodes in one transaction, all or none, one revision each in the order of the body."""
+    service = service_of(request)
+    nodes = _read_many(parse_json(await read_body(request, MANY_NODES)), service.clock())
+    outcome = await service.handler.submit(lambda draft: draft.block_many(nodes))
+    return JsonAnswer(request, _many_body(outcome), revision=outcome.revision)
+
+
+@router.delete("/blocklist/node/{node_id}", include_in_schema=False)
+@router.delete(
+    "/blocklist/nodes/{node_id}",
+    summary="Free a node",
+    response_class=Response,
+    responses={200: {"description": "The node is free."}, **documented(400, 404, 413, 503)},
+    openapi_extra=_NOTHING,
+)
+async def delete_node(request: Request, node_id: NodeId) -> Response:
+    """Free a node before its end; 404 if it is not blocked."""
+    body = await read_body(request, ONE_NODE)
+    if body and parse_json(body) != {}:
+        raise InvalidError("The body of a DELETE is empty or {}.")
+    outcome = await service_of(request).handler.submit(lambda draft: draft.unblock(node_id))
+    response = Response()
+    response.raw_headers.extend(stamp(request, outcome.revision))
+    return response
+
+
+def _status(changes: tuple[Change, ...], node_id: str) -> HTTPStatus:
+    created = any(change.type is ChangeType.BLOCKED and change.node.id == node_id for change in changes)
+    return HTTPStatus.CREATED if created else HTTPStatus.ACCEPTED
+
+
+def _read_many(body: object, now: int) -> dict[str, tuple[BlockedNode, bool]]:
+    if not isinstance(body, dict) or not 1 <= len(body) <= MAX_NODES:
+        raise InvalidError(f"The body: send an object of 1 to {MAX_NODES} nodes, id to action and cause.")
+    nodes: dict[str, tuple[BlockedNode, bool]] = {}
+    lines: list[str] = []
+    for node_id, fields in body.items():
+        try:
+            block = BlockRequest.parse(fields)
+            nodes[node_id] = block.node(check_node_id(node_id), now), block.allow_merge
+        except InvalidError as error:
+            lines += [f"{node_id[:253]!a}: {line}" for line in error.lines]
+    if lines:
+        raise InvalidError("Nothing was changed: " + lines[0], lines)
+    return nodes
+
+
+def _many_body(outcome: Outcome[dict[str, BlockedNode]]) -> dict[str, Any]:
+    created = {change.node.id for change in outcome.changes if change.type is ChangeType.BLOCKED}
+    return {
+        node_id: {"status": 201 if node_id in created else 202, **node_body(node, [])}
+        for node_id, node in outcome.value.items()
+    }

@@ -1,0 +1,64 @@
+"""Parameters that several routes take, as they are documented and checked."""
+
+from __future__ import annotations
+
+import re
+from typing import Annotated, Final
+
+from fastapi import Depends, Path, Query, Request
+from pydantic import BeforeValidator, Field
+
+from app.service import service_of
+from blocklist.errors import UnavailableError
+from blocklist.node import check_node_id
+
+REACH_SECONDS: Final = 2.0
+"""How long `minRevision` waits for this replica."""
+_DIGITS = re.compile(r"[0-9]{1,16}", re.ASCII)
+
+
+def _whole(value: object) -> object:
+    if isinstance(value, str) and not _DIGITS.fullmatch(value):
+        raise ValueError("give a whole number in decimal digits")
+    return value
+
+
+Revision = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**53)]
+Limit = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1000)]
+
+
+async def _node_id(
+    node_id: Annotated[
+        str,
+        Path(
+            description="1 to 253 of `A-Z a-z 0-9 . _ : -`, not `.` or `..`; compared exactly.",
+            examples=["worker-17"],
+            json_schema_extra={"pattern": r"^[A-Za-z0-9._:-]{1,253}$"},
+        ),
+    ],
+) -> str:
+    return check_node_id(node_id)
+
+
+NodeId = Annotated[str, Depends(_node_id)]
+"""A node id from the path, checked. Raises InvalidError."""
+
+
+async def _reach(
+    request: Request,
+    min_revision: Annotated[
+        Revision | None,
+        Query(alias="minRevision", description="Answer once this replica has seen that revision (at most 2 s)."),
+    ] = None,
+) -> None:
+    if min_revision is None:
+        return
+    view = service_of(request).view
+    if not await view.reached(min_revision, REACH_SECONDS):
+        raise UnavailableError(
+            f"This replica is at revision {view.tracker.revision} and has not seen {min_revision} yet.", retry_after=1
+        )
+
+
+MinRevision = Depends(_reach)
+"""Waits for `?minRevision=`. Raises UnavailableError when it does not come."""

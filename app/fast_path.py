@@ -1,0 +1,150 @@
+"""The plain GET /blocklist, answered from ready bytes inside uvicorn's HTTP protocol, below ASGI.
+
+Only requests whose answer is known from the method, the path and two headers; all else falls through to the ordinary
+route, which answers the same bytes (it is the tests' oracle). And since a poller sends the same bytes each time, a
+request that was once parsed and found plain is known by its bytes, and not parsed again. One thread: the event loop's.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from app.view import Answer, ListView
+
+# A request that carries one of these is not plain: it has a body, waits, wants something of the connection, carries
+# credentials, or says twice what should be said once.
+_NOT_PLAIN: Final = frozenset(
+    (
+        b"accept-encoding",
+        b"authorization",
+        b"content-length",
+        b"expect",
+        b"if-none-match",
+        b"prefer",
+        b"transfer-encoding",
+        b"upgrade",
+    )
+)
+MAX_KNOWN: Final = 512
+"""Requests known by their bytes: each ETag makes new ones, so they are forgotten all at once when there are many."""
+MAX_LENGTH: Final = 1024
+"""Bytes of a request that may be known."""
+
+
+class _Plain(NamedTuple):
+    """What the answer to a plain request depends on, besides the list."""
+
+    if_none_match: bytes | None
+    accept_encoding: bytes | None
+
+
+class ReadyAnswers:
+    """What all connections share: the view, requests known by their bytes, and the head of an answer."""
+
+    def __init__(self, view: ListView) -> None:
+        self.view = view
+        self.known: dict[bytes, _Plain] = {}
+        self._head = b""
+        self._head_of: object = None
+
+    def learn(self, data: bytes, request: _Plain) -> None:
+        """`data` is this request, whole and alone."""
+        if len(data) > MAX_LENGTH:
+            return
+        if len(self.known) >= MAX_KNOWN:
+            self.known.clear()
+        self.known[data] = request
+
+    def answer(self, request: _Plain, default_headers: list[tuple[bytes, bytes]]) -> bytes | None:
+        """The whole answer at this moment; None if only the ordinary route can give it."""
+        rendering = self.view.ready()
+        if rendering is None:
+            return None
+        self.view.fast_reads += 1
+        if default_headers is not self._head_of:  # uvicorn makes a new list each second, for the date.
+            self._head = b"".join(b"%b: %b\r\n" % header for header in default_headers)
+            self._head_of = default_headers
+        answer: Answer = rendering.answer(*request)
+        return answer.wire(self._head)
+
+
+class FastPathProtocol(HttpToolsProtocol):
+    """uvicorn's protocol, but for the plain GET /blocklist."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._ready: ReadyAnswers = self.app_state["ready"]
+        self._plain: _Plain | None = None
+        self._begun = 0
+        self._complete = True
+        self._answered_at = 0.0
+
+    def data_received(self, data: bytes) -> None:
+        request = self._ready.known.get(data)
+        if request is not None and self._complete and self.timeout_keep_alive_task and self._idle():
+            answer = self._ready.answer(request, self.server_state.default_headers)
+            if answer is not None:
+                # The keep-alive timer runs on: see its handler. To set it anew would cost as much as the rest.
+                self._answered_at = self.loop.time()
+                self.transport.write(answer)
+                return
+        self._begun, self._plain = 0, None
+        super().data_received(data)
+        self._learn(data)
+
+    def _learn(self, data: bytes) -> None:
+        if self._plain is not None and self._begun == 1 and self._complete:
+            self._ready.learn(data, self._plain)
+
+    def on_message_begin(self) -> None:
+        self._begun += 1
+        self._complete = False
+        self._plain = None
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._plain = self._read_plain()
+        if self._plain is None:
+            super().on_headers_complete()
+
+    def on_message_complete(self) -> None:
+        self._complete = True
+        if self._plain is None:
+            super().on_message_complete()
+            return
+        answer = self._ready.answer(self._plain, self.server_state.default_headers)
+        if answer is not None:
+            self.transport.write(answer)
+            self.on_response_complete()
+            return
+        self._plain = None
+        super().on_headers_complete()
+        super().on_message_complete()
+
+    def timeout_keep_alive_handler(self) -> None:
+        left = self._answered_at + self.timeout_keep_alive - self.loop.time()
+        if left > 0:
+            self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
+        else:
+            super().timeout_keep_alive_handler()
+
+    def _read_plain(self) -> _Plain | None:
+        if self.url != b"/blocklist" or self.parser.get_method() != b"GET" or not self._idle():
+            return None
+        if self.parser.get_http_version() != "1.1" or not self.parser.should_keep_alive():
+            return None
+        etag = encoding = None
+        for name, value in self.headers:
+            if name == b"if-none-match" and etag is None:
+                etag = value
+            elif name == b"accept-encoding" and encoding is None:
+                encoding = value
+            elif name in _NOT_PLAIN or (name == b"connection" and value.lower() != b"keep-alive"):
+                return None
+        return _Plain(etag, encoding)
+
+    def _idle(self) -> bool:
+        """Nothing else is under way on this connection, nor piling up in it."""
+        return not self.flow.write_paused and (self.cycle is None or self.cycle.response_complete)

@@ -1,0 +1,118 @@
+"""create_app: the only place where the parts of the service are put together."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from fastapi import FastAPI
+from fastapi.telemetry import TelemetryConfig
+
+from app.api import changes, errors, health, listing, nodes
+from app.fast_path import ReadyAnswers
+from app.handler import BlocklistHandler
+from app.metrics import MeasuredLog, Metrics
+from app.notify.feed import ChangeFeed
+from app.openapi import document
+from app.service import Service
+from app.settings import Settings
+from app.store.schema import check
+from app.store.store import Store
+from app.upkeep import Compactor, expire_ended, find_again
+from app.view import ListView
+from blocklist.changes import Change
+from blocklist.tracker import BlocklistTracker
+
+Clock = Callable[[], int]
+_NO_TELEMETRY: Final = TelemetryConfig(tracing=False, metrics=False, logs=False)
+
+
+def unix_millis() -> int:
+    """The present in Unix milliseconds."""
+    return time.time_ns() // 1_000_000
+
+
+def create_app(settings: Settings, *, clock: Clock = unix_millis) -> FastAPI:
+    """The service as an ASGI app. Starting it raises SchemaError if the database cannot be served."""
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
+        check(settings.database_url)
+        store = Store(settings.database_url)
+        try:
+            service = _assemble(settings, clock, store)
+            app.state.service = service
+            async with _running(service):
+                # uvicorn hands this to each connection: app.fast_path answers from it.
+                yield {"ready": ReadyAnswers(service.view)}
+        finally:
+            store.close()
+
+    # No /docs: FastAPI's pages load their scripts from elsewhere, and operators' networks are often closed.
+    app = FastAPI(
+        title="blocklist",
+        lifespan=lifespan,
+        redirect_slashes=False,
+        docs_url=None,
+        redoc_url=None,
+        telemetry=_NO_TELEMETRY,
+    )
+    errors.install(app)
+    for part in (nodes, listing, changes, health):
+        # Not include_router: it nests, and a nested route costs each request a second search.
+        app.router.routes.extend(part.router.routes)
+    document(app)
+    return app
+
+
+def stop_streams(app: FastAPI) -> None:
+    """The service is about to stop: watches say bye, waiting readers get their answers."""
+    service: Service = app.state.service
+    service.feed.close()
+    service.view.changed.ring()
+
+
+def _assemble(settings: Settings, clock: Clock, store: Store) -> Service:
+    tracker = BlocklistTracker(store.open())
+    view = ListView(tracker, clock, store.age)
+    feed = ChangeFeed(store, revision=tracker.revision, history=tracker.history)
+    metrics = Metrics(view, feed)
+
+    def publish(committed: Sequence[Change]) -> None:
+        view.apply(committed)
+        feed.publish(committed)
+        metrics.count(committed)
+
+    handler = BlocklistHandler(tracker, MeasuredLog(store, metrics), clock, publish, max_waiting=settings.max_waiting)
+    return Service(settings=settings, clock=clock, store=store, view=view, handler=handler, feed=feed, metrics=metrics)
+
+
+@asynccontextmanager
+async def _running(service: Service) -> AsyncIterator[None]:
+    tracker, handler = service.view.tracker, service.handler
+    compactor = Compactor(
+        tracker,
+        service.store,
+        service.clock,
+        max_changes=service.settings.log_max_changes,
+        max_age=service.settings.log_max_age,
+        compacted=service.metrics.compacted.inc,
+    )
+    writing = asyncio.create_task(handler.run())
+    helping = [
+        asyncio.create_task(expire_ended(tracker, handler, service.clock)),
+        asyncio.create_task(compactor.run()),
+        asyncio.create_task(find_again(service.store)),
+    ]
+    try:
+        yield
+    finally:
+        service.feed.close()
+        for task in helping:
+            task.cancel()
+        await asyncio.gather(*helping, return_exceptions=True)
+        handler.close()
+        await writing

@@ -1,0 +1,82 @@
+"""Metrics for Prometheus. Most are read off the parts when somebody scrapes, so that the hot paths count nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from app.notify.feed import ChangeFeed
+from app.store.store import Store
+from app.view import ListView
+from blocklist.changes import Change, ChangeType
+
+
+class Metrics:
+    """The service's own registry: two services in one process do not mix."""
+
+    def __init__(self, view: ListView, feed: ChangeFeed) -> None:
+        self._registry = registry = CollectorRegistry()
+        registry.register(_Parts(view, feed))
+        self.changes = Counter("blocklist_changes", "Committed changes of the list.", ["type"], registry=registry)
+        self.commit_seconds = Histogram("blocklist_commit_seconds", "Time of a transaction.", registry=registry)
+        self.commit_changes = Histogram(
+            "blocklist_commit_changes",
+            "Changes in one transaction.",
+            buckets=(1, 2, 5, 10, 20, 50, 100, 200, 500, 1000),
+            registry=registry,
+        )
+        self.expiry_lateness = Histogram(
+            "blocklist_expiry_lateness_seconds", "From a block's end to its expired change.", registry=registry
+        )
+        self.compacted = Counter("blocklist_log_compacted_changes", "Changes dropped from the log.", registry=registry)
+        for kind in ChangeType:
+            self.changes.labels(kind.value)
+
+    def count(self, changes: Sequence[Change]) -> None:
+        """These changes were committed, in one transaction."""
+        self.commit_changes.observe(len(changes))
+        for change in changes:
+            self.changes.labels(change.type.value).inc()
+            if change.type is ChangeType.EXPIRED:
+                self.expiry_lateness.observe(max(0, change.at - change.node.end) / 1000)
+
+    def render(self) -> bytes:
+        """The text that Prometheus scrapes."""
+        return generate_latest(self._registry)
+
+
+class MeasuredLog:
+    """The store as the handler's log, with each transaction measured."""
+
+    def __init__(self, store: Store, metrics: Metrics) -> None:
+        self._store = store
+        self._metrics = metrics
+        self.revision = store.revision
+        self.changes = store.changes
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        """See Store.commit."""
+        with self._metrics.commit_seconds.time():
+            await self._store.commit(changes)
+
+
+class _Parts(Collector):
+    def __init__(self, view: ListView, feed: ChangeFeed) -> None:
+        self._view = view
+        self._feed = feed
+
+    def collect(self) -> Iterable[Metric]:
+        view = self._view
+        blocked = len(view.tracker.blocked(view.clock()))
+        # FLIP-224, Metrics: the name is Flink's, not Prometheus's.
+        yield GaugeMetricFamily("numBlockedNodes", "Nodes blocked at present.", blocked)
+        yield GaugeMetricFamily("blocklist_revision", "The present revision.", view.tracker.revision)
+        yield GaugeMetricFamily("blocklist_database_up", "Whether it took the last transaction.", view.age() is None)
+        yield GaugeMetricFamily("blocklist_watches", "Open watch streams.", self._feed.readers)
+        reads = CounterMetricFamily("blocklist_list_reads", "Answers to GET /blocklist.", labels=["path"])
+        reads.add_metric(["fast"], view.fast_reads)
+        reads.add_metric(["route"], view.route_reads)
+        yield reads

@@ -1,0 +1,1 @@
+"""Telling others: everything here reads the change log from a cursor."""

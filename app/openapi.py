@@ -1,0 +1,45 @@
+"""The API document: what FastAPI derives from the routes, and the schemas of bodies that endpoints read themselves."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic.json_schema import models_json_schema
+
+from blocklist import __version__
+from blocklist.wire import BlockRequest, CompactedProblem, ConflictProblem, ConflictsProblem, Problem
+
+_ABOUT = """The one place where a data platform says: do not run work on that machine. The blocklist API of FLIP-224.
+
+Times are Unix milliseconds as decimal strings; 9223372036854775807 means without end."""
+
+
+def document(app: FastAPI) -> None:
+    """Let the app answer /openapi.json with the whole document."""
+
+    def openapi() -> dict[str, Any]:
+        if app.openapi_schema is None:
+            app.openapi_schema = _build(app)
+        return app.openapi_schema
+
+    app.openapi = openapi  # type: ignore[method-assign]
+
+
+def _build(app: FastAPI) -> dict[str, Any]:
+    built = get_openapi(title=app.title, version=__version__, description=_ABOUT, routes=app.routes)
+    problems: list[Any] = [
+        (model, "validation") for model in (BlockRequest, Problem, ConflictProblem, ConflictsProblem, CompactedProblem)
+    ]
+    _, extra = models_json_schema(problems, ref_template="#/components/schemas/{model}")
+    schemas = built.setdefault("components", {}).setdefault("schemas", {})
+    for name, schema in extra["$defs"].items():
+        schemas.setdefault(name, schema)
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    for path in built["paths"].values():
+        for operation in path.values():
+            # FastAPI declares its own 422; here a malformed request is a 400 problem.
+            operation["responses"].pop("422", None)
+    return built

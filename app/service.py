@@ -1,0 +1,34 @@
+"""Service: the parts that main puts together, as the routers find them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from fastapi import Request
+
+from app.handler import BlocklistHandler
+from app.metrics import Metrics
+from app.notify.feed import ChangeFeed
+from app.settings import Settings
+from app.store.store import Store
+from app.view import ListView
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Service:
+    """One running service."""
+
+    settings: Settings
+    clock: Callable[[], int]
+    store: Store
+    view: ListView
+    handler: BlocklistHandler
+    feed: ChangeFeed
+    metrics: Metrics
+
+
+def service_of(request: Request) -> Service:
+    """The service that a request came to."""
+    service: Service = request.app.state.service
+    return service

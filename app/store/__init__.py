@@ -1,0 +1,1 @@
+"""The list and its change log in a database, through SQLAlchemy."""

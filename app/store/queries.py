@@ -1,0 +1,121 @@
+"""SQL: functions of a connection and values, inside somebody's transaction. Time reaches them as a parameter."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import takewhile
+from typing import Any
+
+from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy.dialects import sqlite
+from sqlalchemy.engine import Connection, Row
+
+from app.store.schema import blocked_nodes, changes, log_head
+from blocklist.changes import Change, ChangeType, Snapshot
+from blocklist.node import BlockAction, BlockedNode
+
+_upsert = sqlite.insert(blocked_nodes)
+_upsert = _upsert.on_conflict_do_update(
+    index_elements=[blocked_nodes.c.id],
+    set_={column.name: column for column in _upsert.excluded if column.name != "id"},
+)
+_remove = delete(blocked_nodes).where(blocked_nodes.c.id == bindparam("node_id"))
+_append = insert(changes)
+_advance = update(log_head).where(log_head.c.revision == bindparam("before")).values(revision=bindparam("after"))
+
+
+class StaleError(Exception):
+    """Somebody else has changed the list since the writer read it."""
+
+
+def load(connection: Connection) -> Snapshot:
+    """The whole list."""
+    head = connection.execute(select(log_head)).one()
+    nodes = {row.id: _node(row, row.id) for row in connection.execute(select(blocked_nodes))}
+    return Snapshot(revision=head.revision, history=head.history, nodes=nodes)
+
+
+def write(connection: Connection, new: Sequence[Change]) -> None:
+    """Append the changes to the log and bring the list up to them. Raises StaleError if they do not follow the log."""
+    advanced = connection.execute(_advance, {"before": new[0].revision - 1, "after": new[-1].revision})
+    if advanced.rowcount != 1:
+        raise StaleError(f"the log is not at revision {new[0].revision - 1}")
+    connection.execute(_append, [_change_row(change) for change in new])
+    last = {change.node.id: change for change in new}
+    if blocked := [_node_row(change.node) for change in last.values() if not change.type.frees]:
+        connection.execute(_upsert, blocked)
+    if freed := [{"node_id": node_id} for node_id, change in last.items() if change.type.frees]:
+        connection.execute(_remove, freed)
+
+
+def revision(connection: Connection) -> int:
+    """The revision of the last committed change."""
+    return int(connection.execute(select(log_head.c.revision)).scalar_one())
+
+
+def compacted(connection: Connection) -> int:
+    """The revision of the last change that is no longer in the log; 0 when all are."""
+    return int(connection.execute(select(log_head.c.compacted)).scalar_one())
+
+
+def changes_after(connection: Connection, since: int, limit: int, node_id: str | None = None) -> list[Change]:
+    """At most `limit` changes after revision `since`, in order; of one node if given."""
+    query = select(changes).where(changes.c.revision > since).order_by(changes.c.revision).limit(limit)
+    if node_id is not None:
+        query = query.where(changes.c.node_id == node_id)
+    return [_change(row) for row in connection.execute(query)]
+
+
+def compact(connection: Connection, *, keep_from: int, older_than: int, below: int, limit: int) -> int:
+    """Forget at most `limit` of the oldest changes; how many.
+
+    A change goes if its revision is below `keep_from`, or if it is older than `older_than` (Unix milliseconds) and
+    its revision is below `below`.
+    """
+    revision, at_ms = changes.c.revision, changes.c.at_ms
+    rows = connection.execute(select(revision, at_ms).order_by(revision).limit(limit)).all()
+    going = list(
+        takewhile(lambda row: row.revision < keep_from or (row.at_ms < older_than and row.revision < below), rows)
+    )
+    if going:
+        last = going[-1].revision
+        connection.execute(delete(changes).where(revision <= last))
+        connection.execute(update(log_head).values(compacted=last))
+    return len(going)
+
+
+def renew_history(connection: Connection, history: str) -> None:
+    """Begin a new history: revisions go on, but those who watched the old one start from a snapshot."""
+    connection.execute(update(log_head).values(history=history))
+
+
+def _node(row: Row[Any], node_id: str) -> BlockedNode:
+    action = BlockAction[row.action]
+    return BlockedNode(id=node_id, action=action, start=row.start_ms, end=row.end_ms, cause=row.cause)
+
+
+def _change(row: Row[Any]) -> Change:
+    node = _node(row, row.node_id)
+    kind = ChangeType(row.type)
+    return Change(revision=row.revision, type=kind, at=row.at_ms, created_by=row.created_by, node=node)
+
+
+def _node_row(node: BlockedNode) -> dict[str, Any]:
+    return {
+        "id": node.id,
+        "action": node.action.name,
+        "start_ms": node.start,
+        "end_ms": node.end,
+        "cause": node.cause,
+    }
+
+
+def _change_row(change: Change) -> dict[str, Any]:
+    row = _node_row(change.node)
+    row["node_id"] = row.pop("id")
+    return row | {
+        "revision": change.revision,
+        "type": change.type.value,
+        "at_ms": change.at,
+        "created_by": change.created_by,
+    }

@@ -1,0 +1,133 @@
+"""The tables, and bringing a database up to them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Final
+
+from alembic import command
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, inspect, make_url
+from sqlalchemy.exc import DatabaseError
+
+from app.store.engine import make_engine, make_inspector
+
+ROOT: Final = Path(__file__).resolve().parents[2]
+
+metadata = MetaData(naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"})
+
+# SQLite counts rows itself where the primary key is an INTEGER: no second index beside the table.
+_Revision = BigInteger().with_variant(Integer(), "sqlite")
+
+log_head = Table(
+    "log_head",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("history", String(8), nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("compacted", BigInteger, nullable=False),
+    comment="One row. revision: of the last change; compacted: of the last change that is no longer in the log.",
+)
+
+blocked_nodes = Table(
+    "blocked_nodes",
+    metadata,
+    Column("id", String(253), primary_key=True),
+    Column("action", String(40), nullable=False),
+    Column("start_ms", BigInteger, nullable=False),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("cause", Text, nullable=False),
+    comment="The list as of log_head.revision.",
+)
+
+changes = Table(
+    "changes",
+    metadata,
+    Column("revision", _Revision, primary_key=True, autoincrement=False),
+    Column("type", String(16), nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("created_by", String(253)),
+    Column("node_id", String(253), nullable=False),
+    Column("action", String(40), nullable=False),
+    Column("start_ms", BigInteger, nullable=False),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("cause", Text, nullable=False),
+    comment="The change log: node columns are the node after the change.",
+)
+Index(None, changes.c.node_id, changes.c.revision)
+
+
+class SchemaError(Exception):
+    """The database cannot be served as it is; the message says what to do."""
+
+
+def migrate(url: str) -> None:
+    """Create the tables of a new database, or bring an older one up to date. Raises SchemaError."""
+    if _file(url).exists():
+        _inspect(url)
+    engine = make_engine(url)
+    config = _config()
+    try:
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+    except DatabaseError as error:
+        raise _unusable(url, error.orig) from None
+    finally:
+        engine.dispose()
+
+
+def check(url: str) -> None:
+    """Raises SchemaError unless the database is there, is ours, can be written and has the present schema.
+
+    A database that is refused is left as it is.
+    """
+    path = _file(url)
+    if not path.exists():
+        raise SchemaError(f"There is no database at {url}: run `python -m app migrate` first.")
+    if _inspect(url) != ScriptDirectory.from_config(_config()).get_current_head():
+        raise SchemaError(f"The database {url} is not migrated to this version: run `python -m app migrate` first.")
+    if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
+        raise _unusable(url, "this user may not write it, or its folder")
+
+
+def _inspect(url: str) -> str | None:
+    """The revision of the schema, None without tables. Raises SchemaError if it is not ours, or newer than us."""
+    engine = make_inspector(url)
+    try:
+        with engine.connect() as connection:
+            names = set(inspect(connection).get_table_names())
+            present = MigrationContext.configure(connection).get_current_revision()
+    except DatabaseError as error:
+        raise _unusable(url, error.orig) from None
+    finally:
+        engine.dispose()
+    if names and "alembic_version" not in names:
+        raise SchemaError(
+            f"The database {url} holds tables of another program ({', '.join(sorted(names)[:3])}): name another file"
+            " in BLOCKLIST_DATABASE_URL."
+        )
+    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
+    if present is not None and present not in known:
+        raise SchemaError(f"The database {url} {_NEWER}")
+    return present
+
+
+def _file(url: str) -> Path:
+    return Path(make_url(url).database or "")
+
+
+_NEWER: Final = "was written by a newer version of this service: start that version, or restore a backup."
+
+
+def _unusable(url: str, why: object) -> SchemaError:
+    return SchemaError(f"The database {url} cannot be used: {why}. Check that the path is right and may be written.")
+
+
+def _config() -> Config:
+    config = Config()
+    config.set_main_option("script_location", str(ROOT / "migrations").replace("%", "%%"))
+    return config

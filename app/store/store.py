@@ -1,0 +1,147 @@
+"""Store: the database as the rest of the service sees it."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import secrets
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Concatenate, Final, ParamSpec, TypeVar
+
+from sqlalchemy import Engine, make_url
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from app.store import queries
+from app.store.engine import make_engine
+from app.store.schema import SchemaError
+from blocklist.changes import Change, Snapshot
+from blocklist.errors import UnavailableError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+READERS: Final = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Page:
+    """Changes from the log, and how far back it reached when they were read."""
+
+    changes: list[Change]
+    compacted: int
+
+
+class Store:
+    """One SQLite file: one writer, some readers, each in threads of their own so that the event loop never waits.
+
+    Every method raises UnavailableError when the database cannot be used at the moment.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._lock: IO[str] | None = None
+        self._writer = make_engine(url)
+        self._reader = make_engine(url, readers=READERS)
+        self._worked = time.monotonic()
+        self._away = False
+        self._writing = ThreadPoolExecutor(1, "store-writer")
+        self._reading = ThreadPoolExecutor(READERS, "store-reader")
+
+    def open(self) -> Snapshot:
+        """Take the database for this process and read the list. Raises SchemaError if another process serves it."""
+        self._lock = _take(self._url)
+        with self._writer.begin() as connection:
+            return queries.load(connection)
+
+    def close(self) -> None:
+        """Wait for what is under way and let go of the database."""
+        self._writing.shutdown()
+        self._reading.shutdown()
+        self._writer.dispose()
+        self._reader.dispose()
+        if self._lock is not None:
+            self._lock.close()
+
+    def renew_history(self) -> str:
+        """Begin a new history, eight hex digits. Raises SchemaError while a service uses the database."""
+        with _take(self._url), self._writer.begin() as connection:
+            history = secrets.token_hex(4)
+            queries.renew_history(connection, history)
+        return history
+
+    def age(self) -> int | None:
+        """Whole seconds since the database last took a transaction, while it is away; None while it is there."""
+        return int(time.monotonic() - self._worked) if self._away else None
+
+    async def commit(self, changes: Sequence[Change]) -> None:
+        """Write the changes durably, all or none. Raises queries.StaleError if they do not follow the log."""
+        await self._write(queries.write, changes)
+
+    async def revision(self) -> int:
+        """The revision of the last committed change, as the writer sees it."""
+        return await self._write(queries.revision)
+
+    async def page(self, since: int, limit: int, node_id: str | None = None) -> Page:
+        """At most `limit` changes after `since`, in order."""
+        return await self._run(self._reading, self._reader, _page, since, limit, node_id)
+
+    async def compact(self, *, keep_from: int, older_than: int, below: int, limit: int) -> int:
+        """Forget some of the oldest changes (see queries.compact); how many."""
+        query = partial(queries.compact, keep_from=keep_from, older_than=older_than, below=below, limit=limit)
+        return await self._write(query)
+
+    async def changes(self, since: int, limit: int = 1000) -> list[Change]:
+        """At most `limit` changes after `since`, in order."""
+        return (await self.page(since, limit)).changes
+
+    async def ping(self) -> None:
+        """Return if the database answers."""
+        await self._run(self._reading, self._reader, queries.compacted)
+
+    async def _write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+        try:
+            result = await self._run(self._writing, self._writer, query, *args, **kwargs)
+        except UnavailableError:
+            self._away = True
+            raise
+        self._worked, self._away = time.monotonic(), False
+        return result
+
+    async def _run(
+        self,
+        threads: ThreadPoolExecutor,
+        engine: Engine,
+        query: Callable[Concatenate[Connection, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        def transaction() -> T:
+            with engine.begin() as connection:
+                return query(connection, *args, **kwargs)
+
+        try:
+            return await asyncio.get_running_loop().run_in_executor(threads, transaction)
+        except DBAPIError as error:
+            raise UnavailableError(f"The database is away ({error.orig}); try again.", retry_after=1) from error
+
+
+def _page(connection: Connection, since: int, limit: int, node_id: str | None) -> Page:
+    compacted = queries.compacted(connection)
+    return Page(changes=queries.changes_after(connection, since, limit, node_id), compacted=compacted)
+
+
+def _take(url: str) -> IO[str]:
+    """Lock the file beside the database: two services on one SQLite file would not see each other's changes."""
+    path = Path(f"{make_url(url).database}.lock")
+    lock = path.open("w")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise SchemaError(f"Another blocklist service uses the database {url}: stop it first.") from None
+    return lock

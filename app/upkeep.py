@@ -1,0 +1,115 @@
+"""What the service does by itself: it turns ends into `expired` changes, keeps the log short, finds the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, Protocol
+
+import structlog
+
+from app.handler import BlocklistHandler
+from blocklist.draft import Draft
+from blocklist.errors import UnavailableError
+from blocklist.tracker import BlocklistTracker
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS: Final = 0.25
+"""How often the ends are looked at: the wall clock may be set, a longer sleep would not notice."""
+PROMISED: Final = 1000
+"""The last changes that stay in the log whatever the settings say."""
+CHUNK: Final = 1000
+"""Changes dropped in one transaction, so that writers do not wait long."""
+COMPACT_SECONDS: Final = 10.0
+FIND_SECONDS: Final = 1.0
+
+
+async def expire_ended(tracker: BlocklistTracker, handler: BlocklistHandler, clock: Callable[[], int]) -> None:
+    """Commit the `expired` change of each block at its end, for ever. Expiry is a command like any other."""
+    while True:
+        now = clock()
+        if tracker.next_end() <= now:
+            await _expire([node.id for node in tracker.ended(now)], handler)
+        await asyncio.sleep(min(LOOK_SECONDS, max(0.0, (tracker.next_end() - clock()) / 1000)))
+
+
+async def _expire(ids: list[str], handler: BlocklistHandler) -> None:
+    def expire(draft: Draft) -> None:
+        for node_id in ids:
+            draft.expire(node_id)
+
+    try:
+        await handler.submit(expire)
+    except UnavailableError:
+        # The node is free all the same; its change comes when the database is back.
+        await asyncio.sleep(1)
+
+
+class LosableLog(Protocol):
+    """A database that may go away."""
+
+    def age(self) -> int | None: ...
+
+    async def revision(self) -> int: ...
+
+
+async def find_again(store: LosableLog) -> None:
+    """Notice, for ever, that a database which was away is back, also when nobody writes."""
+    while True:
+        await asyncio.sleep(FIND_SECONDS)
+        if store.age() is not None:
+            with suppress(UnavailableError):
+                await store.revision()
+
+
+class CompactableLog(Protocol):
+    """The change log in the database."""
+
+    async def compact(self, *, keep_from: int, older_than: int, below: int, limit: int) -> int: ...
+
+
+class Compactor:
+    """Forgets the oldest changes by count and age, never the last PROMISED ones."""
+
+    def __init__(
+        self,
+        tracker: BlocklistTracker,
+        store: CompactableLog,
+        clock: Callable[[], int],
+        *,
+        max_changes: int,
+        max_age: timedelta,
+        compacted: Callable[[int], None],
+    ) -> None:
+        self._tracker = tracker
+        self._store = store
+        self._clock = clock
+        self._max_changes = max_changes
+        self._max_age = int(max_age.total_seconds() * 1000)
+        self._compacted = compacted
+
+    async def run(self) -> None:
+        """Compact now and then, for ever."""
+        while True:
+            pause = COMPACT_SECONDS
+            try:
+                if await self.step() == CHUNK:
+                    pause = 0.05  # There is more to do; writers come between.
+            except UnavailableError as error:
+                log.warning("the change log was not compacted", reason=error.detail)
+            await asyncio.sleep(pause)
+
+    async def step(self) -> int:
+        """Drop at most CHUNK changes; how many."""
+        revision = self._tracker.revision
+        gone = await self._store.compact(
+            keep_from=revision - self._max_changes + 1,
+            older_than=self._clock() - self._max_age,
+            below=revision - PROMISED + 1,
+            limit=CHUNK,
+        )
+        self._compacted(gone)
+        return gone
