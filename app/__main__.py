@@ -15,11 +15,10 @@ import uvicorn
 from fastapi import FastAPI
 
 from app import logs
-from app.direct import DirectPut
-from app.fast_path import FastPathProtocol
+from app.fast_put import FastPutProtocol
 from app.main import create_app, stop_streams
 from app.settings import Settings, SettingsError, read_settings
-from app.store.schema import SchemaError, check, migrate
+from app.store.schema import SchemaError, check, migrate, path_of
 from app.store.store import Store
 
 GRACE_SECONDS: Final = 1
@@ -51,10 +50,10 @@ def serve(settings: Settings) -> int:
     check(settings.database_url)
     app = create_app(settings)
     config = uvicorn.Config(
-        DirectPut(app),
+        app,
         host=settings.host,
         port=settings.port,
-        http=FastPathProtocol if settings.fast_path else "httptools",
+        http=FastPutProtocol if settings.fast_path else "httptools",
         loop="uvloop",
         ws="none",
         access_log=False,
@@ -79,9 +78,12 @@ def _welcome(server: uvicorn.Server, app: FastAPI) -> None:
     settings: Settings = app.state.service.settings
     host, port = server.servers[0].sockets[0].getsockname()[:2]
     url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
-    log.info("listening", url=url, data=settings.database_url)
+    data = path_of(settings.database_url).resolve()
+    if settings.log_format == "json":
+        log.info("listening", url=url, data=str(data))
+        return
     block = '{"action": "MARK_BLOCKED", "cause": "Hot machine"}'
-    print(f"blocklist listens on {url} and keeps its data in {settings.database_url}. Try:")
+    print(f"blocklist listens on {url} and keeps its data in {data}. Try:")
     print(f"  curl -X PUT {url}/blocklist/nodes/worker-17 -d '{block}'", flush=True)
 
 

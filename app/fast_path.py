@@ -63,11 +63,15 @@ class ReadyAnswers:
         if rendering is None:
             return None
         self.view.fast_reads += 1
-        if default_headers is not self._head_of:  # uvicorn makes a new list each second, for the date.
+        answer: Answer = rendering.answer(*request)
+        return answer.wire(self.head(default_headers))
+
+    def head(self, default_headers: list[tuple[bytes, bytes]]) -> bytes:
+        """Uvicorn's own header lines; it makes a new list each second, for the date."""
+        if default_headers is not self._head_of:
             self._head = b"".join(b"%b: %b\r\n" % header for header in default_headers)
             self._head_of = default_headers
-        answer: Answer = rendering.answer(*request)
-        return answer.wire(self._head)
+        return self._head
 
 
 class FastPathProtocol(HttpToolsProtocol):

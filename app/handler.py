@@ -77,16 +77,19 @@ class BlocklistHandler:
         self._closed = False
         self._unsure = False
 
-    async def submit(self, command: Command[T]) -> Outcome[T]:
-        """Carry out a command. Raises what it raises, or UnavailableError: then nothing is known to have changed."""
+    def submit(self, command: Command[T]) -> asyncio.Future[Outcome[T]]:
+        """Carry out a command; await the outcome.
+
+        Raises what the command raises, or UnavailableError: then nothing is known to have changed.
+        """
         if self._closed:
             raise UnavailableError("The service is stopping; try again.", retry_after=1)
         if len(self._waiting) >= self._max_waiting:
             raise UnavailableError("Too many changes are waiting for the database; try again.", retry_after=1)
-        waiting = _Waiting(command, asyncio.get_running_loop().create_future())
-        self._waiting.append(waiting)
+        answer: asyncio.Future[Outcome[T]] = asyncio.get_running_loop().create_future()
+        self._waiting.append(_Waiting(command, answer))
         self._wake.set()
-        return await waiting.answer
+        return answer
 
     async def run(self) -> None:
         """Work until `close`, and through what waits then."""

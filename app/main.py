@@ -46,8 +46,8 @@ def create_app(settings: Settings, *, clock: Clock = unix_millis) -> FastAPI:
             service = _assemble(settings, clock, store)
             app.state.service = service
             async with _running(service):
-                # uvicorn hands this to each connection: app.fast_path answers from it.
-                yield {"ready": ReadyAnswers(service.view)}
+                # uvicorn hands this to each connection, where app.fast_path and app.fast_put answer from it.
+                yield {"ready": ReadyAnswers(service.view), "app": app}
         finally:
             store.close()
 

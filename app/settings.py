@@ -53,7 +53,7 @@ class Settings(BaseSettings):
     max_waiting: Annotated[
         int, Field(ge=1, description="So many changes may wait for the database; beyond them the answer is 503.")
     ] = 10_000
-    fast_path: Annotated[bool, Field(description="Answer the plain GET /blocklist below ASGI.")] = True
+    fast_path: Annotated[bool, Field(description="Answer plain requests below ASGI.")] = True
 
     @field_validator("database_url")
     @classmethod

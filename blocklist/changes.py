@@ -21,7 +21,7 @@ class ChangeType(StrEnum):
     @property
     def frees(self) -> bool:
         """Whether the node is free after the change."""
-        return self in (ChangeType.UNBLOCKED, ChangeType.EXPIRED)
+        return self is ChangeType.UNBLOCKED or self is ChangeType.EXPIRED
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

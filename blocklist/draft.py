@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Protocol
 
 from blocklist.changes import Change, ChangeType
@@ -103,10 +104,17 @@ class Draft:
 
 def already_blocked(node: BlockedNode) -> str:
     """The sentence for a conflict."""
-    until = "without end" if node.permanent else f"until {node.end}"
+    until = "without end" if node.permanent else f"until {_utc(node.end)}"
     return f"Node {node.id} is already blocked {until} ({node.cause}); send allowMerge true to merge with that block."
 
 
 def not_blocked(node_id: str) -> str:
     """The sentence for a node that is free."""
     return f"Node {node_id} is not blocked."
+
+
+def _utc(millis: int) -> str:
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="seconds")
+    except (OverflowError, ValueError, OSError):
+        return str(millis)

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import logging
 import random
-import socket
+import re
 import threading
+import weakref
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Final, Self
 
 import httpx
 from httpx_sse import EventSource, ServerSentEvent, SSEError
-from pydantic import ValidationError
 
 from blocklist.changes import Change, Snapshot
+from blocklist.connection import FAILURES, Line, connect, retry_after, service_url
 from blocklist.errors import InvalidError
 from blocklist.retry import Backoff
 from blocklist.wire import ChangeBody, SnapshotBody
@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 QUIET: Final = 40.0
 """Seconds without a byte after which a stream is taken for dead; the service comments every 15."""
 _CHANGES: Final = frozenset({"blocked", "merged", "unblocked", "expired"})
+_CURSOR: Final = re.compile(r"([0-9]{1,16})(-[0-9a-f]{8})?", re.ASCII)
+_LONGEST_RETRY: Final = 3_600_000
 
 
 class Watch(Iterator[Snapshot | Change]):
@@ -34,39 +36,60 @@ class Watch(Iterator[Snapshot | Change]):
     A Snapshot replaces all that was said before; a Change follows the one before it. When the service is away or
     answers garbage it reconnects with jittered back-off and resumes where it was: outages raise nothing. They are
     logged once each, and seen in `connected` and `last_error`. `close()` may be called from any thread and ends the
-    iteration at once.
+    iteration at once, or within `timeout` seconds while a connection is being made.
     """
 
     def __init__(
-        self, url: str, since: str | None = None, *, timeout: float = 5.0, backoff: Backoff | None = None
+        self,
+        url: str,
+        since: str | None = None,
+        *,
+        timeout: float = 5.0,
+        quiet: float = QUIET,
+        backoff: Backoff | None = None,
     ) -> None:
-        self.url = url
+        """Connects to nothing yet. Raises InvalidError for a URL that is none, or a `since` that is no cursor."""
+        self.url = service_url(url)
+        if since is not None and not _CURSOR.fullmatch(since):
+            raise InvalidError("since: give a revision, or <revision>-<history> as in the id of an event.")
         self.last_id = since
         self.connected = False
         self.last_error: str | None = None
-        self._asked_retry: float | None = None
-        self._timeout = httpx.Timeout(timeout, read=QUIET)
         self._backoff = backoff or Backoff()
         self._failures = 0
-        self._closed = threading.Event()
-        self._socket: socket.socket | None = None
-        self._lock = threading.Lock()
-        self._items = self._run()
+        self._garbled = False
+        self._asked: float | None = None
+        self._turn = threading.Lock()
+        self._line = Line()
+        # Each connection is a new one: an idle one kept from before would not be on the line.
+        self._http = connect(self.url, httpx.Timeout(timeout, read=quiet), keep=0)
+        self._response: httpx.Response | None = None
+        self._events: Iterator[ServerSentEvent] = iter(())
+        # A loop that is left by `break` may leave the watch to the garbage collector.
+        weakref.finalize(self, self._http.close).atexit = False
 
     def __iter__(self) -> Self:
         return self
 
     def __next__(self) -> Snapshot | Change:
-        return next(self._items)
+        with self._turn:
+            while not self._line.cut.is_set():
+                try:
+                    return self._receive()
+                except (*FAILURES, SSEError, _LostError) as error:
+                    self._lost(error)
+            self._hang_up()
+            raise StopIteration
 
     def close(self) -> None:
         """End the iteration: a `next()` that waits in another thread raises StopIteration."""
-        with self._lock:
-            self._closed.set()
-            if self._socket is not None:
-                # A thread that waits in recv() wakes when the socket is shut down, not when it is closed.
-                with contextlib.suppress(OSError):
-                    self._socket.shutdown(socket.SHUT_RDWR)
+        self._line.close()
+        # If somebody is in next(), he hangs up on leaving it.
+        if self._turn.acquire(blocking=False):
+            try:
+                self._hang_up()
+            finally:
+                self._turn.release()
 
     def __enter__(self) -> Self:
         return self
@@ -76,62 +99,72 @@ class Watch(Iterator[Snapshot | Change]):
     ) -> None:
         self.close()
 
-    def _run(self) -> Iterator[Snapshot | Change]:
-        with httpx.Client(timeout=self._timeout) as http:
-            while not self._closed.is_set():
-                try:
-                    yield from self._stream(http)
-                    self._lost("the service ended the stream", self._asked_retry)
-                except (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, SSEError, _GarbageError) as error:
-                    self._lost(str(error) or type(error).__name__)
-                except OSError as error:
-                    self._lost(str(error))
+    def _receive(self) -> Snapshot | Change:
+        if self._response is None:
+            self._open()
+        for event in self._events:
+            if event.retry is not None:
+                self._asked = min(event.retry, _LONGEST_RETRY) / 1000
+            if (item := _item(event)) is not None:
+                self._heard()
+                self.last_id = event.id
+                return item
+            if self._line.cut.is_set():
+                break
+        raise _LostError("the service ended the stream")
 
-    def _stream(self, http: httpx.Client) -> Iterator[Snapshot | Change]:
+    def _open(self) -> None:
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
         if self.last_id is not None:
             headers["Last-Event-ID"] = self.last_id
-        with http.stream("GET", f"{self.url}/blocklist/watch", headers=headers) as response:
-            self._hold(response)
-            if response.status_code != 200:
-                raise _GarbageError(f"HTTP {response.status_code} {response.reason_phrase}")
-            for event in EventSource(response).iter_sse():
-                if event.retry is not None:
-                    self._asked_retry = event.retry / 1000
-                if (item := _item(event)) is not None:
-                    self._heard()
-                    self.last_id = event.id
-                    yield item
-                if self._closed.is_set():
-                    return
-
-    def _hold(self, response: httpx.Response) -> None:
-        stream = response.extensions.get("network_stream")
-        with self._lock:
-            self._socket = stream.get_extra_info("socket") if stream is not None else None
-            if self._closed.is_set():
-                raise _GarbageError("closed")
+        hook = {"trace": self._line.trace}
+        request = self._http.build_request("GET", f"{self.url}/blocklist/watch", headers=headers, extensions=hook)
+        self._response = response = self._http.send(request, stream=True)
+        if response.status_code != 200:
+            self._asked = retry_after(response)
+            raise _LostError(f"HTTP {response.status_code} {response.reason_phrase}")
+        if "Blocklist-Revision" not in response.headers:
+            raise _LostError("this is not a blocklist service")
+        response.encoding = "utf-8"
+        self._events = EventSource(response).iter_sse()
+        if not self._garbled:
+            self._heard()
 
     def _heard(self) -> None:
         if self._failures:
             log.info("Watching %s again.", self.url)
-        self._failures = 0
-        self.connected, self.last_error, self._asked_retry = True, None, None
+        self._failures, self._garbled, self._asked = 0, False, None
+        self.connected, self.last_error = True, None
 
-    def _lost(self, why: str, asked: float | None = None) -> None:
-        with self._lock:
-            self._socket = None
-        if self._closed.is_set():
+    def _lost(self, error: Exception) -> None:
+        if self._line.cut.is_set():
             return
+        self.last_error = (str(error) or type(error).__name__)[:200]
+        self._hang_up()
         self._failures += 1
-        self.connected, self.last_error = False, why
+        # After garbage, a stream that opens well is no sign of recovery yet.
+        self._garbled = self._garbled or isinstance(error, _GarbageError)
         if self._failures == 1:
-            log.warning("Lost the watch on %s (%s); trying again.", self.url, why)
-        self._closed.wait(self._backoff.delay(self._failures, random.random(), asked))  # noqa: S311
+            log.warning("Lost the watch on %s (%s); trying again.", self.url, self.last_error)
+        asked, self._asked = self._asked, None
+        self._line.cut.wait(self._backoff.delay(self._failures, random.random(), asked))  # noqa: S311
+
+    def _hang_up(self) -> None:
+        self.connected = False
+        self._events = iter(())
+        if self._response is not None:
+            self._response.close()
+            self._response = None
+        if self._line.cut.is_set():
+            self._http.close()
 
 
-class _GarbageError(Exception):
-    """What came is not what a blocklist service sends."""
+class _LostError(Exception):
+    """The stream is lost."""
+
+
+class _GarbageError(_LostError):
+    """An event is not what a blocklist service sends."""
 
 
 def _item(event: ServerSentEvent) -> Snapshot | Change | None:
@@ -140,6 +173,10 @@ def _item(event: ServerSentEvent) -> Snapshot | Change | None:
         return None
     body: type[SnapshotBody | ChangeBody] = SnapshotBody if event.event == "snapshot" else ChangeBody
     try:
-        return body.model_validate(json.loads(event.data)).value()
-    except (ValueError, ValidationError, InvalidError, RecursionError) as error:
+        item = body.parse(json.loads(event.data)).value()
+    except (ValueError, RecursionError) as error:
         raise _GarbageError(f"unreadable {event.event} event: {error}") from error
+    cursor = _CURSOR.fullmatch(event.id)
+    if cursor is None or cursor[2] is None or int(cursor[1]) != item.revision:
+        raise _GarbageError(f"the {event.event} event of revision {item.revision} has the id {event.id[:64]!a}")
+    return item

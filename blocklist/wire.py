@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
 from pydantic.alias_generators import to_camel
@@ -32,10 +32,13 @@ def parse_json(body: bytes) -> Any:
         raise InvalidError("The body is not UTF-8.") from None
     except RecursionError:
         raise InvalidError("The body is nested too deeply.") from None
+    except json.JSONDecodeError as error:
+        raise InvalidError(f"The body is not JSON: {error}.") from None
     except InvalidError:
         raise
-    except ValueError as error:
-        raise InvalidError(f"The body is not JSON: {error}.") from None
+    except ValueError:
+        # Python reads integers of up to 4,300 digits.
+        raise InvalidError("A number in the body is too long.") from None
 
 
 def dump_json(value: object) -> bytes:
@@ -101,6 +104,15 @@ Cause = Annotated[str, Field(min_length=1, max_length=MAX_CAUSE), BeforeValidato
 class _Body(BaseModel):
     model_config = ConfigDict(strict=True, alias_generator=to_camel, frozen=True)
 
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Check a JSON value. Raises InvalidError with a line for each fault."""
+        try:
+            return cls.model_validate(value)
+        except ValidationError as error:
+            lines = [_sentence(fault) for fault in error.errors(include_url=False)]
+            raise InvalidError(" ".join(lines), lines) from None
+
 
 class BlockRequest(_Body):
     """What to do with a node, until when and why (FLIP-224, Add)."""
@@ -122,15 +134,6 @@ class BlockRequest(_Body):
     ] = PERMANENT
     allow_merge: Annotated[Flag, Field(description="Join with a present block instead of answering 409.")] = False
 
-    @classmethod
-    def parse(cls, value: object) -> BlockRequest:
-        """Check a JSON value. Raises InvalidError with a line for each fault."""
-        try:
-            return cls.model_validate(value)
-        except ValidationError as error:
-            lines = [_sentence(fault) for fault in error.errors(include_url=False)]
-            raise InvalidError(" ".join(lines), lines) from None
-
     def node(self, node_id: str, now: int) -> BlockedNode:
         """The node as blocked from `now` on. Raises InvalidError for a bad id, or an end that is not after now."""
         if self.end_timestamp <= now:
@@ -144,7 +147,7 @@ def _sentence(fault: Any) -> str:
     known = {
         "missing": "this field is required",
         "extra_forbidden": "there is no such field",
-        "model_type": "send an object with action and cause",
+        "model_type": "give an object",
     }
     said = known.get(fault["type"]) or str(fault["msg"]).removeprefix("Value error, ")
     return f"{ascii(where)[1:-1][:80]}: {said[0].lower()}{said[1:].removesuffix('.')}."
@@ -193,6 +196,12 @@ class NodeBody(_Body):
         )
 
 
+class NodeResult(NodeBody):
+    """A node of several that were blocked: 201 blocked, 202 merged with its present block."""
+
+    status: Literal[201, 202]
+
+
 class ChangeBody(_Body):
     """A change of the list."""
 
@@ -227,6 +236,32 @@ class SnapshotBody(_Body):
 class ChangesPage(_Body):
     """A page of the change log."""
 
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "changes": [
+                        {
+                            "revision": 1,
+                            "type": "blocked",
+                            "at": "1652313600000",
+                            "createdBy": None,
+                            "node": {
+                                "id": "worker-17",
+                                "action": "MARK_BLOCKED",
+                                "startTimestamp": "1652313600000",
+                                "endTimestamp": "1652317200000",
+                                "cause": "Hot machine",
+                            },
+                        }
+                    ],
+                    "revision": 1,
+                    "next": None,
+                }
+            ]
+        }
+    )
+
     changes: list[ChangeBody]
     revision: Annotated[int, Field(description="The present revision.")]
     next: Annotated[int | None, Field(description="The `since` of the next page; null on the last.")]
@@ -234,6 +269,21 @@ class ChangesPage(_Body):
 
 class Problem(BaseModel):
     """An error (RFC 9457). `errors` is the shape that Flink's REST clients read."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "urn:blocklist:problem:bad-request",
+                    "title": "Bad Request",
+                    "status": 400,
+                    "detail": "cause: this field is required.",
+                    "instance": "/blocklist/nodes/worker-17",
+                    "errors": ["cause: this field is required."],
+                }
+            ]
+        }
+    )
 
     type: str
     title: str

@@ -9,7 +9,6 @@ from starlette.requests import ClientDisconnect
 
 from app.service import service_of
 from blocklist.errors import BlocklistError
-from blocklist.wire import dump_json
 
 ONE_NODE: Final = 64 * 1024
 """Bytes that the body of a request on one node may have."""
@@ -34,12 +33,12 @@ def stamp(request: Request, revision: int | None = None) -> list[tuple[bytes, by
 
 
 class JsonAnswer(Response):
-    """A JSON answer, with no more headers than it has."""
+    """A JSON answer of ready bytes, with no more headers than it has."""
 
-    def __init__(self, request: Request, value: object, status: int = 200, revision: int | None = None) -> None:
+    def __init__(self, request: Request, body: bytes, status: int = 200, revision: int | None = None) -> None:
         self.status_code = status
         self.background = None
-        self.body = dump_json(value)
+        self.body = body
         self.raw_headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(self.body)),

@@ -14,7 +14,7 @@ from app.service import service_of
 from blocklist.changes import Change
 from blocklist.errors import CompactedError, InvalidError
 from blocklist.node import check_node_id
-from blocklist.wire import ChangesPage, CompactedProblem, change_body
+from blocklist.wire import ChangesPage, CompactedProblem, change_body, dump_json
 
 router = APIRouter(tags=["Changes"])
 
@@ -59,7 +59,7 @@ async def get_changes(
         )
     # A commit that is being published right now belongs to the next answer.
     changes = [change for change in page.changes if change.revision <= revision]
-    return JsonAnswer(request, _page(changes, limit, revision), revision=revision)
+    return JsonAnswer(request, dump_json(_page(changes, limit, revision)), revision=revision)
 
 
 def _page(changes: list[Change], limit: int, revision: int) -> dict[str, Any]:

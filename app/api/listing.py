@@ -21,6 +21,15 @@ router = APIRouter(tags=["The list"])
 MAX_WAIT: Final = 60
 """Seconds that `Prefer: wait` may ask for."""
 _WAIT: Final = re.compile(r'wait\s*=\s*(?:"([0-9]{1,9})"|([0-9]{1,9}))', re.ASCII | re.IGNORECASE)
+_EXAMPLE = {
+    "worker-17": {
+        "action": "MARK_BLOCKED_AND_EVACUATE_TASKS",
+        "startTimestamp": "1652315400000",
+        "endTimestamp": "1652319000000",
+        "cause": "No space left on device",
+        "taskManagers": [],
+    }
+}
 _HEADERS = {
     "ETag": {"schema": {"type": "string"}, "description": "Of the body; each encoding has its own."},
     "Blocklist-Revision": {"schema": {"type": "string", "pattern": "^[0-9]+$"}},
@@ -35,7 +44,7 @@ _HEADERS = {
     dependencies=[MinRevision],
     response_model=dict[str, ListedNode],
     responses={
-        200: {"headers": _HEADERS},
+        200: {"headers": _HEADERS, "content": {"application/json": {"example": _EXAMPLE}}},
         304: {"description": "The list is still what `If-None-Match` names.", "headers": _HEADERS},
         **documented(400, 503),
     },

@@ -10,13 +10,22 @@ from fastapi import APIRouter, Request, Response
 from app.api.answers import MANY_NODES, ONE_NODE, JsonAnswer, age, read_body, stamp
 from app.api.errors import documented
 from app.api.parameters import MinRevision, NodeId
-from app.handler import Outcome
+from app.handler import Command, Outcome
 from app.service import service_of
-from blocklist.changes import Change, ChangeType
+from blocklist.changes import ChangeType
 from blocklist.draft import not_blocked
 from blocklist.errors import InvalidError, NotFoundError
 from blocklist.node import BlockedNode, check_node_id
-from blocklist.wire import BlockRequest, ConflictProblem, ConflictsProblem, NodeBody, node_body, parse_json
+from blocklist.wire import (
+    BlockRequest,
+    ConflictProblem,
+    ConflictsProblem,
+    NodeBody,
+    NodeResult,
+    dump_json,
+    node_body,
+    parse_json,
+)
 
 router = APIRouter(tags=["Nodes"])
 
@@ -50,7 +59,7 @@ async def get_node(request: Request, node_id: NodeId) -> Response:
     node = service_of(request).view.get(node_id)
     if node is None:
         raise NotFoundError(not_blocked(node_id))
-    answer = JsonAnswer(request, node_body(node, []))
+    answer = JsonAnswer(request, dump_json(node_body(node, [])))
     answer.raw_headers.extend(age(request))
     return answer
 
@@ -70,22 +79,30 @@ async def get_node(request: Request, node_id: NodeId) -> Response:
 )
 async def put_node(request: Request, node_id: NodeId) -> Response:
     """Block a node: 201. If it is blocked already: with `allowMerge` join the two blocks, 202; without it 409."""
-    return await block_node(request, node_id)
-
-
-async def block_node(request: Request, node_id: str) -> Response:
-    """What PUT on a node does, for its route and for app.direct."""
     service = service_of(request)
-    block = BlockRequest.parse(parse_json(await read_body(request, ONE_NODE)))
-    node = block.node(node_id, service.clock())
-    outcome = await service.handler.submit(lambda draft: draft.block(node, allow_merge=block.allow_merge))
-    body = node_body(outcome.value, [])
-    return JsonAnswer(request, body, _status(outcome.changes, node_id), outcome.revision)
+    command = block_command(node_id, await read_body(request, ONE_NODE), service.clock())
+    outcome = await service.handler.submit(command)
+    status, body = block_answer(node_id, outcome)
+    return JsonAnswer(request, body, status, outcome.revision)
+
+
+def block_command(node_id: str, body: bytes, now: int) -> Command[BlockedNode]:
+    """The command that a PUT of one node asks for. Raises InvalidError."""
+    block = BlockRequest.parse(parse_json(body))
+    node = block.node(node_id, now)
+    return lambda draft: draft.block(node, allow_merge=block.allow_merge)
+
+
+def block_answer(node_id: str, outcome: Outcome[BlockedNode]) -> tuple[HTTPStatus, bytes]:
+    """Status and body of the answer to a PUT of one node."""
+    created = any(change.type is ChangeType.BLOCKED and change.node.id == node_id for change in outcome.changes)
+    return HTTPStatus.CREATED if created else HTTPStatus.ACCEPTED, dump_json(node_body(outcome.value, []))
 
 
 @router.put(
     "/blocklist/nodes",
     summary="Block several nodes",
+    response_model=dict[str, NodeResult],
     responses={
         200: {"description": "All of them are blocked: id to `status` (201 or 202) and the node."},
         **documented(400, 413, 503),
@@ -98,7 +115,7 @@ async def put_nodes(request: Request) -> Response:
     service = service_of(request)
     nodes = _read_many(parse_json(await read_body(request, MANY_NODES)), service.clock())
     outcome = await service.handler.submit(lambda draft: draft.block_many(nodes))
-    return JsonAnswer(request, _many_body(outcome), revision=outcome.revision)
+    return JsonAnswer(request, dump_json(_many_body(outcome)), revision=outcome.revision)
 
 
 @router.delete("/blocklist/node/{node_id}", include_in_schema=False)
@@ -118,11 +135,6 @@ async def delete_node(request: Request, node_id: NodeId) -> Response:
     response = Response()
     response.raw_headers.extend(stamp(request, outcome.revision))
     return response
-
-
-def _status(changes: tuple[Change, ...], node_id: str) -> HTTPStatus:
-    created = any(change.type is ChangeType.BLOCKED and change.node.id == node_id for change in changes)
-    return HTTPStatus.CREATED if created else HTTPStatus.ACCEPTED
 
 
 def _read_many(body: object, now: int) -> dict[str, tuple[BlockedNode, bool]]:

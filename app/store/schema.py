@@ -66,7 +66,7 @@ class SchemaError(Exception):
 
 def migrate(url: str) -> None:
     """Create the tables of a new database, or bring an older one up to date. Raises SchemaError."""
-    if _file(url).exists():
+    if path_of(url).exists():
         _inspect(url)
     engine = make_engine(url)
     config = _config()
@@ -85,7 +85,7 @@ def check(url: str) -> None:
 
     A database that is refused is left as it is.
     """
-    path = _file(url)
+    path = path_of(url)
     if not path.exists():
         raise SchemaError(f"There is no database at {url}: run `python -m app migrate` first.")
     if _inspect(url) != ScriptDirectory.from_config(_config()).get_current_head():
@@ -116,7 +116,8 @@ def _inspect(url: str) -> str | None:
     return present
 
 
-def _file(url: str) -> Path:
+def path_of(url: str) -> Path:
+    """The file that a database URL names."""
     return Path(make_url(url).database or "")
 
 

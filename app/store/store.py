@@ -11,9 +11,9 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import IO, Concatenate, Final, ParamSpec, TypeVar
+from typing import IO, Final, TypeVar
 
-from sqlalchemy import Engine, make_url
+from sqlalchemy import make_url
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
@@ -23,7 +23,6 @@ from app.store.schema import SchemaError
 from blocklist.changes import Change, Snapshot
 from blocklist.errors import UnavailableError
 
-P = ParamSpec("P")
 T = TypeVar("T")
 READERS: Final = 2
 
@@ -47,6 +46,7 @@ class Store:
         self._lock: IO[str] | None = None
         self._writer = make_engine(url)
         self._reader = make_engine(url, readers=READERS)
+        self._connection: Connection | None = None
         self._worked = time.monotonic()
         self._away = False
         self._writing = ThreadPoolExecutor(1, "store-writer")
@@ -62,6 +62,8 @@ class Store:
         """Wait for what is under way and let go of the database."""
         self._writing.shutdown()
         self._reading.shutdown()
+        if self._connection is not None:
+            self._connection.close()
         self._writer.dispose()
         self._reader.dispose()
         if self._lock is not None:
@@ -80,7 +82,7 @@ class Store:
 
     async def commit(self, changes: Sequence[Change]) -> None:
         """Write the changes durably, all or none. Raises queries.StaleError if they do not follow the log."""
-        await self._write(queries.write, changes)
+        await self._write(lambda connection: queries.write(connection, changes))
 
     async def revision(self) -> int:
         """The revision of the last committed change, as the writer sees it."""
@@ -88,7 +90,7 @@ class Store:
 
     async def page(self, since: int, limit: int, node_id: str | None = None) -> Page:
         """At most `limit` changes after `since`, in order."""
-        return await self._run(self._reading, self._reader, _page, since, limit, node_id)
+        return await self._read(lambda connection: _page(connection, since, limit, node_id))
 
     async def compact(self, *, keep_from: int, older_than: int, below: int, limit: int) -> int:
         """Forget some of the oldest changes (see queries.compact); how many."""
@@ -101,33 +103,42 @@ class Store:
 
     async def ping(self) -> None:
         """Return if the database answers."""
-        await self._run(self._reading, self._reader, queries.compacted)
+        await self._read(queries.compacted)
 
-    async def _write(self, query: Callable[Concatenate[Connection, P], T], *args: P.args, **kwargs: P.kwargs) -> T:
+    async def _write(self, query: Callable[[Connection], T]) -> T:
         try:
-            result = await self._run(self._writing, self._writer, query, *args, **kwargs)
+            result = await _in(self._writing, lambda: self._transaction(query))
         except UnavailableError:
             self._away = True
             raise
         self._worked, self._away = time.monotonic(), False
         return result
 
-    async def _run(
-        self,
-        threads: ThreadPoolExecutor,
-        engine: Engine,
-        query: Callable[Concatenate[Connection, P], T],
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> T:
-        def transaction() -> T:
-            with engine.begin() as connection:
-                return query(connection, *args, **kwargs)
-
+    def _transaction(self, query: Callable[[Connection], T]) -> T:
+        # The writer keeps its connection from one transaction to the next; a new one after any trouble.
+        if self._connection is None:
+            self._connection = self._writer.connect()
         try:
-            return await asyncio.get_running_loop().run_in_executor(threads, transaction)
-        except DBAPIError as error:
-            raise UnavailableError(f"The database is away ({error.orig}); try again.", retry_after=1) from error
+            with self._connection.begin():
+                return query(self._connection)
+        except DBAPIError:
+            self._connection.close()
+            self._connection = None
+            raise
+
+    async def _read(self, query: Callable[[Connection], T]) -> T:
+        def transaction() -> T:
+            with self._reader.begin() as connection:
+                return query(connection)
+
+        return await _in(self._reading, transaction)
+
+
+async def _in(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    try:
+        return await asyncio.get_running_loop().run_in_executor(threads, work)
+    except DBAPIError as error:
+        raise UnavailableError(f"The database is away ({error.orig}); try again.", retry_after=1) from error
 
 
 def _page(connection: Connection, since: int, limit: int, node_id: str | None) -> Page:

@@ -1,0 +1,124 @@
+"""The plain PUT of one node, handled inside uvicorn's HTTP protocol, below ASGI.
+
+An ASGI task, its scope and its messages cost more than all that the service does for a PUT. The command and the answer
+are those of the ordinary route in app.api.nodes, which serves every request that is not plain and is the tests' oracle.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from http import HTTPStatus
+from typing import Any, Final
+
+import structlog
+from fastapi import FastAPI, Request, Response
+
+from app.api.answers import ONE_NODE, JsonAnswer
+from app.api.errors import broken, refused
+from app.api.nodes import block_answer, block_command
+from app.fast_path import FastPathProtocol
+from app.handler import Outcome
+from app.service import Service
+from blocklist.errors import BlocklistError
+from blocklist.node import BlockedNode
+
+log = structlog.get_logger(__name__)
+
+_URL: Final = re.compile(rb"/blocklist/nodes/([A-Za-z0-9][A-Za-z0-9._:-]{0,252})")
+_NOT_PLAIN: Final = frozenset((b"authorization", b"expect", b"prefer", b"transfer-encoding", b"upgrade"))
+
+
+class _Exchange:
+    """A PUT under way: what uvicorn asks of a request that has no answer yet."""
+
+    message_event: Final = asyncio.Event()
+
+    def __init__(self, node_id: str) -> None:
+        self.node_id = node_id
+        self.body = b""
+        self.disconnected = False
+        self.keep_alive = True
+        self.response_complete = False
+
+
+class FastPutProtocol(FastPathProtocol):
+    """uvicorn's protocol, but for the plain GET /blocklist and the plain PUT of one node."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self._service: FastAPI = self.app_state["app"]
+        self._put: _Exchange | None = None
+
+    def on_headers_complete(self) -> None:
+        self._put = self._read_put()
+        if self._put is None:
+            super().on_headers_complete()
+        else:
+            # Requests that come before the answer see one under way, and wait for it.
+            self.cycle = self._put  # type: ignore[assignment]
+
+    def on_body(self, body: bytes) -> None:
+        if self._put is None:
+            super().on_body(body)
+        else:
+            self._put.body += body
+
+    def on_message_complete(self) -> None:
+        if self._put is None:
+            super().on_message_complete()
+            return
+        put, self._put, self._complete = self._put, None, True
+        service: Service = self._service.state.service
+        try:
+            command = block_command(put.node_id, put.body, service.clock())
+            service.handler.submit(command).add_done_callback(lambda done: self._done(put, done))
+        except BlocklistError as error:
+            self._answer(put, refused(self._request(put), error))
+
+    def _done(self, put: _Exchange, done: asyncio.Future[Outcome[BlockedNode]]) -> None:
+        request = self._request(put)
+        try:
+            outcome = done.result()
+            status, body = block_answer(put.node_id, outcome)
+            self._answer(put, JsonAnswer(request, body, status, outcome.revision))
+        except BlocklistError as error:
+            self._answer(put, refused(request, error))
+        except Exception as error:
+            log.exception("a PUT failed")
+            self._answer(put, broken(request, error))
+
+    def _answer(self, put: _Exchange, response: Response) -> None:
+        put.response_complete = True
+        if put.disconnected:
+            return
+        lines = [b"%b: %b\r\n" % header for header in response.raw_headers]
+        if not put.keep_alive:
+            lines.append(b"connection: close\r\n")
+        status = HTTPStatus(response.status_code)
+        line = b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode())
+        head = self._ready.head(self.server_state.default_headers)
+        self.transport.write(b"".join((line, head, *lines, b"\r\n", response.body)))
+        if not put.keep_alive:
+            self.transport.close()
+        self.on_response_complete()
+
+    def _request(self, put: _Exchange) -> Request:
+        path = f"/blocklist/nodes/{put.node_id}"
+        return Request({"type": "http", "app": self._service, "path": path, "raw_path": path.encode(), "headers": []})
+
+    def _read_put(self) -> _Exchange | None:
+        match = _URL.fullmatch(self.url)
+        if match is None or self.parser.get_method() != b"PUT" or not self._idle():
+            return None
+        if self.parser.get_http_version() != "1.1" or not self.parser.should_keep_alive():
+            return None
+        length = None
+        for name, value in self.headers:
+            if name in _NOT_PLAIN or (name == b"connection" and value.lower() != b"keep-alive"):
+                return None
+            if name == b"content-length":
+                length = value
+        if length is None or not length.isdigit() or int(length) > ONE_NODE:
+            return None
+        return _Exchange(match[1].decode())
