@@ -1,0 +1,30 @@
+"""The service inside the test's own process, on a clock that the test moves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from fastapi.testclient import TestClient
+
+from app.main import create_app
+from app.settings import Settings
+from tests.integration.process import url_of
+
+
+class ManualClock:
+    """Unix milliseconds that pass when told to."""
+
+    def __init__(self, now: int = 1_000_000) -> None:
+        self.now = now
+
+    def __call__(self) -> int:
+        return self.now
+
+
+@contextmanager
+def served(database: Path, clock: ManualClock) -> Iterator[TestClient]:
+    """A client of the service on a migrated database; the service stops on leaving."""
+    with TestClient(create_app(Settings(database_url=url_of(database)), clock=clock)) as client:
+        yield client

@@ -1,0 +1,135 @@
+"""The service as its users run it: a process of its own, on a SQLite file of its own, on a free port."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+import httpx
+
+ROOT: Final = Path(__file__).parents[2]
+
+
+class ServiceProcess:
+    """`python -m app` with its settings in the environment; one database and one port over all its starts.
+
+    `settings` are names without prefix: `log_max_age="90d"` is BLOCKLIST_LOG_MAX_AGE.
+    """
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.database = folder / "blocklist.db"
+        self.port = free_port()
+        self.url = f"http://127.0.0.1:{self.port}"
+        self._settings = settings
+        self._log = folder / "service.log"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def start(self) -> Self:
+        """Start it and return when it says that it is ready."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "app"], cwd=ROOT, env=self.environment(), stdout=subprocess.DEVNULL, stderr=log
+            )
+        wait_until(self._ready, seconds=60)
+        return self
+
+    def environment(self) -> dict[str, str]:
+        return environment(host="127.0.0.1", port=str(self.port), database_url=url_of(self.database), **self._settings)
+
+    def terminate(self) -> None:
+        """Ask it to stop, and return at once."""
+        self._running().send_signal(signal.SIGTERM)
+
+    def exit_code(self) -> int:
+        """Wait for it to end; its exit code. One that does not end is killed, and fails the test."""
+        try:
+            return self._running().wait(60)
+        except subprocess.TimeoutExpired:
+            self._running().kill()
+            raise
+
+    def stop(self) -> None:
+        """Stop it, unless it was stopped before; a clean stop with no traceback in the log is part of every test."""
+        if self._process is not None and self._process.poll() is None:
+            self.terminate()
+            assert self.exit_code() == 0, self.log()
+        assert "Traceback" not in self.log(), self.log()
+
+    def kill(self) -> None:
+        """End it with no chance to say goodbye."""
+        self._running().kill()
+        self.exit_code()
+
+    def log(self) -> str:
+        """What it wrote to stderr, over all its starts."""
+        return self._log.read_text(errors="replace")
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=30, trust_env=False, limits=httpx.Limits(max_connections=None))
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    def _ready(self) -> bool:
+        assert self._running().poll() is None, self.log()
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{self.url}/readyz", timeout=10, trust_env=False).status_code == 200
+        return False
+
+
+def run_app(*arguments: str, env: dict[str, str], wrapper: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
+    """Run `python -m app …` to its end (at most 60 s)."""
+    command = [*wrapper, sys.executable, "-m", "app", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+
+
+def environment(**settings: str) -> dict[str, str]:
+    """The environment of this process with these settings of the service and no others.
+
+    Compiled modules are kept, wherever the tests run: a start without them takes three times as long.
+    """
+    others = {name: value for name, value in os.environ.items() if not name.startswith("BLOCKLIST_")}
+    others.pop("PYTHONDONTWRITEBYTECODE", None)
+    others["PYTHONPYCACHEPREFIX"] = str(Path(tempfile.gettempdir()) / f"blocklist-tests-{os.getuid()}")
+    return others | {f"BLOCKLIST_{name.upper()}": value for name, value in settings.items()}
+
+
+def url_of(database: Path) -> str:
+    return f"sqlite:///{database.absolute()}"
+
+
+def free_port() -> int:
+    """A free port below those that the system hands out, or a client's socket may take it before the service does.
+
+    By chance, so that tests that run at the same time do not meet; and not from `random`, which hypothesis seeds.
+    """
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)
+        with socket.socket() as free, suppress(OSError):
+            free.bind(("127.0.0.1", port))
+            return port
+
+
+def wait_until(holds: Callable[[], bool], *, seconds: float = 30) -> None:
+    """Return as soon as it holds; fail when it does not within a generous time."""
+    deadline = time.monotonic() + seconds
+    while not holds():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {holds}"
+        time.sleep(0.02)

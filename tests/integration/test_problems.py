@@ -1,0 +1,114 @@
+"""Errors that no single endpoint owns: unknown paths, wrong methods, faults of the service, a database that is away."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from fastapi import FastAPI
+from fastapi.testclient import TestClient
+
+from app.main import create_app
+from app.settings import Settings
+from tests.integration.bodies import all_changes, block, held
+from tests.integration.problems import check_problem, problem_of
+from tests.integration.process import ServiceProcess, url_of, wait_until
+
+
+@pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE", "PATCH"])
+@pytest.mark.parametrize(
+    "path",
+    ["/", "/nothing", "/blocklist/nothing", "/blocklists", "/healthz/x", "/blocklist/nodes/a/b", "/v1/blocklist"],
+)
+def test_an_unknown_path_is_a_404_problem(client: httpx.Client, method: str, path: str) -> None:
+    problem = problem_of(client.request(method, path), 404)
+    assert problem["instance"].endswith(path)
+
+
+@pytest.mark.parametrize(
+    ("path", "allowed"),
+    [
+        ("/blocklist", {"GET", "HEAD"}),
+        ("/blocklist/nodes", {"PUT"}),
+        ("/blocklist/nodes/a", {"GET", "HEAD", "PUT", "DELETE"}),
+        ("/blocklist/node/a", {"GET", "HEAD", "PUT", "DELETE"}),
+        ("/blocklist/watch", {"GET"}),
+        ("/blocklist/changes", {"GET", "HEAD"}),
+        ("/healthz", {"GET", "HEAD"}),
+        ("/readyz", {"GET", "HEAD"}),
+        ("/metrics", {"GET", "HEAD"}),
+    ],
+)
+def test_a_wrong_method_is_a_405_problem_that_names_all_the_right_ones(
+    client: httpx.Client, path: str, allowed: set[str]
+) -> None:
+    for method in {"GET", "PUT", "POST", "DELETE", "PATCH", "TRACE"} - allowed:
+        answer = client.request(method, path)
+        problem_of(answer, 405)
+        named = {name.strip() for name in answer.headers["allow"].split(",")}
+        assert named - {"OPTIONS"} == allowed, method
+
+
+def test_head_of_the_watch_is_405(client: httpx.Client) -> None:
+    answer = client.head("/blocklist/watch")
+    assert (answer.status_code, answer.headers["allow"]) == (405, "GET")
+
+
+def test_a_head_of_an_error_has_no_body(client: httpx.Client) -> None:
+    answer = client.head("/blocklist/nodes/free")
+    assert (answer.status_code, answer.content) == (404, b"")
+    assert answer.headers["content-type"] == "application/problem+json"
+
+
+def test_a_500_says_nothing_of_the_inside(tmp_path: Path, migrated: Path) -> None:
+    database = tmp_path / "blocklist.db"
+    database.write_bytes(migrated.read_bytes())
+    app = create_app(Settings(database_url=url_of(database)))
+    assert isinstance(app, FastAPI)
+
+    @app.get("/fault")
+    def fault() -> None:
+        raise RuntimeError("password=hunter2 in /etc/secret.py")
+
+    with TestClient(app, raise_server_exceptions=False) as client:
+        answer = client.get("/fault")
+    problem = problem_of(answer, 500)
+    check_problem(problem, 500)
+    assert "hunter2" not in answer.text
+    assert "RuntimeError" not in answer.text
+    assert "secret" not in answer.text
+
+
+@contextmanager
+def away(database: Path) -> Iterator[None]:
+    """Somebody else holds the database: no write gets through."""
+    with closing(sqlite3.connect(database, isolation_level=None, timeout=30)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        yield
+        other.execute("ROLLBACK")
+
+
+def test_while_the_database_is_away_writes_are_503_and_reads_go_on_marked_by_an_age(
+    fresh: ServiceProcess, fresh_client: httpx.Client
+) -> None:
+    fresh_client.put("/blocklist/nodes/a", json=block()).raise_for_status()
+    before = held(fresh_client)
+    assert "age" not in fresh_client.get("/blocklist").headers
+    with away(fresh.database):
+        for method, path, body in [("PUT", "/blocklist/nodes/b", block()), ("DELETE", "/blocklist/nodes/a", None)]:
+            answer = fresh_client.request(method, path, json=body, timeout=60)
+            problem_of(answer, 503)
+            assert int(answer.headers["retry-after"]) >= 0
+        assert held(fresh_client) == before
+        for path in ("/blocklist", "/blocklist/nodes/a"):
+            read = fresh_client.get(path)
+            assert (read.status_code, int(read.headers["age"]) >= 0) == (200, True), path
+        assert fresh_client.get("/healthz").status_code == 200
+    wait_until(lambda: fresh_client.put("/blocklist/nodes/b", json=block(allowMerge=True)).is_success)
+    wait_until(lambda: "age" not in fresh_client.get("/blocklist").headers)
+    assert fresh_client.get("/readyz").status_code == 200
+    assert [change["node"]["id"] for change in all_changes(fresh_client)] == ["a", "b"]

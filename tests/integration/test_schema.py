@@ -1,0 +1,78 @@
+"""The published OpenAPI and the service agree, whatever is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+import schemathesis
+from hypothesis import HealthCheck, settings
+from schemathesis import Case
+from schemathesis.checks import CheckFunction
+from schemathesis.specs.openapi.checks import negative_data_rejection, positive_data_acceptance
+
+from app.main import create_app
+from app.settings import Settings
+from tests.integration.process import ServiceProcess
+
+PUBLISHED: Final = create_app(Settings(database_url="sqlite:///never-opened.db")).openapi()
+ENDLESS: Final = "/blocklist/watch"
+finite = schemathesis.openapi.from_dict(PUBLISHED).exclude(path=ENDLESS)
+
+
+@pytest.fixture(scope="module")
+def url(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[str]:
+    """A service whose list may hold anything."""
+    process = ServiceProcess(tmp_path_factory.mktemp("service"))
+    process.database.write_bytes(migrated.read_bytes())
+    with process:
+        yield process.url
+
+
+@finite.parametrize()
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+def test_each_answer_is_one_that_the_interface_declares(case: Case[Any], url: str) -> None:
+    do_not_wait(case)
+    case.call_and_validate(base_url=url, excluded_checks=beyond_a_schema(case), timeout=30)
+
+
+def beyond_a_schema(case: Case[Any]) -> list[CheckFunction]:
+    """Checks that take the schema for the whole rule, where it cannot be."""
+    if case.method == "PUT":
+        return [positive_data_acceptance]  # An end must be after now.
+    if case.path == "/blocklist":
+        return [negative_data_rejection]  # Rubbish in If-None-Match and Prefer is ignored.
+    return []
+
+
+def do_not_wait(case: Case[Any]) -> None:
+    """A revision far ahead waits 2 s for a 503, and `Prefer: wait` for a change: both have their own tests."""
+    query: dict[str, Any] = dict(case.query or {})
+    if str(query.get("minRevision", "")).isdecimal():
+        query["minRevision"] = 0
+        case.query = query
+    for name in [name for name in case.headers if name.lower() == "prefer"]:
+        del case.headers[name]
+
+
+def test_the_running_service_publishes_it(client: httpx.Client) -> None:
+    assert client.get("/openapi.json").json() == PUBLISHED
+
+
+def test_the_watch_is_declared_as_a_stream_of_events() -> None:
+    watch = PUBLISHED["paths"][ENDLESS]["get"]
+    assert list(watch["responses"]["200"]["content"]) == ["text/event-stream"]
+    declared = {parameter["name"].lower() for parameter in watch["parameters"]}
+    assert declared >= {"since", "last-event-id"}
+
+
+@pytest.mark.parametrize("path", PUBLISHED["paths"])
+def test_every_error_is_declared_as_a_problem_and_malformed_is_400(path: str) -> None:
+    for operation in PUBLISHED["paths"][path].values():
+        errors = {code: answer for code, answer in operation["responses"].items() if code.startswith(("4", "5"))}
+        kinds = {kind for answer in errors.values() for kind in answer["content"]}
+        assert kinds <= {"application/problem+json"}
+        assert "422" not in errors

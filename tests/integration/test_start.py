@@ -1,0 +1,215 @@
+"""Starting, settings, health, metrics: what an operator meets first."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from subprocess import CompletedProcess
+from typing import Final
+
+import httpx
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from tests.integration.bodies import block, held, later
+from tests.integration.conftest import Start
+from tests.integration.problems import problem_of
+from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
+
+# Root may write to any file; without this one capability it may not.
+AS_ANYBODY: Final = (
+    ("setpriv", "--bounding-set", "-dac_override", "--inh-caps", "-dac_override") if os.geteuid() == 0 else ()
+)
+
+
+def refused(done: CompletedProcess[str], *words: str) -> None:
+    """It did not start, and says why in words for people."""
+    assert done.returncode != 0
+    assert "Traceback" not in done.stderr + done.stdout
+    assert done.stderr.strip(), "the message is on stderr"
+    assert len(done.stderr.splitlines()) < 10
+    for word in words:
+        assert word in done.stderr
+
+
+def on(database: Path, **settings: str) -> dict[str, str]:
+    return environment(database_url=url_of(database), port=str(free_port()), **settings)
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("command", "name"),
+        [((), "PROT"), (("serve",), "URLS"), (("migrate",), "DATABASE")],
+    )
+    def test_a_misspelt_name_stops_the_start_and_is_named(
+        self, migrated: Path, command: tuple[str, ...], name: str
+    ) -> None:
+        refused(run_app(*command, env={**on(migrated), f"BLOCKLIST_{name}": "1"}), f"BLOCKLIST_{name}")
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [
+            ("port", "x"),
+            ("log_format", "xml"),
+            ("log_max_changes", "999"),
+            ("log_max_age", "59m"),
+            ("database_url", "nonsense"),
+        ],
+    )
+    def test_a_bad_value_stops_the_start_and_its_name_is_said(self, migrated: Path, name: str, value: str) -> None:
+        refused(run_app(env={**on(migrated), f"BLOCKLIST_{name.upper()}": value}), name.upper())
+
+    def test_a_password_is_not_repeated(self, migrated: Path) -> None:
+        done = run_app(env={**on(migrated), "BLOCKLIST_DATABASE_URL": "oracle://scott:hunter2@x/y"})
+        refused(done)
+        assert "hunter2" not in done.stderr + done.stdout
+
+    def test_the_clients_own_names_are_passed_over_and_durations_have_units(self, start: Start) -> None:
+        service = start(url="http://elsewhere.example", token="x", token_file="/nowhere", timeout="5", log_max_age="2h")
+        assert httpx.get(f"{service.url}/healthz").status_code == 200
+
+    def test_an_unknown_command_is_refused(self, migrated: Path) -> None:
+        refused(run_app("sevre", env=on(migrated)), "sevre")
+
+    def test_a_port_in_use_stops_the_start(self, migrated: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as taken:
+            port = str(taken.getsockname()[1])
+            done = run_app(env=environment(database_url=url_of(migrated), port=port))
+        assert done.returncode != 0
+        assert port in done.stderr + done.stdout
+
+
+class TestDatabase:
+    def test_without_migration_it_does_not_start_says_what_to_do_and_makes_no_file(self, tmp_path: Path) -> None:
+        refused(run_app(env=on(tmp_path / "new.db")), "migrate")
+        assert list(tmp_path.iterdir()) == []
+
+    def test_an_empty_file_is_not_migrated_either(self, tmp_path: Path) -> None:
+        (tmp_path / "empty.db").touch()
+        refused(run_app(env=on(tmp_path / "empty.db")), "migrate")
+
+    @pytest.mark.parametrize("command", [(), ("migrate",)])
+    def test_another_programs_database_is_left_alone(self, tmp_path: Path, command: tuple[str, ...]) -> None:
+        database = tmp_path / "other.db"
+        with closing(sqlite3.connect(database)) as other:
+            other.execute("CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT)")
+            other.commit()
+        before = database.read_bytes()
+        refused(run_app(*command, env=on(database)))
+        assert database.read_bytes() == before
+
+    @pytest.mark.parametrize("command", [("serve",), ("migrate",)])
+    def test_a_file_that_is_no_database_is_left_alone(self, tmp_path: Path, command: tuple[str, ...]) -> None:
+        database = tmp_path / "notes.txt"
+        database.write_text("not a database\n" * 1000)
+        refused(run_app(*command, env=on(database)), "notes.txt")
+        assert database.read_text() == "not a database\n" * 1000
+
+    @pytest.mark.parametrize("command", [(), ("migrate",)])
+    def test_a_newer_schema_is_refused(self, tmp_path: Path, migrated: Path, command: tuple[str, ...]) -> None:
+        database = tmp_path / "newer.db"
+        database.write_bytes(migrated.read_bytes())
+        with closing(sqlite3.connect(database)) as newer:
+            newer.execute("UPDATE alembic_version SET version_num = 'from_the_future'")
+            newer.commit()
+        refused(run_app(*command, env=on(database)), "newer")
+
+    def test_a_file_that_may_not_be_written_is_refused(self, tmp_path: Path, migrated: Path) -> None:
+        database = tmp_path / "readonly.db"
+        database.write_bytes(migrated.read_bytes())
+        database.chmod(0o444)
+        refused(run_app(env=on(database), wrapper=AS_ANYBODY), "readonly.db")
+
+    def test_a_file_that_another_service_uses_is_refused(self, service: ServiceProcess) -> None:
+        refused(run_app(env=on(service.database)), "blocklist.db")
+        assert httpx.get(f"{service.url}/readyz").status_code == 200
+
+    def test_a_folder_that_is_missing_is_said(self, tmp_path: Path) -> None:
+        refused(run_app("migrate", env=on(tmp_path / "missing" / "blocklist.db")), "missing")
+
+    def test_migrating_again_changes_nothing(self, fresh: ServiceProcess) -> None:
+        with fresh.client() as client:
+            client.put("/blocklist/nodes/a", json=block())
+            before, history = held(client), client.get("/blocklist").headers["blocklist-history"]
+            fresh.stop()
+            assert run_app("migrate", env=fresh.environment()).returncode == 0
+            fresh.start()
+            assert (held(client), client.get("/blocklist").headers["blocklist-history"]) == (before, history)
+
+    def test_two_databases_have_two_histories(self, tmp_path: Path, client: httpx.Client) -> None:
+        other = ServiceProcess(tmp_path)
+        assert run_app("migrate", env=other.environment()).returncode == 0
+        with other:
+            history = httpx.get(f"{other.url}/blocklist").headers["blocklist-history"]
+        assert history != client.get("/blocklist").headers["blocklist-history"]
+
+
+class TestHealth:
+    @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
+    def test_a_sound_service_says_200(self, client: httpx.Client, path: str) -> None:
+        assert client.get(path).status_code == 200
+
+    def test_it_says_what_its_interface_is(self, client: httpx.Client) -> None:
+        paths = client.get("/openapi.json").json()["paths"]
+        assert {"/blocklist", "/blocklist/nodes", "/blocklist/watch", "/blocklist/changes", "/healthz"} <= set(paths)
+
+    def test_number_of_blocked_nodes(self, fresh_client: httpx.Client) -> None:
+        assert _blocked_nodes(fresh_client) == 0
+        fresh_client.put("/blocklist/nodes", json={f"n{n}": block() for n in range(5)})
+        fresh_client.put("/blocklist/nodes/n1", json=block(cause="b", allowMerge=True))
+        fresh_client.delete("/blocklist/nodes/n2")
+        assert _blocked_nodes(fresh_client) == 4
+        fresh_client.put("/blocklist/nodes/short", json=block(endTimestamp=later(0.5)))
+        wait_until(lambda: "short" not in held(fresh_client)[1])
+        assert _blocked_nodes(fresh_client) == 4
+
+    def test_metrics_are_in_prometheus_text(self, client: httpx.Client) -> None:
+        client.get("/blocklist/nodes/free")
+        answer = client.get("/metrics")
+        assert answer.headers["content-type"].startswith("text/plain")
+        families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+        assert families["numBlockedNodes"].type == "gauge"
+        assert all(family.documentation for family in families.values())
+
+    def test_metrics_do_not_grow_with_the_paths_that_are_asked_for(self, client: httpx.Client) -> None:
+        client.get("/blocklist/nodes/first")
+        before = len(client.get("/metrics").text.splitlines())
+        for n in range(20):
+            client.get(f"/blocklist/nodes/free-{n}")
+            client.get(f"/nothing/{n}")
+        assert len(client.get("/metrics").text.splitlines()) < before + 40
+        assert "free-7" not in client.get("/metrics").text
+
+    def test_an_unknown_path_below_them_is_404(self, client: httpx.Client) -> None:
+        problem_of(client.get("/metrics/x"), 404)
+
+
+class TestLog:
+    def test_json_is_one_object_a_line(self, start: Start) -> None:
+        service = start(log_format="json")
+        with service.client() as client:
+            client.put("/blocklist/nodes/a", json=block())
+            client.put("/blocklist/nodes/a", content=b"rubbish \x1b[31m\n")
+            client.get("/nothing\u2028here")
+            client.delete("/blocklist/nodes/a")
+        service.stop()
+        lines = service.log().splitlines()
+        assert lines
+        assert all(isinstance(json.loads(line), dict) for line in lines)
+
+    def test_a_path_cannot_forge_a_line(self, start: Start) -> None:
+        service = start(log_format="console")
+        with service.client() as client:
+            client.get("/blocklist/nodes/a%0AFORGED%1b[31m")
+        service.stop()
+        assert not [line for line in service.log().splitlines() if line.startswith("FORGED")]
+        assert "\x1b[31m" not in service.log()
+
+
+def _blocked_nodes(client: httpx.Client) -> float:
+    families = text_string_to_metric_families(client.get("/metrics").text)
+    return next(sample.value for family in families for sample in family.samples if sample.name == "numBlockedNodes")

@@ -1,0 +1,221 @@
+"""Any sequence of requests, and of time passing between them, leaves the service with what a plain dict would hold."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import tempfile
+from contextlib import ExitStack
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, held, revision_of
+from tests.integration.in_process import ManualClock, served
+
+node_ids = st.sampled_from(["a", "b", "c", "d:1"])
+lengths = st.integers(1, 6) | st.none()
+ORDER = [MARK, EVACUATE]
+INVALID: list[dict[str, Any]] = [
+    {},
+    {"action": MARK},
+    {"action": MARK, "cause": ""},
+    {"action": MARK, "cause": "x", "endTimestamp": 1},
+    {"action": MARK, "cause": "x", "allowMerge": None},
+    {"action": MARK, "cause": "x", "unknown": 1},
+]
+
+
+@dataclass(frozen=True)
+class Block:
+    """What the model knows of a blocked node."""
+
+    action: str
+    start: int
+    end: int | None
+    cause: str
+
+    def ended(self, now: int) -> bool:
+        return self.end is not None and self.end <= now
+
+    def merged(self, new: Block) -> Block:
+        causes = dict.fromkeys([*self.cause.split(","), *new.cause.split(",")])
+        known = set(new.cause.split(",")) <= set(self.cause.split(","))
+        return Block(
+            action=max(self.action, new.action, key=ORDER.index),
+            start=min(self.start, new.start),
+            end=None if self.end is None or new.end is None else max(self.end, new.end),
+            cause=self.cause if known else ",".join(causes),
+        )
+
+    def fields(self) -> dict[str, Any]:
+        return {
+            "action": self.action,
+            "startTimestamp": str(self.start),
+            "endTimestamp": PERMANENT if self.end is None else str(self.end),
+            "cause": self.cause,
+        }
+
+
+@st.composite
+def requests(draw: st.DrawFn) -> tuple[Block, bool]:
+    """A block whose end counts from now, and whether it may be merged."""
+    causes = draw(st.lists(st.sampled_from("xyz"), min_size=1, max_size=3))
+    new = Block(action=draw(st.sampled_from(ORDER)), start=0, end=draw(lengths), cause=",".join(causes))
+    return new, draw(st.booleans())
+
+
+class Service(RuleBasedStateMachine):
+    """The requests that were answered, in `self.made` as the log should have them; time in `self.clock`."""
+
+    def __init__(self, migrated: Path) -> None:
+        super().__init__()
+        self.folder = tempfile.TemporaryDirectory()
+        self.database = Path(shutil.copy(migrated, self.folder.name))
+        self.clock = ManualClock()
+        self.model: dict[str, Block] = {}
+        self.made: list[tuple[str, str, dict[str, Any]]] = []
+        self.stack = ExitStack()
+        self.client = self.stack.enter_context(served(self.database, self.clock))
+
+    def teardown(self) -> None:
+        self.stack.close()
+        self.folder.cleanup()
+
+    def _blocked(self, node_id: str) -> Block | None:
+        found = self.model.get(node_id)
+        return None if found is None or found.ended(self.clock.now) else found
+
+    def _body(self, new: Block, allow: bool) -> tuple[Block, dict[str, Any]]:
+        """The block as of now, and the body that asks for it."""
+        now = self.clock.now
+        new = replace(new, start=now, end=None if new.end is None else now + new.end)
+        body: dict[str, Any] = {"action": new.action, "cause": new.cause, "allowMerge": allow}
+        return new, body if new.end is None else {**body, "endTimestamp": new.end}
+
+    def _take(self, node_id: str, new: Block) -> int:
+        """Put an accepted block into the model; its status."""
+        present = self._blocked(node_id)
+        after = new if present is None else present.merged(new)
+        if after != present:
+            self.made.append(("blocked" if present is None else "merged", node_id, after.fields()))
+        self.model[node_id] = after
+        return 201 if present is None else 202
+
+    @rule(node_id=node_ids, request=requests())
+    def block(self, node_id: str, request: tuple[Block, bool]) -> None:
+        new, body = self._body(*request)
+        present = self._blocked(node_id)
+        answer = self.client.put(f"/blocklist/nodes/{node_id}", json=body)
+        if present is not None and not request[1]:
+            assert answer.status_code == 409
+            assert answer.json()["blockedNode"] == {"id": node_id, "taskManagers": [], **present.fields()}
+            return
+        assert answer.status_code == self._take(node_id, new)
+        assert answer.json() == {"id": node_id, "taskManagers": [], **self.model[node_id].fields()}
+        self._last_change_is_at(revision_of(answer))
+
+    @rule(several=st.dictionaries(node_ids, requests(), min_size=1))
+    def block_many(self, several: dict[str, tuple[Block, bool]]) -> None:
+        asked = {node_id: self._body(*request) for node_id, request in several.items()}
+        conflicts = {i: b.fields() for i, (_, may) in several.items() if not may and (b := self._blocked(i))}
+        answer = self.client.put("/blocklist/nodes", json={node_id: body for node_id, (_, body) in asked.items()})
+        if conflicts:
+            assert answer.status_code == 409
+            expected = {i: {"id": i, "taskManagers": [], **fields} for i, fields in conflicts.items()}
+            assert answer.json()["blockedNodes"] == expected
+            return
+        assert answer.status_code == 200
+        statuses = {node_id: self._take(node_id, new) for node_id, (new, _) in asked.items()}
+        assert {node_id: entry["status"] for node_id, entry in answer.json().items()} == statuses
+        self._last_change_is_at(revision_of(answer))
+
+    @rule(node_id=node_ids)
+    def unblock(self, node_id: str) -> None:
+        present = self._blocked(node_id)
+        answer = self.client.delete(f"/blocklist/nodes/{node_id}")
+        assert (answer.status_code, answer.content) == (200, b"") or present is None
+        assert answer.status_code == 404 or present is not None
+        if present is not None:
+            self.made.append(("unblocked", node_id, present.fields()))
+            del self.model[node_id]
+            self._last_change_is_at(revision_of(answer))
+
+    @rule(node_id=node_ids)
+    def get(self, node_id: str) -> None:
+        present = self._blocked(node_id)
+        answer = self.client.get(f"/blocklist/nodes/{node_id}")
+        assert answer.status_code == (404 if present is None else 200)
+        if present is not None:
+            assert answer.json() == {"id": node_id, "taskManagers": [], **present.fields()}
+
+    @rule(milliseconds=st.integers(1, 8))
+    def pass_time(self, milliseconds: int) -> None:
+        self.clock.now += milliseconds
+
+    @rule(node_id=node_ids, body=st.sampled_from(INVALID), several=st.booleans())
+    def ask_for_nonsense(self, node_id: str, body: dict[str, Any], *, several: bool) -> None:
+        path = "/blocklist/nodes" if several else f"/blocklist/nodes/{node_id}"
+        answer = self.client.put(path, content=json.dumps({node_id: body} if several else body))
+        assert answer.status_code == 400
+
+    @rule()
+    def restart(self) -> None:
+        self.stack.close()
+        self.client = self.stack.enter_context(served(self.database, self.clock))
+
+    @invariant()
+    def the_list_is_the_models(self) -> None:
+        now = self.clock.now
+        live = {i: {**b.fields(), "taskManagers": []} for i, b in sorted(self.model.items()) if not b.ended(now)}
+        listed = held(self.client)[1]
+        assert listed == live
+        assert list(listed) == list(live)
+
+    @invariant()
+    def the_log_replays_to_the_list(self) -> None:
+        log = all_changes(self.client)
+        assert [change["revision"] for change in log] == list(range(1, len(log) + 1))
+        asked = [(c["type"], c["node"]["id"], _fields(c["node"])) for c in log if c["type"] != "expired"]
+        assert asked == self.made
+        replayed: dict[str, dict[str, Any]] = {}
+        for change in log:
+            _replay(replayed, change)
+        ended = {i for i, fields in replayed.items() if int(fields["endTimestamp"]) <= self.clock.now}
+        live = {i: b.fields() for i, b in self.model.items() if not b.ended(self.clock.now)}
+        assert {i: fields for i, fields in replayed.items() if i not in ended} == live
+
+    def _last_change_is_at(self, revision: int) -> None:
+        """The answer named the revision of its last change, or of the present if it made none."""
+        log = [c for c in all_changes(self.client) if c["revision"] <= revision]
+        assert len(log) == revision
+        made = sum(change["type"] != "expired" for change in log)
+        assert made == len(self.made)
+
+
+def _fields(node: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in node.items() if name != "id"}
+
+
+def _replay(nodes: dict[str, dict[str, Any]], change: dict[str, Any]) -> None:
+    """Apply a change to a list, checking that it fits: nothing is blocked twice or freed when it is free."""
+    node_id, fields = change["node"]["id"], _fields(change["node"])
+    assert (node_id in nodes) == (change["type"] != "blocked")
+    if change["type"] in {"unblocked", "expired"}:
+        assert nodes.pop(node_id) == fields, "the node as it last was"
+    else:
+        nodes[node_id] = fields
+    ended = int(fields["endTimestamp"]) <= int(change["at"])
+    assert ended == (change["type"] == "expired")
+
+
+def test_the_service_is_a_dict_with_a_log(migrated: Path) -> None:
+    class OnACopy(Service):
+        def __init__(self) -> None:
+            super().__init__(migrated)
+
+    run_state_machine_as_test(OnACopy, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
