@@ -1,0 +1,169 @@
+"""BlocklistAgent: keeps a running Spark application off the blocked hosts."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Final, Self
+from weakref import WeakKeyDictionary
+
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+from blocklist.client import BlocklistClient
+from blocklist.spark.addresses import Addresses
+from blocklist.spark.feed import Feed
+from blocklist.spark.health_tracker import DriverError, DriverGoneError, HealthTracker
+from blocklist.spark.steering import Applied, Steering
+
+log = logging.getLogger("blocklist.spark")
+
+FIRST_LIST: Final = 10.0
+"""Seconds that `start` waits for the first list to be applied."""
+POLL: Final = 0.2
+"""Seconds between two looks whether hosts came or went; news from the service does not wait for them."""
+
+_agents: WeakKeyDictionary[SparkContext, BlocklistAgent] = WeakKeyDictionary()
+"""The agents that serve, one for each application."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AgentStatus:
+    """How the agent stands.
+
+    `blocked` maps each blocked host, as Spark names it, to the node id that it matched; `refused` each node id that is
+    blocked but whose host stays open to the sentence why. `revision` is that of the list last applied, None before the
+    first. `last_error` is what keeps the agent from its work at present, if anything does.
+    """
+
+    running: bool
+    connected: bool
+    revision: int | None = None
+    blocked: Mapping[str, str] = field(default_factory=dict)
+    refused: Mapping[str, str] = field(default_factory=dict)
+    last_error: str | None = None
+
+
+class BlocklistAgent:
+    """The agent of one Spark application, made by `start`. Also a context manager, which stops it at the end.
+
+    It never harms the job: without service the last list stands until its blocks end, and whatever fails here is
+    logged and tried again. Blocks end in Spark's driver itself, also when the agent is gone.
+
+    THREADING: one daemon thread plans and applies, and owns all state; a second reads the service, a third asks for
+    addresses. `status` may be read from any.
+    """
+
+    def __init__(self, context: SparkContext, url: str | None, keep_hosts: int) -> None:
+        self._context = context
+        self._keep_hosts = keep_hosts
+        self._wake, self._stopping, self._first = threading.Event(), threading.Event(), threading.Event()
+        self._feed = Feed(BlocklistClient(url).watch, self._wake.set)
+        self._addresses = Addresses(self._wake.set)
+        self._tracker: HealthTracker | None = None
+        self._steering: Steering | None = None
+        self._error: str | None = None
+        self._thread = threading.Thread(target=self._run, name="blocklist-agent", daemon=True)
+
+    @classmethod
+    def start(cls, spark: SparkSession, url: str | None = None, *, keep_hosts: int = 1) -> Self:
+        """Start the agent of this application; returns when the first list is applied, or after 10 s without one.
+
+        `url` is the service's, by default the environment's BLOCKLIST_URL. `keep_hosts` is how many hosts with a live
+        executor stay open, whatever is blocked. An agent that already serves the application is replaced. Raises
+        ValueError for a URL that is none and for a `keep_hosts` below 1, TypeError for a session without a driver in
+        this process (Spark Connect); trouble with Spark or the service raises nothing, see `status`.
+        """
+        if keep_hosts < 1:
+            raise ValueError("keep_hosts must be at least 1: a job with no host left is aborted.")
+        context = getattr(spark, "_sc", None)
+        if not isinstance(context, SparkContext):
+            raise TypeError("The agent runs where the driver runs; a Spark Connect session has none in this process.")
+        if (before := _agents.pop(context, None)) is not None:
+            before.stop()
+        agent = _agents[context] = cls(context, url, keep_hosts)
+        agent._begin()
+        return agent
+
+    def status(self) -> AgentStatus:
+        """How it stands at this moment."""
+        running = self._thread.is_alive() and not self._stopping.is_set()
+        applied = self._steering.applied if self._steering is not None else Applied()
+        return AgentStatus(
+            running=running,
+            connected=running and self._feed.connected,
+            revision=applied.revision,
+            blocked=applied.blocked if running else {},
+            refused=applied.refused if running else {},
+            last_error=self._error or (self._feed.last_error if running else None),
+        )
+
+    def stop(self) -> None:
+        """Stop, and lift what the agent put; what Spark excluded by itself stands. Twice is once."""
+        self._halt()
+        if self._tracker is not None:
+            try:
+                self._tracker.detach()
+            except (DriverGoneError, DriverError) as error:
+                log.debug("Nothing to lift: %s", error)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _begin(self) -> None:
+        # Before the interpreter takes its threads away and the gateway closes under the agent's hands.
+        atexit.register(self._halt)
+        self._thread.start()
+        self._first.wait(FIRST_LIST)
+
+    def _halt(self) -> None:
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(5)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                self._turn()
+                self._wake.wait(POLL)
+                self._wake.clear()
+        except DriverGoneError as error:
+            log.debug("The agent ends with its application: %s", error)
+        finally:
+            atexit.unregister(self._halt)
+            self._feed.close()
+            self._addresses.close()
+            self._first.set()
+
+    def _turn(self) -> None:
+        """One turn. An error is logged once, until a turn goes well again; each turn tries again."""
+        try:
+            self._steer()
+        except DriverGoneError:
+            raise
+        except Exception as error:
+            if self._error is None:
+                log.exception("The blocklist is not applied; trying again.")
+            self._error = str(error) or type(error).__name__
+            self._stopping.wait(1)
+        else:
+            self._error = None
+
+    def _steer(self) -> None:
+        if self._steering is None:
+            self._tracker = HealthTracker(self._context)
+            self._steering = Steering(self._tracker, self._addresses, self._keep_hosts)
+        heard = self._feed.take()
+        self._steering.turn(self._feed.tracker, heard=heard)
+        if self._steering.applied.revision is not None:
+            self._first.set()

@@ -1,0 +1,128 @@
+"""One cluster, one service process, and as few applications as will do: they are what takes the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Protocol
+
+import pytest
+
+from blocklist import PERMANENT, BlockAction, BlocklistClient
+from blocklist.spark import BlocklistAgent
+from demo.cluster import Cluster, session, wait_until
+from tests.integration.process import ServiceProcess, run_app
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+A, B = "127.0.0.2", "127.0.0.3"
+C = "worker-c.example.test"
+MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Cluster]:
+    """Two workers named by their addresses, and one by a name."""
+    with Cluster({A: "127.0.0.2", B: "127.0.0.3", C: "127.0.0.4"}) as started:
+        yield started
+
+
+class Applications:
+    """The application on the cluster: kept as long as its settings are wanted, then another takes its place."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._spark: SparkSession | None = None
+        self._settings: dict[str, object] = {}
+
+    def get(self, **settings: object) -> SparkSession:
+        """The application with these settings, an executor on each host."""
+        if self._spark is None or settings != self._settings:
+            self.stop()
+            self._spark = session(self._cluster, spark__python__task__killTimeout="200ms", **settings)
+            self._settings = settings
+        return self._spark
+
+    def stop(self) -> None:
+        if self._spark is not None:
+            self._spark.stop()
+            self._spark = None
+
+
+@pytest.fixture(scope="session")
+def applications(cluster: Cluster) -> Iterator[Applications]:
+    running = Applications(cluster)
+    yield running
+    running.stop()
+
+
+@pytest.fixture
+def spark(applications: Applications) -> SparkSession:
+    """An application with no settings of its own."""
+    return applications.get()
+
+
+@pytest.fixture(scope="session")
+def service_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    process = ServiceProcess(tmp_path_factory.mktemp("service"))
+    assert run_app("migrate", env=process.environment()).returncode == 0
+    yield process.start()
+    process.stop()
+
+
+@pytest.fixture
+def service(service_process: ServiceProcess) -> Iterator[BlocklistClient]:
+    """A client of the running service. Its list is empty, before the test and after."""
+    with BlocklistClient(service_process.url, timeout=30) as client:
+        yield client
+        for node_id in client.snapshot().nodes:
+            client.unblock(node_id)
+
+
+class Start(Protocol):
+    """Start an agent on an application; it stops with the test."""
+
+    def __call__(self, spark: SparkSession, **options: Any) -> BlocklistAgent: ...
+
+
+@pytest.fixture
+def start_agent(service_process: ServiceProcess) -> Iterator[Start]:
+    agents: list[BlocklistAgent] = []
+
+    def start(spark: SparkSession, **options: Any) -> BlocklistAgent:
+        agents.append(BlocklistAgent.start(spark, **{"url": service_process.url, **options}))
+        return agents[-1]
+
+    yield start
+    for agent in agents:
+        agent.stop()
+
+
+@pytest.fixture
+def agent(spark: SparkSession, service: BlocklistClient, start_agent: Start) -> BlocklistAgent:
+    return start_agent(spark)
+
+
+Block = Callable[..., None]
+
+
+@pytest.fixture
+def block(service: BlocklistClient, agent: BlocklistAgent) -> Block:
+    """Block a node and wait until Spark knows; `refused` when the agent is to leave its host open."""
+
+    def block(node_id: str, action: BlockAction = MARK, *, end: int = PERMANENT, refused: bool = False) -> None:
+        service.block(node_id, "test", action=action, end=end, allow_merge=True)
+        known = (lambda: node_id in agent.status().refused) if refused else (lambda: is_blocked(agent, node_id))
+        wait_until(known, 30, f"{node_id} in {agent.status()}")
+
+    return block
+
+
+def is_blocked(agent: BlocklistAgent, node_id: str) -> bool:
+    return node_id in agent.status().blocked.values()
+
+
+def unblock(service: BlocklistClient, agent: BlocklistAgent, node_id: str) -> None:
+    """Unblock a node and wait until Spark knows."""
+    service.unblock(node_id)
+    wait_until(lambda: not is_blocked(agent, node_id), 30, f"{node_id} to be free")

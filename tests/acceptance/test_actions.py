@@ -1,0 +1,130 @@
+"""What the two actions, an end and an unblock do to running tasks and to tasks to come."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import pytest
+
+from blocklist import BlocklistClient
+from blocklist.spark import BlocklistAgent
+from demo.cluster import Cluster, executor_hosts, wait_until
+from tests.acceptance.conftest import EVACUATE, MARK, A, B, Block, C, is_blocked, unblock
+from tests.acceptance.jobs import Job, await_use, used_hosts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def test_a_marked_host_gets_no_task_and_its_running_tasks_finish(
+    spark: SparkSession, cluster: Cluster, block: Block
+) -> None:
+    job = Job(spark, cluster, 24, hold_on=(A, B, C))
+    job.await_running(A, B, C)
+    wait_until(lambda: len(job.starts()) == 6, 30, "all slots to be taken")
+    block(B)
+    job.release()
+    hosts = job.hosts()
+    assert len(job.starts()) == 24
+    assert hosts.count(B) == 2
+
+
+def test_evacuated_tasks_start_again_elsewhere(spark: SparkSession, cluster: Cluster, block: Block) -> None:
+    """Its executor lives on: there may be shuffle files that somebody still wants."""
+    executors = executor_ids(spark)
+    job = Job(spark, cluster, 24, hold_on=[B])
+    job.await_running(B)
+    block(B, EVACUATE)
+    assert B not in job.hosts()
+    assert executor_hosts(spark) == {A, B, C}
+    assert executor_ids(spark) == executors
+
+
+def test_a_mark_that_becomes_an_evacuation_evacuates(spark: SparkSession, cluster: Cluster, block: Block) -> None:
+    job = Job(spark, cluster, 24, hold_on=[B])
+    job.await_running(B)
+    block(B)
+    block(B, EVACUATE)
+    assert B not in job.hosts()
+
+
+def test_an_unblocked_host_gets_tasks_again(
+    spark: SparkSession, cluster: Cluster, block: Block, service: BlocklistClient, agent: BlocklistAgent
+) -> None:
+    block(B)
+    assert used_hosts(spark, cluster) == {A, C}
+    unblock(service, agent, B)
+    await_use(spark, cluster, B)
+
+
+def test_at_the_end_the_host_is_free(
+    spark: SparkSession, cluster: Cluster, block: Block, agent: BlocklistAgent
+) -> None:
+    end = now() + 4000
+    block(B, end=end)
+    starts = await_use(spark, cluster, B)
+    assert min(start.at for start in starts if start.host == B) >= end
+    wait_until(lambda: not is_blocked(agent, B), 30, "the agent to know")
+
+
+def test_at_the_end_the_host_is_free_though_the_agent_is_dead(
+    spark: SparkSession, cluster: Cluster, block: Block, agent: BlocklistAgent
+) -> None:
+    end = now() + 5000
+    block(B, end=end)
+    # As if its thread had died: nothing is lifted.
+    agent._halt()
+    starts = await_use(spark, cluster, B)
+    assert min(start.at for start in starts if start.host == B) >= end
+
+
+def test_a_stopped_agent_leaves_no_block_behind(
+    spark: SparkSession, cluster: Cluster, block: Block, agent: BlocklistAgent
+) -> None:
+    block(B)
+    agent.stop()
+    assert agent.status().blocked == {}
+    await_use(spark, cluster, B)
+
+
+def test_a_job_with_shuffle_is_right_while_hosts_are_blocked_and_freed(
+    spark: SparkSession, service: BlocklistClient, agent: BlocklistAgent
+) -> None:
+    """Two of three hosts at a time; one time in ten their tasks are stopped as well."""
+    done = threading.Event()
+    flips = 0
+
+    def flip() -> None:
+        nonlocal flips
+        while not done.wait(0.1):
+            for host in ((A, B), (B, C), (A, C))[flips % 3]:
+                service.block(host, "flip", action=MARK if flips % 10 else EVACUATE)
+            flips += 1
+            wait_until(lambda: len(agent.status().blocked) == 2, 30, "both to be blocked")
+            for host in list(service.snapshot().nodes):
+                service.unblock(host)
+
+    flipping = threading.Thread(target=flip)
+    flipping.start()
+    try:
+        for _ in range(3):
+            numbers = spark.range(0, 300_000, 1, 20).selectExpr("id % 1000 AS k", "id AS v")
+            sums = numbers.repartition(20).groupBy("k").sum("v").collect()
+            assert sorted(tuple(row) for row in sums) == [(k, sum(range(k, 300_000, 1000))) for k in range(1000)]
+    finally:
+        done.set()
+        flipping.join()
+    assert flips > 10
+
+
+def executor_ids(spark: SparkSession) -> set[str]:
+    backend = spark.sparkContext._jsc.sc().schedulerBackend()
+    return set(str(backend.getExecutorIds().mkString(",")).split(","))
+
+
+def now() -> int:
+    return time.time_ns() // 1_000_000

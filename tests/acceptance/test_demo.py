@@ -1,0 +1,70 @@
+"""`make demo` shows what it says, ends by itself, and leaves nothing behind, however it ends."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from demo.cluster import wait_until
+from demo.service import ROOT
+
+pytestmark = [pytest.mark.xdist_group("spark"), pytest.mark.timeout(300)]
+
+Demo = subprocess.Popen[str]
+
+
+@pytest.fixture
+def demo(tmp_path: Path) -> Iterator[Demo]:
+    """A short performance, piped. Afterwards none of its processes and no file in the system's temp folder is left."""
+    command = [sys.executable, "-m", "demo", "--seconds", "15"]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    out, both = subprocess.PIPE, subprocess.STDOUT
+    with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=both, text=True) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+    assert list(tmp_path.iterdir()) == []
+    # PySpark's workers see for themselves that their executor is gone.
+    wait_until(lambda: not _processes_of(tmp_path), 20, "all processes to end")
+
+
+def test_the_demo_ends_by_itself_with_figures(demo: Demo) -> None:
+    said, _ = demo.communicate()
+    assert demo.returncode == 0, said
+    since = r"[+-]\d+"
+    assert re.search(rf"127\.0\.0\.3 +MARK_BLOCKED +last task started {since}", said)
+    assert re.search(rf"MARK_BLOCKED_AND_EVACUATE_TASKS +last task started {since}, last task ended {since}", said)
+    assert len(re.findall(rf"free again +first task started again {since}", said)) == 2
+    assert said.count("$ curl -X PUT http://127.0.0.1:") == 2
+    assert "\x1b" not in said
+    assert "\r" not in said
+    assert "WARN" not in said
+
+
+def test_ctrl_c_in_the_middle_ends_the_demo(demo: Demo) -> None:
+    assert demo.stdout is not None
+    next(line for line in demo.stdout if "127.0.0.3: 2" in line)
+    demo.send_signal(signal.SIGINT)
+    said, _ = demo.communicate()
+    assert demo.returncode == 130, said
+    assert "Traceback" not in said
+
+
+def _processes_of(folder: Path) -> list[str]:
+    """The processes with this temp folder in their environment: all that the demo has started, and itself."""
+    return [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if f"={folder}".encode() in _bytes(path)]
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return b""

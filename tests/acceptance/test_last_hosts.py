@@ -1,0 +1,120 @@
+"""However many hosts are blocked, and whatever dies: no job hangs, none is aborted."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from blocklist import BlocklistClient
+from blocklist.spark import BlocklistAgent
+from demo.cluster import Cluster, executor_hosts, wait_until
+from tests.acceptance.conftest import EVACUATE, A, B, Block, C, Start
+from tests.acceptance.jobs import Job, await_use, used_hosts
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def test_with_all_hosts_blocked_the_weakest_block_is_refused_and_says_so(
+    spark: SparkSession, cluster: Cluster, block: Block, agent: BlocklistAgent, caplog: pytest.LogCaptureFixture
+) -> None:
+    block(A, EVACUATE)
+    block(C, EVACUATE)
+    block(B, refused=True)
+    assert used_hosts(spark, cluster) == {B}
+    assert agent.status().blocked == {A: A, C: C}
+    sentence = (
+        f"Host {B} stays open although {B} is blocked (test): the job must keep a host with a live executor, and this"
+        " is the weakest block."
+    )
+    assert agent.status().refused == {B: sentence}
+    assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [sentence]
+
+
+def test_of_equal_blocks_the_oldest_is_refused_and_comes_into_force_when_another_ends(
+    spark: SparkSession, cluster: Cluster, block: Block, service: BlocklistClient, agent: BlocklistAgent
+) -> None:
+    block(B)
+    block(A)
+    service.block(C, "test")
+    wait_until(lambda: set(agent.status().refused) == {B}, 30, "the oldest to be refused")
+    service.unblock(A)
+    wait_until(lambda: agent.status().blocked == {B: B, C: C} and not agent.status().refused, 30, "the block on B")
+    assert used_hosts(spark, cluster) == {A}
+
+
+def test_more_hosts_stay_open_where_that_is_wanted(
+    spark: SparkSession, service: BlocklistClient, start_agent: Start
+) -> None:
+    service.block(A, "test")
+    service.block(B, "test", action=EVACUATE)
+    agent = start_agent(spark, keep_hosts=2)
+    assert agent.status().blocked == {B: B}
+    assert set(agent.status().refused) == {A}
+
+
+def test_tasks_of_a_host_whose_evacuation_is_refused_run_on(
+    spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: Start
+) -> None:
+    agent = start_agent(spark, keep_hosts=3)
+    job = Job(spark, cluster, 12, hold_on=[B])
+    job.await_running(B)
+    service.block(B, "test", action=EVACUATE)
+    wait_until(lambda: set(agent.status().refused) == {B}, 30, "the refusal")
+    job.release()
+    assert B in job.hosts()
+    assert len(job.starts()) == 12
+
+
+def test_a_failed_task_is_tried_again_on_the_only_open_host(
+    spark: SparkSession, cluster: Cluster, block: Block
+) -> None:
+    """As without the agent: failure handling that the application did not ask for stays off."""
+    block(A)
+    block(B)
+    job = Job(spark, cluster, 4, fail_on=[C])
+    assert job.hosts() == [C] * 4
+    assert len(job.starts()) == 8
+
+
+def test_when_the_last_open_host_dies_another_opens_before_the_job_is_aborted(
+    spark: SparkSession, cluster: Cluster, block: Block, agent: BlocklistAgent
+) -> None:
+    """The blocked hosts are busy and tasks wait: without an open host Spark gives the job up within a second."""
+    job = Job(spark, cluster, 30, hold_on=(A, B, C))
+    wait_until(lambda: len(job.starts()) == 6, 60, "all slots to be taken")
+    block(A)
+    block(B, EVACUATE)
+    wait_until(lambda: executor_hosts(spark) == {A, B, C}, 30, "all hosts")
+    cluster.kill_worker(C)
+    try:
+        wait_until(lambda: set(agent.status().refused) == {A}, 30, "the weakest to be refused")
+        assert agent.status().blocked == {B: B}
+        job.release()
+        hosts = job.hosts()
+        assert hosts.count(A) > 2
+    finally:
+        cluster.start_worker(C)
+    await_use(spark, cluster, C)
+    wait_until(lambda: agent.status().blocked == {A: A, B: B} and not agent.status().refused, 30, "both blocks")
+    assert used_hosts(spark, cluster) == {C}
+
+
+def test_a_host_that_comes_back_is_blocked_from_its_first_executor_on(
+    spark: SparkSession, cluster: Cluster, block: Block, service: BlocklistClient, agent: BlocklistAgent
+) -> None:
+    """Also under another name than the list has, and it keeps its executor: Spark does not turn it away."""
+    block("Worker-C", EVACUATE)
+    cluster.kill_worker(C)
+    wait_until(lambda: executor_hosts(spark) == {A, B}, 30, "the executor to be gone")
+    job = Job(spark, cluster, 400, hold_on=(A, B))
+    cluster.start_worker(C)
+    wait_until(lambda: executor_hosts(spark) == {A, B, C}, 60, "the executor to come back")
+    wait_until(lambda: agent.status().blocked == {C: "Worker-C"}, 30, "the agent to know")
+    job.release()
+    assert C not in job.hosts()
+    service.unblock("Worker-C")
+    await_use(spark, cluster, C)

