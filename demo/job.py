@@ -1,0 +1,66 @@
+"""A job of many short tasks, and where they run."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TASK: Final = 0.8
+"""Seconds that a task takes, asleep."""
+_GROUP: Final = "demo"
+# Tasks in the JVM stop at once when told. For Python tasks PySpark looks only every 2 s whether they are to stop.
+_SLOWLY: Final = "reflect('java.lang.Thread', 'sleep', {0}L) = 'null'"
+
+
+PROMPT: Final = {"spark__ui__liveUpdate__period": "0"}
+"""The setting with which Spark tells what runs as soon as it knows. For `cluster.session`."""
+
+
+class Job(threading.Thread):
+    """Lists the numbers below `count`, one a task. Starts at once."""
+
+    def __init__(self, spark: SparkSession, hosts: Sequence[str], count: int) -> None:
+        super().__init__(name="demo-job", daemon=True)
+        self.hosts, self.count = hosts, count
+        self._spark = spark
+        self._numbers: list[int] = []
+        self._error: Exception | None = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._spark.sparkContext.setJobGroup(_GROUP, "many short tasks")
+            numbers = self._spark.range(0, self.count, 1, self.count).where(_SLOWLY.format(round(TASK * 1000)))
+            self._numbers = [row.id for row in numbers.collect()]
+        except Exception as error:
+            self._error = error
+
+    def done(self) -> int:
+        """How many tasks have ended well."""
+        tracker = self._spark.sparkContext.statusTracker()
+        jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(_GROUP)]
+        stages = [tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds]
+        return sum(stage.numCompletedTasks for stage in stages if stage is not None)
+
+    def running(self) -> dict[str, int]:
+        """Host to how many tasks run there now."""
+        counts = running_tasks(self._spark)
+        return {host: counts.get(host, 0) for host in self.hosts}
+
+    def check(self) -> None:
+        """Wait for the end. Raises what the job raised, and RuntimeError when its result is wrong."""
+        self.join()
+        if self._error is not None:
+            raise self._error
+        if sorted(self._numbers) != list(range(self.count)):
+            raise RuntimeError(f"the job's result is wrong: {sorted(self._numbers)}")
+
+
+def running_tasks(spark: SparkSession) -> dict[str, int]:
+    """Host with a live executor to how many tasks run there now; PROMPT or up to some seconds ago."""
+    infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
+    return {info.host(): info.numRunningTasks() for info in infos}

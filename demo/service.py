@@ -1,0 +1,62 @@
+"""The service as `make run` starts it, on a free port and a database of its own."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from demo.cluster import LOOPBACK, wait_until
+
+ROOT: Final = Path(__file__).parents[1]
+# Ends the service when this process ends, even without a word: its stdin closes.
+_BOUND: Final = '"$@" </dev/null & cat; kill $!; wait $!'
+_LISTENS: Final = re.compile(r"blocklist listens on (http://\S+)")
+
+
+@contextmanager
+def service(folder: Path) -> Iterator[str]:
+    """Its URL, once it listens. Raises TimeoutError with what it said when it does not."""
+    log, app, environment = folder / "service.log", [sys.executable, "-m", "app"], _environment(folder)
+    with log.open("wb") as out:
+        subprocess.run([*app, "migrate"], cwd=ROOT, env=environment, stdout=out, stderr=out, check=True)
+        process = subprocess.Popen(
+            ["sh", "-c", _BOUND, "sh", *app],
+            cwd=ROOT,
+            env=environment,
+            stdin=subprocess.PIPE,
+            stdout=out,
+            stderr=out,
+            # Ctrl-C is for the demo, which ends the service last.
+            start_new_session=True,
+        )
+    try:
+        yield _url(log)
+    finally:
+        process.communicate()
+
+
+def _environment(folder: Path) -> dict[str, str]:
+    """That of this process, but with no settings of another service."""
+    others = {name: value for name, value in os.environ.items() if not name.startswith("BLOCKLIST_")}
+    database = f"sqlite:///{folder / 'blocklist.db'}"
+    return {**others, "BLOCKLIST_HOST": LOOPBACK, "BLOCKLIST_PORT": "0", "BLOCKLIST_DATABASE_URL": database}
+
+
+def _url(log: Path) -> str:
+    def said() -> re.Match[str] | None:
+        return _LISTENS.search(log.read_text(encoding="utf-8", errors="replace"))
+
+    try:
+        wait_until(lambda: said() is not None, 60, "the service to listen")
+    except TimeoutError as error:
+        error.add_note(log.read_text(encoding="utf-8", errors="replace")[-4000:])
+        raise
+    found = said()
+    assert found is not None
+    return found[1]

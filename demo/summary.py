@@ -1,0 +1,39 @@
+"""What the blocks did, by Spark's own times: how long after the service's answer tasks started and ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from demo.event_log import Attempt
+from demo.play import EVACUATE, FREE, Step
+
+HEAD = """
+Milliseconds from the service's answer, by the times that Spark keeps of its tasks (a minus: before the answer):
+"""
+
+
+def summary(steps: Sequence[Step], attempts: Sequence[Attempt]) -> str:
+    """A line for each step, and one for the job. `attempts` are those of the whole job."""
+    lines = [f"  {step.host}  {step.what:<31}  {_effect(step, _until(step, steps), attempts)}" for step in steps]
+    stopped = sum(attempt.killed for attempt in attempts)
+    job = f"The job: {len(attempts) - stopped} tasks done, {stopped} of them stopped once and started again."
+    return "\n".join([HEAD, *lines, "", f"{job} Its result is right."])
+
+
+def _until(step: Step, steps: Sequence[Step]) -> float:
+    """When the next step on the same host was asked for."""
+    later = [other.sent for other in steps if other.host == step.host and other.sent > step.sent]
+    return min(later, default=float("inf"))
+
+
+def _effect(step: Step, until: float, attempts: Sequence[Attempt]) -> str:
+    there = [attempt for attempt in attempts if attempt.host == step.host and attempt.start < until]
+    if step.what == FREE:
+        return f"first task started again {_after(step, min(a.start for a in there if a.start >= step.sent))}"
+    started, ended = max(a.start for a in there), max(a.end for a in there)
+    how = f"{sum(a.killed for a in there)} stopped" if step.what == EVACUATE.name else "by itself"
+    return f"last task started {_after(step, started)}, last task ended {_after(step, ended)} ({how})"
+
+
+def _after(step: Step, moment: float) -> str:
+    return f"{round(moment - step.answered):+d}"
