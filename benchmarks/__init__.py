@@ -1,0 +1,1 @@
+"""The service beside its peers, in one run: `python -m benchmarks [reads|writes|watch|memory …]`."""

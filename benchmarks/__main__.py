@@ -1,0 +1,25 @@
+"""`python -m benchmarks [NAME …]`: all groups, or the named ones. See docs/performance.md."""
+
+import importlib
+import sys
+
+from benchmarks import report
+from benchmarks.harness import prepare
+
+GROUPS = ("reads", "writes", "watch", "memory", "spark")
+
+
+def main(names: list[str]) -> None:
+    """Run the groups one after the other and keep what each measured."""
+    if unknown := [name for name in names if name not in GROUPS]:
+        raise SystemExit(f"no benchmark named {', '.join(unknown)}: there are {', '.join(GROUPS)}")
+    prepare()
+    for name in names or GROUPS:
+        print(f"{name} …", flush=True)
+        rows = importlib.import_module(f"benchmarks.{name}").run()
+        report.keep(name, rows)
+        print(report.table(name, rows), flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

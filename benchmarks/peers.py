@@ -1,0 +1,162 @@
+"""The contenders: how each is found or installed, and started with the settings that suit it best."""
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.harness import CACHE, ROOT, Server, fetch, free_port, running
+from demo.java_home import java_home
+
+PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "etcd": "etcd-server", "etcdctl": "etcd-client",
+            "h2load": "nghttp2-client"}  # fmt: skip
+UVICORN = ["--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning"]
+UVICORN += ["--timeout-keep-alive", "60"]
+
+
+def require(*commands: str) -> None:
+    """Install the Debian packages of commands that are missing; says which ones when that is not allowed."""
+    missing = sorted(PACKAGES[name] for name in commands if not _found(name))
+    if not missing:
+        return
+    install = ["apt-get", "install", "--yes", "--no-install-recommends", *missing]
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise SystemExit(f"missing: {' '.join(missing)}. As root: {' '.join(install)}")
+    print(f"installing {' '.join(missing)}", flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    subprocess.run(["apt-get", "update", "--quiet"], check=True, env=environment, stdout=subprocess.DEVNULL)
+    subprocess.run(install, check=True, env=environment, stdout=subprocess.DEVNULL)
+
+
+def _found(name: str) -> str | None:
+    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+
+
+@contextmanager
+def service(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """The real thing, on a new SQLite file in `folder`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    port = free_port()
+    environment = {"BLOCKLIST_PORT": str(port), "BLOCKLIST_DATABASE_URL": f"sqlite:///{folder}/blocklist.db"}
+    environment |= settings or {}
+    subprocess.run(
+        [sys.executable, "-m", "app", "migrate"],
+        check=True, cwd=ROOT, env={**os.environ, **environment}, capture_output=True,
+    )  # fmt: skip
+    command = [sys.executable, "-m", "app"]
+    with running(command, port=port, ready="/readyz", log=folder / "service.log", env=environment) as server:
+        yield server
+
+
+def block(server: Server, count: int) -> None:
+    """Fill the service with `count` nodes of 158 bytes each, a thousand to a request."""
+    body = {"action": "MARK_BLOCKED", "cause": "lost 3 partitions", "endTimestamp": "4102444800000"}
+    for first in range(0, count, 1000):
+        several = {f"worker-{number:05d}": body for number in range(first, min(first + 1000, count))}
+        headers = {"content-type": "application/json"}
+        status, _, answer = fetch(
+            server.port, "/blocklist/nodes", method="PUT", body=json.dumps(several), headers=headers
+        )
+        if status != 200:
+            raise RuntimeError(f"{status}: {answer[:500]!r}")
+
+
+@contextmanager
+def bare(app: str, folder: Path) -> Iterator[Server]:
+    """An app of `benchmarks.bare` on the uvicorn that the service runs on."""
+    port = free_port()
+    command = [sys.executable, "-m", "uvicorn", f"benchmarks.bare:{app}", "--port", str(port), *UVICORN]
+    environment = {"BARE_FOLDER": str(folder)}
+    with running(command, port=port, ready=None, log=folder / f"bare-{app}.log", env=environment) as server:
+        yield server
+
+
+@contextmanager
+def bare_sockets(folder: Path) -> Iterator[Server]:
+    """A broadcaster without HTTP."""
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.bare_sockets", str(port)]
+    with running(command, port=port, ready=None, log=folder / "sockets.log") as server:
+        yield server
+
+
+NGINX = """
+daemon off; worker_processes 1; {user} pid {folder}/nginx.pid; error_log {folder}/nginx-error.log warn;
+events {{ worker_connections 4096; multi_accept on; }}
+http {{
+  access_log off; server_tokens off; default_type application/json; gzip off; etag on;
+  sendfile on; sendfile_max_chunk 0; tcp_nopush on; tcp_nodelay on; output_buffers 2 512k;
+  keepalive_timeout 1h; keepalive_requests 1000000000; reset_timedout_connection on;
+  open_file_cache max=100 inactive=1h; open_file_cache_valid 1h;
+  client_body_temp_path {folder}/t1; proxy_temp_path {folder}/t2; fastcgi_temp_path {folder}/t3;
+  uwsgi_temp_path {folder}/t4; scgi_temp_path {folder}/t5;
+  server {{ listen 127.0.0.1:{port} backlog=4096; root {folder}; }}
+}}
+"""
+
+
+@contextmanager
+def nginx(folder: Path) -> Iterator[Server]:
+    """One worker of nginx, and the files of `folder`."""
+    require("nginx")
+    port = free_port()
+    user = "user root;" if os.geteuid() == 0 else ""  # else the worker may not enter the folder
+    config = folder / "nginx.conf"
+    config.write_text(NGINX.format(folder=folder, port=port, user=user))
+    command = [_found("nginx") or "nginx", "-p", str(folder), "-c", str(config)]
+    with running(command, port=port, ready=None, log=folder / "nginx.log") as server:
+        yield server
+
+
+@contextmanager
+def etcd(folder: Path) -> Iterator[Server]:
+    """A single etcd member on the same disk; one port serves gRPC and the JSON gateway."""
+    require("etcd")
+    port, peer = free_port(), free_port()
+    client, other = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{peer}"
+    options = {"name": "bench", "data-dir": str(folder / "etcd"), "listen-client-urls": client,
+               "advertise-client-urls": client, "listen-peer-urls": other, "initial-advertise-peer-urls": other,
+               "initial-cluster": f"bench={other}", "log-level": "error", "logger": "zap",
+               "quota-backend-bytes": str(8 << 30)}  # fmt: skip
+    command = [_found("etcd") or "etcd", *(f"--{name}={value}" for name, value in options.items())]
+    environment = {"GOMAXPROCS": "1"}  # it has one core, like all here
+    with running(command, port=port, ready="/health", log=folder / "etcd.log", env=environment) as server:
+        yield server
+
+
+FLINK = """
+rest.address: 127.0.0.1
+rest.bind-address: 127.0.0.1
+rest.port: {port}
+jobmanager.rpc.address: 127.0.0.1
+jobmanager.rpc.port: {rpc}
+jobmanager.memory.process.size: 1600m
+"""
+
+
+def flink_jars() -> Path:
+    """Flink's jars out of its Python package, kept in the user's cache: no Python of it is ever imported."""
+    folder = CACHE / "flink"
+    if not list(folder.glob("pyflink/lib/flink-dist*.jar")):
+        print("installing apache-flink-libraries (once, 330 MB)", flush=True)
+        pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target", str(folder)]
+        subprocess.run([*pip, "apache-flink-libraries"], check=True)
+    return folder / "pyflink" / "lib"
+
+
+@contextmanager
+def flink(folder: Path) -> Iterator[Server]:
+    """A standalone JobManager: its REST endpoint."""
+    port, rpc = free_port(), free_port()
+    conf = folder / "flink-conf"
+    conf.mkdir()
+    (conf / "config.yaml").write_text(FLINK.format(port=port, rpc=rpc))
+    main = "org.apache.flink.runtime.entrypoint.StandaloneSessionClusterEntrypoint"
+    command = [str(java_home() / "bin" / "java"), "-Xmx1g", "-cp", f"{flink_jars()}/*", main, "--configDir", str(conf)]
+    environment = {"FLINK_CONF_DIR": str(conf)}
+    with running(command, port=port, ready="/config", log=folder / "flink.log", env=environment) as server:
+        yield server

@@ -1,0 +1,136 @@
+"""What Spark feels: how soon a block holds, and what the agent costs a job of tiny tasks."""
+
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks import peers
+from benchmarks.harness import CORES, GENERATOR_CORE, Row, Target, scratch
+from blocklist import BlockAction, BlockedNode, BlocklistClient
+from blocklist.node import PERMANENT
+from blocklist.spark import BlocklistAgent
+from demo import event_log
+from demo.cluster import Cluster, session, wait_until
+from demo.job import PROMPT, running_tasks
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+OURS, WITH, WITHOUT = "blocklist", "with the agent", "without"
+HOST = "127.0.0.3"
+BLOCKS = 20
+CALM = 0.3  # seconds that a block, or a freed host, is looked at
+TASKS = 10_000
+ROUNDS = 8
+WARM_UP = 3
+OTHERS = 100  # blocked nodes that are none of the job's hosts
+# A task of 5 ms in the JVM: so many start on each host that the last one tells when the block held.
+SHORT = "reflect('java.lang.Thread', 'sleep', 5L) = 'null'"
+
+
+def run() -> list[Row]:
+    """Both rows, on one cluster; its processes may use all cores."""
+    os.sched_setaffinity(0, CORES)
+    try:
+        with scratch() as folder, ExitStack() as stack:
+            url = stack.enter_context(peers.service(folder / "service")).url
+            cluster = stack.enter_context(Cluster())
+            client = stack.enter_context(BlocklistClient(url))
+            return [_latency(cluster, client, folder / "events"), _throughput(cluster, client)]
+    finally:
+        os.sched_setaffinity(0, {GENERATOR_CORE})
+
+
+def _latency(cluster: Cluster, client: BlocklistClient, record: Path) -> Row:
+    spark = session(cluster, **PROMPT, **event_log.conf(record))
+    with BlocklistAgent.start(spark, client.url), _busy(spark):
+        blocks = [_block(client, spark) for _ in range(BLOCKS + 1)][1:]
+    spark.stop()
+    starts = [attempt.start for attempt in event_log.attempts(record) if attempt.host == HOST]
+    samples = [_last(starts, *block) for block in blocks]
+    name = "from a PUT's answer to the last task started on the host"
+    target = Target(peer=None, factor=100, at_least=False)
+    return Row(name=name, unit="ms", ours=OURS, samples={OURS: samples}, targets=[target])
+
+
+def _block(client: BlocklistClient, spark: "SparkSession") -> tuple[float, float, float]:
+    """Block the host for a while: Unix milliseconds since when it took tasks, of the answer, and of the unblocking."""
+    wait_until(lambda: running_tasks(spark)[HOST] > 0, 60, "tasks on the host")
+    busy_since = time.time() * 1000
+    time.sleep(CALM)
+    client.block(HOST, "benchmark")
+    answered = time.time() * 1000
+    wait_until(lambda: running_tasks(spark)[HOST] == 0, 60, "no tasks on the host")
+    time.sleep(CALM)
+    freed = time.time() * 1000
+    client.unblock(HOST)
+    return busy_since, answered, freed
+
+
+def _last(starts: list[int], busy_since: float, answered: float, freed: float) -> float:
+    """Milliseconds from the answer to the last start before the unblocking; 0 if none came after the answer."""
+    present = [start for start in starts if busy_since <= start < freed]
+    if not present:
+        raise RuntimeError(f"no task started on {HOST} before its block, so nothing was measured")
+    return max(0.0, max(present) - answered)
+
+
+@contextmanager
+def _busy(spark: "SparkSession") -> Iterator[None]:
+    """Keep all hosts busy with short tasks meanwhile."""
+    done = threading.Event()
+
+    def work() -> None:
+        while not done.is_set():
+            spark.range(0, TASKS, 1, TASKS).where(SHORT).collect()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+
+
+def _throughput(cluster: Cluster, client: BlocklistClient) -> Row:
+    """Rounds in one application, in both orders in turn; the agent is started and stopped outside of the time."""
+    others = [f"203.0.113.{number}" for number in range(OTHERS)]  # addresses for documents: nobody is asked for a name
+    client.block_many(_blocked(node_id) for node_id in others)
+    spark = session(cluster)
+    rate = partial(_rate, spark)
+    contenders: dict[str, Callable[[], float]] = {WITH: partial(_with_agent, spark, client.url), WITHOUT: rate}
+    for _ in range(WARM_UP):
+        rate()
+    samples: dict[str, list[float]] = {name: [] for name in contenders}
+    for number in range(ROUNDS):
+        for name in sorted(contenders, reverse=bool(number % 2)):
+            samples[name].append(contenders[name]())
+    spark.stop()
+    target = Target(peer=WITHOUT, factor=0.97)
+    return Row(name=f"a job of {TASKS:,} tiny tasks", unit="tasks/s", ours=WITH, samples=samples, targets=[target])
+
+
+def _blocked(node_id: str) -> BlockedNode:
+    return BlockedNode(id=node_id, action=BlockAction.MARK_BLOCKED, start=0, end=PERMANENT, cause="benchmark")
+
+
+def _with_agent(spark: "SparkSession", url: str) -> float:
+    with BlocklistAgent.start(spark, url) as agent:
+        if agent.status().revision is None:
+            raise RuntimeError(f"the agent has no list: {agent.status()}")
+        return _rate(spark)
+
+
+def _rate(spark: "SparkSession") -> float:
+    """Tasks a second of a job whose tasks do next to nothing, without Python."""
+    numbers = spark.sparkContext._jsc.sc().range(0, TASKS, 1, TASKS)  # noqa: SLF001
+    began = time.perf_counter()
+    if numbers.count() != TASKS:
+        raise RuntimeError("the job's result is wrong")
+    return TASKS / (time.perf_counter() - began)

@@ -1,0 +1,73 @@
+"""One change, 1,000 watchers: from the PUT's answer to the last watcher; beside broadcasters and etcd's gRPC watch."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import uvloop
+
+from benchmarks import peers
+from benchmarks.harness import Row, Target, rotate, scratch
+from benchmarks.watchers import Broadcast, broadcast, etcd_broadcast, put
+
+OURS, SSE, SOCKETS = "blocklist", "bare ASGI SSE", "bare asyncio sockets"
+ETCD_8, ETCD_1000 = "etcd, gRPC, 8 connections", "etcd, gRPC, 1,000 connections"
+WATCHERS = 1000
+CHANGES = 30
+BODY = json.dumps({"action": "MARK_BLOCKED", "cause": "lost 3 partitions", "endTimestamp": "4102444800000"}).encode()
+NODE = (
+    b'{"id":"@","action":"MARK_BLOCKED","startTimestamp":"1700000000000","endTimestamp":"4102444800000",'
+    b'"cause":"lost 3 partitions"}'
+)
+CHANGE = b'{"revision":1000,"type":"blocked","at":"1700000000000","createdBy":null,"node":%b}' % NODE
+EVENT = b"id: 1000-0123abcd\nevent: blocked\ndata: %b\n\n" % CHANGE
+
+
+def run() -> list[Row]:
+    """The row from the answer, which has the targets, and the one from the sending."""
+    peers.require("etcd")
+    with scratch() as folder, ExitStack() as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        contenders = runner.run(_connect(folder, stack))
+        from_sending: dict[float, float] = {}  # by what the same change took from its answer
+
+        def change(name: str) -> Callable[[], float]:
+            def sample() -> float:
+                answered, sent = runner.run(contenders[name].change())
+                from_sending[answered] = sent
+                return answered
+
+            return sample
+
+        samples, noise = rotate({name: change(name) for name in contenders}, rounds=CHANGES)
+        for contender in contenders.values():
+            contender.close()
+    return _rows(samples, {name: [from_sending[value] for value in values] for name, values in samples.items()}, noise)
+
+
+def _rows(samples: dict[str, list[float]], whole: dict[str, list[float]], noise: dict[str, list[float]]) -> list[Row]:
+    name = f"one change to {WATCHERS:,} watchers"
+    targets = [Target(peer=SSE, factor=1.2, at_least=False)]
+    targets += [Target(peer=peer, factor=1, at_least=False) for peer in (ETCD_8, ETCD_1000)]
+    return [
+        Row(name=f"{name}, from the answer", unit="ms", ours=OURS, samples=samples, noise=noise, targets=targets),
+        Row(name=f"{name}, from the sending", unit="ms", ours=OURS, samples=whole, noise=noise),
+    ]
+
+
+async def _connect(folder: Path, stack: ExitStack) -> dict[str, Broadcast]:
+    """All servers with all their watchers: one that is not asked costs nothing."""
+    service = stack.enter_context(peers.service(folder / "service"))
+    sse = stack.enter_context(peers.bare("watch", folder))
+    sockets = stack.enter_context(peers.bare_sockets(folder))
+    etcd = stack.enter_context(peers.etcd(folder))
+    value = CHANGE.replace(b'"id":"@",', b"")  # the token is to be there once, as the key
+    making: dict[str, Awaitable[Broadcast]] = {
+        OURS: broadcast(service, path="/blocklist/watch", count=WATCHERS, request=put("/blocklist/nodes/@", BODY)),
+        SSE: broadcast(sse, path="/watch", count=WATCHERS, request=put("/event", EVENT)),
+        SOCKETS: broadcast(sockets, path="/watch", count=WATCHERS, request=put("/event", EVENT)),
+        ETCD_8: etcd_broadcast(etcd, count=WATCHERS, connections=8, value=value),
+        ETCD_1000: etcd_broadcast(etcd, count=WATCHERS, connections=WATCHERS, value=value),
+    }
+    return {name: await contender for name, contender in making.items()}

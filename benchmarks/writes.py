@@ -1,0 +1,90 @@
+"""Durable PUTs: 1 and 64 writers; beside the disk's own fdatasync and etcd, through its JSON gateway and its gRPC."""
+
+import base64
+import json
+import os
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+
+from benchmarks import etcd, peers
+from benchmarks.generator import SECONDS, h2load, wrk_write
+from benchmarks.harness import GENERATOR_CORE, SERVER_CORE, Row, Server, Target, rotate, scratch
+
+OURS, DISK, GATEWAY, GRPC = "blocklist", "fdatasync of 4 kB", "etcd, JSON gateway", "etcd, gRPC"
+GRPC_ONE = "etcd, gRPC, one connection"
+ROUNDS = 7
+BODY = json.dumps({"action": "MARK_BLOCKED", "cause": "lost 3 partitions", "endTimestamp": "4102444800000"})
+BLOCK = bytes(4096)
+
+
+def run() -> list[Row]:
+    """All rows on writes."""
+    peers.require("wrk", "etcd", "h2load")
+    with scratch() as folder, ExitStack() as stack:
+        service = stack.enter_context(peers.service(folder / "service"))
+        etcd_server = stack.enter_context(peers.etcd(folder))
+        return [_one(folder, service, etcd_server), _many(folder, service, etcd_server)]
+
+
+def _one(folder: Path, service: Server, etcd_server: Server) -> Row:
+    contenders: dict[str, Callable[[], float]] = {
+        OURS: partial(_ours, service, 1),
+        DISK: partial(_fdatasyncs, folder / "block"),
+        GATEWAY: partial(_gateway, etcd_server, 1),
+        GRPC: partial(_grpc, folder, etcd_server, 1),
+    }
+    return _row("1 writer", contenders, [Target(peer=DISK, factor=0.25)])
+
+
+def _many(folder: Path, service: Server, etcd_server: Server) -> Row:
+    contenders: dict[str, Callable[[], float]] = {
+        OURS: partial(_ours, service, 64),
+        GATEWAY: partial(_gateway, etcd_server, 64),
+        GRPC: partial(_grpc, folder, etcd_server, 64),
+        GRPC_ONE: partial(_grpc, folder, etcd_server, 1, streams=64),
+    }
+    return _row("64 writers", contenders, [Target(peer=GATEWAY, factor=1.5)])
+
+
+def _row(name: str, contenders: dict[str, Callable[[], float]], targets: list[Target]) -> Row:
+    samples, noise = rotate(contenders, rounds=ROUNDS)
+    return Row(name=name, unit="PUTs/s", ours=OURS, samples=samples, noise=noise, targets=targets)
+
+
+def _ours(server: Server, connections: int) -> float:
+    """The list grows by each PUT, to some hundred thousand nodes: the rate does not depend on it."""
+    return wrk_write(f"{server.url}/blocklist/nodes/worker-@", method="PUT", body=BODY, connections=connections)
+
+
+def _gateway(server: Server, connections: int) -> float:
+    """The key is base64 on the wire: any twelve letters and digits are nine bytes."""
+    body = json.dumps({"key": "@", "value": base64.b64encode(BODY.encode()).decode()})
+    return wrk_write(f"{server.url}/v3/kv/put", method="POST", body=body, connections=connections)
+
+
+def _grpc(folder: Path, server: Server, connections: int, streams: int = 1) -> float:
+    """One and the same key: h2load has a single body. etcd writes each revision all the same."""
+    body = folder / "put.grpc"
+    body.write_bytes(etcd.grpc(etcd.put_request(b"worker-t00000000001", BODY.encode())))
+    return h2load(server.url + etcd.PUT, body, connections=connections, streams=streams)
+
+
+def _fdatasyncs(path: Path) -> float:
+    """Writes over one allocated block, each made durable, on the server's core: what the disk can do at best."""
+    os.sched_setaffinity(0, {SERVER_CORE})
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    try:
+        os.pwrite(descriptor, BLOCK, 0)
+        os.fsync(descriptor)
+        began, count = time.perf_counter(), 0
+        while (elapsed := time.perf_counter() - began) < SECONDS:
+            os.pwrite(descriptor, BLOCK, 0)
+            os.fdatasync(descriptor)
+            count += 1
+        return count / elapsed
+    finally:
+        os.close(descriptor)
+        os.sched_setaffinity(0, {GENERATOR_CORE})
