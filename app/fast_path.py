@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from app.notify.watch import DIRECT
 from app.view import Answer, ListView
 
 # A request that carries one of these is not plain: it has a body, waits, wants something of the connection, carries
@@ -111,6 +112,8 @@ class FastPathProtocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._plain = self._read_plain()
         if self._plain is None:
+            if self.url.startswith(b"/blocklist/watch"):
+                self.scope["extensions"] = {DIRECT: {"write": self.write}}
             super().on_headers_complete()
 
     def on_message_complete(self) -> None:
@@ -148,6 +151,13 @@ class FastPathProtocol(HttpToolsProtocol):
             elif name in _NOT_PLAIN or (name == b"connection" and value.lower() != b"keep-alive"):
                 return None
         return _Plain(etag, encoding)
+
+    def write(self, data: bytes) -> bool:
+        """A piece of a chunked body, for app.notify.watch: what ASGI's `send` does, in a third of its time."""
+        if self.flow.write_paused or self.transport.is_closing():
+            return False
+        self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
+        return True
 
     def _idle(self) -> bool:
         """Nothing else is under way on this connection, nor piling up in it."""

@@ -78,7 +78,7 @@ def stop_streams(app: FastAPI) -> None:
 def _assemble(settings: Settings, clock: Clock, store: Store) -> Service:
     tracker = BlocklistTracker(store.open())
     view = ListView(tracker, clock, store.age)
-    feed = ChangeFeed(store, revision=tracker.revision, history=tracker.history)
+    feed = ChangeFeed(store, view)
     metrics = Metrics(view, feed)
 
     def publish(committed: Sequence[Change]) -> None:

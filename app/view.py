@@ -13,7 +13,7 @@ from app.bell import Bell
 from blocklist.changes import Change, Snapshot
 from blocklist.node import PERMANENT, BlockedNode
 from blocklist.tracker import BlocklistTracker
-from blocklist.wire import dump_json, node_fields, snapshot_body
+from blocklist.wire import dump_json, node_fields
 
 Headers = list[tuple[bytes, bytes]]
 MIN_GZIP: Final = 1024
@@ -105,13 +105,11 @@ class ListView:
         self._rendering: Rendering | None = None
         self._fragments: dict[str, bytes] = {}
         self._stale = {node.id for node in tracker}
-        self._snapshot: tuple[int, int, bytes] | None = None
 
     def apply(self, changes: Sequence[Change]) -> None:
         """The tracker has moved on by these changes."""
         self._stale.update(change.node.id for change in changes)
         self._rendering = None
-        self._snapshot = None
         self.changed.ring()
 
     def ready(self) -> Rendering | None:
@@ -132,14 +130,11 @@ class ListView:
         node = self.tracker.get(node_id)
         return None if node is None or node.ended(self.clock()) else node
 
-    def snapshot(self) -> tuple[int, bytes]:
-        """The revision and the whole list as the watch's snapshot shows it; rendered once for each state."""
-        now = self.clock()
-        if self._snapshot is None or now >= self._snapshot[0]:
-            nodes = self.tracker.blocked(now)
-            snapshot = Snapshot(revision=self.tracker.revision, history=self.tracker.history, nodes=nodes)
-            self._snapshot = (_first_end(nodes), snapshot.revision, dump_json(snapshot_body(snapshot)))
-        return self._snapshot[1:]
+    def snapshot(self) -> tuple[int, Snapshot]:
+        """The whole list, and the moment until which it is valid while nothing changes."""
+        nodes = self.tracker.blocked(self.clock())
+        snapshot = Snapshot(revision=self.tracker.revision, history=self.tracker.history, nodes=nodes)
+        return _first_end(nodes), snapshot
 
     async def reached(self, revision: int, seconds: float) -> bool:
         """Wait until the list is at `revision` or later, at most so long; whether it is."""

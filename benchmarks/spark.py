@@ -5,6 +5,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,9 +25,10 @@ if TYPE_CHECKING:
 OURS, WITH, WITHOUT = "blocklist", "with the agent", "without"
 HOST = "127.0.0.3"
 BLOCKS = 20
+GRAIN = 1.0  # milliseconds: Spark's times are whole ones, so nothing less can be told
 CALM = 0.3  # seconds that a block, or a freed host, is looked at
 TASKS = 10_000
-ROUNDS = 8
+ROUNDS = 10
 WARM_UP = 3
 OTHERS = 100  # blocked nodes that are none of the job's hosts
 # A task of 5 ms in the JVM: so many start on each host that the last one tells when the block held.
@@ -34,50 +36,70 @@ SHORT = "reflect('java.lang.Thread', 'sleep', 5L) = 'null'"
 
 
 def run() -> list[Row]:
-    """Both rows, on one cluster; its processes may use all cores."""
+    """All rows, on one cluster; its processes may use all cores."""
     os.sched_setaffinity(0, CORES)
     try:
         with scratch() as folder, ExitStack() as stack:
             url = stack.enter_context(peers.service(folder / "service")).url
             cluster = stack.enter_context(Cluster())
             client = stack.enter_context(BlocklistClient(url))
-            return [_latency(cluster, client, folder / "events"), _throughput(cluster, client)]
+            return [*_latency(cluster, client, folder / "events"), _throughput(cluster, client)]
     finally:
         os.sched_setaffinity(0, {GENERATOR_CORE})
 
 
-def _latency(cluster: Cluster, client: BlocklistClient, record: Path) -> Row:
+def _latency(cluster: Cluster, client: BlocklistClient, record: Path) -> list[Row]:
     spark = session(cluster, **PROMPT, **event_log.conf(record))
     with BlocklistAgent.start(spark, client.url), _busy(spark):
         blocks = [_block(client, spark) for _ in range(BLOCKS + 1)][1:]
     spark.stop()
     starts = [attempt.start for attempt in event_log.attempts(record) if attempt.host == HOST]
-    samples = [_last(starts, *block) for block in blocks]
+    last = [max(GRAIN, _last(starts, block) - block.answered) for block in blocks]
+    held = event_log.exclusions(record, HOST)[1:]
+    took = [moment - block.sent for moment, block in zip(held, blocks, strict=True)]
     name = "from a PUT's answer to the last task started on the host"
     target = Target(peer=None, factor=100, at_least=False)
-    return Row(name=name, unit="ms", ours=OURS, samples={OURS: samples}, targets=[target])
+    return [
+        Row(name=name, unit="ms", ours=OURS, samples={OURS: last}, targets=[target]),
+        Row(name="from its sending until Spark starts no more there", unit="ms", ours=OURS, samples={OURS: took}),
+    ]
 
 
-def _block(client: BlocklistClient, spark: "SparkSession") -> tuple[float, float, float]:
-    """Block the host for a while: Unix milliseconds since when it took tasks, of the answer, and of the unblocking."""
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Block:
+    """Moments in Unix milliseconds: the host takes tasks, the PUT was sent, was answered, the host is to be freed."""
+
+    busy: float
+    sent: float
+    answered: float
+    freed: float
+
+
+def _block(client: BlocklistClient, spark: "SparkSession") -> Block:
+    """Block the busy host for a while."""
     wait_until(lambda: running_tasks(spark)[HOST] > 0, 60, "tasks on the host")
-    busy_since = time.time() * 1000
+    busy = _now()
     time.sleep(CALM)
+    sent = _now()
     client.block(HOST, "benchmark")
-    answered = time.time() * 1000
+    answered = _now()
     wait_until(lambda: running_tasks(spark)[HOST] == 0, 60, "no tasks on the host")
     time.sleep(CALM)
-    freed = time.time() * 1000
+    freed = _now()
     client.unblock(HOST)
-    return busy_since, answered, freed
+    return Block(busy=busy, sent=sent, answered=answered, freed=freed)
 
 
-def _last(starts: list[int], busy_since: float, answered: float, freed: float) -> float:
-    """Milliseconds from the answer to the last start before the unblocking; 0 if none came after the answer."""
-    present = [start for start in starts if busy_since <= start < freed]
+def _last(starts: list[int], block: Block) -> int:
+    """When the last task started before the host was freed."""
+    present = [start for start in starts if block.busy <= start < block.freed]
     if not present:
         raise RuntimeError(f"no task started on {HOST} before its block, so nothing was measured")
-    return max(0.0, max(present) - answered)
+    return max(present)
+
+
+def _now() -> float:
+    return time.time() * 1000
 
 
 @contextmanager

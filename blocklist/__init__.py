@@ -1,10 +1,14 @@
 """blocklist: the rules of a platform-wide list of blocked nodes, and a client of the service that keeps it."""
 
+from typing import TYPE_CHECKING
+
 from blocklist.changes import Change, ChangeType, Snapshot
-from blocklist.client import BlocklistClient, Watch
 from blocklist.errors import BlocklistError, ConflictError, InvalidError, NotFoundError, UnavailableError
 from blocklist.node import PERMANENT, BlockAction, BlockedNode, merge
 from blocklist.tracker import BlocklistTracker
+
+if TYPE_CHECKING:
+    from blocklist.client import BlocklistClient, Watch
 
 __version__ = "0.1.0"
 
@@ -25,3 +29,12 @@ __all__ = [
     "Watch",
     "merge",
 ]
+
+
+def __getattr__(name: str) -> object:
+    # The client brings httpx: the service and the rules do without.
+    if name in {"BlocklistClient", "Watch"}:
+        from blocklist import client  # noqa: PLC0415
+
+        return getattr(client, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,14 +32,21 @@ def conf(folder: Path) -> dict[str, object]:
 
 def attempts(folder: Path) -> list[Attempt]:
     """All that ended, of all applications with a record in `folder`, by start. Complete once they have stopped."""
-    found = [_attempt(line) for file in folder.iterdir() for line in file.open(encoding="utf-8") if _is_end(line)]
+    found = [_attempt(event["Task Info"]) for event in _events(folder, "SparkListenerTaskEnd")]
     return sorted(found, key=lambda attempt: attempt.start)
 
 
-def _is_end(line: str) -> bool:
-    return line.startswith('{"Event":"SparkListenerTaskEnd"')
+def exclusions(folder: Path, host: str) -> list[int]:
+    """When Spark was told to keep off the host, in Unix milliseconds: each time, in order. No task starts later."""
+    events = _events(folder, "org.apache.spark.scheduler.SparkListenerNodeExcluded")
+    return sorted(event["time"] for event in events if event["hostId"] == host)
 
 
-def _attempt(line: str) -> Attempt:
-    info = json.loads(line)["Task Info"]
+def _events(folder: Path, name: str) -> Iterator[dict[str, Any]]:
+    for file in folder.iterdir():
+        with file.open(encoding="utf-8") as lines:
+            yield from (json.loads(line) for line in lines if line.startswith(f'{{"Event":"{name}"'))
+
+
+def _attempt(info: dict[str, Any]) -> Attempt:
     return Attempt(host=info["Host"], start=info["Launch Time"], end=info["Finish Time"], killed=info["Killed"])

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from demo.event_log import Attempt
 from demo.play import EVACUATE, FREE, Step
@@ -29,11 +29,11 @@ def _until(step: Step, steps: Sequence[Step]) -> float:
 def _effect(step: Step, until: float, attempts: Sequence[Attempt]) -> str:
     there = [attempt for attempt in attempts if attempt.host == step.host and attempt.start < until]
     if step.what == FREE:
-        return f"first task started again {_after(step, min(a.start for a in there if a.start >= step.sent))}"
-    started, ended = max(a.start for a in there), max(a.end for a in there)
+        return f"first task started again {_after(step, min, [a.start for a in there if a.start >= step.sent])}"
+    started, ended = _after(step, max, [a.start for a in there]), _after(step, max, [a.end for a in there])
     how = f"{sum(a.killed for a in there)} stopped" if step.what == EVACUATE.name else "by itself"
-    return f"last task started {_after(step, started)}, last task ended {_after(step, ended)} ({how})"
+    return f"last task started {started}, last task ended {ended} ({how})"
 
 
-def _after(step: Step, moment: float) -> str:
-    return f"{round(moment - step.answered):+d}"
+def _after(step: Step, choose: Callable[[list[int]], int], moments: list[int]) -> str:
+    return f"{round(choose(moments) - step.answered):+d}" if moments else "never"

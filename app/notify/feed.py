@@ -8,14 +8,16 @@ from collections.abc import Iterable, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
-from app.bell import Bell
+from app.view import ListView
 from blocklist.changes import Change
-from blocklist.wire import change_body, dump_json
+from blocklist.wire import change_body, dump_json, snapshot_body
 
 RECENT: Final = 4096
-"""Changes kept in memory as bytes; a cursor further behind reads them from the database."""
+"""Changes kept in memory; a cursor further behind reads them from the database."""
 PAGE: Final = 500
 """Changes read from the database, or sent, at once: bounds what a watcher that is far behind costs."""
+SLICE: Final = 250
+"""Streams served before others of the event loop have their turn."""
 
 
 class Log(Protocol):
@@ -24,53 +26,80 @@ class Log(Protocol):
     async def changes(self, since: int, limit: int) -> list[Change]: ...
 
 
+class Stream(Protocol):
+    """A watcher that has all there is, and waits for more."""
+
+    def offer(self) -> None: ...
+
+
 class ChangeFeed:
     """The recent changes, rendered when somebody reads them and once for all who stand at the same cursor.
 
     Nothing is queued for anybody: a watcher that is slow is a cursor that is behind. Belongs to the event loop.
     """
 
-    def __init__(self, log: Log, *, revision: int, history: str) -> None:
-        self.revision = revision
-        self.history = history
+    def __init__(self, log: Log, view: ListView) -> None:
+        self.revision = view.tracker.revision
+        self.history = view.tracker.history
         self.closed = False
         self.readers = 0
-        self.bell = Bell()
+        self.waiting: set[Stream] = set()
         self._log = log
+        self._view = view
         self._recent: deque[Change] = deque(maxlen=RECENT)
         self._memo: tuple[int, int, bytes] = (-1, -1, b"")
+        self._snapshot: tuple[int, int, bytes] = (0, -1, b"")
 
     def publish(self, changes: Sequence[Change]) -> None:
         """The log has grown by these changes."""
         self._recent.extend(changes)
         self.revision = changes[-1].revision
         # Not at once: those who made the changes have their answers before a thousand watchers are served.
-        asyncio.get_running_loop().call_soon(self.bell.ring)
+        asyncio.get_running_loop().call_soon(self._offer)
 
     def close(self) -> None:
         """The service stops: watchers say bye."""
         self.closed = True
-        self.bell.ring()
+        self._offer()
 
     async def read(self, cursor: int) -> tuple[bytes, int] | None:
         """Events after `cursor` and the cursor behind them; None when they are no longer in the log.
 
         Raises UnavailableError when they are only in the database and that is away.
         """
-        if cursor >= self.revision - len(self._recent):
-            return self._from_memory(cursor)
+        if (recent := self.recent(cursor)) is not None:
+            return recent
         changes = await self._log.changes(cursor, PAGE)
         if not changes or changes[0].revision != cursor + 1:
             return None
         return self._events(changes), changes[-1].revision
 
-    def _from_memory(self, cursor: int) -> tuple[bytes, int]:
+    def recent(self, cursor: int) -> tuple[bytes, int] | None:
+        """Events after `cursor` and the cursor behind them; None when they are not in memory."""
+        first = self.revision - len(self._recent)
+        if cursor < first:
+            return None
         end = min(cursor + PAGE, self.revision)
         if self._memo[:2] != (cursor, end):
-            first = self.revision - len(self._recent)
-            changes = islice(self._recent, cursor - first, end - first)
-            self._memo = (cursor, end, self._events(changes))
+            self._memo = (cursor, end, self._events(islice(self._recent, cursor - first, end - first)))
         return self._memo[2], end
+
+    def snapshot(self) -> tuple[bytes, int]:
+        """The whole list as an event, and the cursor behind it; rendered once for each state of the list."""
+        until, revision, event = self._snapshot
+        if revision != self.revision or until <= self._view.clock():
+            until, snapshot = self._view.snapshot()
+            revision = snapshot.revision
+            event = sse("snapshot", dump_json(snapshot_body(snapshot)), f"{revision}-{self.history}")
+            self._snapshot = (until, revision, event)
+        return event, revision
+
+    def _offer(self, streams: Sequence[Stream] = ()) -> None:
+        streams = streams or tuple(self.waiting)
+        for stream in streams[:SLICE]:
+            stream.offer()
+        if len(streams) > SLICE:
+            asyncio.get_running_loop().call_soon(self._offer, streams[SLICE:])
 
     def _events(self, changes: Iterable[Change]) -> bytes:
         return b"".join(

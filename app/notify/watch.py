@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 import re
+from collections.abc import Callable
 from typing import Final
 
 from starlette.responses import Response
@@ -18,7 +19,15 @@ from blocklist.errors import InvalidError, UnavailableError
 COMMENT_SECONDS: Final = 15.0
 REACH_SECONDS: Final = 2.0
 """How long a cursor ahead of this replica may wait for it before it is taken for one of a lost history."""
+PIECE: Final = 64 * 1024
+"""Bytes sent at once: bounds what a watcher that does not read costs."""
+DIRECT: Final = "blocklist.direct"
+"""The ASGI extension by which a server lets a stream write to its connection: a Write named `write`."""
 _CURSOR: Final = re.compile(r"([0-9]{1,16})(?:-([0-9a-f]{8}))?", re.ASCII)
+
+
+Write = Callable[[bytes], bool]
+"""Sends a piece of the body now; False, with nothing sent, if the client has not read what came before, or has left."""
 
 
 def parse_cursor(text: str, history: str) -> int | None:
@@ -35,19 +44,23 @@ def parse_cursor(text: str, history: str) -> int | None:
 class WatchResponse(Response):
     """An ASGI response that streams until the client leaves or the service stops.
 
-    `cursor` is the revision after which to begin; None begins with a snapshot.
+    `cursor` is the revision after which to begin; None begins with a snapshot. A stream that has all there is waits in
+    the feed, and is offered what comes: mostly it can be written straight to the connection, and the task sleeps on.
     """
 
     def __init__(self, view: ListView, feed: ChangeFeed, cursor: int | None) -> None:
         super().__init__()
         self._view = view
         self._feed = feed
-        self._cursor = cursor
+        self._begin_at = cursor
+        self._cursor = 0
+        self._write: Write | None = None
         self._waiter: asyncio.Future[None] | None = None
         self._comment_due = True
         self._ticking: asyncio.TimerHandle
 
-    async def __call__(self, _: Scope, receive: Receive, send: Send) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        self._write = scope.get("extensions", {}).get(DIRECT, {}).get("write")
         await send({"type": "http.response.start", "status": 200, "headers": _headers(self._feed)})
         self._feed.readers += 1
         try:
@@ -55,29 +68,41 @@ class WatchResponse(Response):
         finally:
             self._feed.readers -= 1
 
+    def offer(self) -> None:
+        """There is more, or the service stops. Nothing happens unless the stream waits."""
+        if self._waiter is None or self._waiter.done():
+            return
+        events = self._feed.recent(self._cursor)
+        if self._feed.closed or self._comment_due or events is None or not self._direct(events[0]):
+            self._waiter.set_result(None)
+        else:
+            self._cursor = events[1]
+
+    def _direct(self, events: bytes) -> bool:
+        return not events or (self._write is not None and len(events) <= PIECE and self._write(events))
+
     async def _stream(self, send: Send) -> None:
         self._tick()
         try:
-            cursor = await self._events(send)
+            await self._events(send)
         finally:
             self._ticking.cancel()
-        bye = sse("bye", b'{"revision":%d}' % cursor)
+        bye = sse("bye", b'{"revision":%d}' % self._cursor)
         # Spread over some seconds: the watchers of a stopped service do not come back all at once.
         retry = b"retry: %d\n" % random.randint(500, 3000)  # noqa: S311
         await send({"type": "http.response.body", "body": retry + bye, "more_body": False})
 
-    async def _events(self, send: Send) -> int:
-        """Send what comes until the service stops and all is sent; the cursor behind it."""
-        feed = self._feed
+    async def _events(self, send: Send) -> None:
+        """Send what comes until the service stops and all is sent."""
         await self._comment(send)
-        cursor = await self._begin(send)
+        await self._begin(send)
         while True:
             if self._comment_due:
                 await self._comment(send)
-            elif cursor < feed.revision:
-                cursor = await self._catch_up(send, cursor)
-            elif feed.closed:
-                return cursor
+            elif self._cursor < self._feed.revision:
+                await self._catch_up(send)
+            elif self._feed.closed:
+                return
             else:
                 await self._wait()
 
@@ -93,36 +118,40 @@ class WatchResponse(Response):
         await _send(send, b": watching\n\n")
 
     async def _wait(self) -> None:
-        self._waiter = self._feed.bell.waiter()
+        self._waiter = asyncio.get_running_loop().create_future()
+        self._feed.waiting.add(self)
         try:
             await self._waiter
         finally:
-            self._feed.bell.leave(self._waiter)
+            self._feed.waiting.discard(self)
 
-    async def _begin(self, send: Send) -> int:
-        cursor = self._cursor
-        if cursor is not None and cursor > self._feed.revision:
+    async def _begin(self, send: Send) -> None:
+        begin = self._begin_at
+        if begin is not None and begin > self._feed.revision:
             # Another replica may be ahead of this one; a cursor that stays ahead is of a history that was lost.
-            reached = await self._view.reached(cursor, REACH_SECONDS)
-            cursor = cursor if reached else None
-        return await self._snapshot(send) if cursor is None else cursor
+            reached = await self._view.reached(begin, REACH_SECONDS)
+            begin = begin if reached else None
+        if begin is None:
+            await self._snapshot(send)
+        else:
+            self._cursor = begin
 
-    async def _catch_up(self, send: Send, cursor: int) -> int:
+    async def _catch_up(self, send: Send) -> None:
         try:
-            events = await self._feed.read(cursor)
+            events = await self._feed.read(self._cursor)
         except UnavailableError:
             # The database is away: the cursor stays where it is.
             await asyncio.sleep(1)
-            return cursor
+            return
         if events is None:
-            return await self._snapshot(send)
-        await _send(send, events[0])
-        return events[1]
+            await self._snapshot(send)
+        else:
+            await _send(send, events[0])
+            self._cursor = events[1]
 
-    async def _snapshot(self, send: Send) -> int:
-        revision, body = self._view.snapshot()
-        await _send(send, sse("snapshot", body, f"{revision}-{self._feed.history}"))
-        return revision
+    async def _snapshot(self, send: Send) -> None:
+        event, self._cursor = self._feed.snapshot()
+        await _send(send, event)
 
 
 def _headers(feed: ChangeFeed) -> list[tuple[bytes, bytes]]:
@@ -136,4 +165,5 @@ def _headers(feed: ChangeFeed) -> list[tuple[bytes, bytes]]:
 
 
 async def _send(send: Send, body: bytes) -> None:
-    await send({"type": "http.response.body", "body": body, "more_body": True})
+    for begin in range(0, len(body), PIECE):
+        await send({"type": "http.response.body", "body": body[begin : begin + PIECE], "more_body": True})

@@ -6,16 +6,12 @@ import os
 from pathlib import Path
 from typing import Final
 
-from alembic import command
-from alembic.config import Config
-from alembic.migration import MigrationContext
-from alembic.script import ScriptDirectory
 from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, inspect, make_url
 from sqlalchemy.exc import DatabaseError
 
 from app.store.engine import make_engine, make_inspector
 
-ROOT: Final = Path(__file__).resolve().parents[2]
+MIGRATIONS: Final = Path(__file__).resolve().parents[2] / "migrations"
 
 metadata = MetaData(naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"})
 
@@ -66,10 +62,15 @@ class SchemaError(Exception):
 
 def migrate(url: str) -> None:
     """Create the tables of a new database, or bring an older one up to date. Raises SchemaError."""
+    # Here, not above: a service that runs does without Alembic, which takes 9 MB.
+    from alembic import command  # noqa: PLC0415
+    from alembic.config import Config  # noqa: PLC0415
+
     if path_of(url).exists():
         _inspect(url)
     engine = make_engine(url)
-    config = _config()
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS).replace("%", "%%"))
     try:
         with engine.begin() as connection:
             config.attributes["connection"] = connection
@@ -88,7 +89,7 @@ def check(url: str) -> None:
     path = path_of(url)
     if not path.exists():
         raise SchemaError(f"There is no database at {url}: run `python -m app migrate` first.")
-    if _inspect(url) != ScriptDirectory.from_config(_config()).get_current_head():
+    if _inspect(url) != _known()[-1]:
         raise SchemaError(f"The database {url} is not migrated to this version: run `python -m app migrate` first.")
     if not os.access(path, os.W_OK) or not os.access(path.parent, os.W_OK):
         raise _unusable(url, "this user may not write it, or its folder")
@@ -100,20 +101,25 @@ def _inspect(url: str) -> str | None:
     try:
         with engine.connect() as connection:
             names = set(inspect(connection).get_table_names())
-            present = MigrationContext.configure(connection).get_current_revision()
+            ours = "alembic_version" in names
+            present = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() if ours else None
     except DatabaseError as error:
         raise _unusable(url, error.orig) from None
     finally:
         engine.dispose()
-    if names and "alembic_version" not in names:
+    if names and not ours:
         raise SchemaError(
             f"The database {url} holds tables of another program ({', '.join(sorted(names)[:3])}): name another file"
             " in BLOCKLIST_DATABASE_URL."
         )
-    known = {script.revision for script in ScriptDirectory.from_config(_config()).walk_revisions()}
-    if present is not None and present not in known:
+    if present is not None and present not in _known():
         raise SchemaError(f"The database {url} {_NEWER}")
     return present
+
+
+def _known() -> list[str]:
+    """The revisions of the schema, by the names of their files; the last is the present one."""
+    return sorted(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
 
 
 def path_of(url: str) -> Path:
@@ -126,9 +132,3 @@ _NEWER: Final = "was written by a newer version of this service: start that vers
 
 def _unusable(url: str, why: object) -> SchemaError:
     return SchemaError(f"The database {url} cannot be used: {why}. Check that the path is right and may be written.")
-
-
-def _config() -> Config:
-    config = Config()
-    config.set_main_option("script_location", str(ROOT / "migrations").replace("%", "%%"))
-    return config
