@@ -48,6 +48,7 @@ class Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
     check(settings.database_url)
+    Store(settings.database_url).check_unused()
     app = create_app(settings)
     config = uvicorn.Config(
         app,

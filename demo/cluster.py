@@ -200,13 +200,14 @@ def session(cluster: Cluster, **conf: object) -> SparkSession:
 
     One at a time in a process, as Spark has it. The caller stops it.
     """
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow, and not needed to start a cluster
+    from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - slow, and not needed to start a cluster
+    from pyspark.sql import SparkSession  # noqa: PLC0415
 
     os.environ["JAVA_HOME"] = str(java_home())
-    builder = SparkSession.builder.appName("blocklist")
-    for key, value in {**cluster.conf(), **{key.replace("__", "."): value for key, value in conf.items()}}.items():
-        builder = builder.config(key, str(value))
-    spark = builder.getOrCreate()
+    # No defaults: in a JVM that has run an application before, these are that one's settings.
+    settings = SparkConf(loadDefaults=False).setAppName("blocklist").setAll(list(cluster.conf().items()))
+    settings.setAll([(key.replace("__", "."), str(value)) for key, value in conf.items()])
+    spark = SparkSession(SparkContext(conf=settings))
     wait_until(lambda: executor_hosts(spark) >= set(cluster.hosts), 90, "an executor on each host")
     return spark
 

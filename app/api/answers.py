@@ -54,6 +54,9 @@ def age(request: Request) -> list[tuple[bytes, bytes]]:
 
 async def read_body(request: Request, limit: int) -> bytes:
     """The request's body, of any content type. Raises TooLargeError beyond `limit` bytes."""
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > limit:
+        raise TooLargeError(_too_large(limit))
     body = b""
     more = True
     while more:
@@ -63,5 +66,9 @@ async def read_body(request: Request, limit: int) -> bytes:
         body += message.get("body", b"")
         more = message.get("more_body", False)
         if len(body) > limit:
-            raise TooLargeError(f"The body is larger than {limit // 1024} KiB.")
+            raise TooLargeError(_too_large(limit))
     return body
+
+
+def _too_large(limit: int) -> str:
+    return f"The body is larger than {limit // 1024} KiB."

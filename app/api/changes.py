@@ -8,7 +8,7 @@ from fastapi import APIRouter, Header, Query, Request, Response
 
 from app.api.answers import JsonAnswer
 from app.api.errors import documented
-from app.api.parameters import Limit, MinRevision, Revision
+from app.api.parameters import NODE_ID_PATTERN, Limit, MinRevision, Revision
 from app.notify.watch import WatchResponse, parse_cursor
 from app.service import service_of
 from blocklist.changes import Change
@@ -44,7 +44,10 @@ async def get_changes(
     request: Request,
     since: Annotated[Revision, Query(description="Changes after this revision.")] = 0,
     limit: Annotated[Limit, Query(description="At most so many.")] = 100,
-    node: Annotated[str | None, Query(description="Only changes of this node.")] = None,
+    node: Annotated[
+        str | None,
+        Query(description="Only changes of this node.", json_schema_extra={"pattern": NODE_ID_PATTERN}),
+    ] = None,
 ) -> Response:
     """Who blocked what, when and until when, in the order of revisions. 410 if `since` is compacted."""
     service = service_of(request)

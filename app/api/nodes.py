@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.answers import MANY_NODES, ONE_NODE, JsonAnswer, age, read_body, stamp
 from app.api.errors import documented
-from app.api.parameters import MinRevision, NodeId
+from app.api.parameters import NODE_ID_PATTERN, MinRevision, NodeId
 from app.handler import Command, Outcome
 from app.service import service_of
 from blocklist.changes import ChangeType
@@ -40,7 +40,15 @@ def _takes(schema: dict[str, Any], *, required: bool = True) -> dict[str, Any]:
 
 _REQUEST = {"$ref": "#/components/schemas/BlockRequest"}
 _ONE = _takes(_REQUEST)
-_MANY = _takes({"type": "object", "additionalProperties": _REQUEST, "minProperties": 1, "maxProperties": MAX_NODES})
+_MANY = _takes(
+    {
+        "type": "object",
+        "propertyNames": {"pattern": NODE_ID_PATTERN},
+        "additionalProperties": _REQUEST,
+        "minProperties": 1,
+        "maxProperties": MAX_NODES,
+    }
+)
 _NOTHING = _takes({"type": "object", "maxProperties": 0}, required=False)
 
 

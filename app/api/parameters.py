@@ -14,6 +14,7 @@ from blocklist.node import check_node_id
 
 REACH_SECONDS: Final = 2.0
 """How long `minRevision` waits for this replica."""
+NODE_ID_PATTERN: Final = "^[A-Za-z0-9._:-]{1,253}$"
 _DIGITS = re.compile(r"[0-9]{1,16}", re.ASCII)
 
 
@@ -23,8 +24,8 @@ def _whole(value: object) -> object:
     return value
 
 
-Revision = Annotated[int, BeforeValidator(_whole), Field(ge=0, le=2**53)]
-Limit = Annotated[int, BeforeValidator(_whole), Field(ge=1, le=1000)]
+Revision = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_whole)]
+Limit = Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole)]
 
 
 async def _node_id(
@@ -33,7 +34,7 @@ async def _node_id(
         Path(
             description="1 to 253 of `A-Z a-z 0-9 . _ : -`, not `.` or `..`; compared exactly.",
             examples=["worker-17"],
-            json_schema_extra={"pattern": r"^[A-Za-z0-9._:-]{1,253}$"},
+            json_schema_extra={"pattern": NODE_ID_PATTERN},
         ),
     ],
 ) -> str:

@@ -80,6 +80,10 @@ class Store:
         """Whole seconds since the database last took a transaction, while it is away; None while it is there."""
         return int(time.monotonic() - self._worked) if self._away else None
 
+    def check_unused(self) -> None:
+        """Raises SchemaError while another service uses the database."""
+        _take(self._url).close()
+
     async def commit(self, changes: Sequence[Change]) -> None:
         """Write the changes durably, all or none. Raises queries.StaleError if they do not follow the log."""
         await self._write(lambda connection: queries.write(connection, changes))

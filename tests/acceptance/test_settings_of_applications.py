@@ -24,13 +24,25 @@ def unforgiving(applications: Applications) -> SparkSession:
 
 
 @pytest.fixture
-def watchful(applications: Applications) -> SparkSession:
-    """Spark itself excludes a host for an hour after one failed task."""
-    return applications.get(
+def watchful(applications: Applications, cluster: Cluster) -> SparkSession:
+    """Spark itself excludes a host for an hour after one failed task, and so it has done with B."""
+    spark = applications.get(
         spark__excludeOnFailure__enabled="true",
         spark__excludeOnFailure__timeout="1h",
         spark__excludeOnFailure__application__maxFailedTasksPerExecutor=1,
         spark__excludeOnFailure__application__maxFailedExecutorsPerNode=1,
+    )
+    if B not in exclusions(spark):
+        Job(spark, cluster, 12, fail_on=[B]).hosts()
+        wait_until(lambda: B in exclusions(spark), 30, "Spark to exclude it")
+    return spark
+
+
+@pytest.fixture
+def careful(applications: Applications) -> SparkSession:
+    """Spark does not try a task again where it has failed; it excludes no host for all tasks."""
+    return applications.get(
+        spark__excludeOnFailure__enabled="true", spark__excludeOnFailure__application__maxFailedTasksPerExecutor=1000
     )
 
 
@@ -51,9 +63,7 @@ def test_a_job_that_may_not_fail_once_lives_through_everything(
 def test_an_exclusion_of_spark_s_own_stands_before_during_and_after_a_block(
     watchful: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: Start
 ) -> None:
-    exclude(watchful, cluster, B)
     own = exclusions(watchful)
-    assert B in own
     agent = start_agent(watchful)
     assert used_hosts(watchful, cluster) == {A, C}
     service.block(B, "test", action=EVACUATE)
@@ -69,7 +79,7 @@ def test_an_exclusion_of_spark_s_own_stands_before_during_and_after_a_block(
 def test_hosts_that_spark_excludes_are_not_counted_as_open(
     watchful: SparkSession, service: BlocklistClient, start_agent: Start
 ) -> None:
-    """B is out for an hour: of A and C one has to stay."""
+    """B is out: of A and C one has to stay."""
     service.block(A, "test")
     service.block(C, "test", action=EVACUATE)
     agent = start_agent(watchful)
@@ -78,25 +88,21 @@ def test_hosts_that_spark_excludes_are_not_counted_as_open(
 
 
 def test_a_host_is_opened_for_a_task_that_has_no_other_left(
-    watchful: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: Start
+    careful: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: Start
 ) -> None:
-    """Its first attempt fails on the only open host, where Spark does not try it again; B is out by itself."""
-    agent = start_agent(watchful)
-    job = Job(watchful, cluster, 4, hold_on=(A, C), fail_on=[C])
+    """Its first attempt fails on the only open host, where Spark does not try it again."""
+    service.block(B, "test", action=EVACUATE)
+    agent = start_agent(careful)
+    job = Job(careful, cluster, 4, hold_on=(A, C), fail_on=[C])
     # Both slots of A are busy all the time, which is when Spark gives up at once.
     job.await_running(A)
     service.block(A, "test")
     wait_until(lambda: A in agent.status().refused, 30, "the refusal")
     assert agent.status().refused[A].endswith("a task that failed on other hosts can run nowhere else.")
+    assert agent.status().blocked == {B: B}
     job.release()
     assert job.hosts() == [A] * 4
-    wait_until(lambda: agent.status().blocked == {A: A}, 60, "the block to be in force again")
-
-
-def exclude(spark: SparkSession, cluster: Cluster, host: str) -> None:
-    """Let a task fail there."""
-    Job(spark, cluster, 12, fail_on=[host]).hosts()
-    wait_until(lambda: host in exclusions(spark), 30, "Spark to exclude it")
+    wait_until(lambda: agent.status().blocked == {A: A, B: B}, 60, "the block to be in force again")
 
 
 def exclusions(spark: SparkSession) -> str:

@@ -75,6 +75,7 @@ def resets(data: bytes = b"") -> Answer:
     def serve(connection: socket.socket) -> None:
         connection.sendall(data)
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        connection.close()
 
     return serve
 
