@@ -99,6 +99,12 @@ class FastPathProtocol(HttpToolsProtocol):
         super().data_received(data)
         self._learn(data)
 
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        # Undone, or all that belonged to the connection waits in a circle for the collector: 10 kB for each watcher.
+        self.cycle = None  # type: ignore[assignment]
+        self.scope = None  # type: ignore[assignment]
+
     def _learn(self, data: bytes) -> None:
         if self._plain is not None and self._begun == 1 and self._complete:
             self._ready.learn(data, self._plain)

@@ -16,6 +16,7 @@ from app.fast_path import ReadyAnswers
 from app.handler import BlocklistHandler
 from app.metrics import MeasuredLog, Metrics
 from app.notify.feed import ChangeFeed
+from app.notify.streaming import StreamingApp
 from app.openapi import document
 from app.service import Service
 from app.settings import Settings
@@ -52,7 +53,7 @@ def create_app(settings: Settings, *, clock: Clock = unix_millis) -> FastAPI:
             store.close()
 
     # No /docs: FastAPI's pages load their scripts from elsewhere, and operators' networks are often closed.
-    app = FastAPI(
+    app = StreamingApp(
         title="blocklist",
         lifespan=lifespan,
         redirect_slashes=False,

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
@@ -337,11 +337,12 @@ def change_body(change: Change) -> Json:
     }
 
 
-def snapshot_body(snapshot: Snapshot) -> Json:
-    """A snapshot as the watch shows it."""
-    nodes: Mapping[str, BlockedNode] = snapshot.nodes
-    return {
-        "revision": snapshot.revision,
-        "history": snapshot.history,
-        "nodes": {node_id: {"id": node_id, **node_fields(nodes[node_id])} for node_id in sorted(nodes)},
-    }
+def dump_snapshot(snapshot: Snapshot) -> Iterator[bytes]:
+    """A snapshot as the watch shows it, as JSON in pieces: so thousands of nodes are never there as dicts."""
+    yield b'{"revision":%d,"history":"%b","nodes":{' % (snapshot.revision, snapshot.history.encode())
+    separator = b""
+    for node_id in sorted(snapshot.nodes):
+        body = {"id": node_id, **node_fields(snapshot.nodes[node_id])}
+        yield b'%b"%b":%b' % (separator, node_id.encode(), dump_json(body))
+        separator = b","
+    yield b"}}"

@@ -9,7 +9,8 @@ from fastapi import APIRouter, Header, Query, Request, Response
 from app.api.answers import JsonAnswer
 from app.api.errors import documented
 from app.api.parameters import NODE_ID_PATTERN, Limit, MinRevision, Revision
-from app.notify.watch import WatchResponse, parse_cursor
+from app.notify.streaming import StreamResponse
+from app.notify.watch import DIRECT, Watch, parse_cursor
 from app.service import service_of
 from blocklist.changes import Change
 from blocklist.errors import CompactedError, InvalidError
@@ -91,4 +92,5 @@ async def watch(
             cursor = None
     elif since is not None:
         cursor = parse_cursor(since, history)
-    return WatchResponse(service.view, service.feed, cursor)
+    write = request.scope.get("extensions", {}).get(DIRECT, {}).get("write")
+    return StreamResponse(Watch(service.view, service.feed, cursor, write))

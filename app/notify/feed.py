@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
 from app.view import ListView
 from blocklist.changes import Change
-from blocklist.wire import change_body, dump_json, snapshot_body
+from blocklist.wire import change_body, dump_json, dump_snapshot
 
 RECENT: Final = 4096
 """Changes kept in memory; a cursor further behind reads them from the database."""
 PAGE: Final = 500
 """Changes read from the database, or sent, at once: bounds what a watcher that is far behind costs."""
+PIECE: Final = 64 * 1024
+"""Bytes sent at once: bounds what a watcher that does not read costs."""
 SLICE: Final = 250
 """Streams served before others of the event loop have their turn."""
 
@@ -48,7 +50,7 @@ class ChangeFeed:
         self._view = view
         self._recent: deque[Change] = deque(maxlen=RECENT)
         self._memo: tuple[int, int, bytes] = (-1, -1, b"")
-        self._snapshot: tuple[int, int, bytes] = (0, -1, b"")
+        self._snapshot: tuple[int, int, list[bytes]] = (0, -1, [])
 
     def publish(self, changes: Sequence[Change]) -> None:
         """The log has grown by these changes."""
@@ -84,13 +86,13 @@ class ChangeFeed:
             self._memo = (cursor, end, self._events(islice(self._recent, cursor - first, end - first)))
         return self._memo[2], end
 
-    def snapshot(self) -> tuple[bytes, int]:
-        """The whole list as an event, and the cursor behind it; rendered once for each state of the list."""
+    def snapshot(self) -> tuple[list[bytes], int]:
+        """The whole list as an event in pieces, and the cursor behind it; rendered once for each state of the list."""
         until, revision, event = self._snapshot
         if revision != self.revision or until <= self._view.clock():
             until, snapshot = self._view.snapshot()
             revision = snapshot.revision
-            event = sse("snapshot", dump_json(snapshot_body(snapshot)), f"{revision}-{self.history}")
+            event = list(_pieces(sse_parts("snapshot", dump_snapshot(snapshot), f"{revision}-{self.history}")))
             self._snapshot = (until, revision, event)
         return event, revision
 
@@ -110,5 +112,25 @@ class ChangeFeed:
 
 def sse(event: str, data: bytes, event_id: str | None = None) -> bytes:
     """A server-sent event; the data is one line, as compact JSON is."""
+    return b"".join(sse_parts(event, (data,), event_id))
+
+
+def sse_parts(event: str, data: Iterable[bytes], event_id: str | None = None) -> Iterator[bytes]:
+    """The same in parts, of data in parts."""
     identity = f"id: {event_id}\n" if event_id is not None else ""
-    return b"%bevent: %b\ndata: %b\n\n" % (identity.encode(), event.encode(), data)
+    yield b"%bevent: %b\ndata: " % (identity.encode(), event.encode())
+    yield from data
+    yield b"\n\n"
+
+
+def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts, joined to pieces of at most PIECE bytes."""
+    piece: list[bytes] = []
+    size = 0
+    for part in parts:
+        if size + len(part) > PIECE:
+            yield b"".join(piece)
+            piece, size = [], 0
+        piece.append(part)
+        size += len(part)
+    yield b"".join(piece)

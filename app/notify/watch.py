@@ -8,19 +8,16 @@ import re
 from collections.abc import Callable
 from typing import Final
 
-from starlette.responses import Response
-from starlette.types import Receive, Scope, Send
+from starlette.types import Receive, Send
 
 from app.disconnect import until_disconnect
-from app.notify.feed import ChangeFeed, sse
+from app.notify.feed import PIECE, ChangeFeed, sse
 from app.view import ListView
 from blocklist.errors import InvalidError, UnavailableError
 
 COMMENT_SECONDS: Final = 15.0
 REACH_SECONDS: Final = 2.0
 """How long a cursor ahead of this replica may wait for it before it is taken for one of a lost history."""
-PIECE: Final = 64 * 1024
-"""Bytes sent at once: bounds what a watcher that does not read costs."""
 DIRECT: Final = "blocklist.direct"
 """The ASGI extension by which a server lets a stream write to its connection: a Write named `write`."""
 _CURSOR: Final = re.compile(r"([0-9]{1,16})(?:-([0-9a-f]{8}))?", re.ASCII)
@@ -41,26 +38,25 @@ def parse_cursor(text: str, history: str) -> int | None:
     return int(match[1]) if match[2] in (None, history) else None
 
 
-class WatchResponse(Response):
-    """An ASGI response that streams until the client leaves or the service stops.
+class Watch:
+    """A stream that lasts until the client leaves or the service stops.
 
     `cursor` is the revision after which to begin; None begins with a snapshot. A stream that has all there is waits in
-    the feed, and is offered what comes: mostly it can be written straight to the connection, and the task sleeps on.
+    the feed, and is offered what comes: mostly `write` sends it straight to the connection, and the task sleeps on.
     """
 
-    def __init__(self, view: ListView, feed: ChangeFeed, cursor: int | None) -> None:
-        super().__init__()
+    def __init__(self, view: ListView, feed: ChangeFeed, cursor: int | None, write: Write | None) -> None:
         self._view = view
         self._feed = feed
         self._begin_at = cursor
         self._cursor = 0
-        self._write: Write | None = None
+        self._write = write
         self._waiter: asyncio.Future[None] | None = None
         self._comment_due = True
         self._ticking: asyncio.TimerHandle
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        self._write = scope.get("extensions", {}).get(DIRECT, {}).get("write")
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Answer the request."""
         await send({"type": "http.response.start", "status": 200, "headers": _headers(self._feed)})
         self._feed.readers += 1
         try:
@@ -151,7 +147,8 @@ class WatchResponse(Response):
 
     async def _snapshot(self, send: Send) -> None:
         event, self._cursor = self._feed.snapshot()
-        await _send(send, event)
+        for piece in event:
+            await _send(send, piece)
 
 
 def _headers(feed: ChangeFeed) -> list[tuple[bytes, bytes]]:

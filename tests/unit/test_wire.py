@@ -21,9 +21,9 @@ from blocklist.wire import (
     SnapshotBody,
     change_body,
     dump_json,
+    dump_snapshot,
     node_body,
     parse_json,
-    snapshot_body,
 )
 
 MILLIS = st.integers(EARLIEST, PERMANENT)
@@ -67,7 +67,7 @@ class TestThereAndBack:
 
     @given(SNAPSHOTS)
     def test_a_snapshot(self, snapshot: Snapshot) -> None:
-        body = parse_json(dump_json(snapshot_body(snapshot)))
+        body = parse_json(b"".join(dump_snapshot(snapshot)))
         assert SnapshotBody.parse(body).value() == snapshot
         assert list(body["nodes"]) == sorted(snapshot.nodes)
 
