@@ -37,6 +37,7 @@ blocked_nodes = Table(
     Column("end_ms", BigInteger, nullable=False),
     Column("cause", Text, nullable=False),
     comment="The list as of log_head.revision.",
+    sqlite_with_rowid=False,
 )
 
 changes = Table(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import secrets
+import sqlite3
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +26,7 @@ from blocklist.errors import UnavailableError
 
 T = TypeVar("T")
 READERS: Final = 2
+_DATABASE_ERRORS: Final = (DBAPIError, sqlite3.Error)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -125,7 +127,7 @@ class Store:
         try:
             with self._connection.begin():
                 return query(self._connection)
-        except DBAPIError:
+        except _DATABASE_ERRORS:
             self._connection.close()
             self._connection = None
             raise
@@ -141,8 +143,9 @@ class Store:
 async def _in(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
     try:
         return await asyncio.get_running_loop().run_in_executor(threads, work)
-    except DBAPIError as error:
-        raise UnavailableError(f"The database is away ({error.orig}); try again.", retry_after=1) from error
+    except _DATABASE_ERRORS as error:
+        reason = error.orig if isinstance(error, DBAPIError) else error
+        raise UnavailableError(f"The database is away ({reason}); try again.", retry_after=1) from error
 
 
 def _page(connection: Connection, since: int, limit: int, node_id: str | None) -> Page:

@@ -28,6 +28,7 @@ def upgrade() -> None:
         sa.Column("end_ms", sa.BigInteger, nullable=False),
         sa.Column("cause", sa.Text, nullable=False),
         sa.PrimaryKeyConstraint("id", name="pk_blocked_nodes"),
+        sqlite_with_rowid=False,
     )
     op.create_table(
         "changes",
