@@ -28,7 +28,7 @@ BLOCKS = 20
 GRAIN = 1.0  # milliseconds: Spark's times are whole ones, so nothing less can be told
 CALM = 0.3  # seconds that a block, or a freed host, is looked at
 TASKS = 10_000
-ROUNDS = 10
+ROUNDS = 15
 WARM_UP = 3
 OTHERS = 100  # blocked nodes that are none of the job's hosts
 # A task of 5 ms in the JVM: so many start on each host that the last one tells when the block held.

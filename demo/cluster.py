@@ -94,16 +94,16 @@ class Cluster:
 
     def conf(self) -> dict[str, str]:
         """What an application needs to run here: small executors, one on each host, and a driver on loopback."""
-        names = f"-Djdk.net.hosts.file={self._names}" if self._names else ""
+        java = self._java_options()
         return {
             "spark.master": self.url,
             "spark.driver.host": LOOPBACK,
             "spark.driver.bindAddress": LOOPBACK,
             "spark.driver.memory": "512m",
-            "spark.driver.extraJavaOptions": f"{_QUICK} {names}".strip(),
+            "spark.driver.extraJavaOptions": java,
             "spark.executor.memory": "512m",
             "spark.executor.cores": str(self._cores),
-            "spark.executor.extraJavaOptions": f"{_QUICK} {names}".strip(),
+            "spark.executor.extraJavaOptions": java,
             "spark.pyspark.python": sys.executable,
             "spark.local.dir": str(self.folder / "driver"),
             "spark.sql.warehouse.dir": str(self.folder / "warehouse"),
@@ -122,9 +122,13 @@ class Cluster:
         file.write_text("\n".join(lines) + "\n", encoding="utf-8")
         return file
 
+    def _java_options(self) -> str:
+        # What a JVM unpacks, it leaves behind when it is killed: so in our folder.
+        names = f" -Djdk.net.hosts.file={self._names}" if self._names else ""
+        return f"{_QUICK} -Djava.io.tmpdir={self.folder}{names}"
+
     def _daemon_command(self) -> list[str]:
         """The command that starts a daemon, but for its class and options: Spark's launcher is asked for it once."""
-        names = f" -Djdk.net.hosts.file={self._names}" if self._names else ""
         self._environment = {
             **os.environ,
             "JAVA_HOME": str(java_home()),
@@ -132,7 +136,7 @@ class Cluster:
             # Spark's own scripts set it; it names build folders that an installed Spark does not have.
             "SPARK_SCALA_VERSION": "2.13",
             "SPARK_DAEMON_MEMORY": "256m",
-            "SPARK_DAEMON_JAVA_OPTS": _QUICK + names,
+            "SPARK_DAEMON_JAVA_OPTS": self._java_options(),
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "SPARK_CONF_DIR": str(self.folder / "conf"),
         }
