@@ -80,7 +80,7 @@ class FastPutProtocol(FastPathProtocol):
         request = self._request(put)
         try:
             outcome = done.result()
-            status, body = block_answer(put.node_id, outcome)
+            status, body = block_answer(self._service.state.service, put.node_id, outcome)
             self._answer(put, JsonAnswer(request, body, status, outcome.revision))
         except BlocklistError as error:
             self._answer(put, refused(request, error))

@@ -5,17 +5,23 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from datetime import timedelta
 from typing import Any, Final
 
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
-from app.api import changes, errors, health, listing, nodes
+from app.api import changes, errors, health, listeners, listing, nodes, proof
 from app.fast_path import ReadyAnswers
 from app.handler import BlocklistHandler
 from app.metrics import MeasuredLog, Metrics
+from app.notify.batches import Batches
+from app.notify.callbacks import AllowedHosts
 from app.notify.feed import ChangeFeed
+from app.notify.gate import ManagersFirst
+from app.notify.push import Pusher
+from app.notify.registry import Registry
 from app.notify.streaming import StreamingApp
 from app.openapi import document
 from app.service import Service
@@ -25,6 +31,7 @@ from app.store.store import Store
 from app.upkeep import Compactor, expire_ended, find_again
 from app.view import ListView
 from blocklist.changes import Change
+from blocklist.errors import UnavailableError
 from blocklist.tracker import BlocklistTracker
 
 Clock = Callable[[], int]
@@ -62,7 +69,7 @@ def create_app(settings: Settings, *, clock: Clock = unix_millis) -> FastAPI:
         telemetry=_NO_TELEMETRY,
     )
     errors.install(app)
-    for part in (nodes, listing, changes, health):
+    for part in (nodes, proof, listing, changes, listeners, health):
         # Not include_router: it nests, and a nested route costs each request a second search.
         app.router.routes.extend(part.router.routes)
     document(app)
@@ -74,13 +81,17 @@ def stop_streams(app: FastAPI) -> None:
     service: Service = app.state.service
     service.feed.close()
     service.view.changed.ring()
+    service.registry.acks.ring()
 
 
 def _assemble(settings: Settings, clock: Clock, store: Store) -> Service:
     tracker = BlocklistTracker(store.open())
     view = ListView(tracker, clock, store.age)
     feed = ChangeFeed(store, view)
-    metrics = Metrics(view, feed)
+    allowed = AllowedHosts(settings.callback_hosts.split(","))
+    registry = Registry(store, view, clock, _millis(settings.forget_listeners))
+    pusher = _pusher(settings, clock, registry, feed, view, allowed)
+    metrics = Metrics(view, feed, registry, pusher)
 
     def publish(committed: Sequence[Change]) -> None:
         view.apply(committed)
@@ -88,7 +99,32 @@ def _assemble(settings: Settings, clock: Clock, store: Store) -> Service:
         metrics.count(committed)
 
     handler = BlocklistHandler(tracker, MeasuredLog(store, metrics), clock, publish, max_waiting=settings.max_waiting)
-    return Service(settings=settings, clock=clock, store=store, view=view, handler=handler, feed=feed, metrics=metrics)
+    return Service(
+        settings=settings,
+        clock=clock,
+        store=store,
+        view=view,
+        handler=handler,
+        feed=feed,
+        allowed=allowed,
+        registry=registry,
+        pusher=pusher,
+        metrics=metrics,
+    )
+
+
+def _pusher(
+    settings: Settings, clock: Clock, registry: Registry, feed: ChangeFeed, view: ListView, allowed: AllowedHosts
+) -> Pusher:
+    gate = ManagersFirst(registry, settings.managers_first.total_seconds())
+    pusher = Pusher(registry, feed, Batches(feed, view), gate, allowed, clock, settings.heartbeat.total_seconds())
+    registry.came = pusher.came
+    feed.waiting.add(pusher)
+    return pusher
+
+
+def _millis(duration: timedelta) -> int:
+    return round(duration.total_seconds() * 1000)
 
 
 @asynccontextmanager
@@ -107,13 +143,18 @@ async def _running(service: Service) -> AsyncIterator[None]:
         asyncio.create_task(expire_ended(tracker, handler, service.clock)),
         asyncio.create_task(compactor.run()),
         asyncio.create_task(find_again(service.store)),
+        asyncio.create_task(service.registry.run()),
     ]
     try:
+        await service.registry.load()
         yield
     finally:
         service.feed.close()
         for task in helping:
             task.cancel()
         await asyncio.gather(*helping, return_exceptions=True)
+        await service.pusher.close()
         handler.close()
         await writing
+        with suppress(UnavailableError):
+            await service.registry.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter as Tally
 from collections.abc import Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -9,17 +10,21 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from app.notify.feed import ChangeFeed
+from app.notify.push import Pusher
+from app.notify.registry import Registry
 from app.store.store import Store
 from app.view import ListView
 from blocklist.changes import Change, ChangeType
+from blocklist.listener import Role
 
 
 class Metrics:
     """The service's own registry: two services in one process do not mix."""
 
-    def __init__(self, view: ListView, feed: ChangeFeed) -> None:
+    def __init__(self, view: ListView, feed: ChangeFeed, listeners: Registry, pusher: Pusher) -> None:
         self._registry = registry = CollectorRegistry()
         registry.register(_Parts(view, feed))
+        registry.register(_Listeners(view, listeners, pusher))
         self.changes = Counter("blocklist_changes", "Committed changes of the list.", ["type"], registry=registry)
         self.commit_seconds = Histogram("blocklist_commit_seconds", "Time of a transaction.", registry=registry)
         self.commit_changes = Histogram(
@@ -32,6 +37,8 @@ class Metrics:
             "blocklist_expiry_lateness_seconds", "From a block's end to its expired change.", registry=registry
         )
         self.compacted = Counter("blocklist_log_compacted_changes", "Changes dropped from the log.", registry=registry)
+        push_seconds = Histogram("blocklist_push_seconds", "From a push to its answer.", registry=registry)
+        pusher.seconds = push_seconds.observe
         for kind in ChangeType:
             self.changes.labels(kind.value)
 
@@ -80,3 +87,29 @@ class _Parts(Collector):
         reads.add_metric(["fast"], view.fast_reads)
         reads.add_metric(["route"], view.route_reads)
         yield reads
+
+
+class _Listeners(Collector):
+    def __init__(self, view: ListView, registry: Registry, pusher: Pusher) -> None:
+        self._view = view
+        self._registry = registry
+        self._pusher = pusher
+
+    def collect(self) -> Iterable[Metric]:
+        now, revision = self._view.clock(), self._view.tracker.revision
+        count = Tally((member.listener.role, member.listener.live(now)) for member in self._registry)
+        listeners = GaugeMetricFamily("blocklist_listeners", "Registered listeners.", labels=["role", "state"])
+        for role in Role:
+            for live, state in ((True, "live"), (False, "lapsed")):
+                listeners.add_metric([role.value, state], count[role, live])
+        yield listeners
+        lag = max((revision - (member.listener.acked or 0) for member in self._registry.live()), default=0)
+        yield GaugeMetricFamily(
+            "blocklist_listener_lag_revisions", "Of the live listener that is furthest behind.", lag
+        )
+        yield GaugeMetricFamily("blocklist_task_managers", "Known TaskManagers.", len(self._view.task_managers))
+        yield CounterMetricFamily("blocklist_leases_lapsed", "Leases that have lapsed.", self._registry.lapses)
+        pushes = CounterMetricFamily("blocklist_pushes", "Pushes and heartbeats sent.", labels=["outcome"])
+        pushes.add_metric(["taken"], self._pusher.sent)
+        pushes.add_metric(["failed"], self._pusher.failed)
+        yield pushes

@@ -9,8 +9,20 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 
 from blocklist import __version__
+from blocklist.listener_wire import HeartbeatBody, PushBody, RegistrationBody, SessionBody
 from blocklist.wire import BlockRequest, CompactedProblem, ConflictProblem, ConflictsProblem, Problem
 
+_MODELS = (
+    BlockRequest,
+    RegistrationBody,
+    HeartbeatBody,
+    SessionBody,
+    PushBody,
+    Problem,
+    ConflictProblem,
+    ConflictsProblem,
+    CompactedProblem,
+)
 _ABOUT = """The one place where a data platform says: do not run work on that machine. The blocklist API of FLIP-224.
 
 Times are Unix milliseconds as decimal strings; 9223372036854775807 means without end."""
@@ -29,10 +41,8 @@ def document(app: FastAPI) -> None:
 
 def _build(app: FastAPI) -> dict[str, Any]:
     built = get_openapi(title=app.title, version=__version__, description=_ABOUT, routes=app.routes)
-    problems: list[Any] = [
-        (model, "validation") for model in (BlockRequest, Problem, ConflictProblem, ConflictsProblem, CompactedProblem)
-    ]
-    _, extra = models_json_schema(problems, ref_template="#/components/schemas/{model}")
+    models: list[Any] = [(model, "validation") for model in _MODELS]
+    _, extra = models_json_schema(models, ref_template="#/components/schemas/{model}")
     schemas = built.setdefault("components", {}).setdefault("schemas", {})
     for name, schema in extra["$defs"].items():
         schemas.setdefault(name, schema)

@@ -9,7 +9,10 @@ from fastapi import Request
 
 from app.handler import BlocklistHandler
 from app.metrics import Metrics
+from app.notify.callbacks import AllowedHosts
 from app.notify.feed import ChangeFeed
+from app.notify.push import Pusher
+from app.notify.registry import Registry
 from app.settings import Settings
 from app.store.store import Store
 from app.view import ListView
@@ -25,6 +28,9 @@ class Service:
     view: ListView
     handler: BlocklistHandler
     feed: ChangeFeed
+    allowed: AllowedHosts
+    registry: Registry
+    pusher: Pusher
     metrics: Metrics
 
 

@@ -12,6 +12,8 @@ import durationpy
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.notify.callbacks import AllowedHosts
+
 PREFIX: Final = "BLOCKLIST_"
 CLIENTS: Final = frozenset({"BLOCKLIST_URL", "BLOCKLIST_TOKEN", "BLOCKLIST_TOKEN_FILE", "BLOCKLIST_TIMEOUT"})
 """Names that belong to the client, passed over here."""
@@ -53,7 +55,28 @@ class Settings(BaseSettings):
     max_waiting: Annotated[
         int, Field(ge=1, description="So many changes may wait for the database; beyond them the answer is 503.")
     ] = 10_000
+    heartbeat: Annotated[
+        Duration, Field(ge=timedelta(seconds=0.1), description="A pushed listener that is quiet is asked so often.")
+    ] = timedelta(seconds=10)
+    managers_first: Annotated[
+        Duration, Field(ge=timedelta(0), description="JobMasters wait at most so long for the ResourceManagers.")
+    ] = timedelta(seconds=1)
+    forget_listeners: Annotated[
+        Duration, Field(ge=timedelta(seconds=1), description="Listeners are forgotten so long after their lease.")
+    ] = timedelta(days=1)
+    callback_hosts: Annotated[
+        str, Field(description="Where pushes may go: names, *.name and networks, with commas between.")
+    ] = "127.0.0.0/8,::1/128"
     fast_path: Annotated[bool, Field(description="Answer plain requests below ASGI.")] = True
+
+    @field_validator("callback_hosts")
+    @classmethod
+    def _hosts(cls, text: str) -> str:
+        try:
+            AllowedHosts(text.split(","))
+        except ValueError as error:
+            raise ValueError(f"give names, *.name and networks, with commas between: {error}") from None
+        return text
 
     @field_validator("database_url")
     @classmethod

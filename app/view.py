@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import gzip
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property, lru_cache
 from http import HTTPStatus
 from typing import Final
 
 from app.bell import Bell
+from app.task_managers import TaskManagers
 from blocklist.changes import Change, Snapshot
 from blocklist.node import PERMANENT, BlockedNode
 from blocklist.tracker import BlocklistTracker
-from blocklist.wire import dump_json, node_fields
+from blocklist.wire import Json, dump_json, node_body, node_fields
 
 Headers = list[tuple[bytes, bytes]]
 MIN_GZIP: Final = 1024
@@ -97,6 +98,7 @@ class ListView:
 
     def __init__(self, tracker: BlocklistTracker, clock: Callable[[], int], age: Callable[[], int | None]) -> None:
         self.tracker = tracker
+        self.task_managers = TaskManagers()
         self.clock = clock
         self.age = age
         self.changed = Bell()
@@ -111,6 +113,18 @@ class ListView:
         self._stale.update(change.node.id for change in changes)
         self._rendering = None
         self.changed.ring()
+
+    def moved(self, nodes: Iterable[str]) -> None:
+        """TaskManagers came to these nodes, or left them."""
+        shown = {node_id for node_id in nodes if self.tracker.get(node_id) is not None}
+        if shown:
+            self._stale |= shown
+            self._rendering = None
+            self.changed.ring()
+
+    def body(self, node: BlockedNode) -> Json:
+        """A node as an answer shows it, with the TaskManagers that are on it."""
+        return node_body(node, self.task_managers.on(node.id))
 
     def ready(self) -> Rendering | None:
         """The rendering if there is one, it is valid at this moment, and needs no Age."""
@@ -156,12 +170,12 @@ class ListView:
             if node is None:
                 self._fragments.pop(node_id, None)
             else:
-                self._fragments[node_id] = _fragment(node)
+                self._fragments[node_id] = _fragment(node, self.task_managers.on(node_id))
         self._stale.clear()
 
 
-def _fragment(node: BlockedNode) -> bytes:
-    return b'"%b":%b' % (node.id.encode(), dump_json({**node_fields(node), "taskManagers": []}))
+def _fragment(node: BlockedNode, task_managers: list[str]) -> bytes:
+    return b'"%b":%b' % (node.id.encode(), dump_json({**node_fields(node), "taskManagers": task_managers}))
 
 
 def _first_end(nodes: Mapping[str, BlockedNode]) -> int:

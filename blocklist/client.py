@@ -3,31 +3,24 @@
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
 import httpx
 
+from blocklist.answer import Answer, as_node, as_object, refusal, unavailable
 from blocklist.changes import Snapshot
-from blocklist.connection import FAILURES, connect, retry_after, service_url
-from blocklist.errors import (
-    BlocklistError,
-    CompactedError,
-    ConflictError,
-    InvalidError,
-    NotFoundError,
-    UnavailableError,
-)
+from blocklist.connection import FAILURES, connect, service_url
+from blocklist.errors import ConflictError, InvalidError, UnavailableError
+from blocklist.listener import FencedError, Registration
 from blocklist.node import PERMANENT, BlockAction, BlockedNode, check_node_id, check_text
 from blocklist.watch import Watch
-from blocklist.wire import Json, NodeBody
+from blocklist.wire import Json
 
 __all__ = ["DEFAULT_URL", "BlocklistClient", "Watch"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:8224"
-_REVISION: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 
 
 class BlocklistClient:
@@ -48,12 +41,12 @@ class BlocklistClient:
         """The whole list. With `min_revision` the answer is of that revision or later."""
         params = {} if min_revision is None else {"minRevision": str(min_revision)}
         answer = self._ask("GET", "/blocklist", params=params)
-        nodes = {node_id: _node({**_object(body), "id": node_id}) for node_id, body in answer.object().items()}
+        nodes = {node_id: as_node({**as_object(body), "id": node_id}) for node_id, body in answer.object().items()}
         return Snapshot(revision=answer.revision, history=answer.history, nodes=nodes)
 
     def get(self, node_id: str) -> BlockedNode:
         """One blocked node. Raises NotFoundError if it is not blocked."""
-        return _node(self._ask("GET", _path(node_id)).object())
+        return as_node(self._ask("GET", _path(node_id)).object())
 
     def block(
         self,
@@ -69,7 +62,7 @@ class BlocklistClient:
         Raises ConflictError if it is blocked and `allow_merge` is false, InvalidError for what the service refuses.
         """
         body = _request(action, cause, end, allow_merge)
-        return _node(self._ask("PUT", _path(node_id), json=body).object())
+        return as_node(self._ask("PUT", _path(node_id), json=body).object())
 
     def block_many(self, nodes: Iterable[BlockedNode], *, allow_merge: bool = False) -> dict[str, BlockedNode]:
         """Block several nodes, all or none, in one revision each; their `start` is not sent: it is now.
@@ -82,7 +75,7 @@ class BlocklistClient:
                 raise InvalidError(f"Node {node.id} is given more than once.")
             body[node.id] = _request(node.action, node.cause, node.end, allow_merge)
         answer = self._ask("PUT", "/blocklist/nodes", json=body)
-        return {node_id: _node(node) for node_id, node in answer.object().items()}
+        return {node_id: as_node(node) for node_id, node in answer.object().items()}
 
     def unblock(self, node_id: str) -> None:
         """Free a node before its end. Raises NotFoundError if it is not blocked."""
@@ -96,6 +89,55 @@ class BlocklistClient:
         """
         return Watch(self.url, None if since is None else str(since), timeout=self._timeout)
 
+    def register(self, registration: Registration) -> str | None:
+        """Register a listener, renew its lease, or take over from another session of it.
+
+        Returns the secret that pushes are signed with when the listener is new; it is shown this once. Raises
+        FencedError for a session that was taken over, InvalidError for what the service refuses.
+        """
+        body = {
+            "role": registration.role.value,
+            "sessionId": registration.session,
+            "leaseSeconds": max(1, registration.lease // 1000),
+        }
+        if registration.callback_url is not None:
+            body["callbackUrl"] = registration.callback_url
+        secret = self._ask_as_listener("PUT", registration.id, json=body).object().get("secret")
+        return secret if isinstance(secret, str) else None
+
+    def heartbeat(
+        self,
+        listener_id: str,
+        session: str,
+        *,
+        acked: int | None = None,
+        task_managers: Mapping[str, str] | None = None,
+        running_tasks: Mapping[str, int] | None = None,
+        refused: Mapping[str, str] | None = None,
+    ) -> int:
+        """Say that the listener lives, and what has changed; returns the service's revision.
+
+        `acked` is the revision up to which it has applied the list. Each map is the whole: TaskManager to node id,
+        TaskManager to number of tasks, node id to the sentence why its block is not carried out; None leaves what was
+        said before. Raises NotFoundError if it has to register again, FencedError if another session has taken over,
+        InvalidError for what the service refuses.
+        """
+        said = {
+            "ackedRevision": acked,
+            "taskManagers": task_managers,
+            "runningTasks": running_tasks,
+            "refused": refused,
+        }
+        body = {"sessionId": session, **{name: value for name, value in said.items() if value is not None}}
+        revision = self._ask_as_listener("POST", listener_id, "/heartbeat", json=body).object().get("revision")
+        if not isinstance(revision, int) or isinstance(revision, bool):
+            raise UnavailableError("The service answered a heartbeat without a revision.")
+        return revision
+
+    def deregister(self, listener_id: str) -> None:
+        """The listener is no more. Raises NotFoundError if it was not registered."""
+        self._ask_as_listener("DELETE", listener_id)
+
     def close(self) -> None:
         """Close the connections. Watches live on."""
         self._http.close()
@@ -108,9 +150,15 @@ class BlocklistClient:
     ) -> None:
         self.close()
 
+    def _ask_as_listener(self, method: str, listener_id: str, action: str = "", *, json: Json | None = None) -> Answer:
+        try:
+            return self._ask(method, f"/listeners/{check_node_id(listener_id)}{action}", json=json)
+        except ConflictError as error:
+            raise FencedError(error.detail, error.lines) from error
+
     def _ask(
         self, method: str, path: str, *, params: Mapping[str, str] | None = None, json: Json | None = None
-    ) -> _Answer:
+    ) -> Answer:
         try:
             with self._http.stream(method, self.url + path, params=params, json=json) as response:
                 # Looked at before the body is read: a stranger's may have no end.
@@ -122,37 +170,13 @@ class BlocklistClient:
         if not ours:
             raise self._stranger(response)
         if not response.is_success:
-            raise _refusal(response)
-        return _Answer(response)
+            raise refusal(response)
+        return Answer(response)
 
     def _stranger(self, response: httpx.Response) -> UnavailableError:
         if response.is_success:
             return UnavailableError(f"{self.url} does not answer as a blocklist service does.")
-        return _unavailable(response, response.reason_phrase)
-
-
-class _Answer:
-    """What the service answered. Each part raises UnavailableError if it is not what a service of ours would send."""
-
-    def __init__(self, response: httpx.Response) -> None:
-        self._response = response
-
-    @property
-    def revision(self) -> int:
-        text = self._response.headers.get("Blocklist-Revision", "")
-        if not _REVISION.fullmatch(text):
-            raise UnavailableError(f"The service answered a revision that is none: {text[:64]!a}.")
-        return int(text)
-
-    @property
-    def history(self) -> str:
-        return str(self._response.headers.get("Blocklist-History", ""))
-
-    def object(self) -> Json:
-        try:
-            return _object(self._response.json())
-        except (ValueError, RecursionError) as error:
-            raise UnavailableError(f"The answer of {self._response.url} is not JSON.") from error
+        return unavailable(response, response.reason_phrase)
 
 
 def _path(node_id: str) -> str:
@@ -161,54 +185,3 @@ def _path(node_id: str) -> str:
 
 def _request(action: BlockAction, cause: str, end: int, allow_merge: bool) -> Json:
     return {"action": action.name, "cause": check_text(cause), "endTimestamp": str(end), "allowMerge": allow_merge}
-
-
-def _object(value: object) -> Json:
-    if not isinstance(value, dict):
-        raise UnavailableError("The service answered something else than an object.")
-    return value
-
-
-def _node(value: object) -> BlockedNode:
-    try:
-        return NodeBody.parse(value).value()
-    except InvalidError as error:
-        raise UnavailableError(f"The service answered what is no node: {error}") from error
-
-
-def _refusal(response: httpx.Response) -> BlocklistError:
-    problem = _problem(response)
-    detail, errors = str(problem.get("detail") or response.reason_phrase), problem.get("errors")
-    lines = [str(line) for line in errors] if isinstance(errors, list) else []
-    match response.status_code:
-        case 400 | 413:
-            return InvalidError(detail, lines)
-        case 404:
-            return NotFoundError(detail, lines)
-        case 409:
-            return ConflictError(detail, _conflicts(problem), lines)
-        case 410:
-            oldest = problem.get("oldest")
-            return CompactedError(detail, oldest if isinstance(oldest, int) else 0)
-        case _:
-            return _unavailable(response, detail)
-
-
-def _unavailable(response: httpx.Response, detail: str) -> UnavailableError:
-    return UnavailableError(f"HTTP {response.status_code}: {detail}", retry_after(response))
-
-
-def _conflicts(problem: Json) -> dict[str, BlockedNode]:
-    bodies = list(_object(problem.get("blockedNodes") or {}).values())
-    if one := problem.get("blockedNode"):
-        bodies.append(one)
-    return {node.id: node for node in map(_node, bodies)}
-
-
-def _problem(response: httpx.Response) -> Json:
-    if response.headers.get("Content-Type", "").partition(";")[0] != "application/problem+json":
-        return {}
-    try:
-        return _object(response.json())
-    except (ValueError, RecursionError, UnavailableError):
-        return {}

@@ -101,7 +101,9 @@ Flag = Annotated[
 Cause = Annotated[str, Field(min_length=1, max_length=MAX_CAUSE), BeforeValidator(_text)]
 
 
-class _Body(BaseModel):
+class Body(BaseModel):
+    """A body in camelCase, checked strictly."""
+
     model_config = ConfigDict(strict=True, alias_generator=to_camel, frozen=True)
 
     @classmethod
@@ -114,7 +116,7 @@ class _Body(BaseModel):
             raise InvalidError(" ".join(lines), lines) from None
 
 
-class BlockRequest(_Body):
+class BlockRequest(Body):
     """What to do with a node, until when and why (FLIP-224, Add)."""
 
     model_config = ConfigDict(
@@ -153,7 +155,7 @@ def _sentence(fault: Any) -> str:
     return f"{ascii(where)[1:-1][:80]}: {said[0].lower()}{said[1:].removesuffix('.')}."
 
 
-class ListedNode(_Body):
+class ListedNode(Body):
     """A blocked node as the list shows it, under its id."""
 
     action: ActionName
@@ -163,7 +165,7 @@ class ListedNode(_Body):
     task_managers: Annotated[list[str], Field(description="The TaskManagers known to be on the node, sorted.")]
 
 
-class NodeBody(_Body):
+class NodeBody(Body):
     """A blocked node with its id."""
 
     model_config = ConfigDict(
@@ -202,7 +204,7 @@ class NodeResult(NodeBody):
     status: Literal[201, 202]
 
 
-class ChangeBody(_Body):
+class ChangeBody(Body):
     """A change of the list."""
 
     revision: Annotated[int, Field(ge=1, le=2**53)]
@@ -221,7 +223,7 @@ class ChangeBody(_Body):
         )
 
 
-class SnapshotBody(_Body):
+class SnapshotBody(Body):
     """The whole list at a revision."""
 
     revision: Annotated[int, Field(ge=0, le=2**53)]
@@ -233,7 +235,7 @@ class SnapshotBody(_Body):
         return Snapshot(revision=self.revision, history=self.history, nodes=nodes)
 
 
-class ChangesPage(_Body):
+class ChangesPage(Body):
     """A page of the change log."""
 
     model_config = ConfigDict(

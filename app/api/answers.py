@@ -15,15 +15,18 @@ ONE_NODE: Final = 64 * 1024
 MANY_NODES: Final = 1024 * 1024
 """Bytes that the body of a request on several nodes may have."""
 
+REPORT: Final = 2 * 1024 * 1024
+"""Bytes that a heartbeat may have."""
+_STAMPED: Final = ("/blocklist", "/listeners", "/taskmanagers")
+
 
 class TooLargeError(BlocklistError):
     """The body is larger than the route takes; nothing was changed."""
 
 
 def stamp(request: Request, revision: int | None = None) -> list[tuple[bytes, bytes]]:
-    """The headers that every answer of /blocklist… carries; the present revision unless another is given."""
-    path = request.scope["path"]
-    if path != "/blocklist" and not path.startswith("/blocklist/"):
+    """The headers of every answer of the API; the present revision unless another is given."""
+    if not request.scope["path"].startswith(_STAMPED):
         return []
     tracker = service_of(request).view.tracker
     return [

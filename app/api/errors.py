@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from app.api.answers import TooLargeError, stamp
+from app.service import service_of
 from blocklist.errors import (
     BlocklistError,
     CompactedError,
@@ -20,12 +21,14 @@ from blocklist.errors import (
     NotFoundError,
     UnavailableError,
 )
-from blocklist.wire import Json, Problem, dump_json, node_body
+from blocklist.listener import FencedError
+from blocklist.wire import Json, Problem, dump_json
 
 STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     InvalidError: HTTPStatus.BAD_REQUEST,
     NotFoundError: HTTPStatus.NOT_FOUND,
     ConflictError: HTTPStatus.CONFLICT,
+    FencedError: HTTPStatus.CONFLICT,
     CompactedError: HTTPStatus.GONE,
     TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -42,11 +45,14 @@ _DOCUMENTED: Final = {
 }
 
 
-def documented(*statuses: int, model: type[Problem] = Problem) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI responses for these statuses, all problem+json."""
+def documented(*statuses: int, model: type[Problem] = Problem, **said: str) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI responses for these statuses, all problem+json; `said` is what else one of them means here (`_404`)."""
     schema = {"$ref": f"#/components/schemas/{model.__name__}"}
     return {
-        status: {"description": _DOCUMENTED[status], "content": {"application/problem+json": {"schema": schema}}}
+        status: {
+            "description": said.get(f"_{status}", _DOCUMENTED[status]),
+            "content": {"application/problem+json": {"schema": schema}},
+        }
         for status in statuses
     }
 
@@ -91,7 +97,8 @@ def refused(request: Request, error: Exception) -> Response:
     extra: Json = {}
     match error:
         case ConflictError(blocked=blocked):
-            nodes = {node_id: node_body(node, []) for node_id, node in blocked.items()}
+            view = service_of(request).view
+            nodes = {node_id: view.body(node) for node_id, node in blocked.items()}
             many = request.scope["path"] == "/blocklist/nodes"
             extra = {"blockedNodes": nodes} if many else {"blockedNode": nodes.popitem()[1]}
         case CompactedError(oldest=oldest):

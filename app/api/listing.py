@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import re
-from typing import Annotated, Final
+from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
 
 from app.api.answers import age
 from app.api.errors import documented
-from app.api.parameters import MinRevision
+from app.api.parameters import MinRevision, wait_seconds
 from app.disconnect import until_disconnect
 from app.service import service_of
 from app.view import Answer, ListView
@@ -18,9 +17,6 @@ from blocklist.wire import ListedNode
 
 router = APIRouter(tags=["The list"])
 
-MAX_WAIT: Final = 60
-"""Seconds that `Prefer: wait` may ask for."""
-_WAIT: Final = re.compile(r'wait\s*=\s*(?:"([0-9]{1,9})"|([0-9]{1,9}))', re.ASCII | re.IGNORECASE)
 _EXAMPLE = {
     "worker-17": {
         "action": "MARK_BLOCKED_AND_EVACUATE_TASKS",
@@ -68,14 +64,6 @@ async def get_blocklist(
         await until_disconnect(request.receive, _changed(request, known or b"", seconds or 0))
     extra = age(request) + ([(b"preference-applied", b"wait=%d" % (seconds or 0))] if applied else [])
     return _Ready(view.rendering().answer(known, accepted), extra)
-
-
-def wait_seconds(prefer: list[str]) -> int | None:
-    """N of the first `wait=N` among Prefer headers (RFC 7240), at most MAX_WAIT; None without a readable one."""
-    for preference in ",".join(prefer).split(","):
-        if match := _WAIT.fullmatch(preference.partition(";")[0].strip()):
-            return min(int(match[1] or match[2]), MAX_WAIT)
-    return None
 
 
 async def _changed(request: Request, known: bytes, seconds: int) -> None:

@@ -10,8 +10,9 @@ from fastapi import APIRouter, Request, Response
 from app.api.answers import MANY_NODES, ONE_NODE, JsonAnswer, age, read_body, stamp
 from app.api.errors import documented
 from app.api.parameters import NODE_ID_PATTERN, MinRevision, NodeId
+from app.api.proof import Wait, applied
 from app.handler import Command, Outcome
-from app.service import service_of
+from app.service import Service, service_of
 from blocklist.changes import ChangeType
 from blocklist.draft import not_blocked
 from blocklist.errors import InvalidError, NotFoundError
@@ -23,7 +24,6 @@ from blocklist.wire import (
     NodeBody,
     NodeResult,
     dump_json,
-    node_body,
     parse_json,
 )
 
@@ -64,10 +64,11 @@ _NOTHING = _takes({"type": "object", "maxProperties": 0}, required=False)
 )
 async def get_node(request: Request, node_id: NodeId) -> Response:
     """The node, or 404 if it is not blocked."""
-    node = service_of(request).view.get(node_id)
+    view = service_of(request).view
+    node = view.get(node_id)
     if node is None:
         raise NotFoundError(not_blocked(node_id))
-    answer = JsonAnswer(request, dump_json(node_body(node, [])))
+    answer = JsonAnswer(request, dump_json(view.body(node)))
     answer.raw_headers.extend(age(request))
     return answer
 
@@ -85,13 +86,15 @@ async def get_node(request: Request, node_id: NodeId) -> Response:
     },
     openapi_extra=_ONE,
 )
-async def put_node(request: Request, node_id: NodeId) -> Response:
+async def put_node(request: Request, node_id: NodeId, wait: Wait = None) -> Response:
     """Block a node: 201. If it is blocked already: with `allowMerge` join the two blocks, 202; without it 409."""
     service = service_of(request)
     command = block_command(node_id, await read_body(request, ONE_NODE), service.clock())
     outcome = await service.handler.submit(command)
-    status, body = block_answer(node_id, outcome)
-    return JsonAnswer(request, body, status, outcome.revision)
+    status, body = block_answer(service, node_id, outcome)
+    answer = JsonAnswer(request, body, status, outcome.revision)
+    answer.raw_headers.extend(await applied(request, outcome.revision, wait))
+    return answer
 
 
 def block_command(node_id: str, body: bytes, now: int) -> Command[BlockedNode]:
@@ -101,10 +104,10 @@ def block_command(node_id: str, body: bytes, now: int) -> Command[BlockedNode]:
     return lambda draft: draft.block(node, allow_merge=block.allow_merge)
 
 
-def block_answer(node_id: str, outcome: Outcome[BlockedNode]) -> tuple[HTTPStatus, bytes]:
+def block_answer(service: Service, node_id: str, outcome: Outcome[BlockedNode]) -> tuple[HTTPStatus, bytes]:
     """Status and body of the answer to a PUT of one node."""
     created = any(change.type is ChangeType.BLOCKED and change.node.id == node_id for change in outcome.changes)
-    return HTTPStatus.CREATED if created else HTTPStatus.ACCEPTED, dump_json(node_body(outcome.value, []))
+    return HTTPStatus.CREATED if created else HTTPStatus.ACCEPTED, dump_json(service.view.body(outcome.value))
 
 
 @router.put(
@@ -118,12 +121,14 @@ def block_answer(node_id: str, outcome: Outcome[BlockedNode]) -> tuple[HTTPStatu
     },
     openapi_extra=_MANY,
 )
-async def put_nodes(request: Request) -> Response:
+async def put_nodes(request: Request, wait: Wait = None) -> Response:
     """Block up to 1,000 nodes in one transaction, all or none, one revision each in the order of the body."""
     service = service_of(request)
     nodes = _read_many(parse_json(await read_body(request, MANY_NODES)), service.clock())
     outcome = await service.handler.submit(lambda draft: draft.block_many(nodes))
-    return JsonAnswer(request, dump_json(_many_body(outcome)), revision=outcome.revision)
+    answer = JsonAnswer(request, dump_json(_many_body(service, outcome)), revision=outcome.revision)
+    answer.raw_headers.extend(await applied(request, outcome.revision, wait))
+    return answer
 
 
 @router.delete("/blocklist/node/{node_id}", include_in_schema=False)
@@ -134,7 +139,7 @@ async def put_nodes(request: Request) -> Response:
     responses={200: {"description": "The node is free."}, **documented(400, 404, 413, 503)},
     openapi_extra=_NOTHING,
 )
-async def delete_node(request: Request, node_id: NodeId) -> Response:
+async def delete_node(request: Request, node_id: NodeId, wait: Wait = None) -> Response:
     """Free a node before its end; 404 if it is not blocked."""
     body = await read_body(request, ONE_NODE)
     if body and parse_json(body) != {}:
@@ -142,6 +147,7 @@ async def delete_node(request: Request, node_id: NodeId) -> Response:
     outcome = await service_of(request).handler.submit(lambda draft: draft.unblock(node_id))
     response = Response()
     response.raw_headers.extend(stamp(request, outcome.revision))
+    response.raw_headers.extend(await applied(request, outcome.revision, wait))
     return response
 
 
@@ -161,9 +167,9 @@ def _read_many(body: object, now: int) -> dict[str, tuple[BlockedNode, bool]]:
     return nodes
 
 
-def _many_body(outcome: Outcome[dict[str, BlockedNode]]) -> dict[str, Any]:
+def _many_body(service: Service, outcome: Outcome[dict[str, BlockedNode]]) -> dict[str, Any]:
     created = {change.node.id for change in outcome.changes if change.type is ChangeType.BLOCKED}
     return {
-        node_id: {"status": 201 if node_id in created else 202, **node_body(node, [])}
+        node_id: {"status": 201 if node_id in created else 202, **service.view.body(node)}
         for node_id, node in outcome.value.items()
     }

@@ -15,6 +15,9 @@ from blocklist.node import check_node_id
 REACH_SECONDS: Final = 2.0
 """How long `minRevision` waits for this replica."""
 NODE_ID_PATTERN: Final = "^[A-Za-z0-9._:-]{1,253}$"
+MAX_WAIT: Final = 60
+"""Seconds that `Prefer: wait` may ask for."""
+_WAIT: Final = re.compile(r'wait\s*=\s*(?:"([0-9]{1,99})"|([0-9]{1,99}))', re.ASCII | re.IGNORECASE)
 _DIGITS = re.compile(r"[0-9]{1,16}", re.ASCII)
 
 
@@ -45,6 +48,23 @@ NodeId = Annotated[str, Depends(_node_id)]
 """A node id from the path, checked. Raises InvalidError."""
 
 
+async def _own_id(
+    id: Annotated[  # noqa: A002 - the path says so
+        str,
+        Path(
+            description="Of a listener or a TaskManager: written like a node id.",
+            examples=["app-20261121101500-0001"],
+            json_schema_extra={"pattern": NODE_ID_PATTERN},
+        ),
+    ],
+) -> str:
+    return check_node_id(id)
+
+
+OwnId = Annotated[str, Depends(_own_id)]
+"""The id of a listener or a TaskManager from the path, checked. Raises InvalidError."""
+
+
 async def _reach(
     request: Request,
     min_revision: Annotated[
@@ -63,3 +83,11 @@ async def _reach(
 
 MinRevision = Depends(_reach)
 """Waits for `?minRevision=`. Raises UnavailableError when it does not come."""
+
+
+def wait_seconds(prefer: list[str]) -> int | None:
+    """N of the first `wait=N` among Prefer headers (RFC 7240), at most MAX_WAIT; None without a readable one."""
+    for preference in ",".join(prefer).split(","):
+        if match := _WAIT.fullmatch(preference.partition(";")[0].strip()):
+            return min(int(match[1] or match[2]), MAX_WAIT)
+    return None

@@ -76,6 +76,24 @@ class ChangeFeed:
             return None
         return self._events(changes), changes[-1].revision
 
+    async def changes(self, cursor: int, end: int) -> list[Change] | None:
+        """The changes after `cursor` up to `end`; None if the log no longer has them, or if they are very many.
+
+        Raises UnavailableError when they are only in the database and that is away.
+        """
+        first = self.revision - len(self._recent)
+        if cursor >= first:
+            return list(islice(self._recent, cursor - first, end - first))
+        if end - cursor > RECENT:
+            return None
+        changes = await self._log.changes(cursor, end - cursor)
+        return changes if changes and changes[0].revision == cursor + 1 else None
+
+    def happened(self, revision: int) -> int | None:
+        """When a revision was made, Unix milliseconds; None if that is not in memory."""
+        first = self.revision - len(self._recent)
+        return self._recent[revision - first - 1].at if first < revision <= self.revision else None
+
     def recent(self, cursor: int) -> tuple[bytes, int] | None:
         """Events after `cursor` and the cursor behind them; None when they are not in memory."""
         first = self.revision - len(self._recent)

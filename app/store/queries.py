@@ -93,6 +93,13 @@ def changes_after(connection: Connection, since: int, limit: int, node_id: str |
     return [_change(row) for row in connection.execute(query)]
 
 
+def last_change(connection: Connection, node_id: str) -> Change | None:
+    """The last change of a node that is still in the log."""
+    query = select(changes).where(changes.c.node_id == node_id).order_by(changes.c.revision.desc()).limit(1)
+    row = connection.execute(query).one_or_none()
+    return None if row is None else _change(row)
+
+
 def compact(connection: Connection, *, keep_from: int, older_than: int, below: int, limit: int) -> int:
     """Forget at most `limit` of the oldest changes; how many.
 

@@ -56,6 +56,23 @@ changes = Table(
 )
 Index(None, changes.c.node_id, changes.c.revision)
 
+listeners = Table(
+    "listeners",
+    metadata,
+    Column("id", String(253), primary_key=True),
+    Column("role", String(20), nullable=False),
+    Column("session", String(253), nullable=False),
+    Column("former", Text, nullable=False),
+    Column("callback_url", Text),
+    Column("lease_ms", BigInteger, nullable=False),
+    Column("acked", BigInteger),
+    Column("lapsed_ms", BigInteger),
+    Column("secret", String(64), nullable=False),
+    Column("old_secret", String(64)),
+    Column("old_secret_until_ms", BigInteger),
+    comment="former: sessions taken over, a JSON array; acked: null before the first list; lapsed_ms: null while live.",
+)
+
 
 class SchemaError(Exception):
     """The database cannot be served as it is; the message says what to do."""

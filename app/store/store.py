@@ -7,7 +7,7 @@ import fcntl
 import secrets
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -18,11 +18,13 @@ from sqlalchemy import make_url
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from app.store import queries
+from app.store import listeners, queries
 from app.store.engine import make_engine
+from app.store.listeners import Secret, StoredListener
 from app.store.schema import SchemaError
 from blocklist.changes import Change, Snapshot
 from blocklist.errors import UnavailableError
+from blocklist.listener import Listener
 
 T = TypeVar("T")
 READERS: Final = 2
@@ -106,6 +108,30 @@ class Store:
     async def changes(self, since: int, limit: int = 1000) -> list[Change]:
         """At most `limit` changes after `since`, in order."""
         return (await self.page(since, limit)).changes
+
+    async def last_change(self, node_id: str) -> Change | None:
+        """The last change of a node that is still in the log."""
+        return await self._read(lambda connection: queries.last_change(connection, node_id))
+
+    async def listeners(self) -> list[StoredListener]:
+        """All listeners."""
+        return await self._read(listeners.load)
+
+    async def save_listener(self, listener: Listener, secret: Secret) -> None:
+        """Keep a listener that has registered."""
+        await self._write(lambda connection: listeners.save(connection, listener, secret))
+
+    async def remove_listeners(self, ids: list[str]) -> None:
+        """Forget listeners."""
+        await self._write(lambda connection: listeners.remove(connection, ids))
+
+    async def save_acked(self, acked: Mapping[str, int | None]) -> None:
+        """Keep how far listeners are."""
+        await self._write(lambda connection: listeners.save_acked(connection, acked))
+
+    async def save_lapsed(self, ids: list[str], now: int) -> None:
+        """Keep that these leases have lapsed."""
+        await self._write(lambda connection: listeners.save_lapsed(connection, ids, now))
 
     async def ping(self) -> None:
         """Return if the database answers."""

@@ -72,6 +72,7 @@ public class BlocklistBridge extends HealthTracker {
   private boolean installed = false;
   private String failure = null;
   private volatile long epoch = 1;
+  private volatile long moves = 0;
   private volatile String[] listed = new String[0];
 
   private long removals = 0;
@@ -152,6 +153,26 @@ public class BlocklistBridge extends HealthTracker {
       for (Iterator it = opened.entrySet().iterator(); it.hasNext();) {
         Map.Entry e = (Map.Entry) it.next();
         s.append("opened\t").append(e.getKey()).append('\t').append(e.getValue()).append('\n');
+      }
+      return s.toString();
+    }
+  }
+
+  /* A number that grows when executors come or go, as seen by the last look. */
+  public long moves() {
+    return moves;
+  }
+
+  /* Lines: EXECUTOR HOST RUNNING, the last the number of its tasks that run. */
+  public String executors() {
+    synchronized (scheduler) {
+      scala.collection.immutable.Map running = scheduler.runningTasksByExecutors();
+      StringBuilder s = new StringBuilder();
+      scala.collection.Iterator it = scheduler.executorIdToHost().iterator();
+      while (it.hasNext()) {
+        scala.Tuple2 e = (scala.Tuple2) it.next();
+        scala.Option count = running.get(e._1());
+        s.append(e._1()).append('\t').append(e._2()).append('\t').append(count.isDefined() ? count.get() : "0").append('\n');
       }
       return s.toString();
     }
@@ -264,6 +285,7 @@ public class BlocklistBridge extends HealthTracker {
     if (own != null)
       moved += " " + own.nodeIdToExcludedExpiryTime().size() + " " + own.executorIdToExcludedStatus().size() + " " + own.nextExpiryTime();
     if (now >= nextEnd || now >= nextLook || now < nextLook - LOOK_MILLIS || !moved.equals(seen)) {
+      if (!moved.equals(seen)) moves++;
       seen = moved;
       look(now);
     }

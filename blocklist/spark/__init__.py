@@ -1,5 +1,17 @@
 """The agent that makes a running Spark application keep off the blocked hosts. Wants PySpark 3.5 or later."""
 
-from blocklist.spark.agent import AgentStatus, BlocklistAgent
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from blocklist.spark.agent import AgentStatus, BlocklistAgent
 
 __all__ = ["AgentStatus", "BlocklistAgent"]
+
+
+def __getattr__(name: str) -> object:
+    # The agent brings PySpark: `python -m blocklist.spark conf` and the managers do without.
+    if name in __all__:
+        from blocklist.spark import agent  # noqa: PLC0415
+
+        return getattr(agent, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

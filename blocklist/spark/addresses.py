@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
-from blocklist.spark.names import as_address
+from blocklist.names import as_address
 
 log = logging.getLogger(__name__)
 

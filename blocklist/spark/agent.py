@@ -15,9 +15,10 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from blocklist.client import BlocklistClient
+from blocklist.feed import Feed
 from blocklist.spark.addresses import Addresses
-from blocklist.spark.feed import Feed
 from blocklist.spark.health_tracker import DriverError, DriverGoneError, HealthTracker
+from blocklist.spark.reporter import Reporter
 from blocklist.spark.steering import Applied, Steering
 
 log = logging.getLogger("blocklist.spark")
@@ -37,7 +38,8 @@ class AgentStatus:
 
     `blocked` maps each blocked host, as Spark names it, to the node id that it matched; `refused` each node id that is
     blocked but whose host stays open to the sentence why. `revision` is that of the list last applied, None before the
-    first. `last_error` is what keeps the agent from its work at present, if anything does.
+    first. `registered`: the service knows the application and hears what it has applied. `last_error` is what keeps
+    the agent from its work at present, if anything does.
     """
 
     running: bool
@@ -46,26 +48,32 @@ class AgentStatus:
     blocked: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     last_error: str | None = None
+    registered: bool = False
 
 
 class BlocklistAgent:
     """The agent of one Spark application, made by `start`. Also a context manager, which stops it at the end.
 
+    It is a listener of the service: it acknowledges what it has applied, and reports executors and refusals.
+
     It never harms the job: without service the last list stands until its blocks end, and whatever fails here is
     logged and tried again. Blocks end in Spark's driver itself, also when the agent is gone.
 
     THREADING: one daemon thread plans and applies, and owns all state; a second reads the service, a third asks for
-    addresses. `status` may be read from any.
+    addresses, a fourth reports to the service. `status` may be read from any.
     """
 
     def __init__(self, context: SparkContext, url: str | None, keep_hosts: int) -> None:
         self._context = context
         self._keep_hosts = keep_hosts
         self._wake, self._stopping, self._first = threading.Event(), threading.Event(), threading.Event()
-        self._feed = Feed(BlocklistClient(url).watch, self._wake.set)
+        client = BlocklistClient(url)
+        self._url = client.url
+        self._feed = Feed(client.watch, self._wake.set)
         self._addresses = Addresses(self._wake.set)
         self._tracker: HealthTracker | None = None
         self._steering: Steering | None = None
+        self._reporter: Reporter | None = None
         self._error: str | None = None
         self._thread = threading.Thread(target=self._run, name="blocklist-agent", daemon=True)
 
@@ -100,16 +108,18 @@ class BlocklistAgent:
             blocked=applied.blocked if running else {},
             refused=applied.refused if running else {},
             last_error=self._error or (self._feed.last_error if running else None),
+            registered=running and self._reporter is not None and self._reporter.registered,
         )
 
     def stop(self) -> None:
-        """Stop, and lift what the agent put; what Spark excluded by itself stands. Twice is once."""
+        """Stop, lift what the agent put, and leave the service; what Spark excluded by itself stands. Twice is once."""
         self._halt()
         if self._tracker is not None:
             try:
                 self._tracker.detach()
             except (DriverGoneError, DriverError) as error:
                 log.debug("Nothing to lift: %s", error)
+        self._leave()
 
     def __enter__(self) -> Self:
         return self
@@ -121,7 +131,7 @@ class BlocklistAgent:
 
     def _begin(self) -> None:
         # Before the interpreter takes its threads away and the gateway closes under the agent's hands.
-        atexit.register(self._halt)
+        atexit.register(self._end)
         self._thread.start()
         self._first.wait(FIRST_LIST)
 
@@ -130,6 +140,14 @@ class BlocklistAgent:
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(5)
+
+    def _leave(self) -> None:
+        if self._reporter is not None:
+            self._reporter.close()
+
+    def _end(self) -> None:
+        self._halt()
+        self._leave()
 
     def _run(self) -> None:
         try:
@@ -140,10 +158,13 @@ class BlocklistAgent:
         except DriverGoneError as error:
             log.debug("The agent ends with its application: %s", error)
         finally:
-            atexit.unregister(self._halt)
+            self._first.set()
             self._feed.close()
             self._addresses.close()
-            self._first.set()
+            # Who stops the agent lifts the blocks first: a service that does not answer must not keep him from it.
+            if not self._stopping.is_set():
+                self._leave()
+            atexit.unregister(self._end)
 
     def _turn(self) -> None:
         """One turn. An error is logged once, until a turn goes well again; each turn tries again."""
@@ -160,10 +181,12 @@ class BlocklistAgent:
             self._error = None
 
     def _steer(self) -> None:
-        if self._steering is None:
+        if self._steering is None or self._reporter is None:
             self._tracker = HealthTracker(self._context)
+            self._reporter = Reporter(self._tracker, self._url)
             self._steering = Steering(self._tracker, self._addresses, self._keep_hosts)
         heard = self._feed.take()
         self._steering.turn(self._feed.tracker, heard=heard)
         if self._steering.applied.revision is not None:
             self._first.set()
+        self._reporter.turn(self._steering.applied)

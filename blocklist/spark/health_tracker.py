@@ -23,6 +23,7 @@ from pyspark.errors import PySparkException
 
 from blocklist.node import BlockAction, BlockedNode
 from blocklist.spark.plan import Cluster, Plan, strength
+from blocklist.spark.report import Executor
 
 __all__ = ["DriverError", "DriverGoneError", "HealthTracker"]
 
@@ -46,6 +47,8 @@ class _Bridge(Protocol):
     def uninstall(self) -> None: ...
     def epoch(self) -> int: ...
     def state(self) -> str: ...
+    def moves(self) -> int: ...
+    def executors(self) -> str: ...
     def apply(self, made_for: int, keep_hosts: int, plan: str) -> str: ...
 
 
@@ -57,6 +60,7 @@ class HealthTracker:
 
     def __init__(self, context: SparkContext) -> None:
         """Take the place, or take over the one that an agent before left behind. Until a plan it changes nothing."""
+        self._context = context
         with _translated():
             self._bridge = _installed(context) or _new(context)
             self._bridge.install()
@@ -73,6 +77,24 @@ class HealthTracker:
         """What the application has now."""
         with _translated():
             return _cluster(self._bridge.state())
+
+    def application(self) -> tuple[str, str | None]:
+        """Its id, and which attempt it is where the cluster manager counts them."""
+        with _translated():
+            own = self._context._jsc.sc()
+            attempt = own.applicationAttemptId()
+            return str(own.applicationId()), str(attempt.get()) if attempt.isDefined() else None
+
+    def moves(self) -> int:
+        """Cheap: a number that grows when executors come or go, as `epoch` has seen it last."""
+        with _translated():
+            return self._bridge.moves()
+
+    def executors(self) -> list[Executor]:
+        """Those alive now."""
+        with _translated():
+            lines = [line.split("\t") for line in self._bridge.executors().splitlines()]
+        return [Executor(id=own, host=host, running=int(running)) for own, host, running in lines]
 
     def apply(self, plan: Plan, epoch: int, *, keep_hosts: int) -> dict[str, int] | None:
         """Put the plan in place in one step; returns host -> number of tasks told to stop.

@@ -13,12 +13,13 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Final
 
+from blocklist.names import Matcher, by_address, coming_names
 from blocklist.node import BlockAction, BlockedNode, merge
-from blocklist.spark.names import Matcher, by_address, coming_names
 
 LAST: Final = "last"
 STUCK: Final = "stuck"
 """Why a host had to be opened again: it was the last one, or a task that Spark kept from the others needs it."""
+_SHORT: Final = 80
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -60,13 +61,15 @@ class Plan:
 
     `blocks` are hosts with a live executor, the weakest first: in that order they would be opened again. `names` are
     for hosts to come: a lower-case name, or a short one and a dot for each full name that it begins. `free` are hosts
-    blocked by an earlier plan, `refused` ids of blocks that are not, or not everywhere, carried out.
+    blocked by an earlier plan, `refused` ids of blocks that are not, or not everywhere, carried out. `known_as` is the
+    id of each host that any block means, also where it stays open.
     """
 
     blocks: tuple[HostBlock, ...] = ()
     names: Mapping[str, BlockedNode] = field(default_factory=dict)
     free: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    known_as: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def matched(self) -> dict[str, str]:
@@ -102,6 +105,7 @@ def make_plan(
         names=_names(present, addresses),
         free=_free(cluster, {block.host for block in kept}, left_open),
         refused=_refused(matches, left_open),
+        known_as={block.host: block.node.id for block in blocks},
     )
 
 
@@ -142,16 +146,22 @@ def _left_open(
 def _last(block: HostBlock, keep_hosts: int) -> str:
     hosts = "a host" if keep_hosts == 1 else f"{keep_hosts} hosts"
     return (
-        f"Host {block.host} stays open although {block.node.id} is blocked ({block.node.cause}): the job must keep"
+        f"Host {block.host} stays open although {block.node.id} is blocked ({_short(block)}): the job must keep"
         f" {hosts} with a live executor, and this is the weakest block."
     )
 
 
 def _stuck(block: HostBlock) -> str:
     return (
-        f"Host {block.host} stays open although {block.node.id} is blocked ({block.node.cause}): a task that failed on"
+        f"Host {block.host} stays open although {block.node.id} is blocked ({_short(block)}): a task that failed on"
         " other hosts can run nowhere else."
     )
+
+
+def _short(block: HostBlock) -> str:
+    """The cause, short enough for the service to take the whole sentence."""
+    cause = block.node.cause
+    return cause if len(cause) <= _SHORT else f"{cause[: _SHORT - 1]}…"
 
 
 def _refused(matches: Mapping[str, Iterable[BlockedNode]], left_open: Mapping[str, str]) -> dict[str, str]:

@@ -23,11 +23,15 @@ _TRIES: Final = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Applied:
-    """What Spark has been told: the list's revision, host to id, and the sentence for each id that was refused."""
+    """What Spark has been told: the list's revision, host to id, and the sentence for each id that was refused.
+
+    `known_as` is host to id also where the host stays open.
+    """
 
     revision: int | None = None
     blocked: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
+    known_as: Mapping[str, str] = field(default_factory=dict)
 
 
 class Steering:
@@ -104,7 +108,7 @@ class Steering:
         for sentence in sorted(refused - set(self.applied.refused.values())):
             log.warning("%s", sentence)
         self._in_place = plan
-        self.applied = Applied(revision=revision, blocked=plan.matched, refused=plan.refused)
+        self.applied = Applied(revision=revision, blocked=plan.matched, refused=plan.refused, known_as=plan.known_as)
 
 
 def _now() -> int:

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
+import httpx
+
 from blocklist import PERMANENT, BlockAction, BlocklistClient
 from demo.cluster import Cluster, session, wait_until
 from tests.acceptance.jobs import Job, await_use, used_hosts
@@ -111,6 +113,15 @@ class Checks:
         self.block(B)
         assert Job(self.spark, self.cluster, 4, fail_on=[C]).hosts() == [C] * 4
 
+    def the_service_knows_what_still_runs(self) -> None:
+        job = Job(self.spark, self.cluster, 6, hold_on=[B])
+        job.await_running(B)
+        self.block(B)
+        wait_until(lambda: self.running(B) == [job.running_on(B)], 30, "its tasks")
+        job.release()
+        wait_until(lambda: self.running(B) == [0], 30, "no task")
+        job.hosts()
+
     def the_last_open_host_may_die(self) -> None:
         job = Job(self.spark, self.cluster, 30, hold_on=HOSTS)
         wait_until(lambda: len(job.starts()) == 6, 60, "all slots to be taken")
@@ -125,6 +136,11 @@ class Checks:
         self.client.block(host, "test", action=action, end=end)
         wait_until(lambda: host in self.agent.status().blocked, 30, f"{host} to be blocked")
 
+    def running(self, host: str) -> list[int]:
+        """How many tasks run on the host, by executor, as the service has it."""
+        status = httpx.get(f"{self.client.url}/blocklist/nodes/{host}/status", trust_env=False).json()
+        return [one["runningTasks"] for own in status["listeners"] for one in own["taskManagers"]]
+
     def all(self) -> Iterator[Callable[[], None]]:
         """The last one leaves a host dead."""
         yield self.a_marked_host_gets_no_task
@@ -132,6 +148,7 @@ class Checks:
         yield self.evacuated_tasks_start_again_elsewhere
         yield self.at_its_end_a_block_is_over
         yield self.a_failed_task_runs_again_on_the_last_host
+        yield self.the_service_knows_what_still_runs
         yield self.the_last_open_host_may_die
 
 

@@ -12,6 +12,7 @@ import httpx
 import pytest
 
 from tests.integration.process import ServiceProcess, environment, run_app, url_of
+from tests.integration.receiver import Receiver, receiving
 
 numbers = count(1)
 
@@ -40,6 +41,33 @@ def service(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterato
 def client(service: ServiceProcess) -> Iterator[httpx.Client]:
     with service.client() as client:
         yield client
+
+
+@pytest.fixture(scope="session")
+def listened(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[ServiceProcess]:
+    """A service for tests with listeners, which asks quiet ones each second."""
+    process = ServiceProcess(tmp_path_factory.mktemp("listened"), heartbeat="1s")
+    shutil.copy(migrated, process.database)
+    with process:
+        yield process
+
+
+@pytest.fixture
+def desk(listened: ServiceProcess) -> Iterator[httpx.Client]:
+    """A client of that service, where nobody listens and nothing is blocked; revisions go on from test to test."""
+    with listened.client() as client:
+        yield client
+        for listener in client.get("/listeners").json()["listeners"]:
+            client.delete(f"/listeners/{listener['id']}")
+        for node_id in client.get("/blocklist").json():
+            client.delete(f"/blocklist/nodes/{node_id}")
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """A callback that takes whatever it is told."""
+    with receiving() as receiver:
+        yield receiver
 
 
 @pytest.fixture

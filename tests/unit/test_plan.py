@@ -259,3 +259,14 @@ def test_only_present_blocks_of_live_hosts_are_carried_out(
     assert set(hosts_of(plan)) <= present.open | present.excluded
     assert plan.free == {}
     assert not set(plan.refused) & {node.id for node in nodes if node.ended(now)}
+
+
+def test_each_host_that_a_block_means_is_known_as_its_id_also_where_it_stays_open() -> None:
+    plan = make_plan([block("N1"), block("n2", start=11)], cluster("n1", "n2"), now=20)
+    assert (plan.matched, plan.known_as) == ({"n2": "n2"}, {"n1": "N1", "n2": "n2"})
+
+
+def test_a_long_cause_leaves_room_for_the_reason_of_a_refusal() -> None:
+    (sentence,) = make_plan([block("n1", cause="x" * 1000)], cluster("n1"), now=20).refused.values()
+    assert "xxx…): the job must keep a host" in sentence
+    assert len(sentence) < 300

@@ -1,4 +1,4 @@
-"""When a node id and a host as Spark names it are the same machine. Pure: addresses are handed in, nobody is asked."""
+"""When a node id and a host are the same machine. Pure: addresses are handed in, nobody is asked."""
 
 from __future__ import annotations
 

@@ -1,0 +1,100 @@
+"""Proof: who has applied a change. And the preference to be answered when all have."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+from fastapi import APIRouter, Depends, Header, Request, Response
+
+from app.api.answers import JsonAnswer
+from app.api.errors import documented
+from app.api.parameters import MinRevision, NodeId, wait_seconds
+from app.disconnect import until_disconnect
+from app.notify.registry import Member
+from app.service import Service, service_of
+from blocklist.changes import Change
+from blocklist.errors import NotFoundError
+from blocklist.listener_wire import StatusBody
+from blocklist.wire import Json, dump_json
+
+router = APIRouter(tags=["Nodes"])
+
+NAMED: Final = 20
+"""At most so many listeners are named in a header."""
+
+
+async def _wait(
+    prefer: Annotated[
+        list[str] | None,
+        Header(description="`wait=N`: answer when all live listeners have applied it, or after N (60) seconds."),
+    ] = None,
+) -> int | None:
+    return wait_seconds(prefer or [])
+
+
+Wait = Annotated[int | None, Depends(_wait)]
+"""Seconds of `Prefer: wait=N`, None without."""
+
+
+async def applied(request: Request, revision: int, seconds: int | None) -> list[tuple[bytes, bytes]]:
+    """Wait until all live listeners have applied `revision`, at most so long; the headers that say how it went."""
+    if seconds is None:
+        return []
+    service = service_of(request)
+    registry, feed = service.registry, service.feed
+    waiting = registry.acks.until(lambda: feed.closed or not registry.not_applied(revision)[0], seconds)
+    await until_disconnect(request.receive, waiting)
+    missing, live = registry.not_applied(revision)
+    headers = [
+        (b"preference-applied", b"wait=%d" % seconds),
+        (b"blocklist-applied", b"%d/%d" % (live - len(missing), live)),
+    ]
+    if missing:
+        headers.append((b"blocklist-not-applied", ", ".join(missing[:NAMED]).encode()))
+    return headers
+
+
+@router.head("/blocklist/nodes/{node_id}/status", dependencies=[MinRevision], include_in_schema=False)
+@router.get(
+    "/blocklist/nodes/{node_id}/status",
+    summary="Who has applied a node's last change",
+    dependencies=[MinRevision],
+    response_model=StatusBody,
+    responses=documented(400, 404, 503, _404="The log knows nothing of the node."),
+)
+async def get_status(request: Request, node_id: NodeId) -> Response:
+    """For each live listener whether it has applied the node's last change, when, and what of it is still there."""
+    service = service_of(request)
+    change = await service.store.last_change(node_id)
+    if change is None:
+        raise NotFoundError(f"The log knows nothing of node {node_id}.")
+    return JsonAnswer(request, dump_json(_status(service, change)))
+
+
+def _status(service: Service, change: Change) -> Json:
+    live = sorted(service.registry.live(), key=lambda member: member.id)
+    listeners = [_applied(service, member, change) for member in live]
+    return {
+        "id": change.node.id,
+        "blocked": service.view.get(change.node.id) is not None,
+        "revision": change.revision,
+        "at": str(change.at),
+        "applied": sum(listener["applied"] for listener in listeners),
+        "of": len(listeners),
+        "listeners": listeners,
+    }
+
+
+def _applied(service: Service, member: Member, change: Change) -> Json:
+    node_id = change.node.id
+    at = member.applied_at(change.revision)
+    there = service.view.task_managers.of(member.id, node_id)
+    return {
+        "id": member.id,
+        "role": member.listener.role.value,
+        "applied": member.applied(change.revision),
+        "appliedAt": None if at is None else str(at),
+        "lateMs": None if at is None else max(0, at - change.at),
+        "refused": member.refused.get(node_id),
+        "taskManagers": [{"id": own, "runningTasks": member.running.get(own)} for own in there],
+    }

@@ -1,0 +1,101 @@
+"""What the service answered: read with care, for whatever answers may be something else."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+import httpx
+
+from blocklist.connection import retry_after
+from blocklist.errors import (
+    BlocklistError,
+    CompactedError,
+    ConflictError,
+    InvalidError,
+    NotFoundError,
+    UnavailableError,
+)
+from blocklist.node import BlockedNode
+from blocklist.wire import Json, NodeBody
+
+_REVISION: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
+
+
+class Answer:
+    """What the service answered. Each part raises UnavailableError if it is not what a service of ours would send."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+
+    @property
+    def revision(self) -> int:
+        text = self._response.headers.get("Blocklist-Revision", "")
+        if not _REVISION.fullmatch(text):
+            raise UnavailableError(f"The service answered a revision that is none: {text[:64]!a}.")
+        return int(text)
+
+    @property
+    def history(self) -> str:
+        return str(self._response.headers.get("Blocklist-History", ""))
+
+    def object(self) -> Json:
+        try:
+            return as_object(self._response.json())
+        except (ValueError, RecursionError) as error:
+            raise UnavailableError(f"The answer of {self._response.url} is not JSON.") from error
+
+
+def as_object(value: object) -> Json:
+    """The value. Raises UnavailableError if it is no JSON object."""
+    if not isinstance(value, dict):
+        raise UnavailableError("The service answered something else than an object.")
+    return value
+
+
+def as_node(value: object) -> BlockedNode:
+    """The node. Raises UnavailableError if it is none."""
+    try:
+        return NodeBody.parse(value).value()
+    except InvalidError as error:
+        raise UnavailableError(f"The service answered what is no node: {error}") from error
+
+
+def refusal(response: httpx.Response) -> BlocklistError:
+    """The error that an answer other than 2xx stands for."""
+    problem = _problem(response)
+    detail, errors = str(problem.get("detail") or response.reason_phrase), problem.get("errors")
+    lines = [str(line) for line in errors] if isinstance(errors, list) else []
+    match response.status_code:
+        case 400 | 413:
+            return InvalidError(detail, lines)
+        case 404:
+            return NotFoundError(detail, lines)
+        case 409:
+            return ConflictError(detail, _conflicts(problem), lines)
+        case 410:
+            oldest = problem.get("oldest")
+            return CompactedError(detail, oldest if isinstance(oldest, int) else 0)
+        case _:
+            return unavailable(response, detail)
+
+
+def unavailable(response: httpx.Response, detail: str) -> UnavailableError:
+    """The error of an answer that says nothing of the list."""
+    return UnavailableError(f"HTTP {response.status_code}: {detail}", retry_after(response))
+
+
+def _conflicts(problem: Json) -> dict[str, BlockedNode]:
+    bodies = list(as_object(problem.get("blockedNodes") or {}).values())
+    if one := problem.get("blockedNode"):
+        bodies.append(one)
+    return {node.id: node for node in map(as_node, bodies)}
+
+
+def _problem(response: httpx.Response) -> Json:
+    if response.headers.get("Content-Type", "").partition(";")[0] != "application/problem+json":
+        return {}
+    try:
+        return as_object(response.json())
+    except (ValueError, RecursionError, UnavailableError):
+        return {}

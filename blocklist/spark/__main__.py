@@ -1,0 +1,66 @@
+"""`python -m blocklist.spark conf`: the list of this moment as confs and a pod template, for spark-submit."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from pathlib import Path
+
+from blocklist.client import DEFAULT_URL, BlocklistClient
+from blocklist.errors import BlocklistError, InvalidError
+from blocklist.spark.conf import confs, pod_template, unfit
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The exit code: 0, 1 if the service is out of reach, 2 for the operator's mistake."""
+    parser = _parser()
+    given = parser.parse_args(argv)
+    try:
+        with BlocklistClient(given.url) as client:
+            ids = sorted(client.snapshot().nodes)
+        if given.pod_template is not None:
+            given.pod_template.write_text(pod_template(ids), encoding="utf-8")
+    except InvalidError as error:
+        parser.error(str(error))
+    except OSError as error:
+        parser.error(f"{given.pod_template} cannot be written: {error.strerror}.")
+    except BlocklistError as error:
+        sys.stderr.write(f"{error}\n")
+        return 1
+    template = None if given.pod_template is None else str(given.pod_template.absolute())
+    if template is not None and (left_out := unfit(ids)):
+        sys.stderr.write(f"No node of Kubernetes can have these names; left out: {', '.join(left_out)}.\n")
+    sys.stdout.write(_written(confs(ids, template), given.form))
+    return 0
+
+
+def _written(found: dict[str, str], form: str) -> str:
+    if form == "arguments":
+        return shlex.join(part for name, value in found.items() for part in ("--conf", f"{name}={value}")) + "\n"
+    return "".join(f"{name}={value}\n" for name, value in found.items())
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m blocklist.spark", description="The blocklist for Spark.")
+    commands = parser.add_subparsers(required=True, metavar="conf")
+    about = "Print the confs that keep a new application off the nodes that are blocked now."
+    conf = commands.add_parser("conf", help=about, description=about)
+    conf.add_argument("--url", help=f"the service (BLOCKLIST_URL, else {DEFAULT_URL})")
+    conf.add_argument(
+        "--pod-template",
+        type=Path,
+        metavar="FILE",
+        help="for Kubernetes: write a pod template with the node affinity to FILE, and print the confs that name it",
+    )
+    conf.add_argument(
+        "--form",
+        choices=["properties", "arguments"],
+        default="properties",
+        help="print name=value lines (as in spark-defaults.conf; the default), or --conf arguments for a shell",
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,101 @@
+"""What a listener without a callback sends, and a look at how the service sees it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import httpx
+
+from tests.integration.process import wait_until
+from tests.integration.receiver import Receiver
+
+JM: Final = "JOB_MASTER"
+RM: Final = "RESOURCE_MANAGER"
+FIELDS: Final = frozenset(
+    {
+        "id",
+        "role",
+        "sessionId",
+        "callbackUrl",
+        "state",
+        "ackedRevision",
+        "lagRevisions",
+        "lagMs",
+        "lastError",
+        "leaseEnd",
+        "revision",
+    }
+)
+
+
+def watcher(session: str = "s1", **fields: object) -> dict[str, Any]:
+    """The body that registers a JobMaster which watches."""
+    return {"role": JM, "sessionId": session, **fields}
+
+
+def register(client: httpx.Client, listener: str, session: str = "s1", **fields: object) -> dict[str, Any]:
+    answer = client.put(f"/listeners/{listener}", json=watcher(session, **fields))
+    assert answer.status_code in {200, 201}, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def beat(client: httpx.Client, listener: str, session: str = "s1", **fields: object) -> httpx.Response:
+    """One heartbeat, as it was answered."""
+    return client.post(f"/listeners/{listener}/heartbeat", json={"sessionId": session, **fields})
+
+
+def report(client: httpx.Client, listener: str, session: str = "s1", **fields: object) -> dict[str, Any]:
+    """One heartbeat that is taken."""
+    answer = beat(client, listener, session, **fields)
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def known(client: httpx.Client, listener: str) -> dict[str, Any]:
+    """A listener as the service sees it."""
+    answer = client.get(f"/listeners/{listener}")
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def settled(client: httpx.Client, listener: str) -> dict[str, Any]:
+    """The part that passing time does not change: all but how late it is."""
+    return {name: value for name, value in known(client, listener).items() if name not in {"lagMs", "lastError"}}
+
+
+def lapse(client: httpx.Client, listener: str) -> None:
+    """Wait for its lease to end."""
+    wait_until(lambda: known(client, listener)["state"] == "lapsed")
+
+
+def put(client: httpx.Client, node_id: str, **fields: object) -> int:
+    """Block a node, or merge; the revision that it made."""
+    body = {"action": "MARK_BLOCKED", "cause": "disk", "allowMerge": True, **fields}
+    answer = client.put(f"/blocklist/nodes/{node_id}", json=body)
+    assert answer.status_code in {201, 202}, answer.text
+    return int(answer.headers["blocklist-revision"])
+
+
+def free(client: httpx.Client, node_id: str) -> int:
+    """Unblock a node; the revision that it made."""
+    answer = client.delete(f"/blocklist/nodes/{node_id}")
+    assert answer.status_code == 200, answer.text
+    return int(answer.headers["blocklist-revision"])
+
+
+def plain(client: httpx.Client) -> dict[str, Any]:
+    """The list as listeners keep it: node id -> node, without TaskManagers."""
+    listed = client.get("/blocklist").json()
+    return {
+        node_id: {"id": node_id, **{name: value for name, value in node.items() if name != "taskManagers"}}
+        for node_id, node in listed.items()
+    }
+
+
+def told(client: httpx.Client, receiver: Receiver, revision: int, listener: str = "jm") -> None:
+    """Wait until a receiver has a revision, and the service knows it."""
+    receiver.wait(lambda it: it.has(revision))
+    wait_until(lambda: known(client, listener)["ackedRevision"] >= revision)

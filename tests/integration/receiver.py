@@ -1,0 +1,341 @@
+"""A listener's callback as a real HTTP server on loopback, with a list of its own that it keeps by what it is told.
+
+It checks what every push must be: signed, in order, with nothing skipped, of the session that registered. What was
+wrong is kept in `faults`, and leaving the receiver fails the test on any.
+"""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+import httpx
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from tests.integration.process import wait_until
+
+Json = dict[str, Any]
+FIELDS: Final = frozenset({"listenerId", "sessionId", "fromRevision", "toRevision", "snapshot", "blocked", "unblocked"})
+
+
+@dataclass(frozen=True, kw_only=True)
+class Push:
+    """One request as it came. `signatures` says for each secret that was known whether it verifies."""
+
+    body: Json
+    raw: bytes
+    headers: dict[str, str]
+    signatures: tuple[bool, ...]
+    at: int
+    """Nanoseconds, monotonic: which of two came first."""
+
+    @property
+    def heartbeat(self) -> bool:
+        return not self.body["snapshot"] and not self.body["blocked"] and not self.body["unblocked"]
+
+    @property
+    def revisions(self) -> tuple[int, int]:
+        return self.body["fromRevision"], self.body["toRevision"]
+
+    @property
+    def ids(self) -> tuple[list[str], list[str]]:
+        """The ids of the nodes that are blocked, and of those that are free."""
+        return [node["id"] for node in self.body["blocked"]], [node["id"] for node in self.body["unblocked"]]
+
+
+Answer = Callable[["Receiver", Push, socket.socket], None]
+"""What a receiver does with a push: it writes its answer to the socket, or not."""
+
+
+@dataclass
+class Receiver:
+    """What a listener knows: its list, the revision that it has applied, and all that it was told."""
+
+    url: str
+    session: str = "s1"
+    answer: Answer = field(default_factory=lambda: obeys)
+    secrets: list[str] = field(default_factory=list)
+    said: Json = field(default_factory=dict)
+    """What its answers carry besides: taskManagers, runningTasks, refused."""
+    nodes: dict[str, Json] = field(default_factory=dict)
+    revision: int | None = None
+    """None before the first push."""
+    requests: list[Push] = field(default_factory=list)
+    """Everything that came, answered or not, heartbeats too."""
+    applied: list[Push] = field(default_factory=list)
+    """What changed the list, in order; heartbeats and repeats are left out."""
+    repeated: int = 0
+    strangers: int = 0
+    """Pushes to another session than the present one; refused."""
+    faults: list[str] = field(default_factory=list)
+    held: threading.Event = field(default_factory=threading.Event)
+    """Set to let go what an answer of `holds` keeps waiting."""
+    gone: int = 0
+    """Answers that were given up on by the service."""
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def take(self, push: Push) -> bool:
+        """Check the push and bring the list to its revision; False if it is for another session."""
+        with self.lock:
+            if push.body["sessionId"] != self.session:
+                self.strangers += 1
+                return False
+            self._check(push)
+            if not push.heartbeat:
+                self._apply(push)
+            return True
+
+    def heartbeats(self) -> list[Push]:
+        return [push for push in self.requests if push.heartbeat]
+
+    def has(self, revision: int) -> bool:
+        """Whether it has applied the list up to a revision."""
+        return self.revision is not None and self.revision >= revision
+
+    def wait(self, holds: Callable[[Receiver], bool]) -> None:
+        wait_until(lambda: holds(self) or bool(self.faults))
+        assert not self.faults, self.faults
+
+    def registration(self, **fields: object) -> Json:
+        """The body that registers it as a JobMaster."""
+        return {"role": "JOB_MASTER", "sessionId": self.session, "callbackUrl": self.url, **fields}
+
+    def register(self, client: httpx.Client, listener: str, **fields: object) -> Json:
+        """Register it, and keep the secret if there is a new one."""
+        answer = client.put(f"/listeners/{listener}", json=self.registration(**fields))
+        assert answer.status_code in {200, 201}, answer.text
+        registered: Json = answer.json()
+        if "secret" in registered:
+            self.secrets.append(registered["secret"])
+        return registered
+
+    def begin(self, session: str) -> None:
+        """A new session: it knows nothing any more."""
+        with self.lock:
+            self.session, self.revision, self.nodes = session, None, {}
+
+    def _check(self, push: Push) -> None:
+        if set(push.body) != FIELDS:
+            self.faults.append(f"a push has the fields {sorted(push.body)}")
+        # The first push may come before the registration's answer, and so before the secret.
+        if push.signatures and not any(push.signatures):
+            self.faults.append("a push is not signed with the listener's secret")
+        begin, end = push.revisions
+        if not 0 <= begin <= end:
+            self.faults.append(f"a push goes from {begin} to {end}")
+        known = self.revision or 0
+        # From where it registered on an empty list it is told nothing, so that its first push may begin anywhere.
+        if self.revision is not None and begin > known:
+            self.faults.append(f"the changes from {known} to {begin} were skipped")
+
+    def _apply(self, push: Push) -> None:
+        end = push.revisions[1]
+        if self.revision is not None and end <= self.revision and not push.body["snapshot"]:
+            self.repeated += 1
+            return
+        if push.body["snapshot"]:
+            self.nodes = {}
+        self.nodes |= {node["id"]: node for node in push.body["blocked"]}
+        for node in push.body["unblocked"]:
+            self.nodes.pop(node["id"], None)
+        self.revision = end
+        self.applied.append(push)
+
+
+def http(status: int, body: bytes = b"", *headers: str) -> bytes:
+    """The bytes of an answer."""
+    lines = [f"HTTP/1.1 {status} Whatever", *headers, f"Content-Length: {len(body)}", "", ""]
+    return "\r\n".join(lines).encode() + body
+
+
+def obeys(receiver: Receiver, push: Push, connection: socket.socket) -> None:
+    """Applies the push and says so; with what the receiver has to say, if anything."""
+    if not receiver.take(push):
+        connection.sendall(http(410))
+    elif receiver.said:
+        connection.sendall(http(200, json.dumps(receiver.said).encode(), "Content-Type: application/json"))
+    else:
+        connection.sendall(http(204))
+
+
+def says(raw: bytes) -> Answer:
+    """Answers these bytes, whatever comes, and applies nothing."""
+    return lambda _receiver, _push, connection: connection.sendall(raw)
+
+
+def fails(times: int, status: int = 500) -> Answer:
+    """Applies nothing the first few times, then obeys."""
+    left = iter(range(times))
+
+    def answer(receiver: Receiver, push: Push, connection: socket.socket) -> None:
+        if next(left, None) is None:
+            obeys(receiver, push, connection)
+        else:
+            connection.sendall(http(status, b"sorry"))
+
+    return answer
+
+
+def forgets(times: int) -> Answer:
+    """Applies the push, but the first few times its answer is lost on the way."""
+    left = iter(range(times))
+
+    def answer(receiver: Receiver, push: Push, connection: socket.socket) -> None:
+        if next(left, None) is None:
+            obeys(receiver, push, connection)
+        else:
+            receiver.take(push)
+            connection.shutdown(socket.SHUT_RDWR)
+
+    return answer
+
+
+def holds(receiver: Receiver, push: Push, connection: socket.socket) -> None:
+    """Obeys, but only when let go; the connection may be gone by then."""
+    receiver.held.wait(120)
+    with suppress(OSError):
+        obeys(receiver, push, connection)
+
+
+def never(receiver: Receiver, _push: Push, connection: socket.socket) -> None:
+    """Says nothing until the service gives up."""
+    while connection.recv(65536):
+        pass
+    receiver.gone += 1
+
+
+def drips(raw: bytes) -> Answer:
+    """Answers byte by byte, and `x` for ever after."""
+
+    def answer(receiver: Receiver, _push: Push, connection: socket.socket) -> None:
+        with suppress(OSError):
+            for number in range(10_000):
+                connection.sendall(raw[number : number + 1] or b"x")
+                if receiver.held.wait(0.05):
+                    break
+            connection.shutdown(socket.SHUT_RDWR)
+            return
+        receiver.gone += 1
+
+    return answer
+
+
+def floods(head: bytes, more: bytes, limit: int) -> Answer:
+    """Answers without end; `gone` counts the MiB that the service has taken, up to the limit."""
+
+    def answer(receiver: Receiver, _push: Push, connection: socket.socket) -> None:
+        connection.sendall(head)
+        with suppress(OSError):
+            for sent in range(limit * 2**20 // len(more)):
+                connection.sendall(more)
+                receiver.gone = max(receiver.gone, sent * len(more) // 2**20)
+            connection.shutdown(socket.SHUT_RDWR)
+
+    return answer
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    receiver: Receiver
+    connections: set[socket.socket]
+
+    def setup(self) -> None:
+        super().setup()
+        self.connections.add(self.connection)
+
+    def finish(self) -> None:
+        self.connections.discard(self.connection)
+        with suppress(OSError):
+            super().finish()
+
+    def handle(self) -> None:
+        # The service may leave at any time.
+        with suppress(OSError):
+            super().handle()
+
+    def do_GET(self) -> None:
+        self.receiver.faults.append(f"a push is a POST, not a {self.command}")
+        self.connection.sendall(http(405))
+
+    do_PUT = do_HEAD = do_DELETE = do_GET  # noqa: N815
+
+    def do_POST(self) -> None:
+        # A request that was cut in its head has no length; one cut in its body is shorter.
+        length = int(self.headers.get("Content-Length", 0))
+        raw = self.rfile.read(length)
+        if not length or len(raw) < length:
+            self.close_connection = True
+            return
+        push = _push(raw, dict(self.headers), self.receiver.secrets)
+        self.receiver.requests.append(push)
+        self.receiver.answer(self.receiver, push, self.connection)
+
+    def log_message(self, *_: object) -> None:
+        """Tests read `requests`."""
+
+
+def _push(raw: bytes, headers: dict[str, str], secrets: list[str]) -> Push:
+    at = time.monotonic_ns()
+    signatures = tuple(_verifies(raw, headers, secret) for secret in secrets)
+    named = {name.lower(): value for name, value in headers.items()}
+    return Push(body=json.loads(raw), raw=raw, headers=named, signatures=signatures, at=at)
+
+
+def _verifies(raw: bytes, headers: dict[str, str], secret: str) -> bool:
+    try:
+        Webhook(secret).verify(raw, headers)
+    except WebhookVerificationError:
+        return False
+    return True
+
+
+@contextmanager
+def receiving(answer: Answer = obeys, *, session: str = "s1", port: int = 0) -> Iterator[Receiver]:
+    """A receiver that runs until the end of the block; what it saw wrong fails the test."""
+    with serving(answer, session=session, port=port) as receiver:
+        yield receiver
+    assert receiver.faults == []
+
+
+@contextmanager
+def serving(answer: Answer, *, session: str = "s1", port: int = 0) -> Iterator[Receiver]:
+    """The same, with faults left to look at; leaving cuts its connections and refuses new ones."""
+    connections: set[socket.socket] = set()
+    handler = type("Handler", (_Handler,), {"connections": connections})
+    with _Server(("127.0.0.1", port), handler) as server:
+        receiver = Receiver(url=f"http://127.0.0.1:{server.server_port}/hook", session=session, answer=answer)
+        server.receiver = handler.receiver = receiver  # type: ignore[attr-defined]
+        accepting = threading.Thread(target=server.serve_forever, args=(0.02,))
+        accepting.start()
+        try:
+            yield receiver
+        finally:
+            server.shutdown()
+            accepting.join()
+            server.socket.close()
+            receiver.held.set()
+            _cut(connections)
+
+
+class _Server(ThreadingHTTPServer):
+    request_queue_size = 128
+
+    receiver: Receiver
+
+    def handle_error(self, *_: object) -> None:
+        """What a handler could not cope with must not pass in silence."""
+        self.receiver.faults.append(repr(sys.exception()))
+
+
+def _cut(connections: set[socket.socket]) -> None:
+    for connection in list(connections):
+        with suppress(OSError):
+            connection.shutdown(socket.SHUT_RDWR)

@@ -1,0 +1,129 @@
+"""BlocklistClient as a listener, against the service."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import count
+
+import pytest
+
+from blocklist import BlocklistClient, InvalidError, NotFoundError, UnavailableError
+from blocklist.listener import FencedError, Registration, Role
+from tests.integration.process import ServiceProcess
+from tests.integration.strangers import OURS, answer, stranger
+
+numbers = count(1)
+
+
+@pytest.fixture
+def blocklist(service: ServiceProcess) -> Iterator[BlocklistClient]:
+    with BlocklistClient(service.url, timeout=30) as client:
+        yield client
+
+
+@pytest.fixture
+def own(blocklist: BlocklistClient) -> Iterator[str]:
+    """A listener id that no other test uses; it is gone after the test."""
+    listener_id = f"app-{next(numbers)}"
+    yield listener_id
+    try:
+        blocklist.deregister(listener_id)
+    except NotFoundError:
+        return
+
+
+def watching(listener_id: str, session: str = "0-1") -> Registration:
+    return Registration(id=listener_id, role=Role.JOB_MASTER, session=session)
+
+
+def test_the_secret_is_shown_to_the_first_registration_alone(blocklist: BlocklistClient, own: str) -> None:
+    secret = blocklist.register(watching(own))
+    assert secret is not None
+    assert secret.startswith("whsec_")
+    assert blocklist.register(watching(own)) is None
+    assert blocklist.register(watching(own, "0-2")) is None
+
+
+def test_every_part_of_a_registration_arrives(blocklist: BlocklistClient, own: str, service: ServiceProcess) -> None:
+    url = "http://127.0.0.1:9/blocklist"
+    blocklist.register(
+        Registration(id=own, role=Role.RESOURCE_MANAGER, session="rm:1", callback_url=url, lease=3_600_000)
+    )
+    with service.client() as http:
+        listener = http.get(f"/listeners/{own}").json()
+    assert (listener["role"], listener["sessionId"], listener["callbackUrl"]) == ("RESOURCE_MANAGER", "rm:1", url)
+
+
+def test_a_heartbeat_answers_the_revision_and_says_what_is_given(
+    blocklist: BlocklistClient, own: str, service: ServiceProcess, node_id: str
+) -> None:
+    blocklist.block(node_id, "disk")
+    blocklist.register(watching(own))
+    revision = blocklist.snapshot().revision
+    assert blocklist.heartbeat(own, "0-1") >= revision
+    blocklist.heartbeat(
+        own,
+        "0-1",
+        acked=revision,
+        task_managers={f"{own}:1": node_id},
+        running_tasks={f"{own}:1": 2},
+        refused={node_id: "No."},
+    )
+    blocklist.heartbeat(own, "0-1")
+    with service.client() as http:
+        status = http.get(f"/blocklist/nodes/{node_id}/status").json()
+    proof = next(listener for listener in status["listeners"] if listener["id"] == own)
+    assert (proof["applied"], proof["refused"]) == (True, "No.")
+    assert proof["taskManagers"] == [{"id": f"{own}:1", "runningTasks": 2}]
+    blocklist.unblock(node_id)
+
+
+def test_a_session_that_was_taken_over_is_fenced(blocklist: BlocklistClient, own: str) -> None:
+    blocklist.register(watching(own, "0-1"))
+    blocklist.register(watching(own, "0-2"))
+    with pytest.raises(FencedError):
+        blocklist.heartbeat(own, "0-1")
+    with pytest.raises(FencedError):
+        blocklist.register(watching(own, "0-1"))
+
+
+def test_who_is_unknown_has_to_register(blocklist: BlocklistClient, own: str) -> None:
+    with pytest.raises(NotFoundError):
+        blocklist.heartbeat(own, "0-1")
+    with pytest.raises(NotFoundError):
+        blocklist.deregister(own)
+    blocklist.register(watching(own))
+    blocklist.deregister(own)
+    with pytest.raises(NotFoundError):
+        blocklist.heartbeat(own, "0-1")
+
+
+def test_what_the_service_refuses_is_invalid(blocklist: BlocklistClient, own: str) -> None:
+    blocklist.register(watching(own))
+    with pytest.raises(InvalidError, match="still to come"):
+        blocklist.heartbeat(own, "0-1", acked=2**40)
+    with pytest.raises(InvalidError):
+        blocklist.heartbeat(own, "0-1", task_managers={"no id": "n1"})
+    with pytest.raises(InvalidError, match="is not a node id"):
+        blocklist.deregister("a/b")
+
+
+@pytest.mark.parametrize("status", ["404 Not Found", "409 Conflict", "204 No Content"])
+def test_a_stranger_s_answer_says_nothing(status: str) -> None:
+    with stranger(answer(b"", status)) as other, BlocklistClient(other.url) as client:
+        with pytest.raises(UnavailableError):
+            client.register(watching("app-1"))
+        with pytest.raises(UnavailableError):
+            client.heartbeat("app-1", "0-1")
+        with pytest.raises(UnavailableError):
+            client.deregister("app-1")
+
+
+@pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"revision": "7"}', b'{"revision": true}'])
+def test_a_heartbeat_s_answer_without_a_revision_is_none(body: bytes) -> None:
+    with (
+        stranger(answer(body, "200 OK", *OURS)) as other,
+        BlocklistClient(other.url) as client,
+        pytest.raises(UnavailableError),
+    ):
+        client.heartbeat("app-1", "0-1")

@@ -1,0 +1,185 @@
+"""Faults while changes are told, real processes: everybody ends with the service's list, in order, none skipped."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from itertools import count
+from typing import Any
+
+import httpx
+
+from tests.integration.bodies import EVACUATE, MARK, all_changes, block
+from tests.integration.listeners import RM, known, plain, put
+from tests.integration.process import ServiceProcess, free_port, wait_until
+from tests.integration.receiver import Receiver, fails, forgets, receiving
+from tests.integration.receiver_process import receiver_process
+from tests.integration.wire_cutter import ALL, cutting
+
+NODES = 20
+
+
+def change(service: ServiceProcess, stop: threading.Event) -> None:
+    """Blocks, merges and frees a few nodes, again and again; outages are waited out."""
+    with service.client() as client:
+        for number in count():
+            if stop.is_set():
+                return
+            path = f"/blocklist/nodes/n-{number * 7 % NODES}"
+            try:
+                if number % 3:
+                    action = EVACUATE if number % 5 == 0 else MARK
+                    client.put(path, json=block(action=action, cause=f"c-{number % 4}", allowMerge=True))
+                else:
+                    client.delete(path)
+            except httpx.TransportError:
+                stop.wait(0.02)
+            stop.wait(0.002)
+
+
+@contextmanager
+def changing(service: ServiceProcess) -> Iterator[None]:
+    """Changes go on until the end of the block."""
+    stop = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        running = pool.submit(change, service, stop)
+        try:
+            yield
+        finally:
+            stop.set()
+        running.result(60)
+
+
+def states(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """The list at each revision from 0 on, by the change log."""
+    nodes: dict[str, Any] = {}
+    after = [nodes]
+    for entry in log:
+        nodes = {node_id: node for node_id, node in nodes.items() if node_id != entry["node"]["id"]}
+        if entry["type"] in {"blocked", "merged"}:
+            nodes[entry["node"]["id"]] = entry["node"]
+        after.append(nodes)
+    return after
+
+
+def check(client: httpx.Client, receivers: list[Receiver]) -> None:
+    """After one change more, all have the service's list, and had the log's list after every single push."""
+    last = put(client, "last")
+    for receiver in receivers:
+        receiver.wait(lambda it: it.has(last))
+        assert receiver.nodes == plain(client)
+    after = states(all_changes(client))
+    for receiver in receivers:
+        nodes: dict[str, Any] = {}
+        for push in receiver.applied:
+            freed = {node["id"] for node in push.body["unblocked"]}
+            kept = {} if push.body["snapshot"] else {key: node for key, node in nodes.items() if key not in freed}
+            nodes = kept | {node["id"]: node for node in push.body["blocked"]}
+            assert nodes == after[push.revisions[1]], f"after the push from {push.revisions[0]} to {push.revisions[1]}"
+
+
+def moved(receivers: list[Receiver], number: int) -> None:
+    """Wait until each has taken so many pushes more."""
+    goals = [len(receiver.applied) + number for receiver in receivers]
+    wait_until(lambda: all(len(it.applied) >= goal for it, goal in zip(receivers, goals, strict=True)), seconds=60)
+
+
+def test_the_service_is_killed_during_a_fan_out(fresh: ServiceProcess) -> None:
+    with ExitStack() as stack:
+        client = stack.enter_context(fresh.client())
+        receivers = [stack.enter_context(receiving()) for _ in range(12)]
+        for number, receiver in enumerate(receivers):
+            role = RM if number < 2 else "JOB_MASTER"
+            receiver.register(client, f"l-{number}", role=role, leaseSeconds=3600)
+        with changing(fresh):
+            for _ in range(3):
+                moved(receivers, 4)
+                fresh.kill()
+                fresh.start()
+        check(client, receivers)
+        assert not [push for receiver in receivers for push in receiver.applied if push.body["snapshot"]]
+
+
+def test_a_push_goes_on_after_a_restart_where_it_stood(fresh: ServiceProcess) -> None:
+    """Nobody says a word after the restart: what was left to be told is told."""
+    with receiving(fails(10**9)) as receiver, fresh.client() as client:
+        receiver.register(client, "jm", leaseSeconds=3600)
+        for number in range(5):
+            put(client, f"n-{number}")
+        receiver.wait(lambda it: bool(it.requests))
+        fresh.kill()
+        receiver.answer = fails(0)
+        fresh.start()
+        receiver.wait(lambda it: it.has(5))
+        assert receiver.nodes == plain(client)
+
+
+def test_a_listener_is_killed_and_back_with_a_new_session(fresh: ServiceProcess) -> None:
+    port = free_port()
+    with fresh.client() as client, changing(fresh):
+        for session in ("s1", "s2", "s3"):
+            with receiver_process(port, session) as receiver:
+                body = {"role": "JOB_MASTER", "sessionId": session, "callbackUrl": receiver.url}
+                assert client.put("/listeners/jm", json=body).is_success
+                first = client.get("/listeners/jm").json()["revision"]
+                wait_until(lambda first=first, receiver=receiver: (receiver.knows()["revision"] or 0) > first + 20)  # type: ignore[misc]
+                if session != "s1":
+                    assert receiver.knows()["snapshots"][0] is True
+                assert not any(receiver.knows()["snapshots"][1:])
+    with fresh.client() as client, receiver_process(port, "s4") as receiver:
+        last = put(client, "last")
+        body = {"role": "JOB_MASTER", "sessionId": "s4", "callbackUrl": receiver.url}
+        assert client.put("/listeners/jm", json=body).is_success
+        wait_until(lambda: receiver.knows()["revision"] == last)
+        assert receiver.knows()["nodes"] == plain(client)
+
+
+def test_a_listener_answers_500_for_a_while(fresh: ServiceProcess) -> None:
+    with receiving(fails(4)) as receiver, receiving() as other, fresh.client() as client:
+        receiver.register(client, "jm")
+        other.register(client, "other")
+        with changing(fresh):
+            moved([receiver, other], 5)
+        check(client, [receiver, other])
+        assert known(client, "jm")["lastError"] is None
+
+
+def test_the_network_cuts_pushes_in_the_middle(fresh: ServiceProcess) -> None:
+    """In the middle of a request, and of an answer whose push was applied."""
+    cuts = [(700, ALL), (ALL, 0), (3_000, ALL), (ALL, 10), (50, ALL), (ALL, 200), (5_000, ALL), (1, ALL), (ALL, 30)]
+    with receiving() as receiver, fresh.client() as client:
+        host = receiver.url.split("/")[2]
+        with cutting(int(host.rpartition(":")[2]), cuts) as proxy:
+            receiver.url = receiver.url.replace(host, proxy.address)
+            receiver.register(client, "jm")
+            with changing(fresh):
+                moved([receiver], 30)
+            check(client, [receiver])
+            assert proxy.served > len(cuts)
+
+
+def test_answers_are_lost_while_changes_go_on(fresh: ServiceProcess) -> None:
+    with receiving(forgets(5)) as receiver, fresh.client() as client:
+        receiver.register(client, "jm")
+        with changing(fresh):
+            moved([receiver], 10)
+        check(client, [receiver])
+
+
+def test_sessions_of_one_id_take_over_from_each_other(fresh: ServiceProcess) -> None:
+    with ExitStack() as stack:
+        client = stack.enter_context(fresh.client())
+        receivers = [stack.enter_context(receiving(session=f"s{number}")) for number in range(5)]
+        with changing(fresh):
+            for receiver in receivers:
+                receiver.secrets += receivers[0].secrets
+                receiver.register(client, "rm", role=RM)
+                moved([receiver], 5)
+        check(client, receivers[-1:])
+        former = [len(receiver.requests) for receiver in receivers[:-1]]
+        moved_on = put(client, "after")
+        receivers[-1].wait(lambda it: it.has(moved_on))
+        assert [len(receiver.requests) for receiver in receivers[:-1]] == former
+        assert [receiver.strangers for receiver in receivers] == [0] * 5

@@ -1,0 +1,71 @@
+"""A proxy on loopback that cuts connections in the middle of what they carry."""
+
+from __future__ import annotations
+
+import socket
+import socketserver
+import threading
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from itertools import chain, repeat
+from typing import Final
+
+ALL: Final = 2**62
+
+
+@dataclass
+class Cutter:
+    """Where it listens, and how many connections it has taken."""
+
+    address: str = ""
+    served: int = 0
+
+
+@contextmanager
+def cutting(port: int, cuts: Iterable[tuple[int, int]]) -> Iterator[Cutter]:
+    """A proxy to a port: each connection is cut after so many bytes there, or so many back.
+
+    Connections after those of `cuts` are left alone.
+    """
+    each, turn = chain(cuts, repeat((ALL, ALL))), threading.Lock()
+    cutter = Cutter()
+
+    class Handler(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            with turn:
+                there, back = next(each)
+                cutter.served += 1
+            with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as server:
+                _join(self.request, server, there, back)
+
+    class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = True
+
+    with Server(("127.0.0.1", 0), Handler) as server:
+        accepting = threading.Thread(target=server.serve_forever, args=(0.02,))
+        accepting.start()
+        try:
+            cutter.address = f"127.0.0.1:{server.server_address[1]}"
+            yield cutter
+        finally:
+            server.shutdown()
+            accepting.join()
+
+
+def _join(client: socket.socket, server: socket.socket, there: int, back: int) -> None:
+    answering = threading.Thread(target=_copy, args=(server, client, back))
+    answering.start()
+    _copy(client, server, there)
+    answering.join()
+
+
+def _copy(source: socket.socket, target: socket.socket, limit: int) -> None:
+    """Copy up to the limit, and then end both."""
+    with suppress(OSError):
+        while limit and (data := source.recv(min(65536, limit))):
+            target.sendall(data)
+            limit -= len(data)
+    for side in (source, target):
+        with suppress(OSError):
+            side.shutdown(socket.SHUT_RDWR)
