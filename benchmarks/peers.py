@@ -2,7 +2,6 @@
 
 import json
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from benchmarks.harness import CACHE, ROOT, Server, fetch, free_port, running
 from demo.java_home import java_home
+from tests import debian
 
 PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "etcd": "etcd-server", "etcdctl": "etcd-client",
             "h2load": "nghttp2-client"}  # fmt: skip
@@ -20,20 +20,10 @@ UVICORN += ["--timeout-keep-alive", "60"]
 
 def require(*commands: str) -> None:
     """Install the Debian packages of commands that are missing; says which ones when that is not allowed."""
-    missing = sorted(PACKAGES[name] for name in commands if not _found(name))
-    if not missing:
-        return
-    install = ["apt-get", "install", "--yes", "--no-install-recommends", *missing]
-    if os.geteuid() != 0 or not shutil.which("apt-get"):
-        raise SystemExit(f"missing: {' '.join(missing)}. As root: {' '.join(install)}")
-    print(f"installing {' '.join(missing)}", flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
-    subprocess.run(["apt-get", "update", "--quiet"], check=True, env=environment, stdout=subprocess.DEVNULL)
-    subprocess.run(install, check=True, env=environment, stdout=subprocess.DEVNULL)
-
-
-def _found(name: str) -> str | None:
-    return shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")
+    try:
+        debian.require({name: PACKAGES[name] for name in commands})
+    except debian.MissingError as error:
+        raise SystemExit(str(error)) from error
 
 
 @contextmanager
@@ -84,6 +74,15 @@ def bare_sockets(folder: Path) -> Iterator[Server]:
         yield server
 
 
+@contextmanager
+def bare_posts(folder: Path) -> Iterator[Server]:
+    """A sender of POSTs to the ports in the folder's file `ports`."""
+    port = free_port()
+    command = [sys.executable, "-m", "benchmarks.bare_posts", str(port), str(folder / "ports")]
+    with running(command, port=port, ready=None, log=folder / "posts.log") as server:
+        yield server
+
+
 NGINX = """
 daemon off; worker_processes 1; {user} pid {folder}/nginx.pid; error_log {folder}/nginx-error.log warn;
 events {{ worker_connections 4096; multi_accept on; }}
@@ -107,7 +106,7 @@ def nginx(folder: Path) -> Iterator[Server]:
     user = "user root;" if os.geteuid() == 0 else ""  # else the worker may not enter the folder
     config = folder / "nginx.conf"
     config.write_text(NGINX.format(folder=folder, port=port, user=user))
-    command = [_found("nginx") or "nginx", "-p", str(folder), "-c", str(config)]
+    command = [debian.find("nginx") or "nginx", "-p", str(folder), "-c", str(config)]
     with running(command, port=port, ready=None, log=folder / "nginx.log") as server:
         yield server
 
@@ -122,7 +121,7 @@ def etcd(folder: Path) -> Iterator[Server]:
                "advertise-client-urls": client, "listen-peer-urls": other, "initial-advertise-peer-urls": other,
                "initial-cluster": f"bench={other}", "log-level": "error", "logger": "zap",
                "quota-backend-bytes": str(8 << 30)}  # fmt: skip
-    command = [_found("etcd") or "etcd", *(f"--{name}={value}" for name, value in options.items())]
+    command = [debian.find("etcd") or "etcd", *(f"--{name}={value}" for name, value in options.items())]
     environment = {"GOMAXPROCS": "1"}  # it has one core, like all here
     with running(command, port=port, ready="/health", log=folder / "etcd.log", env=environment) as server:
         yield server

@@ -1,0 +1,80 @@
+"""What every manager's plan is made of, and what a manager is. Pure.
+
+A manager is a reconciliation: what the list says against what the cluster manager says now. It keeps nothing of its
+own that a restart would lose, so it may be ended at any point, and doing it twice is free.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Protocol, TypeVar
+
+from blocklist.node import BlockAction, BlockedNode
+
+
+class ManagerError(Exception):
+    """The cluster manager could not be asked, or did not do what it was told; try again later."""
+
+
+class Do(StrEnum):
+    """What a step does to a node."""
+
+    BLOCK = "block"
+    EVACUATE = "evacuate"
+    FREE = "free"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Step:
+    """One thing to do. `name` is the node as the cluster manager names it, `reason` a sentence."""
+
+    do: Do
+    name: str
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Plan:
+    """What to do; nothing where all is as the list says. `refused` are ids that it does not carry out, and why."""
+
+    steps: tuple[Step, ...] = ()
+    refused: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Wanted:
+    """What the list says at a revision: the nodes that are blocked now, by id."""
+
+    revision: int
+    nodes: Mapping[str, BlockedNode] = field(default_factory=dict)
+
+
+P = TypeVar("P", bound=Plan)
+
+
+class Manager(Protocol[P]):
+    """A way to one cluster manager. Both methods may block for as long as its commands take."""
+
+    def plan(self, wanted: Wanted) -> P:
+        """Look at what is, and decide. Changes nothing. Raises ManagerError."""
+
+    def apply(self, plan: P) -> Mapping[str, str]:
+        """Do it; returns what was refused in doing so. Raises ManagerError; what was done until then stands."""
+
+
+def action(node: BlockedNode) -> Do:
+    """What the list asks for."""
+    return Do.EVACUATE if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS else Do.BLOCK
+
+
+def until(node: BlockedNode) -> str:
+    """`until 2026-11-21T12:00:00Z`, in UTC and rounded up to the second, or `without end`."""
+    if node.permanent:
+        return "without end"
+    try:
+        return f"until {datetime.fromtimestamp(-(-node.end // 1000), UTC):%Y-%m-%dT%H:%M:%SZ}"
+    except (ValueError, OverflowError, OSError):
+        return f"until {node.end}"  # the year 10000 and later

@@ -1,0 +1,43 @@
+"""Programs that tests and benchmarks run for real, from Debian's packages: installed where that is allowed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+
+_PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
+
+
+class MissingError(Exception):
+    """Programs are missing and cannot be installed from here; the sentence says what an administrator has to run."""
+
+
+def require(packages: Mapping[str, str]) -> dict[str, str]:
+    """The path of each program (`packages` is program to package); what is missing is installed, as root on Debian.
+
+    Raises MissingError where that cannot be done.
+    """
+    if missing := sorted({package for program, package in packages.items() if find(program) is None}):
+        _install(missing)
+    return {program: find(program) or program for program in packages}
+
+
+def find(program: str) -> str | None:
+    """Its path, also of one for administrators; None if it is not there."""
+    return shutil.which(program, path=_PATH)
+
+
+def _install(packages: list[str]) -> None:
+    # Another worker may be installing, too.
+    apt = ["apt-get", "--quiet", "--option", "DPkg::Lock::Timeout=300"]
+    install = [*apt, "install", "--yes", "--no-install-recommends", *packages]
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        raise MissingError(f"missing: {' '.join(packages)}. As root on Debian: apt-get install {' '.join(packages)}")
+    print(f"installing {' '.join(packages)}", flush=True)  # noqa: T201
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive", "RUNLEVEL": "1"}
+    for command in ([*apt, "update"], install):
+        done = subprocess.run(command, check=False, env=environment, capture_output=True, text=True)
+        if done.returncode:
+            raise MissingError(f"{' '.join(command)} failed: {done.stderr.strip()}")

@@ -1,0 +1,139 @@
+"""The slurm manager against a real slurmctld with real nodes, which run real jobs."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from blocklist import BlockAction, BlocklistClient
+from tests.integration.manager_process import ManagerProcess, acked, refusal
+from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.slurm import NODES, SlurmCluster, slurm
+
+pytestmark = pytest.mark.xdist_group("slurm")
+
+EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
+    with slurm(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def manager(tmp_path: Path, fresh: ServiceProcess, cluster: SlurmCluster) -> Iterator[ManagerProcess]:
+    process = ManagerProcess(tmp_path, fresh.url, "slurm", "--command", cluster.scontrol, **cluster.settings)
+    with process:
+        wait_until(lambda: acked(fresh, "slurm") == 0)
+        yield process
+        with BlocklistClient(fresh.url) as client:
+            for node in client.snapshot().nodes:
+                client.unblock(node)
+        wait_until(lambda: all(cluster.state(node) == "IDLE" for node in NODES), seconds=60)
+
+
+@pytest.fixture
+def client(fresh: ServiceProcess) -> Iterator[BlocklistClient]:
+    with BlocklistClient(fresh.url) as client:
+        yield client
+
+
+def test_a_blocked_node_gets_no_job_until_it_is_free_again(
+    manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    client.block("N1", 'Hot "machine" [rack 7]')
+    wait_until(lambda: acked(fresh, "slurm") == 1)
+    assert "DRAIN" in cluster.state("n1")
+    assert cluster.reason("n1").startswith("blocklist: without end, Hot 'machine' (rack 7) [root@")
+    assert cluster.state("n2") == "IDLE"
+    job = cluster.begin_job("n1", "touch", str(tmp_path / "ran"))
+    wait_until(lambda: cluster.waiting() == 1)
+    assert job.poll() is None
+    assert not (tmp_path / "ran").exists()
+    client.unblock("N1")
+    assert job.wait(60) == 0
+    assert (tmp_path / "ran").exists()
+    assert cluster.reason("n1") == ""
+    assert "Node n1 is blocked without end" in manager.log()
+    assert "Node n1 is blocked no more." in manager.log()
+
+
+def test_what_runs_there_may_finish_and_the_status_says_so(
+    manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster, tmp_path: Path
+) -> None:
+    going_on = tmp_path / "going-on"
+    going_on.touch()
+    job = cluster.begin_job("n2", "sh", "-c", f"touch {tmp_path}/began; while test -e {going_on}; do sleep 0.1; done")
+    wait_until((tmp_path / "began").exists, seconds=60)
+    client.block("n2", "Disk errors", action=EVACUATE)
+    wait_until(lambda: "DRAIN" in cluster.state("n2"))
+    assert cluster.reason("n2").startswith("blocklist: evacuate, without end, Disk errors")
+    sentence = "Node n2 gets no new jobs, but Slurm lets those that run there finish."
+    wait_until(lambda: refusal(fresh, "n2") == sentence)
+    assert job.poll() is None
+    going_on.unlink()
+    assert job.wait(60) == 0
+    assert "DRAIN" in cluster.state("n2")
+
+
+def test_what_an_administrator_drained_stays_as_it_is(
+    manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
+) -> None:
+    cluster.update("n3", "state=drain", "reason=new disk")
+    client.block("n3", "Hot machine")
+    wait_until(lambda: "by somebody else's hand (new disk)" in (refusal(fresh, "n3") or ""))
+    client.unblock("n3")
+    wait_until(lambda: acked(fresh, "slurm") == 2)
+    assert cluster.reason("n3").startswith("new disk")
+    assert "DRAIN" in cluster.state("n3")
+    cluster.update("n3", "state=resume")
+
+
+def test_a_node_that_slurm_does_not_know_is_said(
+    manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
+) -> None:
+    client.block("n9", "Hot machine")
+    wait_until(lambda: refusal(fresh, "n9") == "Slurm knows no node n9.")
+    assert all(cluster.state(node) == "IDLE" for node in NODES)
+
+
+def test_killed_it_knows_by_the_reason_which_nodes_are_ours(
+    manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
+) -> None:
+    client.block("n1", "Hot machine")
+    wait_until(lambda: "DRAIN" in cluster.state("n1"))
+    manager.kill()
+    cluster.update("n2", "state=drain", "reason=new disk")
+    client.unblock("n1")
+    manager.start()
+    wait_until(lambda: cluster.state("n1") == "IDLE")
+    assert "DRAIN" in cluster.state("n2")
+    cluster.update("n2", "state=resume")
+
+
+def test_a_block_that_changed_changes_the_reason_and_an_end_frees(
+    manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
+) -> None:
+    client.block("n1", "Hot machine", end=time.time_ns() // 1_000_000 + 4_000)
+    wait_until(lambda: "blocklist: until" in cluster.reason("n1"))
+    client.block("n1", "Disk errors", action=EVACUATE, end=time.time_ns() // 1_000_000 + 5_000, allow_merge=True)
+    wait_until(lambda: "Disk errors" in cluster.reason("n1"))
+    assert "DRAIN" in cluster.state("n1")
+    wait_until(lambda: cluster.state("n1") == "IDLE")
+
+
+def test_without_slurmctld_it_goes_on_trying(
+    manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
+) -> None:
+    cluster.end_controller()
+    client.block("n1", "Hot machine")
+    wait_until(lambda: "Trying again in" in manager.log(), seconds=60)
+    assert acked(fresh, "slurm") == 0
+    cluster.begin_controller()
+    wait_until(lambda: acked(fresh, "slurm") == 1, seconds=90)
+    assert "DRAIN" in cluster.state("n1")
+    assert "In line with the list again." in manager.log()

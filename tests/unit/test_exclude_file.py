@@ -1,0 +1,134 @@
+"""YARN's exclude file: our part in it, read as YARN reads it, and all else untouched."""
+
+from __future__ import annotations
+
+import re
+from types import ModuleType
+from xml.dom.minidom import Element, parseString
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blocklist.managers import exclude_file, exclude_xml
+from blocklist.managers.exclude_file import Entries
+from blocklist.managers.plan import ManagerError
+
+names = st.from_regex(r"[A-Za-z0-9._:-]{1,20}", fullmatch=True).filter(lambda name: name not in {".", ".."})
+timeouts = st.none() | st.integers(-1, 2**31 - 1)
+foreign_lines = st.lists(
+    st.one_of(
+        names, st.just(""), names.map("# {}".format), st.tuples(names, names).map("\t {0[0]}  {0[1]} # why".format)
+    ),
+    max_size=6,
+)
+foreign_hosts = st.lists(
+    st.one_of(
+        names.map("<host><name>{}</name></host>".format),
+        st.tuples(names, names).map("<host><name> {0[0]}, {0[1]}\n</name><timeout>7</timeout></host>".format),
+        names.map("<!-- {} ä -->".format).filter(lambda text: "--" not in text[4:-3] and "---" not in text),
+        st.just("\n"),
+    ),
+    max_size=6,
+)
+
+
+def read_plain(data: bytes) -> Entries:
+    """As Hadoop's HostsFileReader does."""
+    found: dict[str, int | None] = {}
+    for line in data.decode().split("\n"):
+        for word in re.split(r"[ \t\n\f\r]+", line):
+            if word.startswith("#"):
+                break
+            if word:
+                found[word] = None
+    return found
+
+
+def read_xml(data: bytes) -> Entries:
+    """As Hadoop's HostsFileReader does: the last entry of a name counts."""
+    found: dict[str, int | None] = {}
+    for host in parseString(data).getElementsByTagName("host"):
+        seconds = first(host, "timeout")
+        for name in first(host, "name").split(","):
+            found[name.strip()] = int(seconds) if seconds else None
+    return found
+
+
+def first(host: Element, tag: str) -> str:
+    nodes = host.getElementsByTagName(tag)
+    return "".join(child.data for child in nodes[0].childNodes) if nodes else ""  # type: ignore[union-attr]
+
+
+@given(foreign_lines, st.booleans(), st.lists(st.dictionaries(names, st.none(), max_size=4), max_size=4))
+def test_a_plain_file_says_what_others_and_what_we_say(lines: list[str], ended: bool, several: list[Entries]) -> None:
+    original = "\n".join(lines).encode() + (b"\n" if ended else b"")
+    ended = not original or original.endswith(b"\n")
+    check(exclude_file, original, several, read_plain, b"" if ended else b"\n")
+
+
+@given(foreign_hosts, st.booleans(), st.lists(st.dictionaries(names, timeouts, max_size=4), max_size=4))
+def test_an_xml_file_says_what_others_and_what_we_say(hosts: list[str], lead: bool, several: list[Entries]) -> None:
+    body = "<hosts>" + "".join(hosts) + "</hosts>"
+    original = ('<?xml version="1.0"?>\n<!-- blocklist: begins -->' * lead + body).encode()
+    check(exclude_xml, original, several, read_xml, b"")
+
+
+def check(form: ModuleType, original: bytes, several: list[Entries], read: object, more: bytes) -> None:
+    assert callable(read)
+    foreign = read(original)
+    data = original
+    for entries in [*several, {}]:
+        data = form.join(form.part(data), entries)
+        assert read(data) == {**entries, **foreign}
+        assert form.part(data).entries == entries
+        assert form.join(form.part(data), entries) == data, "a repeat is free"
+    # Whoever edits around our part finds his own bytes again.
+    assert data == original + more
+
+
+@pytest.mark.parametrize("root", ["<hosts/>", "<hosts />", '<?xml version="1.0"?>\n<hosts></hosts>', "", " \n"])
+def test_an_empty_xml_file_gets_its_first_entry(root: str) -> None:
+    data = exclude_xml.join(exclude_xml.part(root.encode()), {"n1": -1, "n2": None})
+    assert read_xml(data) == {"n1": -1, "n2": None}
+    assert read_xml(exclude_xml.join(exclude_xml.part(data), {})) == {}
+
+
+def test_an_xml_file_of_ours_is_the_one_that_the_documentation_of_yarn_shows() -> None:
+    assert exclude_xml.join(exclude_xml.part(b""), {"host2": 123, "host1": None}).decode() == (
+        '<?xml version="1.0"?>\n<hosts>\n'
+        "  <!-- blocklist: begin (kept by blocklist.managers) -->\n"
+        "  <host><name>host1</name></host>\n"
+        "  <host><name>host2</name><timeout>123</timeout></host>\n"
+        "  <!-- blocklist: end -->\n"
+        "</hosts>\n"
+    )
+
+
+def test_what_stands_between_the_marks_is_ours_whoever_wrote_it() -> None:
+    data = b"a\n# blocklist: begin\nb  c # who\n# blocklist: end\nd"
+    assert exclude_file.part(data).entries == {"b": None, "c": None}
+    assert exclude_file.join(exclude_file.part(data), {}) == b"a\nd"
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"# blocklist: begin\nn1\n",
+        b"n1\n# blocklist: end\n",
+        b"# blocklist: end\n# blocklist: begin\n",
+        b"# blocklist: begin\n# blocklist: end\n# blocklist: begin\n# blocklist: end\n",
+    ],
+)
+def test_damaged_marks_are_left_for_a_person(data: bytes) -> None:
+    with pytest.raises(ManagerError, match="Mend it by hand"):
+        exclude_file.part(data)
+    xml = b"<hosts>" + re.sub(rb"# (.*)", rb"<!-- \1 -->", data) + b"</hosts>"
+    with pytest.raises(ManagerError, match="Mend it by hand"):
+        exclude_xml.part(xml)
+
+
+@pytest.mark.parametrize("data", [b"n1\n", b"<hosts>", b"<hosts></host>", "<hosts></hosts>".encode("utf-16")])
+def test_what_is_not_xml_is_left_for_a_person(data: bytes) -> None:
+    with pytest.raises(ManagerError, match="XML"):
+        exclude_xml.part(data)
