@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from blocklist import BlockAction, BlocklistClient
+import httpx
+
+from blocklist import BlockAction
 from blocklist.spark import BlocklistAgent
 from demo.job import TASK, Job
 from demo.screen import OPEN, Scene, Screen
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 FREE: Final = "free again"
 CAUSE: Final = "Hot machine"
+WAIT: Final = 5
+"""Seconds in which the job is to obey."""
 # With all hosts, less one, less two, and all again: fractions of the job's tasks, each good for some fifteen seconds.
 FIRST, SECOND, THIRD = 0.2, 0.42, 0.55
 _WORDS: Final = {MARK: "blocked", EVACUATE: "evacuated"}
@@ -27,19 +31,22 @@ _USED: Final = 0.6
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """A request that changed the list: what it asked for, and when it was sent and answered in Unix milliseconds."""
+    """A request that changed the list: what it asked for, when it was sent, and when the change was made.
+
+    Unix milliseconds.
+    """
 
     host: str
     what: str
     sent: float
-    answered: float
+    made: float
 
 
 class Play:
     """One performance; `perform` it once."""
 
-    def __init__(self, screen: Screen, client: BlocklistClient, agent: BlocklistAgent, job: Job) -> None:
-        self._screen, self._client, self._agent, self._job = screen, client, agent, job
+    def __init__(self, screen: Screen, http: httpx.Client, agent: BlocklistAgent, job: Job) -> None:
+        self._screen, self._http, self._agent, self._job = screen, http, agent, job
         self._actions: dict[str, BlockAction] = {}
         self._steps: list[Step] = []
 
@@ -61,24 +68,22 @@ class Play:
         return self._steps
 
     def _block(self, host: str, action: BlockAction) -> None:
-        body = f'{{"action": "{action.name}", "cause": "{CAUSE}"}}'
         self._actions[host] = action
-        self._do(host, action.name, f"-X PUT {self._url(host)} -d '{body}'", self._put)
-
-    def _put(self, host: str) -> None:
-        self._client.block(host, CAUSE, action=self._actions[host])
+        self._do("PUT", host, action.name, f'{{"action": "{action.name}", "cause": "{CAUSE}"}}')
 
     def _free(self, host: str) -> None:
-        self._do(host, FREE, f"-X DELETE {self._url(host)}", self._client.unblock)
+        self._do("DELETE", host, FREE)
 
-    def _do(self, host: str, what: str, curl: str, request: Callable[[str], None]) -> None:
-        self._screen.say(f"  $ curl {curl}")
-        sent = _now()
-        request(host)
-        self._steps.append(Step(host=host, what=what, sent=sent, answered=_now()))
-
-    def _url(self, host: str) -> str:
-        return f"{self._client.url}/blocklist/nodes/{host}"
+    def _do(self, method: str, host: str, what: str, body: str = "") -> None:
+        """Ask for the change as curl would, and to be answered when the job obeys it; then show the proof."""
+        path = f"/blocklist/nodes/{host}"
+        data = f" -d '{body}'" if body else ""
+        self._screen.say(f"  $ curl -X {method} {self._http.base_url}{path} -H 'Prefer: wait={WAIT}'{data}")
+        sent = time.time() * 1000
+        answer = self._http.request(method, path, content=body, headers={"Prefer": f"wait={WAIT}"}).raise_for_status()
+        status = self._http.get(f"{path}/status").raise_for_status().json()
+        self._screen.say(f"    Blocklist-Applied: {answer.headers['Blocklist-Applied']}{_proof(status)}")
+        self._steps.append(Step(host=host, what=what, sent=sent, made=int(status["at"])))
 
     def _watch_until(self, part: float) -> None:
         """Show the job until so much of it is done, or it has ended."""
@@ -98,14 +103,15 @@ def play(
     """A job of about so many seconds on `hosts`, three of `slots` tasks each. Raises what the job raised."""
     count = max(60, round(seconds * slots * len(hosts) * _USED / TASK))
     agent = BlocklistAgent.start(spark, url)
-    with BlocklistClient(url) as client, screen:
+    with httpx.Client(base_url=url, timeout=WAIT + 5) as http, screen:
         job = Job(spark, hosts, count)
-        steps = Play(screen, client, agent, job).perform()
+        steps = Play(screen, http, agent, job).perform()
     job.check()
     agent.stop()
     return steps
 
 
-def _now() -> float:
-    """Unix milliseconds."""
-    return time.time() * 1000
+def _proof(status: dict[str, Any]) -> str:
+    """Who has applied the change, and how late."""
+    applied = [f"{one['id']} after {one['lateMs']} ms" for one in status["listeners"] if one["appliedAt"] is not None]
+    return f", by {', '.join(applied)}" if applied else ""

@@ -1,4 +1,4 @@
-"""What the blocks did, by Spark's own times: how long after the service's answer tasks started and ended."""
+"""What the blocks did, by Spark's own times: how long after the change tasks started and ended."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from demo.event_log import Attempt
 from demo.play import EVACUATE, FREE, Step
 
 HEAD = """
-Milliseconds from the service's answer, by the times that Spark keeps of its tasks (a minus: before the answer):
+Milliseconds from the change in the service's log, by the times that Spark keeps of its tasks (a minus: before it):
 """
 
 
@@ -36,4 +36,4 @@ def _effect(step: Step, until: float, attempts: Sequence[Attempt]) -> str:
 
 
 def _after(step: Step, choose: Callable[[list[int]], int], moments: list[int]) -> str:
-    return f"{round(choose(moments) - step.answered):+d}" if moments else "never"
+    return f"{round(choose(moments) - step.made):+d}" if moments else "never"
