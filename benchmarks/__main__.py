@@ -6,7 +6,7 @@ import sys
 from benchmarks import report
 from benchmarks.harness import prepare
 
-GROUPS = ("reads", "writes", "watch", "memory", "spark")
+GROUPS = ("reads", "writes", "watch", "push", "heartbeats", "memory", "spark")
 
 
 def main(names: list[str]) -> None:

@@ -1,0 +1,71 @@
+"""One change, 1,000 listeners with a callback: from the PUT's answer to the last that took it."""
+
+import asyncio
+import json
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+
+import uvloop
+
+from benchmarks import peers
+from benchmarks.harness import Row, Server, Target, fetch, rotate, scratch
+from benchmarks.receivers import receive
+from benchmarks.watch import BODY
+from benchmarks.watchers import Broadcast, Fanout, put
+
+OURS, AIOHTTP = "blocklist", "bare aiohttp, gather"
+LISTENERS = 1000
+CHANGES = 15
+PUSH = (
+    b'{"listenerId":"listener-0000","sessionId":"s1","fromRevision":999,"toRevision":1000,"snapshot":false,'
+    b'"blocked":[{"id":"@","action":"MARK_BLOCKED","startTimestamp":"1700000000000","endTimestamp":"4102444800000",'
+    b'"cause":"lost 3 partitions"}],"unblocked":[]}'
+)
+
+
+def run() -> list[Row]:
+    """Every listener is a port of its own, and keeps its connection."""
+    with scratch() as folder, ExitStack() as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        contenders = runner.run(_connect(folder, stack))
+
+        def change(name: str) -> Callable[[], float]:
+            return lambda: runner.run(contenders[name].change())[0]
+
+        samples, noise = rotate({name: change(name) for name in contenders}, rounds=CHANGES)
+    targets = [Target(peer=AIOHTTP, factor=1.5, at_least=False)]
+    name = f"one change pushed to {LISTENERS:,} listeners, from the answer"
+    return [Row(name=name, unit="ms", ours=OURS, samples=samples, noise=noise, targets=targets)]
+
+
+async def _connect(folder: Path, stack: ExitStack) -> dict[str, Broadcast]:
+    ours, bare = Fanout(), Fanout()
+    servers, ports = await receive(ours, LISTENERS)
+    others, bare_ports = await receive(bare, LISTENERS)
+    for server in (*servers, *others):
+        stack.callback(server.close)
+    service = stack.enter_context(peers.service(folder / "service", {"BLOCKLIST_HEARTBEAT": "1h"}))
+    await asyncio.to_thread(_register, service, ports)
+    (folder / "ports").write_text("\n".join(map(str, bare_ports)))
+    posts = stack.enter_context(peers.bare_posts(folder))
+    making = {OURS: (service, put("/blocklist/nodes/@", BODY), ours), AIOHTTP: (posts, put("/event", PUSH), bare)}
+    return {
+        name: Broadcast(server=server, watchers=LISTENERS, request=request, fanout=fanout, connections=[])
+        for name, (server, request, fanout) in making.items()
+    }
+
+
+def _register(service: Server, ports: list[int]) -> None:
+    """Leases are long: nobody is asked whether he lives while a sample is taken."""
+    for number, port in enumerate(ports):
+        body = {
+            "role": "JOB_MASTER",
+            "sessionId": "s1",
+            "callbackUrl": f"http://127.0.0.1:{port}/",
+            "leaseSeconds": 3600,
+        }
+        status, _, answer = fetch(
+            service.port, f"/listeners/listener-{number:04d}", method="PUT", body=json.dumps(body)
+        )
+        if status != 201:
+            raise RuntimeError(f"{status}: {answer[:500]!r}")

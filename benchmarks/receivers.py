@@ -1,0 +1,41 @@
+"""Listeners that are pushed to: raw sockets on one event loop, a port for each."""
+
+import asyncio
+import re
+from functools import partial
+from typing import cast
+
+from benchmarks.watchers import HOST, Fanout
+
+_LENGTH = re.compile(rb"(?i)\r\ncontent-length: *([0-9]+)")
+_TAKEN = b"HTTP/1.1 204 No Content\r\n\r\n"
+
+
+class Receiver(asyncio.Protocol):
+    """Answers each POST at once, and looks for the word in it."""
+
+    def __init__(self, fanout: Fanout) -> None:
+        """One for each connection."""
+        self.fanout, self.pending = fanout, b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport to answer on."""
+        self.transport = cast("asyncio.Transport", transport)
+
+    def data_received(self, data: bytes) -> None:
+        """A request may come in pieces; there is one at a time."""
+        self.pending += data
+        head, found, body = self.pending.partition(b"\r\n\r\n")
+        length = _LENGTH.search(head)
+        if found and length and len(body) >= int(length[1]):
+            self.pending = b""
+            self.transport.write(_TAKEN)
+            if self.fanout.token in body:
+                self.fanout.seen(1)
+
+
+async def receive(fanout: Fanout, count: int) -> tuple[list[asyncio.Server], list[int]]:
+    """So many of them, and the ports they listen on."""
+    loop = asyncio.get_running_loop()
+    servers = [await loop.create_server(partial(Receiver, fanout), HOST, 0) for _ in range(count)]
+    return servers, [server.sockets[0].getsockname()[1] for server in servers]
