@@ -107,7 +107,7 @@ def test_the_status_proves_that_it_is_applied_and_what_still_runs(
     assert (proof["id"], proof["refused"]) == (spark.sparkContext.applicationId, None)
     assert proof["lateMs"] is not None
     assert int(proof["appliedAt"]) >= int(told.get(f"/blocklist/nodes/{B}/status")["at"])
-    assert told.running(B) == [job.running_on(B)]
+    wait_until(lambda: told.running(B) == [job.running_on(B)], 30, "the tasks that run there")
     job.release()
     job.hosts()
     wait_until(lambda: told.running(B) == [0], 30, "nothing to run there")
