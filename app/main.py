@@ -12,7 +12,8 @@ from typing import Any, Final
 from fastapi import FastAPI
 from fastapi.telemetry import TelemetryConfig
 
-from app.api import changes, errors, health, listeners, listing, nodes, proof
+from app.api import changes, errors, evidence, health, listeners, listing, nodes, proof
+from app.evidence import EvidenceBlocks, hear
 from app.fast_path import ReadyAnswers
 from app.handler import BlocklistHandler
 from app.metrics import MeasuredLog, Metrics
@@ -32,6 +33,7 @@ from app.upkeep import Compactor, expire_ended, find_again
 from app.view import ListView
 from blocklist.changes import Change
 from blocklist.errors import UnavailableError
+from blocklist.evidence import EvidenceBook, Rule
 from blocklist.tracker import BlocklistTracker
 
 Clock = Callable[[], int]
@@ -69,7 +71,7 @@ def create_app(settings: Settings, *, clock: Clock = unix_millis) -> FastAPI:
         telemetry=_NO_TELEMETRY,
     )
     errors.install(app)
-    for part in (nodes, proof, listing, changes, listeners, health):
+    for part in (nodes, proof, listing, changes, listeners, evidence, health):
         # Not include_router: it nests, and a nested route costs each request a second search.
         app.router.routes.extend(part.router.routes)
     document(app)
@@ -89,16 +91,21 @@ def _assemble(settings: Settings, clock: Clock, store: Store) -> Service:
     view = ListView(tracker, clock, store.age)
     feed = ChangeFeed(store, view)
     allowed = AllowedHosts(settings.callback_hosts.split(","))
-    registry = Registry(store, view, clock, _millis(settings.forget_listeners))
+    rule = Rule(applications=settings.evidence_applications, window=_millis(settings.evidence_window))
+    book = EvidenceBook(rule, view.task_managers.nodes_of)
+    registry = Registry(store, view, book, clock, _millis(settings.forget_listeners))
     pusher = _pusher(settings, clock, registry, feed, view, allowed)
     metrics = Metrics(view, feed, registry, pusher)
+    metrics.show_evidence(book, lambda: blocks.made)
 
     def publish(committed: Sequence[Change]) -> None:
         view.apply(committed)
         feed.publish(committed)
+        hear(book, committed)
         metrics.count(committed)
 
     handler = BlocklistHandler(tracker, MeasuredLog(store, metrics), clock, publish, max_waiting=settings.max_waiting)
+    blocks = EvidenceBlocks(book, tracker, handler, clock)
     return Service(
         settings=settings,
         clock=clock,
@@ -108,6 +115,8 @@ def _assemble(settings: Settings, clock: Clock, store: Store) -> Service:
         feed=feed,
         allowed=allowed,
         registry=registry,
+        evidence=book,
+        evidence_blocks=blocks,
         pusher=pusher,
         metrics=metrics,
     )
@@ -144,9 +153,11 @@ async def _running(service: Service) -> AsyncIterator[None]:
         asyncio.create_task(compactor.run()),
         asyncio.create_task(find_again(service.store)),
         asyncio.create_task(service.registry.run()),
+        asyncio.create_task(service.evidence_blocks.run()),
     ]
     try:
         await service.registry.load()
+        await service.evidence_blocks.load(service.store)
         yield
     finally:
         service.feed.close()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -15,6 +15,7 @@ from app.notify.registry import Registry
 from app.store.store import Store
 from app.view import ListView
 from blocklist.changes import Change, ChangeType
+from blocklist.evidence import EvidenceBook, Kind
 from blocklist.listener import Role
 
 
@@ -23,6 +24,7 @@ class Metrics:
 
     def __init__(self, view: ListView, feed: ChangeFeed, listeners: Registry, pusher: Pusher) -> None:
         self._registry = registry = CollectorRegistry()
+        self._view = view
         registry.register(_Parts(view, feed))
         registry.register(_Listeners(view, listeners, pusher))
         self.changes = Counter("blocklist_changes", "Committed changes of the list.", ["type"], registry=registry)
@@ -41,6 +43,10 @@ class Metrics:
         pusher.seconds = push_seconds.observe
         for kind in ChangeType:
             self.changes.labels(kind.value)
+
+    def show_evidence(self, book: EvidenceBook, made: Callable[[], int]) -> None:
+        """Show what applications say, and how many blocks came of it."""
+        self._registry.register(_Evidence(book, made, self._view.clock))
 
     def count(self, changes: Sequence[Change]) -> None:
         """These changes were committed, in one transaction."""
@@ -113,3 +119,21 @@ class _Listeners(Collector):
         pushes.add_metric(["taken"], self._pusher.sent)
         pushes.add_metric(["failed"], self._pusher.failed)
         yield pushes
+
+
+class _Evidence(Collector):
+    def __init__(self, book: EvidenceBook, made: Callable[[], int], clock: Callable[[], int]) -> None:
+        self._book = book
+        self._made = made
+        self._clock = clock
+
+    def collect(self) -> Iterable[Metric]:
+        count = Tally((own.evidence.finding.kind, own.doubt is None) for own in self._book.listed(self._clock()))
+        evidence = GaugeMetricFamily(
+            "blocklist_evidence", "What applications say of nodes.", labels=["kind", "believed"]
+        )
+        for kind in Kind:
+            for believed in (True, False):
+                evidence.add_metric([kind.value, str(believed).lower()], count[kind, believed])
+        yield evidence
+        yield CounterMetricFamily("blocklist_evidence_blocks", "Nodes blocked by evidence.", self._made())

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from app.evidence import EvidenceBlocks
 from app.handler import BlocklistHandler
 from app.metrics import Metrics
 from app.notify.callbacks import AllowedHosts
@@ -16,6 +17,7 @@ from app.notify.registry import Registry
 from app.settings import Settings
 from app.store.store import Store
 from app.view import ListView
+from blocklist.evidence import EvidenceBook
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +32,8 @@ class Service:
     feed: ChangeFeed
     allowed: AllowedHosts
     registry: Registry
+    evidence: EvidenceBook
+    evidence_blocks: EvidenceBlocks
     pusher: Pusher
     metrics: Metrics
 

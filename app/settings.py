@@ -64,6 +64,12 @@ class Settings(BaseSettings):
     forget_listeners: Annotated[
         Duration, Field(ge=timedelta(seconds=1), description="Listeners are forgotten so long after their lease.")
     ] = timedelta(days=1)
+    evidence_applications: Annotated[
+        int, Field(ge=0, description="So many applications must say so before a node is blocked by it; 0 is never.")
+    ] = 2
+    evidence_window: Annotated[
+        Duration, Field(ge=timedelta(seconds=1), description="All of them must have said so within this time.")
+    ] = timedelta(seconds=60)
     callback_hosts: Annotated[
         str, Field(description="Where pushes may go: names, *.name and networks, with commas between.")
     ] = "127.0.0.0/8,::1/128"

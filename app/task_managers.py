@@ -42,6 +42,10 @@ class TaskManagers:
         """Ids of a listener's own on a node, sorted."""
         return [task_manager for task_manager in self.on(node) if self._owner[task_manager] == listener]
 
+    def nodes_of(self, listener: str) -> set[str]:
+        """The nodes that a listener has some on."""
+        return set(self._said.get(listener, {}).values())
+
     def node_of(self, task_manager: str) -> str | None:
         """The node it is on; None if nobody has said."""
         owner = self._owner.get(task_manager)

@@ -7,6 +7,7 @@ from typing import Final
 
 import httpx
 
+from blocklist.changes import Change
 from blocklist.connection import retry_after
 from blocklist.errors import (
     BlocklistError,
@@ -17,7 +18,7 @@ from blocklist.errors import (
     UnavailableError,
 )
 from blocklist.node import BlockedNode
-from blocklist.wire import Json, NodeBody
+from blocklist.wire import ChangeBody, Json, NodeBody
 
 _REVISION: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 
@@ -59,6 +60,16 @@ def as_node(value: object) -> BlockedNode:
         return NodeBody.parse(value).value()
     except InvalidError as error:
         raise UnavailableError(f"The service answered what is no node: {error}") from error
+
+
+def as_changes(value: object) -> list[Change]:
+    """The changes. Raises UnavailableError if they are none."""
+    if not isinstance(value, list):
+        raise UnavailableError("The service answered something else than changes.")
+    try:
+        return [ChangeBody.parse(change).value() for change in value]
+    except InvalidError as error:
+        raise UnavailableError(f"The service answered what is no change: {error}") from error
 
 
 def refusal(response: httpx.Response) -> BlocklistError:

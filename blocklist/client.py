@@ -9,10 +9,12 @@ from typing import Final, Self
 
 import httpx
 
-from blocklist.answer import Answer, as_node, as_object, refusal, unavailable
-from blocklist.changes import Snapshot
+from blocklist.answer import Answer, as_changes, as_node, as_object, refusal, unavailable
+from blocklist.changes import Change, Snapshot
 from blocklist.connection import FAILURES, connect, service_url
-from blocklist.errors import ConflictError, InvalidError, UnavailableError
+from blocklist.errors import CompactedError, ConflictError, InvalidError, UnavailableError
+from blocklist.evidence import Finding
+from blocklist.evidence_wire import findings_body
 from blocklist.listener import FencedError, Registration
 from blocklist.node import PERMANENT, BlockAction, BlockedNode, check_node_id, check_text
 from blocklist.watch import Watch
@@ -81,6 +83,21 @@ class BlocklistClient:
         """Free a node before its end. Raises NotFoundError if it is not blocked."""
         self._ask("DELETE", _path(node_id))
 
+    def history(self, node_id: str) -> list[Change]:
+        """All changes of one node that the log still has, the oldest first."""
+        changes: list[Change] = []
+        params = {"node": check_node_id(node_id), "since": "0", "limit": "1000"}
+        while True:
+            try:
+                page = self._ask("GET", "/blocklist/changes", params=params).object()
+            except CompactedError as error:
+                params["since"] = str(max(0, error.oldest - 1))
+                continue
+            changes += as_changes(page.get("changes"))
+            if page.get("next") is None:
+                return changes
+            params["since"] = str(page["next"])
+
     def watch(self, since: str | int | None = None) -> Watch:
         """The list's changes as they happen, for ever: see Watch.
 
@@ -114,19 +131,21 @@ class BlocklistClient:
         task_managers: Mapping[str, str] | None = None,
         running_tasks: Mapping[str, int] | None = None,
         refused: Mapping[str, str] | None = None,
+        evidence: Mapping[str, Finding] | None = None,
     ) -> int:
         """Say that the listener lives, and what has changed; returns the service's revision.
 
         `acked` is the revision up to which it has applied the list. Each map is the whole: TaskManager to node id,
-        TaskManager to number of tasks, node id to the sentence why its block is not carried out; None leaves what was
-        said before. Raises NotFoundError if it has to register again, FencedError if another session has taken over,
-        InvalidError for what the service refuses.
+        TaskManager to number of tasks, node id to the sentence why its block is not carried out, node id to what the
+        application found out about it; None leaves what was said before. Raises NotFoundError if it has to register
+        again, FencedError if another session has taken over, InvalidError for what the service refuses.
         """
         said = {
             "ackedRevision": acked,
             "taskManagers": task_managers,
             "runningTasks": running_tasks,
             "refused": refused,
+            "evidence": None if evidence is None else findings_body(evidence),
         }
         body = {"sessionId": session, **{name: value for name, value in said.items() if value is not None}}
         revision = self._ask_as_listener("POST", listener_id, "/heartbeat", json=body).object().get("revision")

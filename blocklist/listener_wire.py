@@ -9,9 +9,10 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, ConfigDict, Field
 
 from blocklist.changes import Change
+from blocklist.evidence_wire import FindingBody
 from blocklist.listener import LEASE_SECONDS, Listener, Registration, Role
 from blocklist.node import BlockedNode, check_node_id, check_text
-from blocklist.wire import Body, Json, MillisOut, NodeBody, node_fields
+from blocklist.wire import TEXT_PATTERN, Body, Json, MillisOut, NodeBody, node_fields
 
 MAX_ENTRIES: Final = 10_000
 """Entries that each map of a heartbeat may have."""
@@ -28,8 +29,11 @@ def _url(text: str) -> str:
     return text
 
 
-Id = Annotated[str, AfterValidator(check_node_id)]
-Sentence = Annotated[str, Field(max_length=MAX_SENTENCE), AfterValidator(check_text)]
+Id = Annotated[str, AfterValidator(check_node_id), Field(json_schema_extra={"pattern": "^[A-Za-z0-9._:-]{1,253}$"})]
+_ENTRIES: Final = Field(max_length=MAX_ENTRIES, json_schema_extra={"additionalProperties": False})
+Sentence = Annotated[
+    str, Field(max_length=MAX_SENTENCE, json_schema_extra={"pattern": TEXT_PATTERN}), AfterValidator(check_text)
+]
 
 
 class RegistrationBody(Body):
@@ -67,15 +71,19 @@ class ReportBody(Body):
     model_config = ConfigDict(extra="ignore")
 
     task_managers: Annotated[
-        dict[Id, Id] | None, Field(max_length=MAX_ENTRIES, description="All its TaskManagers: id to node id.")
+        Annotated[dict[Id, Id], _ENTRIES] | None, Field(description="All its TaskManagers: id to node id.")
     ] = None
     running_tasks: Annotated[
-        dict[Id, Annotated[int, Field(ge=0, le=2**53)]] | None,
-        Field(max_length=MAX_ENTRIES, description="How many tasks run on each of them."),
+        Annotated[dict[Id, Annotated[int, Field(ge=0, le=2**53)]], _ENTRIES] | None,
+        Field(description="How many tasks run on each of them."),
     ] = None
     refused: Annotated[
-        dict[Id, Sentence] | None,
-        Field(max_length=MAX_ENTRIES, description="Blocks that it does not carry out: node id to the reason."),
+        Annotated[dict[Id, Sentence], _ENTRIES] | None,
+        Field(description="Blocks that it does not carry out: node id to the reason."),
+    ] = None
+    evidence: Annotated[
+        Annotated[dict[Id, FindingBody], _ENTRIES] | None,
+        Field(description="What a JobMaster has learnt of nodes: node id to finding."),
     ] = None
 
 
@@ -92,6 +100,7 @@ class HeartbeatBody(ReportBody):
                     "taskManagers": {"app-1:3": "worker-17"},
                     "runningTasks": {"app-1:3": 2},
                     "refused": {},
+                    "evidence": {"worker-17": {"kind": "excluded", "reason": "Spark excluded the host."}},
                 }
             ]
         },

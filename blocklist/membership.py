@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from blocklist.client import BlocklistClient
 from blocklist.errors import BlocklistError, InvalidError, UnavailableError
+from blocklist.evidence import Finding
 from blocklist.listener import HEARTBEAT_SECONDS, FencedError, Registration
 from blocklist.retry import Backoff
 
@@ -83,13 +84,20 @@ class Membership:
         task_managers: Mapping[str, str] | None = None,
         running_tasks: Mapping[str, int] | None = None,
         refused: Mapping[str, str] | None = None,
+        evidence: Mapping[str, Finding] | None = None,
     ) -> None:
         """Have these told, as in BlocklistClient.heartbeat; returns at once.
 
         The latest values win, those that come close together travel together, and what was said before makes no
         heartbeat of its own. The maps are kept: do not change them afterwards.
         """
-        said = {_ACKED: acked, "task_managers": task_managers, "running_tasks": running_tasks, "refused": refused}
+        said = {
+            _ACKED: acked,
+            "task_managers": task_managers,
+            "running_tasks": running_tasks,
+            "refused": refused,
+            "evidence": evidence,
+        }
         with self._lock:
             new = {name for name, value in said.items() if value is not None and value != self._known.get(name)}
             self._known.update({name: said[name] for name in new})

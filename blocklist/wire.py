@@ -84,6 +84,9 @@ def _text(value: object) -> object:
     return check_text(value) if isinstance(value, str) else value
 
 
+# Not `$`, which some take to stand before a last line end, too.
+TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f]*(?![\s\S])"
+"""As check_text has it, for JSON Schema."""
 _MILLIS_STRING: Json = {"type": "string", "pattern": "^(0|-?[1-9][0-9]{0,18})$"}
 MillisIn = Annotated[
     int,

@@ -69,7 +69,7 @@ async def post_heartbeat(request: Request, listener_id: OwnId) -> Response:
     """Renew the lease; say up to which revision the list is applied, and where the listener's TaskManagers are."""
     service = service_of(request)
     said = HeartbeatBody.parse(parse_json(await read_body(request, REPORT)))
-    report = Report(task_managers=said.task_managers, running_tasks=said.running_tasks, refused=said.refused)
+    report = Report.of(said)
     member = service.registry.heartbeat(listener_id, said.session_id, said.acked_revision, report)
     body = {"revision": service.view.tracker.revision, "leaseEnd": str(member.listener.lease_end)}
     return JsonAnswer(request, dump_json(body))

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
@@ -134,8 +135,12 @@ class Pusher:
         self.seconds(monotonic() - began)
         self.sent += 1
         # It may have registered anew while it answered: then this was said of a session that is no more.
+        report = answer.report
+        if listener.role is not Role.JOB_MASTER:
+            # Only they may give evidence; it is passed over, for the acknowledgement counts all the same.
+            report = replace(report, evidence=None)
         with suppress(BlocklistError):
-            self._registry.heartbeat(listener.id, listener.session, batch.until, answer.report)
+            self._registry.heartbeat(listener.id, listener.session, batch.until, report)
         member.error = answer.error
 
     async def _post(self, member: Member, target: Target, batch: Batch) -> Answer:

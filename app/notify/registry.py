@@ -8,15 +8,18 @@ import secrets
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Final, Protocol
+from typing import Final, Protocol, Self
 
 import structlog
 
 from app.bell import Bell
 from app.store.listeners import Secret, StoredListener
 from app.view import ListView
-from blocklist.errors import NotFoundError, UnavailableError
+from blocklist.errors import InvalidError, NotFoundError, UnavailableError
+from blocklist.evidence import EvidenceBook, Finding
+from blocklist.evidence_wire import findings
 from blocklist.listener import Listener, Registration, Role, heartbeat, register
+from blocklist.listener_wire import ReportBody
 
 log = structlog.get_logger(__name__)
 
@@ -45,6 +48,17 @@ class Report:
     task_managers: Mapping[str, str] | None = None
     running_tasks: Mapping[str, int] | None = None
     refused: Mapping[str, str] | None = None
+    evidence: Mapping[str, Finding] | None = None
+
+    @classmethod
+    def of(cls, said: ReportBody) -> Self:
+        """As it came over the wire."""
+        return cls(
+            task_managers=said.task_managers,
+            running_tasks=said.running_tasks,
+            refused=said.refused,
+            evidence=findings(said.evidence),
+        )
 
 
 @dataclass(kw_only=True, slots=True, eq=False)
@@ -85,12 +99,20 @@ class Registry:
     loop.
     """
 
-    def __init__(self, database: Database, view: ListView, clock: Callable[[], int], forget_after: int) -> None:
+    def __init__(
+        self,
+        database: Database,
+        view: ListView,
+        evidence: EvidenceBook,
+        clock: Callable[[], int],
+        forget_after: int,
+    ) -> None:
         self.acks = Bell()
         self.came: Callable[[Member], None] = lambda _: None
         self.lapses = 0
         self._database = database
         self._view = view
+        self._evidence = evidence
         self._clock = clock
         self._forget_after = forget_after
         self._members: dict[str, Member] = {}
@@ -158,6 +180,8 @@ class Registry:
         before, same = member.listener, replace(member.listener, lease_end=listener.lease_end)
         if listener != same:
             await self._database.save_listener(listener, member.secret)
+        if listener.role is not Role.JOB_MASTER:
+            self._evidence.forget(member.id)
         # What it acknowledged meanwhile stands.
         member.listener = replace(listener, acked=member.listener.acked)
         self._enter(member)
@@ -171,6 +195,8 @@ class Registry:
         revision, now = self._view.tracker.revision, self._clock()
         listener = heartbeat(_listener(member), session, acked, now=now, revision=revision)
         assert member is not None
+        if report.evidence is not None and listener.role is not Role.JOB_MASTER:
+            raise InvalidError("evidence: only a JOB_MASTER runs tasks that could give any.")
         if listener.acked != member.listener.acked and listener.acked is not None:
             member.acks.append((listener.acked, now))
             self._unsaved.add(listener_id)
@@ -229,7 +255,7 @@ class Registry:
         for member in lapsed:
             member.lapsed = True
             self.lapses += 1
-            self._view.moved(self._view.task_managers.drop(member.id))
+            self._drop(member.id)
             log.warning("a listener's lease has lapsed", listener=member.id, session=member.listener.session)
         if lapsed:
             self._ring()
@@ -254,7 +280,12 @@ class Registry:
         self._managers.pop(listener_id, None)
         if (member := self._members.pop(listener_id, None)) is not None:
             member.lapsed = True
-            self._view.moved(self._view.task_managers.drop(listener_id))
+            self._drop(listener_id)
+
+    def _drop(self, listener_id: str) -> None:
+        """What it said of TaskManagers and nodes holds no longer."""
+        self._view.moved(self._view.task_managers.drop(listener_id))
+        self._evidence.forget(listener_id)
 
     def _hear(self, member: Member, report: Report) -> None:
         if report.task_managers is not None:
@@ -263,6 +294,8 @@ class Registry:
             member.running = report.running_tasks
         if report.refused is not None:
             member.refused = report.refused
+        if report.evidence is not None:
+            self._evidence.say(member.id, report.evidence, self._clock())
 
     def _ring(self) -> None:
         # Once for all that acknowledge in the same turn of the loop.

@@ -109,8 +109,7 @@ async def _read(response: aiohttp.ClientResponse) -> Answer:
         said = ReportBody.parse(parse_json(bytes(body)))
     except InvalidError as error:
         return Answer(report=Report(), error=f"Its answer was passed over: {error.detail}"[:300])
-    report = Report(task_managers=said.task_managers, running_tasks=said.running_tasks, refused=said.refused)
-    return Answer(report=report)
+    return Answer(report=Report.of(said))
 
 
 def _signed(body: bytes, message_id: str, secrets: Sequence[str], now: int) -> dict[str, str]:

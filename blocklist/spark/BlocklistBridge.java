@@ -10,8 +10,14 @@ import org.apache.spark.ExecutorAllocationClient;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkContext;
 import org.apache.spark.scheduler.HealthTracker;
+import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerNodeExcluded;
+import org.apache.spark.scheduler.SparkListenerNodeExcludedForStage;
 import org.apache.spark.scheduler.SparkListenerNodeUnexcluded;
+import org.apache.spark.scheduler.SparkListenerStageCompleted;
+import org.apache.spark.scheduler.SparkListenerTaskEnd;
+import org.apache.spark.scheduler.SparkListenerTaskStart;
+import org.apache.spark.scheduler.TaskInfo;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
 import org.apache.spark.scheduler.TaskSetExcludelist;
 import org.apache.spark.scheduler.TaskSetManager;
@@ -29,7 +35,7 @@ import org.apache.spark.util.SystemClock;
  * before it may abort a job that no host is left for. So that is where blocks end, where hosts that are new are
  * matched, and where the last open host's death opens another one: no round ever sees the last host covered.
  *
- * What grows: `blocked` and `names` are as large as the last plan, `killed` as the tasks that run.
+ * What grows: `blocked` and `names` are as large as the last plan, `killed` as the tasks that run. Witness says its own.
  *
  * Compiled at run time by the Janino that Spark ships: no lambdas, no inference of generic types.
  */
@@ -56,6 +62,71 @@ public class BlocklistBridge extends HealthTracker {
     }
   }
 
+  /* What Spark finds out about hosts by itself, from its events: an exclusion for a stage, as long as the stage runs, and
+     second copies of tasks that were slow. Has a monitor of its own: Spark calls it in the thread of its events.
+     Grows with the stages and tasks that run, tasks only where Spark speculates; `news` to 10,000 until it is asked. */
+  private static class Witness extends SparkListener {
+    private final boolean speculation;
+    private final HashMap excluded = new HashMap();
+    private final HashMap running = new HashMap();
+    private final LinkedHashMap news = new LinkedHashMap();
+
+    Witness(boolean speculation) {
+      this.speculation = speculation;
+    }
+
+    public synchronized void onNodeExcludedForStage(SparkListenerNodeExcludedForStage event) {
+      String stage = event.stageId() + "." + event.stageAttemptId();
+      String line = "stage\t" + event.hostId() + "\t" + stage + "\t\n";
+      if (!excluded.containsKey(stage)) excluded.put(stage, new HashSet());
+      ((HashSet) excluded.get(stage)).add(line);
+      tell(line);
+    }
+
+    public synchronized void onTaskStart(SparkListenerTaskStart event) {
+      TaskInfo task = event.taskInfo();
+      if (!speculation || task == null) return;
+      String stage = event.stageId() + "." + event.stageAttemptId();
+      Integer index = Integer.valueOf(task.index());
+      HashMap tasks = (HashMap) running.get(stage);
+      if (!task.speculative()) {
+        if (tasks == null) running.put(stage, tasks = new HashMap());
+        tasks.put(index, task.host());
+      } else if (tasks != null && tasks.containsKey(index)) {
+        tell("slow\t" + tasks.get(index) + "\t" + stage + "\t" + index + "\n");
+      }
+    }
+
+    public synchronized void onTaskEnd(SparkListenerTaskEnd event) {
+      TaskInfo task = event.taskInfo();
+      if (task == null || task.speculative()) return;
+      String stage = event.stageId() + "." + event.stageAttemptId();
+      HashMap tasks = (HashMap) running.get(stage);
+      if (tasks == null) return;
+      tasks.remove(Integer.valueOf(task.index()));
+      if (tasks.isEmpty()) running.remove(stage);
+    }
+
+    public synchronized void onStageCompleted(SparkListenerStageCompleted event) {
+      String stage = event.stageInfo().stageId() + "." + event.stageInfo().attemptNumber();
+      excluded.remove(stage);
+      running.remove(stage);
+    }
+
+    private void tell(String line) {
+      if (news.size() < 10000) news.put(line, line);
+    }
+
+    synchronized String take() {
+      for (Iterator it = excluded.values().iterator(); it.hasNext();)
+        for (Iterator lines = ((HashSet) it.next()).iterator(); lines.hasNext();) tell((String) lines.next());
+      StringBuilder s = new StringBuilder();
+      for (Iterator it = news.keySet().iterator(); it.hasNext();) s.append(it.next());
+      news.clear();
+      return s.toString();
+    }
+  }
+
   private final SparkContext sc;
   private final TaskSchedulerImpl scheduler;
   private final HealthTracker own;
@@ -70,6 +141,7 @@ public class BlocklistBridge extends HealthTracker {
   private HashMap live = new HashMap();
   private int keep = 1;
   private boolean installed = false;
+  private Witness witness = null;
   private String failure = null;
   private volatile long epoch = 1;
   private volatile long moves = 0;
@@ -124,7 +196,35 @@ public class BlocklistBridge extends HealthTracker {
         else sc.conf().remove((String) e.getKey());
       }
     }
+    if (witness != null) sc.removeSparkListener(witness);
+    witness = null;
     sc.schedulerBackend().reviveOffers();
+  }
+
+  /* From now on remember what Spark finds out about hosts by itself. */
+  public synchronized void witness() {
+    if (witness != null || sc.isStopped()) return;
+    witness = new Witness("true".equals(sc.conf().get("spark.speculation", "false")));
+    sc.addSparkListener(witness);
+  }
+
+  /* Lines: application HOST for each that the application's own tracker excludes now; and, since this was asked last,
+     stage HOST STAGE for each excluded for a stage, and slow HOST STAGE TASK for each task that was started elsewhere as
+     well while it ran there. What was blocked here is not among them. */
+  public String seen() {
+    StringBuilder s = new StringBuilder();
+    if (own != null) {
+      long now = System.currentTimeMillis();
+      synchronized (scheduler) {
+        scala.collection.Iterator it = own.nodeIdToExcludedExpiryTime().iterator();
+        while (it.hasNext()) {
+          scala.Tuple2 e = (scala.Tuple2) it.next();
+          if (((Long) e._2()).longValue() > now) s.append("application\t").append(e._1()).append("\t\t\n");
+        }
+      }
+    }
+    Witness present = witness;
+    return present == null ? s.toString() : s.append(present.take()).toString();
   }
 
   /* A number that grows when hosts come or go, when Spark excludes or frees one, and when a block ended or had to be

@@ -63,9 +63,10 @@ class BlocklistAgent:
     addresses, a fourth reports to the service. `status` may be read from any.
     """
 
-    def __init__(self, context: SparkContext, url: str | None, keep_hosts: int) -> None:
+    def __init__(self, context: SparkContext, url: str | None, keep_hosts: int, report_evidence: bool) -> None:
         self._context = context
         self._keep_hosts = keep_hosts
+        self._report_evidence = report_evidence
         self._wake, self._stopping, self._first = threading.Event(), threading.Event(), threading.Event()
         client = BlocklistClient(url)
         self._url = client.url
@@ -78,13 +79,17 @@ class BlocklistAgent:
         self._thread = threading.Thread(target=self._run, name="blocklist-agent", daemon=True)
 
     @classmethod
-    def start(cls, spark: SparkSession, url: str | None = None, *, keep_hosts: int = 1) -> Self:
+    def start(
+        cls, spark: SparkSession, url: str | None = None, *, keep_hosts: int = 1, report_evidence: bool = False
+    ) -> Self:
         """Start the agent of this application; returns when the first list is applied, or after 10 s without one.
 
         `url` is the service's, by default the environment's BLOCKLIST_URL. `keep_hosts` is how many hosts with a live
-        executor stay open, whatever is blocked. An agent that already serves the application is replaced. Raises
-        ValueError for a URL that is none and for a `keep_hosts` below 1, TypeError for a session without a driver in
-        this process (Spark Connect); trouble with Spark or the service raises nothing, see `status`.
+        executor stay open, whatever is blocked. With `report_evidence` the service also hears which hosts Spark itself
+        excludes or finds slow, and blocks a host when several applications say so. An agent that already serves the
+        application is replaced. Raises ValueError for a URL that is none and for a `keep_hosts` below 1, TypeError for
+        a session without a driver in this process (Spark Connect); trouble with Spark or the service raises nothing,
+        see `status`.
         """
         if keep_hosts < 1:
             raise ValueError("keep_hosts must be at least 1: a job with no host left is aborted.")
@@ -93,7 +98,7 @@ class BlocklistAgent:
             raise TypeError("The agent runs where the driver runs; a Spark Connect session has none in this process.")
         if (before := _agents.pop(context, None)) is not None:
             before.stop()
-        agent = _agents[context] = cls(context, url, keep_hosts)
+        agent = _agents[context] = cls(context, url, keep_hosts, report_evidence)
         agent._begin()
         return agent
 
@@ -183,7 +188,7 @@ class BlocklistAgent:
     def _steer(self) -> None:
         if self._steering is None or self._reporter is None:
             self._tracker = HealthTracker(self._context)
-            self._reporter = Reporter(self._tracker, self._url)
+            self._reporter = Reporter(self._tracker, self._url, evidence=self._report_evidence)
             self._steering = Steering(self._tracker, self._addresses, self._keep_hosts)
         heard = self._feed.take()
         self._steering.turn(self._feed.tracker, heard=heard)

@@ -22,6 +22,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from blocklist.node import BlockAction, BlockedNode
+from blocklist.spark.findings import Seen, Sort
 from blocklist.spark.plan import Cluster, Plan, strength
 from blocklist.spark.report import Executor
 
@@ -49,6 +50,8 @@ class _Bridge(Protocol):
     def state(self) -> str: ...
     def moves(self) -> int: ...
     def executors(self) -> str: ...
+    def witness(self) -> None: ...
+    def seen(self) -> str: ...
     def apply(self, made_for: int, keep_hosts: int, plan: str) -> str: ...
 
 
@@ -104,6 +107,17 @@ class HealthTracker:
         with _translated():
             verdict, *lines = self._bridge.apply(epoch, keep_hosts, render(plan)).splitlines()
             return None if verdict == "stale" else {host: int(count) for host, count in map(_pair, lines)}
+
+    def witness(self) -> None:
+        """From now on remember what Spark finds out about hosts by itself, until `detach`."""
+        with _translated():
+            self._bridge.witness()
+
+    def seen(self) -> list[Seen]:
+        """What Spark excludes by itself now, and what it excluded or speculated since this was asked last."""
+        with _translated():
+            lines = [line.split("\t") for line in self._bridge.seen().splitlines()]
+        return [Seen(sort=Sort(sort), host=host, stage=stage, task=task) for sort, host, stage, task in lines]
 
     def detach(self) -> None:
         """Lift all blocks and leave the driver as it was; what Spark excluded by itself stands."""

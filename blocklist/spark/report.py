@@ -43,7 +43,7 @@ def make_report(
     """
     blocked_first = sorted(executors, key=lambda own: (own.host not in known_as, own.id))
     named = [(f"{application}:{own.id}", known_as.get(own.host, own.host), own) for own in blocked_first]
-    told = [entry for entry in named if _is_id(entry[0]) and _is_id(entry[1])][:MAX_EXECUTORS]
+    told = [entry for entry in named if is_id(entry[0]) and is_id(entry[1])][:MAX_EXECUTORS]
     return Report(
         task_managers={task_manager: node_id for task_manager, node_id, _ in told},
         running_tasks={task_manager: own.running for task_manager, _, own in told if own.host in known_as},
@@ -51,7 +51,8 @@ def make_report(
     )
 
 
-def _is_id(text: str) -> bool:
+def is_id(text: str) -> bool:
+    """Whether the service can take it as the id of a node or a TaskManager."""
     try:
         check_node_id(text)
     except InvalidError:

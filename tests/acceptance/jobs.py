@@ -7,12 +7,29 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from demo.cluster import Cluster, wait_until
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+EXCLUDING: Final = {
+    "spark__excludeOnFailure__enabled": "true",
+    "spark__excludeOnFailure__timeout": "1h",
+    "spark__excludeOnFailure__stage__maxFailedTasksPerExecutor": 1,
+    "spark__excludeOnFailure__stage__maxFailedExecutorsPerNode": 1,
+    "spark__excludeOnFailure__application__maxFailedTasksPerExecutor": 1,
+    "spark__excludeOnFailure__application__maxFailedExecutorsPerNode": 1,
+}
+"""An application that keeps a stage from a host where one task failed, and when the stage is done itself, too."""
+SPECULATING: Final = {
+    "spark__speculation": "true",
+    "spark__speculation__multiplier": 2,
+    "spark__speculation__quantile": 0.5,
+    "spark__speculation__minTaskRuntime": "1s",
+}
+"""An application that speculates soon."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -93,6 +110,12 @@ def used_hosts(spark: SparkSession, cluster: Cluster) -> set[str]:
     return set(Job(spark, cluster, 12).hosts())
 
 
+def slow_on(spark: SparkSession, cluster: Cluster, host: str) -> None:
+    """Run a small job whose tasks are slow on one host."""
+    task = _slow_task(cluster.hosts[host])
+    assert spark.sparkContext.range(0, 12, 1, 12).mapPartitions(task).count() == 12
+
+
 def await_use(spark: SparkSession, cluster: Cluster, host: str) -> list[Start]:
     """Run small jobs until one has a task on the host; all task attempts of them."""
     starts: list[Start] = []
@@ -127,5 +150,16 @@ def _task(folder: str, held: list[str], failing: list[str]) -> Callable[[Iterabl
         while address in held and not Path(folder, "go").exists():
             time.sleep(0.02)
         yield address
+
+    return run
+
+
+def _slow_task(slow: str) -> Callable[[Iterable[int]], Iterator[int]]:
+    def run(numbers: Iterable[int]) -> Iterator[int]:
+        import os
+        import time
+
+        time.sleep(20 if os.environ["SPARK_LOCAL_IP"] == slow else 0.3)
+        yield from numbers
 
     return run

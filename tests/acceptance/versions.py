@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 import venv
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -23,7 +23,7 @@ import httpx
 
 from blocklist import PERMANENT, BlockAction, BlocklistClient
 from demo.cluster import Cluster, session, wait_until
-from tests.acceptance.jobs import Job, await_use, used_hosts
+from tests.acceptance.jobs import EXCLUDING, SPECULATING, Job, await_use, slow_on, used_hosts
 from tests.integration.process import ROOT, ServiceProcess, run_app
 
 if TYPE_CHECKING:
@@ -152,6 +152,49 @@ class Checks:
         yield self.the_last_open_host_may_die
 
 
+class Lessons:
+    """What each version has to say of its own hosts, in an application for each."""
+
+    def __init__(self, cluster: Cluster, url: str) -> None:
+        self.cluster, self.url = cluster, url
+
+    def an_excluded_host_is_evidence(self) -> None:
+        with self.application(EXCLUDING) as spark:
+            job = Job(spark, self.cluster, 12, fail_on=[A], hold_on=[C])
+            wait_until(lambda: "excluded the host for stage 0.0" in self.reason(A), 60, "the stage to avoid it")
+            job.release()
+            job.hosts()
+            wait_until(lambda: "for the application" in self.reason(A), 60, "the application to avoid it")
+
+    def a_slow_host_is_evidence(self) -> None:
+        with self.application(SPECULATING) as spark:
+
+            def known() -> bool:
+                slow_on(spark, self.cluster, B)
+                return "speculated" in self.reason(B)
+
+            wait_until(known, 120, "the slow host")
+
+    def reason(self, host: str) -> str:
+        """What the service has heard of a host."""
+        found = httpx.get(f"{self.url}/evidence", trust_env=False).json()["evidence"]
+        return next((str(own["reason"]) for own in found if own["node"] == host), "")
+
+    @contextmanager
+    def application(self, settings: Mapping[str, object]) -> Iterator[SparkSession]:
+        """An application with an agent that reports evidence."""
+        from blocklist.spark import BlocklistAgent
+
+        spark = session(self.cluster, spark__python__task__killTimeout="200ms", **settings)
+        with BlocklistAgent.start(spark, url=self.url, report_evidence=True):
+            yield spark
+        spark.stop()
+
+    def all(self) -> Iterator[Callable[[], None]]:
+        yield self.an_excluded_host_is_evidence
+        yield self.a_slow_host_is_evidence
+
+
 def here(url: str) -> None:
     """Run the checks in this process, against this service; print a JSON line for each."""
     from blocklist.spark import BlocklistAgent
@@ -165,6 +208,9 @@ def here(url: str) -> None:
                     client.unblock(host)
                 wait_until(lambda: not agent.status().blocked, 30, "all to be free")
         spark.stop()
+    with Cluster(HOSTS) as cluster:
+        for lesson in Lessons(cluster, url).all():
+            _report(lesson)
 
 
 def _report(check: Callable[[], None]) -> None:

@@ -35,27 +35,34 @@ def url(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[st
 @finite.parametrize()
 @settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
 def test_each_answer_is_one_that_the_interface_declares(case: Case[Any], url: str) -> None:
+    excluded = beyond_a_schema(case)
     do_not_wait(case)
-    case.call_and_validate(base_url=url, excluded_checks=beyond_a_schema(case), timeout=30)
+    case.call_and_validate(base_url=url, excluded_checks=excluded, timeout=30)
 
 
 def beyond_a_schema(case: Case[Any]) -> list[CheckFunction]:
     """Checks that take the schema for the whole rule, where it cannot be."""
-    if case.method == "PUT":
-        return [positive_data_acceptance]  # An end must be after now.
-    if case.path == "/blocklist":
-        return [negative_data_rejection]  # Rubbish in If-None-Match and Prefer is ignored.
-    return []
+    excluded: list[CheckFunction] = []
+    if case.method in {"PUT", "POST"}:
+        # An end must be after now; and 1.0 is an integer to a schema, but a number with a fraction to us.
+        excluded.append(positive_data_acceptance)
+    if {"prefer", "if-none-match"} & {name.lower() for name in case.headers}:
+        excluded.append(negative_data_rejection)  # Rubbish in these is ignored.
+    return excluded
 
 
 def do_not_wait(case: Case[Any]) -> None:
     """A revision far ahead waits 2 s for a 503, and `Prefer: wait` for a change: both have their own tests."""
     query: dict[str, Any] = dict(case.query or {})
-    if str(query.get("minRevision", "")).isdecimal():
+    if any(str(value).isdecimal() for value in as_list(query.get("minRevision", []))):
         query["minRevision"] = 0
         case.query = query
     for name in [name for name in case.headers if name.lower() == "prefer"]:
         del case.headers[name]
+
+
+def as_list(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
 
 
 def test_the_running_service_publishes_it(client: httpx.Client) -> None:

@@ -1,0 +1,100 @@
+"""EvidenceBlocks: when enough applications say that a node is bad, the service blocks it by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+import structlog
+
+from app.handler import BlocklistHandler
+from blocklist.changes import Change, ChangeType
+from blocklist.draft import Draft
+from blocklist.errors import UnavailableError
+from blocklist.evidence import EvidenceBook, blocks, cause_in
+from blocklist.node import BlockedNode
+from blocklist.tracker import BlocklistTracker
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS: Final = 0.5
+"""How often the evidence is looked at: a block comes so much later than what made it necessary."""
+TURN: Final = 10_000
+"""Milliseconds between two times that what holds no longer is forgotten."""
+LOOK_BACK: Final = 1000
+"""Changes that are read at the start, for what was unblocked by hand."""
+RECENT: Final = 3_600_000
+"""Milliseconds for which an unblock by hand is remembered over a restart: Spark excludes a host for so long."""
+GRACE: Final = 30_000
+"""Milliseconds after a start in which applications say again what they said before: nobody knows what is new."""
+
+
+class ReadableLog(Protocol):
+    """The change log in the database."""
+
+    async def changes(self, since: int) -> list[Change]: ...
+
+
+class EvidenceBlocks:
+    """Makes and renews the blocks. `made` counts nodes blocked, without renewals. Belongs to the event loop."""
+
+    def __init__(
+        self, book: EvidenceBook, tracker: BlocklistTracker, handler: BlocklistHandler, clock: Callable[[], int]
+    ) -> None:
+        self.made = 0
+        self._book = book
+        self._tracker = tracker
+        self._handler = handler
+        self._clock = clock
+        self._next_turn = 0
+
+    async def load(self, kept: ReadableLog) -> None:
+        """After a restart nobody knows which evidence is older than an unblock by hand: for a while none counts."""
+        now = self._clock()
+        last = {change.node.id: change for change in await kept.changes(max(0, self._tracker.revision - LOOK_BACK))}
+        for node_id, change in last.items():
+            if change.type is ChangeType.UNBLOCKED and change.at > now - RECENT:
+                self._book.unblocked(node_id, now + GRACE)
+
+    async def run(self) -> None:
+        """Look now and then, for ever."""
+        while True:
+            await asyncio.sleep(LOOK_SECONDS)
+            try:
+                await self.step()
+            except UnavailableError:
+                # What is said then counts when the database is back.
+                continue
+
+    async def step(self) -> None:
+        """Block what is to be blocked now. Raises UnavailableError."""
+        now = self._clock()
+        if now >= self._next_turn:
+            self._book.turn(now)
+            self._next_turn = now + TURN
+        if not blocks(self._book.verdicts(now), self._tracker, now):
+            return
+        for node in (await self._handler.submit(self._block)).value:
+            self.made += 1
+            log.warning("a node is blocked as applications say so", node=node.id, cause=node.cause, end=node.end)
+
+    def _block(self, draft: Draft) -> Sequence[BlockedNode]:
+        """The command: judged anew, as somebody may have unblocked a node since; returns what is no renewal."""
+        wanted = blocks(self._book.verdicts(draft.now), draft, draft.now)
+        # In this very transaction somebody unblocks it by hand: the book hears of that after the commit.
+        freed = {change.node.id for change in draft.changes if change.type is ChangeType.UNBLOCKED}
+        made = []
+        for node in wanted:
+            if node.id not in freed:
+                if cause_in(draft.get(node.id), draft.now) is None:
+                    made.append(node)
+                draft.block(node, allow_merge=True)
+        return made
+
+
+def hear(book: EvidenceBook, changes: Sequence[Change]) -> None:
+    """These changes were committed: what was unblocked by hand is not blocked again by what was known then."""
+    for change in changes:
+        if change.type is ChangeType.UNBLOCKED:
+            book.unblocked(change.node.id, change.at)

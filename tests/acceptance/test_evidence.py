@@ -1,0 +1,149 @@
+"""What running applications learn of hosts: one that says so is evidence, two that say so are a block."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+import pytest
+
+from blocklist import BlocklistClient
+from demo.cluster import Cluster, wait_until
+from tests.acceptance.application import Application
+from tests.acceptance.conftest import A, Applications, B, C, Start
+from tests.acceptance.jobs import EXCLUDING, SPECULATING, Job, slow_on, used_hosts
+from tests.integration.process import ServiceProcess
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+# Two applications share the hosts: an executor of one core each on every host.
+SHARED: Final = {**EXCLUDING, "spark__executor__cores": 1, "spark__cores__max": 3}
+Body = dict[str, Any]
+
+
+@pytest.fixture
+def evidence(service: BlocklistClient) -> Callable[[], list[Body]]:
+    """What GET /evidence lists."""
+
+    def listed() -> list[Body]:
+        found: list[Body] = httpx.get(f"{service.url}/evidence", trust_env=False).json()["evidence"]
+        return found
+
+    return listed
+
+
+@pytest.fixture
+def reason(evidence: Callable[[], list[Body]]) -> Callable[[str], str]:
+    """What is said of a host."""
+    return lambda host: next((str(own["reason"]) for own in evidence() if own["node"] == host), "")
+
+
+@pytest.fixture
+def second(cluster: Cluster, service_process: ServiceProcess) -> Iterator[Application]:
+    conf = {**cluster.conf(), **{key.replace("__", "."): str(value) for key, value in SHARED.items()}}
+    with Application(conf, service_process.url) as application:
+        yield application
+
+
+def test_two_applications_whose_tasks_fail_on_a_host_block_it_for_all(
+    applications: Applications,
+    cluster: Cluster,
+    start_agent: Start,
+    service: BlocklistClient,
+    evidence: Callable[[], list[Body]],
+    second: Application,
+) -> None:
+    spark = applications.get(**SHARED)
+    first = spark.sparkContext.applicationId
+    agent = start_agent(spark, report_evidence=True)
+    await_exclusion(spark, cluster, B)
+    wait_until(lambda: [own["application"] for own in evidence()] == [first], 30, "evidence")
+    (own,) = evidence()
+    assert (own["node"], own["kind"], own["believed"]) == (B, "excluded", True)
+    assert own["reason"] == "Spark excluded the host for the application."
+    assert service.snapshot().nodes == {}
+    second.fail_on(cluster.hosts[B])
+    wait_until(lambda: B in agent.status().blocked, 30, f"the block in {evidence()}")
+    says = "; ".join(rf"{own} \(Spark excluded the host for [a-z0-9. ]+\)" for own in sorted([first, second.id]))
+    assert re.fullmatch(f"2 applications say so: {says}", service.get(B).cause)
+    assert not service.get(B).permanent
+    # Its own doing is no evidence: the exclusion that the block is for Spark stays out of the list.
+    service.block(C, "test")
+    wait_until(lambda: C in agent.status().blocked, 30, "the other block")
+    time_of_a_look(evidence, first)
+    assert {own["node"] for own in evidence()} == {B}
+
+
+def test_an_agent_says_nothing_of_it_unless_it_is_asked_to(
+    applications: Applications,
+    cluster: Cluster,
+    start_agent: Start,
+    service: BlocklistClient,
+    evidence: Callable[[], list[Body]],
+) -> None:
+    spark = applications.get(**SHARED)
+    agent = start_agent(spark)
+    await_exclusion(spark, cluster, B)
+    service.block(A, "test")
+    wait_until(lambda: A in agent.status().blocked and agent.status().registered, 30, "the block")
+    assert evidence() == []
+
+
+def test_a_host_that_a_stage_avoids_is_evidence_while_the_stage_runs(
+    applications: Applications, cluster: Cluster, start_agent: Start, reason: Callable[[str], str]
+) -> None:
+    spark = applications.get(**SHARED)
+    await_exclusion(spark, cluster, B)
+    start_agent(spark, report_evidence=True)
+    job = Job(spark, cluster, 12, fail_on=[A], hold_on=[C])
+    wait_until(lambda: "Spark excluded the host for stage" in reason(A), 60, "the stage to avoid it")
+    assert reason(B) == "Spark excluded the host for the application."
+    job.release()
+    job.hosts()
+
+
+def test_a_host_whose_tasks_are_speculated_is_slow(
+    applications: Applications,
+    cluster: Cluster,
+    start_agent: Start,
+    service: BlocklistClient,
+    reason: Callable[[str], str],
+) -> None:
+    spark = applications.get(**SPECULATING)
+    start_agent(spark, report_evidence=True)
+
+    def known() -> bool:
+        # Two slots are no more than two tasks, and one stage is not enough.
+        slow_on(spark, cluster, B)
+        return "Spark speculated" in reason(B)
+
+    wait_until(known, 120, "the slow host")
+    assert service.snapshot().nodes == {}
+
+
+def await_exclusion(spark: SparkSession, cluster: Cluster, host: str) -> None:
+    """Have tasks fail on the host until Spark excludes it."""
+
+    def excluded() -> bool:
+        Job(spark, cluster, 12, fail_on=[host]).hosts()
+        scheduler = spark.sparkContext._jsc.sc().taskScheduler()
+        return host in str(scheduler.healthTrackerOpt().get().nodeIdToExcludedExpiryTime())
+
+    wait_until(excluded, 60, f"Spark to exclude {host}")
+    assert host not in used_hosts(spark, cluster)
+
+
+def time_of_a_look(evidence: Callable[[], list[Body]], application: str) -> None:
+    """Wait until the application has said once more what it sees."""
+
+    def last() -> int:
+        return max(int(own["lastSeen"]) for own in evidence() if own["application"] == application)
+
+    before = max(last(), time.time_ns() // 1_000_000)
+    wait_until(lambda: last() > before, 30, "the next heartbeat")
