@@ -1,0 +1,66 @@
+"""The labelled runs, whom a contender blamed in them, and how right that was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from benchmarks.detection.collect import FOLDER
+
+OURS: Final = "blocklist.detection"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Case:
+    """One labelled run: which host was faulty (None: none was), and its logs in the order of its applications."""
+
+    name: str
+    scenario: str
+    faulty: str | None
+    logs: tuple[Path, ...]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Answer:
+    """Whom one contender blamed in a case after one, two and three applications."""
+
+    case: Case
+    blamed: tuple[frozenset[str], ...]
+
+    @property
+    def found(self) -> int | None:
+        """After how many applications the faulty host was blamed first."""
+        hits = (count for count, hosts in enumerate(self.blamed, start=1) if self.case.faulty in hosts)
+        return next(hits, None)
+
+    @property
+    def wrong(self) -> frozenset[str]:
+        """The hosts that were blamed at any time and had no fault."""
+        return frozenset().union(*self.blamed) - {self.case.faulty or ""}
+
+
+def cases(folder: Path = FOLDER) -> list[Case]:
+    """All finished runs, by name."""
+    return [_case(file) for file in sorted(folder.glob("*/label.json"))]
+
+
+def _case(file: Path) -> Case:
+    label = json.loads(file.read_text(encoding="utf-8"))
+    logs = tuple(file.parent / "logs" / application["id"] for application in label["applications"])
+    return Case(name=label["run"], scenario=label["scenario"], faulty=label["faulty"], logs=logs)
+
+
+def precision(given: Sequence[Answer]) -> float | None:
+    """Of the hosts that were blamed, the share that had a fault. None: nobody was blamed."""
+    right = sum(answer.found is not None for answer in given)
+    blamed = right + sum(len(answer.wrong) for answer in given)
+    return right / blamed if blamed else None
+
+
+def recall(given: Sequence[Answer]) -> float | None:
+    """Of the faulty hosts, the share that was blamed within three applications. None: there was none."""
+    faulty = [answer for answer in given if answer.case.faulty]
+    return sum(answer.found is not None for answer in faulty) / len(faulty) if faulty else None

@@ -1,0 +1,98 @@
+"""One application of a run: on hosts that work at their share, with its fault, an event log, and bounded in time."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, Final
+
+from benchmarks.detection import faults, jobs
+from benchmarks.detection.hosts import Hosts
+from benchmarks.detection.scenarios import Application, Run
+from demo import event_log
+from demo.cluster import session
+
+LIMIT: Final = 120.0  # seconds of an application's warm-up and work, then its jobs are cancelled
+
+# One executor on each host, so one bad executor is a bad host; all else as Spark has it.
+EXCLUDING: Final[dict[str, object]] = {
+    "spark__excludeOnFailure__enabled": "true",
+    "spark__excludeOnFailure__application__maxFailedExecutorsPerNode": 1,
+    "spark__excludeOnFailure__stage__maxFailedExecutorsPerNode": 1,
+}
+
+
+def apply(hosts: Hosts, run: Run, number: int, folder: Path, java: str) -> dict[str, Any]:
+    """Run one application of the run, with `java` as more options of executors. Returns what its label says."""
+    application = run.applications[number]
+    data, warm = folder / "input" / str(number), folder / "input" / f"warm-{number}"
+    jobs.write_input(data, application, run.seed * 10 + number)
+    jobs.write_input(warm, Application(kind="", files=(50,) * 18, work=1, reducers=12, hot=0), run.seed)
+    hosts.rest()
+    spark = session(hosts, **_conf(hosts, application, folder / "logs", java))
+    try:
+        with _bounded(spark.sparkContext):
+            jobs.warm_up(spark.sparkContext, warm)
+            hosts.work(run.faulty, faults.SPEED.get(run.scenario, 1.0))
+            began = time.monotonic()
+            with _kills(hosts, run, number, spark):
+                outcome = _outcome(spark.sparkContext, data, application)
+        seconds = round(time.monotonic() - began, 1)
+        name = spark.sparkContext.applicationId
+        return {"id": name, "seconds": seconds, "outcome": outcome, **asdict(application)}
+    finally:
+        hosts.rest()
+        spark.stop()
+
+
+def _conf(hosts: Hosts, application: Application, logs: Path, java: str) -> dict[str, object]:
+    return {
+        **event_log.conf(logs),
+        **EXCLUDING,
+        "spark__app__name": application.kind,
+        "spark__executor__extraJavaOptions": f"{hosts.conf()['spark.executor.extraJavaOptions']} {java}",
+        # With six hosts only, it would put all tasks after a shuffle on the one or two that did most before it.
+        "spark__shuffle__reduceLocality__enabled": "false",
+        "spark__blockManager__port": faults.BLOCKS,
+    }
+
+
+def _outcome(sc: Any, data: Path, application: Application) -> str:
+    """What became of the application's jobs: a failure is part of some scenarios, and may come of a fault."""
+    try:
+        jobs.perform(sc, data, application)
+    except Exception as error:
+        if told_to_end(error):
+            raise
+        return f"{type(error).__name__}: {str(error).strip()[:300]}"
+    return "finished"
+
+
+def _kills(hosts: Hosts, run: Run, number: int, spark: Any) -> AbstractContextManager[None]:
+    if run.scenario == "killed" and run.faulty is not None:
+        return faults.killed_now_and_then(hosts, run.faulty, run.seed * 10 + number, spark)
+    return nullcontext()
+
+
+@contextmanager
+def _bounded(sc: Any) -> Iterator[None]:
+    """Cancel what still runs after the limit."""
+    timer = threading.Timer(LIMIT, sc.cancelAllJobs)
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+def told_to_end(error: BaseException | None) -> bool:
+    """Whether a signal was at the bottom of it: what it interrupts fails in other ways on the way out."""
+    while error is not None:
+        if isinstance(error, SystemExit | KeyboardInterrupt):
+            return True
+        error = error.__context__
+    return False

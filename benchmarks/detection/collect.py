@@ -1,0 +1,104 @@
+"""`python -m benchmarks.detection.collect [NAME …]`: make the runs that are not there yet, each with its label.
+
+`<cache>/detection/<run>/logs/` holds the event logs of its applications, `<run>/label.json` what was wrong. The label
+is written last: a run without one is made anew.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from importlib.metadata import version
+from typing import Final
+
+from benchmarks.detection import archive, faults
+from benchmarks.detection.application import apply, told_to_end
+from benchmarks.detection.hosts import SHARE, Hosts, forget_disks
+from benchmarks.detection.scenarios import HOSTS, Run, runs
+from benchmarks.harness import CACHE
+
+FOLDER: Final = CACHE / "detection"
+TRIES: Final = 2  # of a run; each on a new cluster
+
+
+def collect(names: Sequence[str] = ()) -> None:
+    """Make all runs, or the named ones, that have no label yet. Needs root, for shares, mounts and the network."""
+    if _missing(names) and os.geteuid() != 0:
+        raise SystemExit("real faults need root: control groups, mounts and tc")
+    FOLDER.mkdir(parents=True, exist_ok=True)
+    with (FOLDER / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _missing(names):
+            faults.forget_network()
+            forget_disks()
+        for _ in range(TRIES):
+            todo = _missing(names)
+            while todo:
+                todo = _batch(todo, archive.options(FOLDER))
+
+
+def _missing(names: Sequence[str]) -> list[Run]:
+    wanted = [run for run in runs() if not names or run.name in names]
+    return [run for run in wanted if not (FOLDER / run.name / "label.json").exists()]
+
+
+def _batch(todo: Sequence[Run], java: str) -> list[Run]:
+    """Make runs on one cluster until one goes wrong. Returns those that are still to be tried."""
+    with Hosts(HOSTS) as hosts:
+        for place, run in enumerate(todo):
+            print(time.strftime("%H:%M:%S"), run.name, flush=True)
+            try:
+                make(hosts, run, java)
+            except Exception as error:
+                if told_to_end(error):
+                    raise SystemExit(143) from error
+                print(f"{run.name}: {error!r}", file=sys.stderr, flush=True)
+                return list(todo[place + 1 :])
+    return []
+
+
+def make(hosts: Hosts, run: Run, java: str) -> None:
+    """One run: its three applications under its fault, then its label."""
+    folder = FOLDER / run.name
+    shutil.rmtree(folder, ignore_errors=True)
+    began = time.time()
+    with faults.fault(hosts, run.scenario, run.faulty, run.seed):
+        done = [apply(hosts, run, number, folder, java) for number in range(len(run.applications))]
+    hosts.clear_disks()
+    shutil.rmtree(folder / "input")
+    label = {
+        "run": run.name,
+        "seed": run.seed,
+        "scenario": run.scenario,
+        "shape": run.shape,
+        "faulty": run.faulty,
+        "fault": faults.described(run.scenario, run.seed),
+        "hosts": list(hosts.hosts),
+        "share": SHARE,
+        "began": int(began * 1000),
+        "seconds": round(time.time() - began, 1),
+        "applications": done,
+        "versions": {"spark": version("pyspark"), "python": ".".join(map(str, sys.version_info[:3])), "java": _java()},
+    }
+    partial = folder / "label.partial"
+    partial.write_text(json.dumps(label, indent=1) + "\n", encoding="utf-8")
+    partial.rename(folder / "label.json")
+
+
+def _java() -> str:
+    told = subprocess.run(["java", "--version"], capture_output=True, text=True, check=False).stdout
+    return told.partition("\n")[0]
+
+
+if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that mounts, groups and processes do not outlive us
+    with suppress(KeyboardInterrupt):
+        collect(sys.argv[1:])

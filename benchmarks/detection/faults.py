@@ -1,0 +1,138 @@
+"""What can be wrong with a host. Each fault is a context manager: done for real, undone on any way out."""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any, Final
+
+from benchmarks.detection.hosts import Hosts
+from demo.cluster import executor_hosts, wait_until
+
+SPEED: Final = {"half": 0.5, "quarter": 0.25}
+"""Share of a healthy host's processor time."""
+
+RATES: Final = ("24kbit", "48kbit")
+"""What is left of a host's network for serving shuffled blocks: one of 800 bytes takes 300 or 150 ms."""
+
+BLOCKS: Final = 17079
+"""The port of the executors' block managers; Spark takes one of the next sixteen where it is in use."""
+
+_HANDLE: Final = "b10c:"
+_CLASS: Final = f"{_HANDLE}9"
+_FULL: Final = 0.1  # seconds between two looks for space that was freed
+
+
+def described(scenario: str, seed: int) -> str | None:
+    """What is wrong with the faulty host, for the label. None: nothing is."""
+    said = {
+        **{name: f"{factor:g} of the others' processor time" for name, factor in SPEED.items()},
+        "disk": "local directory full",
+        "killed": "executor killed with SIGKILL 0.8 to 2.5 s after it could work, again and again",
+        "network": f"serves shuffled blocks at {RATES[seed % len(RATES)]}/s",
+    }
+    return said.get(scenario)
+
+
+def fault(hosts: Hosts, scenario: str, host: str | None, seed: int) -> AbstractContextManager[None]:
+    """The fault of this scenario that lasts for the whole run; slow processors and kills come per application."""
+    if host is not None and scenario == "disk":
+        return _full_disk(hosts, host)
+    if host is not None and scenario == "network":
+        return _slow_network(host, RATES[seed % len(RATES)])
+    return nullcontext()
+
+
+@contextmanager
+def _full_disk(hosts: Hosts, host: str) -> Iterator[None]:
+    """Somebody else's file takes all space of the local directory, and grows when there is more."""
+    done = threading.Event()
+    file = hosts.disk(host) / "somebody-elses"
+
+    def fill() -> None:
+        with file.open("ab", buffering=0) as stream:
+            while not done.wait(_FULL):
+                _write_until_full(lambda: stream.write(bytes(4096)))
+
+    thread = threading.Thread(target=fill)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        file.unlink()
+
+
+def _write_until_full(write: Callable[[], int | None]) -> None:
+    try:
+        while write():
+            pass
+    except OSError:
+        return
+
+
+@contextmanager
+def _slow_network(host: str, rate: str) -> Iterator[None]:
+    """What the host's block manager sends goes through a narrow pipe; all else on loopback goes straight on."""
+    _tc("qdisc", "add", "dev", "lo", "root", "handle", _HANDLE, "htb")
+    try:
+        _tc(
+            "class",
+            "add",
+            "dev",
+            "lo",
+            "parent",
+            _HANDLE,
+            "classid",
+            _CLASS,
+            "htb",
+            "rate",
+            rate,
+            "burst",
+            "200b",
+            "quantum",
+            "65536",
+        )
+        ports = ["match", "ip", "sport", str(BLOCKS), "0xffff"]
+        source = ["match", "ip", "src", f"{host}/32"]
+        _tc("filter", "add", "dev", "lo", "parent", _HANDLE, "protocol", "ip", "u32", *source, *ports, "flowid", _CLASS)
+        yield
+    finally:
+        _tc("qdisc", "del", "dev", "lo", "root")
+
+
+def forget_network() -> None:
+    """Open the narrow pipe that a killed process of ours left behind."""
+    told = subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, text=True, check=True).stdout
+    if f"htb {_HANDLE}" in told:
+        _tc("qdisc", "del", "dev", "lo", "root")
+
+
+def _tc(*arguments: str) -> None:
+    subprocess.run(["tc", *arguments], check=True, capture_output=True)
+
+
+@contextmanager
+def killed_now_and_then(hosts: Hosts, host: str, seed: int, spark: Any) -> Iterator[None]:
+    """The host's executor is killed after one to three seconds of work, and again once the next one is there."""
+    draw, done = random.Random(seed), threading.Event()
+
+    def kill() -> None:
+        while not done.wait(draw.uniform(0.8, 2.5)):
+            hosts.rest(host)  # starting is not what is looked at, and would take all the time at this share
+            if hosts.kill_executor(host):
+                wait_until(lambda: done.is_set() or host not in executor_hosts(spark), 20, "the end of an executor")
+            wait_until(lambda: done.is_set() or host in executor_hosts(spark), 60, "a new executor")
+            hosts.work()
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()

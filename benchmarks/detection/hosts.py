@@ -1,0 +1,133 @@
+"""Six loopback hosts with a processor share, a small disk and a network of their own, ready to have faults."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, Self
+
+from benchmarks.detection.shares import Shares
+from demo.cluster import Cluster
+
+CORES: Final = 1.3  # that all hosts together may use while applications start
+SHARE: Final = 0.2  # of a core that a healthy host has while it works
+DISK: Final = "24m"  # size of a host's local directory
+_EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
+# Part of the class path that a class archive was made for, so it must not change; Spark does without it.
+_NO_CONF: Final = "/nonexistent/conf"
+
+
+class Hosts(Cluster):
+    """A cluster whose Workers have one core each, a tmpfs as local directory, and a control group. Wants root."""
+
+    def __init__(self, hosts: Sequence[str], *, total: float | None = CORES) -> None:
+        super().__init__(hosts, cores=1, memory="600m")
+        self._shares = Shares(hosts, total)
+
+    def __enter__(self) -> Self:
+        self._shares.open()
+        return super().__enter__()
+
+    def close(self) -> None:
+        """End everything that was started, and take mounts and groups away."""
+        for host in self.hosts:
+            with suppress(OSError):
+                self._shares.limit(host, None)
+        for name in list(self._processes):
+            self._end(name)
+        for host in self.hosts:
+            _unmount(self.disk(host))
+        super().close()
+        self._shares.close()
+
+    def disk(self, host: str) -> Path:
+        """The host's local directory: where its executors keep what they shuffle and spill."""
+        return self.folder / f"local-{host}"
+
+    def start_worker(self, host: str, *, wait: bool = True) -> None:
+        """Start the Worker of a host on a disk and a share of its own."""
+        disk = self.disk(host)
+        if not disk.exists():
+            disk.mkdir()
+            subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(disk)], check=True)
+        self._environment["SPARK_LOCAL_DIRS"] = str(disk)
+        super().start_worker(host, wait=False)
+        if wait:
+            self._await_worker(host)
+
+    def _await_worker(self, host: str) -> None:
+        """Registered, and all of its processes in its group: what they start from now on is there as well."""
+        super()._await_worker(host)
+        for pid in _session(self._processes[host].pid):
+            self._shares.join(host, pid)
+
+    def work(self, slow: str | None = None, factor: float = 1.0) -> None:
+        """From now on each host has its share, the slow one only that factor of it."""
+        for host in self.hosts:
+            self._shares.limit(host, SHARE * (factor if host == slow else 1.0))
+
+    def rest(self, host: str | None = None) -> None:
+        """That host (None: all) may use what there is, to start executors."""
+        for each in self.hosts if host is None else [host]:
+            self._shares.limit(each, None)
+
+    def kill_executor(self, host: str) -> bool:
+        """Kill the host's executor at once. False: there was none."""
+        found = [pid for pid in self._shares.pids(host) if _EXECUTOR in _command(pid)]
+        for pid in found:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return bool(found)
+
+    def clear_disks(self) -> None:
+        """Remove what dead executors left in the local directories."""
+        for host in self.hosts:
+            for leftover in self.disk(host).iterdir():
+                shutil.rmtree(leftover, ignore_errors=True)
+
+    def _daemon_command(self) -> list[str]:
+        command = super()._daemon_command()
+        self._environment["SPARK_CONF_DIR"] = _NO_CONF
+        return command
+
+
+def forget_disks() -> None:
+    """Take away the mounts that a killed process of ours left behind."""
+    mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
+    for folder in (Path(mount) for mount in mounts if re.search(r"/spark-cluster-\w+/local-[\d.]+$", mount)):
+        _unmount(folder)
+        shutil.rmtree(folder.parent, ignore_errors=True)
+
+
+def _session(leader: int) -> list[int]:
+    """The processes of a session. Each daemon is started in one of its own."""
+    pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
+    return [pid for pid in pids if _session_of(pid) == leader]
+
+
+def _session_of(pid: int) -> int | None:
+    with suppress(ProcessLookupError):
+        return os.getsid(pid)
+    return None
+
+
+def _command(pid: int) -> bytes:
+    with suppress(OSError):
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    return b""
+
+
+def _unmount(folder: Path) -> None:
+    for _ in range(20):
+        if not folder.is_mount():
+            return
+        if subprocess.run(["umount", str(folder)], capture_output=True, check=False).returncode:
+            time.sleep(0.1)  # its processes are still going
+    subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=False)

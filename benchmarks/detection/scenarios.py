@@ -1,0 +1,100 @@
+"""What is run: thirty healthy runs and thirty-four with one faulty host. Everything that varies comes from the seed."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass
+from itertools import chain, zip_longest
+from typing import Final
+
+HOSTS: Final = tuple(f"127.0.0.{number}" for number in range(2, 8))
+KINDS: Final = ("sort", "join", "aggregate", "iterate")
+APPLICATIONS: Final = 3
+
+HEALTHY: Final = {"uniform": 6, "skew": 6, "mixed": 5, "cache": 4, "exceptions": 4, "few": 5}
+"""How many runs of each. The name is the shape of the data, or the trouble that is not the host's fault."""
+
+FAULTY: Final = {"half": 9, "quarter": 8, "disk": 6, "killed": 6, "network": 5}
+"""How many runs of each fault; the shape of their data is drawn."""
+
+_SHAPES: Final = ("uniform", "uniform", "skew", "mixed")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Application:
+    """One application: what it does, and how many records each of its input files (so each of its tasks) has.
+
+    `work` is arithmetic steps a record, `reducers` tasks after a shuffle, `hot` the share of records with one key.
+    """
+
+    kind: str
+    files: tuple[int, ...]
+    work: int
+    reducers: int
+    hot: float
+    trouble: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Run:
+    """Three applications, one after the other, on six hosts of which `faulty` has the `fault`."""
+
+    name: str
+    seed: int
+    scenario: str
+    shape: str
+    faulty: str | None
+    applications: tuple[Application, ...]
+
+
+def runs() -> list[Run]:
+    """All of them, healthy and faulty in turn, so that the first dozen has some of each."""
+    healthy = _in_turn(HEALTHY)
+    faulty = _in_turn(FAULTY)
+    names = [name for name in chain.from_iterable(zip_longest(faulty, healthy)) if name is not None]
+    return [_run(seed, scenario) for seed, scenario in enumerate(names, start=1)]
+
+
+def _in_turn(counts: dict[str, int]) -> list[str]:
+    rounds = zip_longest(*([name] * count for name, count in counts.items()))
+    return [name for name in chain.from_iterable(rounds) if name is not None]
+
+
+def _run(seed: int, scenario: str) -> Run:
+    draw = random.Random(seed)
+    faulty = draw.choice(HOSTS) if scenario in FAULTY else None
+    shape = draw.choice(_SHAPES) if scenario in FAULTY else scenario
+    kinds = draw.sample(KINDS, APPLICATIONS)
+    if shape == "cache" and "iterate" not in kinds:
+        kinds[draw.randrange(APPLICATIONS)] = "iterate"
+    applications = [_application(draw, kind, shape) for kind in kinds]
+    if shape == "exceptions":  # one bad application, between two good ones
+        applications[1] = _application(draw, kinds[1], shape, draw.choice(("flaky", "broken")))
+    name = f"{seed:02d}-{scenario}"
+    return Run(name=name, seed=seed, scenario=scenario, shape=shape, faulty=faulty, applications=tuple(applications))
+
+
+def _application(draw: random.Random, kind: str, shape: str, trouble: str | None = None) -> Application:
+    count = draw.randint(3, 5) if shape == "few" else draw.randint(18, 24)
+    if shape == "cache" and kind == "iterate":
+        trouble = "half-cached"
+    return Application(
+        kind=kind,
+        files=tuple(_records(draw, shape, count)),
+        work=draw.randint(30, 60),
+        reducers=count if shape == "few" else draw.randint(18, 24),
+        hot=draw.uniform(0.2, 0.4) if shape == "skew" else 0.0,
+        trouble=trouble,
+    )
+
+
+def _records(draw: random.Random, shape: str, count: int) -> list[int]:
+    """How many records each input file has: about the same, a few with far more, or all sizes."""
+    usual = draw.randint(250, 400)
+    if shape == "mixed":
+        return [int(usual * min(8.0, draw.lognormvariate(0, 0.8))) + 20 for _ in range(count)]
+    files = [int(usual * draw.uniform(0.93, 1.07)) for _ in range(count)]
+    if shape == "skew":
+        for place in draw.sample(range(count), draw.randint(2, 4)):
+            files[place] *= draw.randint(5, 10)
+    return files

@@ -1,0 +1,122 @@
+"""Compressed event logs, decoded piece by piece: as Spark writes them (zstd, lz4), and as people do (gzip)."""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, Final, Protocol
+
+import lz4.block  # type: ignore[import-untyped]
+import zstandard
+
+_HEADER: Final = struct.Struct("<8sBiiI")  # magic, method and level, both lengths, checksum: lz4-java's own format
+_MAGIC: Final = b"LZ4Block"
+_RAW: Final = 0x10
+_LARGEST: Final = 64 * 1024 * 1024  # bytes of one block; lz4-java allows 32 MiB
+
+
+class Decoder(ABC):
+    """Takes the pieces of a file in order and gives what they hold, as far as it is there.
+
+    From a damaged place on it gives nothing, and `damaged` is True. Nothing is raised: what came before is right.
+    """
+
+    damaged = False
+
+    def __call__(self, piece: bytes) -> bytes:
+        """What the piece completes."""
+        if self.damaged:
+            return b""
+        out: list[bytes] = []
+        try:
+            self.decode(piece, out)
+        except (zstandard.ZstdError, zlib.error, lz4.block.LZ4BlockError, ValueError):
+            self.damaged = True
+        return b"".join(out)
+
+    @abstractmethod
+    def decode(self, piece: bytes, out: list[bytes]) -> None:
+        """Append what the piece completes. Raises ValueError, or what the library does, where it is damaged."""
+
+    @property
+    @abstractmethod
+    def complete(self) -> bool:
+        """Whether the file may end here: it was neither damaged nor cut off."""
+
+
+class _Frame(Protocol):
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, /) -> bytes: ...
+
+
+class _Frames(Decoder):
+    """zstd frames or gzip members, one after the other."""
+
+    def __init__(self) -> None:
+        self._frame: _Frame | None = None
+
+    @abstractmethod
+    def begin(self) -> _Frame:
+        """The next frame."""
+
+    def decode(self, piece: bytes, out: list[bytes]) -> None:
+        while piece:
+            self._frame = self._frame or self.begin()
+            out.append(self._frame.decompress(piece))
+            if not self._frame.eof:
+                break
+            piece, self._frame = self._frame.unused_data, None
+
+    @property
+    def complete(self) -> bool:
+        return self._frame is None and not self.damaged
+
+
+class _Zstd(_Frames):
+    def begin(self) -> Any:
+        return zstandard.ZstdDecompressor().decompressobj()
+
+
+class _Gzip(_Frames):
+    def begin(self) -> Any:
+        return zlib.decompressobj(wbits=31)
+
+
+class _Lz4(Decoder):
+    """Blocks with a header each. A block of length 0 ends a stream; another stream may follow."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+
+    def decode(self, piece: bytes, out: list[bytes]) -> None:
+        data, at = self._rest + piece, 0
+        while len(data) - at >= _HEADER.size:
+            magic, token, packed, length, _ = _HEADER.unpack_from(data, at)
+            if magic != _MAGIC or not (0 <= packed <= _LARGEST and 0 <= length <= _LARGEST):
+                raise ValueError("no block begins here")
+            begin = at + _HEADER.size
+            if len(data) < begin + packed:
+                break
+            block = data[begin : begin + packed]
+            out.append(block if token & 0xF0 == _RAW else lz4.block.decompress(block, uncompressed_size=length))
+            at = begin + packed
+        self._rest = data[at:]
+
+    @property
+    def complete(self) -> bool:
+        return not self._rest and not self.damaged
+
+
+_DECODERS: Final[dict[str, Callable[[], Decoder]]] = {".zstd": _Zstd, ".lz4": _Lz4, ".gz": _Gzip}
+CODECS: Final = tuple(_DECODERS)
+
+
+def decoder(name: str) -> Decoder | None:
+    """A new decoder for a file of this name, by its ending before `.inprogress` or `.compact`; None for plain text."""
+    bare = name.removesuffix(".inprogress").removesuffix(".compact")
+    return next((made() for ending, made in _DECODERS.items() if bare.endswith(ending)), None)

@@ -1,0 +1,157 @@
+"""From the lines of event logs to facts: which lines count, which of their fields, and what makes a line broken."""
+
+from __future__ import annotations
+
+from functools import reduce
+from operator import or_
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+
+from blocklist.detection.schemas import FACTS, conform
+
+_SCHEDULER: Final = "org.apache.spark.scheduler."
+KINDS: Final = {
+    "SparkListenerTaskEnd": "task",
+    "SparkListenerStageSubmitted": "stage",
+    "SparkListenerLogStart": "log",
+    "SparkListenerApplicationStart": "application",
+    f"{_SCHEDULER}SparkListenerNodeExcluded": "excluded",
+    f"{_SCHEDULER}SparkListenerNodeExcludedForStage": "excluded",
+}
+"""The kind of fact by the event. Spark 3 says each exclusion twice, as …Blacklisted… too: that one is passed over."""
+
+EVENT: Final = '{"Event":"'
+"""How each line of an event log begins."""
+
+MESSAGE: Final = 300  # characters of what a failure said
+DETAIL: Final = 100  # characters of a broken line
+
+_FIELDS: Final = """
+    `Event` STRING, `Stage ID` BIGINT, `Stage Attempt ID` BIGINT,
+    `Stage Info` STRUCT<
+        `Stage ID`: BIGINT, `Stage Attempt ID`: BIGINT, `Number of Tasks`: BIGINT, `Submission Time`: BIGINT>,
+    `Task End Reason` STRUCT<
+        `Reason`: STRING, `Class Name`: STRING, `Description`: STRING, `Full Stack Trace`: STRING, `Message`: STRING,
+        `Loss Reason`: STRING, `Kill Reason`: STRING, `Exit Caused By App`: BOOLEAN,
+        `Block Manager Address`: STRUCT<`Host`: STRING>>,
+    `Task Info` STRUCT<
+        `Launch Time`: BIGINT, `Executor ID`: STRING, `Host`: STRING, `Locality`: STRING, `Speculative`: BOOLEAN,
+        `Finish Time`: BIGINT>,
+    `Task Metrics` STRUCT<
+        `Executor Deserialize Time`: BIGINT, `Executor Run Time`: BIGINT, `Executor CPU Time`: BIGINT,
+        `JVM GC Time`: BIGINT, `Memory Bytes Spilled`: BIGINT, `Disk Bytes Spilled`: BIGINT,
+        `Shuffle Read Metrics`: STRUCT<
+            `Fetch Wait Time`: BIGINT, `Remote Bytes Read`: BIGINT, `Local Bytes Read`: BIGINT,
+            `Total Records Read`: BIGINT>,
+        `Input Metrics`: STRUCT<`Bytes Read`: BIGINT, `Records Read`: BIGINT>>,
+    `time` BIGINT, `hostId` STRING, `executorFailures` BIGINT, `stageId` BIGINT, `stageAttemptId` BIGINT,
+    `Timestamp` BIGINT, `App Name` STRING, `Spark Version` STRING
+"""
+_APPLICATION: Final = r"^(?:events_\d+_)?(application_\d+_\d+|.+?)(?:_\d+)?(?:\.(?:inprogress|compact|zstd|lz4|gz))*$"
+_CAUSE: Final = "Caused by: "
+_LAST_LINE: Final = r"(?s).*\n(\S[^\n]*)"  # Spark 4 adds " SQLSTATE: …"
+
+
+def facts(lines: DataFrame) -> DataFrame:
+    """The facts in these lines: `file`, `value` (the line), `open` (whether the file may end in mid-line)."""
+    # The partition's number makes the event one that Spark will not parse again in each filter that reads it.
+    once = F.when(_is_whole() & (F.spark_partition_id() >= 0), F.col("value"))
+    start = F.left("value", F.lit(DETAIL))
+    parsed = lines.where(_counts()).select(
+        "file", "open", start.alias("start"), F.from_json(once, _FIELDS).alias("event")
+    )
+    kinds = parsed.withColumn("kind", _kind()).where(F.col("kind").isNotNull())
+    return conform(kinds.select(*(column.alias(name) for name, column in _columns().items())), FACTS)
+
+
+def _is_whole() -> Column:
+    return F.col("value").startswith(EVENT) & F.col("value").endswith("}")
+
+
+def _counts() -> Column:
+    value = F.col("value")
+    wanted = reduce(or_, (value.startswith(f'{EVENT}{event}"') for event in KINDS))
+    return wanted | (~_is_whole() & (value != ""))
+
+
+def _kind() -> Column:
+    """Null for what is no fact: the cut-off end of an open log, and an exclusion that the agent made itself."""
+    event = F.col("event.Event")
+    task = _has(
+        "Task Info.Host", "Task Info.Launch Time", "Task Info.Finish Time", "Task End Reason.Reason", "Stage ID"
+    )
+    known = F.when(event == "SparkListenerTaskEnd", F.when(task, "task"))
+    stage = _has("Stage Info.Stage ID", "Stage Info.Number of Tasks")
+    known = known.when((event == "SparkListenerStageSubmitted") & stage, "stage")
+    known = known.when(event == "SparkListenerLogStart", "log")
+    known = known.when((event == "SparkListenerApplicationStart") & _has("Timestamp"), "application")
+    known = known.when(event.startswith(_SCHEDULER) & _has("time", "hostId"), "excluded")
+    ours = known.eqNullSafe("excluded") & (_of("executorFailures") == 0)
+    return F.when(known.isNull() & ~F.col("open"), "broken").when(~F.coalesce(ours, F.lit(False)), known)
+
+
+def _of(path: str) -> Column:
+    """The event's field at this path, whose names have blanks and are parted by points."""
+    return F.col(".".join(f"`{name}`" for name in ("event", *path.split("."))))
+
+
+def _has(*paths: str) -> Column:
+    return reduce(lambda left, right: left & right, (_of(path).isNotNull() for path in paths))
+
+
+def _columns() -> dict[str, Column]:
+    ended, reason, metrics = "Task Info.Finish Time", "Task End Reason", "Task Metrics"
+    shuffle, read = f"{metrics}.Shuffle Read Metrics", f"{metrics}.Input Metrics"
+    broken = F.col("kind") == "broken"
+    return {
+        "kind": F.col("kind"),
+        "file": F.col("file"),
+        "app": F.regexp_extract(F.substring_index("file", "/", -1), _APPLICATION, 1),
+        "time": F.coalesce(_of(ended), _of("time"), _of("Timestamp"), _of("Stage Info.Submission Time")),
+        "host": F.coalesce(_of("Task Info.Host"), _of("hostId")),
+        "executor": _of("Task Info.Executor ID"),
+        "stage": F.coalesce(_of("Stage ID"), _of("stageId"), _of("Stage Info.Stage ID")),
+        "attempt": F.coalesce(_of("Stage Attempt ID"), _of("stageAttemptId"), _of("Stage Info.Stage Attempt ID")),
+        "tasks": _of("Stage Info.Number of Tasks"),
+        "launched": _of("Task Info.Launch Time"),
+        "duration": _of(ended) - _of("Task Info.Launch Time"),
+        "outcome": _of(f"{reason}.Reason"),
+        "speculative": _of("Task Info.Speculative"),
+        "locality": _of("Task Info.Locality"),
+        "error": _of(f"{reason}.Class Name"),
+        "message": _message(),
+        "caused_by_app": _of(f"{reason}.Exit Caused By App"),
+        "served_by": _of(f"{reason}.Block Manager Address.Host"),
+        "run_ms": _of(f"{metrics}.Executor Run Time"),
+        "cpu_ms": (_of(f"{metrics}.Executor CPU Time") / 1_000_000).cast("bigint"),
+        "gc_ms": _of(f"{metrics}.JVM GC Time"),
+        "fetch_wait_ms": _of(f"{shuffle}.Fetch Wait Time"),
+        "deserialize_ms": _of(f"{metrics}.Executor Deserialize Time"),
+        "input_bytes": _of(f"{read}.Bytes Read"),
+        "input_records": _of(f"{read}.Records Read"),
+        "shuffle_bytes": _of(f"{shuffle}.Remote Bytes Read") + _of(f"{shuffle}.Local Bytes Read"),
+        "remote_bytes": _of(f"{shuffle}.Remote Bytes Read"),
+        "shuffle_records": _of(f"{shuffle}.Total Records Read"),
+        "spilled_bytes": _of(f"{metrics}.Disk Bytes Spilled"),
+        "detail": F.when(broken, F.col("start")).otherwise(F.coalesce(_of("Spark Version"), _of("App Name"))),
+    }
+
+
+def _message() -> Column:
+    """What the failure said; where that is not the whole of it, half of the room is for the last cause of it.
+
+    "Task failed while writing rows" ends with "Caused by: java.io.IOException: No space left on device", and a Python
+    traceback with its exception.
+    """
+    reason = "Task End Reason"
+    said = F.coalesce(*(_of(f"{reason}.{name}") for name in ("Description", "Message", "Loss Reason", "Kill Reason")))
+    trace = F.coalesce(_of(f"{reason}.Full Stack Trace"), said)
+    traceback = F.when(said.contains("Traceback (most"), F.regexp_extract(said, _LAST_LINE, 1))
+    caused = F.when(trace.contains(_CAUSE), F.substring_index(F.substring_index(trace, _CAUSE, -1), "\n", 1))
+    cause = F.left(F.coalesce(traceback, caused), F.lit(MESSAGE // 2))
+    both = F.concat(F.left(said, F.lit(MESSAGE // 2 - 3)), F.lit(" … "), cause)
+    return F.when(cause.isNotNull() & ~F.left(said, F.lit(MESSAGE)).contains(cause), both).otherwise(
+        F.left(said, F.lit(MESSAGE))
+    )

@@ -1,0 +1,70 @@
+"""What the event logs say of one node, as the verdicts read it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+MULTIPLIER: Final = 1.5
+"""A task or node is slow that takes so many times what its peers take (FLIP-168)."""
+
+
+class Failure(StrEnum):
+    """Classes of failures. Only the first five are charged to a machine."""
+
+    DISK_FULL = "disk full"
+    IO_ERROR = "I/O error"
+    LOST_EXECUTOR = "lost executor"
+    FETCH = "fetch failure"
+    SLOW_SERVER = "slow to serve shuffle blocks"
+    MEMORY = "out of memory"
+    USER = "user exception"
+    OTHER = "other"
+
+
+CHARGED: Final = (
+    Failure.DISK_FULL,
+    Failure.IO_ERROR,
+    Failure.LOST_EXECUTOR,
+    Failure.FETCH,
+    Failure.SLOW_SERVER,
+)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Failures:
+    """Failures of one class on one node: in how many stages and applications, and in how many stages on all nodes.
+
+    `last` is the moment of the last one in Unix ms.
+    """
+
+    stages: int
+    applications: int
+    all_stages: int
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeSummary:
+    """What the event logs say of one node.
+
+    `stages` are those in which it could be compared with its peers, `slow_stages` those in which it was slow, and
+    `expected` the number of these that a node taken at random would have had. `slowdown` is the median over the
+    stages, `slow_last` the end of the last task (Unix ms) in a stage in which it was slow, and `share` the node's part
+    of all tasks.
+    """
+
+    host: str
+    tasks: int = 0
+    applications: int = 0
+    stages: int = 0
+    slow_stages: int = 0
+    slow_applications: int = 0
+    expected: float = 0.0
+    slowdown: float = 1.0
+    slow_last: int = 0
+    share: float = 0.0
+    failures: Mapping[Failure, Failures] = field(default_factory=dict)
+    exclusions: int = 0

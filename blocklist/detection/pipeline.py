@@ -1,0 +1,91 @@
+"""The pipeline from facts to verdicts: what is computed by Spark, and what comes back to the driver to be judged."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self
+
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
+
+from blocklist.detection import evidence
+from blocklist.detection.node_summary import Failure, Failures, NodeSummary
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Evidence:
+    """What the logs say, as DataFrames (schemas.NODES, HOST_STAGES, FAILURES), kept until it is closed."""
+
+    facts: DataFrame
+    host_stages: DataFrame
+    failures: DataFrame
+    nodes: DataFrame
+
+    @classmethod
+    def of(cls, facts: DataFrame) -> Self:
+        """Keeps the facts, so that the logs are read once."""
+        facts = facts.persist()
+        host_stages = evidence.host_stages(facts).persist()
+        failures = evidence.failures(facts).persist()
+        return cls(facts=facts, host_stages=host_stages, failures=failures, nodes=evidence.nodes(facts, host_stages))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for frame in (self.failures, self.host_stages, self.facts):
+            frame.unpersist()
+
+    def write(self, folder: str) -> None:
+        """As Parquet: `nodes`, `host_stages` and `failures` below the folder, in the place of what is there."""
+        frames = {"nodes": self.nodes, "host_stages": self.host_stages, "failures": self.failures}
+        for name, frame in frames.items():
+            frame.write.mode("overwrite").parquet(f"{folder.rstrip('/')}/{name}")
+
+    def summaries(self) -> list[NodeSummary]:
+        """One for each node, by name."""
+        failed = _failures(self.failures)
+        return [_summary(row, failed.get(row["host"], {})) for row in self.nodes.orderBy("host").collect()]
+
+
+def _summary(row: Row, failures: Mapping[Failure, Failures]) -> NodeSummary:
+    return NodeSummary(
+        host=row["host"],
+        tasks=row["tasks"],
+        applications=row["applications"],
+        stages=row["stages"],
+        slow_stages=row["slow_stages"],
+        slow_applications=row["slow_applications"],
+        expected=row["expected"],
+        slowdown=row["slowdown"] or 1.0,
+        slow_last=row["slow_last"] or 0,
+        share=row["share"],
+        failures=failures,
+        exclusions=row["exclusions"],
+    )
+
+
+def _failures(frame: DataFrame) -> dict[str, dict[Failure, Failures]]:
+    counted: Sequence[Row] = (
+        frame.groupBy("failure", "host")
+        .agg(
+            F.countDistinct("app", "stage", "attempt").alias("stages"),
+            F.countDistinct("app").alias("applications"),
+            F.max("last").alias("last"),
+        )
+        .collect()
+    )
+    totals: defaultdict[str, int] = defaultdict(int)
+    for row in counted:
+        totals[row["failure"]] += row["stages"]
+    found: defaultdict[str, dict[Failure, Failures]] = defaultdict(dict)
+    for row in counted:
+        found[row["host"]][Failure(row["failure"])] = Failures(
+            stages=row["stages"], applications=row["applications"], all_stages=totals[row["failure"]], last=row["last"]
+        )
+    return found

@@ -1,0 +1,166 @@
+"""One HTML file that shows what was found: it needs nothing else, and may be sent to whoever has to decide."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from jinja2 import Environment, PackageLoader, StrictUndefined
+from pyspark.sql import DataFrame, Row
+from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
+
+from blocklist.detection.node_summary import NodeSummary
+from blocklist.detection.pipeline import Evidence
+
+MAX_HOSTS: Final = 60
+"""Hosts in the heat map: the slowest, and those about which something is proposed."""
+MAX_STAGES: Final = 120
+"""Stages in the heat map: the latest."""
+BINS: Final = 60
+"""Bars over the time of the logs."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cell:
+    """A host in a stage: its slowdown, and how dark that is to be, 0 to 1."""
+
+    row: int
+    column: int
+    host: str
+    stage: str
+    slowdown: float
+    tasks: int
+
+    @property
+    def shade(self) -> float:
+        """Nothing up to its peers' time, all from four times that on; a doubling is half of it."""
+        return max(0.0, min(1.0, math.log2(max(self.slowdown, 1.0)) / 2))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HeatMap:
+    """Hosts by stages."""
+
+    hosts: Sequence[str]
+    stages: Sequence[str]
+    cells: Sequence[Cell]
+    left_out: int
+    """Hosts that are not shown."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Bar:
+    """Failures of one class within a span of time: `below` are those of the classes before it in the same bar."""
+
+    column: int
+    failure: str
+    count: int
+    below: int
+    moment: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Timeline:
+    """Failures over time."""
+
+    bars: Sequence[Bar]
+    highest: int
+    begin: str
+    end: str
+
+    @property
+    def failures(self) -> list[str]:
+        return sorted({bar.failure for bar in self.bars})
+
+
+def render(
+    evidence: Evidence, summaries: Sequence[NodeSummary], rows: Sequence[Mapping[str, str]], notes: Sequence[str]
+) -> str:
+    """The page. `rows` are the proposals as texts, `notes` what else there is to say, one sentence each."""
+    environment = Environment(
+        loader=PackageLoader("blocklist.detection", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+    )
+    wanted = {row["node"] for row in rows}
+    return environment.get_template("report.html.j2").render(
+        rows=rows,
+        notes=notes,
+        summaries=sorted(summaries, key=lambda own: (own.host not in wanted, -own.slowdown, own.host)),
+        heat=_heat_map(evidence.host_stages, summaries, wanted),
+        timeline=_timeline(evidence.facts, evidence.failures),
+        counts=_counts(evidence, summaries),
+    )
+
+
+def moment(millis: int) -> str:
+    """Unix ms as people read it, in UTC."""
+    return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _counts(evidence: Evidence, summaries: Sequence[NodeSummary]) -> Mapping[str, str]:
+    (row,) = evidence.facts.agg(
+        F.min("time").alias("begin"), F.max("time").alias("end"), F.countDistinct("app").alias("applications")
+    ).collect()
+    stages = evidence.host_stages.select("app", "stage", "attempt").distinct().count()
+    return {
+        "period": f"{moment(row['begin'])} to {moment(row['end'])}" if row["begin"] is not None else "nothing",
+        "applications": f"{row['applications']:,}",
+        "nodes": f"{len(summaries):,}",
+        "tasks": f"{sum(own.tasks for own in summaries):,}",
+        "stages": f"{stages:,}",
+    }
+
+
+def _heat_map(host_stages: DataFrame, summaries: Sequence[NodeSummary], wanted: set[str]) -> HeatMap:
+    compared = [own for own in summaries if own.stages]
+    worst = sorted(compared, key=lambda own: (own.host not in wanted, -own.slowdown, own.host))[:MAX_HOSTS]
+    hosts = [own.host for own in worst]
+    stages = (
+        host_stages.groupBy("app", "stage", "attempt")
+        .agg(F.max("last").alias("last"))
+        .orderBy(F.desc("last"))
+        .limit(MAX_STAGES)
+    )
+    shown = host_stages.where(F.col("host").isin(hosts)).drop("last").join(stages, ["app", "stage", "attempt"])
+    rows = shown.orderBy("last", "app", "stage", "attempt").collect()
+    names = list(dict.fromkeys(map(_stage, rows)))
+    column = {name: number for number, name in enumerate(names)}
+    cells = [
+        Cell(
+            row=hosts.index(row["host"]),
+            column=column[_stage(row)],
+            host=row["host"],
+            stage=_stage(row),
+            slowdown=row["slowdown"],
+            tasks=row["tasks"],
+        )
+        for row in rows
+    ]
+    return HeatMap(hosts=hosts, stages=names, cells=cells, left_out=len(compared) - len(hosts))
+
+
+def _stage(row: Row) -> str:
+    again = f" attempt {row['attempt']}" if row["attempt"] else ""
+    return f"{row['app']} stage {row['stage']}{again}"
+
+
+def _timeline(facts: DataFrame, failures: DataFrame) -> Timeline:
+    (span,) = facts.agg(F.min("time").alias("begin"), F.max("time").alias("end")).collect()
+    begin, end = span["begin"] or 0, span["end"] or 0
+    width = max(1, -(-(end - begin + 1) // BINS))
+    rows = (
+        failures.groupBy(((F.col("last") - begin) / width).cast("long").alias("column"), "failure")
+        .agg(F.sum("tasks").alias("count"))
+        .orderBy("column", "failure")
+        .collect()
+    )
+    heights: dict[int, int] = {}
+    bars = []
+    for row in rows:
+        below = heights.get(row["column"], 0)
+        heights[row["column"]] = below + row["count"]
+        when = moment(begin + row["column"] * width)
+        bars.append(Bar(column=row["column"], failure=row["failure"], count=row["count"], below=below, moment=when))
+    return Timeline(bars=bars, highest=max(heights.values(), default=0), begin=moment(begin), end=moment(end))

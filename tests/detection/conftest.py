@@ -1,0 +1,32 @@
+"""One small Spark for all tests of the pipeline."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+from demo.java_home import java_home
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    from pyspark.sql import SparkSession
+
+    os.environ["JAVA_HOME"] = str(java_home())
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers are whatever `python3` is
+    conf: dict[str, bool | float | int | str | None] = {
+        "spark.ui.enabled": "false",
+        "spark.sql.shuffle.partitions": "2",
+        "spark.log.level": "ERROR",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
+    yield spark
+    spark.stop()

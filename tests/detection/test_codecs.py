@@ -1,0 +1,92 @@
+"""Compressed logs, in pieces of any size: whole, cut off, damaged."""
+
+from __future__ import annotations
+
+import gzip
+import struct
+from collections.abc import Callable
+
+import lz4.block  # type: ignore[import-untyped]
+import pytest
+import zstandard
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blocklist.detection.codecs import Decoder, decoder
+
+TEXT = b"".join(b'{"Event":"%d"}\n' % number for number in range(20_000))
+CONTENTS = st.lists(st.binary(max_size=2000), max_size=4)
+
+
+def _lz4(content: bytes) -> bytes:
+    """As lz4-java does it: blocks, then an empty one."""
+    blocks = [content[at : at + 1000] for at in range(0, len(content), 1000)]
+    out = b""
+    for block in blocks:
+        packed = lz4.block.compress(block, store_size=False)
+        raw = len(packed) >= len(block)
+        body = block if raw else packed
+        out += struct.pack("<8sBiiI", b"LZ4Block", 0x10 if raw else 0x20, len(body), len(block), 0) + body
+    return out + struct.pack("<8sBiiI", b"LZ4Block", 0x10, 0, 0, 0)
+
+
+PACKS: dict[str, Callable[[bytes], bytes]] = {
+    "app-1.zstd": lambda content: zstandard.ZstdCompressor().compress(content),
+    "app-1.lz4": _lz4,
+    "app-1.gz": gzip.compress,
+}
+
+
+def _decoder(name: str) -> Decoder:
+    made = decoder(name)
+    assert made is not None
+    return made
+
+
+@pytest.mark.parametrize("name", PACKS)
+@settings(deadline=None)
+@given(contents=CONTENTS, size=st.integers(1, 5000))
+def test_streams_one_after_the_other_in_pieces_of_any_size(name: str, contents: list[bytes], size: int) -> None:
+    packed = b"".join(map(PACKS[name], contents))
+    decode = _decoder(name)
+    out = b"".join(decode(packed[at : at + size]) for at in range(0, len(packed), size))
+    assert out == b"".join(contents)
+    assert decode.complete
+
+
+@pytest.mark.parametrize("name", PACKS)
+@settings(deadline=None)
+@given(share=st.floats(0.01, 0.99))
+def test_one_that_is_cut_off_gives_what_is_there(name: str, share: float) -> None:
+    packed = PACKS[name](TEXT)
+    decode = _decoder(name)
+    assert TEXT.startswith(decode(packed[: int(len(packed) * share)]))
+    assert not decode.complete or name.endswith("lz4")  # lz4: between two blocks nothing tells
+
+
+@pytest.mark.parametrize("name", PACKS)
+@settings(deadline=None)
+@given(share=st.floats(0.2, 0.9), junk=st.binary(min_size=64, max_size=64))
+def test_a_damaged_one_raises_nothing(name: str, share: float, junk: bytes) -> None:
+    packed = bytearray(PACKS[name](TEXT))
+    at = int((len(packed) - len(junk)) * share)
+    packed[at : at + len(junk)] = junk
+    _decoder(name)(bytes(packed))
+
+
+@pytest.mark.parametrize("name", ["app-1.lz4", "app-1.gz", "app-1.zstd"])
+def test_what_comes_before_the_damage_is_given(name: str) -> None:
+    decode = _decoder(name)
+    assert decode(PACKS[name](TEXT) + b"no block begins like this") == TEXT
+    assert decode.damaged
+    assert decode(PACKS[name](TEXT)) == b""
+
+
+@pytest.mark.parametrize("name", ["app-1", "app-1.inprogress", "events_1_app-1", "app-1.log"])
+def test_plain_text_needs_no_decoder(name: str) -> None:
+    assert decoder(name) is None
+
+
+@pytest.mark.parametrize("name", ["app-1.zstd.inprogress", "events_1_app-1.zstd.compact"])
+def test_what_follows_the_codecs_ending_does_not_matter(name: str) -> None:
+    assert decoder(name) is not None

@@ -1,0 +1,69 @@
+"""Event logs as Spark writes them, as far as the pipeline reads them: applications with a host that is slow."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Iterator
+from typing import Any
+
+HOSTS = [f"n{number}" for number in range(1, 7)]
+STAGES = 6
+
+
+def event_log(app: str, began: int, slow: str | None = None) -> list[str]:
+    """Six stages of three tasks on each host, a second each, or two and more on the slow one; `began` is in Unix ms."""
+    dice = random.Random(app)
+    head: list[dict[str, Any]] = [
+        {"Event": "SparkListenerLogStart", "Spark Version": "4.3.0"},
+        {"Event": "SparkListenerApplicationStart", "App Name": app, "App ID": app, "Timestamp": began, "User": "test"},
+    ]
+    tasks = [task for stage in range(STAGES) for task in _stage(stage, began + stage * 10_000, slow, dice)]
+    return [json.dumps(event, separators=(",", ":")) + "\n" for event in [*head, *tasks]]
+
+
+def _stage(stage: int, began: int, slow: str | None, dice: random.Random) -> Iterator[dict[str, Any]]:
+    info = {"Stage ID": stage, "Stage Attempt ID": 0, "Number of Tasks": 3 * len(HOSTS), "Submission Time": began}
+    yield {"Event": "SparkListenerStageSubmitted", "Stage Info": info, "Properties": {}}
+    for number in range(3):
+        for host in HOSTS:
+            run = round((2200 if host == slow else 1000) * dice.lognormvariate(0, 0.1))
+            launched = began + number * 3100
+            yield _task(stage, host, launched, run)
+
+
+def _task(stage: int, host: str, launched: int, run: int) -> dict[str, Any]:
+    return {
+        "Event": "SparkListenerTaskEnd",
+        "Stage ID": stage,
+        "Stage Attempt ID": 0,
+        "Task Type": "ResultTask",
+        "Task End Reason": {"Reason": "Success"},
+        "Task Info": {
+            "Task ID": launched % 1_000_000,
+            "Launch Time": launched,
+            "Executor ID": host[1:],
+            "Host": host,
+            "Locality": "PROCESS_LOCAL",
+            "Speculative": False,
+            "Finish Time": launched + run,
+            "Failed": False,
+            "Killed": False,
+            "Accumulables": [],
+        },
+        "Task Metrics": {
+            "Executor Deserialize Time": 3,
+            "Executor Run Time": run,
+            "Executor CPU Time": run * 900_000,
+            "JVM GC Time": 0,
+            "Memory Bytes Spilled": 0,
+            "Disk Bytes Spilled": 0,
+            "Shuffle Read Metrics": {
+                "Fetch Wait Time": 0,
+                "Remote Bytes Read": 0,
+                "Local Bytes Read": 0,
+                "Total Records Read": 0,
+            },
+            "Input Metrics": {"Bytes Read": 1_000_000, "Records Read": 1000},
+        },
+    }

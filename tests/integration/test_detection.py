@@ -1,0 +1,189 @@
+"""`python -m blocklist.detection` as operators run it, on a real service."""
+
+from __future__ import annotations
+
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Self
+
+import pyarrow.parquet as pq  # type: ignore[import-untyped]
+import pytest
+
+from blocklist import BlockAction, BlocklistClient
+from blocklist.detection.schemas import FAILURES, HOST_STAGES, NODES
+from demo.java_home import java_home
+from tests.detection.written import event_log
+from tests.integration.process import ROOT, ServiceProcess, environment, free_port, wait_until
+
+pytestmark = pytest.mark.xdist_group("detection")
+
+QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+CAUSE = re.compile(r"2\.[0-9]x slower than its peers in [0-9]+ of [0-9]+ stages of [23] applications")
+
+
+def settings() -> dict[str, str]:
+    submit = f'--master local[2] --driver-java-options "{QUICK}" pyspark-shell'
+    return environment() | {"JAVA_HOME": str(java_home()), "PYSPARK_SUBMIT_ARGS": submit}
+
+
+def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "blocklist.detection", *arguments]
+    return subprocess.run(command, cwd=ROOT, env=settings(), capture_output=True, text=True, timeout=170, check=False)
+
+
+def now() -> int:
+    return time.time_ns() // 1_000_000
+
+
+@pytest.fixture
+def logs(tmp_path: Path) -> Path:
+    """Three applications on six hosts, of which n3 is slow; and what is no event log."""
+    folder = tmp_path / "logs"
+    folder.mkdir()
+    for number in range(3):
+        lines = event_log(f"app-{number}", now() - 600_000 + number * 100_000, slow="n3")
+        (folder / f"app-{number}").write_text("".join(lines))
+    (folder / "notes.txt").write_text("Ask Kim about rack 7.\n")
+    with (folder / "app-2").open("a") as file:
+        file.write('{"Event":"SparkListenerTaskEnd","Stage ID":1,"Stage Att\n')
+    return folder
+
+
+@pytest.mark.timeout(600)
+def test_it_proposes_and_applies_once(tmp_path: Path, logs: Path, fresh: ServiceProcess) -> None:
+    """A dry run shows all there is to see and changes nothing; applied it blocks, and applied again it does nothing."""
+    files = {name: str(tmp_path / name) for name in ("out.jsonl", "parquet", "report.html")}
+    given = ("--event-logs", str(logs), "--json", files["out.jsonl"], "--parquet", files["parquet"])
+    done = run(*given, "--html", files["report.html"])
+    assert done.returncode == 0, done.stderr
+    (line,) = [json.loads(text) for text in Path(files["out.jsonl"]).read_text().splitlines()]
+    assert (line["node"], line["severity"], line["applied"], line["whyNot"]) == ("n3", line["severity"], False, None)
+    assert CAUSE.fullmatch(line["cause"])
+    assert line["cause"] in done.stdout
+    assert f"file:{logs}/notes.txt is no event log" in done.stderr
+    assert "app-2: 1 broken line was not read" in done.stderr
+    assert "Traceback" not in done.stderr
+    for name, schema in (("nodes", NODES), ("host_stages", HOST_STAGES), ("failures", FAILURES)):
+        assert pq.read_table(f"{files['parquet']}/{name}").column_names == schema.fieldNames()
+    page = Path(files["report.html"]).read_text()
+    assert line["cause"] in page
+    assert page.count('<rect class="cell"') > 100
+    assert "notes.txt is no event log" in page
+    assert not re.search(r"(src|href)=", page), "it needs nothing else"
+
+    applied = [run("--event-logs", str(logs), "--url", fresh.url, "--apply", "--json", "-") for _ in range(2)]
+    first, second = (json.loads(done.stdout) for done in applied)
+    assert (first["applied"], first["whyNot"]) == (True, None)
+    assert (second["applied"], second["whyNot"]) == (False, "it is blocked for this already")
+    assert (first["cause"], first["end"]) == (second["cause"], second["end"]) == (line["cause"], line["end"])
+    with BlocklistClient(fresh.url) as client:
+        snapshot = client.snapshot()
+        assert (snapshot.revision, list(snapshot.nodes)) == (1, ["n3"])
+        node = snapshot.nodes["n3"]
+        assert (node.cause, node.end, node.action) == (line["cause"], line["end"], BlockAction[line["action"]])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        ([], "the following arguments are required: --event-logs"),
+        (["--event-logs", "/x", "--since", "yesterday"], "'yesterday' is no time; write it as 2026-11-21T12:00"),
+        (["--event-logs", "/x", "--alarm-rate", "2"], "give a number above 0, at most 1"),
+        (["--event-logs", "/x", "--hours", "0"], "give hours, above 0 and at most 168"),
+        (["--event-logs", "/x", "--applications", "x"], "give a whole number from 1 to 1000"),
+        (["--event-logs", "/x", "--follow"], "--follow needs --checkpoint FOLDER."),
+        (["--event-logs", "/x", "--checkpoint", "/y"], "--checkpoint belongs to --follow."),
+        (["--event-logs", "/x", "--apply", "--dry-run"], "not allowed with argument"),
+        (["--event-logs", "/x", "--url", "example.com"], "'example.com' is not the URL of a service"),
+    ],
+)
+def test_a_mistake_is_a_sentence(arguments: list[str], sentence: str) -> None:
+    done = run(*arguments)
+    assert done.returncode == 2
+    assert sentence in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_nothing_to_read_is_said_and_no_verdict(tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    done = run("--event-logs", str(tmp_path / "empty"), str(tmp_path / "missing"))
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "No node is to be blocked.\n"
+    assert f"{tmp_path}/empty holds no event log." in done.stderr
+    assert f"{tmp_path}/missing cannot be read: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_service_that_is_away_is_a_sentence(logs: Path) -> None:
+    url = f"http://127.0.0.1:{free_port()}"
+    done = run("--event-logs", str(logs), "--url", url, "--apply")
+    assert done.returncode == 1
+    assert f"{url} is out of reach" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+class Following:
+    """The command with --follow, in a process of its own; `told` are the verdicts that it printed."""
+
+    def __init__(self, logs: Path, checkpoint: Path, url: str) -> None:
+        given = ("--event-logs", str(logs), "--checkpoint", str(checkpoint), "--url", url, "--apply", "--json", "-")
+        self._command = [sys.executable, "-m", "blocklist.detection", "--follow", *given]
+        self._out, self._err = checkpoint.with_suffix(".out"), checkpoint.with_suffix(".err")
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        with self._out.open("ab") as out, self._err.open("ab") as err:
+            self._process = subprocess.Popen(self._command, cwd=ROOT, env=settings(), stdout=out, stderr=err)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        assert self._process is not None
+        if self._process.poll() is None:
+            self._process.send_signal(signal.SIGTERM)
+        assert self._process.wait(60) in {0, -signal.SIGKILL}, self._err.read_text()
+
+    def kill(self) -> None:
+        assert self._process is not None
+        self._process.kill()
+        self._process.wait(60)
+
+    def start(self) -> None:
+        self.__enter__()
+
+    def told(self) -> list[str]:
+        return [json.loads(line)["node"] for line in self._out.read_text().splitlines()]
+
+
+@pytest.mark.timeout(600)
+def test_running_applications_are_judged_and_a_restart_goes_on(tmp_path: Path, fresh: ServiceProcess) -> None:
+    logs, checkpoint = tmp_path / "logs", tmp_path / "checkpoint"
+    logs.mkdir()
+    began = now() - 300_000
+    first = "".join(event_log("app-1", began, slow="n3"))
+    second = "".join(event_log("app-2", began + 70_000, slow="n3"))
+    (logs / "app-1").write_text(first)
+    running = logs / "app-2.inprogress"
+    with Following(logs, checkpoint, fresh.url) as following, BlocklistClient(fresh.url) as client:
+        # In the middle of a line, and of the evidence: one application is not enough.
+        running.write_text(second[: len(second) // 20])
+        read = checkpoint / "stream" / "commits" / "0"
+        wait_until(read.exists, seconds=150)
+        assert following.told() == []
+        following.kill()
+        running.write_text(second[: len(second) // 2])
+        following.start()
+        wait_until(lambda: following.told() == ["n3"], seconds=150)
+        assert list(client.snapshot().nodes) == ["n3"]
+    running.write_text(second)
+    running.rename(logs / "app-2")
+    commits = len(list((checkpoint / "stream" / "commits").glob("[0-9]*")))
+    with following:
+        wait_until(lambda: len(list((checkpoint / "stream" / "commits").glob("[0-9]*"))) > commits, seconds=150)
+        batches = list((checkpoint / "facts").glob("batch-*/_SUCCESS"))
+        assert len(batches) >= 3
+    assert following.told() == ["n3"], "once"

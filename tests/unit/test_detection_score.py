@@ -1,0 +1,74 @@
+"""How the benchmark of detection counts: what is found, after how many applications, and who is blamed wrongly."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.detection import answers, baselines, scenarios, tables
+from benchmarks.detection.answers import Answer, Case
+
+
+def answer(faulty: str | None, *blamed: set[str]) -> Answer:
+    """What was blamed after one, two, … applications of a run with that faulty host."""
+    case = Case(name="01-half", scenario="half" if faulty else "uniform", faulty=faulty, logs=())
+    return Answer(case=case, blamed=tuple(frozenset(hosts) for hosts in blamed))
+
+
+def log(folder: Path, times: dict[str, list[int]]) -> Path:
+    """An event log with tasks of so many milliseconds on each host."""
+    file = folder / "app-1"
+    spans = [{"Host": host, "Launch Time": 0, "Finish Time": ms} for host, all_ms in times.items() for ms in all_ms]
+    ended = {"Event": "SparkListenerTaskEnd", "Task End Reason": {"Reason": "Success"}}
+    events = [{**ended, "Task Info": span} for span in spans]
+    file.write_text("".join(json.dumps(event, separators=(",", ":")) + "\n" for event in events), encoding="utf-8")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("given", "found", "wrong"),
+    [
+        (answer("a", set(), {"a"}, {"a"}), 2, set()),
+        (answer("a", {"b"}, set(), {"a"}), 3, {"b"}),
+        (answer("a", set(), set(), set()), None, set()),
+        (answer(None, set(), {"b"}, set()), None, {"b"}),
+    ],
+)
+def test_whom_one_blamed_once_one_blamed(given: Answer, found: int | None, wrong: set[str]) -> None:
+    assert given.found == found
+    assert given.wrong == wrong
+
+
+def test_precision_counts_hosts_and_recall_faulty_runs() -> None:
+    given = [answer("a", {"a", "b"}), answer("a", set()), answer(None, {"c"}), answer(None, set())]
+    assert answers.precision(given) == pytest.approx(1 / 3)
+    assert answers.recall(given) == pytest.approx(1 / 2)
+
+
+def test_nothing_blamed_has_no_precision() -> None:
+    assert answers.precision([answer(None, set())]) is None
+    assert answers.recall([answer(None, set())]) is None
+
+
+def test_the_table_has_a_line_for_each_contender_and_scenario() -> None:
+    table = tables.table({"one": [answer("a", {"a"}), answer(None, {"b"})]})
+    assert "| one | 50% | 100% | 1, 1, 1 of 1 | 1 of 1 | 0 of 1 |" in table
+    assert "| half | 1 | 1 found (after 1.0) |" in table
+    assert "| uniform | 1 | 1 wrong |" in table
+
+
+def test_the_z_score_leaves_the_host_itself_out(tmp_path: Path) -> None:
+    """With the host among them, six hosts could never be three deviations away."""
+    usual = {f"h{number}": [100 + number, 98 + number] for number in range(5)}
+    assert baselines.far_from_the_mean([log(tmp_path, {**usual, "slow": [150, 170]})]) == {"slow"}
+    assert baselines.far_from_the_mean([log(tmp_path, {**usual, "slow": [103, 104]})]) == set()
+
+
+def test_the_runs_are_the_same_each_time() -> None:
+    runs = scenarios.runs()
+    assert runs == scenarios.runs()
+    assert sum(run.faulty is None for run in runs) == 30
+    assert sum(run.faulty is not None for run in runs) == 34
+    assert all(len(run.applications) == 3 for run in runs)
