@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
+from typing import Final
 
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
@@ -22,6 +23,8 @@ from blocklist.detection.pipeline import Evidence
 from blocklist.detection.report import render
 from blocklist.detection.verdicts import Rules, Verdict, judge
 from blocklist.errors import BlocklistError, InvalidError
+
+_ROOT: Final = Path(__file__).parents[2]
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -42,6 +45,8 @@ def main(argv: list[str] | None = None) -> int:
 def _session() -> SparkSession:
     """As spark-submit made it, else on this machine. What its operator has set stands."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    # Python workers on this machine find the package where this process has it.
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     builder = SparkSession.builder.appName("blocklist.detection").config("spark.log.level", "ERROR")
     spark = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower()).getOrCreate()
     context = spark.sparkContext

@@ -15,7 +15,7 @@ from typing import Any, BinaryIO, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from blocklist.detection.codecs import decoder
+from blocklist.detection.decoders import decoder
 
 FORMAT: Final = "blocklist-event-logs"
 CHUNK: Final = 1024 * 1024

@@ -11,7 +11,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from blocklist.detection import events
-from blocklist.detection.codecs import decoder
+from blocklist.detection.decoders import decoder
 from blocklist.detection.schemas import FACTS
 from blocklist.detection.sources import Log
 

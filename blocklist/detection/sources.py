@@ -12,7 +12,7 @@ from typing import Any, Final, Self
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from blocklist.detection.codecs import decoder
+from blocklist.detection.decoders import decoder
 
 LARGEST: Final = 256 * 1024 * 1024
 """Bytes of a compressed log: its reader holds it in memory whole. Spark rolls over at half of that."""

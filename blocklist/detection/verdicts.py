@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
 
+from blocklist.detection.chance import binomial_tail
 from blocklist.detection.node_summary import CHARGED, MULTIPLIER, Failure, NodeSummary
-from blocklist.detection.statistics import binomial_tail
 from blocklist.node import BlockAction
 
 SEVERE: Final = 3.0

@@ -20,7 +20,7 @@ C = "worker-c.example.test"
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
     """Two workers named by their addresses, and one by a name."""
     with Cluster({A: "127.0.0.2", B: "127.0.0.3", C: "127.0.0.4"}) as started:
@@ -49,7 +49,7 @@ class Applications:
             self._spark = None
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def applications(cluster: Cluster) -> Iterator[Applications]:
     running = Applications(cluster)
     yield running
@@ -62,7 +62,7 @@ def spark(applications: Applications) -> SparkSession:
     return applications.get()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def service_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
     process = ServiceProcess(tmp_path_factory.mktemp("service"))
     assert run_app("migrate", env=process.environment()).returncode == 0

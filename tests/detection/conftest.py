@@ -1,4 +1,4 @@
-"""One small Spark for all tests of the pipeline."""
+"""One small Spark for all tests of the pipeline. It ends with them: a process has one application at a time."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from demo.java_home import java_home
+from tests.integration.process import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def spark() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
@@ -23,6 +24,8 @@ def spark() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers are whatever `python3` is
     conf: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
+        # The JVM may be there already, begun by others somewhere else.
+        "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.sql.shuffle.partitions": "2",
         "spark.log.level": "ERROR",
         "spark.sql.session.timeZone": "UTC",

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from blocklist import BlockAction
 from blocklist.changes import Change, ChangeType
 from blocklist.detection.apply import Proposal, propose
+from blocklist.detection.chance import binomial_tail
 from blocklist.detection.node_summary import CHARGED, Failure, Failures, NodeSummary
-from blocklist.detection.statistics import binomial_tail
 from blocklist.detection.verdicts import HOUR, Rules, Severity, Verdict, judge, longer
 from blocklist.node import BlockedNode, merge
 

@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blocklist.detection.codecs import Decoder, decoder
+from blocklist.detection.decoders import Decoder, decoder
 
 TEXT = b"".join(b'{"Event":"%d"}\n' % number for number in range(20_000))
 CONTENTS = st.lists(st.binary(max_size=2000), max_size=4)
