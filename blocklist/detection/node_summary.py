@@ -31,18 +31,23 @@ CHARGED: Final = (
     Failure.FETCH,
     Failure.SLOW_SERVER,
 )
+BY_TASK: Final = (Failure.DISK_FULL, Failure.IO_ERROR)
+"""Those that are counted in tasks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Failures:
-    """Failures of one class on one node: in how many stages and applications, and in how many stages on all nodes.
+    """Failures of one class on one node, and on all nodes together; `last` is the moment of the last one in Unix ms.
 
-    `last` is the moment of the last one in Unix ms.
+    A lost executor or server fails many tasks at once, so those are counted in stages. A full or broken disk fails each
+    task by itself, and where Spark avoids the host after the second, there are few stages: those are counted in tasks.
     """
 
     stages: int
+    tasks: int
     applications: int
     all_stages: int
+    all_tasks: int
     last: int
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -75,17 +75,24 @@ def _failures(frame: DataFrame) -> dict[str, dict[Failure, Failures]]:
         frame.groupBy("failure", "host")
         .agg(
             F.countDistinct("app", "stage", "attempt").alias("stages"),
+            F.sum("tasks").alias("tasks"),
             F.countDistinct("app").alias("applications"),
             F.max("last").alias("last"),
         )
         .collect()
     )
-    totals: defaultdict[str, int] = defaultdict(int)
+    all_stages, all_tasks = Counter[str](), Counter[str]()
     for row in counted:
-        totals[row["failure"]] += row["stages"]
+        all_stages[row["failure"]] += row["stages"]
+        all_tasks[row["failure"]] += row["tasks"]
     found: defaultdict[str, dict[Failure, Failures]] = defaultdict(dict)
     for row in counted:
         found[row["host"]][Failure(row["failure"])] = Failures(
-            stages=row["stages"], applications=row["applications"], all_stages=totals[row["failure"]], last=row["last"]
+            stages=row["stages"],
+            tasks=row["tasks"],
+            applications=row["applications"],
+            all_stages=all_stages[row["failure"]],
+            all_tasks=all_tasks[row["failure"]],
+            last=row["last"],
         )
     return found

@@ -13,7 +13,7 @@ from enum import IntEnum
 from typing import Final
 
 from blocklist.detection.chance import binomial_tail
-from blocklist.detection.node_summary import CHARGED, MULTIPLIER, Failure, NodeSummary
+from blocklist.detection.node_summary import BY_TASK, CHARGED, MULTIPLIER, Failure, NodeSummary
 from blocklist.node import BlockAction
 
 SEVERE: Final = 3.0
@@ -120,16 +120,18 @@ def _failing(
     own: NodeSummary, kind: Failure, peers: Sequence[NodeSummary], rules: Rules, limit: float
 ) -> _Finding | None:
     mine = own.failures[kind]
-    if mine.applications < rules.applications or mine.stages < rules.stages:
+    unit = "tasks" if kind in BY_TASK else "stages"
+    count, everywhere = (mine.tasks, mine.all_tasks) if kind in BY_TASK else (mine.stages, mine.all_stages)
+    if mine.applications < rules.applications or count < rules.stages:
         return None
-    chance = binomial_tail(mine.stages, mine.all_stages, max(1 / len(peers), own.share))
+    chance = binomial_tail(count, everywhere, max(1 / len(peers), own.share))
     if chance > limit:
         return None
     sentence = (
-        f"{kind} in {mine.stages} stages of {mine.applications} applications"
-        f" and in {mine.all_stages - mine.stages} on all other nodes together"
+        f"{kind} in {count} {unit} of {mine.applications} applications"
+        f" and in {everywhere - count} on all other nodes together"
     )
-    severe = kind in {Failure.DISK_FULL, Failure.IO_ERROR}
+    severe = kind in BY_TASK
     severity = Severity.SEVERE if severe else Severity.FAILING
     return _Finding(severity=severity, sentence=sentence, chance=chance, seen=mine.last)
 

@@ -10,6 +10,7 @@ import pytest
 from blocklist import PERMANENT, BlockAction, BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, session, wait_until
+from tests.acceptance.jobs import used_hosts
 from tests.integration.process import ServiceProcess, run_app
 
 if TYPE_CHECKING:
@@ -39,8 +40,10 @@ class Applications:
         """The application with these settings, an executor on each host."""
         if self._spark is None or settings != self._settings:
             self.stop()
-            self._spark = session(self._cluster, spark__python__task__killTimeout="200ms", **settings)
-            self._settings = settings
+            spark = session(self._cluster, spark__python__task__killTimeout="200ms", **settings)
+            self._spark, self._settings = spark, settings
+            # Registered is not yet ready: the scheduler knows a host from its first offer on.
+            wait_until(lambda: used_hosts(spark, self._cluster) == set(self._cluster.hosts), 60, "a task on each host")
         return self._spark
 
     def stop(self) -> None:

@@ -88,7 +88,8 @@ def test_it_ends_quietly_with_its_application_and_the_next_one_has_its_own(
     wait_until(lambda: not {"blocklist-agent", "blocklist-watch"} & names_of_threads(), 30, f"threads to end: {names}")
     assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
     spark = applications.get()
-    start_agent(spark)
+    next_one = start_agent(spark)
+    wait_until(lambda: next_one.status().blocked == {B: B}, 30, "the block")
     assert used_hosts(spark, cluster) == {A, C}
 
 

@@ -41,7 +41,16 @@ def slow(
 
 
 def failing(kind: Failure, stages: int, applications: int = 2, all_stages: int | None = None) -> list[NodeSummary]:
-    failures = Failures(stages=stages, applications=applications, all_stages=all_stages or stages, last=500)
+    """Two tasks in each stage."""
+    everywhere = all_stages or stages
+    failures = Failures(
+        stages=stages,
+        tasks=2 * stages,
+        applications=applications,
+        all_stages=everywhere,
+        all_tasks=2 * everywhere,
+        last=500,
+    )
     return among_healthy(failures={kind: failures})
 
 
@@ -83,7 +92,8 @@ def test_a_node_that_is_twice_as_slow_gets_no_new_tasks_and_keeps_its_own() -> N
         ("user exceptions", failing(Failure.USER, 50, 7)),
         ("out of memory", failing(Failure.MEMORY, 50, 7)),
         ("one bad application", failing(Failure.LOST_EXECUTOR, 50, 1)),
-        ("two stages", failing(Failure.DISK_FULL, 2)),
+        ("two stages", failing(Failure.LOST_EXECUTOR, 2)),
+        ("two tasks", failing(Failure.DISK_FULL, 1)),
         ("all nodes' disks are full", failing(Failure.DISK_FULL, 10, 7, 60)),
         ("three of three on one of six may be chance", failing(Failure.LOST_EXECUTOR, 3)),
     ],
@@ -96,10 +106,15 @@ def test_it_is_not_blamed(why: str, nodes: list[NodeSummary]) -> None:
 def test_failures_that_gather_on_one_node_are_its_own(kind: Failure) -> None:
     (verdict,), _ = judge(failing(kind, 6, 2, 7), RULES)
     assert verdict.host == "n1"
-    assert verdict.cause == f"{kind} in 6 stages of 2 applications and in 1 on all other nodes together"
+    disk = kind in {Failure.DISK_FULL, Failure.IO_ERROR}
+    many, few = ("12 tasks", 2) if disk else ("6 stages", 1)
+    assert verdict.cause == f"{kind} in {many} of 2 applications and in {few} on all other nodes together"
     assert "," not in verdict.cause, "a merge would part it"
-    evacuates = verdict.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
-    assert evacuates is (kind in {Failure.DISK_FULL, Failure.IO_ERROR})
+    assert (verdict.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS) is disk
+
+
+def test_few_tasks_with_a_full_disk_are_enough_where_spark_avoids_the_host_then() -> None:
+    assert blamed(failing(Failure.DISK_FULL, 3, 3)) == ["n1"]
 
 
 def test_a_node_that_runs_most_tasks_may_have_most_failures() -> None:
