@@ -134,7 +134,8 @@ def reason_of(node: BlockedNode) -> str:
     """What the node's reason is to be; Slurm gives it back as it is."""
     cause = " ".join(node.cause.translate(_PLAIN).split())
     cause = cause if len(cause) <= 200 else cause[:200] + "…"
-    return f"{MARK}{'evacuate, ' if action(node) is Do.EVACUATE else ''}{until(node)}, {cause}"
+    said = ["evacuate"] if action(node) is Do.EVACUATE else []
+    return MARK + ", ".join([*said, until(node), *([cause] if cause else [])])
 
 
 def _meant(blocked: Mapping[str, BlockedNode], nodes: Iterable[SlurmNode]) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from blocklist import PERMANENT, BlockAction, BlockedNode
@@ -178,6 +178,7 @@ class TestSlurm:
             slurm.read_nodes("NodeName=n1 Condition=fine")
 
     @given(blocks, st.text(max_size=1000))
+    @example(node("n1"), " ")
     def test_a_reason_is_one_line_without_quotes_and_brackets(self, block: BlockedNode, text: str) -> None:
         printable = "".join(letter for letter in text if letter.isprintable())
         reason = slurm.reason_of(replace(block, cause=printable or "x"))
