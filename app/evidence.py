@@ -9,7 +9,7 @@ from typing import Final, Protocol
 import structlog
 
 from app.handler import BlocklistHandler
-from blocklist.changes import Change, ChangeType
+from blocklist.changes import Author, Change, ChangeType, Source
 from blocklist.draft import Draft
 from blocklist.errors import UnavailableError
 from blocklist.evidence import EvidenceBook, blocks, cause_in
@@ -28,6 +28,7 @@ RECENT: Final = 3_600_000
 """Milliseconds for which an unblock by hand is remembered over a restart: Spark excludes a host for so long."""
 GRACE: Final = 30_000
 """Milliseconds after a start in which applications say again what they said before: nobody knows what is new."""
+_AUTHOR: Final = Author("evidence", Source.EVIDENCE)
 
 
 class ReadableLog(Protocol):
@@ -75,7 +76,7 @@ class EvidenceBlocks:
             self._next_turn = now + TURN
         if not blocks(self._book.verdicts(now), self._tracker, now):
             return
-        for node in (await self._handler.submit(self._block)).value:
+        for node in (await self._handler.submit(self._block, _AUTHOR)).value:
             self.made += 1
             log.warning("a node is blocked as applications say so", node=node.id, cause=node.cause, end=node.end)
 

@@ -14,9 +14,11 @@ from typing import Any, Final
 import structlog
 from fastapi import FastAPI, Request, Response
 
+from app.api.access import author
 from app.api.answers import ONE_NODE, JsonAnswer
 from app.api.errors import broken, refused
 from app.api.nodes import block_answer, block_command
+from app.auth.principal import ANYBODY
 from app.fast_path import FastPathProtocol
 from app.handler import Outcome
 from app.service import Service
@@ -72,7 +74,7 @@ class FastPutProtocol(FastPathProtocol):
         service: Service = self._service.state.service
         try:
             command = block_command(put.node_id, put.body, service.clock())
-            service.handler.submit(command).add_done_callback(lambda done: self._done(put, done))
+            service.handler.submit(command, author(ANYBODY)).add_done_callback(lambda done: self._done(put, done))
         except BlocklistError as error:
             self._answer(put, refused(self._request(put), error))
 

@@ -10,7 +10,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 import structlog
 
 from app.store.queries import StaleError
-from blocklist.changes import Change
+from blocklist.changes import Author, Change
 from blocklist.draft import Draft
 from blocklist.errors import BlocklistError, UnavailableError
 from blocklist.tracker import BlocklistTracker
@@ -46,6 +46,7 @@ class Outcome(Generic[T]):
 @dataclass(slots=True)
 class _Waiting:
     command: Command[Any]
+    author: Author
     answer: asyncio.Future[Outcome[Any]]
     outcome: Outcome[Any] | BlocklistError | None = None
 
@@ -77,8 +78,8 @@ class BlocklistHandler:
         self._closed = False
         self._unsure = False
 
-    def submit(self, command: Command[T]) -> asyncio.Future[Outcome[T]]:
-        """Carry out a command; await the outcome.
+    def submit(self, command: Command[T], author: Author) -> asyncio.Future[Outcome[T]]:
+        """Carry out a command for its author; await the outcome.
 
         Raises what the command raises, or UnavailableError: then nothing is known to have changed.
         """
@@ -87,7 +88,7 @@ class BlocklistHandler:
         if len(self._waiting) >= self._max_waiting:
             raise UnavailableError("Too many changes are waiting for the database; try again.", retry_after=1)
         answer: asyncio.Future[Outcome[T]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(command, answer))
+        self._waiting.append(_Waiting(command, author, answer))
         self._wake.set()
         return answer
 
@@ -126,6 +127,7 @@ class BlocklistHandler:
         draft = Draft(self._tracker, self._clock())
         for waiting in batch:
             before = len(draft.changes)
+            draft.author = waiting.author
             try:
                 value = waiting.command(draft)
             except BlocklistError as error:

@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import structlog
 
 from app.handler import BlocklistHandler
+from blocklist.changes import Author, Source
 from blocklist.draft import Draft
 from blocklist.errors import UnavailableError
 from blocklist.tracker import BlocklistTracker
@@ -42,7 +43,7 @@ async def _expire(ids: list[str], handler: BlocklistHandler) -> None:
             draft.expire(node_id)
 
     try:
-        await handler.submit(expire)
+        await handler.submit(expire, Author(source=Source.TIME))
     except UnavailableError:
         # The node is free all the same; its change comes when the database is back.
         await asyncio.sleep(1)

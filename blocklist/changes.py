@@ -24,12 +24,32 @@ class ChangeType(StrEnum):
         return self is ChangeType.UNBLOCKED or self is ChangeType.EXPIRED
 
 
+class Source(StrEnum):
+    """Which way a change came: by a request, from the page, from evidence, from Alertmanager, or by time."""
+
+    REQUEST = "request"
+    PAGE = "page"
+    EVIDENCE = "evidence"
+    ALERTMANAGER = "alertmanager"
+    TIME = "time"
+
+
+@dataclass(frozen=True, slots=True)
+class Author:
+    """Who asks for a change: a name where known, by which way, and why a limit was forced, if one was."""
+
+    name: str | None = None
+    source: Source = Source.REQUEST
+    forced: str | None = None
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Change:
     """One committed change of the list.
 
     `node` is the node after the change, for a change that frees it the node as it last was. `at` is the moment of
-    the change in Unix milliseconds, `created_by` the name of who asked for it, where known.
+    the change in Unix milliseconds, `created_by` the name of who asked for it, where known, `forced` the reason that
+    was given for going beyond a limit. `source` is known where the change was made, not kept in the log.
     """
 
     revision: int
@@ -37,6 +57,8 @@ class Change:
     at: int
     node: BlockedNode
     created_by: str | None = None
+    forced: str | None = None
+    source: Source | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

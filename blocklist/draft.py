@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Protocol
+from typing import Final, Protocol
 
-from blocklist.changes import Change, ChangeType
+from blocklist.changes import Author, Change, ChangeType, Source
 from blocklist.errors import ConflictError, NotFoundError
 from blocklist.node import BlockedNode, merge
+
+_TIME: Final = Author(source=Source.TIME)
 
 
 class Nodes(Protocol):
@@ -23,11 +25,13 @@ class Nodes(Protocol):
 class Draft:
     """Changes on top of `base`, decided at `now`. The base is never touched: a draft may be dropped.
 
-    `changes` are in the order of their revisions, which follow the base's without gap.
+    `changes` are in the order of their revisions, which follow the base's without gap. Whoever makes them sets
+    `author` first.
     """
 
     def __init__(self, base: Nodes, now: int) -> None:
         self.now = now
+        self.author = Author()
         self.changes: list[Change] = []
         self._base = base
         self._nodes: dict[str, BlockedNode | None] = {}
@@ -45,7 +49,7 @@ class Draft:
         node = self.get(node_id)
         return None if node is None or node.ended(self.now) else node
 
-    def block(self, node: BlockedNode, *, allow_merge: bool, created_by: str | None = None) -> BlockedNode:
+    def block(self, node: BlockedNode, *, allow_merge: bool) -> BlockedNode:
         """Block a node, or merge with the present block; returns the node as it is then (FLIP-224, Add).
 
         A merge that changes nothing makes no change. Raises ConflictError if it is blocked and may not be merged.
@@ -53,18 +57,16 @@ class Draft:
         present = self.blocked(node.id)
         if present is None:
             self.expire(node.id)
-            self._record(ChangeType.BLOCKED, node, created_by)
+            self._record(ChangeType.BLOCKED, node)
             return node
         if not allow_merge:
             raise ConflictError(already_blocked(present), {node.id: present})
         merged = merge(present, node)
         if merged is not present:
-            self._record(ChangeType.MERGED, merged, created_by)
+            self._record(ChangeType.MERGED, merged)
         return merged
 
-    def block_many(
-        self, nodes: Mapping[str, tuple[BlockedNode, bool]], *, created_by: str | None = None
-    ) -> dict[str, BlockedNode]:
+    def block_many(self, nodes: Mapping[str, tuple[BlockedNode, bool]]) -> dict[str, BlockedNode]:
         """Block several (id -> node and whether it may be merged), all or none.
 
         Raises ConflictError naming every conflict, with nothing changed.
@@ -77,27 +79,33 @@ class Draft:
         if conflicts:
             lines = [already_blocked(present) for present in conflicts.values()]
             raise ConflictError(f"{len(lines)} of {len(nodes)} nodes are blocked already.", conflicts, lines)
-        return {
-            node_id: self.block(node, allow_merge=allow_merge, created_by=created_by)
-            for node_id, (node, allow_merge) in nodes.items()
-        }
+        return {node_id: self.block(node, allow_merge=allow_merge) for node_id, (node, allow_merge) in nodes.items()}
 
-    def unblock(self, node_id: str, *, created_by: str | None = None) -> BlockedNode:
+    def unblock(self, node_id: str) -> BlockedNode:
         """Free a node before its end; returns it as it last was. Raises NotFoundError if it is not blocked."""
         node = self.blocked(node_id)
         if node is None:
             raise NotFoundError(not_blocked(node_id))
-        self._record(ChangeType.UNBLOCKED, node, created_by)
+        self._record(ChangeType.UNBLOCKED, node)
         return node
 
     def expire(self, node_id: str) -> None:
         """Record that the node's end has passed, if there is a record and it has."""
         node = self.get(node_id)
         if node is not None and node.ended(self.now):
-            self._record(ChangeType.EXPIRED, node, None)
+            self._record(ChangeType.EXPIRED, node, _TIME)
 
-    def _record(self, kind: ChangeType, node: BlockedNode, created_by: str | None) -> None:
-        change = Change(revision=self.revision + 1, type=kind, at=self.now, node=node, created_by=created_by)
+    def _record(self, kind: ChangeType, node: BlockedNode, author: Author | None = None) -> None:
+        by = author or self.author
+        change = Change(
+            revision=self.revision + 1,
+            type=kind,
+            at=self.now,
+            node=node,
+            created_by=by.name,
+            forced=by.forced,
+            source=by.source,
+        )
         self.changes.append(change)
         self._nodes[node.id] = None if kind.frees else node
 

@@ -214,6 +214,7 @@ class ChangeBody(Body):
     type: Literal["blocked", "merged", "unblocked", "expired"]
     at: MillisOut
     created_by: str | None
+    forced: Annotated[str | None, Field(description="Why a limit was forced, if one was.")] = None
     node: NodeBody
 
     def value(self) -> Change:
@@ -222,6 +223,7 @@ class ChangeBody(Body):
             type=ChangeType(self.type),
             at=self.at,
             created_by=self.created_by,
+            forced=self.forced,
             node=self.node.value(),
         )
 
@@ -338,6 +340,7 @@ def change_body(change: Change) -> Json:
         "type": change.type.value,
         "at": str(change.at),
         "createdBy": change.created_by,
+        **({} if change.forced is None else {"forced": change.forced}),
         "node": {"id": change.node.id, **node_fields(change.node)},
     }
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from app.api.access import READS
 from app.api.answers import JsonAnswer
 from app.api.errors import documented
 from app.api.parameters import NODE_ID_PATTERN, Limit, MinRevision, Revision
@@ -17,7 +18,7 @@ from blocklist.errors import CompactedError, InvalidError
 from blocklist.node import check_node_id
 from blocklist.wire import ChangesPage, CompactedProblem, change_body, dump_json
 
-router = APIRouter(tags=["Changes"])
+router = APIRouter(tags=["Changes"], dependencies=[READS])
 
 _STREAM: dict[int | str, dict[str, Any]] = {
     200: {

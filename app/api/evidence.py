@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from app.api.access import READS
 from app.api.answers import JsonAnswer
 from app.service import service_of
 from blocklist.evidence_wire import EvidenceListBody, evidence_list
 from blocklist.wire import dump_json
 
-router = APIRouter(tags=["Evidence"])
+router = APIRouter(tags=["Evidence"], dependencies=[READS])
 
 
 @router.head("/evidence", include_in_schema=False)

@@ -6,29 +6,36 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
+from app.api.access import OPEN, READS
 from app.api.errors import documented
 from app.service import service_of
 
 router = APIRouter(tags=["Health"])
 
 
-@router.head("/healthz", include_in_schema=False)
-@router.get("/healthz", summary="The process answers", response_class=PlainTextResponse)
+@router.head("/healthz", dependencies=[OPEN], include_in_schema=False)
+@router.get("/healthz", dependencies=[OPEN], summary="The process answers", response_class=PlainTextResponse)
 async def healthz() -> PlainTextResponse:
     """200 while the process serves."""
     return PlainTextResponse("ok\n")
 
 
-@router.head("/readyz", include_in_schema=False)
-@router.get("/readyz", summary="The service can work", response_class=PlainTextResponse, responses=documented(503))
+@router.head("/readyz", dependencies=[OPEN], include_in_schema=False)
+@router.get(
+    "/readyz",
+    summary="The service can work",
+    dependencies=[OPEN],
+    response_class=PlainTextResponse,
+    responses=documented(503),
+)
 async def readyz(request: Request) -> PlainTextResponse:
     """200 if the database answers; that it is migrated was checked at the start."""
     await service_of(request).store.ping()
     return PlainTextResponse("ready\n")
 
 
-@router.head("/metrics", include_in_schema=False)
-@router.get("/metrics", summary="Metrics for Prometheus", response_class=PlainTextResponse)
+@router.head("/metrics", dependencies=[READS], include_in_schema=False)
+@router.get("/metrics", dependencies=[READS], summary="Metrics for Prometheus", response_class=PlainTextResponse)
 async def metrics(request: Request) -> Response:
     """`numBlockedNodes` is FLIP-224's gauge."""
     return Response(service_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)

@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from app.api.access import LISTENS, READS
 from app.api.answers import ONE_NODE, REPORT, JsonAnswer, read_body, stamp
 from app.api.errors import documented
 from app.api.parameters import OwnId
@@ -26,7 +27,7 @@ from blocklist.listener_wire import (
 )
 from blocklist.wire import Json, dump_json, parse_json
 
-router = APIRouter(tags=["Listeners"])
+router = APIRouter(tags=["Listeners"], dependencies=[READS])
 
 _UNKNOWN = "There is no such listener: register again."
 _FENCED = "Another session has taken over."
@@ -39,6 +40,7 @@ def _takes(model: str) -> dict[str, Any]:
 
 @router.put(
     "/listeners/{id}",
+    dependencies=[LISTENS],
     summary="Register a listener, or renew its lease",
     response_model=ListenerBody,
     responses={
@@ -60,6 +62,7 @@ async def put_listener(request: Request, listener_id: OwnId) -> Response:
 
 @router.post(
     "/listeners/{id}/heartbeat",
+    dependencies=[LISTENS],
     summary="A sign of life",
     response_model=LeaseBody,
     responses=documented(400, 404, 409, 413, _404=_UNKNOWN, _409=_FENCED),
@@ -77,6 +80,7 @@ async def post_heartbeat(request: Request, listener_id: OwnId) -> Response:
 
 @router.post(
     "/listeners/{id}/secret",
+    dependencies=[LISTENS],
     summary="A new secret",
     response_model=SecretBody,
     responses=documented(400, 404, 409, 413, 503, _404=_UNKNOWN, _409=_FENCED),
@@ -91,6 +95,7 @@ async def post_secret(request: Request, listener_id: OwnId) -> Response:
 
 @router.delete(
     "/listeners/{id}",
+    dependencies=[LISTENS],
     summary="Leave",
     status_code=204,
     responses=documented(400, 404, 503, _404="There is no such listener."),

@@ -7,6 +7,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Request, Response
 
+from app.api.access import READS
 from app.api.answers import age
 from app.api.errors import documented
 from app.api.parameters import MinRevision, wait_seconds
@@ -15,7 +16,7 @@ from app.service import service_of
 from app.view import Answer, ListView
 from blocklist.wire import ListedNode
 
-router = APIRouter(tags=["The list"])
+router = APIRouter(tags=["The list"], dependencies=[READS])
 
 _EXAMPLE = {
     "worker-17": {

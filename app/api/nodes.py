@@ -7,6 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
+from app.api.access import READS, Operator, author
 from app.api.answers import MANY_NODES, ONE_NODE, JsonAnswer, age, read_body, stamp
 from app.api.errors import documented
 from app.api.parameters import NODE_ID_PATTERN, MinRevision, NodeId
@@ -27,7 +28,7 @@ from blocklist.wire import (
     parse_json,
 )
 
-router = APIRouter(tags=["Nodes"])
+router = APIRouter(tags=["Nodes"], dependencies=[READS])
 
 MAX_NODES = 1000
 """Nodes in one request."""
@@ -86,11 +87,11 @@ async def get_node(request: Request, node_id: NodeId) -> Response:
     },
     openapi_extra=_ONE,
 )
-async def put_node(request: Request, node_id: NodeId, wait: Wait = None) -> Response:
+async def put_node(request: Request, node_id: NodeId, who: Operator, wait: Wait = None) -> Response:
     """Block a node: 201. If it is blocked already: with `allowMerge` join the two blocks, 202; without it 409."""
     service = service_of(request)
     command = block_command(node_id, await read_body(request, ONE_NODE), service.clock())
-    outcome = await service.handler.submit(command)
+    outcome = await service.handler.submit(command, author(who))
     status, body = block_answer(service, node_id, outcome)
     answer = JsonAnswer(request, body, status, outcome.revision)
     answer.raw_headers.extend(await applied(request, outcome.revision, wait))
@@ -121,11 +122,11 @@ def block_answer(service: Service, node_id: str, outcome: Outcome[BlockedNode]) 
     },
     openapi_extra=_MANY,
 )
-async def put_nodes(request: Request, wait: Wait = None) -> Response:
+async def put_nodes(request: Request, who: Operator, wait: Wait = None) -> Response:
     """Block up to 1,000 nodes in one transaction, all or none, one revision each in the order of the body."""
     service = service_of(request)
     nodes = _read_many(parse_json(await read_body(request, MANY_NODES)), service.clock())
-    outcome = await service.handler.submit(lambda draft: draft.block_many(nodes))
+    outcome = await service.handler.submit(lambda draft: draft.block_many(nodes), author(who))
     answer = JsonAnswer(request, dump_json(_many_body(service, outcome)), revision=outcome.revision)
     answer.raw_headers.extend(await applied(request, outcome.revision, wait))
     return answer
@@ -139,12 +140,12 @@ async def put_nodes(request: Request, wait: Wait = None) -> Response:
     responses={200: {"description": "The node is free."}, **documented(400, 404, 413, 503)},
     openapi_extra=_NOTHING,
 )
-async def delete_node(request: Request, node_id: NodeId, wait: Wait = None) -> Response:
+async def delete_node(request: Request, node_id: NodeId, who: Operator, wait: Wait = None) -> Response:
     """Free a node before its end; 404 if it is not blocked."""
     body = await read_body(request, ONE_NODE)
     if body and parse_json(body) != {}:
         raise InvalidError("The body of a DELETE is empty or {}.")
-    outcome = await service_of(request).handler.submit(lambda draft: draft.unblock(node_id))
+    outcome = await service_of(request).handler.submit(lambda draft: draft.unblock(node_id), author(who))
     response = Response()
     response.raw_headers.extend(stamp(request, outcome.revision))
     response.raw_headers.extend(await applied(request, outcome.revision, wait))

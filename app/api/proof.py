@@ -6,6 +6,7 @@ from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Header, Request, Response
 
+from app.api.access import READS
 from app.api.answers import JsonAnswer
 from app.api.errors import documented
 from app.api.parameters import MinRevision, NodeId, wait_seconds
@@ -17,7 +18,7 @@ from blocklist.errors import NotFoundError
 from blocklist.listener_wire import StatusBody
 from blocklist.wire import Json, dump_json
 
-router = APIRouter(tags=["Nodes"])
+router = APIRouter(tags=["Nodes"], dependencies=[READS])
 
 NAMED: Final = 20
 """At most so many listeners are named in a header."""

@@ -15,7 +15,7 @@ from blocklist.changes import Change, ChangeType, Snapshot
 from blocklist.node import BlockAction, BlockedNode
 
 _NODE: Final = ("id", "action", "start_ms", "end_ms", "cause")
-_CHANGE: Final = ("revision", "type", "at_ms", "created_by", "node_id", *_NODE[1:])
+_CHANGE: Final = ("revision", "type", "at_ms", "created_by", "forced", "node_id", *_NODE[1:])
 
 
 class _Prepared:
@@ -131,7 +131,9 @@ def _node(row: Row[Any], node_id: str) -> BlockedNode:
 def _change(row: Row[Any]) -> Change:
     node = _node(row, row.node_id)
     kind = ChangeType(row.type)
-    return Change(revision=row.revision, type=kind, at=row.at_ms, created_by=row.created_by, node=node)
+    return Change(
+        revision=row.revision, type=kind, at=row.at_ms, created_by=row.created_by, forced=row.forced, node=node
+    )
 
 
 def _node_row(node: BlockedNode) -> dict[str, Any]:
@@ -152,4 +154,5 @@ def _change_row(change: Change) -> dict[str, Any]:
         "type": change.type.value,
         "at_ms": change.at,
         "created_by": change.created_by,
+        "forced": change.forced,
     }

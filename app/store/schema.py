@@ -47,12 +47,13 @@ changes = Table(
     Column("type", String(16), nullable=False),
     Column("at_ms", BigInteger, nullable=False),
     Column("created_by", String(253)),
+    Column("forced", Text),
     Column("node_id", String(253), nullable=False),
     Column("action", String(40), nullable=False),
     Column("start_ms", BigInteger, nullable=False),
     Column("end_ms", BigInteger, nullable=False),
     Column("cause", Text, nullable=False),
-    comment="The change log: node columns are the node after the change.",
+    comment="The change log: node columns are the node after the change; forced: why a limit was, null if none was.",
 )
 Index(None, changes.c.node_id, changes.c.revision)
 

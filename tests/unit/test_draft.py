@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.changes import Change, ChangeType, Snapshot
+from blocklist.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.draft import Draft
 from blocklist.errors import ConflictError, NotFoundError
 from blocklist.node import PERMANENT, BlockAction, BlockedNode
@@ -24,15 +24,23 @@ def listed(*nodes: BlockedNode, revision: int = 7) -> BlocklistTracker:
     return BlocklistTracker(Snapshot(revision=revision, history="00c0ffee", nodes={n.id: n for n in nodes}))
 
 
+def drafted(*nodes: BlockedNode) -> Draft:
+    draft = Draft(listed(*nodes), NOW)
+    draft.author = Author("ops", Source.REQUEST, "a fire")
+    return draft
+
+
 def log(draft: Draft) -> list[tuple[int, str, str]]:
     return [(change.revision, change.type.value, change.node.id) for change in draft.changes]
 
 
 def test_blocking_a_free_node_is_one_change_with_the_next_revision() -> None:
-    draft = Draft(listed(), NOW)
+    draft = drafted()
     new = node("a")
-    assert draft.block(new, allow_merge=False, created_by="ops") is new
-    assert draft.changes == [Change(revision=8, type=ChangeType.BLOCKED, at=NOW, node=new, created_by="ops")]
+    assert draft.block(new, allow_merge=False) is new
+    blocked = Change(revision=8, type=ChangeType.BLOCKED, at=NOW, node=new, created_by="ops", forced="a fire")
+    assert draft.changes == [blocked]
+    assert draft.changes[0].source is Source.REQUEST
     assert (draft.revision, draft.get("a")) == (8, new)
 
 
@@ -63,11 +71,14 @@ def test_a_merge_that_changes_nothing_makes_no_change() -> None:
 @pytest.mark.parametrize("end", [NOW, NOW - 1])
 def test_blocking_an_ended_node_expires_it_first(end: int, *, allow_merge: bool) -> None:
     old, new = node("a", end=end, cause="old"), node("a", cause="new")
-    draft = Draft(listed(old), NOW)
-    assert draft.block(new, allow_merge=allow_merge, created_by="ops") is new
+    draft = drafted(old)
+    assert draft.block(new, allow_merge=allow_merge) is new
     assert log(draft) == [(8, "expired", "a"), (9, "blocked", "a")]
     assert draft.changes[0].node is old
-    assert draft.changes[0].created_by is None
+    assert [(change.created_by, change.source) for change in draft.changes] == [
+        (None, Source.TIME),
+        ("ops", Source.REQUEST),
+    ]
 
 
 def test_a_node_is_blocked_until_the_millisecond_before_its_end() -> None:
@@ -79,9 +90,10 @@ def test_a_node_is_blocked_until_the_millisecond_before_its_end() -> None:
 
 def test_unblocking_returns_the_node_as_it_last_was() -> None:
     present = node("a")
-    draft = Draft(listed(present), NOW)
-    assert draft.unblock("a", created_by="ops") is present
-    assert draft.changes == [Change(revision=8, type=ChangeType.UNBLOCKED, at=NOW, node=present, created_by="ops")]
+    draft = drafted(present)
+    assert draft.unblock("a") is present
+    unblocked = Change(revision=8, type=ChangeType.UNBLOCKED, at=NOW, node=present, created_by="ops", forced="a fire")
+    assert draft.changes == [unblocked]
     assert draft.get("a") is None
 
 

@@ -9,11 +9,13 @@ from typing import Any, Self
 import pytest
 
 from app.handler import BlocklistHandler, Outcome
-from blocklist.changes import Change, Snapshot
+from blocklist.changes import Author, Change, Snapshot
 from blocklist.draft import Draft
 from blocklist.errors import ConflictError, UnavailableError
 from blocklist.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.tracker import BlocklistTracker
+
+OPS = Author("ops")
 
 
 class RecordingLog:
@@ -55,7 +57,7 @@ class Bench:
         def command(draft: Draft) -> BlockedNode:
             return draft.block(node, allow_merge=merge)
 
-        return await self.handler.submit(command)
+        return await self.handler.submit(command, OPS)
 
     async def __aenter__(self) -> Self:
         self.running = asyncio.create_task(self.handler.run())
