@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -77,6 +78,19 @@ def prepare() -> None:
         os.setpriority(os.PRIO_PROCESS, 0, -10)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and folders do not outlive us
     CACHE.mkdir(parents=True, exist_ok=True)
+
+
+@contextmanager
+def meanwhile(work: Callable[[threading.Event], None]) -> Iterator[None]:
+    """Do `work` in a thread meanwhile: it is to return soon after the event is set, and is waited for."""
+    done = threading.Event()
+    thread = threading.Thread(target=work, args=(done,))
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
 
 
 def free_port() -> int:

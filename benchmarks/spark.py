@@ -3,15 +3,15 @@
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import peers
-from benchmarks.harness import CORES, GENERATOR_CORE, Row, Target, scratch
+from benchmarks.harness import CORES, GENERATOR_CORE, Row, Target, meanwhile, scratch
 from blocklist import BlockAction, BlockedNode, BlocklistClient
 from blocklist.node import PERMANENT
 from blocklist.spark import BlocklistAgent
@@ -22,7 +22,7 @@ from demo.job import PROMPT, running_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OURS, WITH, WITHOUT = "blocklist", "with the agent", "without"
+OURS, WITH, EVIDENCE, WITHOUT = "blocklist", "with the agent", "and its evidence", "without"
 HOST = "127.0.0.3"
 BLOCKS = 20
 GRAIN = 1.0  # milliseconds: Spark's times are whole ones, so nothing less can be told
@@ -50,7 +50,7 @@ def run() -> list[Row]:
 
 def _latency(cluster: Cluster, client: BlocklistClient, record: Path) -> list[Row]:
     spark = session(cluster, **PROMPT, **event_log.conf(record))
-    with BlocklistAgent.start(spark, client.url), _busy(spark):
+    with BlocklistAgent.start(spark, client.url), meanwhile(partial(_short_tasks, spark)):
         blocks = [_block(client, spark) for _ in range(BLOCKS + 1)][1:]
     spark.stop()
     starts = [attempt.start for attempt in event_log.attempts(record) if attempt.host == HOST]
@@ -102,22 +102,10 @@ def _now() -> float:
     return time.time() * 1000
 
 
-@contextmanager
-def _busy(spark: "SparkSession") -> Iterator[None]:
-    """Keep all hosts busy with short tasks meanwhile."""
-    done = threading.Event()
-
-    def work() -> None:
-        while not done.is_set():
-            spark.range(0, TASKS, 1, TASKS).where(SHORT).collect()
-
-    thread = threading.Thread(target=work)
-    thread.start()
-    try:
-        yield
-    finally:
-        done.set()
-        thread.join()
+def _short_tasks(spark: "SparkSession", done: threading.Event) -> None:
+    """Keep all hosts busy until it is done."""
+    while not done.is_set():
+        spark.range(0, TASKS, 1, TASKS).where(SHORT).collect()
 
 
 def _throughput(cluster: Cluster, client: BlocklistClient) -> Row:
@@ -126,7 +114,11 @@ def _throughput(cluster: Cluster, client: BlocklistClient) -> Row:
     client.block_many(_blocked(node_id) for node_id in others)
     spark = session(cluster)
     rate = partial(_rate, spark)
-    contenders: dict[str, Callable[[], float]] = {WITH: partial(_with_agent, spark, client.url), WITHOUT: rate}
+    contenders: dict[str, Callable[[], float]] = {
+        WITH: partial(_with_agent, spark, client.url),
+        EVIDENCE: partial(_with_agent, spark, client.url, evidence=True),
+        WITHOUT: rate,
+    }
     for _ in range(WARM_UP):
         rate()
     samples: dict[str, list[float]] = {name: [] for name in contenders}
@@ -142,8 +134,8 @@ def _blocked(node_id: str) -> BlockedNode:
     return BlockedNode(id=node_id, action=BlockAction.MARK_BLOCKED, start=0, end=PERMANENT, cause="benchmark")
 
 
-def _with_agent(spark: "SparkSession", url: str) -> float:
-    with BlocklistAgent.start(spark, url) as agent:
+def _with_agent(spark: "SparkSession", url: str, *, evidence: bool = False) -> float:
+    with BlocklistAgent.start(spark, url, report_evidence=evidence) as agent:
         if agent.status().revision is None:
             raise RuntimeError(f"the agent has no list: {agent.status()}")
         return _rate(spark)

@@ -18,6 +18,7 @@ class Case:
     """One labelled run: which host was faulty (None: none was), and its logs in the order of its applications."""
 
     name: str
+    seed: int
     scenario: str
     faulty: str | None
     logs: tuple[Path, ...]
@@ -50,7 +51,7 @@ def cases(folder: Path = FOLDER) -> list[Case]:
 def _case(file: Path) -> Case:
     label = json.loads(file.read_text(encoding="utf-8"))
     logs = tuple(file.parent / "logs" / application["id"] for application in label["applications"])
-    return Case(name=label["run"], scenario=label["scenario"], faulty=label["faulty"], logs=logs)
+    return Case(name=label["run"], seed=label["seed"], scenario=label["scenario"], faulty=label["faulty"], logs=logs)
 
 
 def precision(given: Sequence[Answer]) -> float | None:

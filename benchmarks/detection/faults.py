@@ -10,6 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
 from benchmarks.detection.hosts import Hosts
+from benchmarks.harness import meanwhile
 from demo.cluster import executor_hosts, wait_until
 
 SPEED: Final = {"half": 0.5, "quarter": 0.25}
@@ -49,21 +50,17 @@ def fault(hosts: Hosts, scenario: str, host: str | None, seed: int) -> AbstractC
 @contextmanager
 def _full_disk(hosts: Hosts, host: str) -> Iterator[None]:
     """Somebody else's file takes all space of the local directory, and grows when there is more."""
-    done = threading.Event()
     file = hosts.disk(host) / "somebody-elses"
 
-    def fill() -> None:
+    def fill(done: threading.Event) -> None:
         with file.open("ab", buffering=0) as stream:
             while not done.wait(_FULL):
                 _write_until_full(lambda: stream.write(bytes(4096)))
 
-    thread = threading.Thread(target=fill)
-    thread.start()
     try:
-        yield
+        with meanwhile(fill):
+            yield
     finally:
-        done.set()
-        thread.join()
         file.unlink()
 
 
@@ -119,9 +116,9 @@ def _tc(*arguments: str) -> None:
 @contextmanager
 def killed_now_and_then(hosts: Hosts, host: str, seed: int, spark: Any) -> Iterator[None]:
     """The host's executor is killed after one to three seconds of work, and again once the next one is there."""
-    draw, done = random.Random(seed), threading.Event()
+    draw = random.Random(seed)
 
-    def kill() -> None:
+    def kill(done: threading.Event) -> None:
         while not done.wait(draw.uniform(0.8, 2.5)):
             hosts.rest(host)  # starting is not what is looked at, and would take all the time at this share
             if hosts.kill_executor(host):
@@ -129,10 +126,5 @@ def killed_now_and_then(hosts: Hosts, host: str, seed: int, spark: Any) -> Itera
             wait_until(lambda: done.is_set() or host in executor_hosts(spark), 60, "a new executor")
             hosts.work()
 
-    thread = threading.Thread(target=kill)
-    thread.start()
-    try:
+    with meanwhile(kill):
         yield
-    finally:
-        done.set()
-        thread.join()

@@ -23,11 +23,11 @@ def table(said: Mapping[str, Sequence[Answer]]) -> str:
     lines = ["| | precision | recall | found after 1, 2, 3 | blamed in healthy runs | wrong hosts in faulty runs |"]
     lines.append("|---|--:|--:|--:|--:|--:|")
     lines += [f"| {name} | {_sums(given)} |" for name, given in said.items()]
-    lines += ["", f"| scenario | runs | {' | '.join(said)} |", f"|---|--:|{'---|' * len(said)}"]
+    lines += ["", f"| scenario | seeds | {' | '.join(said)} |", f"|---|---|{'---|' * len(said)}"]
     for scenario in (*FAULTY, *HEALTHY):
         cells = [_cell([answer for answer in given if answer.case.scenario == scenario]) for given in said.values()]
-        count = sum(answer.case.scenario == scenario for answer in next(iter(said.values())))
-        lines.append(f"| {scenario} | {count} | {' | '.join(cells)} |")
+        seeds = [answer.case.seed for answer in next(iter(said.values())) if answer.case.scenario == scenario]
+        lines.append(f"| {scenario} | {' '.join(map(str, seeds))} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 

@@ -11,6 +11,8 @@ from typing import Any, Final, Protocol
 import lz4.block  # type: ignore[import-untyped]
 import zstandard
 
+from blocklist.detection.file_names import bare
+
 _HEADER: Final = struct.Struct("<8sBiiI")  # magic, method and level, both lengths, checksum: lz4-java's own format
 _MAGIC: Final = b"LZ4Block"
 _RAW: Final = 0x10
@@ -118,5 +120,5 @@ CODECS: Final = tuple(_DECODERS)
 
 def decoder(name: str) -> Decoder | None:
     """A new decoder for a file of this name, by its ending before `.inprogress` or `.compact`; None for plain text."""
-    bare = name.removesuffix(".inprogress").removesuffix(".compact")
-    return next((made() for ending, made in _DECODERS.items() if bare.endswith(ending)), None)
+    own = bare(name)
+    return next((made() for ending, made in _DECODERS.items() if own.endswith(ending)), None)

@@ -14,17 +14,15 @@ from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
 
 from blocklist.detection.node_summary import MULTIPLIER, Failure
+from blocklist.detection.peers import HOSTS, STAGE, median_elsewhere
 from blocklist.detection.schemas import FAILURES, HOST_STAGES, NODES, conform
 from blocklist.detection.serving import slow_servers
 
 TASKS: Final = 10
 """A stage says something from so many tasks on that can be compared. One on a host will do: a slow host gets few."""
-HOSTS: Final = 3
-"""A stage says something from so many hosts on: of two nobody can say which one is the slow one."""
 QUANTILE: Final = 0.75
 """A stage is judged when so much of it has ended (FLIP-168)."""
-_STAGE: Final = ["app", "stage", "attempt"]
-_KIND: Final = [*_STAGE, "near", "bucket"]
+_KIND: Final = (*STAGE, "near", "bucket")
 _PATTERNS: Final = {
     Failure.DISK_FULL: "No space left on device|Disk quota exceeded",
     Failure.IO_ERROR: "Input/output error|Read-only file system|Stale file handle|Structure needs cleaning"
@@ -36,14 +34,14 @@ _PATTERNS: Final = {
 def host_stages(facts: DataFrame) -> DataFrame:
     """FACTS -> HOST_STAGES."""
     kinds = _slowdowns(_by_kind(comparable(facts)))
-    stages = kinds.groupBy(*_STAGE, "host").agg(
+    stages = kinds.groupBy(*STAGE, "host").agg(
         F.sum("tasks").alias("tasks"),
         F.exp(F.sum(F.col("tasks") * F.log("slowdown")) / F.sum("tasks")).alias("slowdown"),
         (F.sum("gc_ms") / F.sum("run_ms")).alias("gc_share"),
         (F.sum("fetch_wait_ms") / F.sum("run_ms")).alias("fetch_wait_share"),
         F.max("last").alias("last"),
     )
-    stage = Window.partitionBy(*_STAGE)
+    stage = Window.partitionBy(*STAGE)
     compared = (
         stages.withColumn("slow", F.col("slowdown") >= MULTIPLIER)
         .withColumn("hosts", F.count("*").over(stage))
@@ -51,14 +49,14 @@ def host_stages(facts: DataFrame) -> DataFrame:
         .withColumn("all_tasks", F.sum("tasks").over(stage))
     )
     enough = compared.where((F.col("hosts") >= HOSTS) & (F.col("all_tasks") >= TASKS))
-    return conform(enough.join(_early(facts), _STAGE, "left_anti"), HOST_STAGES)
+    return conform(enough.join(_early(facts), [*STAGE], "left_anti"), HOST_STAGES)
 
 
 def _early(facts: DataFrame) -> DataFrame:
     """The stages of which less than QUANTILE has ended well: the slow tasks may be still to come."""
     stages = (
         facts.where(F.col("kind").isin("stage", "task"))
-        .groupBy(*_STAGE)
+        .groupBy(*STAGE)
         .agg(F.max("tasks").alias("tasks"), F.count_if(F.col("outcome") == "Success").alias("ended"))
     )
     return stages.where(F.col("ended") < QUANTILE * F.col("tasks"))
@@ -74,7 +72,7 @@ def failures(facts: DataFrame) -> DataFrame:
     )
     counted = (
         charged.where(F.col("host").isNotNull())
-        .groupBy(*_STAGE, "host", "failure")
+        .groupBy(*STAGE, "host", "failure")
         .agg(F.count("*").alias("tasks"), F.first("message", True).alias("message"), F.max("time").alias("last"))
     )
     return conform(counted, FAILURES).unionAll(slow_servers(comparable(facts)))
@@ -166,17 +164,5 @@ def _slowdowns(kinds: DataFrame) -> DataFrame:
         kinds.withColumn("works", F.sort_array(F.collect_list("work").over(kind)))
         .withColumn("place", F.row_number().over(kind.orderBy("work")) - 1)
         .where(F.size("works") > 1)
-        .withColumn("slowdown", F.col("work") / _median_elsewhere() / larger)
+        .withColumn("slowdown", F.col("work") / median_elsewhere("works", F.col("place")) / larger)
     )
-
-
-def _median_elsewhere() -> Column:
-    """The median of the sorted `works` without the one at `place`."""
-    rest = F.size("works") - 1
-    low, high = F.floor((rest - 1) / 2), F.floor(rest / 2)
-    return (_elsewhere(low) + _elsewhere(high)) / 2
-
-
-def _elsewhere(index: Column) -> Column:
-    passed = F.when(index < F.col("place"), index).otherwise(index + 1)
-    return F.get("works", passed.cast("int"))

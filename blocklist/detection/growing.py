@@ -16,11 +16,11 @@ from typing import Any, BinaryIO, Final
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from blocklist.detection.decoders import decoder
+from blocklist.detection.file_names import OPEN, hidden
 
 FORMAT: Final = "blocklist-event-logs"
 CHUNK: Final = 1024 * 1024
 """Bytes that are read at once."""
-_OPEN: Final = ".inprogress"
 
 Offset = dict[str, int]
 
@@ -97,11 +97,11 @@ def lines(name: str, start: int, end: int, chunk: int = CHUNK) -> Iterator[bytes
 def _sizes(path: Path) -> Iterator[tuple[str, int]]:
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     for file in files:
-        if file.name.startswith((".", "_", "appstatus_")):
+        if any(map(hidden, file.relative_to(path).parts)):
             continue
         try:
             if file.is_file():
-                yield str(file).removesuffix(_OPEN), file.stat().st_size
+                yield str(file).removesuffix(OPEN), file.stat().st_size
         except OSError:
             continue  # it is gone
 
@@ -110,7 +110,7 @@ def _open(name: str) -> BinaryIO:
     try:
         return Path(name).open("rb")
     except FileNotFoundError:
-        return Path(name + _OPEN).open("rb")
+        return Path(name + OPEN).open("rb")
 
 
 def _line_start(file: BinaryIO, position: int, chunk: int) -> int:

@@ -23,10 +23,15 @@ def row(proposal: Proposal, *, applied: bool) -> dict[str, str]:
         "severity": own.severity.name.lower(),
         "action": own.action.name,
         "cause": own.cause,
-        "until": f"{datetime.fromtimestamp(own.end // 1000, UTC):%Y-%m-%d %H:%M:%S}",
+        "until": moment(own.end),
         "chance": f"{own.chance:.0e}",
         "what": what,
     }
+
+
+def moment(millis: int) -> str:
+    """Unix ms as people read it, in UTC."""
+    return f"{datetime.fromtimestamp(millis // 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -13,6 +12,7 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
 
 from blocklist.detection.node_summary import NodeSummary
+from blocklist.detection.output import moment
 from blocklist.detection.pipeline import Evidence
 
 MAX_HOSTS: Final = 60
@@ -92,11 +92,6 @@ def render(
         timeline=_timeline(evidence.facts, evidence.failures),
         counts=_counts(evidence, summaries),
     )
-
-
-def moment(millis: int) -> str:
-    """Unix ms as people read it, in UTC."""
-    return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
 
 
 def _counts(evidence: Evidence, summaries: Sequence[NodeSummary]) -> Mapping[str, str]:

@@ -8,14 +8,13 @@ from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
 
 from blocklist.detection.node_summary import Failure
+from blocklist.detection.peers import HOSTS, STAGE, median_elsewhere
 from blocklist.detection.schemas import FAILURES, conform
 
 TIMES: Final = 2.0
 """The others wait so many times as long as the one that they wait for."""
 SHARE: Final = 0.25
 """And for so much of a task's run time, or it is not worth a word."""
-HOSTS: Final = 3
-_STAGE: Final = ["app", "stage", "attempt"]
 
 
 def slow_servers(tasks: DataFrame) -> DataFrame:
@@ -23,10 +22,10 @@ def slow_servers(tasks: DataFrame) -> DataFrame:
 
     Who waits little because most of its data is its own anyway is not the one: it must have fetched as much as others.
     """
-    stage = Window.partitionBy(*_STAGE)
+    stage = Window.partitionBy(*STAGE)
     hosts = (
         tasks.where(F.col("remote_bytes") > 0)
-        .groupBy(*_STAGE, "host")
+        .groupBy(*STAGE, "host")
         .agg(
             F.count("*").alias("own_tasks"),
             F.median("fetch_wait_ms").alias("wait"),
@@ -42,12 +41,10 @@ def slow_servers(tasks: DataFrame) -> DataFrame:
         .withColumn("usual_remote", F.median("remote").over(stage))
         .withColumn("tasks", F.sum("own_tasks").over(stage) - F.col("own_tasks"))
     )
-    # Without the least one the middle of the others is one further on.
-    count = F.size("waits")
-    others = (F.get("waits", F.floor(count / 2).cast("int")) + F.get("waits", F.floor((count + 1) / 2).cast("int"))) / 2
+    others = median_elsewhere("waits", F.lit(0))
     found = compared.where(
         F.col("least")
-        & (count >= HOSTS)
+        & (F.size("waits") >= HOSTS)
         & (others >= TIMES * F.greatest("wait", F.lit(1.0)))
         & (others >= SHARE * F.col("usual_run"))
         & (F.col("remote") >= F.col("usual_remote") / 2)

@@ -13,6 +13,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.sql import SparkSession
 
 from blocklist.detection.decoders import decoder
+from blocklist.detection.file_names import COMPACT, OPEN, STATUS, bare, hidden
 
 LARGEST: Final = 256 * 1024 * 1024
 """Bytes of a compressed log: its reader holds it in memory whole. Spark rolls over at half of that."""
@@ -21,7 +22,6 @@ _START: Final = b'{"Event":"SparkListenerLogStart"'
 _ROLLED: Final = "eventlog_v2_"
 _EVENTS: Final = re.compile(r"events_(\d+)_")
 _UNREADABLE: Final = (".snappy", ".lzf")
-_PASSED_OVER: Final = (".", "_", "appstatus_")
 _HEAD, _COMPRESSED_HEAD = 256, 256 * 1024  # bytes that hold the first line for sure: zstd gives blocks of 128 KiB
 _AT_ONCE: Final = 8
 
@@ -107,12 +107,12 @@ class _Files:
     def _below(self, status: Any) -> Iterator[Log]:
         if not status.isDirectory():
             name = status.getPath().getName()
-            yield Log(path=status.getPath().toString(), size=status.getLen(), open=name.endswith(".inprogress"))
+            yield Log(path=status.getPath().toString(), size=status.getLen(), open=name.endswith(OPEN))
             return
         system = status.getPath().getFileSystem(self.conf)
         named = {child.getPath().getName(): child for child in system.listStatus(status.getPath())}
-        inside = [log for name, child in named.items() if not _hidden(name) for log in self._below(child)]
-        if any(name.startswith("appstatus_") and name.endswith(".inprogress") for name in named):
+        inside = [log for name, child in named.items() if not hidden(name) for log in self._below(child)]
+        if any(name.startswith(STATUS) and name.endswith(OPEN) for name in named):
             inside = _last_open(inside)
         yield from inside
 
@@ -132,10 +132,6 @@ class _Files:
         return found.getFileSystem(self.conf), found
 
 
-def _hidden(name: str) -> bool:
-    return name.startswith(_PASSED_OVER) or name.endswith(".crc")
-
-
 def _last_open(logs: Sequence[Log]) -> list[Log]:
     """Of a rolled log in progress only the last part is still being written."""
     last = max((log.index for log in logs), default=0)
@@ -146,14 +142,14 @@ def _current(logs: Sequence[Log]) -> Iterator[Log]:
     """Without the parts that a compacted one stands for."""
     for _, group in groupby(logs, key=lambda log: log.folder if log.rolled else log.path):
         parts = list(group)
-        since = max((log.index for log in parts if log.name.endswith(".compact")), default=0)
-        yield from (log for log in parts if log.index > since or log.name.endswith(".compact") or not log.rolled)
+        since = max((log.index for log in parts if log.name.endswith(COMPACT)), default=0)
+        yield from (log for log in parts if log.index > since or log.name.endswith(COMPACT) or not log.rolled)
 
 
 def _fits(log: Log, problems: list[str]) -> bool:
-    bare = log.name.removesuffix(".inprogress").removesuffix(".compact")
-    if bare.endswith(_UNREADABLE):
-        problems.append(f"{log.path} is passed over: it is compressed with {bare.rpartition('.')[2]}.")
+    name = bare(log.name)
+    if name.endswith(_UNREADABLE):
+        problems.append(f"{log.path} is passed over: it is compressed with {name.rpartition('.')[2]}.")
     elif log.compressed and log.size > LARGEST:
         size = f"{log.size / 2**20:,.0f} MiB"
         problems.append(f"{log.path} is passed over: a compressed log of {size}, above {LARGEST // 2**20} MiB.")

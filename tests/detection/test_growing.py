@@ -52,13 +52,14 @@ def test_a_log_that_is_gone_has_no_lines(tmp_path: Path) -> None:
 
 
 def test_offsets_are_by_the_name_that_stays(tmp_path: Path) -> None:
-    (tmp_path / "eventlog_v2_app-2").mkdir()
+    for folder in ("eventlog_v2_app-2", "_temporary/0"):
+        (tmp_path / folder).mkdir(parents=True)
     files = [
         "app-1.inprogress",
         "eventlog_v2_app-2/events_1_app-2.zstd",
         "eventlog_v2_app-2/appstatus_app-2.inprogress",
     ]
-    for file in [*files, ".hidden", "_temporary"]:
+    for file in [*files, ".hidden", "_temporary/0/app-3", "app-1.crc"]:
         (tmp_path / file).write_bytes(b"abc")
     reader = growing.EventLogs({"paths": f'["{tmp_path}"]'}).streamReader(None)
     offset = reader.latestOffset()  # type: ignore[call-arg]

@@ -94,7 +94,7 @@ def stranger(*answers: Answer | bytes) -> Iterator[Stranger]:
             known.times.append(time.monotonic())
             next(each)(connection)
 
-    with _serving(serve) as url:
+    with serving(serve) as url:
         known = Stranger(url=url)
         yield known
 
@@ -118,7 +118,7 @@ def relay(
                 service.shutdown(socket.SHUT_RDWR)
             back.join()
 
-    with _serving(serve, host) as url:
+    with serving(serve, host) as url:
         known = Stranger(url=url + prefix.decode())
         yield known
 
@@ -151,7 +151,12 @@ def _read_request(connection: socket.socket) -> bytes:
 
 
 @contextmanager
-def _serving(serve: Answer, host: str = "127.0.0.1") -> Iterator[str]:
+def serving(serve: Answer, host: str = "127.0.0.1", *, daemon: bool = False) -> Iterator[str]:
+    """A server that does this on each connection, in a thread of its own; gives its URL.
+
+    Leaving waits for the connections to end, but not for those of a `daemon`.
+    """
+
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
             # The client may leave at any time.
@@ -159,6 +164,7 @@ def _serving(serve: Answer, host: str = "127.0.0.1") -> Iterator[str]:
                 serve(self.request)
 
     class Server(socketserver.ThreadingTCPServer):
+        daemon_threads = daemon
         address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
 
     with Server((host, 0), Handler) as server:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import socket
-import socketserver
 import threading
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Final
+
+from tests.integration.strangers import serving
 
 ALL: Final = 2**62
 
@@ -31,26 +32,17 @@ def cutting(port: int, cuts: Iterable[tuple[int, int]]) -> Iterator[Cutter]:
     each, turn = chain(cuts, repeat((ALL, ALL))), threading.Lock()
     cutter = Cutter()
 
-    class Handler(socketserver.BaseRequestHandler):
-        def handle(self) -> None:
-            with turn:
-                there, back = next(each)
-                cutter.served += 1
-            with suppress(OSError), socket.create_connection(("127.0.0.1", port)) as server:
-                _join(self.request, server, there, back)
+    def serve(client: socket.socket) -> None:
+        with turn:
+            there, back = next(each)
+            cutter.served += 1
+        with socket.create_connection(("127.0.0.1", port)) as server:
+            _join(client, server, there, back)
 
-    class Server(socketserver.ThreadingTCPServer):
-        daemon_threads = True
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        accepting = threading.Thread(target=server.serve_forever, args=(0.02,))
-        accepting.start()
-        try:
-            cutter.address = f"127.0.0.1:{server.server_address[1]}"
-            yield cutter
-        finally:
-            server.shutdown()
-            accepting.join()
+    # The service keeps a connection open that nobody cuts: it is not waited for.
+    with serving(serve, daemon=True) as url:
+        cutter.address = url.removeprefix("http://")
+        yield cutter
 
 
 def _join(client: socket.socket, server: socket.socket, there: int, back: int) -> None:

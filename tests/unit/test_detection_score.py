@@ -13,7 +13,7 @@ from benchmarks.detection.answers import Answer, Case
 
 def answer(faulty: str | None, *blamed: set[str]) -> Answer:
     """What was blamed after one, two, … applications of a run with that faulty host."""
-    case = Case(name="01-half", scenario="half" if faulty else "uniform", faulty=faulty, logs=())
+    case = Case(name="01-half", seed=1, scenario="half" if faulty else "uniform", faulty=faulty, logs=())
     return Answer(case=case, blamed=tuple(frozenset(hosts) for hosts in blamed))
 
 
