@@ -6,14 +6,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: run setup test lint format demo bench openapi lock clean
+.PHONY: run setup test lint format demo bench openapi settings lock clean
 .DELETE_ON_ERROR:
 
-run: $(VENV)/service.stamp
+run: $(VENV)/service.stamp $(BIN)/blocklist
 	@$(BIN)/python -m app migrate
 	@exec $(BIN)/python -m app
 
-setup: $(VENV)/dev.stamp
+setup: $(VENV)/dev.stamp $(BIN)/blocklist
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
@@ -41,6 +41,9 @@ bench-%: $(VENV)/dev.stamp
 openapi: $(VENV)/service.stamp
 	$(BIN)/python -m app openapi > openapi/blocklist.json
 
+settings: $(VENV)/service.stamp
+	$(BIN)/python -m app settings --into docs/settings.md
+
 # Newer versions of everything, in both lock files.
 lock: $(VENV)/dev.stamp
 	$(BIN)/python -m requirements
@@ -51,6 +54,12 @@ clean:
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blocklist needs Python 3.11 or later")'
 	$(PYTHON) -m venv $(VENV)
+
+# The command, from this checkout: a wheel brings its own.
+$(BIN)/blocklist: Makefile | $(BIN)/python
+	@printf '%s\n' '#!/bin/sh' 'export PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}"' \
+		'exec "$(abspath $(BIN))/python" -P -m blocklist.cli "$$@"' > $@
+	@chmod +x $@
 
 $(VENV)/service.stamp: requirements/service.txt | $(BIN)/python
 	$(PIP) install --quiet --require-hashes -r requirements/service.txt

@@ -1,25 +1,34 @@
-"""`python -m app [serve | migrate | new-history | openapi]`: the service from a checkout or the image."""
+"""`python -m app [serve | migrate | new-history | …]`: the service from a checkout or the image."""
 
 from __future__ import annotations
 
 import argparse
 import gc
 import json
+import shlex
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Final
 
 import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from app import logs
+from app import logs, settings_table
+from app.api import security
+from app.authentication import check_access
+from app.fast_path import FastPathProtocol
 from app.fast_put import FastPutProtocol
-from app.main import create_app, stop_streams
+from app.main import create_app, stop_streams, unix_millis
+from app.open_files import raise_open_files
+from app.patience import PatientProtocol
+from app.ready import tell_ready
 from app.settings import Settings, SettingsError, read_settings
 from app.store.schema import SchemaError, check, migrate, path_of
 from app.store.store import Store
+from app.tls import tls_context
 
 GRACE_SECONDS: Final = 1
 """How long requests and streams that do not end by themselves may hold up the stop."""
@@ -38,6 +47,7 @@ class Server(uvicorn.Server):
         await super().startup(sockets)
         if not self.should_exit:
             _welcome(self, self._app)
+            tell_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("stopping")
@@ -48,13 +58,17 @@ class Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
     check(settings.database_url)
-    Store(settings.database_url).check_unused()
+    store = Store(settings.database_url)
+    store.check_unused()
+    check_access(settings, store, unix_millis())
+    tls = tls_context(settings)
+    raise_open_files()
     app = create_app(settings)
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=FastPutProtocol if settings.fast_path else "httptools",
+        http=_protocol(settings),
         loop="uvloop",
         ws="none",
         access_log=False,
@@ -62,6 +76,8 @@ def serve(settings: Settings) -> int:
         proxy_headers=False,
         log_config=None,
         timeout_graceful_shutdown=GRACE_SECONDS,
+        headers=[*security.EVERYWHERE, *([security.WITH_TLS] if tls else [])],
+        ssl_context_factory=(lambda _, __: tls) if tls else None,
     )
     # uvicorn raises the signal again when it is done: a stop that was asked for is no failure.
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -75,17 +91,27 @@ def serve(settings: Settings) -> int:
     return 0 if server.started else 1
 
 
+def _protocol(settings: Settings) -> type[PatientProtocol]:
+    if not settings.fast_path:
+        return PatientProtocol
+    # What never comes to a route has no trace: polls need none, changes do.
+    return FastPutProtocol if settings.telemetry == "off" else FastPathProtocol
+
+
 def _welcome(server: uvicorn.Server, app: FastAPI) -> None:
     settings: Settings = app.state.service.settings
     host, port = server.servers[0].sockets[0].getsockname()[:2]
-    url = f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+    scheme = "https" if settings.tls_cert else "http"
+    url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     data = path_of(settings.database_url).resolve()
     if settings.log_format == "json":
         log.info("listening", url=url, data=str(data))
         return
     block = '{"action": "MARK_BLOCKED", "cause": "Hot machine"}'
+    token = "TOKEN" if not settings.admin_token_file else f"$(cat {shlex.quote(settings.admin_token_file)})"
+    bearer = f' -H "Authorization: Bearer {token}"' if settings.auth == "tokens" else ""
     print(f"blocklist listens on {url} and keeps its data in {data}. Try:")
-    print(f"  curl -X PUT {url}/blocklist/nodes/worker-17 -d '{block}'", flush=True)
+    print(f"  curl -X PUT{bearer} {url}/blocklist/nodes/worker-17 -d '{block}'", flush=True)
 
 
 def new_history(settings: Settings) -> int:
@@ -96,6 +122,15 @@ def new_history(settings: Settings) -> int:
     return 0
 
 
+def show_settings(page: Path | None) -> int:
+    """Print the table of settings, or write it into a page."""
+    if page is None:
+        print(settings_table.service_table(), end="")
+    else:
+        page.write_text(settings_table.filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
 def main(arguments: list[str] | None = None) -> int:
     """Run a command; the exit code. What an operator did wrong is a sentence on stderr, code 2."""
     parser = argparse.ArgumentParser(prog="python -m app", description="The blocklist service.")
@@ -103,11 +138,15 @@ def main(arguments: list[str] | None = None) -> int:
     commands.add_parser("serve", help="serve (the default)")
     commands.add_parser("migrate", help="create the database, or bring it up to this version")
     commands.add_parser("new-history", help="after a restore from a backup: make watchers start from a snapshot")
+    commands.add_parser("check-settings", help="say whether the settings are sound")
+    table = commands.add_parser("settings", help="print all settings as a Markdown table")
+    table.add_argument("--into", metavar="PAGE", type=Path, help="write the tables into this page, between its markers")
     commands.add_parser("openapi", help="print the API document")
-    command = parser.parse_args(arguments).command or "serve"
+    given = parser.parse_args(arguments)
     try:
-        settings = read_settings()
-        return _run(command, settings)
+        if given.command == "settings":
+            return show_settings(given.into)
+        return _run(given.command or "serve", read_settings())
     except (SettingsError, SchemaError) as error:
         print(f"blocklist: {error}", file=sys.stderr)
         return 2
@@ -120,6 +159,10 @@ def _run(command: str, settings: Settings) -> int:
             return 0
         case "new-history":
             return new_history(settings)
+        case "check-settings":
+            tls_context(settings)
+            print("The settings of the service are sound.")
+            return 0
         case "openapi":
             print(json.dumps(create_app(settings).openapi(), indent=2, ensure_ascii=False))
             return 0

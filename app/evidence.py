@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol
 
 import structlog
 
+from app.guard import Guard
 from app.handler import BlocklistHandler
+from blocklist.access import Access
 from blocklist.changes import Author, Change, ChangeType, Source
-from blocklist.draft import Draft
-from blocklist.errors import UnavailableError
-from blocklist.evidence import EvidenceBook, blocks, cause_in
+from blocklist.draft import Draft, Nodes
+from blocklist.errors import LimitError, UnavailableError
+from blocklist.evidence import HOLD, EvidenceBook, blocks, cause_in
 from blocklist.node import BlockedNode
 from blocklist.tracker import BlocklistTracker
 
@@ -28,6 +30,8 @@ RECENT: Final = 3_600_000
 """Milliseconds for which an unblock by hand is remembered over a restart: Spark excludes a host for so long."""
 GRACE: Final = 30_000
 """Milliseconds after a start in which applications say again what they said before: nobody knows what is new."""
+PAUSE: Final = 10_000
+"""Milliseconds after which a block that a limit refused is tried again, while the evidence stands."""
 _AUTHOR: Final = Author("evidence", Source.EVIDENCE)
 
 
@@ -38,17 +42,27 @@ class ReadableLog(Protocol):
 
 
 class EvidenceBlocks:
-    """Makes and renews the blocks. `made` counts nodes blocked, without renewals. Belongs to the event loop."""
+    """Makes and renews the blocks. `made` counts nodes blocked, without renewals. Belongs to the event loop.
+
+    The limits of an operator hold for it, too. What they refuse is said and counted once, and tried again now and then.
+    """
 
     def __init__(
-        self, book: EvidenceBook, tracker: BlocklistTracker, handler: BlocklistHandler, clock: Callable[[], int]
+        self,
+        book: EvidenceBook,
+        tracker: BlocklistTracker,
+        handler: BlocklistHandler,
+        guard: Guard,
+        clock: Callable[[], int],
     ) -> None:
         self.made = 0
         self._book = book
         self._tracker = tracker
         self._handler = handler
+        self._guard = guard
         self._clock = clock
         self._next_turn = 0
+        self._next_try: dict[str, int] = {}
 
     async def load(self, kept: ReadableLog) -> None:
         """After a restart nobody knows which evidence is older than an unblock by hand: for a while none counts."""
@@ -74,28 +88,42 @@ class EvidenceBlocks:
         if now >= self._next_turn:
             self._book.turn(now)
             self._next_turn = now + TURN
-        if not blocks(self._book.verdicts(now), self._tracker, now):
+            self._next_try = {node_id: at for node_id, at in self._next_try.items() if now < at + HOLD}
+        if not self._wanted(self._tracker, now):
             return
-        for node in (await self._handler.submit(self._block, _AUTHOR)).value:
+        made, refused = (await self._handler.submit(self._block, _AUTHOR)).value
+        for node in made:
             self.made += 1
             log.warning("a node is blocked as applications say so", node=node.id, cause=node.cause, end=node.end)
+        self._put_off(refused, now)
 
-    def _block(self, draft: Draft) -> Sequence[BlockedNode]:
+    def _block(self, draft: Draft) -> tuple[Sequence[BlockedNode], Mapping[str, LimitError]]:
         """The command: judged anew, as somebody may have unblocked a node since; returns what is no renewal."""
-        wanted = blocks(self._book.verdicts(draft.now), draft, draft.now)
         # In this very transaction somebody unblocks it by hand: the book hears of that after the commit.
         freed = {change.node.id for change in draft.changes if change.type is ChangeType.UNBLOCKED}
-        made = []
-        for node in wanted:
-            if node.id not in freed:
-                if cause_in(draft.get(node.id), draft.now) is None:
-                    made.append(node)
-                draft.block(node, allow_merge=True)
-        return made
+        wanted = [node for node in self._wanted(draft, draft.now) if node.id not in freed]
+        new = [node for node in wanted if cause_in(draft.get(node.id), draft.now) is None]
+        refused = self._guard.block_each(draft, wanted, Access.OPERATOR)
+        return [node for node in new if node.id not in refused], refused
+
+    def _wanted(self, nodes: Nodes, now: int) -> list[BlockedNode]:
+        """What is to be blocked or renewed, without what was refused a moment ago."""
+        found = blocks(self._book.verdicts(now), nodes, now)
+        return [node for node in found if self._next_try.get(node.id, now) <= now]
+
+    def _put_off(self, refused: Mapping[str, LimitError], now: int) -> None:
+        for node_id, error in refused.items():
+            if node_id not in self._next_try:
+                self._guard.count(_AUTHOR.source)
+                log.warning("a node that applications say is bad is not blocked", node=node_id, reason=error.detail)
+            self._next_try[node_id] = now + PAUSE
 
 
 def hear(book: EvidenceBook, changes: Sequence[Change]) -> None:
-    """These changes were committed: what was unblocked by hand is not blocked again by what was known then."""
+    """These changes were committed: what was unblocked by hand is not blocked again by what was known then.
+
+    An alert that resolves is no such word: it knows nothing of what applications say.
+    """
     for change in changes:
-        if change.type is ChangeType.UNBLOCKED:
+        if change.type is ChangeType.UNBLOCKED and change.source is not Source.ALERTMANAGER:
             book.unblocked(change.node.id, change.at)

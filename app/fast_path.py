@@ -9,13 +9,16 @@ from __future__ import annotations
 
 from typing import Any, Final, NamedTuple
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
-
+from app.auth.authenticator import Authenticator
+from app.auth.credential import Credential
 from app.notify.watch import DIRECT
+from app.patience import PatientProtocol
+from app.request_ids import HEADER, given_id
 from app.view import Answer, ListView
+from blocklist.access import Access
 
-# A request that carries one of these is not plain: it has a body, waits, wants something of the connection, carries
-# credentials, or says twice what should be said once.
+# A request that carries one of these is not plain: it has a body, waits, wants something of the connection, or says
+# twice what should be said once. Credentials are plain where there are tokens, if they are known.
 _NOT_PLAIN: Final = frozenset(
     (
         b"accept-encoding",
@@ -26,6 +29,7 @@ _NOT_PLAIN: Final = frozenset(
         b"prefer",
         b"transfer-encoding",
         b"upgrade",
+        b"x-forwarded-user",
     )
 )
 MAX_KNOWN: Final = 512
@@ -35,17 +39,23 @@ MAX_LENGTH: Final = 1024
 
 
 class _Plain(NamedTuple):
-    """What the answer to a plain request depends on, besides the list."""
+    """What the answer to a plain request depends on, besides the list; the credential, where there are tokens."""
 
     if_none_match: bytes | None
     accept_encoding: bytes | None
+    credential: Credential | None = None
 
 
 class ReadyAnswers:
-    """What all connections share: the view, requests known by their bytes, and the head of an answer."""
+    """What all connections share: the view, requests known by their bytes, and the head of an answer.
 
-    def __init__(self, view: ListView) -> None:
+    `auth` is None where anybody may do anything. A request known by its bytes is known with the credential in them,
+    which is asked each time whether it has ended: a token that is revoked ends for known requests, too.
+    """
+
+    def __init__(self, view: ListView, auth: Authenticator) -> None:
         self.view = view
+        self.auth = auth if auth.enabled else None
         self.known: dict[bytes, _Plain] = {}
         self._head = b""
         self._head_of: object = None
@@ -63,8 +73,11 @@ class ReadyAnswers:
         rendering = self.view.ready()
         if rendering is None:
             return None
+        if_none_match, accept_encoding, credential = request
+        if credential is not None and not credential.admits(self.view.clock()):
+            return None
         self.view.fast_reads += 1
-        answer: Answer = rendering.answer(*request)
+        answer: Answer = rendering.answer(if_none_match, accept_encoding)
         return answer.wire(self.head(default_headers))
 
     def head(self, default_headers: list[tuple[bytes, bytes]]) -> bytes:
@@ -75,7 +88,7 @@ class ReadyAnswers:
         return self._head
 
 
-class FastPathProtocol(HttpToolsProtocol):
+class FastPathProtocol(PatientProtocol):
     """uvicorn's protocol, but for the plain GET /blocklist."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -116,6 +129,7 @@ class FastPathProtocol(HttpToolsProtocol):
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
+        self.head_ends()
         self._plain = self._read_plain()
         if self._plain is None:
             if self.url.startswith(b"/blocklist/watch"):
@@ -129,6 +143,9 @@ class FastPathProtocol(HttpToolsProtocol):
             return
         answer = self._ready.answer(self._plain, self.server_state.default_headers)
         if answer is not None:
+            if (given := given_id(self.headers)) is not None:
+                answer = _identified(answer, given)
+                self._plain = None  # The next one has another id: there is nothing to learn.
             self.transport.write(answer)
             self.on_response_complete()
             return
@@ -148,15 +165,29 @@ class FastPathProtocol(HttpToolsProtocol):
             return None
         if self.parser.get_http_version() != "1.1" or not self.parser.should_keep_alive():
             return None
-        etag = encoding = None
+        etag = encoding = authorization = None
         for name, value in self.headers:
             if name == b"if-none-match" and etag is None:
                 etag = value
             elif name == b"accept-encoding" and encoding is None:
                 encoding = value
             elif name in _NOT_PLAIN or (name == b"connection" and value.lower() != b"keep-alive"):
-                return None
-        return _Plain(etag, encoding)
+                if name != b"authorization" or authorization is not None or self._ready.auth is None:
+                    return None
+                authorization = value
+        return self._allowed(etag, encoding, authorization)
+
+    def _allowed(self, etag: bytes | None, encoding: bytes | None, authorization: bytes | None) -> _Plain | None:
+        if self._ready.auth is None:
+            return _Plain(etag, encoding)
+        credential = self._credential(authorization, Access.READER)
+        return None if credential is None else _Plain(etag, encoding, credential)
+
+    def _credential(self, authorization: bytes | None, needed: Access) -> Credential | None:
+        """The credential of a plain request; None if it is not known, or too weak: the ordinary route says so."""
+        auth = self._ready.auth
+        credential = None if auth is None or authorization is None else auth.known(authorization)
+        return credential if credential is not None and credential.principal.access.allows(needed) else None
 
     def write(self, data: bytes) -> bool:
         """A piece of a chunked body, for app.notify.watch: what ASGI's `send` does, in a third of its time."""
@@ -168,3 +199,8 @@ class FastPathProtocol(HttpToolsProtocol):
     def _idle(self) -> bool:
         """Nothing else is under way on this connection, nor piling up in it."""
         return not self.flow.write_paused and (self.cycle is None or self.cycle.response_complete)
+
+
+def _identified(answer: bytes, request_id: bytes) -> bytes:
+    head, _, body = answer.partition(b"\r\n\r\n")
+    return b"%b\r\n%b: %b\r\n\r\n%b" % (head, HEADER, request_id, body)

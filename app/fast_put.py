@@ -18,17 +18,21 @@ from app.api.access import author
 from app.api.answers import ONE_NODE, JsonAnswer
 from app.api.errors import broken, refused
 from app.api.nodes import block_answer, block_command
-from app.auth.principal import ANYBODY
+from app.auth.principal import ANYBODY, Principal
 from app.fast_path import FastPathProtocol
 from app.handler import Outcome
+from app.request_ids import HEADER, given_id, new_id
 from app.service import Service
+from blocklist.access import Access
 from blocklist.errors import BlocklistError
 from blocklist.node import BlockedNode
 
 log = structlog.get_logger(__name__)
 
 _URL: Final = re.compile(rb"/blocklist/nodes/([A-Za-z0-9][A-Za-z0-9._:-]{0,252})")
-_NOT_PLAIN: Final = frozenset((b"authorization", b"expect", b"prefer", b"transfer-encoding", b"upgrade"))
+_NOT_PLAIN: Final = frozenset(
+    (b"authorization", b"expect", b"prefer", b"transfer-encoding", b"upgrade", b"x-forwarded-user")
+)
 
 
 class _Exchange:
@@ -36,8 +40,10 @@ class _Exchange:
 
     message_event: Final = asyncio.Event()
 
-    def __init__(self, node_id: str) -> None:
+    def __init__(self, node_id: str, who: Principal, request_id: bytes) -> None:
         self.node_id = node_id
+        self.who = who
+        self.request_id = request_id
         self.body = b""
         self.disconnected = False
         self.keep_alive = True
@@ -53,6 +59,7 @@ class FastPutProtocol(FastPathProtocol):
         self._put: _Exchange | None = None
 
     def on_headers_complete(self) -> None:
+        self.head_ends()
         self._put = self._read_put()
         if self._put is None:
             super().on_headers_complete()
@@ -74,7 +81,9 @@ class FastPutProtocol(FastPathProtocol):
         service: Service = self._service.state.service
         try:
             command = block_command(put.node_id, put.body, service.clock())
-            service.handler.submit(command, author(ANYBODY)).add_done_callback(lambda done: self._done(put, done))
+            guarded = service.guard.guarded(command, put.who.access)
+            by = author(put.who, request_id=put.request_id.decode())
+            service.handler.submit(guarded, by).add_done_callback(lambda done: self._done(put, done))
         except BlocklistError as error:
             self._answer(put, refused(self._request(put), error))
 
@@ -87,14 +96,16 @@ class FastPutProtocol(FastPathProtocol):
         except BlocklistError as error:
             self._answer(put, refused(request, error))
         except Exception as error:
-            log.exception("a PUT failed")
+            log.exception("a PUT failed", request_id=put.request_id.decode())
             self._answer(put, broken(request, error))
 
     def _answer(self, put: _Exchange, response: Response) -> None:
         put.response_complete = True
         if put.disconnected:
             return
+        self._service.state.service.metrics.fast_puts[response.status_code] += 1
         lines = [b"%b: %b\r\n" % header for header in response.raw_headers]
+        lines.append(b"%b: %b\r\n" % (HEADER, put.request_id))
         if not put.keep_alive:
             lines.append(b"connection: close\r\n")
         status = HTTPStatus(response.status_code)
@@ -115,12 +126,25 @@ class FastPutProtocol(FastPathProtocol):
             return None
         if self.parser.get_http_version() != "1.1" or not self.parser.should_keep_alive():
             return None
-        length = None
+        length = authorization = None
+        identified = False
         for name, value in self.headers:
             if name in _NOT_PLAIN or (name == b"connection" and value.lower() != b"keep-alive"):
-                return None
+                if name != b"authorization" or authorization is not None or self._ready.auth is None:
+                    return None
+                authorization = value
             if name == b"content-length":
                 length = value
+            identified = identified or name == HEADER
         if length is None or not length.isdigit() or int(length) > ONE_NODE:
             return None
-        return _Exchange(match[1].decode())
+        who = self._who(authorization)
+        request_id = (given_id(self.headers) if identified else None) or new_id()
+        return None if who is None else _Exchange(match[1].decode(), who, request_id)
+
+    def _who(self, authorization: bytes | None) -> Principal | None:
+        """Who puts; None if that is not known, or may not."""
+        if self._ready.auth is None:
+            return ANYBODY
+        credential = self._credential(authorization, Access.OPERATOR)
+        return None if credential is None else credential.principal

@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, Protocol, TypeVar
 
 import structlog
 
+from app.request_ids import signed
 from app.store.queries import StaleError
 from blocklist.changes import Author, Change
 from blocklist.draft import Draft
@@ -88,9 +89,14 @@ class BlocklistHandler:
         if len(self._waiting) >= self._max_waiting:
             raise UnavailableError("Too many changes are waiting for the database; try again.", retry_after=1)
         answer: asyncio.Future[Outcome[T]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(command, author, answer))
+        self._waiting.append(_Waiting(command, signed(author), answer))
         self._wake.set()
         return answer
+
+    @property
+    def waiting(self) -> int:
+        """Commands that wait for the database."""
+        return len(self._waiting)
 
     async def run(self) -> None:
         """Work until `close`, and through what waits then."""

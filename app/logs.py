@@ -12,6 +12,7 @@ import structlog
 def configure(form: Literal["console", "json"]) -> None:
     """Log to stderr, for eyes or as JSON lines."""
     shared: list[structlog.types.Processor] = [
+        structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),

@@ -7,15 +7,21 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
 from datetime import timedelta
-from typing import Any, Final
+from typing import Any
 
 from fastapi import FastAPI
-from fastapi.telemetry import TelemetryConfig
 
-from app.api import changes, errors, evidence, health, listeners, listing, nodes, proof
+from app.api import alertmanager, changes, errors, evidence, health, listeners, listing, nodes, proof, tokens
+from app.auth.addresses import Networks
+from app.auth.sessions import Sessions
+from app.authentication import make_authenticator
+from app.change_lines import ChangeLines
 from app.evidence import EvidenceBlocks, hear
 from app.fast_path import ReadyAnswers
+from app.guard import Guard
 from app.handler import BlocklistHandler
+from app.integrations.alertmanager_blocks import AlertBlocks
+from app.integrations.alertmanager_metrics import AlertmanagerMetrics
 from app.metrics import MeasuredLog, Metrics
 from app.notify.batches import Batches
 from app.notify.callbacks import AllowedHosts
@@ -23,12 +29,18 @@ from app.notify.feed import ChangeFeed
 from app.notify.gate import ManagersFirst
 from app.notify.push import Pusher
 from app.notify.registry import Registry
-from app.notify.streaming import StreamingApp
+from app.notify.usable import UsableNodes
+from app.notify.waits import Waits
 from app.openapi import document
+from app.origins import Origins
+from app.page import pages
+from app.patience import Patience
 from app.service import Service
 from app.settings import Settings
 from app.store.schema import check
 from app.store.store import Store
+from app.telemetry import telemetry_of
+from app.tracked import TrackedApp
 from app.upkeep import Compactor, expire_ended, find_again
 from app.view import ListView
 from blocklist.changes import Change
@@ -37,7 +49,6 @@ from blocklist.evidence import EvidenceBook, Rule
 from blocklist.tracker import BlocklistTracker
 
 Clock = Callable[[], int]
-_NO_TELEMETRY: Final = TelemetryConfig(tracing=False, metrics=False, logs=False)
 
 
 def unix_millis() -> int:
@@ -55,23 +66,28 @@ def create_app(settings: Settings, *, clock: Clock = unix_millis) -> FastAPI:
         try:
             service = _assemble(settings, clock, store)
             app.state.service = service
-            async with _running(service):
-                # uvicorn hands this to each connection, where app.fast_path and app.fast_put answer from it.
-                yield {"ready": ReadyAnswers(service.view), "app": app}
+            patience = Patience(
+                head=settings.header_timeout.total_seconds(),
+                body=settings.body_timeout.total_seconds(),
+                connections=settings.max_connections,
+            )
+            async with _running(service), _sweeping(patience):
+                # uvicorn hands this to each connection: for app.patience, app.fast_path and app.fast_put.
+                yield {"ready": ReadyAnswers(service.view, service.auth), "app": app, "patience": patience}
         finally:
             store.close()
 
-    # No /docs: FastAPI's pages load their scripts from elsewhere, and operators' networks are often closed.
-    app = StreamingApp(
+    # FastAPI's own /docs loads its scripts from elsewhere, and operators' networks are often closed: see app.page.docs.
+    app = TrackedApp(
         title="blocklist",
         lifespan=lifespan,
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
-        telemetry=_NO_TELEMETRY,
+        telemetry=telemetry_of(settings),
     )
     errors.install(app)
-    for part in (nodes, proof, listing, changes, listeners, evidence, health):
+    for part in (nodes, proof, listing, changes, listeners, evidence, alertmanager, health, tokens, pages):
         # Not include_router: it nests, and a nested route costs each request a second search.
         app.router.routes.extend(part.router.routes)
     document(app)
@@ -89,6 +105,7 @@ def stop_streams(app: FastAPI) -> None:
 def _assemble(settings: Settings, clock: Clock, store: Store) -> Service:
     tracker = BlocklistTracker(store.open())
     view = ListView(tracker, clock, store.age)
+    origins = Origins(store.origins())
     feed = ChangeFeed(store, view)
     allowed = AllowedHosts(settings.callback_hosts.split(","))
     rule = Rule(applications=settings.evidence_applications, window=_millis(settings.evidence_window))
@@ -97,28 +114,51 @@ def _assemble(settings: Settings, clock: Clock, store: Store) -> Service:
     pusher = _pusher(settings, clock, registry, feed, view, allowed)
     metrics = Metrics(view, feed, registry, pusher)
     metrics.show_evidence(book, lambda: blocks.made)
+    lines = ChangeLines(settings.log_format, metrics.lost)
 
     def publish(committed: Sequence[Change]) -> None:
+        origins.apply(committed)
         view.apply(committed)
         feed.publish(committed)
         hear(book, committed)
         metrics.count(committed)
+        lines.write(committed)
 
     handler = BlocklistHandler(tracker, MeasuredLog(store, metrics), clock, publish, max_waiting=settings.max_waiting)
-    blocks = EvidenceBlocks(book, tracker, handler, clock)
+    metrics.show_waiting(lambda: handler.waiting)
+    usable = UsableNodes(registry, view)
+    guard = Guard(settings.limits, usable, origins.created_by, metrics.refused)
+    blocks = EvidenceBlocks(book, tracker, handler, guard, clock)
+    alerts = AlertBlocks(
+        handler,
+        guard,
+        node_label=settings.alertmanager_node_label,
+        duration=_millis(settings.alertmanager_duration),
+    )
+    metrics.show_alerts(AlertmanagerMetrics(alerts))
+    auth = make_authenticator(settings, store.tokens, clock)
     return Service(
         settings=settings,
         clock=clock,
         store=store,
         view=view,
+        origins=origins,
         handler=handler,
+        guard=guard,
         feed=feed,
         allowed=allowed,
         registry=registry,
+        usable=usable,
         evidence=book,
         evidence_blocks=blocks,
+        alerts=alerts,
         pusher=pusher,
         metrics=metrics,
+        lines=lines,
+        auth=auth,
+        sessions=Sessions(auth, store.tokens, clock),
+        proxies=Networks(settings.trusted_proxies.split(",")),
+        waits=Waits(settings.max_waits_per_client),
     )
 
 
@@ -134,6 +174,16 @@ def _pusher(
 
 def _millis(duration: timedelta) -> int:
     return round(duration.total_seconds() * 1000)
+
+
+@asynccontextmanager
+async def _sweeping(patience: Patience) -> AsyncIterator[None]:
+    sweeping = asyncio.create_task(patience.run())
+    try:
+        yield
+    finally:
+        sweeping.cancel()
+        await asyncio.gather(sweeping, return_exceptions=True)
 
 
 @asynccontextmanager
@@ -155,7 +205,10 @@ async def _running(service: Service) -> AsyncIterator[None]:
         asyncio.create_task(service.registry.run()),
         asyncio.create_task(service.evidence_blocks.run()),
     ]
+    if service.auth.enabled:
+        helping += [asyncio.create_task(service.auth.run()), asyncio.create_task(service.sessions.run())]
     try:
+        await service.auth.load()
         await service.registry.load()
         await service.evidence_blocks.load(service.store)
         yield
@@ -167,5 +220,7 @@ async def _running(service: Service) -> AsyncIterator[None]:
         await service.pusher.close()
         handler.close()
         await writing
+        service.lines.close()
         with suppress(UnavailableError):
             await service.registry.flush()
+            await service.auth.save_used()

@@ -3,20 +3,36 @@
 from __future__ import annotations
 
 from collections import Counter as Tally
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from typing import Final
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client import (
+    CollectorRegistry,
+    Counter,
+    Histogram,
+    Info,
+    ProcessCollector,
+    disable_created_metrics,
+    generate_latest,
+)
 from prometheus_client.registry import Collector
 
+from app.collectors import Evidence, FastAnswers, Listeners, Parts, Waiting
 from app.notify.feed import ChangeFeed
 from app.notify.push import Pusher
 from app.notify.registry import Registry
 from app.store.store import Store
 from app.view import ListView
-from blocklist.changes import Change, ChangeType
-from blocklist.evidence import EvidenceBook, Kind
-from blocklist.listener import Role
+from blocklist import __version__
+from blocklist.changes import Change, ChangeType, Source
+from blocklist.evidence import EvidenceBook
+
+_CHANGED_BY: Final = {
+    kind: [Source.TIME] if kind is ChangeType.EXPIRED else [source for source in Source if source is not Source.TIME]
+    for kind in ChangeType
+}
+# Half of all samples, and nobody asks for them: Prometheus sees by itself when a counter begins anew.
+disable_created_metrics()  # type: ignore[no-untyped-call]
 
 
 class Metrics:
@@ -25,9 +41,41 @@ class Metrics:
     def __init__(self, view: ListView, feed: ChangeFeed, listeners: Registry, pusher: Pusher) -> None:
         self._registry = registry = CollectorRegistry()
         self._view = view
-        registry.register(_Parts(view, feed))
-        registry.register(_Listeners(view, listeners, pusher))
-        self.changes = Counter("blocklist_changes", "Committed changes of the list.", ["type"], registry=registry)
+        self.fast_puts: Tally[int] = Tally()
+        for collector in (Parts(view, feed), Listeners(view, feed, listeners, pusher)):
+            registry.register(collector)
+        registry.register(FastAnswers(view, self.fast_puts))
+        ProcessCollector(registry=registry)
+        Info("blocklist_build", "What is running.", registry=registry).info({"version": __version__})
+        changes = Counter("blocklist_changes", "Committed changes of the list.", ["type", "source"], registry=registry)
+        self._changes = {
+            (kind, source): changes.labels(kind.value, source.value)
+            for kind, sources in _CHANGED_BY.items()
+            for source in sources
+        }
+        self._later = Counter(
+            "blocklist_changes_found",
+            "Changes found in the database after a transaction that seemed to fail, not counted by type.",
+            registry=registry,
+        )
+        self._requests = Histogram(
+            "blocklist_request_seconds",
+            "Time of a request that came to a route; of a stream until it begins.",
+            ["route", "method", "status"],
+            buckets=(0.001, 0.005, 0.02, 0.1, 0.5, 2, 10),
+            registry=registry,
+        )
+        self._denied = Counter(
+            "blocklist_requests_denied",
+            "Requests refused for their credentials: missing, invalid, or not enough (forbidden).",
+            ["reason"],
+            registry=registry,
+        )
+        self._lost = Counter(
+            "blocklist_log_lines_lost", "Lines of changes that could not be written in time.", registry=registry
+        )
+        for reason in ("missing", "invalid", "forbidden"):
+            self._denied.labels(reason)
         self.commit_seconds = Histogram("blocklist_commit_seconds", "Time of a transaction.", registry=registry)
         self.commit_changes = Histogram(
             "blocklist_commit_changes",
@@ -38,21 +86,51 @@ class Metrics:
         self.expiry_lateness = Histogram(
             "blocklist_expiry_lateness_seconds", "From a block's end to its expired change.", registry=registry
         )
+        self.refused_by_limit = Counter(
+            "blocklist_refused_by_limit", "Changes that a limit refused.", ["source"], registry=registry
+        )
         self.compacted = Counter("blocklist_log_compacted_changes", "Changes dropped from the log.", registry=registry)
         push_seconds = Histogram("blocklist_push_seconds", "From a push to its answer.", registry=registry)
         pusher.seconds = push_seconds.observe
-        for kind in ChangeType:
-            self.changes.labels(kind.value)
+        for source in Source:
+            if source is not Source.TIME:
+                self.refused_by_limit.labels(source.value)
 
     def show_evidence(self, book: EvidenceBook, made: Callable[[], int]) -> None:
         """Show what applications say, and how many blocks came of it."""
-        self._registry.register(_Evidence(book, made, self._view.clock))
+        self._registry.register(Evidence(book, made, self._view.clock))
+
+    def show_alerts(self, alerts: Collector) -> None:
+        """Show what Alertmanager has posted."""
+        self._registry.register(alerts)
+
+    def show_waiting(self, waiting: Callable[[], int]) -> None:
+        """Show how many commands wait."""
+        self._registry.register(Waiting(waiting))
+
+    def measure(self, route: str, method: str, status: int, seconds: float) -> None:
+        """A request came to a route (its template) and was answered so."""
+        self._requests.labels(route, method, f"{status // 100}xx").observe(seconds)
+
+    def denied(self, reason: str) -> None:
+        """A request was refused for its credentials: `missing`, `invalid` or `forbidden`."""
+        self._denied.labels(reason).inc()
+
+    def lost(self, lines: int) -> None:
+        """So many lines of the log could not be written in time."""
+        self._lost.inc(lines)
+
+    def refused(self, source: Source) -> None:
+        """A limit refused a change that came this way."""
+        self.refused_by_limit.labels(source.value).inc()
 
     def count(self, changes: Sequence[Change]) -> None:
         """These changes were committed, in one transaction."""
         self.commit_changes.observe(len(changes))
         for change in changes:
-            self.changes.labels(change.type.value).inc()
+            # One that was read back from the database after a failed commit: nobody knows which way it came.
+            known = None if change.source is None else self._changes.get((change.type, change.source))
+            (known or self._later).inc()
             if change.type is ChangeType.EXPIRED:
                 self.expiry_lateness.observe(max(0, change.at - change.node.end) / 1000)
 
@@ -74,66 +152,3 @@ class MeasuredLog:
         """See Store.commit."""
         with self._metrics.commit_seconds.time():
             await self._store.commit(changes)
-
-
-class _Parts(Collector):
-    def __init__(self, view: ListView, feed: ChangeFeed) -> None:
-        self._view = view
-        self._feed = feed
-
-    def collect(self) -> Iterable[Metric]:
-        view = self._view
-        blocked = len(view.tracker.blocked(view.clock()))
-        # FLIP-224, Metrics: the name is Flink's, not Prometheus's.
-        yield GaugeMetricFamily("numBlockedNodes", "Nodes blocked at present.", blocked)
-        yield GaugeMetricFamily("blocklist_revision", "The present revision.", view.tracker.revision)
-        yield GaugeMetricFamily("blocklist_database_up", "Whether it took the last transaction.", view.age() is None)
-        yield GaugeMetricFamily("blocklist_watches", "Open watch streams.", self._feed.readers)
-        reads = CounterMetricFamily("blocklist_list_reads", "Answers to GET /blocklist.", labels=["path"])
-        reads.add_metric(["fast"], view.fast_reads)
-        reads.add_metric(["route"], view.route_reads)
-        yield reads
-
-
-class _Listeners(Collector):
-    def __init__(self, view: ListView, registry: Registry, pusher: Pusher) -> None:
-        self._view = view
-        self._registry = registry
-        self._pusher = pusher
-
-    def collect(self) -> Iterable[Metric]:
-        now, revision = self._view.clock(), self._view.tracker.revision
-        count = Tally((member.listener.role, member.listener.live(now)) for member in self._registry)
-        listeners = GaugeMetricFamily("blocklist_listeners", "Registered listeners.", labels=["role", "state"])
-        for role in Role:
-            for live, state in ((True, "live"), (False, "lapsed")):
-                listeners.add_metric([role.value, state], count[role, live])
-        yield listeners
-        lag = max((revision - (member.listener.acked or 0) for member in self._registry.live()), default=0)
-        yield GaugeMetricFamily(
-            "blocklist_listener_lag_revisions", "Of the live listener that is furthest behind.", lag
-        )
-        yield GaugeMetricFamily("blocklist_task_managers", "Known TaskManagers.", len(self._view.task_managers))
-        yield CounterMetricFamily("blocklist_leases_lapsed", "Leases that have lapsed.", self._registry.lapses)
-        pushes = CounterMetricFamily("blocklist_pushes", "Pushes and heartbeats sent.", labels=["outcome"])
-        pushes.add_metric(["taken"], self._pusher.sent)
-        pushes.add_metric(["failed"], self._pusher.failed)
-        yield pushes
-
-
-class _Evidence(Collector):
-    def __init__(self, book: EvidenceBook, made: Callable[[], int], clock: Callable[[], int]) -> None:
-        self._book = book
-        self._made = made
-        self._clock = clock
-
-    def collect(self) -> Iterable[Metric]:
-        count = Tally((own.evidence.finding.kind, own.doubt is None) for own in self._book.listed(self._clock()))
-        evidence = GaugeMetricFamily(
-            "blocklist_evidence", "What applications say of nodes.", labels=["kind", "believed"]
-        )
-        for kind in Kind:
-            for believed in (True, False):
-                evidence.add_metric([kind.value, str(believed).lower()], count[kind, believed])
-        yield evidence
-        yield CounterMetricFamily("blocklist_evidence_blocks", "Nodes blocked by evidence.", self._made())

@@ -6,18 +6,25 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
+from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
+from app.api.access import needed
+from app.api.errors import documented
+from app.integrations.alertmanager_wire import AlertmanagerPost
 from blocklist import __version__
 from blocklist.listener_wire import HeartbeatBody, PushBody, RegistrationBody, SessionBody
+from blocklist.token_wire import TokenRequest
 from blocklist.wire import BlockRequest, CompactedProblem, ConflictProblem, ConflictsProblem, Problem
 
 _MODELS = (
+    AlertmanagerPost,
     BlockRequest,
     RegistrationBody,
     HeartbeatBody,
     SessionBody,
     PushBody,
+    TokenRequest,
     Problem,
     ConflictProblem,
     ConflictsProblem,
@@ -52,4 +59,19 @@ def _build(app: FastAPI) -> dict[str, Any]:
         for operation in path.values():
             # FastAPI declares its own 422; here a malformed request is a 400 problem.
             operation["responses"].pop("422", None)
+    _secure(app, built)
     return built
+
+
+def _secure(app: FastAPI, built: dict[str, Any]) -> None:
+    """Say of each operation which role it needs."""
+    scheme = {"type": "http", "scheme": "bearer", "description": "A token, or a JWT of the issuer that is trusted."}
+    built["components"]["securitySchemes"] = {"bearer": scheme}
+    for route in app.routes:
+        if not isinstance(route, APIRoute) or not route.include_in_schema or (access := needed(route)) is None:
+            continue
+        for method in route.methods or ():
+            operation = built["paths"][route.path_format][method.lower()]
+            operation["security"] = [{"bearer": []}]
+            said = documented(401, 403, _403=f"This needs the role {access.value}.")
+            operation["responses"] |= {str(status): answer for status, answer in said.items()}

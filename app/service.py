@@ -7,13 +7,22 @@ from dataclasses import dataclass
 
 from fastapi import Request
 
+from app.auth.addresses import Networks
+from app.auth.authenticator import Authenticator
+from app.auth.sessions import Sessions
+from app.change_lines import ChangeLines
 from app.evidence import EvidenceBlocks
+from app.guard import Guard
 from app.handler import BlocklistHandler
+from app.integrations.alertmanager_blocks import AlertBlocks
 from app.metrics import Metrics
 from app.notify.callbacks import AllowedHosts
 from app.notify.feed import ChangeFeed
 from app.notify.push import Pusher
 from app.notify.registry import Registry
+from app.notify.usable import UsableNodes
+from app.notify.waits import Waits
+from app.origins import Origins
 from app.settings import Settings
 from app.store.store import Store
 from app.view import ListView
@@ -28,14 +37,23 @@ class Service:
     clock: Callable[[], int]
     store: Store
     view: ListView
+    origins: Origins
     handler: BlocklistHandler
+    guard: Guard
     feed: ChangeFeed
     allowed: AllowedHosts
     registry: Registry
+    usable: UsableNodes
     evidence: EvidenceBook
     evidence_blocks: EvidenceBlocks
+    alerts: AlertBlocks
     pusher: Pusher
     metrics: Metrics
+    lines: ChangeLines
+    auth: Authenticator
+    sessions: Sessions
+    proxies: Networks
+    waits: Waits
 
 
 def service_of(request: Request) -> Service:

@@ -12,10 +12,12 @@ import durationpy
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
+from app.auth.addresses import Networks, check_url
 from app.notify.callbacks import AllowedHosts
+from blocklist.guard import Limits
 
 PREFIX: Final = "BLOCKLIST_"
-CLIENTS: Final = frozenset({"BLOCKLIST_URL", "BLOCKLIST_TOKEN", "BLOCKLIST_TOKEN_FILE", "BLOCKLIST_TIMEOUT"})
+CLIENTS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "TIMEOUT", "DEFAULT_DURATION"))
 """Names that belong to the client, passed over here."""
 
 
@@ -42,10 +44,38 @@ class Settings(BaseSettings):
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
 
-    host: Annotated[str, Field(description="Address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535, description="Port to listen on.")] = 8224
-    database_url: Annotated[str, Field(description="Where the list is kept.")] = "sqlite:///blocklist.db"
-    log_format: Annotated[Literal["console", "json"], Field(description="How log lines look.")] = "console"
+    host: Annotated[
+        str, Field(description="The address to listen on. Beyond loopback it takes `BLOCKLIST_AUTH=tokens`.")
+    ] = "127.0.0.1"
+    port: Annotated[int, Field(ge=0, le=65535, description="The port to listen on; 0 is any that is free.")] = 8224
+    auth: Annotated[
+        Literal["off", "tokens"],
+        Field(description="`tokens`: who asks needs one. `off`: anybody may do anything; on a loopback address only."),
+    ] = "off"
+    admin_token_file: Annotated[
+        str, Field(description="A file with a token of an admin; made at the start if it is not there.")
+    ] = ""
+    trusted_proxies: Annotated[
+        str, Field(description="Networks of proxies whose `X-Forwarded-User` names the author, with commas between.")
+    ] = ""
+    oidc_issuer: Annotated[str, Field(description="The URL of an OpenID Connect issuer whose JWTs count, too.")] = ""
+    oidc_audience: Annotated[str, Field(description="The audience that these JWTs must be for.")] = ""
+    oidc_roles_claim: Annotated[
+        str, Field(min_length=1, description="Where they say which roles one has; dots lead into objects.")
+    ] = "roles"
+    oidc_name_claim: Annotated[
+        str, Field(min_length=1, description="Where they say who one is; without it `sub` does.")
+    ] = "preferred_username"
+    database_url: Annotated[
+        str,
+        Field(
+            description="The file that keeps the list: three slashes and a relative path, or four and an absolute one."
+        ),
+    ] = "sqlite:///blocklist.db"
+    log_format: Annotated[Literal["console", "json"], Field(description="Log lines for eyes, or `json`.")] = "console"
+    telemetry: Annotated[
+        Literal["off", "otlp"], Field(description="`otlp`: traces and times of requests go where `OTEL_…` says.")
+    ] = "off"
     log_max_changes: Annotated[
         int, Field(ge=1000, description="The change log keeps at most so many changes (never fewer than 1,000).")
     ] = 1_000_000
@@ -59,21 +89,76 @@ class Settings(BaseSettings):
         Duration, Field(ge=timedelta(seconds=0.1), description="A pushed listener that is quiet is asked so often.")
     ] = timedelta(seconds=10)
     managers_first: Annotated[
-        Duration, Field(ge=timedelta(0), description="JobMasters wait at most so long for the ResourceManagers.")
+        Duration,
+        Field(ge=timedelta(0), description="JobMasters are pushed to after ResourceManagers, or after so long."),
     ] = timedelta(seconds=1)
     forget_listeners: Annotated[
         Duration, Field(ge=timedelta(seconds=1), description="Listeners are forgotten so long after their lease.")
     ] = timedelta(days=1)
     evidence_applications: Annotated[
-        int, Field(ge=0, description="So many applications must say so before a node is blocked by it; 0 is never.")
+        int, Field(ge=0, description="A node that so many applications call bad is blocked for all; 0 is never.")
     ] = 2
     evidence_window: Annotated[
         Duration, Field(ge=timedelta(seconds=1), description="All of them must have said so within this time.")
     ] = timedelta(seconds=60)
+    alertmanager_node_label: Annotated[
+        str,
+        Field(
+            pattern="^[a-zA-Z_][a-zA-Z0-9_]*$",
+            description="Alerts name the node in this label, else in `instance`, before the port.",
+        ),
+    ] = "node"
+    alertmanager_duration: Annotated[
+        Duration,
+        Field(ge=timedelta(seconds=1), description="A post about a firing alert blocks its node for so long."),
+    ] = timedelta(hours=1)
     callback_hosts: Annotated[
-        str, Field(description="Where pushes may go: names, *.name and networks, with commas between.")
+        str, Field(description="Where pushes may go: names, `*.name` and networks, with commas between.")
     ] = "127.0.0.0/8,::1/128"
-    fast_path: Annotated[bool, Field(description="Answer plain requests below ASGI.")] = True
+    max_blocked: Annotated[
+        int, Field(ge=0, description="At most so many nodes may be blocked at once; 0 is no limit.")
+    ] = 0
+    max_blocked_share: Annotated[
+        float,
+        Field(gt=0, le=1, description="At most such a share of the nodes that listeners name may be; 1 is no limit."),
+    ] = 1.0
+    max_blocked_by_author: Annotated[
+        int, Field(ge=0, description="At most so many nodes may be blocked by one author; 0 is no limit.")
+    ] = 0
+    longest_block_operator: Annotated[
+        Duration, Field(ge=timedelta(0), description="An operator may block for at most so long; 0 is no limit.")
+    ] = timedelta(0)
+    longest_block_admin: Annotated[
+        Duration, Field(ge=timedelta(0), description="An admin may block for at most so long; 0 is no limit.")
+    ] = timedelta(0)
+    header_timeout: Annotated[
+        Duration, Field(ge=timedelta(seconds=0.1), description="The head of a request must be there within this time.")
+    ] = timedelta(seconds=10)
+    body_timeout: Annotated[
+        Duration, Field(ge=timedelta(seconds=0.1), description="Its body must be there within this time after it.")
+    ] = timedelta(seconds=30)
+    max_connections: Annotated[
+        int, Field(ge=1, description="At most so many connections may be open; less if fewer files may be.")
+    ] = 20_000
+    max_waits_per_client: Annotated[
+        int, Field(ge=1, description="At most so many watches and waiting requests of one client may be open.")
+    ] = 2_000
+    tls_cert: Annotated[str, Field(description="A PEM file with the certificate and its chain: serve HTTPS.")] = ""
+    tls_key: Annotated[str, Field(description="A PEM file with its key, not encrypted.")] = ""
+    fast_path: Annotated[
+        bool, Field(description="Answer the two plainest requests below ASGI; `false` to look for a fault there.")
+    ] = True
+
+    @property
+    def limits(self) -> Limits:
+        """The guard rails, as the rules have them."""
+        return Limits(
+            blocked=self.max_blocked,
+            share=self.max_blocked_share,
+            by_author=self.max_blocked_by_author,
+            longest_operator=_millis(self.longest_block_operator),
+            longest_admin=_millis(self.longest_block_admin),
+        )
 
     @field_validator("callback_hosts")
     @classmethod
@@ -83,6 +168,20 @@ class Settings(BaseSettings):
         except ValueError as error:
             raise ValueError(f"give names, *.name and networks, with commas between: {error}") from None
         return text
+
+    @field_validator("trusted_proxies")
+    @classmethod
+    def _networks(cls, text: str) -> str:
+        try:
+            Networks(text.split(","))
+        except ValueError as error:
+            raise ValueError(f"give networks such as 10.0.0.0/8, with commas between: {error}") from None
+        return text
+
+    @field_validator("oidc_issuer")
+    @classmethod
+    def _issuer(cls, url: str) -> str:
+        return check_url(url) if url else url
 
     @field_validator("database_url")
     @classmethod
@@ -106,6 +205,10 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         raise SettingsError(
             "\n".join(f"{PREFIX}{str(f['loc'][0]).upper()}: {_said(f['msg'])}" for f in faults)
         ) from None
+
+
+def _millis(duration: timedelta) -> int:
+    return round(duration.total_seconds() * 1000)
 
 
 def _unknown(name: str, known: set[str]) -> str:

@@ -51,6 +51,10 @@ class TaskManagers:
         owner = self._owner.get(task_manager)
         return None if owner is None else self._said[owner][task_manager]
 
+    def owner_of(self, task_manager: str) -> str | None:
+        """The listener that has it; None if nobody has said."""
+        return self._owner.get(task_manager)
+
     def _claim(self, listener: str, task_manager: str, node: str) -> set[str]:
         owner = self._owner.get(task_manager)
         changed = set() if owner is None else self._remove(owner, [task_manager])

@@ -14,7 +14,7 @@ from app.task_managers import TaskManagers
 from blocklist.changes import Change, Snapshot
 from blocklist.node import PERMANENT, BlockedNode
 from blocklist.tracker import BlocklistTracker
-from blocklist.wire import Json, dump_json, node_body, node_fields
+from blocklist.wire import Json, dump_json, listed_node, node_body
 
 Headers = list[tuple[bytes, bytes]]
 MIN_GZIP: Final = 1024
@@ -154,6 +154,12 @@ class ListView:
         """Wait until the list is at `revision` or later, at most so long; whether it is."""
         return await self.changed.until(lambda: self.tracker.revision >= revision, seconds)
 
+    def fragments(self) -> tuple[int, list[tuple[str, bytes]]]:
+        """The nodes blocked at this moment by id, each rendered as in the list; and until when, as in `snapshot`."""
+        self._refresh()
+        visible = self.tracker.blocked(self.clock())
+        return _first_end(visible), [(node_id, self._fragments[node_id]) for node_id in sorted(visible)]
+
     def _render(self, now: int) -> Rendering:
         self._refresh()
         visible = self.tracker.blocked(now)
@@ -175,7 +181,7 @@ class ListView:
 
 
 def _fragment(node: BlockedNode, task_managers: list[str]) -> bytes:
-    return b'"%b":%b' % (node.id.encode(), dump_json({**node_fields(node), "taskManagers": task_managers}))
+    return b'"%b":%b' % (node.id.encode(), dump_json(listed_node(node, task_managers)))
 
 
 def _first_end(nodes: Mapping[str, BlockedNode]) -> int:

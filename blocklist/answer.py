@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, TypeVar
 
 import httpx
 
@@ -13,14 +14,28 @@ from blocklist.errors import (
     BlocklistError,
     CompactedError,
     ConflictError,
+    ForbiddenError,
     InvalidError,
+    LimitError,
     NotFoundError,
+    UnauthorizedError,
     UnavailableError,
 )
 from blocklist.node import BlockedNode
-from blocklist.wire import ChangeBody, Json, NodeBody
+from blocklist.wire import LIMIT, Body, ChangeBody, Json, NodeBody
 
 _REVISION: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
+_APPLIED: Final = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
+B = TypeVar("B", bound=Body)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """How many live listeners had applied a change when the answer came, of how many, and some that had not."""
+
+    done: int
+    of: int
+    missing: tuple[str, ...]
 
 
 class Answer:
@@ -40,6 +55,14 @@ class Answer:
     def history(self) -> str:
         return str(self._response.headers.get("Blocklist-History", ""))
 
+    @property
+    def applied(self) -> Applied | None:
+        """Who has applied the change; None where the request did not wait for that."""
+        headers = self._response.headers
+        match = _APPLIED.fullmatch(headers.get("Blocklist-Applied", ""))
+        missing = headers.get("Blocklist-Not-Applied", "")
+        return match and Applied(int(match[1]), int(match[2]), tuple(missing.split(", ")) if missing else ())
+
     def object(self) -> Json:
         try:
             return as_object(self._response.json())
@@ -52,6 +75,14 @@ def as_object(value: object) -> Json:
     if not isinstance(value, dict):
         raise UnavailableError("The service answered something else than an object.")
     return value
+
+
+def parsed(kind: type[B], value: object) -> B:
+    """The body. Raises UnavailableError if it is none of that kind."""
+    try:
+        return kind.parse(value)
+    except InvalidError as error:
+        raise UnavailableError(f"The service answered what it should not: {error}") from error
 
 
 def as_node(value: object) -> BlockedNode:
@@ -75,13 +106,25 @@ def as_changes(value: object) -> list[Change]:
 def refusal(response: httpx.Response) -> BlocklistError:
     """The error that an answer other than 2xx stands for."""
     problem = _problem(response)
+    error = _error(response, problem)
+    error.title = str(problem.get("title") or "") or None
+    return error
+
+
+def _error(response: httpx.Response, problem: Json) -> BlocklistError:
     detail, errors = str(problem.get("detail") or response.reason_phrase), problem.get("errors")
     lines = [str(line) for line in errors] if isinstance(errors, list) else []
     match response.status_code:
         case 400 | 413:
             return InvalidError(detail, lines)
+        case 401:
+            return UnauthorizedError(detail, lines, given="error=" in response.headers.get("WWW-Authenticate", ""))
+        case 403:
+            return ForbiddenError(detail, lines)
         case 404:
             return NotFoundError(detail, lines)
+        case 409 if problem.get("type") == LIMIT:
+            return LimitError(detail, lines)
         case 409:
             return ConflictError(detail, _conflicts(problem), lines)
         case 410:

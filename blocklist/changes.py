@@ -36,11 +36,15 @@ class Source(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Author:
-    """Who asks for a change: a name where known, by which way, and why a limit was forced, if one was."""
+    """Who asks for a change: a name where known, by which way, and why a limit was forced, if one was.
+
+    `request_id` is of the request in which he does, as its log lines have it.
+    """
 
     name: str | None = None
     source: Source = Source.REQUEST
     forced: str | None = None
+    request_id: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,7 +53,8 @@ class Change:
 
     `node` is the node after the change, for a change that frees it the node as it last was. `at` is the moment of
     the change in Unix milliseconds, `created_by` the name of who asked for it, where known, `forced` the reason that
-    was given for going beyond a limit. `source` is known where the change was made, not kept in the log.
+    was given for going beyond a limit. `source` and `request_id` are known where the change was made, not
+    kept in the log.
     """
 
     revision: int
@@ -59,6 +64,7 @@ class Change:
     created_by: str | None = None
     forced: str | None = None
     source: Source | None = field(default=None, compare=False)
+    request_id: str | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -3,20 +3,25 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from types import TracebackType
 from typing import Final, Self
 
 import httpx
 
-from blocklist.answer import Answer, as_changes, as_node, as_object, refusal, unavailable
-from blocklist.changes import Change, Snapshot
+from blocklist.answer import Answer, as_node, as_object, refusal, unavailable
+from blocklist.asks import Params
+from blocklist.changes import Snapshot
 from blocklist.connection import FAILURES, connect, service_url
-from blocklist.errors import CompactedError, ConflictError, InvalidError, UnavailableError
+from blocklist.credentials import Bearer, credentials
+from blocklist.errors import ConflictError, UnavailableError
 from blocklist.evidence import Finding
 from blocklist.evidence_wire import findings_body
 from blocklist.listener import FencedError, Registration
-from blocklist.node import PERMANENT, BlockAction, BlockedNode, check_node_id, check_text
+from blocklist.node import PERMANENT, BlockAction, BlockedNode, check_node_id
+from blocklist.orders import Orders, block_request, node_path
+from blocklist.reads import Reads
+from blocklist.tokens import Tokens
 from blocklist.watch import Watch
 from blocklist.wire import Json
 
@@ -25,19 +30,22 @@ __all__ = ["DEFAULT_URL", "BlocklistClient", "Watch"]
 DEFAULT_URL: Final = "http://127.0.0.1:8224"
 
 
-class BlocklistClient:
+class BlocklistClient(Reads, Orders, Tokens):
     """Reads and changes the list of a blocklist service.
 
-    `url` defaults to the environment's BLOCKLIST_URL, else to the service's default address. `timeout` is in
-    seconds, for each of connecting, sending and each read. Every method raises UnavailableError when the service is
-    out of reach, times out or answers what is no answer of its own: a 404 of a proxy does not say that a node is free.
+    `url` defaults to the environment's BLOCKLIST_URL, else to the service's default address; `token` to its
+    BLOCKLIST_TOKEN, else to what the file BLOCKLIST_TOKEN_FILE holds, which is read again when the service refuses it.
+    `timeout` is in seconds, for each of connecting, sending and each read. Every method raises UnavailableError when
+    the service is out of reach, times out or answers what is no answer of its own: a 404 of a proxy does not say that
+    a node is free; UnauthorizedError and ForbiddenError when the credentials are not good, or not good for that.
     """
 
-    def __init__(self, url: str | None = None, *, timeout: float = 5.0) -> None:
-        """Raises InvalidError for a URL that is none; connects to nothing yet."""
+    def __init__(self, url: str | None = None, *, token: str | Bearer | None = None, timeout: float = 5.0) -> None:
+        """Raises InvalidError for a URL that is none, or a token that could be none; connects to nothing yet."""
         self.url = service_url(url or os.environ.get("BLOCKLIST_URL") or DEFAULT_URL)
         self._timeout = timeout
-        self._http = connect(self.url, timeout)
+        self._token = credentials(token)
+        self._http = connect(self.url, timeout, token=self._token)
 
     def snapshot(self, *, min_revision: int | None = None) -> Snapshot:
         """The whole list. With `min_revision` the answer is of that revision or later."""
@@ -48,7 +56,7 @@ class BlocklistClient:
 
     def get(self, node_id: str) -> BlockedNode:
         """One blocked node. Raises NotFoundError if it is not blocked."""
-        return as_node(self._ask("GET", _path(node_id)).object())
+        return as_node(self._ask("GET", node_path(node_id)).object())
 
     def block(
         self,
@@ -63,40 +71,15 @@ class BlocklistClient:
 
         Raises ConflictError if it is blocked and `allow_merge` is false, InvalidError for what the service refuses.
         """
-        body = _request(action, cause, end, allow_merge)
-        return as_node(self._ask("PUT", _path(node_id), json=body).object())
+        body = block_request(action, cause, end, allow_merge)
+        return as_node(self._ask("PUT", node_path(node_id), json=body).object())
 
     def block_many(self, nodes: Iterable[BlockedNode], *, allow_merge: bool = False) -> dict[str, BlockedNode]:
         """Block several nodes, all or none, in one revision each; their `start` is not sent: it is now.
 
         Raises ConflictError with every conflict, InvalidError for a node given twice and what the service refuses.
         """
-        body: Json = {}
-        for node in nodes:
-            if node.id in body:
-                raise InvalidError(f"Node {node.id} is given more than once.")
-            body[node.id] = _request(node.action, node.cause, node.end, allow_merge)
-        answer = self._ask("PUT", "/blocklist/nodes", json=body)
-        return {node_id: as_node(node) for node_id, node in answer.object().items()}
-
-    def unblock(self, node_id: str) -> None:
-        """Free a node before its end. Raises NotFoundError if it is not blocked."""
-        self._ask("DELETE", _path(node_id))
-
-    def history(self, node_id: str) -> list[Change]:
-        """All changes of one node that the log still has, the oldest first."""
-        changes: list[Change] = []
-        params = {"node": check_node_id(node_id), "since": "0", "limit": "1000"}
-        while True:
-            try:
-                page = self._ask("GET", "/blocklist/changes", params=params).object()
-            except CompactedError as error:
-                params["since"] = str(max(0, error.oldest - 1))
-                continue
-            changes += as_changes(page.get("changes"))
-            if page.get("next") is None:
-                return changes
-            params["since"] = str(page["next"])
+        return dict(self.order(nodes, allow_merge=allow_merge).nodes)
 
     def watch(self, since: str | int | None = None) -> Watch:
         """The list's changes as they happen, for ever: see Watch.
@@ -104,7 +87,7 @@ class BlocklistClient:
         `since` is a revision, or `<revision>-<history>`; without it the first is a Snapshot. Raises InvalidError for
         a `since` that is neither.
         """
-        return Watch(self.url, None if since is None else str(since), timeout=self._timeout)
+        return Watch(self.url, None if since is None else str(since), token=self._token, timeout=self._timeout)
 
     def register(self, registration: Registration) -> str | None:
         """Register a listener, renew its lease, or take over from another session of it.
@@ -119,6 +102,8 @@ class BlocklistClient:
         }
         if registration.callback_url is not None:
             body["callbackUrl"] = registration.callback_url
+        if registration.min_nodes:
+            body["minNodes"] = registration.min_nodes
         secret = self._ask_as_listener("PUT", registration.id, json=body).object().get("secret")
         return secret if isinstance(secret, str) else None
 
@@ -132,13 +117,15 @@ class BlocklistClient:
         running_tasks: Mapping[str, int] | None = None,
         refused: Mapping[str, str] | None = None,
         evidence: Mapping[str, Finding] | None = None,
+        nodes: Collection[str] | None = None,
     ) -> int:
         """Say that the listener lives, and what has changed; returns the service's revision.
 
         `acked` is the revision up to which it has applied the list. Each map is the whole: TaskManager to node id,
         TaskManager to number of tasks, node id to the sentence why its block is not carried out, node id to what the
-        application found out about it; None leaves what was said before. Raises NotFoundError if it has to register
-        again, FencedError if another session has taken over, InvalidError for what the service refuses.
+        application found out about it; `nodes` are all that it may use; None leaves what was said before. Raises
+        NotFoundError if it has to register again, FencedError if another session has taken over, InvalidError for what
+        the service refuses.
         """
         said = {
             "ackedRevision": acked,
@@ -146,6 +133,7 @@ class BlocklistClient:
             "runningTasks": running_tasks,
             "refused": refused,
             "evidence": None if evidence is None else findings_body(evidence),
+            "nodes": None if nodes is None else list(nodes),
         }
         body = {"sessionId": session, **{name: value for name, value in said.items() if value is not None}}
         revision = self._ask_as_listener("POST", listener_id, "/heartbeat", json=body).object().get("revision")
@@ -176,10 +164,20 @@ class BlocklistClient:
             raise FencedError(error.detail, error.lines) from error
 
     def _ask(
-        self, method: str, path: str, *, params: Mapping[str, str] | None = None, json: Json | None = None
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        json: Json | None = None,
+        wait: int | None = None,
     ) -> Answer:
+        headers = {} if wait is None else {"Prefer": f"wait={wait}"}
+        patience = httpx.Timeout(self._timeout, read=self._timeout + (wait or 0))
         try:
-            with self._http.stream(method, self.url + path, params=params, json=json) as response:
+            with self._http.stream(
+                method, self.url + path, params=params, json=json, headers=headers, timeout=patience
+            ) as response:
                 # Looked at before the body is read: a stranger's may have no end.
                 ours = "Blocklist-Revision" in response.headers
                 if ours:
@@ -196,11 +194,3 @@ class BlocklistClient:
         if response.is_success:
             return UnavailableError(f"{self.url} does not answer as a blocklist service does.")
         return unavailable(response, response.reason_phrase)
-
-
-def _path(node_id: str) -> str:
-    return f"/blocklist/nodes/{check_node_id(node_id)}"
-
-
-def _request(action: BlockAction, cause: str, end: int, allow_merge: bool) -> Json:
-    return {"action": action.name, "cause": check_text(cause), "endTimestamp": str(end), "allowMerge": allow_merge}

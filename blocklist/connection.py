@@ -11,6 +11,7 @@ from typing import Any, Final
 
 import httpx
 
+from blocklist.credentials import Bearer, credentials
 from blocklist.errors import InvalidError
 
 FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError, OSError)
@@ -28,15 +29,20 @@ def service_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def connect(url: str, timeout: httpx.Timeout | float, *, keep: int = 20) -> httpx.Client:
-    """An HTTP client for the service at `url`; it keeps up to `keep` idle connections.
+def connect(
+    url: str, timeout: httpx.Timeout | float, *, keep: int = 20, token: str | Bearer | None = None
+) -> httpx.Client:
+    """An HTTP client for the service at `url`; it keeps up to `keep` idle connections, and sends its credentials.
+
+    Those are `token`, else the environment's (see credentials). Raises InvalidError for what could be no token.
 
     It heeds HTTP_PROXY, NO_PROXY and the like, as every client does, but not for a service on this machine: a proxy
     elsewhere would look for it at home.
     """
     # The service closes a connection that is idle for 5 s; a request sent on it at that moment would be lost.
     limits = httpx.Limits(max_connections=100, max_keepalive_connections=keep, keepalive_expiry=2)
-    return httpx.Client(timeout=timeout, trust_env=not _is_loopback(httpx.URL(url).host), limits=limits)
+    local = _is_loopback(httpx.URL(url).host)
+    return httpx.Client(auth=credentials(token), timeout=timeout, trust_env=not local, limits=limits)
 
 
 def retry_after(response: httpx.Response) -> float | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from typing import Final, Protocol
 
@@ -21,6 +21,10 @@ class Nodes(Protocol):
 
     def get(self, node_id: str) -> BlockedNode | None: ...
 
+    def count(self, now: int) -> int: ...
+
+    def __iter__(self) -> Iterator[BlockedNode]: ...
+
 
 class Draft:
     """Changes on top of `base`, decided at `now`. The base is never touched: a draft may be dropped.
@@ -35,10 +39,32 @@ class Draft:
         self.changes: list[Change] = []
         self._base = base
         self._nodes: dict[str, BlockedNode | None] = {}
+        self._more = 0
 
     @property
     def revision(self) -> int:
         return self._base.revision + len(self.changes)
+
+    def __iter__(self) -> Iterator[BlockedNode]:
+        """All records as of this draft, also those whose end has passed."""
+        yield from (node for node in self._base if node.id not in self._nodes)
+        yield from (node for node in self._nodes.values() if node is not None)
+
+    def count(self, now: int) -> int:
+        """How many nodes are blocked at `now`, which is the draft's own moment."""
+        return self._base.count(now) + self._more
+
+    def trial(self) -> Draft:
+        """A draft on top of this one, for the same author: to be adopted, or dropped."""
+        trial = Draft(self, self.now)
+        trial.author = self.author
+        return trial
+
+    def adopt(self, trial: Draft) -> None:
+        """Take over the changes of a trial of this very draft as it is now."""
+        self.changes += trial.changes
+        self._nodes |= trial._nodes
+        self._more += trial._more
 
     def get(self, node_id: str) -> BlockedNode | None:
         """The node's record as of this draft, also when its end has passed."""
@@ -105,9 +131,14 @@ class Draft:
             created_by=by.name,
             forced=by.forced,
             source=by.source,
+            request_id=by.request_id,
         )
         self.changes.append(change)
         self._nodes[node.id] = None if kind.frees else node
+        if kind is ChangeType.BLOCKED:
+            self._more += 1
+        elif kind is ChangeType.UNBLOCKED:  # An expired node was blocked no more before its change.
+            self._more -= 1
 
 
 def already_blocked(node: BlockedNode) -> str:

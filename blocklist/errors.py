@@ -10,7 +10,12 @@ if TYPE_CHECKING:
 
 
 class BlocklistError(Exception):
-    """Root of the tree. `lines` says what is wrong, one sentence for each fault."""
+    """Root of the tree. `lines` says what is wrong, one sentence for each fault.
+
+    `title` is that of the service's problem, where it was a service that said so.
+    """
+
+    title: str | None = None
 
     def __init__(self, detail: str, lines: Sequence[str] = ()) -> None:
         super().__init__(detail)
@@ -37,6 +42,13 @@ class ConflictError(BlocklistError):
         self.blocked = dict(blocked)
 
 
+class LimitError(BlocklistError):
+    """A limit does not allow it; the sentences say which one, what is there, and what would be allowed.
+
+    Nothing was changed.
+    """
+
+
 class CompactedError(BlocklistError):
     """The changes asked for are no longer in the log; `oldest` is the first revision that still is."""
 
@@ -51,3 +63,18 @@ class UnavailableError(BlocklistError):
     def __init__(self, detail: str, retry_after: float | None = None) -> None:
         super().__init__(detail)
         self.retry_after = retry_after
+
+
+class UnauthorizedError(BlocklistError):
+    """There are no credentials, or none that are good (any more); nothing was changed.
+
+    `given` says whether there were any. No credential is ever repeated here.
+    """
+
+    def __init__(self, detail: str, lines: Sequence[str] = (), *, given: bool = False) -> None:
+        super().__init__(detail, lines)
+        self.given = given
+
+
+class ForbiddenError(BlocklistError):
+    """The credentials are good, but do not allow this; the sentence names the role that does. Nothing was changed."""

@@ -5,6 +5,7 @@ Pure; told the time. FLIP-224's JobMasters and ResourceManagers, with the leases
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
@@ -17,6 +18,10 @@ LEASE_SECONDS: Final = 50
 """How long a listener that says nothing is taken to live, unless it asks otherwise (Flink's heartbeat.timeout)."""
 HEARTBEAT_SECONDS: Final = 10.0
 """How often it says something (Flink's heartbeat.interval)."""
+MAX_ENTRIES: Final = 10_000
+"""Entries that each map of a heartbeat may have."""
+MAX_SENTENCE: Final = 300
+"""Characters that a sentence in it may have."""
 
 
 class Role(StrEnum):
@@ -30,15 +35,24 @@ class FencedError(BlocklistError):
     """Another session of the listener has taken over; this one has no say any more."""
 
 
+def fitting(refused: Mapping[str, str], most: int = MAX_ENTRIES) -> dict[str, str]:
+    """As much of it as a heartbeat may carry: the first `most` by id, each sentence cut."""
+    return {node_id: refused[node_id][:MAX_SENTENCE] for node_id in sorted(refused)[:most]}
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registration:
-    """What a listener asks for. Without a `callback_url` it watches; `lease` is in milliseconds."""
+    """What a listener asks for. Without a `callback_url` it watches; `lease` is in milliseconds.
+
+    `min_nodes` is how many of its nodes must stay usable; 0 asks for nothing.
+    """
 
     id: str
     role: Role
     session: str
     callback_url: str | None = None
     lease: int = LEASE_SECONDS * 1000
+    min_nodes: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +71,7 @@ class Listener:
     lease_end: int
     acked: int | None
     former: tuple[str, ...] = ()
+    min_nodes: int = 0
 
     def live(self, now: int) -> bool:
         return now < self.lease_end
@@ -84,6 +99,7 @@ def register(present: Listener | None, wanted: Registration, *, now: int, revisi
         lease_end=now + wanted.lease,
         acked=present.acked if present is not None and renewed else (revision if empty else None),
         former=_former(present, wanted.session),
+        min_nodes=wanted.min_nodes,
     )
 
 

@@ -10,13 +10,9 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from blocklist.changes import Change
 from blocklist.evidence_wire import FindingBody
-from blocklist.listener import LEASE_SECONDS, Listener, Registration, Role
+from blocklist.listener import LEASE_SECONDS, MAX_ENTRIES, MAX_SENTENCE, Listener, Registration, Role
 from blocklist.node import BlockedNode, check_node_id, check_text
 from blocklist.wire import TEXT_PATTERN, Body, Json, MillisOut, NodeBody, node_fields
-
-MAX_ENTRIES: Final = 10_000
-"""Entries that each map of a heartbeat may have."""
-MAX_SENTENCE: Final = 300
 
 
 def _url(text: str) -> str:
@@ -54,6 +50,9 @@ class RegistrationBody(Body):
         Annotated[str, AfterValidator(_url)] | None, Field(description="Where to push to; without it, watch.")
     ] = None
     lease_seconds: Annotated[int, Field(ge=1, le=3600)] = LEASE_SECONDS
+    min_nodes: Annotated[
+        int, Field(ge=0, le=2**53, description="So many of its nodes are to stay usable; 0 asks for nothing.")
+    ] = 0
 
     def value(self, listener_id: str) -> Registration:
         return Registration(
@@ -62,6 +61,7 @@ class RegistrationBody(Body):
             session=self.session_id,
             callback_url=self.callback_url,
             lease=self.lease_seconds * 1000,
+            min_nodes=self.min_nodes,
         )
 
 
@@ -80,6 +80,10 @@ class ReportBody(Body):
     refused: Annotated[
         Annotated[dict[Id, Sentence], _ENTRIES] | None,
         Field(description="Blocks that it does not carry out: node id to the reason."),
+    ] = None
+    nodes: Annotated[
+        Annotated[list[Id], Field(max_length=MAX_ENTRIES)] | None,
+        Field(description="All nodes that it may use; without them those of its TaskManagers count."),
     ] = None
     evidence: Annotated[
         Annotated[dict[Id, FindingBody], _ENTRIES] | None,
@@ -100,6 +104,7 @@ class HeartbeatBody(ReportBody):
                     "taskManagers": {"app-1:3": "worker-17"},
                     "runningTasks": {"app-1:3": 2},
                     "refused": {},
+                    "nodes": ["worker-17", "worker-18"],
                     "evidence": {"worker-17": {"kind": "excluded", "reason": "Spark excluded the host."}},
                 }
             ]
@@ -145,6 +150,8 @@ class ListenerBody(Body):
     lag_revisions: int
     lag_ms: Annotated[int, Field(description="How long the oldest change that it has not applied is there.")]
     last_error: str | None
+    min_nodes: int
+    usable_nodes: Annotated[int | None, Field(description="Its nodes that are not blocked; null if it names none.")]
     lease_end: MillisOut
     revision: Annotated[int, Field(description="The present revision.")]
     secret: Annotated[str | None, Field(description="Only in the answer that creates the listener.")] = None
@@ -207,8 +214,10 @@ class PushBody(Body):
     unblocked: list[dict[str, str]]
 
 
-def listener_body(listener: Listener, *, now: int, revision: int, lag: int, error: str | None) -> Json:
-    """A listener as /listeners shows it; `lag` is in milliseconds."""
+def listener_body(
+    listener: Listener, *, now: int, revision: int, lag: int, error: str | None, usable: int | None
+) -> Json:
+    """A listener as /listeners shows it; `lag` is in milliseconds, `usable` the number of its usable nodes."""
     acked = listener.acked or 0
     return {
         "id": listener.id,
@@ -220,6 +229,8 @@ def listener_body(listener: Listener, *, now: int, revision: int, lag: int, erro
         "lagRevisions": revision - acked if listener.behind(revision) else 0,
         "lagMs": lag,
         "lastError": error,
+        "minNodes": listener.min_nodes,
+        "usableNodes": usable,
         "leaseEnd": str(listener.lease_end),
         "revision": revision,
     }

@@ -6,10 +6,11 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from blocklist.client import BlocklistClient
+from blocklist.credentials import Bearer
 from blocklist.errors import BlocklistError, InvalidError, UnavailableError
 from blocklist.evidence import Finding
 from blocklist.listener import HEARTBEAT_SECONDS, FencedError, Registration
@@ -37,16 +38,17 @@ class Membership:
         url: str | None,
         registration: Registration,
         *,
+        token: str | Bearer | None = None,
         interval: float = HEARTBEAT_SECONDS,
         timeout: float = 5.0,
         backoff: Backoff | None = None,
     ) -> None:
         """Begins at once; `interval` is in seconds, between two heartbeats with nothing new.
 
-        `url` is as in BlocklistClient, `timeout` in seconds for each request. Raises InvalidError for a URL that is
-        none.
+        `url` and `token` are as in BlocklistClient, `timeout` in seconds for each request. Raises InvalidError for a
+        URL that is none, or a token that could be none.
         """
-        self._client = BlocklistClient(url, timeout=timeout)
+        self._client = BlocklistClient(url, token=token, timeout=timeout)
         self._registration = registration
         self._interval = interval
         self._timeout = timeout
@@ -85,11 +87,12 @@ class Membership:
         running_tasks: Mapping[str, int] | None = None,
         refused: Mapping[str, str] | None = None,
         evidence: Mapping[str, Finding] | None = None,
+        nodes: Collection[str] | None = None,
     ) -> None:
         """Have these told, as in BlocklistClient.heartbeat; returns at once.
 
         The latest values win, those that come close together travel together, and what was said before makes no
-        heartbeat of its own. The maps are kept: do not change them afterwards.
+        heartbeat of its own. Maps and nodes are kept: do not change them afterwards.
         """
         said = {
             _ACKED: acked,
@@ -97,6 +100,7 @@ class Membership:
             "running_tasks": running_tasks,
             "refused": refused,
             "evidence": evidence,
+            "nodes": nodes,
         }
         with self._lock:
             new = {name for name, value in said.items() if value is not None and value != self._known.get(name)}

@@ -38,8 +38,12 @@ def addresses_of(name: str, addresses: Mapping[str, frozenset[str]]) -> frozense
 
 def as_address(name: str) -> str | None:
     """The shortest form of an IP address (IPv6 also in brackets, as Spark writes it); None for a name."""
+    bare = name.strip("[]")
+    # Most names at once: all addresses of version 4 begin with a digit, all of version 6 have a colon.
+    if not (bare[:1].isdigit() or ":" in bare):
+        return None
     try:
-        return str(ip_address(name.strip("[]")))
+        return str(ip_address(bare))
     except ValueError:
         return None
 

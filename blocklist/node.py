@@ -104,11 +104,16 @@ def merge_causes(present: str, new: str) -> str:
 
 def check_node_id(node_id: str) -> str:
     """Return `node_id`; raise InvalidError unless it is 1 to 253 of `A-Z a-z 0-9 . _ : -` and not a dot path."""
-    if not _NODE_ID.fullmatch(node_id) or node_id in {".", ".."}:
+    if not is_node_id(node_id):
         raise InvalidError(
             f"{_quoted(node_id)} is not a node id: use 1 to 253 of A-Z a-z 0-9 . _ : - (a host name or an IP address)."
         )
     return node_id
+
+
+def is_node_id(text: str) -> bool:
+    """Whether it can be the id of a node."""
+    return _NODE_ID.fullmatch(text) is not None and text not in {".", ".."}
 
 
 def check_text(text: str) -> str:

@@ -57,6 +57,10 @@ class BlocklistTracker:
             return dict(self._nodes)
         return {node_id: node for node_id, node in self._nodes.items() if not node.ended(now)}
 
+    def count(self, now: int) -> int:
+        """How many nodes are blocked at `now`."""
+        return len(self._nodes) if self.next_end() > now else len(self.blocked(now))
+
     def next_end(self) -> int:
         """The earliest end of all records, in Unix milliseconds; PERMANENT when none will end."""
         while self._ends and self._stale(self._ends[0]):

@@ -17,6 +17,7 @@ from httpx_sse import EventSource, ServerSentEvent, SSEError
 
 from blocklist.changes import Change, Snapshot
 from blocklist.connection import FAILURES, Line, connect, retry_after, service_url
+from blocklist.credentials import Bearer
 from blocklist.errors import InvalidError
 from blocklist.retry import Backoff
 from blocklist.wire import ChangeBody, SnapshotBody
@@ -44,11 +45,15 @@ class Watch(Iterator[Snapshot | Change]):
         url: str,
         since: str | None = None,
         *,
+        token: str | Bearer | None = None,
         timeout: float = 5.0,
         quiet: float = QUIET,
         backoff: Backoff | None = None,
     ) -> None:
-        """Connects to nothing yet. Raises InvalidError for a URL that is none, or a `since` that is no cursor."""
+        """Connects to nothing yet; `token` is as in BlocklistClient.
+
+        Raises InvalidError for a URL that is none, a `since` that is no cursor, or a token that could be none.
+        """
         self.url = service_url(url)
         if since is not None and not _CURSOR.fullmatch(since):
             raise InvalidError("since: give a revision, or <revision>-<history> as in the id of an event.")
@@ -62,7 +67,7 @@ class Watch(Iterator[Snapshot | Change]):
         self._turn = threading.Lock()
         self._line = Line()
         # Each connection is a new one: an idle one kept from before would not be on the line.
-        self._http = connect(self.url, httpx.Timeout(timeout, read=quiet), keep=0)
+        self._http = connect(self.url, httpx.Timeout(timeout, read=quiet), keep=0, token=token)
         self._response: httpx.Response | None = None
         self._events: Iterator[ServerSentEvent] = iter(())
         # A loop that is left by `break` may leave the watch to the garbage collector.

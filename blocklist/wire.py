@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from blocklist.changes import Change, ChangeType, Snapshot
@@ -95,7 +95,7 @@ MillisIn = Annotated[
         {"anyOf": [_MILLIS_STRING, {"type": "integer", "minimum": EARLIEST, "maximum": PERMANENT}]}, mode="validation"
     ),
 ]
-MillisOut = Annotated[int, BeforeValidator(_millis), WithJsonSchema(_MILLIS_STRING)]
+MillisOut = Annotated[int, BeforeValidator(_millis), PlainSerializer(str), WithJsonSchema(_MILLIS_STRING)]
 Flag = Annotated[
     bool,
     BeforeValidator(_flag),
@@ -108,6 +108,10 @@ class Body(BaseModel):
     """A body in camelCase, checked strictly."""
 
     model_config = ConfigDict(strict=True, alias_generator=to_camel, frozen=True)
+
+    def json_value(self) -> Json:
+        """It as it came, in camelCase with times as strings, without what is not known here."""
+        return self.model_dump(by_alias=True, exclude_unset=True)
 
     @classmethod
     def parse(cls, value: object) -> Self:
@@ -166,6 +170,8 @@ class ListedNode(Body):
     end_timestamp: MillisOut
     cause: str
     task_managers: Annotated[list[str], Field(description="The TaskManagers known to be on the node, sorted.")]
+    created_by: Annotated[str | None, Field(description="With `details`: who made its last change.")] = None
+    revision: Annotated[int, Field(ge=0, description="With `details`: of its last change; 0 if nobody knows.")] = 0
 
 
 class NodeBody(Body):
@@ -300,6 +306,10 @@ class Problem(BaseModel):
     errors: list[str]
 
 
+LIMIT: Final = "urn:blocklist:problem:limit"
+"""The type of a problem that only a limit makes: other than at a conflict there is no block to merge with."""
+
+
 class ConflictProblem(Problem):
     """The node is blocked already: `blockedNode` as it is at present."""
 
@@ -326,6 +336,11 @@ def node_fields(node: BlockedNode) -> Json:
         "endTimestamp": str(node.end),
         "cause": node.cause,
     }
+
+
+def listed_node(node: BlockedNode, task_managers: list[str]) -> Json:
+    """A node as GET /blocklist shows it, under its id."""
+    return {**node_fields(node), "taskManagers": task_managers}
 
 
 def node_body(node: BlockedNode, task_managers: list[str]) -> Json:

@@ -17,7 +17,7 @@ MANY_NODES: Final = 1024 * 1024
 
 REPORT: Final = 2 * 1024 * 1024
 """Bytes that a heartbeat may have."""
-_STAMPED: Final = ("/blocklist", "/listeners", "/taskmanagers", "/evidence")
+_STAMPED: Final = ("/blocklist", "/listeners", "/taskmanagers", "/tokens", "/whoami", "/evidence", "/integrations")
 
 
 class TooLargeError(BlocklistError):

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
-from fastapi import APIRouter, Header, Query, Request, Response
+from fastapi import APIRouter, Depends, Header, Query, Request, Response
 
 from app.api.access import READS
 from app.api.answers import JsonAnswer
 from app.api.errors import documented
-from app.api.parameters import NODE_ID_PATTERN, Limit, MinRevision, Revision
+from app.api.identity import hold
+from app.api.parameters import NODE_ID_PATTERN, Limit, MinRevision, Moment, Revision
+from app.api.waiting import place_of
+from app.notify.export import PAGE, Export
 from app.notify.streaming import StreamResponse
 from app.notify.watch import DIRECT, Watch, parse_cursor
 from app.service import service_of
-from blocklist.changes import Change
+from app.store.history import Wanted
+from app.store.store import Page
+from blocklist.changes import Change, ChangeType
 from blocklist.errors import CompactedError, InvalidError
 from blocklist.node import check_node_id
 from blocklist.wire import ChangesPage, CompactedProblem, change_body, dump_json
@@ -30,8 +35,40 @@ _STREAM: dict[int | str, dict[str, Any]] = {
             }
         },
     },
-    **documented(400),
+    **documented(400, 503, _503="The client has too many watches open; `Retry-After` says when to try again."),
 }
+
+
+_LINES: Final = "application/x-ndjson"
+_LOG: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "A page; as JSON lines all changes to the end, whatever the limit, one on each line.",
+        "content": {
+            _LINES: {"schema": {"type": "string"}, "example": '{"revision":1,"type":"blocked",…}\n{"revision":2,…}\n'}
+        },
+    },
+    **documented(400, 503),
+    **documented(410, model=CompactedProblem),
+}
+
+
+async def _wanted(
+    node: Annotated[
+        str | None,
+        Query(description="Only changes of this node.", json_schema_extra={"pattern": NODE_ID_PATTERN}),
+    ] = None,
+    created_by: Annotated[
+        str | None, Query(alias="createdBy", min_length=1, max_length=253, description="Only what this author did.")
+    ] = None,
+    kinds: Annotated[
+        list[ChangeType] | None, Query(alias="type", description="Only these kinds; may be given again.")
+    ] = None,
+    begin: Annotated[Moment | None, Query(alias="from", description="Only from this moment on (Unix ms).")] = None,
+    end: Annotated[Moment | None, Query(alias="until", description="Only before this moment (Unix ms).")] = None,
+) -> Wanted:
+    if node is not None:
+        check_node_id(node)
+    return Wanted(node_id=node, created_by=created_by, kinds=tuple(kinds or ()), begin=begin, end=end)
 
 
 @router.head("/blocklist/changes", dependencies=[MinRevision], include_in_schema=False)
@@ -40,23 +77,22 @@ _STREAM: dict[int | str, dict[str, Any]] = {
     summary="The change log",
     dependencies=[MinRevision],
     response_model=ChangesPage,
-    responses={**documented(400, 503), **documented(410, model=CompactedProblem)},
+    responses=_LOG,
 )
 async def get_changes(
     request: Request,
+    wanted: Annotated[Wanted, Depends(_wanted)],
     since: Annotated[Revision, Query(description="Changes after this revision.")] = 0,
     limit: Annotated[Limit, Query(description="At most so many.")] = 100,
-    node: Annotated[
-        str | None,
-        Query(description="Only changes of this node.", json_schema_extra={"pattern": NODE_ID_PATTERN}),
+    accept: Annotated[
+        list[str] | None, Header(description=f"`{_LINES}`: all changes to the end as JSON lines.")
     ] = None,
 ) -> Response:
     """Who blocked what, when and until when, in the order of revisions. 410 if `since` is compacted."""
     service = service_of(request)
-    if node is not None:
-        check_node_id(node)
     revision = service.view.tracker.revision
-    page = await service.store.page(since, limit + 1, node)
+    lines = _takes_lines(accept or [])
+    page = await service.store.page(since, PAGE if lines else limit + 1, wanted)
     if since < page.compacted:
         raise CompactedError(
             f"The changes after {since} are gone: the log begins at revision {page.compacted + 1}.",
@@ -64,7 +100,20 @@ async def get_changes(
         )
     # A commit that is being published right now belongs to the next answer.
     changes = [change for change in page.changes if change.revision <= revision]
-    return JsonAnswer(request, dump_json(_page(changes, limit, revision)), revision=revision)
+    if lines and request.method == "GET":
+        page = Page(changes=changes, compacted=page.compacted)
+        export = Export(service.store, service.feed, wanted, page, until=revision)
+        hold(request, export)
+        return StreamResponse(export)
+    answer = JsonAnswer(request, dump_json(_page(changes, limit, revision)), revision=revision)
+    answer.raw_headers.append((b"vary", b"Accept"))
+    return answer
+
+
+def _takes_lines(accept: list[str]) -> bool:
+    """Whether an Accept header names JSON lines: who says nothing, or takes anything, gets a page."""
+    kinds = [item.partition(";") for item in ",".join(accept).lower().split(",")]
+    return any(kind.strip() == _LINES and weight.replace(" ", "") != "q=0" for kind, _, weight in kinds)
 
 
 def _page(changes: list[Change], limit: int, revision: int) -> dict[str, Any]:
@@ -94,4 +143,6 @@ async def watch(
     elif since is not None:
         cursor = parse_cursor(since, history)
     write = request.scope.get("extensions", {}).get(DIRECT, {}).get("write")
-    return StreamResponse(Watch(service.view, service.feed, cursor, write))
+    stream = Watch(service.view, service.feed, cursor, write, await place_of(request))
+    hold(request, stream)
+    return StreamResponse(stream)

@@ -12,23 +12,31 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from app.api.answers import TooLargeError, stamp
+from app.auth.tokens import LastAdminError
 from app.service import service_of
 from blocklist.errors import (
     BlocklistError,
     CompactedError,
     ConflictError,
+    ForbiddenError,
     InvalidError,
+    LimitError,
     NotFoundError,
+    UnauthorizedError,
     UnavailableError,
 )
 from blocklist.listener import FencedError
-from blocklist.wire import Json, Problem, dump_json
+from blocklist.wire import LIMIT, Json, Problem, dump_json
 
 STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     InvalidError: HTTPStatus.BAD_REQUEST,
+    UnauthorizedError: HTTPStatus.UNAUTHORIZED,
+    ForbiddenError: HTTPStatus.FORBIDDEN,
     NotFoundError: HTTPStatus.NOT_FOUND,
     ConflictError: HTTPStatus.CONFLICT,
+    LimitError: HTTPStatus.CONFLICT,
     FencedError: HTTPStatus.CONFLICT,
+    LastAdminError: HTTPStatus.CONFLICT,
     CompactedError: HTTPStatus.GONE,
     TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
@@ -37,6 +45,8 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
 
 _DOCUMENTED: Final = {
     400: "The request is malformed; nothing was changed.",
+    401: "There are no credentials, or they are not valid (any more).",
+    403: "The credentials do not allow this; the detail names the role that does.",
     404: "The node is not blocked.",
     409: "The node is blocked already; nothing was changed.",
     410: "The changes are no longer in the log.",
@@ -45,9 +55,15 @@ _DOCUMENTED: Final = {
 }
 
 
-def documented(*statuses: int, model: type[Problem] = Problem, **said: str) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI responses for these statuses, all problem+json; `said` is what else one of them means here (`_404`)."""
-    schema = {"$ref": f"#/components/schemas/{model.__name__}"}
+def documented(
+    *statuses: int, model: type[Problem] = Problem, or_else: type[Problem] | None = None, **said: str
+) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI responses for these statuses, all problem+json; `said` is what else one of them means here (`_404`).
+
+    The body is a `model`, or else the other one.
+    """
+    schemas = [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in (model, or_else) if kind is not None]
+    schema = schemas[0] if or_else is None else {"anyOf": schemas}
     return {
         status: {
             "description": said.get(f"_{status}", _DOCUMENTED[status]),
@@ -101,8 +117,15 @@ def refused(request: Request, error: Exception) -> Response:
             nodes = {node_id: view.body(node) for node_id, node in blocked.items()}
             many = request.scope["path"] == "/blocklist/nodes"
             extra = {"blockedNodes": nodes} if many else {"blockedNode": nodes.popitem()[1]}
+        case LimitError():
+            extra = {"type": LIMIT}
         case CompactedError(oldest=oldest):
             extra = {"oldest": oldest}
+        case ForbiddenError():
+            service_of(request).metrics.denied("forbidden")
+        case UnauthorizedError(given=given):
+            service_of(request).metrics.denied("invalid" if given else "missing")
+            headers = {"WWW-Authenticate": 'Bearer error="invalid_token"' if given else "Bearer"}
         case UnavailableError(retry_after=seconds):
             headers = {"Retry-After": str(int(seconds or 1))}
     return problem(request, status, error.detail, lines=error.lines, extra=extra, headers=headers)

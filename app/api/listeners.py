@@ -11,6 +11,7 @@ from app.api.access import LISTENS, READS
 from app.api.answers import ONE_NODE, REPORT, JsonAnswer, read_body, stamp
 from app.api.errors import documented
 from app.api.parameters import OwnId
+from app.notify import lag
 from app.notify.registry import Member, Report
 from app.service import Service, service_of
 from blocklist.errors import NotFoundError
@@ -151,9 +152,12 @@ async def get_task_manager(request: Request, task_manager_id: OwnId) -> Response
 
 
 def _body(service: Service, member: Member) -> Json:
-    listener, revision, now = member.listener, service.view.tracker.revision, service.clock()
-    lag = 0
-    if listener.behind(revision):
-        happened = None if listener.acked is None else service.feed.happened(listener.acked + 1)
-        lag = max(0, now - (member.since if happened is None else happened))
-    return listener_body(listener, now=now, revision=revision, lag=lag, error=member.error)
+    listener, now = member.listener, service.clock()
+    usable = service.usable.usable(member) if listener.live(now) else None
+    revision, late = service.view.tracker.revision, lag_of(service, member)
+    return listener_body(listener, now=now, revision=revision, lag=late, error=member.error, usable=usable)
+
+
+def lag_of(service: Service, member: Member) -> int:
+    """Milliseconds since there has been something that the listener has yet to apply."""
+    return lag.lag_of(member, service.feed, service.clock())

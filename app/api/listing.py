@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Annotated
 
-from fastapi import APIRouter, Header, Request, Response
+from fastapi import APIRouter, Header, Query, Request, Response
 
 from app.api.access import READS
 from app.api.answers import age
 from app.api.errors import documented
-from app.api.parameters import MinRevision, wait_seconds
+from app.api.parameters import MinRevision, Moment, wait_seconds
+from app.api.waiting import place_of
+from app.details import detailed, past_list
 from app.disconnect import until_disconnect
-from app.service import service_of
-from app.view import Answer, ListView
-from blocklist.wire import ListedNode
+from app.service import Service, service_of
+from app.view import Answer, Rendering
+from blocklist.errors import InvalidError
+from blocklist.wire import CompactedProblem, Flag, ListedNode
 
 router = APIRouter(tags=["The list"], dependencies=[READS])
 
@@ -44,6 +49,7 @@ _HEADERS = {
         200: {"headers": _HEADERS, "content": {"application/json": {"example": _EXAMPLE}}},
         304: {"description": "The list is still what `If-None-Match` names.", "headers": _HEADERS},
         **documented(400, 503),
+        **documented(410, model=CompactedProblem, _410="The log no longer reaches back to `at`."),
     },
 )
 async def get_blocklist(
@@ -53,31 +59,51 @@ async def get_blocklist(
         list[str] | None,
         Header(description="`wait=N`: with a matching If-None-Match wait for a change, at most N (60) seconds."),
     ] = None,
+    details: Annotated[Flag, Query(description="Each node also says by whom and when it was changed last.")] = False,
+    at: Annotated[
+        Moment | None,
+        Query(description="The list as it was then (Unix ms), with its revision, without TaskManagers."),
+    ] = None,
 ) -> Response:
     """The whole list, id to node, sorted by id. An ended block is absent from the moment of its end."""
-    view = service_of(request).view
+    service = service_of(request)
+    view = service.view
     view.route_reads += 1
     known = ",".join(if_none_match).encode("latin-1") if if_none_match is not None else None
     accepted = ",".join(request.headers.getlist("accept-encoding")).encode("latin-1") or None
+    if at is not None:
+        return _Ready((await _past(service, at, details=details)).answer(known, accepted), [])
+    render: Callable[[], Rendering] = view.rendering
+    if details:
+        render = partial(detailed, view, service.origins)
     seconds = wait_seconds(prefer or [])
-    applied = seconds is not None and known is not None and view.rendering().matches(known)
+    applied = seconds is not None and known is not None and render().matches(known)
     if applied:
-        await until_disconnect(request.receive, _changed(request, known or b"", seconds or 0))
+        with await place_of(request):
+            await until_disconnect(request.receive, _changed(service, render, known or b"", seconds or 0))
     extra = age(request) + ([(b"preference-applied", b"wait=%d" % (seconds or 0))] if applied else [])
-    return _Ready(view.rendering().answer(known, accepted), extra)
+    return _Ready(render().answer(known, accepted), extra)
 
 
-async def _changed(request: Request, known: bytes, seconds: int) -> None:
+async def _past(service: Service, moment: int, *, details: bool) -> Rendering:
+    """The list as it was. Raises InvalidError, CompactedError, UnavailableError."""
+    if moment > (now := service.clock()):
+        raise InvalidError(f"at: {moment} is after the present {now}.")
+    past = await service.store.list_at(moment)
+    # In a thread, for the list may be long: others are answered meanwhile.
+    return await asyncio.to_thread(past_list, past, service.view, details=details)
+
+
+async def _changed(service: Service, render: Callable[[], Rendering], known: bytes, seconds: int) -> None:
     """Return when the list is no longer `known`, the time is up, or the service stops."""
-    service = service_of(request)
-    view: ListView = service.view
+    view = service.view
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    while not service.feed.closed and view.rendering().matches(known):
+    while not service.feed.closed and (rendering := render()).matches(known):
         left = deadline - loop.time()
         if left <= 0:
             return
-        to_end = (view.rendering().valid_until - view.clock()) / 1000
+        to_end = (rendering.valid_until - view.clock()) / 1000
         await view.changed.wait(min(left, max(to_end, 0.001)))
 
 

@@ -5,17 +5,19 @@ from __future__ import annotations
 from http import HTTPStatus
 from typing import Any
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Request, Response
 
 from app.api.access import READS, Operator, author
 from app.api.answers import MANY_NODES, ONE_NODE, JsonAnswer, age, read_body, stamp
 from app.api.errors import documented
-from app.api.parameters import NODE_ID_PATTERN, MinRevision, NodeId
+from app.api.limits import DryRun, Force, forcing, rehearse
+from app.api.parameters import NODE_ID_PATTERN, MinRevision, NodeId, Only
 from app.api.proof import Wait, applied
 from app.handler import Command, Outcome
 from app.service import Service, service_of
 from blocklist.changes import ChangeType
-from blocklist.draft import not_blocked
+from blocklist.draft import Draft, not_blocked
+from blocklist.dry_run_wire import DryRunBody
 from blocklist.errors import InvalidError, NotFoundError
 from blocklist.node import BlockedNode, check_node_id
 from blocklist.wire import (
@@ -24,6 +26,7 @@ from blocklist.wire import (
     ConflictsProblem,
     NodeBody,
     NodeResult,
+    Problem,
     dump_json,
     parse_json,
 )
@@ -39,6 +42,9 @@ def _takes(schema: dict[str, Any], *, required: bool = True) -> dict[str, Any]:
     return {"requestBody": {"required": required, "content": {"application/json": {"schema": schema}}}}
 
 
+_BLOCKS = Depends(Only("dryRun", "force"))
+_FREES = Depends(Only("dryRun"))
+_CONFLICT = "The node is blocked already, or a limit forbids it (then `type` ends in `limit`); nothing was changed."
 _REQUEST = {"$ref": "#/components/schemas/BlockRequest"}
 _ONE = _takes(_REQUEST)
 _MANY = _takes(
@@ -50,6 +56,9 @@ _MANY = _takes(
         "maxProperties": MAX_NODES,
     }
 )
+_DRY_RUN = {"model": DryRunBody, "description": "What it would do; nothing was done (`dryRun`)."}
+# No schema: it would forbid the empty body.
+_FREED = {"description": "The node is free; no body. With `dryRun=true` what it would do: a DryRunBody, as a PUT's."}
 _NOTHING = _takes({"type": "object", "maxProperties": 0}, required=False)
 
 
@@ -74,24 +83,30 @@ async def get_node(request: Request, node_id: NodeId) -> Response:
     return answer
 
 
-@router.put("/blocklist/node/{node_id}", include_in_schema=False)
+@router.put("/blocklist/node/{node_id}", dependencies=[_BLOCKS], include_in_schema=False)
 @router.put(
     "/blocklist/nodes/{node_id}",
     summary="Block a node",
+    dependencies=[_BLOCKS],
     status_code=201,
     response_model=NodeBody,
     responses={
+        200: _DRY_RUN,
         202: {"model": NodeBody, "description": "Merged with the present block."},
-        **documented(400, 413, 503),
-        **documented(409, model=ConflictProblem),
+        **documented(400, 403, 413, 503),
+        **documented(409, model=ConflictProblem, or_else=Problem, _409=_CONFLICT),
     },
     openapi_extra=_ONE,
 )
-async def put_node(request: Request, node_id: NodeId, who: Operator, wait: Wait = None) -> Response:
+async def put_node(
+    request: Request, node_id: NodeId, who: Operator, wait: Wait = None, dry_run: DryRun = False, force: Force = None
+) -> Response:
     """Block a node: 201. If it is blocked already: with `allowMerge` join the two blocks, 202; without it 409."""
-    service = service_of(request)
+    service, by = service_of(request), forcing(who, force)
     command = block_command(node_id, await read_body(request, ONE_NODE), service.clock())
-    outcome = await service.handler.submit(command, author(who))
+    if dry_run:
+        return await rehearse(request, command, who, by)
+    outcome = await service.handler.submit(service.guard.guarded(command, who.access), by)
     status, body = block_answer(service, node_id, outcome)
     answer = JsonAnswer(request, body, status, outcome.revision)
     answer.raw_headers.extend(await applied(request, outcome.revision, wait))
@@ -114,38 +129,56 @@ def block_answer(service: Service, node_id: str, outcome: Outcome[BlockedNode]) 
 @router.put(
     "/blocklist/nodes",
     summary="Block several nodes",
-    response_model=dict[str, NodeResult],
+    dependencies=[_BLOCKS],
+    response_model=dict[str, NodeResult] | DryRunBody,
     responses={
-        200: {"description": "All of them are blocked: id to `status` (201 or 202) and the node."},
-        **documented(400, 413, 503),
-        **documented(409, model=ConflictsProblem),
+        200: {"description": "All of them are blocked: id to `status` (201 or 202) and the node. Or a dry run."},
+        **documented(400, 403, 413, 503),
+        **documented(409, model=ConflictsProblem, or_else=Problem, _409=_CONFLICT),
     },
     openapi_extra=_MANY,
 )
-async def put_nodes(request: Request, who: Operator, wait: Wait = None) -> Response:
+async def put_nodes(
+    request: Request, who: Operator, wait: Wait = None, dry_run: DryRun = False, force: Force = None
+) -> Response:
     """Block up to 1,000 nodes in one transaction, all or none, one revision each in the order of the body."""
-    service = service_of(request)
+    service, by = service_of(request), forcing(who, force)
     nodes = _read_many(parse_json(await read_body(request, MANY_NODES)), service.clock())
-    outcome = await service.handler.submit(lambda draft: draft.block_many(nodes), author(who))
+
+    def command(draft: Draft) -> dict[str, BlockedNode]:
+        return draft.block_many(nodes)
+
+    if dry_run:
+        return await rehearse(request, command, who, by)
+    outcome = await service.handler.submit(service.guard.guarded(command, who.access), by)
     answer = JsonAnswer(request, dump_json(_many_body(service, outcome)), revision=outcome.revision)
     answer.raw_headers.extend(await applied(request, outcome.revision, wait))
     return answer
 
 
-@router.delete("/blocklist/node/{node_id}", include_in_schema=False)
+@router.delete("/blocklist/node/{node_id}", dependencies=[_FREES], include_in_schema=False)
 @router.delete(
     "/blocklist/nodes/{node_id}",
     summary="Free a node",
+    dependencies=[_FREES],
     response_class=Response,
-    responses={200: {"description": "The node is free."}, **documented(400, 404, 413, 503)},
+    responses={200: _FREED, **documented(400, 404, 413, 503)},
     openapi_extra=_NOTHING,
 )
-async def delete_node(request: Request, node_id: NodeId, who: Operator, wait: Wait = None) -> Response:
+async def delete_node(
+    request: Request, node_id: NodeId, who: Operator, wait: Wait = None, dry_run: DryRun = False
+) -> Response:
     """Free a node before its end; 404 if it is not blocked."""
     body = await read_body(request, ONE_NODE)
     if body and parse_json(body) != {}:
         raise InvalidError("The body of a DELETE is empty or {}.")
-    outcome = await service_of(request).handler.submit(lambda draft: draft.unblock(node_id), author(who))
+
+    def command(draft: Draft) -> BlockedNode:
+        return draft.unblock(node_id)
+
+    if dry_run:
+        return await rehearse(request, command, who, author(who))
+    outcome = await service_of(request).handler.submit(command, author(who))
     response = Response()
     response.raw_headers.extend(stamp(request, outcome.revision))
     response.raw_headers.extend(await applied(request, outcome.revision, wait))

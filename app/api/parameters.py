@@ -9,8 +9,8 @@ from fastapi import Depends, Path, Query, Request
 from pydantic import BeforeValidator, Field
 
 from app.service import service_of
-from blocklist.errors import UnavailableError
-from blocklist.node import check_node_id
+from blocklist.errors import InvalidError, UnavailableError
+from blocklist.node import PERMANENT, check_node_id
 
 REACH_SECONDS: Final = 2.0
 """How long `minRevision` waits for this replica."""
@@ -18,7 +18,7 @@ NODE_ID_PATTERN: Final = "^[A-Za-z0-9._:-]{1,253}$"
 MAX_WAIT: Final = 60
 """Seconds that `Prefer: wait` may ask for."""
 _WAIT: Final = re.compile(r'wait\s*=\s*(?:"([0-9]{1,99})"|([0-9]{1,99}))', re.ASCII | re.IGNORECASE)
-_DIGITS = re.compile(r"[0-9]{1,16}", re.ASCII)
+_DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 def _whole(value: object) -> object:
@@ -29,6 +29,8 @@ def _whole(value: object) -> object:
 
 Revision = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_whole)]
 Limit = Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole)]
+Moment = Annotated[int, Field(ge=0, le=PERMANENT), BeforeValidator(_whole)]
+"""Unix milliseconds."""
 
 
 async def _node_id(
@@ -91,3 +93,20 @@ def wait_seconds(prefer: list[str]) -> int | None:
         if match := _WAIT.fullmatch(preference.partition(";")[0].strip()):
             return min(int(match[1] or match[2]), MAX_WAIT)
     return None
+
+
+class Only:
+    """The dependency of a route that changes something: it takes these query parameters, once, and no others.
+
+    Elsewhere unknown ones are passed over, but here `?dryrun=true` would do the real thing. Raises InvalidError.
+    """
+
+    def __init__(self, *names: str) -> None:
+        self._names = names
+
+    async def __call__(self, request: Request) -> None:
+        given = [name for name, _ in request.query_params.multi_items()]
+        wrong = [name for name in given if name not in self._names or given.count(name) > 1]
+        if wrong:
+            known = " and ".join(self._names)
+            raise InvalidError(f"{wrong[0][:100]!a}: this takes the parameters {known}, once; nothing was changed.")

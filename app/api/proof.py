@@ -10,6 +10,7 @@ from app.api.access import READS
 from app.api.answers import JsonAnswer
 from app.api.errors import documented
 from app.api.parameters import MinRevision, NodeId, wait_seconds
+from app.api.waiting import place_of
 from app.disconnect import until_disconnect
 from app.notify.registry import Member
 from app.service import Service, service_of
@@ -25,16 +26,20 @@ NAMED: Final = 20
 
 
 async def _wait(
+    request: Request,
     prefer: Annotated[
         list[str] | None,
         Header(description="`wait=N`: answer when all live listeners have applied it, or after N (60) seconds."),
     ] = None,
 ) -> int | None:
-    return wait_seconds(prefer or [])
+    seconds = wait_seconds(prefer or [])
+    if seconds is not None:
+        await place_of(request)  # before anything is changed
+    return seconds
 
 
 Wait = Annotated[int | None, Depends(_wait)]
-"""Seconds of `Prefer: wait=N`, None without."""
+"""Seconds of `Prefer: wait=N`, None without. Raises UnavailableError if the client has too many requests waiting."""
 
 
 async def applied(request: Request, revision: int, seconds: int | None) -> list[tuple[bytes, bytes]]:
@@ -44,7 +49,8 @@ async def applied(request: Request, revision: int, seconds: int | None) -> list[
     service = service_of(request)
     registry, feed = service.registry, service.feed
     waiting = registry.acks.until(lambda: feed.closed or not registry.not_applied(revision)[0], seconds)
-    await until_disconnect(request.receive, waiting)
+    with await place_of(request):
+        await until_disconnect(request.receive, waiting)
     missing, live = registry.not_applied(revision)
     headers = [
         (b"preference-applied", b"wait=%d" % seconds),

@@ -18,3 +18,5 @@ class Principal:
 
 ANYBODY: Final = Principal(None, Access.ADMIN)
 """Whoever asks while there is no authentication."""
+STRANGER: Final = Principal(None, Access.READER)
+"""Whoever calls what is open to all: nobody was asked."""

@@ -10,6 +10,7 @@ import asyncio
 import random
 from collections.abc import Callable
 from contextlib import suppress
+from contextvars import Context
 from dataclasses import replace
 from time import monotonic
 from typing import TYPE_CHECKING, Final
@@ -65,7 +66,8 @@ class Pusher:
         if (before := self._tasks.pop(member.id, None)) is not None:
             before.cancel()
         if member.listener.callback_url is not None:
-            task = self._tasks[member.id] = asyncio.create_task(self._serve(member))
+            # Not in the context of the request that registered it: its log lines are not that request's.
+            task = self._tasks[member.id] = asyncio.create_task(self._serve(member), context=Context())
             task.add_done_callback(lambda done: self._ended(member.id, done))
 
     def offer(self) -> None:

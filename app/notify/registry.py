@@ -6,7 +6,7 @@ import asyncio
 import base64
 import secrets
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, Self
 
@@ -20,6 +20,7 @@ from blocklist.evidence import EvidenceBook, Finding
 from blocklist.evidence_wire import findings
 from blocklist.listener import Listener, Registration, Role, heartbeat, register
 from blocklist.listener_wire import ReportBody
+from blocklist.usable import NodeSet, node_set
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +50,7 @@ class Report:
     running_tasks: Mapping[str, int] | None = None
     refused: Mapping[str, str] | None = None
     evidence: Mapping[str, Finding] | None = None
+    nodes: Sequence[str] | None = None
 
     @classmethod
     def of(cls, said: ReportBody) -> Self:
@@ -58,6 +60,7 @@ class Report:
             running_tasks=said.running_tasks,
             refused=said.refused,
             evidence=findings(said.evidence),
+            nodes=said.nodes,
         )
 
 
@@ -65,7 +68,9 @@ class Report:
 class Member:
     """A listener and what is known of it in this process; a new registration makes a new one.
 
-    `acks` are revisions and the moments (Unix ms) at which they were acknowledged; `since` is that of registration.
+    `nodes` are all that it may use, None if it has not said so; `used` those of its TaskManagers when they were last
+    looked at; `acks` are revisions and the moments (Unix ms) at which they were acknowledged; `since` is that of
+    registration.
     """
 
     listener: Listener
@@ -75,6 +80,8 @@ class Member:
     error: str | None = None
     refused: Mapping[str, str] = field(default_factory=dict)
     running: Mapping[str, int] = field(default_factory=dict)
+    nodes: NodeSet | None = None
+    used: NodeSet | None = None
     acks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=SEEN))
 
     @property
@@ -117,6 +124,7 @@ class Registry:
         self._forget_after = forget_after
         self._members: dict[str, Member] = {}
         self._managers: dict[str, Member] = {}
+        self._minimums: set[str] = set()
         self._unsaved: set[str] = set()
         self._registering = asyncio.Lock()
         self._ringing = False
@@ -131,6 +139,11 @@ class Registry:
         """Those whose lease holds now."""
         now = self._clock()
         return [member for member in self._members.values() if member.listener.live(now)]
+
+    @property
+    def any_minimum(self) -> bool:
+        """Whether some listener, live or not, has a minimum of usable nodes."""
+        return bool(self._minimums)
 
     def not_applied(self, revision: int) -> tuple[list[str], int]:
         """Ids of the live listeners that have yet to apply `revision`, and how many are live."""
@@ -273,11 +286,15 @@ class Registry:
     def _enter(self, member: Member) -> None:
         self._members[member.id] = member
         self._managers.pop(member.id, None)
+        self._minimums.discard(member.id)
+        if member.listener.min_nodes:
+            self._minimums.add(member.id)
         if member.listener.role is Role.RESOURCE_MANAGER:
             self._managers[member.id] = member
 
     def _leave(self, listener_id: str) -> None:
         self._managers.pop(listener_id, None)
+        self._minimums.discard(listener_id)
         if (member := self._members.pop(listener_id, None)) is not None:
             member.lapsed = True
             self._drop(listener_id)
@@ -294,6 +311,8 @@ class Registry:
             member.running = report.running_tasks
         if report.refused is not None:
             member.refused = report.refused
+        if report.nodes is not None:
+            member.nodes = node_set(report.nodes, member.nodes)
         if report.evidence is not None:
             self._evidence.say(member.id, report.evidence, self._clock())
 

@@ -39,9 +39,18 @@ class StreamingApp(FastAPI):
     """A FastAPI application that runs the streams its routes begin."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await self.routed(scope, receive, send)
+        await run_stream(scope, receive, send)
+
+    async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The request's way through FastAPI, at whose end a stream has only been left behind."""
         await super().__call__(scope, receive, send)
-        stream: Stream | None = scope.get(_STREAM)
-        if stream is not None:
-            for key in scope.keys() - _SERVERS:
-                del scope[key]
-            await stream.run(receive, send)
+
+
+async def run_stream(scope: Scope, receive: Receive, send: Send) -> None:
+    """Run the stream that a route has left behind, if one has."""
+    stream: Stream | None = scope.get(_STREAM)
+    if stream is not None:
+        for key in scope.keys() - _SERVERS:
+            del scope[key]
+        await stream.run(receive, send)

@@ -12,6 +12,7 @@ from starlette.types import Receive, Send
 
 from app.disconnect import until_disconnect
 from app.notify.feed import PIECE, ChangeFeed, sse
+from app.notify.waits import Place
 from app.view import ListView
 from blocklist.errors import InvalidError, UnavailableError
 
@@ -45,14 +46,16 @@ class Watch:
     the feed, and is offered what comes: mostly `write` sends it straight to the connection, and the task sleeps on.
     """
 
-    def __init__(self, view: ListView, feed: ChangeFeed, cursor: int | None, write: Write | None) -> None:
+    def __init__(self, view: ListView, feed: ChangeFeed, cursor: int | None, write: Write | None, place: Place) -> None:
         self._view = view
         self._feed = feed
         self._begin_at = cursor
         self._cursor = 0
         self._write = write
+        self._place = place
         self._waiter: asyncio.Future[None] | None = None
         self._comment_due = True
+        self._cut = False
         self._ticking: asyncio.TimerHandle
 
     async def run(self, receive: Receive, send: Send) -> None:
@@ -60,7 +63,8 @@ class Watch:
         await send({"type": "http.response.start", "status": 200, "headers": _headers(self._feed)})
         self._feed.readers += 1
         try:
-            await until_disconnect(receive, self._stream(send))
+            with self._place:
+                await until_disconnect(receive, self._stream(send))
         finally:
             self._feed.readers -= 1
 
@@ -73,6 +77,12 @@ class Watch:
             self._waiter.set_result(None)
         else:
             self._cursor = events[1]
+
+    def cut(self) -> None:
+        """Whoever watches may no longer: say bye, and send nothing more."""
+        self._cut = True
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
 
     def _direct(self, events: bytes) -> bool:
         return not events or (self._write is not None and len(events) <= PIECE and self._write(events))
@@ -89,10 +99,10 @@ class Watch:
         await send({"type": "http.response.body", "body": retry + bye, "more_body": False})
 
     async def _events(self, send: Send) -> None:
-        """Send what comes until the service stops and all is sent."""
+        """Send what comes until the service stops and all is sent, or the stream is cut."""
         await self._comment(send)
         await self._begin(send)
-        while True:
+        while not self._cut:
             if self._comment_due:
                 await self._comment(send)
             elif self._cursor < self._feed.revision:

@@ -76,6 +76,7 @@ def _row(listener: Listener, secret: Secret) -> dict[str, object]:
         "secret": secret.present,
         "old_secret": secret.old,
         "old_secret_until_ms": secret.old_until,
+        "min_nodes": listener.min_nodes,
     }
 
 
@@ -89,6 +90,7 @@ def _stored(row: Mapping[str, object]) -> StoredListener:
         lease=_number(row["lease_ms"]) or 0,
         lease_end=_number(row["lapsed_ms"]) or 0,
         acked=_number(row["acked"]),
+        min_nodes=_number(row["min_nodes"]) or 0,
     )
     old_until = _number(row["old_secret_until_ms"]) or 0
     secret = Secret(present=str(row["secret"]), old=_text(row["old_secret"]), old_until=old_until)

@@ -15,6 +15,7 @@ from blocklist.changes import Change, ChangeType, Snapshot
 from blocklist.node import BlockAction, BlockedNode
 
 _NODE: Final = ("id", "action", "start_ms", "end_ms", "cause")
+_LISTED: Final = (*_NODE, "created_by", "revision")
 _CHANGE: Final = ("revision", "type", "at_ms", "created_by", "forced", "node_id", *_NODE[1:])
 
 
@@ -39,9 +40,9 @@ class _Prepared:
 _excluded = sqlite.insert(blocked_nodes).excluded
 _upsert = _Prepared(
     sqlite.insert(blocked_nodes).on_conflict_do_update(
-        index_elements=[blocked_nodes.c.id], set_={name: _excluded[name] for name in _NODE[1:]}
+        index_elements=[blocked_nodes.c.id], set_={name: _excluded[name] for name in _LISTED[1:]}
     ),
-    _NODE,
+    _LISTED,
 )
 _remove = _Prepared(delete(blocked_nodes).where(blocked_nodes.c.id == bindparam("node_id")), ())
 _append = _Prepared(insert(changes), _CHANGE)
@@ -58,7 +59,7 @@ class StaleError(Exception):
 def load(connection: Connection) -> Snapshot:
     """The whole list."""
     head = connection.execute(select(log_head)).one()
-    nodes = {row.id: _node(row, row.id) for row in connection.execute(select(blocked_nodes))}
+    nodes = {row.id: node_of(row, row.id) for row in connection.execute(select(blocked_nodes))}
     return Snapshot(revision=head.revision, history=head.history, nodes=nodes)
 
 
@@ -69,7 +70,7 @@ def write(connection: Connection, new: Sequence[Change]) -> None:
         raise StaleError(f"the log is not at revision {new[0].revision - 1}")
     _append.run(connection, [_change_row(change) for change in new])
     last = {change.node.id: change for change in new}
-    if blocked := [_node_row(change.node) for change in last.values() if not change.type.frees]:
+    if blocked := [_listed_row(change) for change in last.values() if not change.type.frees]:
         _upsert.run(connection, blocked)
     if freed := [{"node_id": node_id} for node_id, change in last.items() if change.type.frees]:
         _remove.run(connection, freed)
@@ -85,23 +86,17 @@ def compacted(connection: Connection) -> int:
     return int(connection.execute(select(log_head.c.compacted)).scalar_one())
 
 
-def changes_after(connection: Connection, since: int, limit: int, node_id: str | None = None) -> list[Change]:
-    """At most `limit` changes after revision `since`, in order; of one node if given."""
-    query = select(changes).where(changes.c.revision > since).order_by(changes.c.revision).limit(limit)
-    if node_id is not None:
-        query = query.where(changes.c.node_id == node_id)
-    return [_change(row) for row in connection.execute(query)]
-
-
 def last_change(connection: Connection, node_id: str) -> Change | None:
     """The last change of a node that is still in the log."""
     query = select(changes).where(changes.c.node_id == node_id).order_by(changes.c.revision.desc()).limit(1)
     row = connection.execute(query).one_or_none()
-    return None if row is None else _change(row)
+    return None if row is None else change_of(row)
 
 
-def compact(connection: Connection, *, keep_from: int, older_than: int, below: int, limit: int) -> int:
-    """Forget at most `limit` of the oldest changes; how many.
+def compactable(
+    connection: Connection, *, keep_from: int, older_than: int, below: int, limit: int
+) -> tuple[int, int] | None:
+    """How many of the oldest changes go, at most `limit`, and the revision of the last of them; None if none goes.
 
     A change goes if its revision is below `keep_from`, or if it is older than `older_than` (Unix milliseconds) and
     its revision is below `below`.
@@ -111,11 +106,13 @@ def compact(connection: Connection, *, keep_from: int, older_than: int, below: i
     going = list(
         takewhile(lambda row: row.revision < keep_from or (row.at_ms < older_than and row.revision < below), rows)
     )
-    if going:
-        last = going[-1].revision
-        connection.execute(delete(changes).where(revision <= last))
-        connection.execute(update(log_head).values(compacted=last))
-    return len(going)
+    return (len(going), going[-1].revision) if going else None
+
+
+def compact(connection: Connection, last: int) -> None:
+    """Forget the changes up to revision `last`."""
+    connection.execute(delete(changes).where(changes.c.revision <= last))
+    connection.execute(update(log_head).values(compacted=last))
 
 
 def renew_history(connection: Connection, history: str) -> None:
@@ -123,13 +120,15 @@ def renew_history(connection: Connection, history: str) -> None:
     connection.execute(update(log_head).values(history=history))
 
 
-def _node(row: Row[Any], node_id: str) -> BlockedNode:
+def node_of(row: Row[Any], node_id: str) -> BlockedNode:
+    """The node of a row of the list or the log."""
     action = BlockAction[row.action]
     return BlockedNode(id=node_id, action=action, start=row.start_ms, end=row.end_ms, cause=row.cause)
 
 
-def _change(row: Row[Any]) -> Change:
-    node = _node(row, row.node_id)
+def change_of(row: Row[Any]) -> Change:
+    """The change of a row of the log."""
+    node = node_of(row, row.node_id)
     kind = ChangeType(row.type)
     return Change(
         revision=row.revision, type=kind, at=row.at_ms, created_by=row.created_by, forced=row.forced, node=node
@@ -144,6 +143,10 @@ def _node_row(node: BlockedNode) -> dict[str, Any]:
         "end_ms": node.end,
         "cause": node.cause,
     }
+
+
+def _listed_row(change: Change) -> dict[str, Any]:
+    return _node_row(change.node) | {"created_by": change.created_by, "revision": change.revision}
 
 
 def _change_row(change: Change) -> dict[str, Any]:

@@ -36,7 +36,9 @@ blocked_nodes = Table(
     Column("start_ms", BigInteger, nullable=False),
     Column("end_ms", BigInteger, nullable=False),
     Column("cause", Text, nullable=False),
-    comment="The list as of log_head.revision.",
+    Column("created_by", String(253)),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
+    comment="The list as of log_head.revision. created_by, revision: of the last change; 0 where nobody knows.",
     sqlite_with_rowid=False,
 )
 
@@ -56,6 +58,21 @@ changes = Table(
     comment="The change log: node columns are the node after the change; forced: why a limit was, null if none was.",
 )
 Index(None, changes.c.node_id, changes.c.revision)
+Index(None, changes.c.created_by, changes.c.revision, sqlite_where=changes.c.created_by.is_not(None))
+
+log_base = Table(
+    "log_base",
+    metadata,
+    Column("id", String(253), primary_key=True),
+    Column("action", String(40), nullable=False),
+    Column("start_ms", BigInteger, nullable=False),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("created_by", String(253)),
+    Column("revision", BigInteger, nullable=False),
+    comment="The list as of log_head.compacted, on which the change log begins; columns as in blocked_nodes.",
+    sqlite_with_rowid=False,
+)
 
 listeners = Table(
     "listeners",
@@ -71,7 +88,34 @@ listeners = Table(
     Column("secret", String(64), nullable=False),
     Column("old_secret", String(64)),
     Column("old_secret_until_ms", BigInteger),
+    Column("min_nodes", BigInteger, nullable=False, server_default="0"),
     comment="former: sessions taken over, a JSON array; acked: null before the first list; lapsed_ms: null while live.",
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String(8), primary_key=True),
+    Column("name", String(253), nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("created_by", String(253)),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("revoked_ms", BigInteger),
+    Column("used_ms", BigInteger),
+    comment="digest: SHA-256 of the secret; used_ms: last use, up to a minute late.",
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("name", String(253)),
+    Column("role", String(16), nullable=False),
+    Column("credential", String(16)),
+    Column("end_ms", BigInteger, nullable=False),
+    comment="Of the page. digest: SHA-256 of the cookie; credential: what it ends with, null for a JWT.",
 )
 
 

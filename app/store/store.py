@@ -18,12 +18,14 @@ from sqlalchemy import make_url
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from app.store import listeners, queries
+from app.store import history, listeners, queries
 from app.store.engine import make_engine
+from app.store.history import ALL, Origin, Past, Wanted
 from app.store.listeners import Secret, StoredListener
 from app.store.schema import SchemaError
+from app.store.tokens import TokenStore, any_valid
 from blocklist.changes import Change, Snapshot
-from blocklist.errors import UnavailableError
+from blocklist.errors import CompactedError, UnavailableError
 from blocklist.listener import Listener
 
 T = TypeVar("T")
@@ -62,6 +64,11 @@ class Store:
         with self._writer.begin() as connection:
             return queries.load(connection)
 
+    def origins(self) -> dict[str, Origin]:
+        """Who changed each node of the list last; for the start, as it waits for the database."""
+        with self._writer.begin() as connection:
+            return history.origins(connection)
+
     def close(self) -> None:
         """Wait for what is under way and let go of the database."""
         self._writing.shutdown()
@@ -88,6 +95,16 @@ class Store:
         """Raises SchemaError while another service uses the database."""
         _take(self._url).close()
 
+    def any_token(self, now: int) -> bool:
+        """Whether there is a token that is valid now (Unix milliseconds). Blocks: for before the start."""
+        with self._reader.begin() as connection:
+            return any_valid(connection, now)
+
+    @property
+    def tokens(self) -> TokenStore:
+        """The part that keeps tokens and sessions."""
+        return TokenStore(self._read, self._write)
+
     async def commit(self, changes: Sequence[Change]) -> None:
         """Write the changes durably, all or none. Raises queries.StaleError if they do not follow the log."""
         await self._write(lambda connection: queries.write(connection, changes))
@@ -96,14 +113,23 @@ class Store:
         """The revision of the last committed change, as the writer sees it."""
         return await self._write(queries.revision)
 
-    async def page(self, since: int, limit: int, node_id: str | None = None) -> Page:
+    async def page(self, since: int, limit: int, wanted: Wanted = ALL) -> Page:
         """At most `limit` changes after `since`, in order."""
-        return await self._read(lambda connection: _page(connection, since, limit, node_id))
+        return await self._read(lambda connection: _page(connection, since, limit, wanted))
+
+    async def latest(self, limit: int, *, node_id: str | None = None, before: int | None = None) -> list[Change]:
+        """At most `limit` changes, the newest first: of a node, or from before a revision, where these are given."""
+        wanted = Wanted(node_id=node_id)
+        return await self._read(lambda connection: history.latest_changes(connection, wanted, before, limit))
+
+    async def list_at(self, moment: int) -> Past:
+        """The list as it was at `moment` (Unix ms). Raises CompactedError if the log does not reach back so far."""
+        return await self._read(lambda connection: _list_at(connection, moment))
 
     async def compact(self, *, keep_from: int, older_than: int, below: int, limit: int) -> int:
-        """Forget some of the oldest changes (see queries.compact); how many."""
-        query = partial(queries.compact, keep_from=keep_from, older_than=older_than, below=below, limit=limit)
-        return await self._write(query)
+        """Forget some of the oldest changes (see queries.compactable); how many."""
+        rule = partial(queries.compactable, keep_from=keep_from, older_than=older_than, below=below, limit=limit)
+        return await self._write(lambda connection: _compact(connection, rule(connection)))
 
     async def changes(self, since: int, limit: int = 1000) -> list[Change]:
         """At most `limit` changes after `since`, in order."""
@@ -174,9 +200,28 @@ async def _in(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
         raise UnavailableError(f"The database is away ({reason}); try again.", retry_after=1) from error
 
 
-def _page(connection: Connection, since: int, limit: int, node_id: str | None) -> Page:
+def _page(connection: Connection, since: int, limit: int, wanted: Wanted) -> Page:
     compacted = queries.compacted(connection)
-    return Page(changes=queries.changes_after(connection, since, limit, node_id), compacted=compacted)
+    return Page(changes=history.changes_like(connection, wanted, since, limit), compacted=compacted)
+
+
+def _list_at(connection: Connection, moment: int) -> Past:
+    oldest = history.oldest(connection)
+    if oldest is not None and moment < oldest[1]:
+        raise CompactedError(
+            f"The list as it was at {moment} is gone: the log begins at {oldest[1]} with revision {oldest[0]}.",
+            oldest=oldest[0],
+        )
+    return history.list_at(connection, moment)
+
+
+def _compact(connection: Connection, going: tuple[int, int] | None) -> int:
+    if going is None:
+        return 0
+    number, last = going
+    history.move_base(connection, last)
+    queries.compact(connection, last)
+    return number
 
 
 def _take(url: str) -> IO[str]:

@@ -62,7 +62,8 @@ def _serve(given: argparse.Namespace) -> int:
     name = check_node_id(given.id or f"{given.manager}-{socket.gethostname()}")
     # One session for each start: a second process with this id takes over, and the first one ends.
     session = str(time.time_ns())
-    membership = Membership(given.url, Registration(id=name, role=Role.RESOURCE_MANAGER, session=session))
+    registration = Registration(id=name, role=Role.RESOURCE_MANAGER, session=session, min_nodes=given.min_nodes)
+    membership = Membership(given.url, registration)
     reconciler = Reconciler(manager, membership, every=given.every)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: reconciler.stop())

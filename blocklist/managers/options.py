@@ -35,7 +35,7 @@ def parser() -> argparse.ArgumentParser:
 
 def _kind(kinds: Any, name: str, about: str) -> argparse.ArgumentParser:
     kind: argparse.ArgumentParser = kinds.add_parser(name, help=about, description=about)
-    kind.set_defaults(print=False)
+    kind.set_defaults(print=False, min_nodes=0)
     kind.add_argument("--url", help=f"the service (BLOCKLIST_URL, else {DEFAULT_URL})")
     kind.add_argument("--id", help="what this listener is called (the manager's and this host's name)")
     about = f"look at the cluster manager so often, though nothing was heard ({EVERY:g})"
@@ -64,6 +64,8 @@ def _yarn(kind: argparse.ArgumentParser) -> None:
 
 def _slurm(kind: argparse.ArgumentParser) -> None:
     kind.add_argument("--command", default="scontrol", metavar="COMMAND", help="Slurm's scontrol ('scontrol')")
+    about = "have the service refuse blocks that would leave fewer nodes usable (0)"
+    kind.add_argument("--min-nodes", type=_count, default=0, metavar="NODES", help=about)
     kind.set_defaults(make=lambda given: Slurm(_found(shlex.split(given.command)), given.timeout))
 
 
@@ -113,6 +115,12 @@ def _seconds(text: str) -> float:
     if not (math.isfinite(value) and value > 0):
         raise argparse.ArgumentTypeError("give a number of seconds above 0")
     return value
+
+
+def _count(text: str) -> int:
+    if not re.fullmatch("[0-9]{1,9}", text, re.ASCII):
+        raise argparse.ArgumentTypeError("give a whole number")
+    return int(text)
 
 
 def _whole(text: str) -> int:

@@ -38,10 +38,14 @@ class Step:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Plan:
-    """What to do; nothing where all is as the list says. `refused` are ids that it does not carry out, and why."""
+    """What to do; nothing where all is as the list says. `refused` are ids that it does not carry out, and why.
+
+    `all_nodes` are the names of all nodes that the cluster manager has, None where planning does not show them.
+    """
 
     steps: tuple[Step, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
+    all_nodes: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from typing import Final, Generic
 
 from blocklist.feed import Feed
+from blocklist.listener import MAX_ENTRIES, fitting
 from blocklist.managers.plan import Manager, ManagerError, P, Wanted
 from blocklist.membership import Membership
-from blocklist.node import PERMANENT
+from blocklist.node import PERMANENT, is_node_id
 from blocklist.retry import Backoff
 
 log = logging.getLogger("blocklist.managers")
@@ -23,23 +24,22 @@ EVERY: Final = 60.0
 _BACKOFF: Final = Backoff(first=1.0, cap=60.0, floor=0.5)
 _LOOK: Final = 5.0
 """Seconds between two looks whether another session has taken over."""
-_LONGEST: Final = 300
-_MOST: Final = 10_000
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Settled:
-    """What a round has done, a sentence for each, and what it refused, by id."""
+    """What a round has done, a sentence for each, what it refused, by id, and all nodes that there are, if known."""
 
     done: tuple[str, ...]
     refused: Mapping[str, str]
+    all_nodes: tuple[str, ...] | None = None
 
 
 def settle(manager: Manager[P], wanted: Wanted) -> Settled:
     """Plan and apply once. Raises ManagerError; then part of it may be done."""
     plan = manager.plan(wanted)
     refused = {**plan.refused, **manager.apply(plan)}
-    return Settled(done=tuple(step.reason for step in plan.steps), refused=refused)
+    return Settled(done=tuple(step.reason for step in plan.steps), refused=refused, all_nodes=plan.all_nodes)
 
 
 class Reconciler(Generic[P]):
@@ -106,7 +106,9 @@ class Reconciler(Generic[P]):
             self._failed(str(error) or type(error).__name__)
             return False
         self._report(settled)
-        self._membership.say(acked=wanted.revision, refused=_fitting(settled.refused))
+        self._membership.say(
+            acked=wanted.revision, refused=fitting(settled.refused), nodes=_tellable(settled.all_nodes)
+        )
         self._failures = 0
         self._due = time.monotonic() + self._every
         return True
@@ -128,9 +130,11 @@ class Reconciler(Generic[P]):
         self._told = refused
 
 
-def _fitting(refused: Mapping[str, str]) -> dict[str, str]:
-    """As much as a heartbeat may carry."""
-    return {node_id: refused[node_id][:_LONGEST] for node_id in sorted(refused)[:_MOST]}
+def _tellable(nodes: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """All nodes as a heartbeat may name them; None where they are too many: a part would be taken for the whole."""
+    if nodes is None or len(nodes) > MAX_ENTRIES:
+        return None
+    return tuple(node for node in nodes if is_node_id(node))
 
 
 def _now() -> int:

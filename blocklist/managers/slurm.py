@@ -127,7 +127,9 @@ def make_plan(blocked: Mapping[str, BlockedNode], present: Iterable[SlurmNode]) 
         *(Step(do=Do.FREE, name=name, reason=f"Node {name} is blocked no more.") for name in resume),
     ]
     refused = {node_id: why for node_id, names in meant.items() if (why := _refusal(blocked[node_id], names, nodes))}
-    return SlurmPlan(steps=tuple(steps), refused=refused, drain=drain, resume=tuple(resume))
+    return SlurmPlan(
+        steps=tuple(steps), refused=refused, all_nodes=tuple(sorted(nodes)), drain=drain, resume=tuple(resume)
+    )
 
 
 def reason_of(node: BlockedNode) -> str:

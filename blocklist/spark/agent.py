@@ -15,6 +15,7 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from blocklist.client import BlocklistClient
+from blocklist.credentials import credentials
 from blocklist.feed import Feed
 from blocklist.spark.addresses import Addresses
 from blocklist.spark.health_tracker import DriverError, DriverGoneError, HealthTracker
@@ -63,12 +64,22 @@ class BlocklistAgent:
     addresses, a fourth reports to the service. `status` may be read from any.
     """
 
-    def __init__(self, context: SparkContext, url: str | None, keep_hosts: int, report_evidence: bool) -> None:
+    def __init__(
+        self,
+        context: SparkContext,
+        url: str | None,
+        token: str | None,
+        keep_hosts: int,
+        report_evidence: bool,
+        min_nodes: int,
+    ) -> None:
         self._context = context
         self._keep_hosts = keep_hosts
         self._report_evidence = report_evidence
+        self._min_nodes = min_nodes
         self._wake, self._stopping, self._first = threading.Event(), threading.Event(), threading.Event()
-        client = BlocklistClient(url)
+        client = BlocklistClient(url, token=token)
+        self._token = credentials(token)
         self._url = client.url
         self._feed = Feed(client.watch, self._wake.set)
         self._addresses = Addresses(self._wake.set)
@@ -80,25 +91,36 @@ class BlocklistAgent:
 
     @classmethod
     def start(
-        cls, spark: SparkSession, url: str | None = None, *, keep_hosts: int = 1, report_evidence: bool = False
+        cls,
+        spark: SparkSession,
+        url: str | None = None,
+        *,
+        token: str | None = None,
+        keep_hosts: int = 1,
+        report_evidence: bool = False,
+        min_nodes: int = 0,
     ) -> Self:
         """Start the agent of this application; returns when the first list is applied, or after 10 s without one.
 
-        `url` is the service's, by default the environment's BLOCKLIST_URL. `keep_hosts` is how many hosts with a live
+        `url` is the service's, by default the environment's BLOCKLIST_URL; `token` is a listener's, by default that of
+        BLOCKLIST_TOKEN, or in the file BLOCKLIST_TOKEN_FILE. `keep_hosts` is how many hosts with a live
         executor stay open, whatever is blocked. With `report_evidence` the service also hears which hosts Spark itself
-        excludes or finds slow, and blocks a host when several applications say so. An agent that already serves the
-        application is replaced. Raises ValueError for a URL that is none and for a `keep_hosts` below 1, TypeError for
-        a session without a driver in this process (Spark Connect); trouble with Spark or the service raises nothing,
-        see `status`.
+        excludes or finds slow, and blocks a host when several applications say so. With `min_nodes` the service refuses
+        blocks that would leave the application with fewer usable hosts, of those where it has executors. An agent that
+        already serves the application is replaced. Raises ValueError for a URL that is none, a `keep_hosts` below 1 and
+        a `min_nodes` below 0, TypeError for a session without a driver in this process (Spark Connect); trouble with
+        Spark or the service raises nothing, see `status`.
         """
         if keep_hosts < 1:
             raise ValueError("keep_hosts must be at least 1: a job with no host left is aborted.")
+        if min_nodes < 0:
+            raise ValueError("min_nodes must be at least 0, which asks for nothing.")
         context = getattr(spark, "_sc", None)
         if not isinstance(context, SparkContext):
             raise TypeError("The agent runs where the driver runs; a Spark Connect session has none in this process.")
         if (before := _agents.pop(context, None)) is not None:
             before.stop()
-        agent = _agents[context] = cls(context, url, keep_hosts, report_evidence)
+        agent = _agents[context] = cls(context, url, token, keep_hosts, report_evidence, min_nodes)
         agent._begin()
         return agent
 
@@ -188,7 +210,13 @@ class BlocklistAgent:
     def _steer(self) -> None:
         if self._steering is None or self._reporter is None:
             self._tracker = HealthTracker(self._context)
-            self._reporter = Reporter(self._tracker, self._url, evidence=self._report_evidence)
+            self._reporter = Reporter(
+                self._tracker,
+                self._url,
+                token=self._token,
+                evidence=self._report_evidence,
+                min_nodes=self._min_nodes,
+            )
             self._steering = Steering(self._tracker, self._addresses, self._keep_hosts)
         heard = self._feed.take()
         self._steering.turn(self._feed.tracker, heard=heard)

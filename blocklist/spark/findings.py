@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import Final
 
 from blocklist.evidence import Finding, Kind
-from blocklist.spark.report import is_id
+from blocklist.listener import MAX_ENTRIES
+from blocklist.node import is_node_id
 
 MEMORY: Final = 60.0
 """Seconds for which a speculated task is remembered."""
@@ -21,7 +22,7 @@ FRESH: Final = 10.0
 STAGES: Final = 2
 TASKS: Final = 3
 """A host is slow when so many stages, or so many tasks of one, were speculated within MEMORY."""
-MAX_HOSTS: Final = 10_000
+MAX_HOSTS: Final = MAX_ENTRIES
 """What the service takes. Fewer would hide from it that an application finds fault with all its hosts."""
 _MAX_TASKS: Final = 10_000
 
@@ -60,7 +61,7 @@ class Findings:
                 self._exclude(one, now)
         self._forget(now)
         found = {**self._slow_hosts(now), **self._excluded_hosts()}
-        return {host: found[host] for host in sorted(found)[:MAX_HOSTS] if is_id(host)}
+        return {host: found[host] for host in sorted(found)[:MAX_HOSTS] if is_node_id(host)}
 
     def _exclude(self, seen: Seen, now: float) -> None:
         sentence = "Spark excluded the host for the application."

@@ -6,13 +6,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from blocklist.errors import InvalidError
-from blocklist.node import check_node_id
+from blocklist.listener import MAX_ENTRIES, fitting
+from blocklist.node import is_node_id
 
-MAX_EXECUTORS: Final = 10_000
+MAX_EXECUTORS: Final = MAX_ENTRIES
 """What the service takes of one listener; beyond it those on blocked nodes are reported, then the first by id."""
 MAX_REFUSED: Final = 1_000
-MAX_SENTENCE: Final = 300
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -26,11 +25,15 @@ class Executor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Report:
-    """As in BlocklistClient.heartbeat: TaskManager to node id, TaskManager to number of tasks, node id to sentence."""
+    """As in BlocklistClient.heartbeat: TaskManager to node id, TaskManager to number of tasks, node id to sentence.
+
+    `nodes` are all that have an executor, sorted.
+    """
 
     task_managers: Mapping[str, str]
     running_tasks: Mapping[str, int]
     refused: Mapping[str, str]
+    nodes: tuple[str, ...]
 
 
 def make_report(
@@ -43,18 +46,10 @@ def make_report(
     """
     blocked_first = sorted(executors, key=lambda own: (own.host not in known_as, own.id))
     named = [(f"{application}:{own.id}", known_as.get(own.host, own.host), own) for own in blocked_first]
-    told = [entry for entry in named if is_id(entry[0]) and is_id(entry[1])][:MAX_EXECUTORS]
+    told = [entry for entry in named if is_node_id(entry[0]) and is_node_id(entry[1])][:MAX_EXECUTORS]
     return Report(
         task_managers={task_manager: node_id for task_manager, node_id, _ in told},
         running_tasks={task_manager: own.running for task_manager, _, own in told if own.host in known_as},
-        refused={node_id: refused[node_id][:MAX_SENTENCE] for node_id in sorted(refused)[:MAX_REFUSED]},
+        refused=fitting(refused, MAX_REFUSED),
+        nodes=tuple(sorted({node_id for _, node_id, _ in told})),
     )
-
-
-def is_id(text: str) -> bool:
-    """Whether the service can take it as the id of a node or a TaskManager."""
-    try:
-        check_node_id(text)
-    except InvalidError:
-        return False
-    return True

@@ -6,6 +6,7 @@ import logging
 import time
 from typing import Final
 
+from blocklist.credentials import Bearer
 from blocklist.listener import Registration, Role
 from blocklist.membership import Membership
 from blocklist.spark.findings import Findings
@@ -22,16 +23,25 @@ LOOK: Final = 1.0
 class Reporter:
     """Registers the application as a JobMaster and reports. `turn` belongs to the thread of the HealthTracker."""
 
-    def __init__(self, tracker: HealthTracker, url: str, *, evidence: bool = False) -> None:
+    def __init__(
+        self,
+        tracker: HealthTracker,
+        url: str,
+        *,
+        token: str | Bearer | None = None,
+        evidence: bool = False,
+        min_nodes: int = 0,
+    ) -> None:
         """The session is the application's attempt and the moment of this start: a later start takes over.
 
-        With `evidence` it also tells what Spark finds out about hosts by itself.
+        With `evidence` it also tells what Spark finds out about hosts by itself, with `min_nodes` on which it runs.
         """
         self._tracker = tracker
         self._application, attempt = tracker.application()
         session = f"{attempt or 0}-{time.time_ns() // 1_000_000}"
-        registration = Registration(id=self._application, role=Role.JOB_MASTER, session=session)
-        self._membership = Membership(url, registration)
+        registration = Registration(id=self._application, role=Role.JOB_MASTER, session=session, min_nodes=min_nodes)
+        self._tells_nodes = min_nodes > 0
+        self._membership = Membership(url, registration, token=token)
         self._told: object = None
         self._next_look = self._next_finding = 0.0
         self._findings = Findings() if evidence else None
@@ -53,6 +63,7 @@ class Reporter:
             task_managers=report.task_managers,
             running_tasks=report.running_tasks,
             refused=report.refused,
+            nodes=report.nodes if self._tells_nodes else None,
         )
         self._told, self._next_look = moment, now + LOOK
 

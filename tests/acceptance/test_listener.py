@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from blocklist import BlocklistClient
+from blocklist.errors import LimitError
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
 from tests.acceptance.conftest import EVACUATE, A, B, Block, C, Start
@@ -58,6 +59,21 @@ class Service:
 def told(service: BlocklistClient, service_process: ServiceProcess) -> Iterator[Service]:
     with service_process.client() as http:
         yield Service(http)
+
+
+def test_a_block_that_would_leave_too_few_hosts_is_refused(
+    spark: SparkSession, service: BlocklistClient, start_agent: Start, told: Service
+) -> None:
+    application = spark.sparkContext.applicationId
+    start_agent(spark, min_nodes=2)
+    wait_until(lambda: told.listeners().get(application, {}).get("usableNodes") == 3, 30, "the hosts")
+    assert told.listeners()[application]["minNodes"] == 2
+    service.block(A, "test")
+    with pytest.raises(LimitError, match=f"Listener {application} would be left with 1 usable node and needs 2"):
+        service.block(C.upper().partition(".")[0], "test")
+    wait_until(lambda: told.listeners()[application]["usableNodes"] == 2, 30, "the block")
+    with pytest.raises(ValueError, match="min_nodes"):
+        start_agent(spark, min_nodes=-1)
 
 
 def test_the_application_is_a_job_master_until_the_agent_stops(

@@ -22,6 +22,8 @@ FIELDS: Final = frozenset(
         "lagRevisions",
         "lagMs",
         "lastError",
+        "minNodes",
+        "usableNodes",
         "leaseEnd",
         "revision",
     }

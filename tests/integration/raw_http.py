@@ -10,6 +10,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
+_OWN = ("date", "x-request-id")
+
 
 @dataclass(frozen=True, kw_only=True)
 class RawAnswer:
@@ -26,8 +28,8 @@ class RawAnswer:
         return json.loads(self.body)
 
     def undated(self) -> tuple[int, list[tuple[str, str]], bytes]:
-        """Everything that may not differ between two servers with one content: all but the Date."""
-        return self.status, [header for header in self.headers if header[0] != "date"], self.body
+        """Everything that may not differ between two servers with one content: not the date, nor the request's id."""
+        return self.status, [header for header in self.headers if header[0] not in _OWN], self.body
 
 
 def request(
@@ -69,8 +71,8 @@ def until_closed(port: int, payload: bytes) -> bytes:
 
 
 def undated(raw: bytes) -> bytes:
-    """Without the Date lines."""
-    return re.sub(rb"(?im)^date: [^\r]*\r\n", b"", raw)
+    """Without the lines that say when, and which request it was."""
+    return re.sub(rb"(?im)^(date|x-request-id): [^\r]*\r\n", b"", raw)
 
 
 @contextmanager

@@ -22,7 +22,7 @@ from tests.integration.process import ServiceProcess, url_of, wait_until
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE", "PATCH"])
 @pytest.mark.parametrize(
     "path",
-    ["/", "/nothing", "/blocklist/nothing", "/blocklists", "/healthz/x", "/blocklist/nodes/a/b", "/v1/blocklist"],
+    ["/nothing", "/blocklist/nothing", "/blocklists", "/healthz/x", "/blocklist/nodes/a/b", "/v1/blocklist"],
 )
 def test_an_unknown_path_is_a_404_problem(client: httpx.Client, method: str, path: str) -> None:
     problem = problem_of(client.request(method, path), 404)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from blocklist import BlockAction, BlocklistClient
+from blocklist.errors import LimitError
 from tests.integration.manager_process import ManagerProcess, acked, refusal
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.slurm import NODES, SlurmCluster, slurm
@@ -137,3 +138,19 @@ def test_without_slurmctld_it_goes_on_trying(
     wait_until(lambda: acked(fresh, "slurm") == 1, seconds=90)
     assert "DRAIN" in cluster.state("n1")
     assert "In line with the list again." in manager.log()
+
+
+def test_all_its_nodes_are_known_and_some_of_them_stay(
+    tmp_path: Path, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
+) -> None:
+    least = str(len(NODES) - 1)
+    options = ("--command", cluster.scontrol, "--min-nodes", least)
+    with ManagerProcess(tmp_path, fresh.url, "slurm", *options, **cluster.settings), fresh.client() as http:
+        wait_until(lambda: acked(fresh, "slurm") == 0)
+        wait_until(lambda: http.get("/listeners/slurm").json()["usableNodes"] == len(NODES))
+        assert http.get("/listeners/slurm").json()["minNodes"] == int(least)
+        client.block(NODES[0], "disk")
+        with pytest.raises(LimitError, match="no more is possible among its nodes"):
+            client.block(NODES[1], "disk")
+        client.unblock(NODES[0])
+        wait_until(lambda: all(cluster.state(node) == "IDLE" for node in NODES), seconds=60)

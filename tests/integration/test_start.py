@@ -69,7 +69,8 @@ class TestSettings:
         assert "hunter2" not in done.stderr + done.stdout
 
     def test_the_clients_own_names_are_passed_over_and_durations_have_units(self, start: Start) -> None:
-        service = start(url="http://elsewhere.example", token="x", token_file="/nowhere", timeout="5", log_max_age="2h")
+        own = {"url": "http://elsewhere.example", "token": "x", "token_file": "/nowhere", "timeout": "5"}
+        service = start(**own, default_duration="4h", log_max_age="2h")
         assert httpx.get(f"{service.url}/healthz").status_code == 200
 
     def test_an_unknown_command_is_refused(self, migrated: Path) -> None:

@@ -1,0 +1,48 @@
+"""Which addresses are this machine's own, and which are trusted. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from urllib.parse import urlsplit
+
+
+class Networks:
+    """A set of networks, `10.0.0.0/8` or a single address. Raises ValueError for what is neither."""
+
+    def __init__(self, texts: Iterable[str]) -> None:
+        self._networks = [ip_network(text.strip()) for text in texts if text.strip()]
+
+    def __bool__(self) -> bool:
+        return bool(self._networks)
+
+    def __contains__(self, host: object) -> bool:
+        """Whether this address, as text, is in one of them."""
+        try:
+            address = _plain(ip_address(str(host)))
+        except ValueError:
+            return False
+        return any(address in network for network in self._networks)
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches what listens there."""
+    try:
+        return ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def check_url(url: str) -> str:
+    """Return the URL; raise ValueError unless it is https, or http on this machine: keys must not come by anybody."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    if not host or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))):
+        raise ValueError("give an https URL (http only on this machine)")
+    return url
+
+
+def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """An IPv4 address that came by IPv6 is an IPv4 address."""
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return address if mapped is None else mapped

@@ -1,0 +1,54 @@
+"""Credential: what somebody has proved, until it ends."""
+
+from __future__ import annotations
+
+from typing import Protocol
+from weakref import WeakSet
+
+from app.auth.principal import Principal
+from blocklist.node import PERMANENT
+
+
+class Stream(Protocol):
+    """An answer that goes on as long as its credential is good."""
+
+    def cut(self) -> None: ...
+
+
+class Credential:
+    """A token, a session or a JWT that was found good: one object for all requests that come with it.
+
+    Whoever keeps a request keeps this with it, and asks again each time: so a token ends everywhere at once. `id` is
+    empty where nobody can revoke it; `until` is in Unix milliseconds, `used` the moment of the last use.
+    """
+
+    __slots__ = ("__weakref__", "id", "principal", "streams", "until", "used")
+
+    def __init__(self, principal: Principal, *, until: int = PERMANENT, id: str = "") -> None:  # noqa: A002
+        self.principal = principal
+        self.until = until
+        self.id = id
+        self.used = 0
+        self.streams: WeakSet[Stream] = WeakSet()
+
+    def __repr__(self) -> str:
+        return f"Credential({self.id!r}, {self.principal!r})"
+
+    def good(self, now: int) -> bool:
+        """Whether it has not ended."""
+        return now < self.until
+
+    def admits(self, now: int) -> bool:
+        """Whether it has not ended; it was used."""
+        self.used = now
+        return now < self.until
+
+    def end(self) -> None:
+        """From now on it admits nobody, and its streams are cut."""
+        self.until = 0
+        self.cut()
+
+    def cut(self) -> None:
+        """Cut its streams."""
+        for stream in tuple(self.streams):
+            stream.cut()

@@ -1,0 +1,108 @@
+"""A line in the log for each change of the list: written by a thread, as there may be thousands in a second.
+
+structlog would take longer for a line than the service takes for the change. So lines are put together here, in the
+same two forms, and written many at a time.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from functools import lru_cache
+from json.encoder import encode_basestring_ascii
+from queue import SimpleQueue
+from threading import Thread
+from typing import Final, Literal
+
+from blocklist.changes import Change
+
+MAX_WAITING: Final = 100_000
+"""Changes that may wait for somebody to read the log; beyond them lines are lost, and counted: changes go on."""
+_MANY: Final = 500
+"""Lines written at once."""
+
+Form = Literal["console", "json"]
+
+
+class ChangeLines:
+    """`write` belongs to the event loop, and never waits. `lost` is told how many lines were not written."""
+
+    def __init__(self, form: Form, lost: Callable[[int], None], max_waiting: int = MAX_WAITING) -> None:
+        self._line = _json_line if form == "json" else _console_line
+        self._lost = lost
+        self._max_waiting = max_waiting
+        self._queue: SimpleQueue[Sequence[Change] | None] = SimpleQueue()
+        self._put = 0
+        self._written = 0
+        self._thread = Thread(target=self._run, name="change-lines", daemon=True)
+        self._thread.start()
+
+    def write(self, changes: Sequence[Change]) -> None:
+        """These changes were committed."""
+        if self._put - self._written > self._max_waiting:
+            self._lost(len(changes))
+            return
+        self._put += len(changes)
+        self._queue.put(changes)
+
+    def close(self, seconds: float = 2.0) -> None:
+        """Write what waits, as far as somebody reads it within this time."""
+        self._queue.put(None)
+        self._thread.join(seconds)
+
+    def _run(self) -> None:
+        while (changes := self._queue.get()) is not None:
+            for begin in range(0, len(changes), _MANY):
+                _out("".join(map(self._line, changes[begin : begin + _MANY])))
+            self._written += len(changes)
+
+
+def _out(text: str) -> None:
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        # Nobody reads the log any more, or it is closed: that is no reason to stop.
+        return
+
+
+def _json_line(change: Change) -> str:
+    # Field by field: the encoder makes itself ready for each object anew, which takes longer than all else.
+    fields = "".join([f'"{key}": {_quoted(value)}, ' for key, value in _fields(change).items()])
+    return f'{{{fields}"event": "change", "level": "info", "timestamp": "{_utc(change.at)}"}}\n'
+
+
+def _console_line(change: Change) -> str:
+    # repr leaves no character as it is that could forge a line, or the looks of one.
+    fields = " ".join(f"{key}={value!r}" for key, value in _fields(change).items())
+    return f"{_utc(change.at)} [info     ] change                         {fields}\n"
+
+
+def _quoted(value: str | int | None) -> str:
+    return encode_basestring_ascii(value) if isinstance(value, str) else "null" if value is None else str(value)
+
+
+def _fields(change: Change) -> dict[str, str | int | None]:
+    fields: dict[str, str | int | None] = {
+        "kind": change.type.value,
+        "node": change.node.id,
+        "by": change.created_by,
+        "revision": change.revision,
+        "cause": change.node.cause,
+        "source": None if change.source is None else change.source.value,
+    }
+    if change.forced is not None:
+        fields["forced"] = change.forced
+    if change.request_id is not None:
+        fields["request_id"] = change.request_id
+    return fields
+
+
+@lru_cache(maxsize=1)
+def _utc(millis: int) -> str:
+    # All changes of a transaction have the same moment.
+    try:
+        return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
+    except (OverflowError, ValueError, OSError):
+        return str(millis)  # a clock beyond the year 9999 is no reason to lose this line, and all that follow

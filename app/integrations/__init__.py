@@ -1,0 +1,1 @@
+"""What other systems tell the service in their own words."""

@@ -1,0 +1,52 @@
+"""Errors as pages: the same table from error to status as the API's, in words for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine
+from http import HTTPStatus
+from typing import Any
+from urllib.parse import quote
+
+from fastapi import Request, Response
+from fastapi.responses import RedirectResponse
+from fastapi.routing import APIRoute
+
+from app.api.errors import STATUS
+from app.auth.principal import STRANGER
+from app.page.render import page
+from app.page.visitor import Visitor
+from blocklist.errors import BlocklistError, UnauthorizedError
+
+_Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+
+
+class HtmlRoute(APIRoute):
+    """A route whose errors are pages, and which sends those who are not logged in to /login."""
+
+    def get_route_handler(self) -> _Handler:
+        answer: _Handler = super().get_route_handler()
+
+        async def handle(request: Request) -> Response:
+            try:
+                return await answer(request)
+            except UnauthorizedError:
+                return _to_login(request)
+            except BlocklistError as error:
+                return error_page(request, error)
+
+        return handle
+
+
+def error_page(request: Request, error: BlocklistError) -> Response:
+    """What went wrong, one line for each fault."""
+    status = STATUS[type(error)]
+    return page(request, "error.html.j2", Visitor(principal=STRANGER), status, title=status.phrase, lines=error.lines)
+
+
+def _to_login(request: Request) -> Response:
+    if "hx-request" in request.headers:
+        # A script that would follow a redirect would get the login page as a piece of this one.
+        return Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"HX-Redirect": "/login"})
+    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
+    wanted = f"?next={quote(here)}" if request.method == "GET" and here != "/" else ""
+    return RedirectResponse(f"/login{wanted}", HTTPStatus.SEE_OTHER)

@@ -1,0 +1,80 @@
+"""A node's page: how it is, who has applied that, and what happened to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from app.api.parameters import NodeId
+from app.notify.registry import Member
+from app.page.asked import number_in
+from app.page.errors import HtmlRoute
+from app.page.preview import TaskManager
+from app.page.render import page
+from app.page.visitor import Reading
+from app.service import Service, service_of
+from blocklist.changes import Change
+
+router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
+
+SHOWN: Final = 50
+"""Changes on a page."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Applied:
+    """How far a live listener is with a change; `late` in milliseconds, None where it has yet to apply it."""
+
+    id: str
+    role: str
+    applied: bool
+    late: int | None
+    refused: str | None
+    task_managers: Sequence[TaskManager]
+
+    @classmethod
+    def of(cls, service: Service, member: Member, change: Change) -> Applied:
+        at = member.applied_at(change.revision)
+        there = service.view.task_managers.of(member.id, change.node.id)
+        return cls(
+            id=member.id,
+            role=member.listener.role.value,
+            applied=member.applied(change.revision),
+            late=None if at is None else max(0, at - change.at),
+            refused=member.refused.get(change.node.id),
+            task_managers=[TaskManager.of(service, own) for own in there],
+        )
+
+
+@router.get("/page/nodes/{node_id}")
+async def get_node(request: Request, visitor: Reading, node_id: NodeId) -> Response:
+    """All of it; 404 if the log knows nothing of the node."""
+    service = service_of(request)
+    number = number_in(request, "before")
+    changes = await service.store.latest(SHOWN + 1, node_id=node_id, before=number)
+    last = changes[0] if changes and number is None else await service.store.last_change(node_id)
+    node = service.view.get(node_id)
+    return page(
+        request,
+        "node.html.j2",
+        visitor,
+        HTTPStatus.OK if last is not None or node is not None else HTTPStatus.NOT_FOUND,
+        id=node_id,
+        node=node,
+        by=service.origins.created_by(node_id),
+        changes=changes[:SHOWN],
+        older=changes[SHOWN - 1].revision if len(changes) > SHOWN else None,
+        last=last,
+        listeners=[] if last is None else _applied(service, last),
+        there=[TaskManager.of(service, own) for own in service.view.task_managers.on(node_id)],
+    )
+
+
+def _applied(service: Service, change: Change) -> list[Applied]:
+    """The live listeners: first those of whom something is awaited."""
+    found = [Applied.of(service, member, change) for member in service.registry.live()]
+    return sorted(found, key=lambda own: (own.applied, not own.refused, not own.task_managers, own.id))

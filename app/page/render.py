@@ -1,0 +1,79 @@
+"""From view models to HTML: jinja2, everything escaped, nothing undefined passes."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, Final
+
+from fastapi import Request, Response
+from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
+from jinja2.runtime import Context
+from markupsafe import Markup
+
+from app.api.security import PAGE_POLICY
+from app.page import words
+from app.page.static_files import address
+from app.page.visitor import Visitor
+from app.service import service_of
+from blocklist.node import PERMANENT
+
+HEADERS: Final = {"Cache-Control": "no-store", "Content-Security-Policy": PAGE_POLICY}
+
+
+def page(
+    request: Request, template: str, visitor: Visitor, status: HTTPStatus = HTTPStatus.OK, **model: object
+) -> Response:
+    """A page, or a fragment of one, made of a template in templates/."""
+    service = service_of(request)
+    text = _environment.get_template(template).render(
+        visitor=visitor,
+        now=service.clock(),
+        tracker=service.view.tracker,
+        away=service.view.age(),
+        **model,
+    )
+    return Response(text, status, HEADERS, media_type="text/html; charset=utf-8")
+
+
+def _time(millis: int, text: str, **data: int) -> Markup:
+    """A `<time>` that a machine can read, too; page.js keeps what has `data-…` up to date."""
+    marks = Markup("").join(Markup(' data-{}="{}"').format(name, value) for name, value in data.items())
+    stamp = words.machine(millis)
+    if not stamp:
+        return Markup("<span>{}</span>").format(text)
+    return Markup('<time datetime="{}" title="{} UTC"{}>{}</time>').format(stamp, words.utc(millis), marks, text)
+
+
+@pass_context
+def _left(context: Context, end: int) -> Markup:
+    if end == PERMANENT:
+        return Markup('<span class="dim">without end</span>')
+    return _time(end, words.left(end, context["now"]), left=end)
+
+
+@pass_context
+def _ago(context: Context, millis: int) -> Markup:
+    return _time(millis, words.ago(millis, context["now"]), ago=millis)
+
+
+def _utc(millis: int) -> Markup:
+    return _time(millis, words.utc(millis))
+
+
+def _build() -> Environment:
+    environment = Environment(
+        loader=FileSystemLoader(Path(__file__).with_name("templates")),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        auto_reload=False,
+    )
+    filters: dict[str, Any] = {"utc": _utc, "left": _left, "ago": _ago, "span": words.span, "count": words.count}
+    environment.filters.update(filters)
+    environment.globals.update(address=address, permanent=PERMANENT, short=words.short)
+    return environment
+
+
+_environment: Final = _build()

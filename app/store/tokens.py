@@ -1,0 +1,154 @@
+"""Tokens and sessions as they are kept: never a secret, only its SHA-256."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from sqlalchemy import bindparam, delete, insert, or_, select, update
+from sqlalchemy.engine import Connection, Row
+
+from app.store.schema import sessions, tokens
+from blocklist.access import Access, Token
+
+T = TypeVar("T")
+
+
+class Run(Protocol):
+    """Runs a query in a transaction of its own. Raises UnavailableError while the database is away."""
+
+    async def __call__(self, query: Callable[[Connection], T], /) -> T: ...
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredToken:
+    """A token, and the SHA-256 of its secret in hex."""
+
+    token: Token
+    digest: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoredSession:
+    """A session: the SHA-256 of its cookie in hex, whose it is, the id of what it ends with, and its own end."""
+
+    digest: str
+    name: str | None
+    access: Access
+    credential: str | None
+    end: int
+
+
+class TokenStore:
+    """Tokens and sessions in the database. Every method raises UnavailableError while that is away."""
+
+    def __init__(self, read: Run, write: Run) -> None:
+        self._read = read
+        self._write = write
+
+    async def tokens(self) -> list[StoredToken]:
+        """All of them, revoked and ended ones too, the oldest first."""
+        return await self._read(load)
+
+    async def add(self, stored: StoredToken) -> None:
+        """Keep a new token."""
+        await self._write(lambda connection: connection.execute(insert(tokens).values(_row(stored))))
+
+    async def revoke(self, token_id: str, now: int) -> None:
+        """It is revoked from now on, with the sessions that began with it; who was revoked before stays so."""
+        await self._write(lambda connection: _revoke(connection, token_id, now))
+
+    async def save_used(self, used: Mapping[str, int]) -> None:
+        """Keep when tokens were used last."""
+        await self._write(lambda connection: _save_used(connection, used))
+
+    async def session(self, digest: str) -> StoredSession | None:
+        """The session of a cookie."""
+        return await self._read(lambda connection: _session(connection, digest))
+
+    async def present(self, digests: Collection[str]) -> set[str]:
+        """Those of these sessions that there still are."""
+        query = select(sessions.c.digest).where(sessions.c.digest.in_(digests))
+        return await self._read(lambda connection: set(connection.execute(query).scalars()))
+
+    async def begin(self, session: StoredSession, now: int) -> None:
+        """Keep a session; forget those that have ended by now."""
+        await self._write(lambda connection: _begin(connection, session, now))
+
+    async def end(self, digest: str) -> None:
+        """Forget a session."""
+        await self._write(lambda connection: connection.execute(delete(sessions).where(sessions.c.digest == digest)))
+
+
+def load(connection: Connection) -> list[StoredToken]:
+    """All tokens."""
+    rows = connection.execute(select(tokens).order_by(tokens.c.created_ms, tokens.c.id))
+    return [StoredToken(token=_token(row), digest=row.digest) for row in rows]
+
+
+def any_valid(connection: Connection, now: int) -> bool:
+    """Whether there is a token that is valid now."""
+    query = select(tokens.c.id).where(tokens.c.revoked_ms.is_(None), tokens.c.end_ms > now).limit(1)
+    return connection.execute(query).first() is not None
+
+
+def _revoke(connection: Connection, token_id: str, now: int) -> None:
+    unrevoked = tokens.c.id == token_id, tokens.c.revoked_ms.is_(None)
+    connection.execute(update(tokens).where(*unrevoked).values(revoked_ms=now))
+    connection.execute(delete(sessions).where(sessions.c.credential == token_id))
+
+
+def _save_used(connection: Connection, used: Mapping[str, int]) -> None:
+    # Never back in time: other replicas write theirs.
+    later = or_(tokens.c.used_ms.is_(None), tokens.c.used_ms < bindparam("at"))
+    statement = update(tokens).where(tokens.c.id == bindparam("own"), later).values(used_ms=bindparam("at"))
+    connection.execute(statement, [{"own": own, "at": at} for own, at in used.items()])
+
+
+def _begin(connection: Connection, session: StoredSession, now: int) -> None:
+    connection.execute(delete(sessions).where(sessions.c.end_ms <= now))
+    row = {
+        "digest": session.digest,
+        "name": session.name,
+        "role": session.access.value,
+        "credential": session.credential,
+        "end_ms": session.end,
+    }
+    connection.execute(insert(sessions).values(row))
+
+
+def _session(connection: Connection, digest: str) -> StoredSession | None:
+    row = connection.execute(select(sessions).where(sessions.c.digest == digest)).one_or_none()
+    if row is None:
+        return None
+    access = Access(row.role)
+    return StoredSession(digest=digest, name=row.name, access=access, credential=row.credential, end=row.end_ms)
+
+
+def _row(stored: StoredToken) -> dict[str, object]:
+    token = stored.token
+    return {
+        "id": token.id,
+        "name": token.name,
+        "role": token.access.value,
+        "digest": stored.digest,
+        "created_ms": token.created_at,
+        "created_by": token.created_by,
+        "end_ms": token.end,
+        "revoked_ms": token.revoked_at,
+        "used_ms": token.last_used_at,
+    }
+
+
+def _token(row: Row[Any]) -> Token:
+    return Token(
+        id=row.id,
+        name=row.name,
+        access=Access(row.role),
+        created_at=row.created_ms,
+        created_by=row.created_by,
+        end=row.end_ms,
+        revoked_at=row.revoked_ms,
+        last_used_at=row.used_ms,
+    )

@@ -1,0 +1,71 @@
+"""OpenTelemetry, by FastAPI's own support: off unless it is asked for, and without what could be a secret."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import MutableMapping
+from importlib.util import find_spec
+from typing import TYPE_CHECKING, Any, Final
+
+from fastapi.telemetry import TelemetryConfig
+
+from app.settings import Settings, SettingsError
+from blocklist import __version__
+
+if TYPE_CHECKING:
+    from opentelemetry.sdk.trace import TracerProvider
+
+_OFF: Final = TelemetryConfig(tracing=False, metrics=False, logs=False)
+_UNTRACED: Final = ("/healthz", "/readyz", "/metrics", "/blocklist", "/blocklist/watch")
+_ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
+
+
+def telemetry_of(settings: Settings) -> TelemetryConfig:
+    """What FastAPI is told. Raises SettingsError if it is asked for and cannot be done."""
+    if settings.telemetry == "off":
+        return _OFF
+    if not all(map(_installed, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"))):
+        raise SettingsError(
+            "BLOCKLIST_TELEMETRY=otlp needs two packages more: pip install opentelemetry-sdk"
+            " opentelemetry-exporter-otlp-proto-http"
+        )
+    if not any(os.environ.get(name) for name in _ENDPOINTS):
+        raise SettingsError("BLOCKLIST_TELEMETRY=otlp needs OTEL_EXPORTER_OTLP_ENDPOINT, as http://127.0.0.1:4318")
+    # No logs: they would carry the text of errors, and there is a log.
+    return TelemetryConfig(
+        tracer_provider=_provider(), logs=False, operation_spans=False, auto_configure=True, exclude=_untraced
+    )
+
+
+def _installed(module: str) -> bool:
+    try:
+        return find_spec(module) is not None
+    except ImportError:
+        # What it is in is not there either.
+        return False
+
+
+def _provider() -> TracerProvider:
+    # Here, not above: who does not ask for it need not have it.
+    from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
+    from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider  # noqa: PLC0415
+
+    class WithoutQuery(SpanProcessor):
+        """Whatever somebody writes into a query by mistake goes no further."""
+
+        def on_start(self, span: Span, parent_context: Any = None) -> None:  # noqa: ARG002
+            if isinstance(span, ReadableSpan) and "url.query" in (span.attributes or {}):
+                span.set_attribute("url.query", "REDACTED")
+
+    named = "OTEL_SERVICE_NAME" in os.environ or "service.name" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
+    name = {} if named else {"service.name": "blocklist"}
+    provider = TracerProvider(resource=Resource.create(name | {"service.version": __version__}))
+    provider.add_span_processor(WithoutQuery())
+    return provider
+
+
+def _untraced(scope: MutableMapping[str, Any]) -> bool:
+    """Probes and polls, which say nothing by their number, and streams, which have no end worth a span."""
+    path = scope["path"]
+    lines = path == "/blocklist/changes" and any(b"ndjson" in value for name, value in scope["headers"])
+    return path in _UNTRACED or path.startswith("/static/") or lines

@@ -1,0 +1,33 @@
+"""`blocklist`, also `python -m blocklist.cli`."""
+
+from __future__ import annotations
+
+import sys
+
+INTERRUPTED = 130
+
+
+def main() -> int:
+    """Run the command that was typed; the exit code."""
+    # Loading takes longer than most of what is done then: Ctrl-C may come meanwhile.
+    try:
+        if sys.argv[1:] == ["--version"]:
+            return _version()
+        from blocklist.cli.app import run  # noqa: PLC0415
+
+        return run(sys.argv[1:])
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _version() -> int:
+    """Scripts ask for this, and nothing else has to be loaded for it."""
+    import blocklist  # noqa: PLC0415
+    from blocklist.cli import output  # noqa: PLC0415
+
+    output.say(f"blocklist {blocklist.__version__}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,89 @@
+"""The command's tree, and from an error to its exit code."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+import blocklist
+from blocklist.cli import blocking, configuration, listening, output, reading, serving, tokens
+from blocklist.errors import BlocklistError, ConflictError, InvalidError, UnavailableError
+
+REFUSED, USAGE, UNREACHABLE = 1, 2, 3
+
+
+def run(arguments: list[str]) -> int:
+    """Run the command; its exit code. What went wrong is a sentence on stderr."""
+    sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        _tree()(arguments, prog_name="blocklist")
+    except BlocklistError as error:
+        return _refused(error)
+    finally:
+        output.flush()
+    return 0
+
+
+def _refused(error: BlocklistError) -> int:
+    # A single line says more than a sentence that counts them.
+    detail, *lines = error.lines if len(error.lines) == 1 else (error.detail, *error.lines)
+    output.note(f"{error.title or 'Error'}: {detail}", *(f"  {line}" for line in lines))
+    if isinstance(error, ConflictError) and error.blocked:
+        output.note("Nothing was changed. --merge joins the blocks.")
+    match error:
+        case UnavailableError():
+            return UNREACHABLE
+        case InvalidError(title=None):
+            # Not the service says so: a setting or an argument is wrong.
+            return USAGE
+        case _:
+            return REFUSED
+
+
+def _tree() -> typer.Typer:
+    tree, config, token = _group(callback=_root), _group(help="The settings."), _group(help="Who may do what.")
+    tree.command()(blocking.block)
+    tree.command()(blocking.unblock)
+    tree.command("list")(reading.list_)
+    tree.command()(reading.get)
+    tree.command()(reading.is_blocked)
+    tree.command()(reading.history)
+    tree.command()(reading.status)
+    tree.command()(listening.watch)
+    tree.command()(listening.listeners)
+    tree.command()(listening.evidence)
+    config.command()(configuration.check)
+    tree.add_typer(config, name="config")
+    token.command()(tokens.create)
+    token.command("list")(tokens.list_)
+    token.command()(tokens.revoke)
+    tree.add_typer(token, name="token")
+    tree.command()(serving.serve)
+    return tree
+
+
+def _group(**more: Any) -> typer.Typer:
+    # No markup: rich, which would draw the help, takes as long to load as all the rest.
+    return typer.Typer(rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, **more)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        output.say(f"blocklist {blocklist.__version__}")
+        raise typer.Exit
+
+
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """The list of blocked nodes, on which no work runs.
+
+    Environment: BLOCKLIST_URL (http://127.0.0.1:8224), BLOCKLIST_TOKEN or BLOCKLIST_TOKEN_FILE, BLOCKLIST_TIMEOUT (5s),
+    BLOCKLIST_DEFAULT_DURATION (4h), NO_COLOR.
+
+    Exit codes: 0 done, or so already; 1 refused; 2 not understood; 3 the service is out of reach.
+    """

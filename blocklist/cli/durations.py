@@ -1,0 +1,32 @@
+"""How long: read as `90s`, `2h`, `1d12h`; written as the two largest units."""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+FOREVER: Final = "forever"
+_UNITS: Final = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
+_PART: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|[smhdw])", re.ASCII)
+
+
+def duration(text: str) -> int:
+    """Milliseconds, at least 1. Raises ValueError with a sentence for what is no duration."""
+    parts = _PART.findall(text)
+    millis = round(sum(float(number) * _UNITS[unit] for number, unit in parts))
+    if "".join(number + unit for number, unit in parts) != text or millis < 1:
+        raise ValueError(f"{text[:64]!a} is not a duration: give one such as 90s, 2h, 1d12h or 7d.")
+    return millis
+
+
+def written(millis: int) -> str:
+    """`1d 12h`, `4h`, `45s`: to the nearest second, the two largest units that follow each other."""
+    if 0 < millis < 1000:
+        return f"{millis}ms"
+    left = round(millis / 1000) * 1000
+    parts: list[tuple[int, str]] = []
+    for unit, size in _UNITS.items():
+        count, left = divmod(left, size)
+        if count or parts:
+            parts.append((count, unit))
+    return " ".join(f"{count}{unit}" for count, unit in parts[:2] if count) or "0s"

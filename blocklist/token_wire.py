@@ -1,0 +1,118 @@
+"""The bodies of /tokens and their conversion to and from the values of access.py."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from blocklist.access import Access, NewToken, Token, check_name
+from blocklist.node import PERMANENT
+from blocklist.wire import Body, Json, MillisIn, MillisOut
+
+RoleName = Literal["reader", "listener", "operator", "admin"]
+Name = Annotated[str, AfterValidator(check_name), Field(json_schema_extra={"pattern": "^[A-Za-z0-9._:-]{1,253}$"})]
+
+
+class TokenRequest(Body):
+    """The token to be made."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"name": "on-call", "role": "operator", "endTimestamp": "4102444800000"}]},
+    )
+
+    name: Annotated[Name, Field(description="The author of the changes that are made with it.")]
+    role: Annotated[RoleName, Field(description="Each may do what those before it may.")]
+    end_timestamp: Annotated[
+        MillisIn, Field(description="From then on it is not valid, Unix milliseconds; without it it has no end.")
+    ] = PERMANENT
+
+
+class NewTokenBody(Body):
+    """A token that was just made."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str
+    name: str
+    role: RoleName
+    created_at: MillisOut
+    created_by: str | None
+    end_timestamp: MillisOut | None
+    token: Annotated[str, Field(repr=False, description="What to send as `Authorization: Bearer`; shown this once.")]
+
+    def value(self) -> NewToken:
+        return NewToken(token=_token(self), text=self.token)
+
+
+class TokenBody(Body):
+    """What is known of a token."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str
+    name: str
+    role: RoleName
+    created_at: MillisOut
+    created_by: str | None
+    end_timestamp: MillisOut | None
+    revoked_at: MillisOut | None
+    last_used_at: Annotated[MillisOut | None, Field(description="Up to a minute late.")]
+
+    def value(self) -> Token:
+        return _token(self, revoked_at=self.revoked_at, last_used_at=self.last_used_at)
+
+
+class WhoBody(Body):
+    """Who asks: the author of their changes, and what they may do."""
+
+    name: str | None
+    role: RoleName
+
+
+class TokensBody(Body):
+    """All tokens."""
+
+    tokens: list[TokenBody]
+
+
+def _token(body: NewTokenBody | TokenBody, **more: int | None) -> Token:
+    return Token(
+        id=body.id,
+        name=body.name,
+        access=Access(body.role),
+        created_at=body.created_at,
+        created_by=body.created_by,
+        end=PERMANENT if body.end_timestamp is None else body.end_timestamp,
+        **more,
+    )
+
+
+def new_token_body(made: NewToken) -> Json:
+    """A new token as an answer shows it."""
+    return {**_fields(made.token), "token": made.text}
+
+
+def token_body(token: Token) -> Json:
+    """A token as the list shows it."""
+    return {
+        **_fields(token),
+        "revokedAt": _moment(token.revoked_at),
+        "lastUsedAt": _moment(token.last_used_at),
+    }
+
+
+def _fields(token: Token) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "name": token.name,
+        "role": token.access.value,
+        "createdAt": str(token.created_at),
+        "createdBy": token.created_by,
+        "endTimestamp": None if token.end == PERMANENT else str(token.end),
+    }
+
+
+def _moment(at: int | None) -> str | None:
+    return None if at is None else str(at)

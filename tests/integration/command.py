@@ -1,0 +1,97 @@
+"""The command as `make` installs it, run as its users run it: a process of its own."""
+
+from __future__ import annotations
+
+import os
+import pty
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Final
+
+from tests.integration.process import ROOT, environment
+
+SECONDS: Final = 60
+
+
+class Command:
+    """`blocklist` on the path, against the service at `url`; `settings` as of BLOCKLIST_…."""
+
+    def __init__(self, binaries: Path, url: str, **settings: str) -> None:
+        self.env = environment(url=url, timeout="30s", **settings)
+        self.env["PATH"] = f"{binaries}:{self.env['PATH']}"
+        self.env.pop("NO_COLOR", None)
+
+    def run(self, *arguments: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        """Run it to its end. There is never a traceback."""
+        done = subprocess.run(
+            ["blocklist", *arguments],
+            input=stdin,
+            env=self.env | env,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        return done
+
+    def says(self, *arguments: str, stdin: str = "", **env: str) -> str:
+        """What it writes to stdout, when all is well."""
+        done = self.run(*arguments, stdin=stdin, **env)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    @contextmanager
+    def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+        """Run it meanwhile, with pipes to read from."""
+        # Tests may run in a shell's background, where Ctrl-C is ignored, by children too.
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": _heed_interrupts}
+        with subprocess.Popen(["blocklist", *arguments], env=self.env, **pipes) as process:  # type: ignore[call-overload]
+            try:
+                yield process
+            finally:
+                process.kill()
+
+    def on_terminal(self, *arguments: str, **env: str) -> str:
+        """What it writes when stdout is a terminal."""
+        ours, theirs = pty.openpty()
+        with subprocess.Popen(
+            ["blocklist", *arguments], env=self.env | {"TERM": "xterm"} | env, stdin=theirs, stdout=theirs
+        ):
+            os.close(theirs)
+            text = b"".join(_all(ours))
+        os.close(ours)
+        return text.decode().replace("\r\n", "\n")
+
+
+def _heed_interrupts() -> None:
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Press Ctrl-C; the exit code, and what was on stderr."""
+    process.send_signal(signal.SIGINT)
+    _, stderr = process.communicate(timeout=SECONDS)
+    return process.returncode, stderr
+
+
+def install(folder: Path) -> Path:
+    """Install the command as `make setup` does, for the Python that runs the tests; the folder of its script."""
+    binaries = folder / "bin"
+    binaries.mkdir()
+    python = binaries / "python"
+    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    python.chmod(0o755)
+    subprocess.run(["make", "--silent", f"VENV={folder}", str(binaries / "blocklist")], cwd=ROOT, check=True)
+    return binaries
+
+
+def _all(terminal: int) -> Iterator[bytes]:
+    # Linux says that the other side is gone with an error.
+    with suppress(OSError):
+        while data := os.read(terminal, 65536):
+            yield data

@@ -1,0 +1,316 @@
+"""Alertmanager's webhook: what it posts becomes blocks, what does not concern us is counted and no error."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import httpx2
+import pytest
+
+from app.settings import SettingsError, read_settings
+from blocklist.access import Access
+from tests.alertmanager.posts import Body, alert, asking, post, real_posts
+from tests.integration.bodies import EVACUATE, MARK, all_changes, block, held, now_ms, revision_of
+from tests.integration.conftest import Start
+from tests.integration.guarded import guarding
+from tests.integration.in_process import ManualClock, served
+from tests.integration.problems import problem_of
+from tests.integration.process import ServiceProcess
+from tests.integration.test_problems import away
+
+PATH: Final = "/integrations/alertmanager"
+HOUR: Final = 3_600_000
+
+
+def send(client: httpx.Client | httpx2.Client, body: Body) -> Body:
+    """Post it; what became of its alerts."""
+    answer = client.post(PATH, json=body)
+    assert answer.status_code == 200, answer.text
+    assert set(answer.json()) == {"alerts", "truncatedAlerts"}
+    became: Body = answer.json()["alerts"]
+    return became
+
+
+def node(client: httpx.Client | httpx2.Client, node_id: str = "n1") -> Body | None:
+    answer = client.get(f"/blocklist/nodes/{node_id}")
+    body: Body = answer.json()
+    return body if answer.status_code == 200 else None
+
+
+def counts(client: httpx.Client | httpx2.Client) -> dict[str, float]:
+    """The counters that are not 0, by what tells them apart."""
+    lines = [line for line in client.get("/metrics").text.splitlines() if line.startswith("blocklist_alertmanager_")]
+    found = (line.removeprefix("blocklist_alertmanager_").rsplit(" ", 1) for line in lines)
+    return {name: float(count) for name, count in found if float(count) and not name.endswith("_created")}
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def desk(tmp_path: Path, migrated: Path, clock: ManualClock) -> Iterator[httpx2.Client]:
+    """A client of a service with an empty list, inside the test's process."""
+    shutil.copy(migrated, tmp_path / "blocklist.db")
+    with served(tmp_path / "blocklist.db", clock) as client:
+        yield client
+
+
+def test_the_real_posts_block_and_free_as_the_alerts_fire_and_resolve(desk: httpx2.Client, clock: ManualClock) -> None:
+    first, other, second, third, again, last = (asking(own, "evacuate") for own in real_posts())
+    assert send(desk, first) == {"blocked": 2}
+    body = node(desk, "worker-17")
+    assert body is not None
+    assert (body["action"], body["cause"]) == (
+        EVACUATE,
+        "alert NodeDiskPressure: disk almost full on worker-17 [809c736d]",
+    )
+    assert body["endTimestamp"] == str(clock.now + HOUR)
+    assert send(desk, other) == {"no_node": 1}
+    assert send(desk, second) == {"unchanged": 1, "freed": 1}
+    assert list(held(desk)[1]) == ["worker-18"]
+    assert send(desk, third) == {"blocked": 1, "unchanged": 1}
+    assert send(desk, again) == {"unchanged": 2}
+    assert send(desk, last) == {"freed": 2}
+    assert held(desk) == (6, {})
+    log = [(change["type"], change["node"]["id"], change["createdBy"]) for change in all_changes(desk)]
+    assert log == [
+        (kind, f"worker-{number}", "alertmanager")
+        for kind, number in [
+            ("blocked", 17), ("blocked", 18), ("unblocked", 17), ("blocked", 19), ("unblocked", 18), ("unblocked", 19)
+        ]
+    ]  # fmt: skip
+
+
+def test_unless_they_carry_the_label_nothing_is_done(desk: httpx2.Client) -> None:
+    for own in real_posts():
+        assert send(desk, own) == {"unlabelled": len(own["alerts"])}
+    assert held(desk) == (0, {})
+
+
+def test_the_answer_says_what_became_of_all_and_which_revision_it_made(desk: httpx2.Client) -> None:
+    body = post(
+        alert(), alert(node="n2", blocklist="evacuate"), alert(blocklist=""), alert(node=""), {}, alert(node="a b"),
+        alert(blocklist="off"), truncatedAlerts=3,
+    )  # fmt: skip
+    answer = desk.post(PATH, json=body)
+    alerts = {"blocked": 2, "unlabelled": 1, "unknown_action": 1, "no_node": 1, "bad_node": 1, "unreadable": 1}
+    assert answer.json() == {"alerts": alerts, "truncatedAlerts": 3}
+    assert (answer.headers["content-type"], revision_of(answer)) == ("application/json", 2)
+    assert {own: (body["action"], body["cause"][:15]) for own, body in held(desk)[1].items()} == {
+        "n1": (MARK, "alert DiskFull "),
+        "n2": (EVACUATE, "alert DiskFull "),
+    }
+    assert revision_of(desk.post(PATH, json=post())) == 2
+    assert counts(desk) == {
+        "posts_total": 2,
+        "truncated_total": 3,
+        **{f'alerts_total{{outcome="{outcome}"}}': count for outcome, count in alerts.items()},
+    }
+
+
+def test_all_outcomes_are_there_from_the_start(desk: httpx2.Client) -> None:
+    text = desk.get("/metrics").text
+    for outcome in ("blocked", "merged", "renewed", "unchanged", "freed", "kept", "crowded", "limited"):
+        assert f'blocklist_alertmanager_alerts_total{{outcome="{outcome}"}} 0.0' in text
+
+
+class TestResolving:
+    def test_two_alerts_about_one_node_free_it_with_the_last(self, desk: httpx2.Client) -> None:
+        assert send(desk, post(alert("DiskFull"), alert("Hot"))) == {"blocked": 2}
+        assert send(desk, post(alert("Hot", resolved=True))) == {"kept": 1}
+        assert send(desk, post(alert("DiskFull", resolved=True))) == {"freed": 1}
+        assert held(desk) == (3, {})
+
+    def test_which_alerts_hold_a_node_is_known_after_a_crash(self, fresh: ServiceProcess) -> None:
+        with fresh.client() as client:
+            send(client, post(alert("DiskFull"), alert("Hot")))
+            send(client, post(alert("Hot", resolved=True)))
+        fresh.kill()
+        with fresh.start().client() as client:
+            assert send(client, post(alert("DiskFull"))) == {"unchanged": 1}
+            assert send(client, post(alert("DiskFull", resolved=True))) == {"freed": 1}
+
+    @pytest.mark.parametrize("first", [True, False])
+    def test_what_somebody_else_has_blocked_stays_blocked(self, desk: httpx2.Client, first: bool) -> None:
+        def by_hand() -> None:
+            body = block(cause="Kernel upgrade", allowMerge=True)
+            assert desk.put("/blocklist/nodes/n1", json=body).is_success
+
+        if first:
+            by_hand()
+        send(desk, post(alert(summary="/data1 is full")))
+        if not first:
+            by_hand()
+        assert send(desk, post(alert(resolved=True))) == {"kept": 1}
+        body = node(desk)
+        assert body is not None
+        assert "Kernel upgrade" in body["cause"].split(",")
+        assert body["cause"].split(",")[-1].startswith("resolved DiskFull [")
+
+    def test_a_node_that_was_never_blocked_is_left_alone(self, desk: httpx2.Client) -> None:
+        assert send(desk, post(alert(resolved=True))) == {"unchanged": 1}
+        assert held(desk) == (0, {})
+
+
+class TestTime:
+    """As the test's clock goes on."""
+
+    def test_repeats_renew_it_in_the_last_half_of_its_time(self, desk: httpx2.Client, clock: ManualClock) -> None:
+        send(desk, post(alert(summary="97 %")))
+        first = node(desk)
+        clock.now += HOUR // 2
+        assert send(desk, post(alert(summary="98 %"))) == {"unchanged": 1}
+        assert node(desk) == first
+        clock.now += 1
+        assert send(desk, post(alert(summary="99 %"))) == {"renewed": 1}
+        assert node(desk) == {**(first or {}), "endTimestamp": str(clock.now + HOUR)}
+        assert [change["type"] for change in all_changes(desk)] == ["blocked", "merged"]
+
+    def test_without_repeats_it_ends_by_itself(self, desk: httpx2.Client, clock: ManualClock) -> None:
+        send(desk, post(alert()))
+        clock.now += HOUR
+        assert node(desk) is None
+        assert send(desk, post(alert(resolved=True))) == {"unchanged": 1}
+
+
+class TestSettings:
+    def test_the_label_and_the_duration(self, start: Start) -> None:
+        with start(alertmanager_node_label="host", alertmanager_duration="2h").client() as client:
+            before = now_ms()
+            assert send(client, post(alert(host="n7"), alert(node="x", instance="[::1]:9100"))) == {"blocked": 2}
+            nodes = held(client)[1]
+            assert sorted(nodes) == ["::1", "n7"]
+            assert before + 2 * HOUR <= int(nodes["n7"]["endTimestamp"]) <= now_ms() + 2 * HOUR
+
+    @pytest.mark.parametrize(
+        ("name", "value"),
+        [("alertmanager_node_label", "a-b"), ("alertmanager_node_label", ""), ("alertmanager_duration", "0s")],
+    )
+    def test_nonsense_stops_the_start(self, name: str, value: str) -> None:
+        with pytest.raises(SettingsError, match=f"BLOCKLIST_{name.upper()}"):
+            read_settings({f"BLOCKLIST_{name.upper()}": value})
+
+
+class TestLimits:
+    """Sending it again would not help: what a limit forbids is no error."""
+
+    def test_it_is_counted_and_said_and_the_rest_is_done(self, start: Start) -> None:
+        process = start(max_blocked="2")
+        with process.client() as client:
+            body = post(alert(), alert(node="n2"), alert(node="n3"))
+            assert send(client, body) == {"blocked": 2, "limited": 1}
+            assert sorted(held(client)[1]) == ["n1", "n2"]
+            assert counts(client)['alerts_total{outcome="limited"}'] == 1
+            assert 'blocklist_refused_by_limit_total{source="alertmanager"} 1.0' in client.get("/metrics").text
+            assert "a limit forbids what an alert asks for" in process.log()
+            # What is freed makes room, whatever the order.
+            assert send(client, post(alert(node="n3"), alert(resolved=True))) == {"freed": 1, "blocked": 1}
+
+    def test_a_resolved_alert_counts_where_another_meets_a_limit(self, start: Start) -> None:
+        first = start()
+        with first.client() as client:
+            send(client, post(alert("Hot")))
+        first.stop()
+        with start(first.database, longest_block_admin="2h", alertmanager_duration="3h").client() as client:
+            body = post(alert("Hot", resolved=True), alert("DiskFull"))
+            assert send(client, body) == {"limited": 1, "freed": 1}
+            assert held(client)[1] == {}
+
+
+class TestTokens:
+    def test_who_posts_must_be_an_operator_and_is_the_author(self, tmp_path: Path, migrated: Path) -> None:
+        with guarding(tmp_path, migrated) as service:
+            for access, status in [(Access.READER, 403), (Access.LISTENER, 403)]:
+                with service.client(service.tokens[access]) as client:
+                    problem_of(client.post(PATH, json=post(alert())), status)
+            with service.client() as client:
+                problem_of(client.post(PATH, json=post(alert())), 401)
+            with service.client(service.tokens[Access.OPERATOR]) as client:
+                assert send(client, post(alert())) == {"blocked": 1}
+                assert [change["createdBy"] for change in all_changes(client)] == ["some-operator"]
+
+
+class TestErrors:
+    @pytest.mark.parametrize(
+        "body", [b"", b"{", b"[]", b"null", b"{}", b'{"alerts": 5}', b'{"alerts": [], "alerts": []}']
+    )
+    def test_only_what_is_no_post_at_all_is_malformed(self, client: httpx.Client, body: bytes) -> None:
+        problem_of(client.post(PATH, content=body, headers={"content-type": "application/json"}), 400)
+
+    @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
+    def test_what_a_page_elsewhere_could_post_is_not_taken(self, client: httpx.Client, kind: str) -> None:
+        problem_of(client.post(PATH, content=b'{"alerts": []}', headers={"content-type": kind}), 400)
+
+    @pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "Application/JSON"])
+    def test_json_is(self, client: httpx.Client, kind: str) -> None:
+        assert client.post(PATH, content=b'{"alerts": []}', headers={"content-type": kind}).status_code == 200
+
+    def test_2_mib_are_taken_and_no_more(self, client: httpx.Client) -> None:
+        def sized(size: int) -> bytes:
+            start, end = b'{"alerts": [], "x": "', b'"}'
+            return start + b"x" * (size - len(start) - len(end)) + end
+
+        kind = {"content-type": "application/json"}
+        assert client.post(PATH, content=sized(2 * 1024 * 1024), headers=kind).status_code == 200
+        problem_of(client.post(PATH, content=sized(2 * 1024 * 1024 + 1), headers=kind), 413)
+
+    @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
+    def test_it_is_only_posted_to(self, client: httpx.Client, method: str) -> None:
+        answer = client.request(method, PATH)
+        problem_of(answer, 405)
+        assert answer.headers["allow"] == "POST"
+
+    def test_while_the_database_is_away_it_is_to_be_sent_again(
+        self, fresh: ServiceProcess, fresh_client: httpx.Client
+    ) -> None:
+        body = post(alert(), alert(node="n2"), alert(blocklist=""))
+        with away(fresh.database):
+            answer = fresh_client.post(PATH, json=body, timeout=60)
+            problem_of(answer, 503)
+            assert int(answer.headers["retry-after"]) >= 1
+            assert held(fresh_client)[1] == {}
+            assert counts(fresh_client) == {}
+        assert send(fresh_client, body) == {"blocked": 2, "unlabelled": 1}
+        assert counts(fresh_client)["posts_total"] == 1
+
+    def test_one_post_is_one_transaction(self, desk: httpx2.Client) -> None:
+        assert send(desk, post(*(alert(node=f"n{number}") for number in range(500)))) == {"blocked": 500}
+        metrics = desk.get("/metrics").text
+        assert "blocklist_commit_changes_count 1.0" in metrics
+        assert "blocklist_commit_changes_sum 500.0" in metrics
+
+
+NASTY: Final[list[Any]] = [
+    "\x00\x1b[2J", "a,b,c", "," * 500, "x" * 100_000, "\ud800", "\u2028\u2029", "<script>alert(1)</script>",
+    "resolved DiskFull [aaaaaaaa]", "ok],Kernel upgrade",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
+@pytest.mark.parametrize("where", ["summary", "name"])
+def test_no_text_does_harm(client: httpx.Client, node_id: str, text: str, where: str) -> None:
+    own = alert(summary=text, node=node_id) if where == "summary" else alert(text, node=node_id)
+    assert send_escaped(client, post(own)) == {"blocked": 1}
+    body = node(client, node_id)
+    assert body is not None
+    assert len(body["cause"]) <= 1024
+    assert len(body["cause"].split(",")) == 1
+    # What the list shows goes back as it is: it is a cause like any other.
+    again = block(cause=body["cause"], allowMerge=True, endTimestamp=body["endTimestamp"])
+    assert client.put(f"/blocklist/nodes/{node_id}", json=again).json() == body
+    own["status"] = "resolved"
+    assert send_escaped(client, post(own)) == {"freed": 1}
+
+
+def send_escaped(client: httpx.Client, body: Body) -> Body:
+    """Post it with all that is not ASCII escaped, as then a lone surrogate gets through; what became of its alerts."""
+    answer = client.post(PATH, content=json.dumps(body), headers={"content-type": "application/json"})
+    became: Body = answer.json()["alerts"]
+    return became

@@ -1,0 +1,74 @@
+"""A real Prometheus and Alertmanager, when the service is away, and when people silence what they know."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from blocklist.access import Access
+from tests.alertmanager.monitoring import Monitoring, monitoring
+from tests.integration.bodies import all_changes
+from tests.integration.guarded import Guarded, guarding
+from tests.integration.process import wait_until
+from tests.integration.test_problems import away
+
+
+@pytest.fixture
+def service(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Guarded]:
+    with guarding(tmp_path_factory.mktemp("service"), migrated) as service:
+        yield service
+
+
+@pytest.fixture
+def monitored(tmp_path: Path, service: Guarded) -> Iterator[Monitoring]:
+    """Alertmanager has an operator's token."""
+    with monitoring(tmp_path, service.process.url, "n1", "n2", token=service.tokens[Access.OPERATOR]) as running:
+        yield running
+
+
+@pytest.fixture
+def client(service: Guarded) -> Iterator[httpx.Client]:
+    with service.client(service.tokens[Access.READER]) as client:
+        yield client
+
+
+def blocked(client: httpx.Client) -> set[str]:
+    return set(client.get("/blocklist").raise_for_status().json())
+
+
+def test_what_could_not_be_stored_is_told_again(monitored: Monitoring, service: Guarded, client: httpx.Client) -> None:
+    with away(service.process.database):
+        monitored.bad.add("n1")
+        wait_until(lambda: monitored.failed() > 0, seconds=120)
+        assert blocked(client) == set()
+    wait_until(lambda: blocked(client) == {"n1"}, seconds=90)
+
+
+def test_a_resolve_that_comes_while_the_service_is_away_is_told_again(
+    monitored: Monitoring, service: Guarded, client: httpx.Client
+) -> None:
+    monitored.bad.add("n1")
+    wait_until(lambda: blocked(client) == {"n1"}, seconds=90)
+    service.process.kill()
+    monitored.bad.clear()
+    failed = monitored.failed()
+    # Twice: the first may be of the time when the alert still fired.
+    wait_until(lambda: monitored.failed() > failed + 1, seconds=120)
+    service.process.start()
+    wait_until(lambda: blocked(client) == set(), seconds=90)
+    assert [change["createdBy"] for change in all_changes(client)] == ["some-operator", "some-operator"]
+
+
+def test_nothing_is_told_of_a_silenced_alert(monitored: Monitoring, client: httpx.Client) -> None:
+    monitored.bad.add("n1")
+    wait_until(lambda: blocked(client) == {"n1"}, seconds=90)
+    monitored.silence("n1")
+    monitored.bad.clear()
+    # The other one fires and resolves after it.
+    monitored.bad.add("n2")
+    wait_until(lambda: blocked(client) == {"n1", "n2"}, seconds=90)
+    monitored.bad.clear()
+    wait_until(lambda: blocked(client) == {"n1"}, seconds=90)

@@ -1,0 +1,90 @@
+"""What the service refuses to start with, so that nobody is let in by mistake, or nobody at all."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from tests.integration.guarded import guarding
+from tests.integration.process import ServiceProcess, free_port, run_app
+from tests.integration.test_start import on, refused
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "blocklist.example", "0"])
+def test_without_authentication_it_listens_on_loopback_only(migrated: Path, host: str) -> None:
+    refused(run_app(env=on(migrated, host=host)), "BLOCKLIST_AUTH=tokens", "BLOCKLIST_ADMIN_TOKEN_FILE", host)
+
+
+def test_tokens_that_nobody_has_are_refused(migrated: Path) -> None:
+    refused(run_app(env=on(migrated, auth="tokens")), "no valid token", "BLOCKLIST_ADMIN_TOKEN_FILE")
+
+
+def test_a_token_that_was_made_before_is_enough_until_it_is_revoked(tmp_path: Path, migrated: Path) -> None:
+    with guarding(tmp_path, migrated) as guarded:
+        ids = [token.split("_")[1] for token in guarded.tokens.values()]
+    process = ServiceProcess(tmp_path, auth="tokens")
+    with process:
+        pass
+    with guarding(tmp_path, migrated) as guarded, guarded.client(guarded.admin) as client:
+        ids += [token.split("_")[1] for token in guarded.tokens.values()]
+        for token_id in ids:
+            client.delete(f"/tokens/{token_id}").raise_for_status()
+    refused(run_app(env=on(process.database, auth="tokens")), "no valid token")
+
+
+def test_the_admins_file_is_made_for_its_owner_only_and_named(tmp_path: Path, migrated: Path) -> None:
+    with guarding(tmp_path, migrated) as guarded:
+        assert guarded.admin_file.stat().st_mode & 0o777 == 0o600
+        assert str(guarded.admin_file) in guarded.process.log()
+        assert guarded.admin not in guarded.process.log()
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o604])
+def test_an_admins_file_that_anybody_can_read_is_refused(tmp_path: Path, migrated: Path, mode: int) -> None:
+    file = tmp_path / "admin.token"
+    file.write_text("x" * 43)
+    file.chmod(mode)
+    done = run_app(env=on(migrated, auth="tokens", admin_token_file=str(file)))
+    refused(done, "BLOCKLIST_ADMIN_TOKEN_FILE", "chmod 600")
+    assert "x" * 43 not in done.stderr
+
+
+@pytest.mark.parametrize("text", ["", "short", "two words " * 10])
+def test_an_admins_file_without_a_token_is_refused(tmp_path: Path, migrated: Path, text: str) -> None:
+    file = tmp_path / "admin.token"
+    file.write_text(text)
+    file.chmod(0o600)
+    done = run_app(env=on(migrated, auth="tokens", admin_token_file=str(file)))
+    refused(done, "holds no token")
+    assert not text or text not in done.stderr
+
+
+def test_an_admins_file_that_cannot_be_made_is_said(tmp_path: Path, migrated: Path) -> None:
+    file = tmp_path / "missing" / "admin.token"
+    refused(run_app(env=on(migrated, auth="tokens", admin_token_file=str(file))), "cannot be made", str(file))
+
+
+@pytest.mark.parametrize(
+    ("settings", "word"),
+    [
+        ({"auth": "on"}, "BLOCKLIST_AUTH"),
+        ({"auth": "tokens", "oidc_issuer": "https://issuer.example"}, "BLOCKLIST_OIDC_AUDIENCE"),
+        ({"auth": "tokens", "oidc_issuer": "http://issuer.example", "oidc_audience": "x"}, "BLOCKLIST_OIDC_ISSUER"),
+        ({"auth": "tokens", "oidc_issuer": "issuer.example", "oidc_audience": "x"}, "BLOCKLIST_OIDC_ISSUER"),
+        ({"trusted_proxies": "10.0.0.1/8"}, "BLOCKLIST_TRUSTED_PROXIES"),
+        ({"trusted_proxies": "proxy.example"}, "BLOCKLIST_TRUSTED_PROXIES"),
+        ({"admin_token_files": "x"}, "BLOCKLIST_ADMIN_TOKEN_FILE"),
+    ],
+)
+def test_a_bad_setting_is_refused_and_named(migrated: Path, settings: dict[str, str], word: str) -> None:
+    refused(run_app(env=on(migrated, **settings)), word)
+
+
+def test_an_issuer_is_enough_though_it_is_away(tmp_path: Path, migrated: Path) -> None:
+    issuer = f"http://127.0.0.1:{free_port()}"
+    process = ServiceProcess(tmp_path, auth="tokens", oidc_issuer=issuer, oidc_audience="x")
+    shutil.copy(migrated, process.database)
+    with process, process.client() as client:
+        assert client.get("/blocklist", headers={"Authorization": "Bearer a.b.c"}).status_code == 401

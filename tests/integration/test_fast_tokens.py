@@ -1,0 +1,139 @@
+"""With tokens, too, the short cuts answer what the ordinary routes do, byte for byte, whoever asks."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from itertools import product
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from blocklist.access import Access
+from tests.integration.bodies import block
+from tests.integration.guarded import guarding
+from tests.integration.process import ServiceProcess
+from tests.integration.raw_http import ask, connected, exchange, read_answer, request, until_closed
+from tests.integration.test_fast_put import timeless
+
+LAST: Final = request("/healthz", "Connection: close")
+BODY: Final = json.dumps(block(allowMerge=True)).encode()
+WRONG: Final = "blocklist_00000000_" + "A" * 43
+
+CREDENTIALS: Final[dict[str, list[str]]] = {
+    "none": [],
+    "reader": ["Authorization: Bearer READER"],
+    "listener": ["Authorization: Bearer LISTENER"],
+    "operator": ["Authorization: Bearer OPERATOR"],
+    "admin": ["Authorization: Bearer ADMIN"],
+    "the admin's file": ["Authorization: Bearer FILE"],
+    "revoked": ["Authorization: Bearer REVOKED"],
+    "unknown": [f"Authorization: Bearer {WRONG}"],
+    "another's secret": ["Authorization: Bearer MIXED"],
+    "lower case": ["authorization: bearer OPERATOR"],
+    "blanks": ["Authorization:   Bearer   OPERATOR  "],
+    "a tab": ["Authorization: Bearer\tOPERATOR"],
+    "no scheme": ["Authorization: OPERATOR"],
+    "basic": ["Authorization: Basic OPERATOR"],
+    "no token": ["Authorization: Bearer"],
+    "two": ["Authorization: Bearer OPERATOR", "Authorization: Bearer OPERATOR"],
+    "good then bad": ["Authorization: Bearer OPERATOR", "Authorization: Bearer x"],
+    "cut": ["Authorization: Bearer OPERATO"],
+    "more": ["Authorization: Bearer OPERATORx"],
+    "in a list": ["Authorization: Bearer OPERATOR, Bearer x"],
+    "not ASCII": ["Authorization: Bearer \xff"],
+    "as a cookie": ["Cookie: blocklist_session=OPERATOR"],
+    "and a cookie": ["Authorization: Bearer OPERATOR", "Cookie: blocklist_session=x"],
+    "for a proxy": ["Proxy-Authorization: Bearer OPERATOR"],
+    "and a user": ["Authorization: Bearer OPERATOR", "X-Forwarded-User: eve"],
+}
+REQUESTS: Final[dict[str, tuple[str, str, list[str], bytes]]] = {
+    "list": ("GET", "/blocklist", [], b""),
+    "list, gzip": ("GET", "/blocklist", ["Accept-Encoding: gzip"], b""),
+    "list, known": ("GET", "/blocklist", ["If-None-Match: *"], b""),
+    "list, HEAD": ("HEAD", "/blocklist", [], b""),
+    "list, query": ("GET", "/blocklist?x", [], b""),
+    "put": ("PUT", "/blocklist/nodes/put", [], BODY),
+    "put, malformed": ("PUT", "/blocklist/nodes/put", [], b"{"),
+    "put, bad id": ("PUT", "/blocklist/nodes/a%20b", [], BODY),
+    "put, too large": ("PUT", "/blocklist/nodes/put", [], BODY.ljust(65_537)),
+    "put, several": ("PUT", "/blocklist/nodes", [], b'{"put": %b}' % BODY),
+    "delete": ("DELETE", "/blocklist/nodes/free", [], b""),
+}
+
+
+@pytest.fixture(scope="module")
+def tokens(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> dict[str, str]:
+    """Which text stands for each word above; the database with them is in FOLDER."""
+    folder = tmp_path_factory.mktemp("tokens")
+    with guarding(folder, migrated) as guarded:
+        revoked = guarded.make(Access.ADMIN)
+        with guarded.client(guarded.admin) as client:
+            client.delete(f"/tokens/{revoked['id']}").raise_for_status()
+        found = {access.name: token for access, token in guarded.tokens.items()}
+    mixed = found["OPERATOR"][:18] + found["ADMIN"][18:]
+    return {**found, "FILE": guarded.admin, "REVOKED": revoked["token"], "MIXED": mixed, "FOLDER": str(folder)}
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory, tokens: dict[str, str]) -> Iterator[list[ServiceProcess]]:
+    folder = Path(tokens["FOLDER"])
+    settings = {"auth": "tokens", "admin_token_file": str(folder / "admin.token")}
+    fast = ServiceProcess(tmp_path_factory.mktemp("fast"), **settings)
+    ordinary = ServiceProcess(tmp_path_factory.mktemp("ordinary"), fast_path="false", **settings)
+    for process in (fast, ordinary):
+        process.database.write_bytes((folder / "blocklist.db").read_bytes())
+    with fast, ordinary:
+        yield [fast, ordinary]
+
+
+def payload_of(name: str, who: str, tokens: dict[str, str]) -> bytes:
+    method, path, headers, body = REQUESTS[name]
+    lines = list(CREDENTIALS[who])
+    for word in ("READER", "LISTENER", "OPERATOR", "ADMIN", "FILE", "REVOKED", "MIXED"):
+        lines = [line.replace(word, tokens[word]) for line in lines]
+    return request(path, *headers, *lines, method=method, body=body)
+
+
+@pytest.mark.parametrize(("name", "who"), list(product(REQUESTS, CREDENTIALS)))
+def test_the_answer_is_the_ordinary_routes(
+    pair: list[ServiceProcess], tokens: dict[str, str], name: str, who: str
+) -> None:
+    payload = payload_of(name, who, tokens)
+    fast, ordinary = (timeless(until_closed(process.port, payload + LAST)) for process in pair)
+    assert fast == ordinary
+    assert fast.startswith(b"HTTP/1.1 ")
+
+
+def test_nobody_is_taken_for_who_asked_before_on_the_connection(
+    pair: list[ServiceProcess], tokens: dict[str, str]
+) -> None:
+    """All credentials in turn, again and again: the first answer to each is its answer ever after."""
+    for process in pair:
+        with connected(process.port) as connection, connection.makefile("rb") as stream:
+            rounds = []
+            for _ in range(4):
+                statuses = []
+                for who in ("operator", "none", "reader", "revoked", "admin", "another's secret"):
+                    for name in ("list", "put"):
+                        connection.sendall(payload_of(name, who, tokens))
+                        statuses.append(read_answer(stream).status)
+                rounds.append(statuses)
+            assert rounds[1:] == [[200, 202, 401, 401, 200, 403, 401, 401, 200, 202, 401, 401]] * 3
+
+
+def test_a_poller_with_a_token_is_answered_from_ready_bytes(pair: list[ServiceProcess], tokens: dict[str, str]) -> None:
+    bearer = f"Authorization: Bearer {tokens['READER']}"
+
+    def by_the_route() -> str:
+        text = exchange(pair[0].port, request("/metrics", bearer))[0].body.decode()
+        (line,) = [line for line in text.splitlines() if line.startswith("blocklist_list_reads") and "route" in line]
+        return line
+
+    # Made ready by the route; after that nobody needs it.
+    assert ask(pair[0].port, request("/blocklist?", bearer)).status == 200
+    before = by_the_route()
+    answers = exchange(pair[0].port, *[request("/blocklist", bearer)] * 10, methods=["GET"] * 10)
+    assert [answer.status for answer in answers] == [200] * 10
+    assert by_the_route() == before

@@ -1,0 +1,373 @@
+"""Looking back: who blocked what is blocked, the list as it was, the log by author, kind and time, and its export."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from fastapi.testclient import TestClient
+
+from app.store.engine import make_engine
+from app.store.history import Wanted, changes_like
+from tests.integration.bodies import EVACUATE, all_changes, block, later, now_ms, revision_of
+from tests.integration.conftest import Start
+from tests.integration.in_process import ManualClock, served
+from tests.integration.problems import problem_of
+from tests.integration.process import ServiceProcess, url_of, wait_until
+
+LINES = {"accept": "application/x-ndjson"}
+MONDAY = 1_700_000_000_000
+"""When the made-up log below begins."""
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock(MONDAY)
+
+
+@pytest.fixture
+def past(tmp_path: Path, migrated: Path, clock: ManualClock) -> Iterator[TestClient]:
+    """A service whose time the test moves."""
+    database = tmp_path / "blocklist.db"
+    shutil.copy(migrated, database)
+    with served(database, clock) as client:
+        yield client
+
+
+def listed(client: TestClient, **params: Any) -> dict[str, Any]:
+    answer = client.get("/blocklist", params=params)
+    assert answer.status_code == 200, answer.text
+    found: dict[str, Any] = answer.json()
+    return found
+
+
+class TestDetails:
+    def test_each_node_says_by_whom_and_with_which_revision_it_was_changed(self, fresh_client: httpx.Client) -> None:
+        fresh_client.put("/blocklist/nodes/a", json=block())
+        fresh_client.put("/blocklist/nodes/b", json=block())
+        fresh_client.put("/blocklist/nodes/a", json=block(action=EVACUATE, allowMerge=True))
+        fresh_client.put("/blocklist/nodes/c", json=block())
+        fresh_client.delete("/blocklist/nodes/c")
+        plain, detailed = fresh_client.get("/blocklist"), fresh_client.get("/blocklist?details=true")
+        assert detailed.json() == {
+            "a": plain.json()["a"] | {"createdBy": None, "revision": 3},
+            "b": plain.json()["b"] | {"createdBy": None, "revision": 2},
+        }
+        assert fresh_client.get("/blocklist?details=false").content == plain.content
+
+    def test_its_etag_is_its_own(self, fresh_client: httpx.Client) -> None:
+        fresh_client.put("/blocklist/nodes/a", json=block())
+        plain, detailed = fresh_client.get("/blocklist"), fresh_client.get("/blocklist?details=true")
+        assert plain.headers["etag"] != detailed.headers["etag"]
+        known = {"if-none-match": detailed.headers["etag"]}
+        assert fresh_client.get("/blocklist?details=true", headers=known).status_code == 304
+        assert fresh_client.get("/blocklist", headers=known).status_code == 200
+        fresh_client.put("/blocklist/nodes/b", json=block())
+        # It waits for a change, too; here for one that has been.
+        assert fresh_client.get("/blocklist?details=true", headers=known | {"prefer": "wait=60"}).status_code == 200
+
+    def test_it_outlives_a_restart(self, start: Start) -> None:
+        service = start()
+        with service.client() as client:
+            client.put("/blocklist/nodes", json={"a": block(), "b": block()})
+            before = client.get("/blocklist?details=true").json()
+            service.stop()
+            service.start()
+            assert client.get("/blocklist?details=true").json() == before
+
+    @pytest.mark.parametrize("query", ["details=1", "details=", "details=yes", "at=x", "at=-1", "at=", "at=1.5"])
+    def test_a_malformed_parameter_is_400(self, client: httpx.Client, query: str) -> None:
+        problem_of(client.get(f"/blocklist?{query}"), 400)
+
+
+class TestThen:
+    def test_the_list_is_shown_as_it_was_at_each_moment(self, past: TestClient, clock: ManualClock) -> None:
+        then: list[tuple[int, bytes, str]] = []
+
+        def remember() -> None:
+            answer = past.get("/blocklist")
+            then.append((clock.now, answer.content, answer.headers["blocklist-revision"]))
+            clock.now += 1000
+
+        remember()
+        past.put("/blocklist/nodes/a", json=block(cause="disk"))
+        remember()
+        past.put("/blocklist/nodes/b", json=block(cause="fan", endTimestamp=clock.now + 5000))
+        remember()
+        past.put("/blocklist/nodes/a", json=block(cause="fan", action=EVACUATE, allowMerge=True))
+        remember()
+        past.delete("/blocklist/nodes/a")
+        remember()
+        clock.now += 1999
+        remember()
+        past.put("/blocklist/nodes/a", json=block(cause="again"))
+        remember()
+        for moment, body, revision in then:
+            answer = past.get("/blocklist", params={"at": moment})
+            assert (answer.content, answer.headers["blocklist-revision"]) == (body, revision), moment
+        assert listed(past, at=MONDAY - 1) == {}
+
+    def test_a_block_is_gone_at_its_very_end_swept_or_not(self, past: TestClient, clock: ManualClock) -> None:
+        past.put("/blocklist/nodes/a", json=block(endTimestamp=clock.now + 100))
+        clock.now += 10_000
+        assert list(listed(past, at=MONDAY + 99)) == ["a"]
+        assert listed(past, at=MONDAY + 100) == {}
+
+    def test_with_details_it_says_who_and_when(self, past: TestClient, clock: ManualClock) -> None:
+        past.put("/blocklist/nodes/a", json=block())
+        clock.now += 1
+        past.put("/blocklist/nodes/a", json=block(cause="more", allowMerge=True))
+        assert listed(past, at=MONDAY, details=True)["a"] | {"cause": ""} == {
+            "action": "MARK_BLOCKED",
+            "startTimestamp": str(MONDAY),
+            "endTimestamp": "9223372036854775807",
+            "cause": "",
+            "taskManagers": [],
+            "createdBy": None,
+            "revision": 1,
+        }
+
+    def test_the_future_is_400(self, past: TestClient, clock: ManualClock) -> None:
+        assert listed(past, at=clock.now) == {}
+        answer = past.get("/blocklist", params={"at": clock.now + 1})
+        assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
+
+    def test_a_clock_that_was_set_back_hides_nothing(self, past: TestClient, clock: ManualClock) -> None:
+        clock.now += 60_000
+        past.put("/blocklist/nodes/a", json=block())
+        clock.now -= 30_000
+        past.put("/blocklist/nodes/b", json=block())
+        assert sorted(listed(past, at=clock.now)) == ["a", "b"]
+
+
+@pytest.fixture(scope="module")
+def compacted(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[httpx.Client]:
+    service = ServiceProcess(tmp_path_factory.mktemp("compacted"), log_max_changes="1000")
+    shutil.copy(migrated, service.database)
+    with service, service.client() as client:
+        client.put("/blocklist/nodes/old", json=block(cause="long ago"))
+        client.put("/blocklist/nodes/gone", json=block(cause="long ago"))
+        client.delete("/blocklist/nodes/gone")
+        for cause in "ab":
+            body = {f"n{n}": block(cause=cause, allowMerge=True) for n in range(1000)}
+            client.put("/blocklist/nodes", json=body).raise_for_status()
+        wait_until(lambda: client.get("/blocklist/changes").json().get("oldest", 0) > 1000, seconds=90)
+        yield client
+
+
+def changes_after(client: httpx.Client, since: int) -> list[dict[str, Any]]:
+    answer = client.get("/blocklist/changes", params={"since": since, "limit": 1000})
+    found: list[dict[str, Any]] = answer.json()["changes"]
+    return found
+
+
+class TestCompacted:
+    """A log of a thousand changes, after a permanent block and two thousand changes of others."""
+
+    def test_what_was_blocked_before_the_log_begins_is_on_the_list(self, compacted: httpx.Client) -> None:
+        now = int(changes_after(compacted, 1003)[-1]["at"])
+        assert compacted.get(f"/blocklist?at={now}").content == compacted.get("/blocklist").content
+        detailed = compacted.get(f"/blocklist?details=true&at={now}").json()
+        assert detailed == compacted.get("/blocklist?details=true").json()
+        assert (detailed["old"]["revision"], detailed["n7"]["revision"]) == (1, 1011)
+
+    def test_a_moment_before_it_is_410(self, compacted: httpx.Client) -> None:
+        first = changes_after(compacted, 1003)[0]
+        problem = problem_of(compacted.get(f"/blocklist?at={int(first['at']) - 1}"), 410)
+        assert problem["oldest"] == first["revision"] == 1004
+        assert first["at"] in problem["detail"]
+
+    def test_so_does_an_export(self, compacted: httpx.Client) -> None:
+        problem_of(compacted.get("/blocklist/changes", headers=LINES), 410)
+        lines = compacted.get("/blocklist/changes?since=1003", headers=LINES).text.splitlines()
+        assert len(lines) == 1000
+
+
+class TestFilters:
+    @pytest.fixture
+    def log(self, past: TestClient, clock: ManualClock) -> TestClient:
+        """Blocked at 0, 1 and 2 s, merged at 3 s, freed at 4 s; then two of an author who wrote to the log himself."""
+        for node_id in "abc":
+            past.put(f"/blocklist/nodes/{node_id}", json=block())
+            clock.now += 1000
+        past.put("/blocklist/nodes/a", json=block(cause="more", allowMerge=True))
+        clock.now += 1000
+        past.delete("/blocklist/nodes/a")
+        clock.now += 1000
+        return past
+
+    @pytest.mark.parametrize(
+        ("params", "revisions"),
+        [
+            ({"type": "blocked"}, [1, 2, 3]),
+            ({"type": ["merged", "unblocked"]}, [4, 5]),
+            ({"type": "expired"}, []),
+            ({"type": "blocked", "since": 1}, [2, 3]),
+            ({"from": MONDAY + 1000}, [2, 3, 4, 5]),
+            ({"until": MONDAY + 1000}, [1]),
+            ({"from": MONDAY + 1000, "until": MONDAY + 3000}, [2, 3]),
+            ({"from": MONDAY + 1000, "until": MONDAY + 1000}, []),
+            ({"from": MONDAY + 1, "node": "a"}, [4, 5]),
+            ({"createdBy": "nobody"}, []),
+        ],
+    )
+    def test_each_shows_only_what_is_asked_for(
+        self, log: TestClient, params: dict[str, Any], revisions: list[int]
+    ) -> None:
+        found = log.get("/blocklist/changes", params=params).json()
+        assert [change["revision"] for change in found["changes"]] == revisions
+        assert found["next"] is None
+
+    def test_by_author(self, tmp_path: Path, migrated: Path, clock: ManualClock) -> None:
+        database = tmp_path / "authors.db"
+        shutil.copy(migrated, database)
+        with served(database, clock) as client:
+            client.put("/blocklist/nodes", json={f"n{n}": block() for n in range(10)})
+        _write(database, "UPDATE changes SET created_by = CASE revision % 3 WHEN 0 THEN 'ann' ELSE NULL END")
+        with served(database, clock) as client:
+            first = client.get("/blocklist/changes", params={"createdBy": "ann", "limit": 2}).json()
+            assert ([change["revision"] for change in first["changes"]], first["next"]) == ([3, 6], 6)
+            rest = client.get("/blocklist/changes", params={"createdBy": "ann", "limit": 2, "since": 6}).json()
+            assert ([change["revision"] for change in rest["changes"]], rest["next"]) == ([9], None)
+
+    def test_next_leads_through_all_pages_of_a_filter(self, log: TestClient) -> None:
+        found: list[int] = []
+        since: int | None = 0
+        while since is not None:
+            page = log.get("/blocklist/changes", params={"type": "blocked", "limit": 1, "since": since}).json()
+            found += [change["revision"] for change in page["changes"]]
+            since = page["next"]
+        assert found == [1, 2, 3]
+
+    @pytest.mark.parametrize(
+        "query", ["type=x", "type=", "type=Blocked", "from=x", "until=-1", "createdBy=", f"createdBy={'x' * 254}"]
+    )
+    def test_a_malformed_one_is_400(self, client: httpx.Client, query: str) -> None:
+        problem_of(client.get(f"/blocklist/changes?{query}"), 400)
+
+    @pytest.mark.parametrize(
+        ("wanted", "index"),
+        [
+            (Wanted(created_by="ann"), "ix_changes_created_by_revision (created_by=? AND revision>?)"),
+            (Wanted(node_id="a"), "ix_changes_node_id_revision (node_id=? AND revision>?)"),
+            (Wanted(begin=0, end=1), "INTEGER PRIMARY KEY (rowid>?)"),
+        ],
+    )
+    def test_an_index_serves_each(self, migrated: Path, wanted: Wanted, index: str) -> None:
+        """And nothing is sorted: what is read is bounded by the page, but for moments far behind `since`."""
+        plans: list[str] = []
+        engine = make_engine(url_of(migrated), readers=1)
+        with engine.connect() as connection:
+            driver = connection.connection.driver_connection
+            assert isinstance(driver, sqlite3.Connection)
+            statements: list[str] = []
+            driver.set_trace_callback(statements.append)
+            changes_like(connection, wanted, 0, 100)
+            driver.set_trace_callback(None)
+            query = next(statement for statement in statements if statement.startswith("SELECT"))
+            plans = [str(row[3]) for row in driver.execute(f"EXPLAIN QUERY PLAN {query}")]
+        engine.dispose()
+        assert len(plans) == 1
+        assert plans[0].endswith(index)
+
+
+class TestExport:
+    @pytest.fixture
+    def long(self, fresh_client: httpx.Client) -> httpx.Client:
+        """Three pages and a bit."""
+        for cause in "ab":
+            body = {f"n{n}": block(cause=cause, allowMerge=True) for n in range(800)}
+            fresh_client.put("/blocklist/nodes", json=body).raise_for_status()
+        return fresh_client
+
+    def test_it_is_the_whole_log_line_by_line(self, long: httpx.Client) -> None:
+        answer = long.get("/blocklist/changes?limit=1", headers=LINES)
+        assert answer.headers["content-type"] == "application/x-ndjson"
+        assert revision_of(answer) == 1600
+        assert answer.headers["vary"] == "Accept"
+        assert [json.loads(line) for line in answer.text.splitlines()] == all_changes(long, limit=1000)
+        assert answer.text.endswith("\n")
+
+    def test_it_follows_filters(self, long: httpx.Client) -> None:
+        answer = long.get("/blocklist/changes?type=merged&since=900&node=n100", headers=LINES)
+        assert [json.loads(line)["revision"] for line in answer.text.splitlines()] == [901]
+        assert long.get("/blocklist/changes?node=never-seen", headers=LINES).content == b""
+        assert len(long.get("/blocklist/changes?type=merged", headers=LINES).text.splitlines()) == 800
+
+    @pytest.mark.parametrize(
+        ("accept", "lines"),
+        [
+            ("application/x-ndjson", True),
+            ("application/json;q=0.5, Application/X-NDJSON;q=0.9", True),
+            ("application/x-ndjson;q=0", False),
+            ("*/*", False),
+            ("application/json", False),
+        ],
+    )
+    def test_who_names_it_gets_it(self, client: httpx.Client, node: str, accept: str, lines: bool) -> None:
+        client.put(node, json=block())
+        answer = client.get("/blocklist/changes", headers={"accept": accept})
+        expected = "application/x-ndjson" if lines else "application/json"
+        assert answer.headers["content-type"] == expected
+
+    def test_a_client_that_leaves_ends_it(self, long: httpx.Client) -> None:
+        with long.stream("GET", "/blocklist/changes", headers=LINES) as answer:
+            next(answer.iter_lines())
+        assert long.get("/healthz").status_code == 200
+
+
+class TestMigration:
+    def test_an_older_database_learns_who_changed_what_last(self, tmp_path: Path) -> None:
+        """As far as its log reaches; and what the log began with."""
+        from alembic import command
+        from alembic.config import Config
+
+        from app.store.schema import MIGRATIONS, migrate
+
+        database = tmp_path / "old.db"
+        engine = make_engine(url_of(database))
+        config = Config()
+        config.set_main_option("script_location", str(MIGRATIONS))
+        with engine.begin() as connection:
+            config.attributes["connection"] = connection
+            command.upgrade(config, "0003")
+        engine.dispose()
+        node = "'MARK_BLOCKED', 0, 9223372036854775807, 'disk'"
+        change = "INSERT INTO changes (revision, type, at_ms, created_by, node_id, action, start_ms, end_ms, cause)"
+        _write(
+            database,
+            f"INSERT INTO blocked_nodes VALUES ('before', {node}), ('merged', {node}), ('new', {node})",
+            f"{change} VALUES (11, 'merged', {MONDAY}, 'ann', 'merged', {node})",
+            f"{change} VALUES (12, 'unblocked', {MONDAY + 1}, NULL, 'freed', {node})",
+            f"{change} VALUES (13, 'blocked', {MONDAY + 2}, NULL, 'new', {node})",
+            "UPDATE log_head SET revision = 13, compacted = 10",
+        )
+        migrate(url_of(database))
+        with served(database, ManualClock(MONDAY + 10)) as client:
+            detailed = listed(client, details=True)
+            assert {own: (node["createdBy"], node["revision"]) for own, node in detailed.items()} == {
+                "before": (None, 0),
+                "merged": ("ann", 11),
+                "new": (None, 13),
+            }
+            assert sorted(listed(client, at=MONDAY)) == ["before", "freed", "merged"]
+            assert sorted(listed(client, at=MONDAY + 1)) == ["before", "merged"]
+            assert sorted(listed(client, at=MONDAY + 2)) == ["before", "merged", "new"]
+
+
+def test_the_present_moment_is_the_present_list(client: httpx.Client, node: str) -> None:
+    client.put(node, json=block(endTimestamp=later(3600)))
+    assert node.rpartition("/")[2] in client.get(f"/blocklist?at={now_ms() - 1 + 1}").json()
+
+
+def _write(database: Path, *statements: str) -> None:
+    with sqlite3.connect(database) as connection:
+        for statement in statements:
+            connection.execute(statement)
+    connection.close()

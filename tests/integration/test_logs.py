@@ -1,0 +1,143 @@
+"""What the service logs: a line for each change, with the request that asked for it; and ids that cannot hurt."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from typing import Any
+
+import pytest
+
+from tests.integration.bodies import block, later, revision_of
+from tests.integration.conftest import Start
+from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.raw_http import ask, exchange, request
+
+BODY = json.dumps(block()).encode()
+
+
+@pytest.fixture(params=["true", "false"], ids=["fast", "ordinary"])
+def logging(request: pytest.FixtureRequest, start: Start) -> ServiceProcess:
+    """A service that logs JSON, with and without the short cuts."""
+    return start(log_format="json", fast_path=request.param)
+
+
+def lines(service: ServiceProcess, event: str = "change") -> list[dict[str, Any]]:
+    """The lines of this event, which are all there once the service has stopped."""
+    service.stop()
+    return [line for line in map(json.loads, service.log().splitlines()) if line["event"] == event]
+
+
+class TestChanges:
+    def test_each_has_a_line_and_nothing_else_has_one(self, logging: ServiceProcess) -> None:
+        with logging.client() as client:
+            headers = {"x-request-id": "deploy-7"}
+            client.put("/blocklist/nodes/a", json=block(cause='"disk" é\u2028'), headers=headers)
+            client.put("/blocklist/nodes/a", json=block(cause="fan", allowMerge=True))
+            client.put("/blocklist/nodes/a", json=block(cause="fan", allowMerge=True))
+            client.put("/blocklist/nodes", json={"b": block(endTimestamp=later(1)), "c": block()}, headers=headers)
+            client.delete("/blocklist/nodes/a", headers=headers)
+            for _ in range(5):
+                client.get("/blocklist", headers=headers)
+            client.get("/blocklist/nodes/free")
+            wait_until(lambda: "b" not in client.get("/blocklist").json())
+            wait_until(lambda: revision_of(client.get("/blocklist")) == 6)
+        found = lines(logging)
+        assert [(line["revision"], line["kind"], line["node"], line["source"]) for line in found] == [
+            (1, "blocked", "a", "request"),
+            (2, "merged", "a", "request"),
+            (3, "blocked", "b", "request"),
+            (4, "blocked", "c", "request"),
+            (5, "unblocked", "a", "request"),
+            (6, "expired", "b", "time"),
+        ]
+        assert found[0]["cause"] == '"disk" é\u2028'
+        assert [line.get("request_id") for line in found if line["revision"] != 2] == [
+            "deploy-7", "deploy-7", "deploy-7", "deploy-7", None,
+        ]  # fmt: skip
+        assert len(found[1]["request_id"]) > 8, "made for a request that came without"
+        assert {line["by"] for line in found} == {None}
+        assert {line["level"] for line in found} == {"info"}
+        rest = [line for line in map(json.loads, logging.log().splitlines()) if line not in found]
+        assert {line["event"] for line in rest} <= {"listening", "stopping"}
+
+    def test_the_id_in_the_answer_is_that_of_the_line(self, logging: ServiceProcess) -> None:
+        with logging.client() as client:
+            made = [client.put(f"/blocklist/nodes/n{n}", json=block()) for n in range(3)]
+        ids = [answer.headers["x-request-id"] for answer in made]
+        assert [line["request_id"] for line in lines(logging)] == ids
+        assert len(set(ids)) == 3
+
+    def test_a_change_cannot_forge_a_line(self, start: Start) -> None:
+        service = start(log_format="console")
+        with service.client() as client:
+            client.put("/blocklist/nodes/a", json=block(cause="x\u2028FORGED\u202e event=change node='b'"))
+        service.stop()
+        (line,) = [line for line in service.log().splitlines() if "change" in line and "node='a'" in line]
+        assert "FORGED" in line
+        assert r"\u2028" in line
+        assert r"\u202e" in line
+
+    def test_many_changes_lose_no_line(self, start: Start) -> None:
+        service = start(log_format="json")
+        with service.client() as client:
+            for cause in "abcde":
+                body = {f"n{n}": block(cause=cause, allowMerge=True) for n in range(1000)}
+                client.put("/blocklist/nodes", json=body).raise_for_status()
+        assert [line["revision"] for line in lines(service)] == list(range(1, 5001))
+
+
+class TestRequestIds:
+    @pytest.mark.parametrize("given", ["a", "A.b_c:d-9", "x" * 128])
+    @pytest.mark.parametrize(
+        ("method", "path"),
+        [("GET", "/blocklist"), ("GET", "/healthz"), ("PUT", "/blocklist/nodes/a"), ("GET", "/blocklist/nodes/free")],
+    )
+    def test_a_good_one_comes_back(self, logging: ServiceProcess, method: str, path: str, given: str) -> None:
+        body = BODY if method == "PUT" else b""
+        payload = request(path, f"X-Request-ID: {given}", method=method, body=body)
+        for answer in exchange(logging.port, payload, payload, methods=[method, method]):
+            assert [value for name, value in answer.headers if name == "x-request-id"] == [given]
+
+    @pytest.mark.parametrize("given", ["", "x" * 129, "a b", "a\tb", "a;b", "<b>", "\xe9", "a,b"])
+    def test_another_is_replaced(self, logging: ServiceProcess, given: str) -> None:
+        answer = ask(logging.port, request("/blocklist/nodes/free", f"X-Request-ID: {given}"))
+        assert answer.header("x-request-id") not in (None, given)
+        answer = ask(logging.port, request("/blocklist/nodes/b", f"X-Request-ID: {given}", method="PUT", body=BODY))
+        assert answer.header("x-request-id") not in (None, given)
+
+    def test_two_are_none(self, logging: ServiceProcess) -> None:
+        payload = request("/blocklist/nodes/free", "X-Request-ID: a", "X-Request-ID: b")
+        assert ask(logging.port, payload).header("x-request-id") not in ("a", "b", "a, b")
+
+    def test_a_plain_read_without_one_has_none(self, logging: ServiceProcess) -> None:
+        assert ask(logging.port, request("/blocklist")).header("x-request-id") is None
+        assert ask(logging.port, request("/blocklist/nodes/free")).header("x-request-id") is not None
+
+    def test_polls_with_ids_get_the_same_list(self, logging: ServiceProcess) -> None:
+        with logging.client() as client:
+            client.put("/blocklist/nodes", json={f"n{n}": block() for n in range(50)})
+        plain = ask(logging.port, request("/blocklist"))
+        named = ask(logging.port, request("/blocklist", "X-Request-ID: a"))
+        assert named.body == plain.body
+        assert named.headers[-1] == ("x-request-id", "a")
+        assert named.undated() == plain.undated()
+
+    def test_a_watch_says_it_too(self, logging: ServiceProcess) -> None:
+        with (
+            logging.client() as client,
+            client.stream("GET", "/blocklist/watch", headers={"x-request-id": "w"}) as answer,
+        ):
+            assert answer.headers["x-request-id"] == "w"
+
+
+def test_what_goes_wrong_in_a_request_is_logged_with_its_id(start: Start) -> None:
+    service = start(log_format="json")
+    with service.client() as client, sqlite3.connect(service.database, isolation_level=None) as other:
+        # The table goes away behind the service's back: nobody foresaw that.
+        other.execute("ALTER TABLE changes RENAME TO elsewhere")
+        answer = client.put("/blocklist/nodes/a", json=block(), headers={"x-request-id": "lost-1"})
+        assert (answer.status_code, answer.headers["x-request-id"]) == (503, "lost-1")
+        other.execute("ALTER TABLE elsewhere RENAME TO changes")
+    other.close()
+    service.stop()

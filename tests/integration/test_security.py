@@ -1,0 +1,265 @@
+"""What a hostile client, application or network could try; who may do what is tested with the tokens."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+from urllib.parse import quote
+
+import httpx
+import pytest
+from standardwebhooks import Webhook, WebhookVerificationError
+
+from app.api.security import EVERYWHERE
+from tests.integration.conftest import Start
+from tests.integration.listeners import put, told, watcher
+from tests.integration.problems import problem_of
+from tests.integration.process import ServiceProcess
+from tests.integration.raw_http import RawAnswer, ask, exchange, request, until_closed
+from tests.integration.receiver import Push, Receiver, receiving
+
+FORGED: Final = "X-Injected: yes"
+TEXTS: Final = [
+    f"hot\r\n{FORGED}",
+    f"hot\n{FORGED}",
+    f"hot\r{FORGED}",
+    f"hot\x85{FORGED}",
+    f"hot\u2028{FORGED}",
+    "hot\x00",
+    "hot\x1b[31m",
+    "<script>alert(1)</script>",
+    "\u202egnp.exe",
+    '{"level": "critical"}',
+    "data: x\n\nevent: unblocked",
+]
+HEADERS: Final = [
+    "{}: a\rX-Injected: yes",
+    "{}: a\\r\\nX-Injected: yes",
+    "{}: a%0d%0aX-Injected: yes",
+    "{}: wait=1\x85X-Injected: yes",
+    "{}: \xe2\x80\xa8X-Injected: yes",
+    "{}: wait=1;\tX-Injected: yes",
+    "{}: 7-00c0ffee\x0bX-Injected: yes",
+    "{}: <script>alert(1)</script>",
+    "{}: " + "a" * 5000,
+]
+
+
+class TestSecurityHeaders:
+    @pytest.mark.parametrize("fast_path", ["true", "false"])
+    def test_are_on_every_answer(self, start: Start, fast_path: str) -> None:
+        service = start(fast_path=fast_path)
+        body = b'{"action": "MARK_BLOCKED", "cause": "Hot machine"}'
+        answers = [
+            *exchange(service.port, request("/blocklist") * 3, methods=["GET"] * 3),
+            ask(service.port, request("/blocklist", "If-None-Match: *")),
+            ask(service.port, request("/blocklist/nodes/a", method="PUT", body=body), "PUT"),
+            ask(service.port, request("/blocklist/nodes/a", method="PUT", body=body), "PUT"),
+            ask(service.port, request("/blocklist/nodes/a", method="DELETE"), "DELETE"),
+            ask(service.port, request("/nothing")),
+            ask(service.port, request("/metrics")),
+            ask(service.port, request("/blocklist", "X: " + "x" * 20_000)),
+            ask(service.port, b"no HTTP\r\n\r\n"),
+        ]
+        assert [answer.status for answer in answers] == [200, 200, 200, 304, 201, 409, 200, 404, 200, 431, 400]
+        for answer in answers:
+            for name, value in EVERYWHERE:
+                assert [own for key, own in answer.headers if key == name] == [value]
+
+
+class TestInjection:
+    """Nothing that somebody says becomes a line of a header, of a stream or of the log."""
+
+    @pytest.mark.parametrize("form", ["json", "console"])
+    def test_causes(self, start: Start, form: str) -> None:
+        service = start(log_format=form)
+        taken = []
+        with service.client() as client:
+            for number, text in enumerate(TEXTS):
+                answer = client.put(f"/blocklist/nodes/n{number}", json={"action": "MARK_BLOCKED", "cause": text})
+                assert "x-injected" not in answer.headers
+                if re.search(r"[\x00-\x1f\x7f-\x9f]", text):
+                    problem_of(answer, 400)
+                else:
+                    assert answer.json()["cause"] == text
+                    taken.append(text)
+            assert len(taken) == 4
+            causes = [node["cause"] for node in client.get("/blocklist").json().values()]
+            assert sorted(causes) == sorted(taken)
+            with client.stream("GET", "/blocklist/watch?since=0") as stream:
+                seen = _events(stream, len(taken))
+        assert [event["node"]["cause"] for event in seen] == taken
+        service.stop()
+        _check_log(service, form)
+
+    @pytest.mark.parametrize("path", ["/blocklist/nodes/{}", "/listeners/{}", "/taskmanagers/{}", "/nowhere/{}"])
+    def test_ids_and_paths(self, client: httpx.Client, service: ServiceProcess, path: str) -> None:
+        for text in TEXTS:
+            answer = client.get(path.format(quote(text, safe="")))
+            assert answer.status_code in {400, 404}
+            assert answer.headers["content-type"] == "application/problem+json"
+            assert answer.headers["x-content-type-options"] == "nosniff"
+            assert not re.search(rb"[^\x21-\x7e]", answer.json()["instance"].encode())
+        _check_log(service, "console")
+
+    @pytest.mark.parametrize("header", HEADERS)
+    @pytest.mark.parametrize("name", ["X-Request-ID", "Prefer", "Last-Event-ID", "If-None-Match", "X-Forwarded-User"])
+    def test_headers(self, service: ServiceProcess, header: str, name: str) -> None:
+        line = header.format(name)
+        for payload in (
+            request("/blocklist", line),
+            request("/nothing", line),
+            request("/blocklist/nodes/absent", line, method="DELETE"),
+            request("/blocklist/nodes/hdr", line, method="PUT", body=b'{"action": "MARK_BLOCKED", "cause": "x"}'),
+            request("/blocklist/changes?since=0", line),
+        ):
+            answer = ask(service.port, payload)
+            assert answer.status < 500
+            _check_head(answer)
+        _check_log(service, "console")
+
+    @pytest.mark.parametrize("header", HEADERS)
+    def test_the_head_of_a_watch(self, service: ServiceProcess, header: str) -> None:
+        last = request("/blocklist/watch?since=x", header.format("X-Request-ID"), "Connection: close")
+        answer = until_closed(service.port, last)
+        assert answer.startswith(b"HTTP/1.1 400 ")
+        assert b"x-injected" not in answer.partition(b"\r\n\r\n")[0].lower()
+
+
+def _check_head(answer: RawAnswer) -> None:
+    names = [name for name, _ in answer.headers]
+    assert "x-injected" not in names
+    assert len(names) == len(set(names))
+    assert not [value for _, value in answer.headers if re.search(r"[^\x20-\x7e]", value) or len(value) > 1000]
+
+
+def _check_log(service: ServiceProcess, form: str) -> None:
+    """Each line is one of the service's own."""
+    for line in service.log().splitlines():  # which knows all ends of lines that there are
+        if form == "json":
+            assert json.loads(line)["level"] in {"info", "warning"}, line
+        else:
+            assert re.match(r"\d{4}-\d\d-\d\dT[0-9:.]+Z \[(info|warning) ", line), line
+            assert "\x1b" not in line
+
+
+def _events(stream: httpx.Response, count: int) -> list[dict[str, Any]]:
+    """The data of so many changes, and that each came with three lines and no more."""
+    seen: list[dict[str, Any]] = []
+    lines = stream.iter_raw()
+    text = b""
+    while len(seen) < count:
+        text += next(lines)
+        *events, text = text.split(b"\n\n")
+        for event in events:
+            if not event.startswith(b":"):
+                names = [line.partition(b":")[0] for line in event.split(b"\n")]
+                assert names == [b"id", b"event", b"data"], event
+                seen.append(json.loads(event.rpartition(b"data: ")[2]))
+    return seen
+
+
+class TestForgedRequests:
+    """Callbacks to where an operator did not allow them (SSRF); more is in test_push_safety."""
+
+    WAYS: Final = [
+        "localhost",
+        "LOCALHOST",
+        "127.1",
+        "2130706433",
+        "0x7f000001",
+        "0177.0.0.1",
+        "017700000001",
+        "0",
+        "0.0.0.0",
+        "[::1]",
+        "[::]",
+        "[0:0:0:0:0:ffff:127.0.0.1]",
+        "[::ffff:7f00:1]",
+        "[64:ff9b::7f00:1]",
+        "[2002:7f00:1::]",
+        "169.254.169.254",
+        "[fd00:ec2::254]",
+        "%31%32%37.0.0.1",
+        "\u2460\u2461\u2466.0.0.1",
+        "203.0.113.1@127.0.0.1",
+        "127.0.0.1\\@203.0.113.1",
+        "127.0.0.1\t",
+        "127.0.0.1%00.203.0.113.1",
+        "203.0.113.1.127.0.0.1.",
+        "localhost.",
+    ]
+
+    def test_no_way_to_write_it_helps(self, start: Start) -> None:
+        with receiving() as inside, start(callback_hosts="203.0.113.0/24").client() as client:
+            port = inside.url.split(":")[2].partition("/")[0]
+            for way in self.WAYS:
+                answer = client.put("/listeners/jm", json=watcher(callbackUrl=f"http://{way}:{port}/hook"))
+                problem_of(answer, 400)
+            for url in (f"file:///etc/passwd?{port}", f"gopher://203.0.113.1:{port}/", "//127.0.0.1/", "http:///x"):
+                problem_of(client.put("/listeners/jm", json=watcher(callbackUrl=url)), 400)
+            put(client, "a")
+            assert client.get("/listeners").json() == {"listeners": []}
+        assert inside.requests == []
+
+    def test_a_path_that_splits_the_request_is_no_url(self, desk: httpx.Client, receiver: Receiver) -> None:
+        for tail in (" HTTP/1.1\r\nX: y", "\r\n\r\nGET /", "\nx", "\x00", "\u2028"):
+            problem_of(desk.put("/listeners/jm", json=watcher(callbackUrl=receiver.url + tail)), 400)
+
+
+class TestWebhooks:
+    """A receiver that keeps to docs/listeners.md: it verifies the raw body, and remembers the ids for as long."""
+
+    @pytest.fixture
+    def push(self, desk: httpx.Client, receiver: Receiver) -> Push:
+        receiver.register(desk, "jm")
+        told(desk, receiver, put(desk, "a"))
+        return receiver.applied[-1]
+
+    def test_one_that_was_altered_is_refused(self, push: Push, receiver: Receiver) -> None:
+        door = _Door(receiver.secrets[0])
+        half, quarter = push.raw[: len(push.raw) // 2], push.raw.replace(b"MARK_BLOCKED", b"MARK_BLOCKED_AND")
+        for raw in (push.raw + b" ", half, quarter, b"{}", b""):
+            assert not door.lets_in(raw, push.headers)
+        for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
+            assert not door.lets_in(push.raw, push.headers | {name: push.headers[name][:-2] + "7="})
+            assert not door.lets_in(push.raw, {key: own for key, own in push.headers.items() if key != name})
+        assert not _Door("whsec_c29tZWJvZHkgZWxzZSdz").lets_in(push.raw, push.headers)
+        assert door.lets_in(push.raw, push.headers)
+
+    def test_one_that_is_sent_again_is_refused(self, push: Push, receiver: Receiver) -> None:
+        door = _Door(receiver.secrets[0])
+        assert [door.lets_in(push.raw, push.headers) for _ in range(3)] == [True, False, False]
+
+    @pytest.mark.parametrize("minutes", [-6, 6, -60 * 24 * 365])
+    def test_one_of_another_time_is_refused(self, push: Push, receiver: Receiver, minutes: int) -> None:
+        """Also if it is signed well: it may have been kept."""
+        moment = datetime.now(UTC) + timedelta(minutes=minutes)
+        signature = Webhook(receiver.secrets[0]).sign("msg_1", moment, push.raw.decode())
+        stamped = {"webhook-id": "msg_1", "webhook-timestamp": str(int(moment.timestamp()))}
+        assert not _Door(receiver.secrets[0]).lets_in(push.raw, stamped | {"webhook-signature": signature})
+
+    def test_what_is_signed_for_one_listener_is_refused_by_another(self, desk: httpx.Client, push: Push) -> None:
+        with receiving() as other:
+            other.register(desk, "other")
+            assert not _Door(other.secrets[0]).lets_in(push.raw, push.headers)
+
+
+class _Door:
+    """What stands before a receiver's own code."""
+
+    def __init__(self, secret: str) -> None:
+        self._webhook = Webhook(secret)
+        self._known: set[str] = set()
+
+    def lets_in(self, raw: bytes, headers: dict[str, str]) -> bool:
+        try:
+            self._webhook.verify(raw, headers)
+        except WebhookVerificationError:
+            return False
+        message = headers["webhook-id"]
+        new = message not in self._known
+        self._known.add(message)
+        return new

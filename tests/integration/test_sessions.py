@@ -1,0 +1,161 @@
+"""The page's cookie: what it opens, and what it does not open to other sites' pages."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import httpx
+import pytest
+
+from blocklist.access import Access
+from tests.integration.bodies import block
+from tests.integration.event_stream import take, watching
+from tests.integration.guarded import Guarded, guarding
+from tests.integration.problems import problem_of
+
+COOKIE = "blocklist_session"
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Guarded]:
+    with guarding(tmp_path_factory.mktemp("sessions"), migrated) as guarded:
+        yield guarded
+
+
+@pytest.fixture
+def visitor(guarded: Guarded) -> Iterator[httpx.Client]:
+    """An operator who has logged in, at the page itself."""
+    with guarded.client() as client:
+        log_in(client, guarded.tokens[Access.OPERATOR])
+        client.headers["Origin"] = guarded.process.url
+        yield client
+
+
+def log_in(client: httpx.Client, token: str) -> httpx.Response:
+    return client.post("/login", data={"token": token})
+
+
+def csrf_of(client: httpx.Client) -> str:
+    """What the forms of the session carry, as its pages show it."""
+    found = re.search(r'name="csrf_token"\s+value="([0-9a-f]{64})"', client.get("/page/block").text)
+    assert found is not None
+    return found[1]
+
+
+def test_a_token_begins_a_session_whose_cookie_no_script_and_no_other_site_gets(guarded: Guarded) -> None:
+    with guarded.client() as client:
+        answer = log_in(client, f"  {guarded.tokens[Access.READER]}\n")
+        said = answer.headers["set-cookie"].lower()
+        assert answer.status_code == 303
+        assert f"{COOKIE}=" in said
+        assert "httponly" in said
+        assert "samesite=strict" in said
+        assert guarded.tokens[Access.READER] not in str(answer.headers) + answer.text
+
+
+@pytest.mark.parametrize("token", ["", "x", "blocklist_00000000_" + "A" * 43])
+def test_what_is_no_token_begins_none(guarded: Guarded, token: str) -> None:
+    with guarded.client() as client:
+        answer = log_in(client, token)
+        assert answer.status_code == 401
+        assert "set-cookie" not in answer.headers
+        assert not token or f'value="{token}"' not in answer.text
+
+
+def test_it_reads_without_more_and_has_its_tokens_role(visitor: httpx.Client) -> None:
+    assert visitor.get("/blocklist").status_code == 200
+    problem_of(visitor.get("/tokens"), 403)
+    visitor.headers["Authorization"] = "Bearer rubbish"
+    problem_of(visitor.get("/blocklist"), 401)
+
+
+def test_it_changes_with_the_value_of_its_forms(guarded: Guarded, visitor: httpx.Client) -> None:
+    csrf = csrf_of(visitor)
+    answer = visitor.put("/blocklist/nodes/by-header", json=block(), headers={"X-CSRF-Token": csrf})
+    assert answer.status_code == 201
+    with guarded.client(guarded.admin) as admin:
+        (change,) = admin.get("/blocklist/changes", params={"node": "by-header"}).json()["changes"]
+    assert change["createdBy"] == "some-operator"
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"X-CSRF-Token": ""},
+        {"X-CSRF-Token": "0" * 64},
+        {"X-CSRF-Token": "CSRF", "Origin": "http://elsewhere.example"},
+        {"X-CSRF-Token": "CSRF", "Origin": "null"},
+        {"X-CSRF-Token": "CSRF", "Sec-Fetch-Site": "cross-site"},
+        {"X-CSRF-Token": "CSRF", "Sec-Fetch-Site": "same-site"},
+        {"X-CSRF-Token": "CSRF", "Sec-Fetch-Site": "none"},
+        {"X-CSRF-Token": "CSRF", "Host": "elsewhere.example"},
+    ],
+)
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("PUT", "/blocklist/nodes/forged"),
+        ("PUT", "/blocklist/nodes"),
+        ("DELETE", "/blocklist/nodes/forged"),
+        ("POST", "/listeners/forged/heartbeat"),
+        ("POST", "/tokens"),
+    ],
+)
+def test_and_with_nothing_else(visitor: httpx.Client, method: str, path: str, headers: dict[str, str]) -> None:
+    csrf = csrf_of(visitor)
+    given = {name: value.replace("CSRF", csrf) for name, value in headers.items()}
+    problem_of(visitor.request(method, path, json=block(), headers=given), 403)
+
+
+def test_the_value_of_another_session_is_not_taken(guarded: Guarded, visitor: httpx.Client) -> None:
+    with guarded.client() as other:
+        log_in(other, guarded.tokens[Access.OPERATOR])
+        csrf = csrf_of(other)
+    problem_of(visitor.put("/blocklist/nodes/forged", json=block(), headers={"X-CSRF-Token": csrf}), 403)
+
+
+def test_who_says_nothing_of_where_it_comes_from_is_no_page(visitor: httpx.Client) -> None:
+    csrf = csrf_of(visitor)
+    del visitor.headers["Origin"]
+    problem_of(visitor.put("/blocklist/nodes/forged", json=block(), headers={"X-CSRF-Token": csrf}), 403)
+
+
+def test_a_form_may_carry_it_as_a_field(visitor: httpx.Client) -> None:
+    assert visitor.post("/logout", data={"csrf_token": "0" * 64}).status_code == 403
+    assert visitor.get("/blocklist").status_code == 200
+    assert visitor.post("/logout", data={"csrf_token": csrf_of(visitor)}).status_code == 303
+
+
+def test_after_logging_out_the_cookie_opens_nothing(visitor: httpx.Client) -> None:
+    cookie = visitor.cookies[COOKIE]
+    visitor.post("/logout", data={"csrf_token": csrf_of(visitor)})
+    problem_of(visitor.get("/blocklist", headers={"Cookie": f"{COOKIE}={cookie}"}), 401)
+
+
+def test_it_outlives_a_restart(tmp_path: Path, migrated: Path) -> None:
+    with guarding(tmp_path, migrated) as guarded, guarded.client() as client:
+        log_in(client, guarded.admin)
+        guarded.process.stop()
+        guarded.process.start()
+        assert client.get("/tokens").status_code == 200
+
+
+def test_it_ends_with_its_token_and_so_do_its_watches(guarded: Guarded) -> None:
+    made = guarded.make(Access.READER)
+    with guarded.client() as client, guarded.client(guarded.admin) as admin:
+        log_in(client, made["token"])
+        with watching(client) as events:
+            take(events, 1)
+            admin.delete(f"/tokens/{made['id']}").raise_for_status()
+            assert [event.event for event in events] in ([], ["bye"])
+        problem_of(client.get("/blocklist"), 401)
+
+
+@pytest.mark.parametrize("cookie", ["x", "", "A" * 43, "\xff", "a%00b"])
+def test_what_is_no_cookie_of_ours_opens_nothing(guarded: Guarded, cookie: str) -> None:
+    with guarded.client() as client:
+        header = (b"Cookie", f"{COOKIE}={cookie}".encode("latin-1"))
+        problem_of(client.get("/blocklist", headers=[header]), 401)

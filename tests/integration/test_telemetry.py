@@ -1,0 +1,185 @@
+"""OpenTelemetry: off by default; with `otlp` a collector gets traces of requests, and no secret."""
+
+from __future__ import annotations
+
+import gzip
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.integration.bodies import block
+from tests.integration.conftest import Start
+from tests.integration.process import ServiceProcess, environment, run_app, url_of
+
+SECRET = "blocklist_0badcafe_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
+
+
+class Collector:
+    """What came by OTLP over HTTP: path and body of each POST."""
+
+    def __init__(self) -> None:
+        self.url = ""
+        self.posts: list[tuple[str, bytes]] = []
+
+    def spans(self) -> list[dict[str, Any]]:
+        """Name, trace and attributes of each span."""
+        found: list[dict[str, Any]] = []
+        for path, body in self.posts:
+            if path != "/v1/traces":
+                continue
+            for resource in ExportTraceServiceRequest.FromString(body).resource_spans:
+                about = {own.key: own.value.string_value for own in resource.resource.attributes}
+                found += [
+                    {
+                        "name": span.name,
+                        "trace": span.trace_id.hex(),
+                        "service": about["service.name"],
+                        **{own.key: own.value.string_value or own.value.int_value for own in span.attributes},
+                    }
+                    for scope in resource.scope_spans
+                    for span in scope.spans
+                ]
+        return found
+
+    def metrics(self) -> set[str]:
+        """Names of the metrics."""
+        return {
+            metric.name
+            for path, body in self.posts
+            if path == "/v1/metrics"
+            for resource in ExportMetricsServiceRequest.FromString(body).resource_metrics
+            for scope in resource.scope_metrics
+            for metric in scope.metrics
+        }
+
+
+@contextmanager
+def collecting() -> Iterator[Collector]:
+    """A collector on loopback."""
+    collector = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["content-length"]))
+            zipped = self.headers.get("content-encoding") == "gzip"
+            collector.posts.append((self.path, gzip.decompress(body) if zipped else body))
+            self.send_response(200)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *args: object) -> None:
+            """Not on the screen."""
+
+    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
+        collector.url = f"http://127.0.0.1:{server.server_port}"
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            yield collector
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@pytest.fixture
+def collector() -> Iterator[Collector]:
+    with collecting() as collector:
+        yield collector
+
+
+@pytest.fixture
+def traced(collector: Collector, start: Start, monkeypatch: pytest.MonkeyPatch) -> ServiceProcess:
+    """A service that tells the collector."""
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    return start(telemetry="otlp")
+
+
+def test_requests_become_spans_under_the_trace_of_their_client(traced: ServiceProcess, collector: Collector) -> None:
+    trace = "0af7651916cd43dd8448eb211c80319c"
+    with traced.client() as client:
+        headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
+        client.put("/blocklist/nodes/a", json=block(), headers=headers).raise_for_status()
+        client.get("/blocklist/nodes/free")
+    traced.stop()
+    spans = {span["name"]: span for span in collector.spans()}
+    put, get = spans["PUT /blocklist/nodes/{node_id}"], spans["GET /blocklist/nodes/{node_id}"]
+    assert (put["trace"], put["http.response.status_code"], put["service"]) == (trace, 201, "blocklist")
+    assert get["http.response.status_code"] == 404
+    assert "http.server.request.duration" in collector.metrics()
+
+
+def test_probes_polls_and_streams_do_not(traced: ServiceProcess, collector: Collector) -> None:
+    with traced.client() as client:
+        for path in ("/healthz", "/readyz", "/metrics", "/blocklist"):
+            assert client.get(path).status_code == 200
+        with client.stream("GET", "/blocklist/watch") as watch:
+            next(watch.iter_lines())
+        client.get("/blocklist/changes", headers={"accept": "application/x-ndjson"})
+        client.get("/listeners")
+    traced.stop()
+    assert {span["name"] for span in collector.spans()} == {"GET /listeners"}
+
+
+def test_no_secret_goes_out(traced: ServiceProcess, collector: Collector) -> None:
+    with traced.client() as client:
+        headers = {"authorization": f"Bearer {SECRET}", "cookie": f"blocklist_session={SECRET}", "x-request-id": "r"}
+        client.get(f"/blocklist/changes?since=0&token={SECRET}", headers=headers)
+        client.put(f"/blocklist/nodes/a?token={SECRET}", json=block(cause=SECRET), headers=headers)
+        client.put(f"/blocklist/nodes/b?token={SECRET}", content=SECRET, headers=headers)
+        client.get(f"/nothing?token={SECRET}")
+    traced.stop()
+    assert len(collector.spans()) == 4
+    assert not any(SECRET.encode() in body for _, body in collector.posts)
+    assert {span["url.query"] for span in collector.spans()} == {"REDACTED"}
+
+
+def test_it_is_off_by_default(collector: Collector, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
+    monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
+    service = start()
+    with service.client() as client:
+        client.get("/listeners")
+    service.stop()
+    assert not collector.posts
+
+
+def test_a_collector_that_is_away_disturbs_nobody(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
+    service = start(telemetry="otlp")
+    with service.client() as client:
+        assert client.put("/blocklist/nodes/a", json=block()).status_code == 201
+    service.terminate()
+    assert service.exit_code() == 0
+
+
+class TestStart:
+    def test_without_an_endpoint_it_says_what_is_missing(self, migrated: Path) -> None:
+        env = environment(telemetry="otlp", database_url=url_of(migrated), port="0")
+        done = run_app(env={name: value for name, value in env.items() if not name.startswith("OTEL_")})
+        assert done.returncode == 2
+        assert "OTEL_EXPORTER_OTLP_ENDPOINT" in done.stderr
+        assert "Traceback" not in done.stderr
+
+    def test_without_the_packages_it_says_which(self, migrated: Path, tmp_path: Path) -> None:
+        """A folder before the installed packages, in which the SDK is not to be found."""
+        (tmp_path / "sitecustomize.py").write_text(
+            "import sys\n"
+            "class Away:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name.startswith('opentelemetry.sdk'):\n"
+            "            raise ModuleNotFoundError(name=name)\n"
+            "sys.meta_path.insert(0, Away())\n"
+        )
+        env = environment(telemetry="otlp", database_url=url_of(migrated), port="0") | {"PYTHONPATH": str(tmp_path)}
+        done = run_app(env=env)
+        assert done.returncode == 2
+        assert "pip install opentelemetry-sdk" in done.stderr
+        assert "Traceback" not in done.stderr

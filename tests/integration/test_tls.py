@@ -1,0 +1,136 @@
+"""HTTPS by the service itself."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import ssl
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from tests.integration.process import ServiceProcess, environment, run_app, url_of
+from tests.integration.raw_http import read_answer, request
+
+NODE = {"action": "MARK_BLOCKED", "cause": "Hot machine"}
+
+
+class TlsProcess(ServiceProcess):
+    """A service with a certificate of its own."""
+
+    def __init__(self, folder: Path, **settings: str) -> None:
+        self.cert, self.key = certificate(folder)
+        super().__init__(folder, tls_cert=str(self.cert), tls_key=str(self.key), **settings)
+        self.url = self.url.replace("http:", "https:")
+
+    def client(self) -> httpx.Client:
+        return httpx.Client(base_url=self.url, timeout=30, trust_env=False, verify=self.trust())
+
+    def trust(self) -> ssl.SSLContext:
+        return ssl.create_default_context(cafile=self.cert)
+
+    def _ready(self) -> bool:
+        assert self._running().poll() is None, self.log()
+        try:
+            with self.client() as client:
+                return client.get("/readyz").status_code == 200
+        except httpx.TransportError:
+            return False
+
+
+def certificate(folder: Path, name: str = "service", password: bytes | None = None) -> tuple[Path, Path]:
+    """A certificate for 127.0.0.1, signed by its own key, as PEM files."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    now = datetime.now(UTC)
+    cert = (
+        x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=1))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    hidden = serialization.BestAvailableEncryption(password) if password else serialization.NoEncryption()
+    pem, pkcs8 = serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8
+    cert_file, key_file = folder / f"{name}.crt", folder / f"{name}.key"
+    cert_file.write_bytes(cert.public_bytes(pem))
+    key_file.write_bytes(key.private_bytes(pem, pkcs8, hidden))
+    return cert_file, key_file
+
+
+@pytest.fixture(scope="module", params=["true", "false"], ids=["fast", "ordinary"])
+def tls(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, migrated: Path
+) -> Iterator[TlsProcess]:
+    process = TlsProcess(tmp_path_factory.mktemp("tls"), fast_path=request.param, header_timeout="1s")
+    shutil.copy(migrated, process.database)
+    with process:
+        yield process
+
+
+def test_all_goes_over_it(tls: TlsProcess) -> None:
+    with tls.client() as client:
+        put = client.put("/blocklist/nodes/a", json=NODE)
+        assert put.status_code in {201, 409}
+        for _ in range(3):
+            answer = client.get("/blocklist")
+            assert "a" in answer.json()
+            assert answer.headers["strict-transport-security"] == "max-age=31536000"
+        with client.stream("GET", "/blocklist/watch") as stream:
+            assert "event: snapshot" in "".join(line for line, _ in zip(stream.iter_lines(), range(4), strict=False))
+
+
+def test_a_request_that_does_not_end_is_a_408_here_too(tls: TlsProcess) -> None:
+    with (
+        socket.create_connection(("127.0.0.1", tls.port), 30) as plain,
+        tls.trust().wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+        connection.makefile("rb") as stream,
+    ):
+        connection.sendall(request("/blocklist")[:20])
+        assert read_answer(stream).status == 408
+
+
+def test_plain_http_gets_nothing(tls: TlsProcess) -> None:
+    with pytest.raises(httpx.TransportError):
+        httpx.get(tls.url.replace("https:", "http:") + "/blocklist", trust_env=False)
+
+
+def test_nothing_older_than_tls_1_2(tls: TlsProcess) -> None:
+    context = tls.trust()
+    assert context.minimum_version <= ssl.TLSVersion.TLSv1_2
+    with (
+        socket.create_connection(("127.0.0.1", tls.port), 30) as plain,
+        context.wrap_socket(plain, server_hostname="127.0.0.1") as connection,
+    ):
+        assert connection.version() in {"TLSv1.2", "TLSv1.3"}
+
+
+def test_what_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+    cert, key = certificate(tmp_path)
+    other = certificate(tmp_path, "other")[1]
+    locked = certificate(tmp_path, "locked", b"secret")
+    missing, database = tmp_path / "missing", tmp_path / "blocklist.db"
+    assert run_app("migrate", env=environment(database_url=url_of(database))).returncode == 0
+    for files, sentence in {
+        (str(cert), ""): "go together: give both, or none.",
+        ("", str(key)): "go together: give both, or none.",
+        (str(missing), str(key)): f"BLOCKLIST_TLS_CERT {missing} cannot be read: No such file or directory.",
+        (str(cert), str(missing)): f"BLOCKLIST_TLS_KEY {missing} cannot be read: No such file or directory.",
+        (str(cert), str(other)): "are no certificate and its key: key values mismatch.",
+        (str(key), str(key)): "are no certificate and its key:",
+        tuple(map(str, locked)): "The key of BLOCKLIST_TLS_KEY is encrypted",
+    }.items():
+        own = environment(port="0", database_url=url_of(database), tls_cert=files[0], tls_key=files[1])
+        done = run_app("serve", env=own)
+        assert (done.returncode, done.stdout) == (2, ""), done.stderr
+        assert sentence in done.stderr
+        assert "Traceback" not in done.stderr

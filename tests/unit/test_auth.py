@@ -1,0 +1,118 @@
+"""Rules of tokens, roles, addresses and claims."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from app.auth import oidc
+from app.auth.addresses import Networks, check_url, is_loopback
+from app.auth.tokens import TOKEN, bearer, make_token
+from blocklist.access import Access, NewToken, Token, check_name
+from blocklist.errors import InvalidError
+
+
+class TestRoles:
+    def test_each_role_may_do_what_those_before_it_may(self) -> None:
+        roles = list(Access)
+        for place, role in enumerate(roles):
+            assert [needed for needed in roles if role.allows(needed)] == roles[: place + 1]
+
+    @pytest.mark.parametrize("name", ["a", "on-call", "team.x:y_z", "A" * 253])
+    def test_names_are_written_like_node_ids(self, name: str) -> None:
+        assert check_name(name) == name
+
+    @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "a\n", "A" * 254, "a@b"])
+    def test_other_names_are_refused(self, name: str) -> None:
+        with pytest.raises(InvalidError):
+            check_name(name)
+
+    def test_a_token_is_valid_before_its_end_and_its_revocation(self) -> None:
+        token = Token(id="1", name="a", access=Access.READER, created_at=1, end=10)
+        assert (token.valid(9), token.valid(10)) == (True, False)
+        assert not Token(id="1", name="a", access=Access.READER, created_at=1, revoked_at=2).valid(3)
+
+    def test_a_new_token_does_not_show_its_text(self) -> None:
+        made = NewToken(token=Token(id="1", name="a", access=Access.READER, created_at=1), text="hidden")
+        assert "hidden" not in repr(made)
+
+
+class TestTokens:
+    def test_a_token_has_a_public_id_and_a_secret_of_32_bytes(self) -> None:
+        made = make_token()
+        match = TOKEN.fullmatch(made.text.encode())
+        assert match is not None
+        assert match[1].decode() == made.id
+        assert re.fullmatch("[0-9a-f]{64}", made.digest)
+        assert match[2].decode() not in made.digest
+
+    def test_no_two_are_the_same(self) -> None:
+        assert len({make_token().text for _ in range(1000)}) == 1000
+
+    @pytest.mark.parametrize(
+        ("header", "text"),
+        [
+            (b"Bearer abc", b"abc"),
+            (b"bearer abc", b"abc"),
+            (b"BEARER  abc ", b"abc"),
+            (b"Basic abc", None),
+            (b"abc", None),
+            (b"", None),
+            (b"Bearer", b""),
+        ],
+    )
+    def test_the_token_in_a_header(self, header: bytes, text: bytes | None) -> None:
+        assert bearer(header) == text
+
+
+class TestAddresses:
+    @pytest.mark.parametrize("host", ["127.0.0.1", "127.8.9.10", "::1", "[::1]", "localhost"])
+    def test_loopback(self, host: str) -> None:
+        assert is_loopback(host)
+
+    @pytest.mark.parametrize("host", ["0.0.0.0", "::", "10.0.0.1", "example.com", "", "localhost.example.com"])
+    def test_not_loopback(self, host: str) -> None:
+        assert not is_loopback(host)
+
+    def test_networks(self) -> None:
+        networks = Networks(["10.0.0.0/8", " 192.168.1.7", "fd00::/8"])
+        assert all(host in networks for host in ("10.1.2.3", "192.168.1.7", "fd00::1", "::ffff:10.0.0.1"))
+        assert not any(host in networks for host in ("11.0.0.1", "192.168.1.8", "fe80::1", "testclient", ""))
+        assert not Networks([""])
+
+    @pytest.mark.parametrize("url", ["https://a.example", "http://127.0.0.1:1/x", "http://localhost"])
+    def test_keys_come_by_tls_or_from_this_machine(self, url: str) -> None:
+        assert check_url(url) == url
+
+    @pytest.mark.parametrize("url", ["http://a.example", "file:///etc/passwd", "https://", "x", ""])
+    def test_and_by_no_other_way(self, url: str) -> None:
+        with pytest.raises(ValueError, match="https"):
+            check_url(url)
+
+
+class TestClaims:
+    @pytest.mark.parametrize(
+        ("roles", "access"),
+        [
+            (["reader", "admin", "x"], Access.ADMIN),
+            ("operator", Access.OPERATOR),
+            ("reader listener", Access.LISTENER),
+            ("reader,operator", Access.OPERATOR),
+            (["Admin", "ADMIN", "admin "], None),
+            ([], None),
+            (None, None),
+            ({"admin": True}, None),
+            (["reader", 7, None, ["admin"]], Access.READER),
+            ("administrator", None),
+        ],
+    )
+    def test_the_strongest_role_counts(self, roles: object, access: Access | None) -> None:
+        assert oidc.strongest(roles) is access
+
+    def test_a_path_leads_into_objects_and_a_whole_name_wins(self) -> None:
+        said = {"a": {"b": {"c": 1}}, "a.b": 2, "https://x.example/roles": 3}
+        assert oidc.claim(said, "a.b.c") == 1
+        assert oidc.claim(said, "a.b") == 2
+        assert oidc.claim(said, "https://x.example/roles") == 3
+        assert oidc.claim(said, "a.x.c") is None
