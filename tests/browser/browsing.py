@@ -1,0 +1,87 @@
+"""A real Chromium, Debian's, on the page: what it complains of, and what it asks for, fails a test."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from playwright.sync_api import Browser, BrowserContext, ConsoleMessage, Page, Request, Response, sync_playwright
+
+from tests import debian
+
+WIDE: Final = (1600, 1000)
+NARROW: Final = (400, 800)
+_ALONE: Final = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
+"""There is no network but this machine."""
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """The system's Chromium; installed where that is allowed."""
+    path = debian.require({"chromium": "chromium"})["chromium"]
+    with sync_playwright() as playwright:
+        # Tests may run as root, in a container: there is no sandbox there.
+        browser = playwright.chromium.launch(
+            executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", _ALONE]
+        )
+        try:
+            yield browser
+        finally:
+            browser.close()
+
+
+@dataclass
+class Watched:
+    """A browser context in which nothing may go wrong: `complaints` gathers what does."""
+
+    context: BrowserContext
+    complaints: list[str] = field(default_factory=list)
+    expected: set[str] = field(default_factory=set)
+    """Parts of complaints that a test provokes."""
+
+    def unexpected(self) -> list[str]:
+        return [own for own in self.complaints if not any(part in own for part in self.expected)]
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in {"error", "warning"}:
+            self.complaints.append(f"{message.type}: {message.text}")
+
+    def _request(self, request: Request) -> None:
+        if urlsplit(request.url).hostname not in {"127.0.0.1", None} and not request.url.startswith(("data:", "file:")):
+            self.complaints.append(f"asks elsewhere: {request.url}")
+
+    def _response(self, response: Response) -> None:
+        if response.status >= 400:
+            self.complaints.append(f"{response.status}: {response.request.method} {urlsplit(response.url).path}")
+
+    def _page(self, page: Page) -> None:
+        page.on("pageerror", lambda error: self.complaints.append(f"exception: {error}"))
+
+    def listen(self) -> None:
+        self.context.on("console", self._console)
+        self.context.on("request", self._request)
+        self.context.on("response", self._response)
+        self.context.on("page", self._page)
+
+
+@contextmanager
+def watched(browser: Browser, url: str, size: tuple[int, int] = WIDE, **options: Any) -> Iterator[Watched]:
+    """A context on the service at `url`; leaving it fails if anything was complained of that was not expected."""
+    context = browser.new_context(base_url=url, viewport={"width": size[0], "height": size[1]}, **options)
+    context.set_default_timeout(20_000)
+    own = Watched(context)
+    own.listen()
+    try:
+        yield own
+        assert own.unexpected() == []
+    finally:
+        context.close()
+
+
+def overflows(page: Page) -> int:
+    """By how many pixels the page is wider than the window."""
+    width: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
+    return width

@@ -1,0 +1,72 @@
+"""The fixtures of the integration tests, and a Chromium.
+
+A browser for each module: as long as one is there its event loop holds the thread, and nobody else may run one in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests.browser.browsing import Watched, chromium, watched
+from tests.integration.conftest import Start, desk, fresh, fresh_client, listened, migrated, start
+from tests.integration.process import ServiceProcess
+
+__all__ = ["desk", "fresh", "fresh_client", "listened", "migrated", "start"]
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as browser:
+        yield browser
+
+
+@pytest.fixture
+def window(browser: Browser, listened: ServiceProcess) -> Iterator[Watched]:
+    """A window on the service that `desk` is a client of, wide."""
+    with watched(browser, listened.url) as own:
+        yield own
+
+
+@pytest.fixture
+def page(window: Watched) -> Page:
+    return window.context.new_page()
+
+
+@dataclass
+class Guarded:
+    """A service that asks for tokens: of each role one."""
+
+    service: ServiceProcess
+    admin: httpx.Client
+    tokens: dict[str, str]
+
+
+@pytest.fixture
+def guarded(start: Start, tmp_path: Path) -> Iterator[Guarded]:
+    """A service of one's own with tokens of `reader`, `operator` and `admin`, by these names."""
+    file = tmp_path / "admin.token"
+    service = start(auth="tokens", admin_token_file=str(file), max_blocked="3")
+    with ExitStack() as stack:
+        admin = stack.enter_context(service.client())
+        admin.headers["Authorization"] = f"Bearer {file.read_text().strip()}"
+        tokens = {}
+        for role in ("reader", "operator", "admin"):
+            made = admin.post("/tokens", json={"name": f"the-{role}", "role": role})
+            assert made.status_code == 201, made.text
+            tokens[role] = made.json()["token"]
+        yield Guarded(service, admin, tokens)
+
+
+def log_in(page: Page, token: str, path: str = "/") -> None:
+    """Log in, on the way to a page."""
+    page.goto(path)
+    page.get_by_label("Token").fill(token)
+    page.get_by_role("button", name="Log in").click()
+    page.wait_for_url(path)

@@ -1,0 +1,119 @@
+"""A scene as it may be on a Tuesday: a week of blocks behind it, eight listeners, some of them late."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from app.store.store import Store
+from blocklist.changes import Author, Change
+from blocklist.draft import Draft
+from blocklist.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.tracker import BlocklistTracker
+from tests.integration.bodies import EVACUATE, MARK, block, later
+from tests.integration.listeners import RM
+from tests.integration.process import url_of
+
+HOUR: Final = 3_600_000
+_CAUSES: Final = (
+    ("Disk errors: sda1", "alertmanager", 9),
+    ("Kernel upgrade", "anna", 4),
+    ("DiskFull: /data is 97 % full", "alertmanager", 6),
+    ("Hot machine", "ben", 12),
+    ("NetworkDrops: 3 % of packets", "alertmanager", 3),
+    ("2 applications say so: app-1 (Spark excluded the host); app-4 (slow)", "evidence", 1),
+)
+
+
+def past(database: Path, now: int) -> None:
+    """A week of changes before `now` (Unix ms), in a database that nobody serves."""
+    store = Store(url_of(database))
+    tracker = BlocklistTracker(store.open())
+    try:
+        asyncio.run(_commit(store, _week(tracker, now)))
+    finally:
+        store.close()
+
+
+async def _commit(store: Store, changes: Sequence[Change]) -> None:
+    for begin in range(0, len(changes), 100):
+        await store.commit(changes[begin : begin + 100])
+
+
+def _week(tracker: BlocklistTracker, now: int) -> list[Change]:
+    chance = random.Random(7)
+    changes: list[Change] = []
+    ends: list[tuple[int, str]] = []
+    for at in range(now - 7 * 24 * HOUR, now - HOUR, HOUR // 2):
+        for end, node_id in sorted(own for own in ends if own[0] <= at):
+            ends.remove((end, node_id))
+            changes += _apply(tracker, end, None, node_id)
+        busy = 3 if at > now - 3 * 24 * HOUR else 1
+        for _ in range(busy if chance.random() < 0.55 else 0):
+            node_id = f"worker-{chance.randrange(20, 200):03}"
+            if tracker.get(node_id) is None:
+                cause, author, hours = chance.choice(_CAUSES)
+                end = at + int(hours * HOUR * chance.uniform(0.5, 2))
+                action = BlockAction(chance.choice((1, 1, 2)))
+                node = BlockedNode(id=node_id, action=action, start=at, end=PERMANENT, cause=cause)
+                changes += _apply(tracker, at, (node, author), node_id)
+                ends.append((end, node_id))
+    for _, node_id in ends:
+        changes += _apply(tracker, now - HOUR, None, node_id)
+    return changes
+
+
+def _apply(
+    tracker: BlocklistTracker, at: int, blocked: tuple[BlockedNode, str] | None, node_id: str
+) -> Sequence[Change]:
+    draft = Draft(tracker, at)
+    if blocked is None:
+        draft.author = Author("anna")
+        draft.unblock(node_id)
+    else:
+        draft.author = Author(blocked[1])
+        draft.block(blocked[0], allow_merge=True)
+    for change in draft.changes:
+        tracker.apply(change)
+    return draft.changes
+
+
+def present(admin: httpx.Client, names: dict[str, httpx.Client]) -> None:
+    """What is there now. `names` are clients of people and programs, by name."""
+    for number in range(1, 9):
+        role = {"role": RM} if number == 1 else {"role": "JOB_MASTER"}
+        name = "yarn-prod" if number == 1 else f"spark-20261121-{number:04}"
+        body = {**role, "sessionId": "s1", "leaseSeconds": 600, "minNodes": 2 if number == 3 else 0}
+        admin.put(f"/listeners/{name}", json=body).raise_for_status()
+    people = iter((
+        ("ben", "worker-017", EVACUATE, "Hot machine: 94 °C at the inlet", 2.0),
+        ("anna", "worker-042", MARK, "Kernel upgrade", 5.5),
+        ("anna", "worker-043", MARK, "Kernel upgrade", 5.5),
+        ("alertmanager", "worker-108", EVACUATE, "DiskFull: /data is 98 % full", 0.9),
+        ("alertmanager", "worker-131", MARK, "NetworkDrops: 4 % of packets", 0.4),
+        ("ben", "worker-012.rack-7.example.net", MARK, "Disk errors: sda1", None),
+    ))  # fmt: skip
+    for who, node, action, cause, hours in people:
+        ends = {} if hours is None else {"endTimestamp": later(hours * 3600)}
+        names[who].put(f"/blocklist/nodes/{node}", json=block(action=action, cause=cause, **ends)).raise_for_status()
+    merged = block(action=MARK, cause="Disk errors: sdb2", allowMerge=True, endTimestamp=later(30_000))
+    names["anna"].put("/blocklist/nodes/worker-017", json=merged).raise_for_status()
+    _report(admin)
+
+
+def _report(admin: httpx.Client) -> None:
+    revision = admin.get("/blocklist/changes?limit=1").json()["revision"]
+    for number in range(1, 9):
+        name = "yarn-prod" if number == 1 else f"spark-20261121-{number:04}"
+        body: dict[str, object] = {"sessionId": "s1", "ackedRevision": revision - (2 if number == 5 else 0)}
+        if number in {3, 4, 5}:
+            there = {f"{name}:{place}": node for place, node in enumerate(("worker-017", "worker-042", "worker-200"))}
+            body |= {"taskManagers": there, "runningTasks": dict.fromkeys(there, 4)}
+        if number == 4:
+            body["evidence"] = {"worker-077": {"kind": "slow", "reason": "14 of 60 tasks were speculated."}}
+        admin.post(f"/listeners/{name}/heartbeat", json=body).raise_for_status()

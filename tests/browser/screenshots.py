@@ -1,0 +1,68 @@
+"""`python -m tests.browser.screenshots`: the pictures of the page in docs/, of a scene made up for them."""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import httpx
+from playwright.sync_api import Browser
+
+from tests.browser.browsing import chromium, watched
+from tests.browser.scene import past, present
+from tests.integration.bodies import now_ms
+from tests.integration.process import ROOT, ServiceProcess, run_app
+
+SHOTS: Final = (
+    ("page-light", "/", "light", (1280, 620)),
+    ("page-dark", "/", "dark", (1280, 620)),
+    ("page-node", "/page/nodes/worker-017", "light", (1280, 760)),
+    ("page-history", "/page/history", "dark", (1280, 640)),
+    ("page-narrow", "/", "light", (400, 800)),
+)
+
+
+def main(folder: Path) -> None:
+    """Make them all."""
+    with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
+        service = ServiceProcess(Path(scratch), auth="tokens", admin_token_file=str(Path(scratch) / "admin.token"))
+        run_app("migrate", env=service.environment()).check_returncode()
+        past(service.database, now_ms())
+        stack.enter_context(service)
+        tokens = make_scene(service, Path(scratch) / "admin.token", stack)
+        browser = stack.enter_context(chromium())
+        for name, path, scheme, size in SHOTS:
+            _shoot(browser, service.url, tokens["anna"], folder / f"{name}.png", path, scheme, size)
+
+
+def make_scene(service: ServiceProcess, admin_token: Path, stack: ExitStack) -> dict[str, str]:
+    """The scene at a service that was started on its past; tokens by name."""
+    admin = stack.enter_context(service.client())
+    admin.headers["Authorization"] = f"Bearer {admin_token.read_text().strip()}"
+    tokens, clients = {}, {}
+    for name in ("anna", "ben", "alertmanager"):
+        made = admin.post("/tokens", json={"name": name, "role": "operator"}).raise_for_status().json()
+        tokens[name] = made["token"]
+        clients[name] = stack.enter_context(httpx.Client(base_url=service.url, trust_env=False))
+        clients[name].headers["Authorization"] = f"Bearer {made['token']}"
+    present(admin, clients)
+    return tokens
+
+
+def _shoot(browser: Browser, url: str, token: str, to: Path, path: str, scheme: str, size: tuple[int, int]) -> None:
+    with watched(browser, url, size, color_scheme=scheme, device_scale_factor=1) as own:
+        page = own.context.new_page()
+        page.goto(f"/login?next={path}")
+        page.get_by_label("Token").fill(token)
+        page.get_by_role("button", name="Log in").click()
+        page.wait_for_url(path)
+        if path == "/":
+            page.get_by_text("Live", exact=True).wait_for()
+        page.screenshot(path=to)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs")

@@ -1,0 +1,72 @@
+"""In dark and light, on a telephone and on a wall: all there is can be read, and nothing sticks out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import httpx
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.browsing import NARROW, WIDE, overflows, watched
+from tests.integration.bodies import EVACUATE, block, later
+from tests.integration.listeners import register, report
+from tests.integration.process import ServiceProcess
+
+pytestmark = pytest.mark.xdist_group("browser")
+
+LONG = "a" * 253
+PAGES = ("/", "/page/block", "/page/history", "/page/listeners", "/page/evidence", f"/page/nodes/{LONG}",
+    f"/page/nodes/{LONG}/extend", f"/page/nodes/{LONG}/unblock", "/page/nodes/n1")  # fmt: skip
+CONTRAST = Path(__file__).with_name("contrast.js").read_text()
+
+
+def crowd(desk: httpx.Client) -> None:
+    """Nodes, listeners and causes as long as they may be."""
+    register(desk, "l" * 253)
+    said = {LONG: {"kind": "slow", "reason": "r" * 300}}
+    report(desk, "l" * 253, taskManagers={"t" * 253: LONG}, refused={LONG: "no" * 150}, evidence=said)
+    desk.put(f"/blocklist/nodes/{LONG}", json=block(action=EVACUATE, cause="c" * 1024, endTimestamp=later()))
+    desk.put("/blocklist/nodes/n1", json=block(cause="Hot machine"))
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", [NARROW, WIDE], ids=["400", "1600"])
+def test_it_can_be_read(
+    browser: Browser, desk: httpx.Client, listened: ServiceProcess, size: tuple[int, int], scheme: str
+) -> None:
+    """No page is wider than the window, and all text has the contrast that WCAG 2 AA asks for."""
+    crowd(desk)
+    with watched(browser, listened.url, size, color_scheme=scheme) as own:
+        page = own.context.new_page()
+        for path in PAGES:
+            page.goto(path)
+            expect(page.locator("h1")).to_be_visible()
+            assert overflows(page) <= 0, path
+            assert page.evaluate(CONTRAST) == [], path
+        page.goto("/page/block")
+        page.get_by_label("Nodes").fill(f"n1 {LONG} {'b' * 253}")
+        page.get_by_label("Reason").fill("c" * 1024)
+        page.get_by_role("button", name="Show what it would do").click()
+        expect(page.get_by_role("heading", name="Block 3 nodes?")).to_be_visible()
+        assert overflows(page) <= 0
+        assert page.evaluate(CONTRAST) == []
+        dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(21, 24, 28)"
+        assert dark == (scheme == "dark")
+
+
+def test_every_control_has_a_name(browser: Browser, desk: httpx.Client, listened: ServiceProcess) -> None:
+    crowd(desk)
+    with watched(browser, listened.url) as own:
+        page = own.context.new_page()
+        for path in PAGES:
+            page.goto(path)
+            unnamed = page.evaluate(
+                """[...document.querySelectorAll("input:not([type=hidden]), select, textarea")]
+                .filter((own) => !own.labels?.length && !own.ariaLabel).map((own) => own.outerHTML)"""
+            )
+            assert unnamed == [], path
+            empty = "[...document.querySelectorAll('a, button')].filter((own) => !own.textContent.trim()).length"
+            assert page.evaluate(empty) == 0
+            assert page.locator("h1").count() == 1
+            assert page.locator("main").count() == 1
