@@ -6,7 +6,7 @@ import sys
 from benchmarks import report
 from benchmarks.harness import prepare
 
-GROUPS = ("reads", "writes", "watch", "push", "heartbeats", "memory", "spark")
+GROUPS = ("reads", "writes", "watch", "push", "heartbeats", "memory", "command", "spark")
 LONG = ("detection", "detection-speed")  # an hour or two, so only when named
 
 

@@ -13,7 +13,8 @@ from demo.java_home import java_home
 from tests import debian
 
 PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "etcd": "etcd-server", "etcdctl": "etcd-client",
-            "h2load": "nghttp2-client"}  # fmt: skip
+            "h2load": "nghttp2-client", "kubectl": "kubernetes-client", "amtool": "prometheus-alertmanager",
+            "curl": "curl"}  # fmt: skip
 UVICORN = ["--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning"]
 UVICORN += ["--timeout-keep-alive", "60"]
 

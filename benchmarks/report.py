@@ -20,7 +20,8 @@ BEGIN, END = "<!-- measured: begin -->", "<!-- measured: end -->"
 HEAD = """| {group} | | median | min | max | ours ÷ theirs (min to max) | target |
 |---|---|--:|--:|--:|--:|---|"""
 LIBRARIES = ("uvicorn", "uvloop", "httptools", "fastapi", "starlette", "sqlalchemy")
-TOOLS = {"nginx": ["-v"], "etcd": ["--version"], "wrk": ["-v"], "h2load": ["--version"], "java": ["--version"]}
+TOOLS = {"nginx": ["-v"], "etcd": ["--version"], "wrk": ["-v"], "h2load": ["--version"], "java": ["--version"],
+         "kubectl": ["version", "--client"], "amtool": ["--version"]}  # fmt: skip
 
 
 def keep(group: str, rows: Sequence[Row]) -> None:

@@ -1,0 +1,56 @@
+"""How long the command takes to start, beside others of its kind, and to show a list."""
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+
+from benchmarks import peers
+from benchmarks.harness import ROOT, Row, Target, rotate, scratch
+
+ROUNDS = 20
+NODES = 100
+OURS, KUBECTL, AMTOOL, PYTHON, CURL = "blocklist", "kubectl", "amtool", "python", "curl"
+COMMAND = (sys.executable, "-P", "-m", "blocklist.cli")
+BARE = (sys.executable, "-I", "-c", "pass")
+
+
+def run() -> list[Row]:
+    """From the start of the process to its end, in turn with the others."""
+    peers.require(KUBECTL, AMTOOL, CURL)
+    with scratch() as folder, peers.service(folder / "service") as server:
+        peers.block(server, NODES)
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "BLOCKLIST_URL": server.url}
+        version = {
+            OURS: (*COMMAND, "--version"),
+            KUBECTL: (KUBECTL, "version", "--client"),
+            AMTOOL: (AMTOOL, "--version"),
+            PYTHON: BARE,
+        }
+        help_ = {OURS: (*COMMAND, "--help"), KUBECTL: (KUBECTL, "--help"), AMTOOL: (AMTOOL, "--help")}
+        listing = {OURS: (*COMMAND, "list"), CURL: (CURL, "--silent", f"{server.url}/blocklist?details=true")}
+        return [
+            _row("says its version", version, environment, [Target(peer=None, factor=300, at_least=False)]),
+            _row("shows its help", help_, environment, [Target(peer=None, factor=300, at_least=False)]),
+            _row(f"lists {NODES} nodes", listing, environment, []),
+        ]
+
+
+def _row(name: str, commands: Mapping[str, Sequence[str]], env: Mapping[str, str], targets: list[Target]) -> Row:
+    contenders: dict[str, Callable[[], float]] = {
+        who: partial(_timed, command, env) for who, command in commands.items()
+    }
+    samples, noise = rotate(contenders, rounds=ROUNDS)
+    return Row(name=name, unit="ms", ours=OURS, samples=samples, noise=noise, targets=targets)
+
+
+def _timed(command: Sequence[str], env: Mapping[str, str]) -> float:
+    """Milliseconds that it runs; its output goes to a pipe that is read."""
+    began = time.perf_counter()
+    done = subprocess.run(command, env=env, capture_output=True, check=False)
+    took = (time.perf_counter() - began) * 1000
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command)}: {done.stderr.decode(errors='replace')}")
+    return took
