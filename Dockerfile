@@ -20,7 +20,9 @@ USER 8225
 
 FROM python:3.13-slim
 RUN useradd --system --uid 8224 --home-dir /srv blocklist \
-    && install --directory --owner blocklist /data
+    && install --directory --owner blocklist --mode 750 /data \
+    && printf '#!/bin/sh\nexec python -m blocklist.cli "$@"\n' > /usr/local/bin/blocklist \
+    && chmod 755 /usr/local/bin/blocklist
 COPY --from=build /venv /venv
 WORKDIR /srv
 COPY blocklist blocklist
@@ -28,9 +30,16 @@ COPY app app
 COPY migrations migrations
 USER 8224
 VOLUME /data
+# Beyond loopback tokens are needed. The first start makes the admin's; `blocklist` in the container uses it.
+# The secret is in the file; these are only its name.
+# hadolint ignore=DL3064
 ENV PATH=/venv/bin:$PATH \
+    PYTHONPATH=/srv \
     PYTHONDONTWRITEBYTECODE=1 \
     BLOCKLIST_HOST=0.0.0.0 \
+    BLOCKLIST_AUTH=tokens \
+    BLOCKLIST_ADMIN_TOKEN_FILE=/data/admin.token \
+    BLOCKLIST_TOKEN_FILE=/data/admin.token \
     BLOCKLIST_DATABASE_URL=sqlite:////data/blocklist.db \
     BLOCKLIST_LOG_FORMAT=json
 EXPOSE 8224
