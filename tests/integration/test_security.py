@@ -209,6 +209,12 @@ class TestForgedRequests:
             problem_of(desk.put("/listeners/jm", json=watcher(callbackUrl=receiver.url + tail)), 400)
 
 
+def _altered(value: str) -> str:
+    """Another character in the middle: at the end of a signature's base64 it may say nothing."""
+    place = len(value) // 2
+    return value[:place] + ("A" if value[place] != "A" else "B") + value[place + 1 :]
+
+
 class TestWebhooks:
     """A receiver that keeps to docs/listeners.md: it verifies the raw body, and remembers the ids for as long."""
 
@@ -224,7 +230,7 @@ class TestWebhooks:
         for raw in (push.raw + b" ", half, quarter, b"{}", b""):
             assert not door.lets_in(raw, push.headers)
         for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
-            assert not door.lets_in(push.raw, push.headers | {name: push.headers[name][:-2] + "7="})
+            assert not door.lets_in(push.raw, push.headers | {name: _altered(push.headers[name])})
             assert not door.lets_in(push.raw, {key: own for key, own in push.headers.items() if key != name})
         assert not _Door("whsec_c29tZWJvZHkgZWxzZSdz").lets_in(push.raw, push.headers)
         assert door.lets_in(push.raw, push.headers)
