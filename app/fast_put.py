@@ -15,7 +15,7 @@ import structlog
 from fastapi import FastAPI, Request, Response
 
 from app.api.access import author
-from app.api.answers import ONE_NODE, JsonAnswer
+from app.api.answers import ONE_NODE
 from app.api.errors import broken, refused
 from app.api.nodes import block_answer, block_command
 from app.auth.principal import ANYBODY, Principal
@@ -33,6 +33,10 @@ _URL: Final = re.compile(rb"/blocklist/nodes/([A-Za-z0-9][A-Za-z0-9._:-]{0,252})
 _NOT_PLAIN: Final = frozenset(
     (b"authorization", b"expect", b"prefer", b"transfer-encoding", b"upgrade", b"x-forwarded-user")
 )
+_ANSWERED: Final = (
+    b"content-type: application/json\r\ncontent-length: %d\r\nblocklist-revision: %d\r\nblocklist-history: %b\r\n"
+)
+_STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 
 
 class _Exchange:
@@ -55,7 +59,8 @@ class FastPutProtocol(FastPathProtocol):
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._service: FastAPI = self.app_state["app"]
+        self._app: FastAPI = self.app_state["app"]
+        self._service: Service = self._app.state.service
         self._put: _Exchange | None = None
 
     def on_headers_complete(self) -> None:
@@ -78,7 +83,7 @@ class FastPutProtocol(FastPathProtocol):
             super().on_message_complete()
             return
         put, self._put, self._complete = self._put, None, True
-        service: Service = self._service.state.service
+        service = self._service
         try:
             command = block_command(put.node_id, put.body, service.clock())
             guarded = service.guard.guarded(command, put.who.access)
@@ -88,37 +93,38 @@ class FastPutProtocol(FastPathProtocol):
             self._answer(put, refused(self._request(put), error))
 
     def _done(self, put: _Exchange, done: asyncio.Future[Outcome[BlockedNode]]) -> None:
-        request = self._request(put)
         try:
             outcome = done.result()
-            status, body = block_answer(self._service.state.service, put.node_id, outcome)
-            self._answer(put, JsonAnswer(request, body, status, outcome.revision))
+            status, body = block_answer(self._service, put.node_id, outcome)
+            # What JsonAnswer and _answer would write, in one piece: half of the cost of an answer.
+            fields = (len(body), outcome.revision, self._service.view.tracker.history.encode())
+            self._write(put, status, _ANSWERED % fields, body)
         except BlocklistError as error:
-            self._answer(put, refused(request, error))
+            self._answer(put, refused(self._request(put), error))
         except Exception as error:
             log.exception("a PUT failed", request_id=put.request_id.decode())
-            self._answer(put, broken(request, error))
+            self._answer(put, broken(self._request(put), error))
 
     def _answer(self, put: _Exchange, response: Response) -> None:
+        lines = b"".join([b"%b: %b\r\n" % header for header in response.raw_headers])
+        self._write(put, HTTPStatus(response.status_code), lines, bytes(response.body))
+
+    def _write(self, put: _Exchange, status: HTTPStatus, lines: bytes, body: bytes) -> None:
         put.response_complete = True
         if put.disconnected:
             return
-        self._service.state.service.metrics.fast_puts[response.status_code] += 1
-        lines = [b"%b: %b\r\n" % header for header in response.raw_headers]
-        lines.append(b"%b: %b\r\n" % (HEADER, put.request_id))
-        if not put.keep_alive:
-            lines.append(b"connection: close\r\n")
-        status = HTTPStatus(response.status_code)
-        line = b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode())
+        self._service.metrics.fast_puts[status] += 1
         head = self._ready.head(self.server_state.default_headers)
-        self.transport.write(b"".join((line, head, *lines, b"\r\n", response.body)))
+        close = b"" if put.keep_alive else b"connection: close\r\n"
+        parts = (_STATUS_LINES[status], head, lines, HEADER, put.request_id, close, body)
+        self.transport.write(b"%b%b%b%b: %b\r\n%b\r\n%b" % parts)
         if not put.keep_alive:
             self.transport.close()
         self.on_response_complete()
 
     def _request(self, put: _Exchange) -> Request:
         path = f"/blocklist/nodes/{put.node_id}"
-        return Request({"type": "http", "app": self._service, "path": path, "raw_path": path.encode(), "headers": []})
+        return Request({"type": "http", "app": self._app, "path": path, "raw_path": path.encode(), "headers": []})
 
     def _read_put(self) -> _Exchange | None:
         match = _URL.fullmatch(self.url)
