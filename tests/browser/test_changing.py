@@ -163,6 +163,7 @@ def test_by_keyboard_alone(page: Page, desk: httpx.Client) -> None:
     assert page.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
     page.keyboard.press("Enter")
     page.wait_for_url("/page/block")
+    expect(page.locator("[name=nodes]")).to_be_focused()
     page.keyboard.type("n1")
     page.keyboard.press("Tab")
     page.keyboard.press("ArrowDown")
