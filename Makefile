@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: run setup test lint format demo bench openapi settings lock clean
+.PHONY: run setup test kill-test lint format demo bench chaos openapi settings lock clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/service.stamp $(BIN)/blocklist
@@ -17,6 +17,10 @@ setup: $(VENV)/dev.stamp $(BIN)/blocklist
 
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+
+# 200 times kill -9 under load; `ARGS="--kills 20"` for less.
+kill-test: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.crash $(ARGS)
 
 lint: $(VENV)/dev.stamp
 	$(BIN)/ruff check .
@@ -37,6 +41,10 @@ bench: $(VENV)/dev.stamp
 
 bench-%: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks $* $(ARGS)
+
+# Half an hour of faults; make test has a short form.
+chaos: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.chaos $(ARGS)
 
 openapi: $(VENV)/service.stamp
 	$(BIN)/python -m app openapi > openapi/blocklist.json

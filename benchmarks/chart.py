@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from html import escape
 from statistics import median
 
-from benchmarks.harness import Row
+from benchmarks.rows import Row
 
 WIDTH, LABEL, VALUE = 860, 230, 110
 BAR, GAP, HEAD = 18, 6, 34
@@ -18,7 +18,7 @@ def chart(rows: Sequence[Row]) -> str:
     for row in rows:
         parts.append(f'<text x="0" y="{top + 22}" font-weight="bold">{escape(row.name)}, {escape(row.unit)}</text>')
         top += HEAD
-        scale = (WIDTH - LABEL - VALUE) / max(max(values) for values in row.samples.values())
+        scale = (WIDTH - LABEL - VALUE) / (max(max(values) for values in row.samples.values()) or 1)
         for contender, values in row.samples.items():
             parts.append(_bar(contender, values, top, scale, OURS if contender == row.ours else THEIRS))
             top += BAR + GAP

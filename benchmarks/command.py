@@ -8,7 +8,9 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
 from benchmarks import peers
-from benchmarks.harness import ROOT, Row, Target, rotate, scratch
+from benchmarks.harness import ROOT, scratch
+from benchmarks.rows import Row, Target, at_most
+from benchmarks.sampling import rotate
 
 ROUNDS = 20
 NODES = 100
@@ -32,8 +34,8 @@ def run() -> list[Row]:
         help_ = {OURS: (*COMMAND, "--help"), KUBECTL: (KUBECTL, "--help"), AMTOOL: (AMTOOL, "--help")}
         listing = {OURS: (*COMMAND, "list"), CURL: (CURL, "--silent", f"{server.url}/blocklist?details=true")}
         return [
-            _row("says its version", version, environment, [Target(peer=None, factor=300, at_least=False)]),
-            _row("shows its help", help_, environment, [Target(peer=None, factor=300, at_least=False)]),
+            _row("says its version", version, environment, [at_most(300)]),
+            _row("shows its help", help_, environment, [at_most(300)]),
             _row(f"lists {NODES} nodes", listing, environment, []),
         ]
 

@@ -11,7 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks import event_logs
-from benchmarks.harness import CORES, ROOT, Row, Target, cpu_seconds, scratch
+from benchmarks.harness import CORES, ROOT, scratch
+from benchmarks.rows import Row, Target
+from benchmarks.sampling import cpu_seconds
 from demo.java_home import java_home
 
 SMALL, LARGE = 1_000_000_000, 10_000_000_000  # bytes

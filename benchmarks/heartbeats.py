@@ -12,19 +12,23 @@ from statistics import quantiles
 import uvloop
 
 from benchmarks import peers
-from benchmarks.harness import Row, Server, cpu_seconds, fetch, scratch
-from benchmarks.watchers import HOST, Fanout, HttpWriter, connect, get
+from benchmarks.harness import Server, fetch, scratch, unless_quick
+from benchmarks.latency import gets_beside
+from benchmarks.rows import Row
+from benchmarks.sampling import cpu_seconds
+from benchmarks.watchers import HOST, Fanout, connect, get
+from benchmarks.writers import HttpWriter
 from blocklist.listener import Registration, Role
 from blocklist.membership import Membership
 
-LISTENERS = 5000
+LISTENERS = unless_quick(5000, 500)
 INTERVAL = 10.0  # seconds, Flink's heartbeat.interval
 TASK_MANAGERS = 10
 SECONDS = 10.0  # of one sample: each listener is heard once
-ROUNDS = 3
+ROUNDS = unless_quick(3, 1)
 CONNECTIONS = 50
 GETS = 50  # a second, one after the other
-AGENTS = 1000
+AGENTS = unless_quick(1000, 100)
 
 
 def run() -> list[Row]:
@@ -62,10 +66,10 @@ async def _sample(server: Server, *, beats: bool) -> tuple[float, float]:
     """Per cent of a core, and milliseconds of the 99th percentile of GETs."""
     began, cpu = time.perf_counter(), cpu_seconds(server.pid)
     sending = [asyncio.create_task(_beat(server, part)) for part in range(CONNECTIONS if beats else 0)]
-    times = await _gets(server)
+    times = await gets_beside(server, seconds=SECONDS, rate=GETS)
     await asyncio.gather(*sending)
     share = (cpu_seconds(server.pid) - cpu) / (time.perf_counter() - began)
-    return share * 100, quantiles(times, n=100)[-1] * 1000
+    return share * 100, quantiles(times, n=100)[-1]
 
 
 async def _beat(server: Server, part: int) -> None:
@@ -121,17 +125,6 @@ def _heartbeat(number: int) -> bytes:
     ).encode()
     head = f"POST /listeners/app-{number}/heartbeat HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
-
-
-async def _gets(server: Server) -> list[float]:
-    writer, times = await _connect(server), []
-    end = time.perf_counter() + SECONDS
-    while time.perf_counter() < end:
-        sent = time.perf_counter()
-        times.append(await writer.ask(get("/blocklist")) - sent)
-        await asyncio.sleep(1 / GETS)
-    writer.close()
-    return times
 
 
 async def _connect(server: Server) -> HttpWriter:

@@ -1,19 +1,21 @@
 """What the service holds in memory: 10,000 nodes, 1,000 watchers, and nothing of watchers that have left."""
 
 import asyncio
-import re
 import time
 from pathlib import Path
 
 import uvloop
 
 from benchmarks import peers
-from benchmarks.harness import Row, Server, Target, scratch
+from benchmarks.broadcast import broadcast
+from benchmarks.harness import Server, scratch, unless_quick
+from benchmarks.rows import Row, at_most
+from benchmarks.sampling import megabytes
 from benchmarks.watch import BODY, WATCHERS
-from benchmarks.watchers import broadcast, put
+from benchmarks.writers import put
 
 NODES = 10_000
-ROUNDS = 10
+ROUNDS = unless_quick(10, 2)
 OURS, BEFORE = "blocklist", "five rounds before"
 WITH, AFTER, PEAK = "with watchers", "after they left", "peak"
 
@@ -27,32 +29,27 @@ def run() -> list[Row]:
     name = f"{NODES:,} nodes, {WATCHERS:,} watchers"
     halves = {OURS: series[AFTER][ROUNDS // 2 :], BEFORE: series[AFTER][: ROUNDS // 2]}
     return [
-        Row(name=name, unit="MB", ours=OURS, samples={OURS: series[WITH]}, targets=[_at_most(None, 100)]),
+        Row(name=name, unit="MB", ours=OURS, samples={OURS: series[WITH]}, targets=[at_most(100)]),
         Row(name=f"{name}, peak while they get the list", unit="MB", ours=OURS, samples={OURS: series[PEAK]}),
-        Row(name=f"{name} came and left", unit="MB", ours=OURS, samples=halves, targets=[_at_most(BEFORE, 1.02)]),
+        Row(name=f"{name} came and left", unit="MB", ours=OURS, samples=halves, targets=[at_most(1.02, BEFORE)]),
     ]
-
-
-def _at_most(peer: str | None, factor: float) -> Target:
-    return Target(peer=peer, factor=factor, at_least=False)
 
 
 async def _rounds(server: Server) -> dict[str, list[float]]:
     """In each round the watchers come without a cursor, get the whole list and one change, and leave."""
     alone = _descriptors(server)
     series: dict[str, list[float]] = {WITH: [], AFTER: [], PEAK: []}
-    for number in range(ROUNDS):
+    for _ in range(ROUNDS):
         Path(f"/proc/{server.pid}/clear_refs").write_text("5")  # forget the peak
         there = await broadcast(
-            server, path="/blocklist/watch", count=WATCHERS, request=put("/blocklist/nodes/@", BODY)
+            server, path="/blocklist/watch", watchers=WATCHERS, request=put("/blocklist/nodes/@", BODY)
         )
-        there.changes = number  # each change a node of its own
         await there.change()
-        series[WITH].append(_megabytes(server, "VmRSS"))
-        series[PEAK].append(_megabytes(server, "VmHWM"))
+        series[WITH].append(megabytes(server.pid))
+        series[PEAK].append(megabytes(server.pid, "VmHWM"))
         there.close()
         await _until_gone(server, alone)
-        series[AFTER].append(_megabytes(server, "VmRSS"))
+        series[AFTER].append(megabytes(server.pid))
     return series
 
 
@@ -67,10 +64,3 @@ async def _until_gone(server: Server, descriptors: int) -> None:
 
 def _descriptors(server: Server) -> int:
     return len(list(Path(f"/proc/{server.pid}/fd").iterdir()))
-
-
-def _megabytes(server: Server, name: str) -> float:
-    """A value of the process's status, in MB of a million bytes."""
-    found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{server.pid}/status").read_text())
-    assert found
-    return int(found[1]) * 1024 / 1e6

@@ -8,39 +8,62 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from benchmarks.harness import CACHE, ROOT, Server, fetch, free_port, running
+from benchmarks.harness import CACHE, GENERATOR_CORE, ROOT, SERVER_CORE, Server, fetch, free_port, running, servers
 from demo.java_home import java_home
 from tests import debian
+from tests.postgres import PostgresServer
 
 PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "etcd": "etcd-server", "etcdctl": "etcd-client",
             "h2load": "nghttp2-client", "kubectl": "kubernetes-client", "amtool": "prometheus-alertmanager",
             "curl": "curl"}  # fmt: skip
+DATABASE = "BLOCKLIST_DATABASE_URL"
+SERVICE = [sys.executable, "-m", "app"]
 UVICORN = ["--loop", "uvloop", "--http", "httptools", "--no-access-log", "--log-level", "warning"]
 UVICORN += ["--timeout-keep-alive", "60"]
 
 
 def require(*commands: str) -> None:
-    """Install the Debian packages of commands that are missing; says which ones when that is not allowed."""
-    try:
-        debian.require({name: PACKAGES[name] for name in commands})
-    except debian.MissingError as error:
-        raise SystemExit(str(error)) from error
+    """Install the Debian packages of commands that are missing. Raises debian.MissingError where that cannot be."""
+    debian.require({name: PACKAGES[name] for name in commands})
 
 
 @contextmanager
 def service(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """The real thing, on a new SQLite file in `folder`."""
+    """The real thing, on a new SQLite file in `folder` unless the settings name another database."""
     folder.mkdir(parents=True, exist_ok=True)
-    port = free_port()
-    environment = {"BLOCKLIST_PORT": str(port), "BLOCKLIST_DATABASE_URL": f"sqlite:///{folder}/blocklist.db"}
-    environment |= settings or {}
-    subprocess.run(
-        [sys.executable, "-m", "app", "migrate"],
-        check=True, cwd=ROOT, env={**os.environ, **environment}, capture_output=True,
-    )  # fmt: skip
-    command = [sys.executable, "-m", "app"]
-    with running(command, port=port, ready="/readyz", log=folder / "service.log", env=environment) as server:
+    environment = {**os.environ, **_database(folder), **(settings or {})}
+    migrate = [*SERVICE, "migrate"]
+    done = subprocess.run(migrate, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    with serving(folder, settings) as server:
         yield server
+
+
+@contextmanager
+def serving(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+    """The same on the file that is there."""
+    port = free_port()
+    environment = {"BLOCKLIST_PORT": str(port), **_database(folder), **(settings or {})}
+    with running(SERVICE, port=port, ready="/readyz", log=folder / "service.log", env=environment) as server:
+        yield server
+
+
+def _database(folder: Path) -> dict[str, str]:
+    return {DATABASE: f"sqlite:///{folder}/blocklist.db"}
+
+
+@contextmanager
+def postgres() -> Iterator[PostgresServer]:
+    """A PostgreSQL that waits for the disk, on the server's core."""
+    os.sched_setaffinity(0, {SERVER_CORE})
+    with PostgresServer(durable=True) as server:
+        os.sched_setaffinity(0, {GENERATOR_CORE})
+        servers.append(server.pid)
+        try:
+            yield server
+        finally:
+            servers.remove(server.pid)
 
 
 def block(server: Server, count: int) -> None:
@@ -54,6 +77,15 @@ def block(server: Server, count: int) -> None:
         )
         if status != 200:
             raise RuntimeError(f"{status}: {answer[:500]!r}")
+
+
+def copy_list(server: Server, path: Path) -> None:
+    """The service's list as files, for nginx and `bare`: so that all send the very same bytes."""
+    status, headers, body = fetch(server.port, "/blocklist")
+    assert status == 200
+    path.write_bytes(body)
+    kept = {name: value for name, value in headers.items() if name not in ("date", "server", "connection")}
+    path.with_name(path.name + ".headers").write_text(json.dumps(kept))
 
 
 @contextmanager
@@ -86,7 +118,7 @@ def bare_posts(folder: Path) -> Iterator[Server]:
 
 NGINX = """
 daemon off; worker_processes 1; {user} pid {folder}/nginx.pid; error_log {folder}/nginx-error.log warn;
-events {{ worker_connections 4096; multi_accept on; }}
+events {{ worker_connections 16384; multi_accept on; }}
 http {{
   access_log off; server_tokens off; default_type application/json; gzip off; etag on;
   sendfile on; sendfile_max_chunk 0; tcp_nopush on; tcp_nodelay on; output_buffers 2 512k;

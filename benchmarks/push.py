@@ -9,10 +9,14 @@ from pathlib import Path
 import uvloop
 
 from benchmarks import peers
-from benchmarks.harness import Row, Server, Target, fetch, rotate, scratch
+from benchmarks.broadcast import Broadcast
+from benchmarks.harness import Server, fetch, scratch
 from benchmarks.receivers import receive
+from benchmarks.rows import Row, at_most
+from benchmarks.sampling import rotate
 from benchmarks.watch import BODY
-from benchmarks.watchers import Broadcast, Fanout, put
+from benchmarks.watchers import Fanout
+from benchmarks.writers import put
 
 OURS, AIOHTTP = "blocklist", "bare aiohttp, gather"
 LISTENERS = 1000
@@ -30,10 +34,10 @@ def run() -> list[Row]:
         contenders = runner.run(_connect(folder, stack))
 
         def change(name: str) -> Callable[[], float]:
-            return lambda: runner.run(contenders[name].change())[0]
+            return lambda: runner.run(contenders[name].change()).from_answer
 
         samples, noise = rotate({name: change(name) for name in contenders}, rounds=CHANGES)
-    targets = [Target(peer=AIOHTTP, factor=1.5, at_least=False)]
+    targets = [at_most(1.5, AIOHTTP)]
     name = f"one change pushed to {LISTENERS:,} listeners, from the answer"
     return [Row(name=name, unit="ms", ours=OURS, samples=samples, noise=noise, targets=targets)]
 

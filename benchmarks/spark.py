@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from benchmarks import peers
-from benchmarks.harness import CORES, GENERATOR_CORE, Row, Target, meanwhile, scratch
+from benchmarks.harness import CORES, GENERATOR_CORE, meanwhile, scratch, unless_quick
+from benchmarks.rows import Row, Target
 from blocklist import BlockAction, BlockedNode, BlocklistClient
 from blocklist.node import PERMANENT
 from blocklist.spark import BlocklistAgent
@@ -24,11 +25,11 @@ if TYPE_CHECKING:
 
 OURS, WITH, EVIDENCE, WITHOUT = "blocklist", "with the agent", "and its evidence", "without"
 HOST = "127.0.0.3"
-BLOCKS = 20
+BLOCKS = unless_quick(20, 3)
 GRAIN = 1.0  # milliseconds: Spark's times are whole ones, so nothing less can be told
 CALM = 0.3  # seconds that a block, or a freed host, is looked at
 TASKS = 10_000
-ROUNDS = 15
+ROUNDS = unless_quick(15, 2)
 WARM_UP = 3
 OTHERS = 100  # blocked nodes that are none of the job's hosts
 # A task of 5 ms in the JVM: so many start on each host that the last one tells when the block held.

@@ -9,8 +9,11 @@ from pathlib import Path
 import uvloop
 
 from benchmarks import peers
-from benchmarks.harness import Row, Target, rotate, scratch
-from benchmarks.watchers import Broadcast, broadcast, etcd_broadcast, put
+from benchmarks.broadcast import Broadcast, Told, broadcast, etcd_broadcast
+from benchmarks.harness import scratch
+from benchmarks.rows import Row, at_most, column
+from benchmarks.sampling import rotate
+from benchmarks.writers import put
 
 OURS, SSE, SOCKETS = "blocklist", "bare ASGI SSE", "bare asyncio sockets"
 ETCD_8, ETCD_1000 = "etcd, gRPC, 8 connections", "etcd, gRPC, 1,000 connections"
@@ -22,6 +25,7 @@ NODE = (
     b'"cause":"lost 3 partitions"}'
 )
 CHANGE = b'{"revision":1000,"type":"blocked","at":"1700000000000","createdBy":null,"node":%b}' % NODE
+NAMELESS = CHANGE.replace(b'"id":"@",', b"")  # for etcd: the token is to be there once, as the key
 EVENT = b"id: 1000-0123abcd\nevent: blocked\ndata: %b\n\n" % CHANGE
 
 
@@ -30,29 +34,19 @@ def run() -> list[Row]:
     peers.require("etcd")
     with scratch() as folder, ExitStack() as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         contenders = runner.run(_connect(folder, stack))
-        from_sending: dict[float, float] = {}  # by what the same change took from its answer
 
-        def change(name: str) -> Callable[[], float]:
-            def sample() -> float:
-                answered, sent = runner.run(contenders[name].change())
-                from_sending[answered] = sent
-                return answered
-
-            return sample
+        def change(name: str) -> Callable[[], Told]:
+            return lambda: runner.run(contenders[name].change())
 
         samples, noise = rotate({name: change(name) for name in contenders}, rounds=CHANGES)
         for contender in contenders.values():
             contender.close()
-    return _rows(samples, {name: [from_sending[value] for value in values] for name, values in samples.items()}, noise)
-
-
-def _rows(samples: dict[str, list[float]], whole: dict[str, list[float]], noise: dict[str, list[float]]) -> list[Row]:
     name = f"one change to {WATCHERS:,} watchers"
-    targets = [Target(peer=SSE, factor=1.2, at_least=False)]
-    targets += [Target(peer=peer, factor=1, at_least=False) for peer in (ETCD_8, ETCD_1000)]
+    targets = [at_most(1.2, SSE), at_most(1, ETCD_8), at_most(1, ETCD_1000)]
+    from_answer, from_sending = (column(samples, figure) for figure in range(2))
     return [
-        Row(name=f"{name}, from the answer", unit="ms", ours=OURS, samples=samples, noise=noise, targets=targets),
-        Row(name=f"{name}, from the sending", unit="ms", ours=OURS, samples=whole, noise=noise),
+        Row(name=f"{name}, from the answer", unit="ms", ours=OURS, samples=from_answer, noise=noise, targets=targets),
+        Row(name=f"{name}, from the sending", unit="ms", ours=OURS, samples=from_sending, noise=noise),
     ]
 
 
@@ -62,12 +56,11 @@ async def _connect(folder: Path, stack: ExitStack) -> dict[str, Broadcast]:
     sse = stack.enter_context(peers.bare("watch", folder))
     sockets = stack.enter_context(peers.bare_sockets(folder))
     etcd = stack.enter_context(peers.etcd(folder))
-    value = CHANGE.replace(b'"id":"@",', b"")  # the token is to be there once, as the key
     making: dict[str, Awaitable[Broadcast]] = {
-        OURS: broadcast(service, path="/blocklist/watch", count=WATCHERS, request=put("/blocklist/nodes/@", BODY)),
-        SSE: broadcast(sse, path="/watch", count=WATCHERS, request=put("/event", EVENT)),
-        SOCKETS: broadcast(sockets, path="/watch", count=WATCHERS, request=put("/event", EVENT)),
-        ETCD_8: etcd_broadcast(etcd, count=WATCHERS, connections=8, value=value),
-        ETCD_1000: etcd_broadcast(etcd, count=WATCHERS, connections=WATCHERS, value=value),
+        OURS: broadcast(service, path="/blocklist/watch", watchers=WATCHERS, request=put("/blocklist/nodes/@", BODY)),
+        SSE: broadcast(sse, path="/watch", watchers=WATCHERS, request=put("/event", EVENT)),
+        SOCKETS: broadcast(sockets, path="/watch", watchers=WATCHERS, request=put("/event", EVENT)),
+        ETCD_8: etcd_broadcast(etcd, watchers=WATCHERS, connections=8, value=NAMELESS),
+        ETCD_1000: etcd_broadcast(etcd, watchers=WATCHERS, connections=WATCHERS, value=NAMELESS),
     }
     return {name: await contender for name, contender in making.items()}

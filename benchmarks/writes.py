@@ -10,8 +10,10 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import etcd, peers
-from benchmarks.generator import SECONDS, h2load, wrk_write
-from benchmarks.harness import GENERATOR_CORE, SERVER_CORE, Row, Server, Target, rotate, scratch
+from benchmarks.generator import SECONDS, Load, h2load, wrk_write
+from benchmarks.harness import GENERATOR_CORE, SERVER_CORE, Server, scratch
+from benchmarks.rows import Row, Samples, Target, at_least, at_most, column
+from benchmarks.sampling import rotate
 
 OURS, DISK, GATEWAY, GRPC = "blocklist", "fdatasync of 4 kB", "etcd, JSON gateway", "etcd, gRPC"
 GRPC_ONE = "etcd, gRPC, one connection"
@@ -26,46 +28,51 @@ def run() -> list[Row]:
     with scratch() as folder, ExitStack() as stack:
         service = stack.enter_context(peers.service(folder / "service"))
         etcd_server = stack.enter_context(peers.etcd(folder))
-        return [_one(folder, service, etcd_server), _many(folder, service, etcd_server)]
+        return [_one(folder, service, etcd_server), *_many(folder, service, etcd_server)]
 
 
 def _one(folder: Path, service: Server, etcd_server: Server) -> Row:
     contenders: dict[str, Callable[[], float]] = {
-        OURS: partial(_ours, service, 1),
+        OURS: lambda: _ours(service, 1).rate,
         DISK: partial(_fdatasyncs, folder / "block"),
-        GATEWAY: partial(_gateway, etcd_server, 1),
-        GRPC: partial(_grpc, folder, etcd_server, 1),
+        GATEWAY: lambda: _gateway(etcd_server, 1).rate,
+        GRPC: lambda: _grpc(folder, etcd_server, 1).rate,
     }
-    return _row("1 writer", contenders, [Target(peer=DISK, factor=0.25)])
+    samples, noise = rotate(contenders, rounds=ROUNDS)
+    return _row("1 writer", samples, noise, [at_least(0.25, DISK)])
 
 
-def _many(folder: Path, service: Server, etcd_server: Server) -> Row:
-    contenders: dict[str, Callable[[], float]] = {
+def _many(folder: Path, service: Server, etcd_server: Server) -> list[Row]:
+    contenders: dict[str, Callable[[], Load]] = {
         OURS: partial(_ours, service, 64),
         GATEWAY: partial(_gateway, etcd_server, 64),
         GRPC: partial(_grpc, folder, etcd_server, 64),
         GRPC_ONE: partial(_grpc, folder, etcd_server, 1, streams=64),
     }
-    return _row("64 writers", contenders, [Target(peer=GATEWAY, factor=1.5)])
-
-
-def _row(name: str, contenders: dict[str, Callable[[], float]], targets: list[Target]) -> Row:
     samples, noise = rotate(contenders, rounds=ROUNDS)
-    return Row(name=name, unit="PUTs/s", ours=OURS, samples=samples, noise=noise, targets=targets)
+    rate, p99 = (column(samples, figure) for figure in range(2))
+    return [
+        _row("64 writers", rate, noise, [at_least(1.5, GATEWAY), at_least(1, GRPC)]),
+        _row("64 writers, 99th percentile", p99, noise, [at_most(1, GATEWAY)], unit="ms"),
+    ]
 
 
-def _ours(server: Server, connections: int) -> float:
+def _row(name: str, samples: Samples, noise: Samples, targets: list[Target], unit: str = "PUTs/s") -> Row:
+    return Row(name=name, unit=unit, ours=OURS, samples=samples, noise=noise, targets=targets)
+
+
+def _ours(server: Server, connections: int) -> Load:
     """The list grows by each PUT, to some hundred thousand nodes: the rate does not depend on it."""
     return wrk_write(f"{server.url}/blocklist/nodes/worker-@", method="PUT", body=BODY, connections=connections)
 
 
-def _gateway(server: Server, connections: int) -> float:
+def _gateway(server: Server, connections: int) -> Load:
     """The key is base64 on the wire: any twelve letters and digits are nine bytes."""
     body = json.dumps({"key": "@", "value": base64.b64encode(BODY.encode()).decode()})
     return wrk_write(f"{server.url}/v3/kv/put", method="POST", body=body, connections=connections)
 
 
-def _grpc(folder: Path, server: Server, connections: int, streams: int = 1) -> float:
+def _grpc(folder: Path, server: Server, connections: int, streams: int = 1) -> Load:
     """One and the same key: h2load has a single body. etcd writes each revision all the same."""
     body = folder / "put.grpc"
     body.write_bytes(etcd.grpc(etcd.put_request(b"worker-t00000000001", BODY.encode())))

@@ -1,29 +1,29 @@
--- The generator's report as JSON. With arguments (method, tag, body) a request of its own each time: an `@` in the
--- path and in the body becomes the tag and a count, so that each request makes something new.
+-- The generator's report as JSON. With arguments (tag, method, body, ids) a request of its own each time: an `@` in the
+-- body becomes tag and count, one in the path the same or, of so many ids, the next one.
 local count = 0
 
-local function filler(template, tag)
+local function filler(template)
   local before, after = template:match("^(.-)@(.*)$")
   if not before then return function() return template end end
-  return function(id) return before .. tag .. id .. after end
+  return function(word) return before .. word .. after end
 end
 
 function init(args)
-  local method, tag, body = args[1], args[2], args[3]
+  local tag, method, body, ids = args[1], args[2], args[3], tonumber(args[4])
   if not method then return end
-  local fill_path, fill_body = filler(wrk.path, tag), filler(body, tag)
+  local fill_path, fill_body = filler(wrk.path), filler(body)
   wrk.headers["Content-Type"] = "application/json"
   request = function()
     count = count + 1
-    local id = string.format("%08d", count)
-    return wrk.format(method, fill_path(id), nil, fill_body(id))
+    local word = string.format("%s%08d", tag, count)
+    local id = ids > 0 and string.format("%05d", count % ids) or word
+    return wrk.format(method, fill_path(id), nil, fill_body(word))
   end
 end
 
 function done(summary, latency)
   local errors = summary.errors
-  io.write(string.format('\n{"requests": %d, "seconds": %f, "errors": %d, "p50": %f, "p99": %f}\n',
-    summary.requests, summary.duration / 1e6,
-    errors.connect + errors.read + errors.write + errors.status + errors.timeout,
-    latency:percentile(50) / 1e3, latency:percentile(99) / 1e3))
+  io.write(string.format('\n{"requests": %d, "refused": %d, "failed": %d, "seconds": %f, "p99": %f}\n',
+    summary.requests, errors.status, errors.connect + errors.read + errors.write + errors.timeout,
+    summary.duration / 1e6, latency:percentile(99) / 1e3))
 end

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from benchmarks.detection.answers import Answer
-    from benchmarks.harness import Row
+    from benchmarks.rows import Row
 
 
 def run() -> "list[Row]":
@@ -31,7 +31,7 @@ def run() -> "list[Row]":
 
 def _rows(ours: "Sequence[Answer]") -> "list[Row]":
     from benchmarks.detection import answers  # noqa: PLC0415
-    from benchmarks.harness import Row, Target  # noqa: PLC0415
+    from benchmarks.rows import Row, Target  # noqa: PLC0415
 
     healthy = [answer for answer in ours if not answer.case.faulty]
     clean = sum(not answer.wrong for answer in healthy) / len(healthy)

@@ -1,0 +1,84 @@
+"""GET /blocklist while somebody changes the list a hundred times a second, against reads of a list at rest."""
+
+import http.client
+import json
+import threading
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from itertools import count
+from typing import NamedTuple
+
+from benchmarks import peers
+from benchmarks.cost import cost
+from benchmarks.harness import Server, meanwhile, scratch
+from benchmarks.rows import Row, at_least, column
+from benchmarks.sampling import rotate
+
+RATE = 100  # PUTs a second
+WRITERS = 5  # who make them: one alone might wait too long for its answers
+CHANGING, RESTING = f"{RATE} PUTs a second", "at rest"
+SIZES = (10, 1000)
+ROUNDS = 9
+JSON = {"Content-Type": "application/json"}
+
+_ends = count(4_102_444_800_001)  # each later than the one before, so that each merge is a change
+
+
+class Reads(NamedTuple):
+    """Of one sample: GETs a second, all CPU time for each in microseconds, and PUTs a second beside them."""
+
+    gets: float
+    cpu: float
+    puts: float
+
+
+def run() -> list[Row]:
+    """A row for each size of the list, and how many PUTs there really were."""
+    peers.require("wrk")
+    with scratch() as folder, ExitStack() as stack:
+        services = {size: stack.enter_context(peers.service(folder / str(size))) for size in SIZES}
+        return [row for size, server in services.items() for row in _rows(server, size)]
+
+
+def _rows(server: Server, size: int) -> list[Row]:
+    peers.block(server, size)
+    contenders: dict[str, Callable[[], Reads]] = {
+        CHANGING: partial(_changing, server),
+        RESTING: lambda: Reads(*cost(server, "/blocklist"), 0),
+    }
+    samples, noise = rotate(contenders, rounds=ROUNDS)
+    gets, cpu, puts = (column(samples, figure) for figure in range(3))
+    name, done = f"{size:,} nodes", {CHANGING: puts[CHANGING]}
+    return [
+        Row(name=name, unit="requests/s", ours=CHANGING, samples=gets, noise=noise, targets=[at_least(0.9, RESTING)]),
+        Row(name=name, unit="µs of CPU for a GET, with the PUTs'", ours=CHANGING, samples=cpu, noise=noise),
+        Row(name=f"{name}, meanwhile", unit="PUTs/s", ours=CHANGING, samples=done, noise=noise),
+    ]
+
+
+def _changing(server: Server) -> Reads:
+    done: list[float] = []  # moments of the answers
+    began = time.monotonic()
+    with ExitStack() as stack:
+        for number in range(WRITERS):
+            stack.enter_context(meanwhile(partial(_put, server, number, done)))
+        reads = cost(server, "/blocklist")
+    return Reads(*reads, len(done) / (max(done) - began))
+
+
+def _put(server: Server, number: int, done: list[float], stop: threading.Event) -> None:
+    """Merges into a node of its own, so that the list stays as large as it is, each at its moment."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port)
+    due = time.monotonic() + number / RATE
+    while not stop.wait(max(0.0, due - time.monotonic())):
+        body = {"action": "MARK_BLOCKED", "cause": "lost 3 partitions", "endTimestamp": next(_ends), "allowMerge": True}
+        connection.request("PUT", f"/blocklist/nodes/worker-{number:05d}", json.dumps(body), JSON)
+        answer = connection.getresponse()
+        if answer.status != 202:
+            raise RuntimeError(f"{answer.status}: {answer.read()!r}")
+        answer.read()
+        done.append(time.monotonic())
+        due += WRITERS / RATE
+    connection.close()

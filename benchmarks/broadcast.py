@@ -1,0 +1,123 @@
+"""A server with its watchers connected, one change at a time."""
+
+import asyncio
+import gc
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from itertools import count
+from typing import NamedTuple
+
+from benchmarks import etcd
+from benchmarks.harness import Server
+from benchmarks.watchers import HOST, Fanout, Watcher, connect, get
+from benchmarks.writers import EtcdWriter, HttpWriter
+
+SETTLED = 0.02  # seconds in which a server takes a new connection
+PATIENCE = 60.0  # seconds for a change to reach everybody
+SOON = 5.0  # seconds after which one that was made too early is given up
+ATTEMPTS = 12
+
+_numbers = count(1)
+
+
+class Told(NamedTuple):
+    """Milliseconds from a change's answer, and from its sending, until the last watcher, and 99 of 100, had it."""
+
+    from_answer: float
+    from_sending: float
+    most_from_answer: float
+    most_from_sending: float
+
+
+@dataclass(kw_only=True)
+class Broadcast:
+    """A contender with its watchers connected; `request` makes the bytes of a change from its token and number."""
+
+    server: Server
+    watchers: int
+    request: Callable[[str, int], bytes]
+    fanout: Fanout
+    connections: list[Watcher]
+    writing: type[HttpWriter] = HttpWriter
+
+    async def ready(self) -> "Broadcast":
+        """Change until a change reaches everybody: only then a server that is busy has subscribed them all."""
+        for _ in range(ATTEMPTS):
+            with suppress(TimeoutError):
+                await self.change(SOON)
+                return self
+        raise TimeoutError(f"no change reached all of {self.watchers} watchers")
+
+    async def change(self, patience: float = PATIENCE) -> Told:
+        """One change, until all watchers have it. Raises TimeoutError if one of them does not get it."""
+        number = next(_numbers)
+        token = f"bench-{number:06d}"
+        request = self.request(token, number)
+        writer = await self._writer()
+        last = self.fanout.expect(token.encode(), self.watchers)
+        gc.collect()
+        gc.disable()
+        try:
+            sent = time.perf_counter()
+            answered = await asyncio.wait_for(writer.ask(request), patience)
+            await asyncio.wait_for(last, patience)
+        finally:
+            gc.enable()
+            writer.close()
+        moments = self.fanout.moments
+        most = moments[int(len(moments) * 0.99)]
+        return Told(*(1000 * (moment - since) for moment in (moments[-1], most) for since in (answered, sent)))
+
+    def close(self) -> None:
+        """Drop all connections."""
+        for watcher in self.connections:
+            if watcher.transport:
+                watcher.transport.abort()
+
+    async def _writer(self) -> HttpWriter:
+        """A connection of its own for each change: servers close the ones that rest between the rounds."""
+        _, writer = await asyncio.get_running_loop().create_connection(self.writing, HOST, self.server.port)
+        await asyncio.sleep(SETTLED)
+        return writer
+
+
+async def broadcast(
+    server: Server,
+    *,
+    path: str,
+    watchers: int,
+    request: Callable[[str, int], bytes],
+    sources: Sequence[str] = (HOST,),
+) -> Broadcast:
+    """So many streams of `GET path`, and a writer."""
+    fanout = Fanout()
+    connected = await connect(server, fanout, [get(path)] * watchers, sources=sources)
+    return await Broadcast(
+        server=server, watchers=watchers, request=request, fanout=fanout, connections=connected
+    ).ready()
+
+
+async def etcd_broadcast(
+    server: Server, *, watchers: int, connections: int, value: bytes, sources: Sequence[str] = (HOST,)
+) -> Broadcast:
+    """So many gRPC watches, spread over so many connections; each put is a stream of its own."""
+    message = etcd.watch_request(b"bench", b"bencz")
+    share = watchers // connections
+    watches = [etcd.call(etcd.WATCH, 2 * number + 1, message, last=False) for number in range(share)]
+    fanout = Fanout()
+    opening = etcd.hello() + b"".join(watches)
+    connected = await connect(server, fanout, [opening] * connections, sources=sources)
+
+    def request(token: str, number: int) -> bytes:
+        return etcd.call(etcd.PUT, 2 * number - 1, etcd.put_request(token.encode(), value), last=True)
+
+    return await Broadcast(
+        watchers=share * connections,
+        writing=EtcdWriter,
+        server=server,
+        request=request,
+        fanout=fanout,
+        connections=connected,
+    ).ready()

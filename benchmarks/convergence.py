@@ -1,0 +1,90 @@
+"""How soon a replica shows what another one has answered: with nothing else to do, and while both are written to."""
+
+import asyncio
+import re
+import threading
+import time
+from functools import partial
+from statistics import median, quantiles
+from typing import NamedTuple
+
+import uvloop
+
+from benchmarks.generator import wrk_write
+from benchmarks.harness import Server, meanwhile, unless_quick
+from benchmarks.rows import Row, at_most, column
+from benchmarks.sampling import rotate
+from benchmarks.watchers import HOST, get
+from benchmarks.writers import HttpWriter, put
+
+QUIET, BUSY = "nobody else writes", "16 others write"
+OTHERS = 16
+NODES = 10  # that they change, so that the list stays short
+MERGE = '{"action": "MARK_BLOCKED", "cause": "lost @", "allowMerge": true}'  # each time with another cause
+ROUNDS = 7
+CHANGES = unless_quick(300, 50)  # of a sample
+LOOK = 0.0005  # seconds between two looks
+REST = 0.005  # seconds between a change that was seen and the next one
+_REVISION = re.compile(rb"(?i)blocklist-revision: (\d+)")
+
+
+class Delay(NamedTuple):
+    """Milliseconds from the answer of one to the first GET of the other that has it: of 99 of 100, and of half."""
+
+    p99: float
+    p50: float
+
+
+def rows(first: Server, second: Server) -> list[Row]:
+    """The first is written to, the second is asked."""
+    contenders = {QUIET: partial(_quiet, first, second), BUSY: partial(_busy, first, second)}
+    samples, noise = rotate(contenders, rounds=ROUNDS)
+    p99, p50 = (column(samples, figure) for figure in range(2))
+    name = "from one replica's answer to the other's GET"
+    return [
+        Row(name=f"{name}, 99th percentile", unit="ms", ours=QUIET, samples=p99, noise=noise, targets=[at_most(20)]),
+        Row(name=f"{name}, median", unit="ms", ours=QUIET, samples=p50, noise=noise),
+    ]
+
+
+def _quiet(first: Server, second: Server) -> Delay:
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        delays = runner.run(_delays(first, second))
+    return Delay(p99=quantiles(delays, n=100)[-1], p50=median(delays))
+
+
+def _busy(first: Server, second: Server) -> Delay:
+    with meanwhile(partial(_write, first, second)):
+        return _quiet(first, second)
+
+
+def _write(first: Server, second: Server, done: threading.Event) -> None:
+    urls = [f"{server.url}/blocklist/nodes/worker-@" for server in (first, second)]
+    while not done.is_set():
+        wrk_write(*urls, method="PUT", body=MERGE, connections=OTHERS, ids=NODES, refusals=True)
+
+
+async def _delays(first: Server, second: Server) -> list[float]:
+    loop = asyncio.get_running_loop()
+    _, writer = await loop.create_connection(HttpWriter, HOST, first.port)
+    _, reader = await loop.create_connection(HttpWriter, HOST, second.port)
+    change, delays = put("/blocklist/nodes/asked", MERGE.encode()), []
+    for number in range(CHANGES):
+        answered = await writer.ask(change(f"{time.time_ns()}", number))
+        revision = _revision(writer)
+        seen = await reader.ask(get("/blocklist"))
+        while _revision(reader) < revision:
+            await asyncio.sleep(LOOK)
+            seen = await reader.ask(get("/blocklist"))
+        delays.append((seen - answered) * 1000)
+        await asyncio.sleep(REST)
+    writer.close()
+    reader.close()
+    return delays
+
+
+def _revision(connection: HttpWriter) -> int:
+    found = _REVISION.search(connection.answer)
+    if found is None:
+        raise RuntimeError(f"no revision in {connection.answer[:500]!r}")
+    return int(found[1])

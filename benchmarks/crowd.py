@@ -1,0 +1,98 @@
+"""One change, 10,000 watchers, each a connection: until 99 of 100 and all of them have it, and the memory of each."""
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractContextManager
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import uvloop
+
+from benchmarks import peers
+from benchmarks.broadcast import Broadcast, Told, broadcast, etcd_broadcast
+from benchmarks.harness import Server, need_files, scratch, unless_quick
+from benchmarks.rows import Row, Samples, at_most, column
+from benchmarks.sampling import megabytes, with_noise
+from benchmarks.watch import BODY, EVENT, NAMELESS
+from benchmarks.watchers import CROWD
+from benchmarks.writers import put
+
+OURS, SSE, ETCD = "blocklist", "bare ASGI SSE", "etcd, gRPC"
+WATCHERS = unless_quick(10_000, 2_000)
+CHANGES = 5  # in a round
+ROUNDS = unless_quick(3, 1)
+
+
+class Contender(NamedTuple):
+    """How a server is started in a folder, and how its watchers are connected."""
+
+    server: Callable[[Path], AbstractContextManager[Server]]
+    gather: Callable[[Server], Coroutine[Any, Any, Broadcast]]
+
+
+class Sample(NamedTuple):
+    """What became of the changes of a round, and kilobytes of memory for each watcher."""
+
+    told: list[Told]
+    kilobytes: float
+
+
+def run() -> list[Row]:
+    """In each round each contender anew, one after the other: all of them at once would be too many open files."""
+    need_files(WATCHERS + 100)
+    peers.require("etcd")
+    samples: dict[str, list[Sample]] = {name: [] for name in CONTENDERS}
+    noise: Samples = {name: [] for name in CONTENDERS}
+    for _ in range(ROUNDS):
+        for name, contender in CONTENDERS.items():
+            with scratch() as folder:
+                sample, foreign = with_noise(partial(_sample, contender, folder))
+            samples[name].append(sample)
+            noise[name].append(round(foreign, 3))
+    return _rows(samples, noise)
+
+
+def _rows(samples: dict[str, list[Sample]], noise: Samples) -> list[Row]:
+    told = {name: [change for sample in taken for change in sample.told] for name, taken in samples.items()}
+    last, _, most, most_from_sending = (column(told, figure) for figure in range(len(Told._fields)))
+    memory = {name: [sample.kilobytes for sample in taken] for name, taken in samples.items()}
+    name = f"one change to {WATCHERS:,} watchers"
+    p99 = f"{name}: 99th percentile"
+    return [
+        Row(name=f"{p99}, from the answer", unit="ms", ours=OURS, samples=most, noise=noise, targets=[at_most(1000)]),
+        Row(name=f"{p99}, from the sending", unit="ms", ours=OURS, samples=most_from_sending, noise=noise),
+        Row(name=f"{name}: the last of them, from the answer", unit="ms", ours=OURS, samples=last, noise=noise),
+        Row(name="memory for each watcher", unit="kB", ours=OURS, samples=memory, noise=noise, targets=[at_most(20)]),
+    ]
+
+
+def _sample(contender: Contender, folder: Path) -> Sample:
+    """Who is not told within a minute ends the benchmark: so all were."""
+    with contender.server(folder) as server, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        before = megabytes(server.pid)
+        crowd = runner.run(contender.gather(server))
+        kilobytes = (megabytes(server.pid) - before) * 1000 / WATCHERS
+        told = [runner.run(crowd.change()) for _ in range(CHANGES)]
+        crowd.close()
+        return Sample(told, kilobytes)
+
+
+async def _ours(server: Server) -> Broadcast:
+    request = put("/blocklist/nodes/@", BODY)
+    return await broadcast(server, path="/blocklist/watch", watchers=WATCHERS, request=request, sources=CROWD)
+
+
+async def _sse(server: Server) -> Broadcast:
+    return await broadcast(server, path="/watch", watchers=WATCHERS, request=put("/event", EVENT), sources=CROWD)
+
+
+async def _etcd(server: Server) -> Broadcast:
+    return await etcd_broadcast(server, watchers=WATCHERS, connections=WATCHERS, value=NAMELESS, sources=CROWD)
+
+
+CONTENDERS = {
+    OURS: Contender(peers.service, _ours),
+    SSE: Contender(partial(peers.bare, "watch"), _sse),
+    ETCD: Contender(peers.etcd, _etcd),
+}

@@ -1,0 +1,123 @@
+"""A million changes in the log, against a log that has just begun; and reads while it is compacted."""
+
+import json
+import shutil
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from statistics import quantiles
+from typing import NamedTuple
+
+from benchmarks import peers
+from benchmarks.cost import cost
+from benchmarks.harness import fetch, scratch, unless_quick
+from benchmarks.latency import gets
+from benchmarks.rows import Row, at_least, at_most, column
+from benchmarks.sampling import megabytes, rotate
+
+NODES = 1000
+CHANGES = unless_quick(1_000_000, 100_000)
+LONG, SHORT = f"{CHANGES:,} changes", f"{NODES:,} changes"
+COMPACTING, RESTING = "while the log is compacted", "at rest"
+ROUNDS = 7
+COMPACTIONS = 4
+SECONDS = unless_quick(10.0, 2.0)  # of a sample beside the compaction, which takes longer than all of them together
+RATE = 200  # GETs a second
+
+
+class Start(NamedTuple):
+    """Milliseconds until it answers, megabytes of memory then, GETs a second, and microseconds of CPU for one."""
+
+    took: float
+    memory: float
+    rate: float
+    cpu: float
+
+
+class Pause(NamedTuple):
+    """Milliseconds of 99 of 100 GETs, and of the slowest; changes dropped a second meanwhile."""
+
+    p99: float
+    worst: float
+    dropped: float
+
+
+def run() -> list[Row]:
+    """The log is filled by the service itself."""
+    peers.require("wrk")
+    with scratch() as folder:
+        long, short = folder / "long", folder / "short"
+        for database, changes in ((short, NODES), (long, CHANGES)):
+            _fill(database, changes)
+        return [*_starts(long, short), *_pauses(long)]
+
+
+def _fill(folder: Path, changes: int) -> None:
+    """Each request merges a later end into every node: as many changes, and no more nodes."""
+    with peers.service(folder) as server:
+        for number in range(changes // NODES):
+            body = {"action": "MARK_BLOCKED", "cause": "lost 3 partitions", "endTimestamp": 4_102_444_800_000 + number}
+            several = {f"worker-{node:05d}": {**body, "allowMerge": True} for node in range(NODES)}
+            status, _, answer = fetch(server.port, "/blocklist/nodes", method="PUT", body=json.dumps(several))
+            if status != 200:
+                raise RuntimeError(f"{status}: {answer[:500]!r}")
+
+
+def _starts(long: Path, short: Path) -> list[Row]:
+    contenders: dict[str, Callable[[], Start]] = {LONG: partial(_start, long), SHORT: partial(_start, short)}
+    samples, noise = rotate(contenders, rounds=ROUNDS)
+    took, memory, rate, cpu = (column(samples, figure) for figure in range(4))
+    same = [at_most(1.1, SHORT)]
+    name = f"GET of {NODES:,} nodes"
+    return [
+        Row(name="from the start until it answers", unit="ms", ours=LONG, samples=took, noise=noise, targets=same),
+        Row(name="memory after the start", unit="MB", ours=LONG, samples=memory, noise=noise, targets=same),
+        Row(name=name, unit="requests/s", ours=LONG, samples=rate, noise=noise, targets=[at_least(0.9, SHORT)]),
+        Row(name=name, unit="µs of CPU", ours=LONG, samples=cpu, noise=noise, targets=same),
+    ]
+
+
+def _start(folder: Path) -> Start:
+    began = time.perf_counter()
+    with peers.serving(folder) as server:
+        took = (time.perf_counter() - began) * 1000
+        fetch(server.port, "/blocklist")
+        memory = megabytes(server.pid)
+        return Start(took, memory, *cost(server, "/blocklist"))
+
+
+def _pauses(long: Path) -> list[Row]:
+    """The log shrinks from sample to sample, and is never at its end; at rest the same service has the copy."""
+    copy = long.with_name("copy")
+    shutil.copytree(long, copy)
+    contenders: dict[str, Callable[[], Pause]] = {
+        COMPACTING: partial(_pause, long, compacting=True),
+        RESTING: partial(_pause, copy, compacting=False),
+    }
+    samples, noise = rotate(contenders, rounds=COMPACTIONS)
+    p99, worst, dropped = (column(samples, figure) for figure in range(3))
+    name = f"GET of {NODES:,} nodes, {RATE} a second"
+    as_at_rest, unnoticed = [at_most(1.5, RESTING)], [at_most(50)]
+    return [
+        Row(name=f"{name}: 99th percentile", unit="ms", ours=COMPACTING, samples=p99, noise=noise, targets=as_at_rest),
+        Row(name=f"{name}: the slowest", unit="ms", ours=COMPACTING, samples=worst, noise=noise, targets=unnoticed),
+        Row(name="dropped meanwhile", unit="changes/s", ours=COMPACTING, samples={COMPACTING: dropped[COMPACTING]}),
+    ]
+
+
+def _pause(folder: Path, *, compacting: bool) -> Pause:
+    with peers.serving(folder, {"BLOCKLIST_LOG_MAX_CHANGES": "1000"} if compacting else {}) as server:
+        before = _oldest(server.port)
+        times = gets(server, seconds=SECONDS, rate=RATE)
+        after = _oldest(server.port)
+    if compacting and after > CHANGES - 2 * NODES:
+        raise RuntimeError("the log was compacted before the sample was over")
+    return Pause(p99=quantiles(times, n=100)[-1], worst=max(times), dropped=(after - before) / SECONDS)
+
+
+def _oldest(port: int) -> int:
+    """The first revision that is still in the log."""
+    status, _, answer = fetch(port, "/blocklist/changes?since=0&limit=1")
+    problem = json.loads(answer)
+    return int(problem["oldest"]) if status == 410 else 1

@@ -1,0 +1,93 @@
+"""Drivers that poll: 10,000 connections, each asks with If-None-Match every five seconds; what of a core that takes."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from functools import partial
+from statistics import quantiles
+from typing import NamedTuple
+
+import uvloop
+
+from benchmarks import peers
+from benchmarks.harness import Server, fetch, need_files, scratch, unless_quick
+from benchmarks.rows import Row, column
+from benchmarks.sampling import cpu_seconds, rotate
+from benchmarks.watchers import CROWD, HOST
+from benchmarks.writers import HttpWriter
+
+OURS, NGINX, BARE = "blocklist", "nginx", "bare ASGI"
+DRIVERS = unless_quick(10_000, 1_000)
+EVERY = 5.0  # seconds
+POLLS = 2  # of each driver in a sample, after one that does not count
+ROUNDS = 3
+NODES = 10
+
+
+class Cost(NamedTuple):
+    """Of one sample: per cent of a core, and milliseconds within which 99 of 100 polls were answered."""
+
+    cpu: float
+    p99: float
+
+
+def run() -> list[Row]:
+    """CPU and latency; all servers have the same list."""
+    need_files(DRIVERS + 100)
+    with scratch() as folder, ExitStack() as stack:
+        service = stack.enter_context(peers.service(folder / "service"))
+        peers.block(service, NODES)
+        peers.copy_list(service, folder / "list")
+        nginx = stack.enter_context(peers.nginx(folder))
+        bare = stack.enter_context(peers.bare("reads", folder))
+        contenders: dict[str, Callable[[], Cost]] = {
+            OURS: partial(_sample, service, "/blocklist"),
+            NGINX: partial(_sample, nginx, "/list"),
+            BARE: partial(_sample, bare, "/list"),
+        }
+        samples, noise = rotate(contenders, rounds=ROUNDS)
+    name = f"{DRIVERS:,} drivers, a poll each in {EVERY:g} s"
+    cpu, p99 = (column(samples, figure) for figure in range(2))
+    return [
+        Row(name=f"{name}: CPU", unit="% of one core", ours=OURS, samples=cpu, noise=noise),
+        Row(name=f"{name}: 99th percentile", unit="ms", ours=OURS, samples=p99, noise=noise),
+    ]
+
+
+def _sample(server: Server, path: str) -> Cost:
+    """Connections are made in the first round of polls, which does not count, and dropped at the end."""
+    tag = fetch(server.port, path)[1]["etag"]
+    request = f"GET {path} HTTP/1.1\r\nHost: bench\r\nIf-None-Match: {tag}\r\n\r\n".encode()
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        return runner.run(_poll(server, request))
+
+
+async def _poll(server: Server, request: bytes) -> Cost:
+    began, times = time.perf_counter(), list[float]()
+    drivers = [_drive(server, request, number, began, times) for number in range(DRIVERS)]
+    polling = asyncio.gather(*drivers)
+    await asyncio.sleep(EVERY)
+    cpu = cpu_seconds(server.pid)
+    await asyncio.sleep(EVERY * POLLS)
+    share = (cpu_seconds(server.pid) - cpu) / (EVERY * POLLS)
+    await polling
+    return Cost(cpu=share * 100, p99=quantiles(times, n=100)[-1] * 1000)
+
+
+async def _drive(server: Server, request: bytes, number: int, began: float, times: list[float]) -> None:
+    """One driver, at its own moment of each five seconds."""
+    first = began + EVERY * number / DRIVERS
+    await asyncio.sleep(first - time.perf_counter())
+    source = (CROWD[number % len(CROWD)], 0)
+    loop = asyncio.get_running_loop()
+    _, writer = await loop.create_connection(HttpWriter, HOST, server.port, local_addr=source)
+    for poll in range(1 + POLLS):
+        await asyncio.sleep(first + EVERY * poll - time.perf_counter())
+        sent = time.perf_counter()
+        answered = await writer.ask(request)
+        if not writer.answer.startswith(b"HTTP/1.1 304"):
+            raise RuntimeError(f"{writer.answer[:200]!r}")
+        if poll:
+            times.append(answered - sent)
+    writer.close()

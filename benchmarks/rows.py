@@ -1,0 +1,60 @@
+"""What is measured: rows of contenders with their samples, and what is aimed at."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+
+Samples = dict[str, list[float]]
+"""Of each contender, in the order of the rounds."""
+
+
+@dataclass(kw_only=True)
+class Target:
+    """`ours / peer` must be at least (or at most) `factor`. Against no peer it is the figure itself."""
+
+    peer: str | None
+    factor: float
+    at_least: bool = True
+
+
+@dataclass(kw_only=True)
+class Row:
+    """One comparison: the samples of every contender, `samples[i]` of all of them taken in round i."""
+
+    name: str
+    unit: str
+    ours: str
+    samples: Samples
+    targets: list[Target] = field(default_factory=list)
+    noise: Samples = field(default_factory=dict)
+
+
+def at_most(factor: float, peer: str | None = None) -> Target:
+    """The figure itself, or ours by the peer's, is to be at most this."""
+    return Target(peer=peer, factor=factor, at_least=False)
+
+
+def at_least(factor: float, peer: str | None = None) -> Target:
+    """The figure itself, or ours by the peer's, is to be at least this."""
+    return Target(peer=peer, factor=factor)
+
+
+def column(samples: Mapping[str, Sequence[Sequence[float]]], index: int) -> Samples:
+    """One figure of samples that are several figures each."""
+    return {contender: [sample[index] for sample in taken] for contender, taken in samples.items()}
+
+
+def paired(row: Row, contender: str) -> list[float]:
+    """Ours by theirs, round by round, so that what disturbed a whole round cancels out; none if theirs is nothing."""
+    ours, theirs = row.samples[row.ours], row.samples[contender]
+    if not median(theirs):
+        return []
+    if len(ours) != len(theirs) or min(theirs) <= 0:
+        return [median(ours) / median(theirs)]
+    return [one / other for one, other in zip(ours, theirs, strict=True)]
+
+
+def judged(row: Row, target: Target) -> bool:
+    """Whether the medians meet the target."""
+    figure = median(row.samples[row.ours]) if target.peer is None else median(paired(row, target.peer))
+    return figure >= target.factor if target.at_least else figure <= target.factor

@@ -1,0 +1,50 @@
+"""Rows in Markdown."""
+
+from collections.abc import Sequence
+from statistics import median
+
+from benchmarks.chart import number
+from benchmarks.rows import Row, judged, paired
+
+HEAD = """| | | median | min | max | ours ÷ theirs (min to max) | target |
+|---|---|--:|--:|--:|--:|---|"""
+
+
+def table(rows: Sequence[Row]) -> str:
+    """A line for each contender, ours first."""
+    return "\n".join([HEAD, *(_line(row, contender) for row in rows for contender in row.samples)])
+
+
+def _line(row: Row, contender: str) -> str:
+    values = row.samples[contender]
+    ours = contender == row.ours
+    name = f"**{row.name}**, {row.unit}" if ours else ""
+    figures = (number(value) for value in (median(values), min(values), max(values)))
+    cells = [name, contender, *figures, "" if ours else _ratio(row, contender), _target(row, contender)]
+    return f"| {' | '.join(cells)} |"
+
+
+def _ratio(row: Row, contender: str) -> str:
+    ratios = paired(row, contender)
+    if not ratios:
+        return ""
+    return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+
+
+def _target(row: Row, contender: str) -> str:
+    """Whether the target against this contender is met; ours has the one for the figure itself."""
+    peer = None if contender == row.ours else contender
+    return "; ".join(
+        f"{'≥' if target.at_least else '≤'} {target.factor:g} {'' if peer else row.unit}".rstrip()
+        + (": met" if judged(row, target) else ": **missed**")
+        for target in row.targets
+        if target.peer == peer
+    )
+
+
+def disturbance(rows: Sequence[Row]) -> str:
+    """How quiet the machine was, as far as the samples know."""
+    noise = [cpus for row in rows for taken in row.noise.values() for cpus in taken]
+    if not noise:
+        return ""
+    return f" Beside a sample others used {median(noise):.2f} CPUs in the median, {max(noise):.2f} at the most."

@@ -1,0 +1,71 @@
+"""How the benchmarks count and show what they measured."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+
+import pytest
+
+from benchmarks import report
+from benchmarks.groups import GROUPS, LONG
+from benchmarks.rows import Row, Target, at_least, at_most, judged, paired
+from benchmarks.tables import table
+
+OURS, THEIRS = "blocklist", "nginx"
+
+
+def row(ours: list[float], theirs: list[float], *targets: Target) -> Row:
+    samples = {OURS: ours, THEIRS: theirs}
+    return Row(name="reads", unit="requests/s", ours=OURS, samples=samples, targets=list(targets))
+
+
+def test_a_ratio_is_of_the_same_round() -> None:
+    """A round in which the machine was slow was slow for both."""
+    assert paired(row([10, 1, 10], [20, 2, 20]), THEIRS) == [0.5, 0.5, 0.5]
+
+
+def test_against_nothing_there_is_no_ratio() -> None:
+    assert paired(row([1, 2], [0, 0]), THEIRS) == []
+    assert "| nginx | 0 | 0 | 0 |  |  |" in table([row([1, 2], [0, 0])])
+
+
+@pytest.mark.parametrize(
+    ("target", "met"),
+    [
+        (at_least(0.5, THEIRS), True),
+        (at_least(0.51, THEIRS), False),
+        (at_most(0.5, THEIRS), True),
+        (at_most(0.49, THEIRS), False),
+        (at_least(10), True),
+        (at_most(9), False),
+    ],
+)
+def test_a_target_is_met_by_the_median(target: Target, *, met: bool) -> None:
+    assert judged(row([10, 1, 90], [20, 2, 180]), target) is met
+
+
+def test_the_table_has_a_line_for_each_contender() -> None:
+    assert table([row([1000, 900, 1100], [2000, 1800, 2750], at_least(0.9, THEIRS))]).splitlines()[2:] == [
+        "| **reads**, requests/s | blocklist | 1,000 | 900 | 1,100 |  |  |",
+        "|  | nginx | 2,000 | 1,800 | 2,750 | 0.50 (0.40 to 0.50) | ≥ 0.9: **missed** |",
+    ]
+
+
+def test_the_page_shows_what_was_kept_of_all_groups(tmp_path: Path) -> None:
+    report.keep(tmp_path, "reads", [row([10], [20], at_least(0.9, THEIRS))])
+    disturbed = row([10], [5])
+    disturbed.noise = {OURS: [0.5], THEIRS: [0.1]}
+    report.keep(tmp_path, "sizes", [disturbed])
+    page = (tmp_path / "README.md").read_text()
+    assert "| [reads](#reads) | 0 | 1 |" in page
+    assert "![GET /blocklist, 64 connections" in page
+    assert "others used 0.30 CPUs in the median, 0.50 at the most" in page
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "README.md", "reads.json", "reads.svg", "sizes.json", "sizes.svg",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", [*GROUPS, *LONG])
+def test_each_group_can_be_run(name: str) -> None:
+    assert callable(importlib.import_module(f"benchmarks.{name.replace('-', '_')}").run)
