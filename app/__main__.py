@@ -21,17 +21,24 @@ from app.api import security
 from app.authentication import check_access
 from app.fast_path import FastPathProtocol
 from app.fast_put import FastPutProtocol
+from app.lifespan import Lifespan
 from app.main import create_app, stop_streams, unix_millis
 from app.open_files import raise_open_files
 from app.patience import PatientProtocol
 from app.ready import tell_ready
 from app.settings import Settings, SettingsError, read_settings
-from app.store.schema import SchemaError, check, migrate, path_of
-from app.store.store import Store
+from app.store.migration import migrate
+from app.store.schema import SchemaError, check
+from app.store.store import check_unused, renew_history
+from app.store.urls import is_postgresql, path_of, shown
 from app.tls import tls_context
+from blocklist.errors import UnavailableError
 
 GRACE_SECONDS: Final = 1
 """How long requests and streams that do not end by themselves may hold up the stop."""
+KEEP_ALIVE_SECONDS: Final = 75
+"""How long a connection may rest between two requests: longer than pollers pause, and longer than proxies keep theirs
+(nginx a minute), or one of them would ask on a connection that is being closed."""
 
 log = structlog.get_logger("blocklist")
 
@@ -44,6 +51,7 @@ class Server(uvicorn.Server):
         self._app = app
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        self.lifespan = Lifespan(self.config, self._app)
         await super().startup(sockets)
         if not self.should_exit:
             _welcome(self, self._app)
@@ -58,9 +66,8 @@ class Server(uvicorn.Server):
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
     check(settings.database_url)
-    store = Store(settings.database_url)
-    store.check_unused()
-    check_access(settings, store, unix_millis())
+    check_unused(settings.database_url)
+    check_access(settings, unix_millis())
     tls = tls_context(settings)
     raise_open_files()
     app = create_app(settings)
@@ -75,6 +82,7 @@ def serve(settings: Settings) -> int:
         server_header=False,
         proxy_headers=False,
         log_config=None,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS,
         headers=[*security.EVERYWHERE, *([security.WITH_TLS] if tls else [])],
         ssl_context_factory=(lambda _, __: tls) if tls else None,
@@ -87,7 +95,11 @@ def serve(settings: Settings) -> int:
     gc.freeze()
     gc.set_threshold(20_000, 20, 50)
     server = Server(config, app)
-    server.run()
+    try:
+        server.run()
+    except UnavailableError as error:
+        # At the start: afterwards the service waits for its database.
+        raise SchemaError(f"The database {shown(settings.database_url)} cannot be used: {error.detail}") from None
     return 0 if server.started else 1
 
 
@@ -103,7 +115,8 @@ def _welcome(server: uvicorn.Server, app: FastAPI) -> None:
     host, port = server.servers[0].sockets[0].getsockname()[:2]
     scheme = "https" if settings.tls_cert else "http"
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-    data = path_of(settings.database_url).resolve()
+    named = settings.database_url
+    data = shown(named) if is_postgresql(named) else path_of(named).resolve()
     if settings.log_format == "json":
         log.info("listening", url=url, data=str(data))
         return
@@ -117,7 +130,7 @@ def _welcome(server: uvicorn.Server, app: FastAPI) -> None:
 def new_history(settings: Settings) -> int:
     """After a restore: begin a new history, so that nobody goes on from a revision that was lost."""
     check(settings.database_url)
-    history = Store(settings.database_url).renew_history()
+    history = renew_history(settings.database_url)
     print(f"The database begins history {history}: all watchers will start from a snapshot.")
     return 0
 

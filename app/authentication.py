@@ -11,7 +11,7 @@ from app.auth import admin_file
 from app.auth.addresses import is_loopback
 from app.auth.authenticator import Authenticator, Issuer
 from app.settings import Settings, SettingsError
-from app.store.store import Store
+from app.store.store import any_token
 from app.store.tokens import TokenStore
 
 log = structlog.get_logger(__name__)
@@ -39,7 +39,7 @@ def _issuer(settings: Settings, clock: Callable[[], int]) -> Issuer | None:
     return oidc.Issuer(claims, clock)
 
 
-def check_access(settings: Settings, store: Store, now: int) -> None:
+def check_access(settings: Settings, now: int) -> None:
     """Raises SettingsError where anybody could do anything, or nobody could. Makes the admin token file."""
     if settings.oidc_issuer and not settings.oidc_audience:
         raise SettingsError("BLOCKLIST_OIDC_AUDIENCE: say for which audience the issuer's JWTs must be.")
@@ -47,7 +47,7 @@ def check_access(settings: Settings, store: Store, now: int) -> None:
         _check_off(settings)
     elif settings.admin_token_file:
         _make_admin_file(Path(settings.admin_token_file))
-    elif not settings.oidc_issuer and not store.any_token(now):
+    elif not settings.oidc_issuer and not any_token(settings.database_url, now):
         raise SettingsError(
             "BLOCKLIST_AUTH: there is no valid token, so nobody could do anything: name a file in"
             " BLOCKLIST_ADMIN_TOKEN_FILE (it is made if it is not there), or set BLOCKLIST_OIDC_ISSUER."

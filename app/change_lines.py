@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from datetime import UTC, datetime
 from functools import lru_cache
 from json.encoder import encode_basestring_ascii
 from queue import SimpleQueue
@@ -16,6 +15,7 @@ from threading import Thread
 from typing import Final, Literal
 
 from blocklist.changes import Change
+from blocklist.moments import utc
 
 MAX_WAITING: Final = 100_000
 """Changes that may wait for somebody to read the log; beyond them lines are lost, and counted: changes go on."""
@@ -102,7 +102,6 @@ def _fields(change: Change) -> dict[str, str | int | None]:
 @lru_cache(maxsize=1)
 def _utc(millis: int) -> str:
     # All changes of a transaction have the same moment.
-    try:
-        return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%dT%H:%M:%S.%f") + "Z"
-    except (OverflowError, ValueError, OSError):
-        return str(millis)  # a clock beyond the year 9999 is no reason to lose this line, and all that follow
+    moment = utc(millis)
+    # A clock beyond the year 9999 is no reason to lose this line, and all that follow.
+    return str(millis) if moment is None else f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}"

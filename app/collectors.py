@@ -9,9 +9,10 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from app.notify.feed import ChangeFeed
+from app.notify.keeper import Keeper
 from app.notify.lag import lag_of
 from app.notify.push import Pusher
-from app.notify.registry import Registry
+from app.notify.roll import Roll
 from app.view import ListView
 from blocklist.evidence import EvidenceBook, Kind
 from blocklist.listener import Role
@@ -77,15 +78,16 @@ class Waiting(Collector):
 class Listeners(Collector):
     """The listeners, how far behind they are, and what was pushed to them."""
 
-    def __init__(self, view: ListView, feed: ChangeFeed, registry: Registry, pusher: Pusher) -> None:
+    def __init__(self, view: ListView, feed: ChangeFeed, roll: Roll, keeper: Keeper, pusher: Pusher) -> None:
         self._view = view
         self._feed = feed
-        self._registry = registry
+        self._roll = roll
+        self._keeper = keeper
         self._pusher = pusher
 
     def collect(self) -> Iterable[Metric]:
         now = self._view.clock()
-        count = Tally((member.listener.role, member.listener.live(now)) for member in self._registry)
+        count = Tally((member.listener.role, member.listener.live(now)) for member in self._roll.members)
         listeners = GaugeMetricFamily("blocklist_listeners", "Registered listeners.", labels=["role", "state"])
         for role in Role:
             for live, state in ((True, "live"), (False, "lapsed")):
@@ -93,14 +95,14 @@ class Listeners(Collector):
         yield listeners
         yield from self._lags(now)
         yield GaugeMetricFamily("blocklist_task_managers", "Known TaskManagers.", len(self._view.task_managers))
-        yield CounterMetricFamily("blocklist_leases_lapsed", "Leases that have lapsed.", self._registry.lapses)
+        yield CounterMetricFamily("blocklist_leases_lapsed", "Leases that have lapsed.", self._keeper.lapses)
         pushes = CounterMetricFamily("blocklist_pushes", "Pushes and heartbeats sent.", labels=["outcome"])
         pushes.add_metric(["taken"], self._pusher.sent)
         pushes.add_metric(["failed"], self._pusher.failed)
         yield pushes
 
     def _lags(self, now: int) -> Iterable[Metric]:
-        live, revision = self._registry.live(), self._view.tracker.revision
+        live, revision = self._roll.live(), self._view.tracker.revision
         behind = max((revision - (member.listener.acked or 0) for member in live), default=0)
         yield GaugeMetricFamily(
             "blocklist_listener_lag_revisions", "Of the live listener that is furthest behind.", behind

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from app.origins import Origins
-from app.store.history import Origin, Past
+from app.store.history import Past
+from app.store.queries import Origin
 from app.view import ListView, Rendering
 from blocklist.node import PERMANENT
 from blocklist.wire import dump_json, listed_node

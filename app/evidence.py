@@ -69,7 +69,7 @@ class EvidenceBlocks:
         now = self._clock()
         last = {change.node.id: change for change in await kept.changes(max(0, self._tracker.revision - LOOK_BACK))}
         for node_id, change in last.items():
-            if change.type is ChangeType.UNBLOCKED and change.at > now - RECENT:
+            if _by_hand(change) and change.at > now - RECENT:
                 self._book.unblocked(node_id, now + GRACE)
 
     async def run(self) -> None:
@@ -125,5 +125,9 @@ def hear(book: EvidenceBook, changes: Sequence[Change]) -> None:
     An alert that resolves is no such word: it knows nothing of what applications say.
     """
     for change in changes:
-        if change.type is ChangeType.UNBLOCKED and change.source is not Source.ALERTMANAGER:
+        if _by_hand(change):
             book.unblocked(change.node.id, change.at)
+
+
+def _by_hand(change: Change) -> bool:
+    return change.type is ChangeType.UNBLOCKED and change.source is not Source.ALERTMANAGER

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
-from typing import Any, Final, Generic, Protocol, TypeVar
+from functools import partial
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
 from app.request_ids import signed
-from app.store.queries import StaleError
+from app.store.queries import Loaded, News, StaleError
 from blocklist.changes import Author, Change
 from blocklist.draft import Draft
 from blocklist.errors import BlocklistError, UnavailableError
@@ -25,18 +27,33 @@ MAX_BATCH: Final = 1000
 """Commands in one transaction: bounds how long the ones that come meanwhile wait."""
 
 
+TRIES: Final = 20
+"""How often a batch is decided anew while other replicas change the list; one of them always gets on."""
+
+
 class Log(Protocol):
-    """Where changes are kept durably, and may be read again."""
+    """Where changes are kept durably, by all replicas, and may be read again. See app.store.store.Store."""
 
-    async def commit(self, changes: Sequence[Change]) -> None: ...
+    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None: ...
 
-    async def revision(self) -> int: ...
+    async def news(self, since: int) -> News: ...
 
-    async def changes(self, since: int) -> list[Change]: ...
+    async def load(self) -> Loaded: ...
+
+    async def renew_history(self, lost: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome(Generic[T]):
+class Memory(Protocol):
+    """What moves on with the list; told in the event loop, and at once."""
+
+    def publish(self, changes: Sequence[Change], *, found: bool) -> None:
+        """The tracker has moved on by these changes; `found`: read from the log, not made here."""
+
+    def restart(self, loaded: Loaded) -> None:
+        """The tracker has begun anew with this list."""
+
+
+class Outcome(NamedTuple, Generic[T]):
     """What a command returned, the changes it made, and the revision after them (the present one if none)."""
 
     value: T
@@ -44,11 +61,15 @@ class Outcome(Generic[T]):
     revision: int
 
 
+Answer = Callable[[Outcome[Any] | BlocklistError], None]
+"""Told once how a command ended, in the event loop and at once."""
+
+
 @dataclass(slots=True)
 class _Waiting:
     command: Command[Any]
     author: Author
-    answer: asyncio.Future[Outcome[Any]]
+    answer: Answer
     outcome: Outcome[Any] | BlocklistError | None = None
 
 
@@ -57,7 +78,10 @@ class BlocklistHandler:
 
     Belongs to the event loop: `run` is the only writer of the tracker, commands are applied in the order in which
     they came. While a transaction is at the disk the next ones gather, so that one fsync serves them all. An answer
-    is given after its commit, also a refusal: it may rest on a change of the same transaction.
+    is given after its commit, also a refusal: it may rest on a change of the same transaction, or of another replica.
+
+    Replicas write without a lock: a commit counts only where its changes follow the log. If another was first, the
+    log is followed and the commands are decided anew, so they may run more than once, each time on another draft.
     """
 
     def __init__(
@@ -65,44 +89,57 @@ class BlocklistHandler:
         tracker: BlocklistTracker,
         log: Log,
         clock: Callable[[], int],
-        publish: Callable[[Sequence[Change]], None],
+        memory: Memory,
         *,
         max_waiting: int,
     ) -> None:
         self._tracker = tracker
         self._log = log
         self._clock = clock
-        self._publish = publish
+        self._memory = memory
         self._max_waiting = max_waiting
         self._waiting: list[_Waiting] = []
         self._wake = asyncio.Event()
         self._closed = False
-        self._unsure = False
+        self._behind = False
+        self._last: Change | None = None
 
     def submit(self, command: Command[T], author: Author) -> asyncio.Future[Outcome[T]]:
         """Carry out a command for its author; await the outcome.
 
         Raises what the command raises, or UnavailableError: then nothing is known to have changed.
         """
+        answer: asyncio.Future[Outcome[T]] = asyncio.get_running_loop().create_future()
+        self.take(command, signed(author), partial(_settle, answer))
+        return answer
+
+    def take(self, command: Command[Any], author: Author, answer: Answer) -> None:
+        """The same, for who is told of the outcome. Raises UnavailableError when it takes no more."""
         if self._closed:
             raise UnavailableError("The service is stopping; try again.", retry_after=1)
         if len(self._waiting) >= self._max_waiting:
             raise UnavailableError("Too many changes are waiting for the database; try again.", retry_after=1)
-        answer: asyncio.Future[Outcome[T]] = asyncio.get_running_loop().create_future()
-        self._waiting.append(_Waiting(command, signed(author), answer))
+        self._waiting.append(_Waiting(command, author, answer))
         self._wake.set()
-        return answer
 
     @property
     def waiting(self) -> int:
         """Commands that wait for the database."""
         return len(self._waiting)
 
+    def look(self) -> None:
+        """Another replica may have changed the list, or a commit of ours may have happened all the same."""
+        self._behind = True
+        self._wake.set()
+
     async def run(self) -> None:
         """Work until `close`, and through what waits then."""
         while not self._closed or self._waiting:
             await self._wake.wait()
             self._wake.clear()
+            if self._behind and not self._waiting:
+                with suppress(UnavailableError):
+                    await self._follow()
             while self._waiting:
                 batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
                 await self._carry_out(batch)
@@ -114,11 +151,7 @@ class BlocklistHandler:
 
     async def _carry_out(self, batch: list[_Waiting]) -> None:
         try:
-            if self._unsure:
-                await self._catch_up()
-            draft = self._decide(batch)
-            if draft.changes:
-                await self._commit(draft.changes)
+            await self._commit(batch)
         except BlocklistError as error:
             for waiting in batch:
                 waiting.outcome = error
@@ -127,7 +160,7 @@ class BlocklistHandler:
             for waiting in batch:
                 waiting.outcome = UnavailableError("The change could not be stored; try again.", retry_after=1)
         for waiting in batch:
-            _answer(waiting)
+            waiting.answer(waiting.outcome or UnavailableError("The change was not carried out."))
 
     def _decide(self, batch: list[_Waiting]) -> Draft:
         draft = Draft(self._tracker, self._clock())
@@ -142,32 +175,70 @@ class BlocklistHandler:
                 waiting.outcome = Outcome(value, tuple(draft.changes[before:]), draft.revision)
         return draft
 
-    async def _commit(self, changes: Sequence[Change]) -> None:
-        self._unsure = True
+    async def _commit(self, batch: list[_Waiting]) -> None:
+        for _ in range(TRIES):
+            if self._behind:
+                await self._follow()
+            draft = self._decide(batch)
+            try:
+                await self._log.commit(draft.changes, after=self._tracker.revision, history=self._tracker.history)
+            except StaleError:
+                self._behind = True
+                continue
+            except BaseException:
+                # It may have happened all the same.
+                self._behind = True
+                raise
+            self._apply(draft.changes, found=False)
+            return
+        raise UnavailableError("Other replicas change the list all the time; try again.", retry_after=1)
+
+    async def _follow(self) -> None:
+        """Take over what the log has beyond the tracker."""
+        self._behind = False
         try:
-            await self._log.commit(changes)
-        except StaleError:
-            raise UnavailableError("Somebody else changed the list at the same time; try again.", 1) from None
-        self._unsure = False
-        self._apply(changes)
+            while not await self._followed():
+                pass
+        except UnavailableError:
+            self._behind = True
+            raise
 
-    async def _catch_up(self) -> None:
-        """After a failed commit: it may have happened all the same. Follow what the database says."""
-        while self._tracker.revision < await self._log.revision():
-            self._apply(await self._log.changes(self._tracker.revision))
-        self._unsure = False
+    async def _followed(self) -> bool:
+        """Take over some of it; whether that was all."""
+        tracker = self._tracker
+        news = await self._log.news(tracker.revision)
+        lost = news.revision < tracker.revision or (self._last and news.last and news.last != self._last)
+        if news.history == tracker.history and lost:
+            # A standby that was behind has taken over: what follows has nothing to do with what was told before.
+            log.error("the database has lost changes that it had acknowledged: a new history begins")
+            await self._log.renew_history(tracker.history)
+        if news.history != tracker.history or lost or news.beyond(tracker.revision):
+            await self._restart()
+            return False
+        self._last = news.last or self._last
+        self._apply(news.changes, found=True)
+        return tracker.revision == news.revision
 
-    def _apply(self, changes: Sequence[Change]) -> None:
+    async def _restart(self) -> None:
+        loaded = await self._log.load()
+        self._tracker.reset(loaded.snapshot)
+        self._last = None
+        self._memory.restart(loaded)
+
+    def _apply(self, changes: Sequence[Change], *, found: bool) -> None:
+        if not changes:
+            return
         for change in changes:
             self._tracker.apply(change)
-        self._publish(changes)
+        self._last = changes[-1]
+        self._memory.publish(changes, found=found)
 
 
-def _answer(waiting: _Waiting) -> None:
+def _settle(answer: asyncio.Future[Outcome[Any]], outcome: Outcome[Any] | BlocklistError) -> None:
     # Done already when the client has gone and its request was cancelled: the change stays.
-    if waiting.answer.done():
+    if answer.done():
         return
-    if isinstance(waiting.outcome, Outcome):
-        waiting.answer.set_result(waiting.outcome)
+    if isinstance(outcome, Outcome):
+        answer.set_result(outcome)
     else:
-        waiting.answer.set_exception(waiting.outcome or UnavailableError("The change was not carried out."))
+        answer.set_exception(outcome)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
-from datetime import timedelta
 from typing import Any
 
 from fastapi import FastAPI
@@ -16,19 +16,24 @@ from app.auth.addresses import Networks
 from app.auth.sessions import Sessions
 from app.authentication import make_authenticator
 from app.change_lines import ChangeLines
-from app.evidence import EvidenceBlocks, hear
+from app.evidence import EvidenceBlocks
 from app.fast_path import ReadyAnswers
 from app.guard import Guard
 from app.handler import BlocklistHandler
 from app.integrations.alertmanager_blocks import AlertBlocks
 from app.integrations.alertmanager_metrics import AlertmanagerMetrics
+from app.memory import Memory
 from app.metrics import MeasuredLog, Metrics
 from app.notify.batches import Batches
 from app.notify.callbacks import AllowedHosts
 from app.notify.feed import ChangeFeed
+from app.notify.follower import Follower
 from app.notify.gate import ManagersFirst
+from app.notify.keeper import Keeper
 from app.notify.push import Pusher
 from app.notify.registry import Registry
+from app.notify.replica import Replica
+from app.notify.roll import Roll
 from app.notify.usable import UsableNodes
 from app.notify.waits import Waits
 from app.openapi import document
@@ -37,15 +42,17 @@ from app.page import pages
 from app.patience import Patience
 from app.service import Service
 from app.settings import Settings
+from app.store.database import Topic
+from app.store.queries import Loaded
 from app.store.schema import check
-from app.store.store import Store
+from app.store.store import Store, make_store
 from app.telemetry import telemetry_of
 from app.tracked import TrackedApp
 from app.upkeep import Compactor, expire_ended, find_again
 from app.view import ListView
-from blocklist.changes import Change
 from blocklist.errors import UnavailableError
 from blocklist.evidence import EvidenceBook, Rule
+from blocklist.moments import in_millis
 from blocklist.tracker import BlocklistTracker
 
 Clock = Callable[[], int]
@@ -62,9 +69,9 @@ def create_app(settings: Settings, *, clock: Clock = unix_millis) -> FastAPI:
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         check(settings.database_url)
-        store = Store(settings.database_url)
+        store = make_store(settings.database_url, secrets.token_hex(4), settings.database_timeout.total_seconds())
         try:
-            service = _assemble(settings, clock, store)
+            service = _assemble(settings, clock, store, await store.open())
             app.state.service = service
             patience = Patience(
                 head=settings.header_timeout.total_seconds(),
@@ -75,7 +82,7 @@ def create_app(settings: Settings, *, clock: Clock = unix_millis) -> FastAPI:
                 # uvicorn hands this to each connection: for app.patience, app.fast_path and app.fast_put.
                 yield {"ready": ReadyAnswers(service.view, service.auth), "app": app, "patience": patience}
         finally:
-            store.close()
+            await store.close()
 
     # FastAPI's own /docs loads its scripts from elsewhere, and operators' networks are often closed: see app.page.docs.
     app = TrackedApp(
@@ -98,42 +105,48 @@ def stop_streams(app: FastAPI) -> None:
     """The service is about to stop: watches say bye, waiting readers get their answers."""
     service: Service = app.state.service
     service.feed.close()
-    service.view.changed.ring()
-    service.registry.acks.ring()
+    service.view.close()
+    service.roll.acks.ring()
 
 
-def _assemble(settings: Settings, clock: Clock, store: Store) -> Service:
-    tracker = BlocklistTracker(store.open())
+def _assemble(settings: Settings, clock: Clock, store: Store, loaded: Loaded) -> Service:
+    tracker = BlocklistTracker(loaded.snapshot)
     view = ListView(tracker, clock, store.age)
-    origins = Origins(store.origins())
+    origins = Origins(loaded.origins)
     feed = ChangeFeed(store, view)
     allowed = AllowedHosts(settings.callback_hosts.split(","))
-    rule = Rule(applications=settings.evidence_applications, window=_millis(settings.evidence_window))
+    rule = Rule(applications=settings.evidence_applications, window=in_millis(settings.evidence_window))
     book = EvidenceBook(rule, view.task_managers.nodes_of)
-    registry = Registry(store, view, book, clock, _millis(settings.forget_listeners))
-    pusher = _pusher(settings, clock, registry, feed, view, allowed)
-    metrics = Metrics(view, feed, registry, pusher)
+    roll = Roll(view, book, clock)
+    kept = store.listeners
+    replica = Replica(kept, store.replica, shared=store.replicated)
+    follower = Follower(kept, roll, tracker)
+    keeper = Keeper(kept, replica, roll, follower, tracker, clock, in_millis(settings.forget_listeners))
+    registry = Registry(kept, replica, roll, follower, keeper, view, clock)
+    pusher = _pusher(settings, clock, registry, roll, feed, view, allowed)
+    follower.came = pusher.came
+    metrics = Metrics(view, feed, roll, keeper, pusher)
     metrics.show_evidence(book, lambda: blocks.made)
-    lines = ChangeLines(settings.log_format, metrics.lost)
-
-    def publish(committed: Sequence[Change]) -> None:
-        origins.apply(committed)
-        view.apply(committed)
-        feed.publish(committed)
-        hear(book, committed)
-        metrics.count(committed)
-        lines.write(committed)
-
-    handler = BlocklistHandler(tracker, MeasuredLog(store, metrics), clock, publish, max_waiting=settings.max_waiting)
+    memory = Memory(
+        origins=origins,
+        view=view,
+        feed=feed,
+        evidence=book,
+        roll=roll,
+        metrics=metrics,
+        lines=ChangeLines(settings.log_format, metrics.lost),
+        replicated=store.replicated,
+    )
+    handler = BlocklistHandler(tracker, MeasuredLog(store, metrics), clock, memory, max_waiting=settings.max_waiting)
     metrics.show_waiting(lambda: handler.waiting)
-    usable = UsableNodes(registry, view)
+    usable = UsableNodes(roll, view)
     guard = Guard(settings.limits, usable, origins.created_by, metrics.refused)
     blocks = EvidenceBlocks(book, tracker, handler, guard, clock)
     alerts = AlertBlocks(
         handler,
         guard,
         node_label=settings.alertmanager_node_label,
-        duration=_millis(settings.alertmanager_duration),
+        duration=in_millis(settings.alertmanager_duration),
     )
     metrics.show_alerts(AlertmanagerMetrics(alerts))
     auth = make_authenticator(settings, store.tokens, clock)
@@ -147,14 +160,16 @@ def _assemble(settings: Settings, clock: Clock, store: Store) -> Service:
         guard=guard,
         feed=feed,
         allowed=allowed,
+        roll=roll,
         registry=registry,
+        keeper=keeper,
         usable=usable,
         evidence=book,
         evidence_blocks=blocks,
         alerts=alerts,
         pusher=pusher,
         metrics=metrics,
-        lines=lines,
+        lines=memory.lines,
         auth=auth,
         sessions=Sessions(auth, store.tokens, clock),
         proxies=Networks(settings.trusted_proxies.split(",")),
@@ -163,17 +178,27 @@ def _assemble(settings: Settings, clock: Clock, store: Store) -> Service:
 
 
 def _pusher(
-    settings: Settings, clock: Clock, registry: Registry, feed: ChangeFeed, view: ListView, allowed: AllowedHosts
+    settings: Settings,
+    clock: Clock,
+    registry: Registry,
+    roll: Roll,
+    feed: ChangeFeed,
+    view: ListView,
+    allowed: AllowedHosts,
 ) -> Pusher:
-    gate = ManagersFirst(registry, settings.managers_first.total_seconds())
+    gate = ManagersFirst(roll, settings.managers_first.total_seconds())
     pusher = Pusher(registry, feed, Batches(feed, view), gate, allowed, clock, settings.heartbeat.total_seconds())
-    registry.came = pusher.came
     feed.waiting.add(pusher)
     return pusher
 
 
-def _millis(duration: timedelta) -> int:
-    return round(duration.total_seconds() * 1000)
+def _looks(service: Service) -> dict[Topic, Callable[[], None]]:
+    """Who looks when another replica has something new on a topic."""
+    return {
+        Topic.CHANGES: service.handler.look,
+        Topic.LISTENERS: service.keeper.look,
+        Topic.TOKENS: service.auth.look,
+    }
 
 
 @asynccontextmanager
@@ -197,20 +222,22 @@ async def _running(service: Service) -> AsyncIterator[None]:
         max_age=service.settings.log_max_age,
         compacted=service.metrics.compacted.inc,
     )
+    # Before anybody can hear what applications said: who may have been unblocked since is not blocked by that.
+    await service.evidence_blocks.load(service.store)
     writing = asyncio.create_task(handler.run())
     helping = [
         asyncio.create_task(expire_ended(tracker, handler, service.clock)),
         asyncio.create_task(compactor.run()),
-        asyncio.create_task(find_again(service.store)),
-        asyncio.create_task(service.registry.run()),
+        asyncio.create_task(find_again(service.store, handler.look)),
+        asyncio.create_task(service.store.listen(_looks(service))),
+        asyncio.create_task(service.keeper.run()),
         asyncio.create_task(service.evidence_blocks.run()),
     ]
     if service.auth.enabled:
         helping += [asyncio.create_task(service.auth.run()), asyncio.create_task(service.sessions.run())]
     try:
         await service.auth.load()
-        await service.registry.load()
-        await service.evidence_blocks.load(service.store)
+        await service.keeper.load()
         yield
     finally:
         service.feed.close()
@@ -222,5 +249,5 @@ async def _running(service: Service) -> AsyncIterator[None]:
         await writing
         service.lines.close()
         with suppress(UnavailableError):
-            await service.registry.flush()
+            await service.keeper.leave()
             await service.auth.save_used()

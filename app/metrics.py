@@ -19,8 +19,10 @@ from prometheus_client.registry import Collector
 
 from app.collectors import Evidence, FastAnswers, Listeners, Parts, Waiting
 from app.notify.feed import ChangeFeed
+from app.notify.keeper import Keeper
 from app.notify.push import Pusher
-from app.notify.registry import Registry
+from app.notify.roll import Roll
+from app.store.queries import StaleError
 from app.store.store import Store
 from app.view import ListView
 from blocklist import __version__
@@ -38,11 +40,11 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 class Metrics:
     """The service's own registry: two services in one process do not mix."""
 
-    def __init__(self, view: ListView, feed: ChangeFeed, listeners: Registry, pusher: Pusher) -> None:
+    def __init__(self, view: ListView, feed: ChangeFeed, roll: Roll, keeper: Keeper, pusher: Pusher) -> None:
         self._registry = registry = CollectorRegistry()
         self._view = view
         self.fast_puts: Tally[int] = Tally()
-        for collector in (Parts(view, feed), Listeners(view, feed, listeners, pusher)):
+        for collector in (Parts(view, feed), Listeners(view, feed, roll, keeper, pusher)):
             registry.register(collector)
         registry.register(FastAnswers(view, self.fast_puts))
         ProcessCollector(registry=registry)
@@ -55,7 +57,8 @@ class Metrics:
         }
         self._later = Counter(
             "blocklist_changes_found",
-            "Changes found in the database after a transaction that seemed to fail, not counted by type.",
+            "Changes found in the database, not counted by type: another replica made them, or a transaction that"
+            " seemed to fail.",
             registry=registry,
         )
         self._requests = Histogram(
@@ -88,6 +91,11 @@ class Metrics:
         )
         self.refused_by_limit = Counter(
             "blocklist_refused_by_limit", "Changes that a limit refused.", ["source"], registry=registry
+        )
+        self._stale = Counter(
+            "blocklist_commits_stale",
+            "Transactions that came second to another replica's; their commands were decided anew.",
+            registry=registry,
         )
         self.compacted = Counter("blocklist_log_compacted_changes", "Changes dropped from the log.", registry=registry)
         push_seconds = Histogram("blocklist_push_seconds", "From a push to its answer.", registry=registry)
@@ -128,11 +136,17 @@ class Metrics:
         """These changes were committed, in one transaction."""
         self.commit_changes.observe(len(changes))
         for change in changes:
-            # One that was read back from the database after a failed commit: nobody knows which way it came.
-            known = None if change.source is None else self._changes.get((change.type, change.source))
-            (known or self._later).inc()
+            self._changes[change.type, change.source or Source.REQUEST].inc()
             if change.type is ChangeType.EXPIRED:
                 self.expiry_lateness.observe(max(0, change.at - change.node.end) / 1000)
+
+    def stale(self) -> None:
+        """A transaction came second."""
+        self._stale.inc()
+
+    def found(self, changes: Sequence[Change]) -> None:
+        """These changes were found in the database."""
+        self._later.inc(len(changes))
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
@@ -145,10 +159,15 @@ class MeasuredLog:
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics
-        self.revision = store.revision
-        self.changes = store.changes
+        self.news = store.news
+        self.load = store.load
+        self.renew_history = store.renew_history
 
-    async def commit(self, changes: Sequence[Change]) -> None:
+    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
         """See Store.commit."""
-        with self._metrics.commit_seconds.time():
-            await self._store.commit(changes)
+        try:
+            with self._metrics.commit_seconds.time():
+                await self._store.commit(changes, after=after, history=history)
+        except StaleError:
+            self._metrics.stale()
+            raise

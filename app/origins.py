@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from app.store.history import Origin
+from app.store.queries import Origin
 from blocklist.changes import Change
 
 
@@ -21,6 +21,10 @@ class Origins:
                 self._origins.pop(change.node.id, None)
             else:
                 self._origins[change.node.id] = Origin(change.created_by, change.revision)
+
+    def restart(self, kept: Mapping[str, Origin]) -> None:
+        """The list has begun anew."""
+        self._origins = dict(kept)
 
     def of(self, node_id: str) -> Origin | None:
         """The origin of a node on the list (until its `expired` change also of one that has ended), or None."""

@@ -18,8 +18,10 @@ from app.integrations.alertmanager_blocks import AlertBlocks
 from app.metrics import Metrics
 from app.notify.callbacks import AllowedHosts
 from app.notify.feed import ChangeFeed
+from app.notify.keeper import Keeper
 from app.notify.push import Pusher
 from app.notify.registry import Registry
+from app.notify.roll import Roll
 from app.notify.usable import UsableNodes
 from app.notify.waits import Waits
 from app.origins import Origins
@@ -42,7 +44,9 @@ class Service:
     guard: Guard
     feed: ChangeFeed
     allowed: AllowedHosts
+    roll: Roll
     registry: Registry
+    keeper: Keeper
     usable: UsableNodes
     evidence: EvidenceBook
     evidence_blocks: EvidenceBlocks

@@ -14,7 +14,9 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.auth.addresses import Networks, check_url
 from app.notify.callbacks import AllowedHosts
+from app.store import urls
 from blocklist.guard import Limits
+from blocklist.moments import in_millis
 
 PREFIX: Final = "BLOCKLIST_"
 CLIENTS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "TIMEOUT", "DEFAULT_DURATION"))
@@ -42,7 +44,7 @@ Duration = Annotated[timedelta, BeforeValidator(_duration)]
 class Settings(BaseSettings):
     """What an operator can set. Durations are written 90s, 2h, 7d."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid")
+    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
 
     host: Annotated[
         str, Field(description="The address to listen on. Beyond loopback it takes `BLOCKLIST_AUTH=tokens`.")
@@ -69,9 +71,15 @@ class Settings(BaseSettings):
     database_url: Annotated[
         str,
         Field(
-            description="The file that keeps the list: three slashes and a relative path, or four and an absolute one."
+            repr=False,
+            description="What keeps the list: `sqlite:///FILE` (three slashes and a relative path, or four and an"
+            " absolute one), or `postgresql://USER@HOST/DATABASE` for several replicas.",
         ),
     ] = "sqlite:///blocklist.db"
+    database_timeout: Annotated[
+        Duration,
+        Field(ge=timedelta(seconds=0.1), description="PostgreSQL that says nothing for so long counts as away."),
+    ] = timedelta(seconds=2)
     log_format: Annotated[Literal["console", "json"], Field(description="Log lines for eyes, or `json`.")] = "console"
     telemetry: Annotated[
         Literal["off", "otlp"], Field(description="`otlp`: traces and times of requests go where `OTEL_…` says.")
@@ -156,8 +164,8 @@ class Settings(BaseSettings):
             blocked=self.max_blocked,
             share=self.max_blocked_share,
             by_author=self.max_blocked_by_author,
-            longest_operator=_millis(self.longest_block_operator),
-            longest_admin=_millis(self.longest_block_admin),
+            longest_operator=in_millis(self.longest_block_operator),
+            longest_admin=in_millis(self.longest_block_admin),
         )
 
     @field_validator("callback_hosts")
@@ -185,10 +193,8 @@ class Settings(BaseSettings):
 
     @field_validator("database_url")
     @classmethod
-    def _sqlite_file(cls, url: str) -> str:
-        if not url.startswith("sqlite:///") or len(url) == len("sqlite:///") or ":memory:" in url:
-            raise ValueError("give sqlite:///FILE (three slashes and a relative path, or four and an absolute one)")
-        return url
+    def _database(cls, url: str) -> str:
+        return urls.check_url(url)
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
@@ -205,10 +211,6 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         raise SettingsError(
             "\n".join(f"{PREFIX}{str(f['loc'][0]).upper()}: {_said(f['msg'])}" for f in faults)
         ) from None
-
-
-def _millis(duration: timedelta) -> int:
-    return round(duration.total_seconds() * 1000)
 
 
 def _unknown(name: str, known: set[str]) -> str:

@@ -11,14 +11,16 @@ class TaskManagers:
 
     def __init__(self) -> None:
         self._said: dict[str, dict[str, str]] = {}
+        self._at: dict[str, int] = {}
         self._owner: dict[str, str] = {}
         self._on: defaultdict[str, set[str]] = defaultdict(set)
 
     def __len__(self) -> int:
         return len(self._owner)
 
-    def replace(self, listener: str, wanted: Mapping[str, str]) -> set[str]:
-        """The listener's TaskManagers are these, id to node id; returns the nodes on which something changed."""
+    def replace(self, listener: str, wanted: Mapping[str, str], at: int) -> set[str]:
+        """The listener said at `at` that its TaskManagers are these, id to node id; returns the nodes that changed."""
+        self._at[listener] = at
         present = self._said.get(listener, {})
         if wanted == present:
             return set()
@@ -32,6 +34,7 @@ class TaskManagers:
         """The listener has none any more."""
         changed = self._remove(listener, list(self._said.get(listener, ())))
         self._said.pop(listener, None)
+        self._at.pop(listener, None)
         return changed
 
     def on(self, node: str) -> list[str]:
@@ -57,6 +60,8 @@ class TaskManagers:
 
     def _claim(self, listener: str, task_manager: str, node: str) -> set[str]:
         owner = self._owner.get(task_manager)
+        if owner is not None and (self._at[owner], owner) > (self._at[listener], listener):
+            return set()  # It said so later, to another replica.
         changed = set() if owner is None else self._remove(owner, [task_manager])
         self._said.setdefault(listener, {})[task_manager] = node
         self._owner[task_manager] = listener

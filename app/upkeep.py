@@ -14,6 +14,7 @@ from app.handler import BlocklistHandler
 from blocklist.changes import Author, Source
 from blocklist.draft import Draft
 from blocklist.errors import UnavailableError
+from blocklist.moments import in_millis
 from blocklist.tracker import BlocklistTracker
 
 log = structlog.get_logger(__name__)
@@ -54,16 +55,17 @@ class LosableLog(Protocol):
 
     def age(self) -> int | None: ...
 
-    async def revision(self) -> int: ...
+    async def probe(self) -> None: ...
 
 
-async def find_again(store: LosableLog) -> None:
-    """Notice, for ever, that a database which was away is back, also when nobody writes."""
+async def find_again(store: LosableLog, found: Callable[[], None]) -> None:
+    """Notice, for ever, that a database which was away is back, also when nobody writes; then `found` is called."""
     while True:
         await asyncio.sleep(FIND_SECONDS)
         if store.age() is not None:
             with suppress(UnavailableError):
-                await store.revision()
+                await store.probe()
+                found()
 
 
 class CompactableLog(Protocol):
@@ -89,18 +91,22 @@ class Compactor:
         self._store = store
         self._clock = clock
         self._max_changes = max_changes
-        self._max_age = int(max_age.total_seconds() * 1000)
+        self._max_age = in_millis(max_age)
         self._compacted = compacted
 
     async def run(self) -> None:
         """Compact now and then, for ever."""
+        failing = False
         while True:
             pause = COMPACT_SECONDS
             try:
                 if await self.step() == CHUNK:
                     pause = 0.05  # There is more to do; writers come between.
-            except UnavailableError as error:
-                log.warning("the change log was not compacted", reason=error.detail)
+                failing = False
+            except UnavailableError:
+                if not failing:
+                    log.warning("the change log was not compacted")
+                failing = True
             await asyncio.sleep(pause)
 
     async def step(self) -> int:

@@ -27,7 +27,7 @@ class Rendering:
     def __init__(self, body: bytes, *, revision: int, history: str, valid_until: int) -> None:
         self.body = body
         self.valid_until = valid_until
-        tag = hashlib.blake2b(body, digest_size=12).hexdigest().encode()
+        tag = hashlib.sha256(body).hexdigest()[:24].encode()
         self.etags = (b'"%b"' % tag, b'"%b-gzip"' % tag)
         self._stamp = [
             (b"cache-control", b"no-cache"),
@@ -102,6 +102,7 @@ class ListView:
         self.clock = clock
         self.age = age
         self.changed = Bell()
+        self.closed = False
         self.fast_reads = 0
         self.route_reads = 0
         self._rendering: Rendering | None = None
@@ -111,6 +112,12 @@ class ListView:
     def apply(self, changes: Sequence[Change]) -> None:
         """The tracker has moved on by these changes."""
         self._stale.update(change.node.id for change in changes)
+        self._rendering = None
+        self.changed.ring()
+
+    def restart(self) -> None:
+        """The tracker has begun anew."""
+        self._stale = {*self._fragments, *(node.id for node in self.tracker)}
         self._rendering = None
         self.changed.ring()
 
@@ -127,8 +134,11 @@ class ListView:
         return node_body(node, self.task_managers.on(node.id))
 
     def ready(self) -> Rendering | None:
-        """The rendering if there is one, it is valid at this moment, and needs no Age."""
-        return None if self.age() is not None else self._valid()
+        """The rendering that is valid at this moment; None if it needs an Age.
+
+        It is made here and now if need be: a change would else send all who ask at that moment to the route.
+        """
+        return None if self.age() is not None else self.rendering()
 
     def _valid(self) -> Rendering | None:
         rendering = self._rendering
@@ -151,8 +161,19 @@ class ListView:
         return _first_end(nodes), snapshot
 
     async def reached(self, revision: int, seconds: float) -> bool:
-        """Wait until the list is at `revision` or later, at most so long; whether it is."""
-        return await self.changed.until(lambda: self.tracker.revision >= revision, seconds)
+        """Wait until the list is at `revision` or later, at most so long, or until the service stops; whether it is."""
+        await self.changed.until(lambda: self.tracker.revision >= revision or self.closed, seconds)
+        return self.tracker.revision >= revision
+
+    @property
+    def current(self) -> bool:
+        """Whether it follows the database at this moment."""
+        return not self.closed and self.age() is None
+
+    def close(self) -> None:
+        """The service stops: nobody waits for anything any more."""
+        self.closed = True
+        self.changed.ring()
 
     def fragments(self) -> tuple[int, list[tuple[str, bytes]]]:
         """The nodes blocked at this moment by id, each rendered as in the list; and until when, as in `snapshot`."""
@@ -164,7 +185,7 @@ class ListView:
         self._refresh()
         visible = self.tracker.blocked(now)
         fragments = self._fragments
-        body = b"{" + b",".join([fragments[node_id] for node_id in sorted(visible)]) + b"}"
+        body = _object([fragments[node_id] for node_id in sorted(visible)])
         until = self.tracker.next_end()
         if until <= now:
             until = _first_end(visible)
@@ -178,6 +199,15 @@ class ListView:
             else:
                 self._fragments[node_id] = _fragment(node, self.task_managers.on(node_id))
         self._stale.clear()
+
+
+def _object(members: list[bytes]) -> bytes:
+    """A JSON object, in one copy of its members: a long list takes longer to copy than to do all else."""
+    if not members:
+        return b"{}"
+    members[0] = b"{" + members[0]
+    members[-1] += b"}"
+    return b",".join(members)
 
 
 def _fragment(node: BlockedNode, task_managers: list[str]) -> bytes:

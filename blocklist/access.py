@@ -21,12 +21,17 @@ class Access(StrEnum):
     OPERATOR = "operator"
     ADMIN = "admin"
 
+    @property
+    def rank(self) -> int:
+        """Its place in this order. Roles themselves compare as strings."""
+        return _RANKS[self]
+
     def allows(self, needed: Access) -> bool:
         """Whether who has this role may do what needs that one."""
-        return _ORDER[self] >= _ORDER[needed]
+        return self.rank >= needed.rank
 
 
-_ORDER = {access: place for place, access in enumerate(Access)}
+_RANKS = {access: rank for rank, access in enumerate(Access)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -53,8 +53,7 @@ class Change:
 
     `node` is the node after the change, for a change that frees it the node as it last was. `at` is the moment of
     the change in Unix milliseconds, `created_by` the name of who asked for it, where known, `forced` the reason that
-    was given for going beyond a limit. `source` and `request_id` are known where the change was made, not
-    kept in the log.
+    was given for going beyond a limit. `request_id` is known where the change was made, not kept in the log.
     """
 
     revision: int

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Final, Protocol
 
 from blocklist.changes import Author, Change, ChangeType, Source
 from blocklist.errors import ConflictError, NotFoundError
+from blocklist.moments import utc
 from blocklist.node import BlockedNode, merge
 
 _TIME: Final = Author(source=Source.TIME)
@@ -153,7 +153,5 @@ def not_blocked(node_id: str) -> str:
 
 
 def _utc(millis: int) -> str:
-    try:
-        return datetime.fromtimestamp(millis / 1000, UTC).isoformat(timespec="seconds")
-    except (OverflowError, ValueError, OSError):
-        return str(millis)
+    moment = utc(millis)
+    return str(millis) if moment is None else moment.isoformat(timespec="seconds")

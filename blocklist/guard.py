@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Final
 
@@ -16,6 +15,7 @@ from blocklist.access import Access
 from blocklist.changes import Change, ChangeType
 from blocklist.draft import Draft
 from blocklist.errors import LimitError
+from blocklist.moments import utc
 from blocklist.usable import Below, NodeSet, Using, below, blocked_ids
 
 LEEWAY: Final = 60_000
@@ -165,7 +165,5 @@ def duration(millis: int) -> str:
 
 
 def _utc(millis: int) -> str:
-    try:
-        return f"{datetime.fromtimestamp(millis // 1000, UTC):%Y-%m-%dT%H:%M:%SZ}"
-    except (OverflowError, ValueError, OSError):
-        return f"{millis} (Unix milliseconds)"
+    moment = utc(millis)
+    return f"{millis} (Unix milliseconds)" if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"

@@ -60,7 +60,7 @@ class Listener:
     """A registered listener. Times are Unix milliseconds; it lives in [.., lease_end).
 
     `acked` is the revision up to which it has applied the list; None while it has yet to get the whole list.
-    `former` are the sessions taken over, the latest last.
+    `former` are the sessions taken over, the latest last. `since` is when it registered, renewals apart.
     """
 
     id: str
@@ -72,6 +72,7 @@ class Listener:
     acked: int | None
     former: tuple[str, ...] = ()
     min_nodes: int = 0
+    since: int = 0
 
     def live(self, now: int) -> bool:
         return now < self.lease_end
@@ -79,6 +80,18 @@ class Listener:
     def behind(self, revision: int) -> bool:
         """Whether there is anything to tell it at this revision."""
         return self.acked is None or self.acked < revision
+
+    @property
+    def registration(self) -> tuple[str, int]:
+        """What a renewal leaves as it is."""
+        return self.session, self.since
+
+    def with_latest(self, other: Listener) -> Listener:
+        """With the cursor and the lease of the other where those are further, if that is the same registration."""
+        if self.registration != other.registration:
+            return self
+        acked = other.acked if self.acked is None or (other.acked or 0) > self.acked else self.acked
+        return replace(self, acked=acked, lease_end=max(self.lease_end, other.lease_end))
 
 
 def register(present: Listener | None, wanted: Registration, *, now: int, revision: int, empty: bool) -> Listener:
@@ -89,7 +102,7 @@ def register(present: Listener | None, wanted: Registration, *, now: int, revisi
     """
     if present is not None and wanted.session in present.former:
         raise FencedError(f"Session {wanted.session} of listener {wanted.id} was taken over by {present.session}.")
-    renewed = present is not None and present.session == wanted.session and present.live(now)
+    renewed = present if present is not None and present.session == wanted.session and present.live(now) else None
     return Listener(
         id=wanted.id,
         role=wanted.role,
@@ -97,9 +110,10 @@ def register(present: Listener | None, wanted: Registration, *, now: int, revisi
         callback_url=wanted.callback_url,
         lease=wanted.lease,
         lease_end=now + wanted.lease,
-        acked=present.acked if present is not None and renewed else (revision if empty else None),
+        acked=renewed.acked if renewed is not None else (revision if empty else None),
         former=_former(present, wanted.session),
         min_nodes=wanted.min_nodes,
+        since=renewed.since if renewed is not None else now,
     )
 
 

@@ -6,6 +6,7 @@ Source: FLIP-224, "BlockedNode" and "Add". Where it is silent the decision is st
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Final
@@ -31,6 +32,19 @@ class BlockAction(IntEnum):
 
     MARK_BLOCKED = 1
     MARK_BLOCKED_AND_EVACUATE_TASKS = 2
+
+    @property
+    def word(self) -> str:
+        """It in one word, `mark` or `evacuate`."""
+        return _WORDS[self]
+
+
+ACTIONS: Final[Mapping[str, BlockAction]] = {
+    "mark": BlockAction.MARK_BLOCKED,
+    "evacuate": BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS,
+}
+"""By their words, as the command and the page say them, and the label `blocklist` of alerts."""
+_WORDS: Final = {action: word for word, action in ACTIONS.items()}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

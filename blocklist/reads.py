@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from blocklist.answer import as_changes, as_object, parsed
+from blocklist.answer import as_changes, as_node, as_object, parsed
 from blocklist.asks import Asks
 from blocklist.changes import Change, ChangeType
-from blocklist.errors import CompactedError, InvalidError, UnavailableError
+from blocklist.errors import CompactedError
 from blocklist.evidence_wire import EvidenceBody, EvidenceListBody
 from blocklist.listener_wire import ListenerBody, ListenersBody, StatusBody
-from blocklist.node import BlockAction, BlockedNode, check_node_id
+from blocklist.node import BlockedNode, check_node_id
 from blocklist.wire import ListedNode
 
 
@@ -95,19 +95,10 @@ class Reads(Asks):
 
 
 def _listed(node_id: str, value: object) -> Listed:
-    body = parsed(ListedNode, as_object(value))
-    try:
-        node = BlockedNode(
-            id=node_id,
-            action=BlockAction[body.action],
-            start=body.start_timestamp,
-            end=body.end_timestamp,
-            cause=body.cause,
-        )
-    except InvalidError as error:
-        raise UnavailableError(f"The service answered what is no node: {error}") from error
+    fields = as_object(value)
+    body = parsed(ListedNode, fields)
     return Listed(
-        node=node,
+        node=as_node({**fields, "id": node_id}),
         created_by=body.created_by,
         revision=body.revision or None,
         task_managers=tuple(body.task_managers),

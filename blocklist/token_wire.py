@@ -29,8 +29,8 @@ class TokenRequest(Body):
     ] = PERMANENT
 
 
-class NewTokenBody(Body):
-    """A token that was just made."""
+class _MadeToken(Body):
+    """What is known of a token from the first."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -40,28 +40,36 @@ class NewTokenBody(Body):
     created_at: MillisOut
     created_by: str | None
     end_timestamp: MillisOut | None
+
+    def _token(self, **more: int | None) -> Token:
+        return Token(
+            id=self.id,
+            name=self.name,
+            access=Access(self.role),
+            created_at=self.created_at,
+            created_by=self.created_by,
+            end=PERMANENT if self.end_timestamp is None else self.end_timestamp,
+            **more,
+        )
+
+
+class NewTokenBody(_MadeToken):
+    """A token that was just made."""
+
     token: Annotated[str, Field(repr=False, description="What to send as `Authorization: Bearer`; shown this once.")]
 
     def value(self) -> NewToken:
-        return NewToken(token=_token(self), text=self.token)
+        return NewToken(token=self._token(), text=self.token)
 
 
-class TokenBody(Body):
+class TokenBody(_MadeToken):
     """What is known of a token."""
 
-    model_config = ConfigDict(extra="ignore")
-
-    id: str
-    name: str
-    role: RoleName
-    created_at: MillisOut
-    created_by: str | None
-    end_timestamp: MillisOut | None
     revoked_at: MillisOut | None
     last_used_at: Annotated[MillisOut | None, Field(description="Up to a minute late.")]
 
     def value(self) -> Token:
-        return _token(self, revoked_at=self.revoked_at, last_used_at=self.last_used_at)
+        return self._token(revoked_at=self.revoked_at, last_used_at=self.last_used_at)
 
 
 class WhoBody(Body):
@@ -75,18 +83,6 @@ class TokensBody(Body):
     """All tokens."""
 
     tokens: list[TokenBody]
-
-
-def _token(body: NewTokenBody | TokenBody, **more: int | None) -> Token:
-    return Token(
-        id=body.id,
-        name=body.name,
-        access=Access(body.role),
-        created_at=body.created_at,
-        created_by=body.created_by,
-        end=PERMANENT if body.end_timestamp is None else body.end_timestamp,
-        **more,
-    )
 
 
 def new_token_body(made: NewToken) -> Json:

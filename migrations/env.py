@@ -1,10 +1,16 @@
-"""Alembic's environment: migrations run on the connection that app.store.schema hands in."""
+"""Alembic's environment: migrations run on the connection that app.store.migration hands in."""
 
 from alembic import context
 
-from app.store.schema import metadata
+from app.store.tables import metadata
 
-connection = context.config.attributes["connection"]
-# SQLite cannot alter most of a table: batch mode copies it.
-context.configure(connection=connection, target_metadata=metadata, render_as_batch=True)
-context.run_migrations()
+context.configure(
+    connection=context.config.attributes["connection"],
+    target_metadata=metadata,
+    # SQLite cannot alter most of a table: batch mode copies it.
+    render_as_batch=True,
+    # Unless there is one around them all, each is its own transaction, which holds up others no longer than it must.
+    transaction_per_migration=True,
+)
+with context.begin_transaction():
+    context.run_migrations()

@@ -1,5 +1,8 @@
 """${message}"""
 
+# Only add: on PostgreSQL the version before goes on with the new schema. Make an index on a table that has rows
+# concurrently, in an autocommit block. tests/migrations wants rows as the service writes them from now on.
+
 import sqlalchemy as sa
 from alembic import op
 

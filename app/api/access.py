@@ -59,7 +59,7 @@ def needed(route: BaseRoute) -> Access | None:
     found = list(_needs(dependant)) if isinstance(dependant, Dependant) else []
     if not found:
         raise LookupError(_UNDECLARED.format(path=getattr(route, "path", route)))
-    return max((need.access for need in found if need.access), key=list(Access).index, default=None)
+    return max((need.access for need in found if need.access), key=lambda access: access.rank, default=None)
 
 
 def _needs(dependant: Dependant) -> Iterator[Needs]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
+from pydantic import AfterValidator
 
 from app.api.access import READS
 from app.api.answers import JsonAnswer
@@ -20,8 +21,8 @@ from app.store.history import Wanted
 from app.store.store import Page
 from blocklist.changes import Change, ChangeType
 from blocklist.errors import CompactedError, InvalidError
-from blocklist.node import check_node_id
-from blocklist.wire import ChangesPage, CompactedProblem, change_body, dump_json
+from blocklist.node import check_node_id, check_text
+from blocklist.wire import TEXT_PATTERN, ChangesPage, CompactedProblem, change_body, dump_json
 
 router = APIRouter(tags=["Changes"], dependencies=[READS])
 
@@ -58,7 +59,15 @@ async def _wanted(
         Query(description="Only changes of this node.", json_schema_extra={"pattern": NODE_ID_PATTERN}),
     ] = None,
     created_by: Annotated[
-        str | None, Query(alias="createdBy", min_length=1, max_length=253, description="Only what this author did.")
+        str | None,
+        Query(
+            alias="createdBy",
+            min_length=1,
+            max_length=253,
+            description="Only what this author did.",
+            json_schema_extra={"pattern": TEXT_PATTERN},
+        ),
+        AfterValidator(lambda text: text if text is None else check_text(text)),
     ] = None,
     kinds: Annotated[
         list[ChangeType] | None, Query(alias="type", description="Only these kinds; may be given again.")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -75,11 +76,23 @@ def documented(
 
 def install(app: FastAPI) -> None:
     """Answer every error as a problem, FastAPI's own too."""
-    app.add_exception_handler(BlocklistError, refused)
-    app.add_exception_handler(RequestValidationError, _malformed)
-    app.add_exception_handler(HTTPException, _http)
-    app.add_exception_handler(ClientDisconnect, _gone)
-    app.add_exception_handler(Exception, broken)
+    app.add_exception_handler(BlocklistError, _in_the_loop(refused))
+    app.add_exception_handler(RequestValidationError, _in_the_loop(_malformed))
+    app.add_exception_handler(HTTPException, _in_the_loop(_http))
+    app.add_exception_handler(ClientDisconnect, _in_the_loop(_gone))
+    app.add_exception_handler(Exception, _in_the_loop(broken))
+
+
+Answers = Callable[[Request, Exception], Response]
+
+
+def _in_the_loop(answer: Answers) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """The handler as a coroutine: others run in a thread, while the list that they speak of moves on."""
+
+    async def handler(request: Request, error: Exception) -> Response:
+        return answer(request, error)
+
+    return handler
 
 
 def problem(

@@ -10,6 +10,7 @@ from pydantic import AfterValidator
 
 from app.api.access import author
 from app.api.answers import JsonAnswer
+from app.applied import there_now
 from app.auth.principal import Principal
 from app.guard import Rehearsal
 from app.handler import Command
@@ -89,12 +90,7 @@ def _node(service: Service, node: BlockedNode, kind: ChangeType | None) -> Json:
     return {
         "status": HTTPStatus.ACCEPTED if kind is None else status.get(kind, HTTPStatus.ACCEPTED),
         "node": service.view.body(node),
-        "taskManagers": [_task_manager(service, own) for own in service.view.task_managers.on(node.id)],
+        "taskManagers": [
+            {"id": own.id, "listener": own.listener, "runningTasks": own.tasks} for own in there_now(service, node.id)
+        ],
     }
-
-
-def _task_manager(service: Service, task_manager: str) -> Json:
-    listener = service.view.task_managers.owner_of(task_manager)
-    member = None if listener is None else service.registry.get(listener)
-    running = None if member is None else member.running.get(task_manager)
-    return {"id": task_manager, "listener": listener, "runningTasks": running}

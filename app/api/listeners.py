@@ -12,7 +12,7 @@ from app.api.answers import ONE_NODE, REPORT, JsonAnswer, read_body, stamp
 from app.api.errors import documented
 from app.api.parameters import OwnId
 from app.notify import lag
-from app.notify.registry import Member, Report
+from app.notify.members import Member, Report
 from app.service import Service, service_of
 from blocklist.errors import NotFoundError
 from blocklist.listener_wire import (
@@ -66,7 +66,7 @@ async def put_listener(request: Request, listener_id: OwnId) -> Response:
     dependencies=[LISTENS],
     summary="A sign of life",
     response_model=LeaseBody,
-    responses=documented(400, 404, 409, 413, _404=_UNKNOWN, _409=_FENCED),
+    responses=documented(400, 404, 409, 413, 503, _404=_UNKNOWN, _409=_FENCED),
     openapi_extra=_takes("HeartbeatBody"),
 )
 async def post_heartbeat(request: Request, listener_id: OwnId) -> Response:
@@ -74,7 +74,7 @@ async def post_heartbeat(request: Request, listener_id: OwnId) -> Response:
     service = service_of(request)
     said = HeartbeatBody.parse(parse_json(await read_body(request, REPORT)))
     report = Report.of(said)
-    member = service.registry.heartbeat(listener_id, said.session_id, said.acked_revision, report)
+    member = await service.registry.beat(listener_id, said.session_id, said.acked_revision, report)
     body = {"revision": service.view.tracker.revision, "leaseEnd": str(member.listener.lease_end)}
     return JsonAnswer(request, dump_json(body))
 
@@ -114,7 +114,7 @@ async def delete_listener(request: Request, listener_id: OwnId) -> Response:
 async def get_listeners(request: Request) -> Response:
     """Who is registered, whether it lives, and how far it is behind."""
     service = service_of(request)
-    return JsonAnswer(request, dump_json({"listeners": [_body(service, member) for member in service.registry]}))
+    return JsonAnswer(request, dump_json({"listeners": [_body(service, member) for member in service.roll]}))
 
 
 @router.head("/listeners/{id}", include_in_schema=False)
@@ -122,15 +122,12 @@ async def get_listeners(request: Request) -> Response:
     "/listeners/{id}",
     summary="One listener",
     response_model=ListenerBody,
-    responses=documented(400, 404, _404="There is no such listener."),
+    responses=documented(400, 404, 503, _404="There is no such listener."),
 )
 async def get_listener(request: Request, listener_id: OwnId) -> Response:
     """One listener, live or lapsed."""
     service = service_of(request)
-    member = service.registry.get(listener_id)
-    if member is None:
-        raise NotFoundError(f"There is no listener {listener_id}.")
-    return JsonAnswer(request, dump_json(_body(service, member)))
+    return JsonAnswer(request, dump_json(_body(service, await service.registry.find(listener_id))))
 
 
 @router.head("/taskmanagers/{id}", include_in_schema=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Annotated, Final
 
 from fastapi import APIRouter, Depends, Header, Request, Response
@@ -11,11 +12,11 @@ from app.api.answers import JsonAnswer
 from app.api.errors import documented
 from app.api.parameters import MinRevision, NodeId, wait_seconds
 from app.api.waiting import place_of
+from app.applied import Applied, applied_by_live
 from app.disconnect import until_disconnect
-from app.notify.registry import Member
 from app.service import Service, service_of
 from blocklist.changes import Change
-from blocklist.errors import NotFoundError
+from blocklist.errors import NotFoundError, UnavailableError
 from blocklist.listener_wire import StatusBody
 from blocklist.wire import Json, dump_json
 
@@ -47,11 +48,13 @@ async def applied(request: Request, revision: int, seconds: int | None) -> list[
     if seconds is None:
         return []
     service = service_of(request)
-    registry, feed = service.registry, service.feed
-    waiting = registry.acks.until(lambda: feed.closed or not registry.not_applied(revision)[0], seconds)
+    roll, feed = service.roll, service.feed
+    with suppress(UnavailableError):
+        await service.registry.refresh()
+    waiting = roll.acks.until(lambda: feed.closed or not roll.not_applied(revision)[0], seconds)
     with await place_of(request):
         await until_disconnect(request.receive, waiting)
-    missing, live = registry.not_applied(revision)
+    missing, live = roll.not_applied(revision)
     headers = [
         (b"preference-applied", b"wait=%d" % seconds),
         (b"blocklist-applied", b"%d/%d" % (live - len(missing), live)),
@@ -75,12 +78,12 @@ async def get_status(request: Request, node_id: NodeId) -> Response:
     change = await service.store.last_change(node_id)
     if change is None:
         raise NotFoundError(f"The log knows nothing of node {node_id}.")
+    await service.registry.refresh()
     return JsonAnswer(request, dump_json(_status(service, change)))
 
 
 def _status(service: Service, change: Change) -> Json:
-    live = sorted(service.registry.live(), key=lambda member: member.id)
-    listeners = [_applied(service, member, change) for member in live]
+    listeners = [_applied(own) for own in applied_by_live(service, change)]
     return {
         "id": change.node.id,
         "blocked": service.view.get(change.node.id) is not None,
@@ -92,16 +95,13 @@ def _status(service: Service, change: Change) -> Json:
     }
 
 
-def _applied(service: Service, member: Member, change: Change) -> Json:
-    node_id = change.node.id
-    at = member.applied_at(change.revision)
-    there = service.view.task_managers.of(member.id, node_id)
+def _applied(own: Applied) -> Json:
     return {
-        "id": member.id,
-        "role": member.listener.role.value,
-        "applied": member.applied(change.revision),
-        "appliedAt": None if at is None else str(at),
-        "lateMs": None if at is None else max(0, at - change.at),
-        "refused": member.refused.get(node_id),
-        "taskManagers": [{"id": own, "runningTasks": member.running.get(own)} for own in there],
+        "id": own.id,
+        "role": own.role,
+        "applied": own.applied,
+        "appliedAt": None if own.at is None else str(own.at),
+        "lateMs": own.late,
+        "refused": own.refused,
+        "taskManagers": [{"id": there.id, "runningTasks": there.tasks} for there in own.task_managers],
     }

@@ -14,6 +14,7 @@ from app.auth import admin_file
 from app.auth.credential import Credential
 from app.auth.principal import Principal
 from app.auth.tokens import TOKEN, KnownToken, LastAdminError, bearer, digest_of, make_token
+from app.bell import Bell
 from app.store.tokens import StoredToken, TokenStore
 from blocklist.access import Access, NewToken, Token
 from blocklist.errors import NotFoundError, UnauthorizedError, UnavailableError
@@ -22,6 +23,8 @@ log = structlog.get_logger(__name__)
 
 LOOK_SECONDS: Final = 5.0
 """How often the tokens are read again: another replica may have made or revoked some."""
+AGAIN_SECONDS: Final = 0.1
+"""The time between two looks for tokens that nobody knows here."""
 SAVE_SECONDS: Final = 60.0
 """How often it is written down when tokens were used."""
 _NOT_GOOD: Final = "The token is not valid: it is unknown, revoked, or has ended."
@@ -43,9 +46,9 @@ class Issuer(Protocol):
 class Authenticator:
     """Keeps all valid tokens in memory, so that nobody waits for the database to be known.
 
-    Belongs to the event loop. A token that is revoked here ends at once; one that another replica revoked, or whose
-    file was changed, within LOOK_SECONDS. While the database is away those that are known stay so. What grows: one
-    entry for each valid token; ended ones go at the next look.
+    Belongs to the event loop. A token that is revoked here ends at once; one that another replica revoked when that
+    is heard of, or, as when the file was changed, within LOOK_SECONDS. While the database is away those that are known
+    stay so. What grows: one entry for each valid token; ended ones go at the next look.
     """
 
     def __init__(
@@ -66,6 +69,10 @@ class Authenticator:
         self._known: dict[bytes, KnownToken] = {}
         self._saved: dict[str, int] = {}
         self._changing = asyncio.Lock()
+        self._asking = asyncio.Lock()
+        self._asked = -AGAIN_SECONDS
+        self._behind = False
+        self.turn = Bell()
 
     def known(self, header: bytes) -> Credential | None:
         """Whose Authorization header this is, as far as that is known without asking anybody; it was used."""
@@ -85,7 +92,26 @@ class Authenticator:
             return found
         if self.issuer is not None and text.count(b".") == 2:
             return await self.issuer.verify(text)
+        if self._store.shared and TOKEN.fullmatch(text) is not None:
+            await self._ask()
+            if (found := self._find(text)) is not None:
+                return found
         raise UnauthorizedError(_NOT_GOOD, given=True)
+
+    async def _ask(self) -> None:
+        """Another replica may have made a token a moment ago. All who come meanwhile share one look, now and then."""
+        loop = asyncio.get_running_loop()
+        came = loop.time()
+        async with self._asking:
+            if self._asked < came:
+                await asyncio.sleep(self._asked + AGAIN_SECONDS - loop.time())
+                self._asked = loop.time()
+                await self.load()
+
+    def look(self) -> None:
+        """Another replica has made or revoked a token."""
+        self._behind = True
+        self.turn.ring()
 
     def credential(self, credential_id: str) -> Credential | None:
         """The credential of this id, if it is good."""
@@ -103,14 +129,16 @@ class Authenticator:
 
     async def run(self) -> None:
         """Look again and again, for ever."""
-        saved = 0.0
+        loop = asyncio.get_running_loop()
+        saved = loop.time()
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
-            saved += LOOK_SECONDS
+            if not self._behind:
+                await self.turn.wait(LOOK_SECONDS)
+            self._behind = False
             try:
                 await self._look()
-                if saved >= SAVE_SECONDS:
-                    saved = 0.0
+                if loop.time() - saved >= SAVE_SECONDS:
+                    saved = loop.time()
                     await self.save_used()
             except UnavailableError:
                 continue

@@ -141,4 +141,4 @@ def strongest(roles: object) -> Access | None:
         roles = roles.replace(",", " ").split()
     if not isinstance(roles, list):
         return None
-    return max((access for access in Access if access.value in roles), key=list(Access).index, default=None)
+    return max((access for access in Access if access.value in roles), key=lambda access: access.rank, default=None)

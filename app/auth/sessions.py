@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
 import secrets
 from collections.abc import Callable
@@ -88,7 +87,7 @@ class Sessions:
     async def run(self) -> None:
         """Drop what has ended, here or at another replica, for ever."""
         while True:
-            await asyncio.sleep(LOOK_SECONDS)
+            await self._auth.turn.wait(LOOK_SECONDS)
             try:
                 await self._look()
             except UnavailableError:

@@ -5,16 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
 
 from app.integrations.alertmanager_cause import Causes
 from blocklist.node import MAX_CAUSES, BlockAction, BlockedNode
-
-ACTIONS: Final[Mapping[str, BlockAction]] = {
-    "mark": BlockAction.MARK_BLOCKED,
-    "evacuate": BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS,
-}
-"""Values of the label `blocklist`."""
 
 
 class Outcome(StrEnum):

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.integrations.alertmanager import ACTIONS, Alert, Outcome
+from app.integrations.alertmanager import Alert, Outcome
 from blocklist.errors import InvalidError
-from blocklist.node import is_node_id
+from blocklist.node import ACTIONS, is_node_id
 from blocklist.wire import parse_json
 
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)

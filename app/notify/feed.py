@@ -10,14 +10,15 @@ from typing import Final, Protocol
 
 from app.view import ListView
 from blocklist.changes import Change
+from blocklist.errors import UnavailableError
 from blocklist.wire import change_body, dump_json, dump_snapshot
 
 RECENT: Final = 4096
 """Changes kept in memory; a cursor further behind reads them from the database."""
-PAGE: Final = 500
-"""Changes read from the database, or sent, at once: bounds what a watcher that is far behind costs."""
+PAGE: Final = 250
+"""Changes read from the database at once: bounds what a watcher that is far behind costs."""
 PIECE: Final = 64 * 1024
-"""Bytes sent at once: bounds what a watcher that does not read costs."""
+"""Bytes rendered and sent at once, or one event that is larger: bounds what a watcher that does not read costs."""
 SLICE: Final = 250
 """Streams served before others of the event loop have their turn."""
 
@@ -49,7 +50,7 @@ class ChangeFeed:
         self._log = log
         self._view = view
         self._recent: deque[Change] = deque(maxlen=RECENT)
-        self._memo: tuple[int, int, bytes] = (-1, -1, b"")
+        self._memo: tuple[int, int, bytes, int] = (-1, -1, b"", -1)
         self._snapshot: tuple[int, int, list[bytes]] = (0, -1, [])
 
     def publish(self, changes: Sequence[Change]) -> None:
@@ -57,6 +58,14 @@ class ChangeFeed:
         self._recent.extend(changes)
         self.revision = changes[-1].revision
         # Not at once: those who made the changes have their answers before a thousand watchers are served.
+        asyncio.get_running_loop().call_soon(self._offer)
+
+    def restart(self) -> None:
+        """The list has begun anew. Streams of another history end: their clients come back for a snapshot."""
+        self.revision, self.history = self._view.tracker.revision, self._view.tracker.history
+        self._recent.clear()
+        self._memo = (-1, -1, b"", -1)
+        self._snapshot = (0, -1, [])
         asyncio.get_running_loop().call_soon(self._offer)
 
     def close(self) -> None:
@@ -71,10 +80,11 @@ class ChangeFeed:
         """
         if (recent := self.recent(cursor)) is not None:
             return recent
+        history = self.history
         changes = await self._log.changes(cursor, PAGE)
-        if not changes or changes[0].revision != cursor + 1:
+        if not changes or history != self.history or changes[0].revision != cursor + 1:
             return None
-        return self._events(changes), changes[-1].revision
+        return self._events(changes)
 
     async def changes(self, cursor: int, end: int) -> list[Change] | None:
         """The changes after `cursor` up to `end`; None if the log no longer has them, or if they are very many.
@@ -89,6 +99,13 @@ class ChangeFeed:
         changes = await self._log.changes(cursor, end - cursor)
         return changes if changes and changes[0].revision == cursor + 1 else None
 
+    async def lost(self, revision: int) -> bool:
+        """Whether a revision ahead of this replica was never made; False while nobody can say."""
+        try:
+            return not await self._log.changes(revision - 1, 1)
+        except UnavailableError:
+            return False
+
     def happened(self, revision: int) -> int | None:
         """When a revision was made, Unix milliseconds; None if that is not in memory."""
         first = self.revision - len(self._recent)
@@ -99,10 +116,11 @@ class ChangeFeed:
         first = self.revision - len(self._recent)
         if cursor < first:
             return None
-        end = min(cursor + PAGE, self.revision)
-        if self._memo[:2] != (cursor, end):
-            self._memo = (cursor, end, self._events(islice(self._recent, cursor - first, end - first)))
-        return self._memo[2], end
+        if cursor >= self.revision:
+            return b"", cursor
+        if self._memo[:2] != (cursor, self.revision):
+            self._memo = (cursor, self.revision, *self._events(islice(self._recent, cursor - first, None)))
+        return self._memo[2:]
 
     def snapshot(self) -> tuple[list[bytes], int]:
         """The whole list as an event in pieces, and the cursor behind it; rendered once for each state of the list."""
@@ -121,11 +139,18 @@ class ChangeFeed:
         if len(streams) > SLICE:
             asyncio.get_running_loop().call_soon(self._offer, streams[SLICE:])
 
-    def _events(self, changes: Iterable[Change]) -> bytes:
-        return b"".join(
-            sse(change.type.value, dump_json(change_body(change)), f"{change.revision}-{self.history}")
-            for change in changes
-        )
+    def _events(self, changes: Iterable[Change]) -> tuple[bytes, int]:
+        """The events of the first of these changes, as many as fit into a piece, and the cursor behind them."""
+        events: list[bytes] = []
+        size = cursor = 0
+        for change in changes:
+            event = sse(change.type.value, dump_json(change_body(change)), f"{change.revision}-{self.history}")
+            size += len(event)
+            if events and size > PIECE:
+                break
+            events.append(event)
+            cursor = change.revision
+        return b"".join(events), cursor
 
 
 def sse(event: str, data: bytes, event_id: str | None = None) -> bytes:

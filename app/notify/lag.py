@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from app.notify.feed import ChangeFeed
-from app.notify.registry import Member
+from app.notify.members import Member
 
 
 def lag_of(member: Member, feed: ChangeFeed, now: int) -> int:
@@ -12,4 +12,4 @@ def lag_of(member: Member, feed: ChangeFeed, now: int) -> int:
     if not listener.behind(feed.revision):
         return 0
     happened = None if listener.acked is None else feed.happened(listener.acked + 1)
-    return max(0, now - (member.since if happened is None else happened))
+    return max(0, now - (listener.since if happened is None else happened))

@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Callable
-from contextlib import suppress
 from contextvars import Context
 from dataclasses import replace
 from time import monotonic
@@ -21,7 +20,8 @@ from app.notify.batches import Batch, Batches
 from app.notify.callbacks import AllowedHosts, PushError, Target
 from app.notify.feed import ChangeFeed
 from app.notify.gate import ManagersFirst
-from app.notify.registry import Member, Registry
+from app.notify.members import Member
+from app.notify.registry import Registry
 from blocklist.errors import BlocklistError
 from blocklist.listener import Role
 from blocklist.retry import Backoff
@@ -32,6 +32,8 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 BACKOFF: Final = Backoff(first=0.2, cap=10.0)
+ENDED_SECONDS: Final = 0.1
+"""The time between two looks at a lease that has ended: it is about to lapse, unless another replica renewed it."""
 
 
 class Pusher:
@@ -62,10 +64,10 @@ class Pusher:
         self._sender: Sender | None = None
 
     def came(self, member: Member) -> None:
-        """A listener has registered: its pushes begin, and those of a session before it end."""
+        """A listener has registered, or is now pushed to from here: its pushes begin, and those of before end."""
         if (before := self._tasks.pop(member.id, None)) is not None:
             before.cancel()
-        if member.listener.callback_url is not None:
+        if self._registry.pushes_to(member):
             # Not in the context of the request that registered it: its log lines are not that request's.
             task = self._tasks[member.id] = asyncio.create_task(self._serve(member), context=Context())
             task.add_done_callback(lambda done: self._ended(member.id, done))
@@ -93,10 +95,13 @@ class Pusher:
             log.error("pushing to a listener failed", listener=listener_id, exc_info=task.exception())
 
     async def _serve(self, member: Member) -> None:
-        """Push until the listener's lease lapses, it leaves, or it registers anew."""
+        """Push until the listener's lease lapses, it leaves, registers anew, or is another replica's to push to."""
         failures = 0
         target: Target | None = None
-        while not member.lapsed:
+        while self._registry.pushes_to(member):
+            if not member.listener.live(self._clock()):
+                await asyncio.sleep(ENDED_SECONDS)
+                continue
             if failures:
                 await asyncio.sleep(BACKOFF.delay(failures, random.random()))  # noqa: S311 - jitter is no secret
             elif member.applied(self._feed.revision):
@@ -129,21 +134,21 @@ class Pusher:
         listener, until = member.listener, self._feed.revision
         if listener.role is Role.JOB_MASTER and listener.behind(until):
             await self._gate.passed(until)
-        if member.lapsed:
-            return
         batch = await self._batches.get(member.listener.acked, until)
+        history = self._feed.history
+        if not self._registry.pushes_to(member) or not member.listener.live(self._clock()):
+            return
         began = monotonic()
         answer = await self._post(member, target, batch)
         self.seconds(monotonic() - began)
         self.sent += 1
-        # It may have registered anew while it answered: then this was said of a session that is no more.
         report = answer.report
         if listener.role is not Role.JOB_MASTER:
             # Only they may give evidence; it is passed over, for the acknowledgement counts all the same.
             report = replace(report, evidence=None)
-        with suppress(BlocklistError):
-            self._registry.heartbeat(listener.id, listener.session, batch.until, report)
-        member.error = answer.error
+        # If the list has begun anew meanwhile, what it acknowledged says nothing any more.
+        acked = batch.until if history == self._feed.history else None
+        self._registry.answered(member, acked, report, answer.error)
 
     async def _post(self, member: Member, target: Target, batch: Batch) -> Answer:
         now, listener = self._clock(), member.listener
@@ -160,7 +165,7 @@ class Pusher:
         self.failed += 1
         if member.error != why:
             log.warning("a push failed", listener=member.id, reason=why)
-        member.error = why
+        self._registry.told_of(member, why)
         return failures + 1
 
 

@@ -1,334 +1,186 @@
-"""Registry: the listeners, what they last said, and what of it outlives a restart."""
+"""Registry: listeners register, give signs of life, and leave."""
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import secrets
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import Final, Protocol, Self
+from collections.abc import Callable, Collection
+from contextlib import suppress
+from dataclasses import replace
+from typing import Final, Protocol
 
-import structlog
-
-from app.bell import Bell
+from app.notify.follower import Follower
+from app.notify.keeper import Keeper
+from app.notify.members import ERROR, SILENT, Member, Report
+from app.notify.replica import Replica
+from app.notify.roll import Roll
 from app.store.listeners import Secret, StoredListener
 from app.view import ListView
-from blocklist.errors import InvalidError, NotFoundError, UnavailableError
-from blocklist.evidence import EvidenceBook, Finding
-from blocklist.evidence_wire import findings
-from blocklist.listener import Listener, Registration, Role, heartbeat, register
-from blocklist.listener_wire import ReportBody
-from blocklist.usable import NodeSet, node_set
-
-log = structlog.get_logger(__name__)
+from blocklist.errors import BlocklistError, InvalidError, NotFoundError, UnavailableError
+from blocklist.listener import FencedError, Listener, Registration, Role, heartbeat, register
 
 OVERLAP: Final = 3_600_000
 """Milliseconds for which pushes are signed with the secret before a rotation, too."""
-SEEN: Final = 256
-"""Acknowledgements of a listener whose moments are remembered."""
-FLUSH_SECONDS: Final = 0.5
-"""How often cursors are kept: a crash loses less than this of them, and pushes come again."""
+REACH_SECONDS: Final = 2.0
+"""How long a listener that was told by another replica waits for this one to come so far."""
+
+Change = Callable[[StoredListener | None], StoredListener]
 
 
 class Database(Protocol):
-    """Where listeners are kept."""
+    """Where listeners are kept, for all replicas. See app.store.listener_store."""
 
-    async def listeners(self) -> list[StoredListener]: ...
-    async def save_listener(self, listener: Listener, secret: Secret) -> None: ...
-    async def remove_listeners(self, ids: list[str]) -> None: ...
-    async def save_acked(self, acked: Mapping[str, int | None]) -> None: ...
-    async def save_lapsed(self, ids: list[str], now: int) -> None: ...
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
-    """What a listener says of itself; None leaves what it said before."""
-
-    task_managers: Mapping[str, str] | None = None
-    running_tasks: Mapping[str, int] | None = None
-    refused: Mapping[str, str] | None = None
-    evidence: Mapping[str, Finding] | None = None
-    nodes: Sequence[str] | None = None
-
-    @classmethod
-    def of(cls, said: ReportBody) -> Self:
-        """As it came over the wire."""
-        return cls(
-            task_managers=said.task_managers,
-            running_tasks=said.running_tasks,
-            refused=said.refused,
-            evidence=findings(said.evidence),
-            nodes=said.nodes,
-        )
-
-
-@dataclass(kw_only=True, slots=True, eq=False)
-class Member:
-    """A listener and what is known of it in this process; a new registration makes a new one.
-
-    `nodes` are all that it may use, None if it has not said so; `used` those of its TaskManagers when they were last
-    looked at; `acks` are revisions and the moments (Unix ms) at which they were acknowledged; `since` is that of
-    registration.
-    """
-
-    listener: Listener
-    secret: Secret
-    since: int
-    lapsed: bool = False
-    error: str | None = None
-    refused: Mapping[str, str] = field(default_factory=dict)
-    running: Mapping[str, int] = field(default_factory=dict)
-    nodes: NodeSet | None = None
-    used: NodeSet | None = None
-    acks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=SEEN))
-
-    @property
-    def id(self) -> str:
-        return self.listener.id
-
-    def applied(self, revision: int) -> bool:
-        """Whether it has applied the list up to `revision`."""
-        return not self.listener.behind(revision)
-
-    def applied_at(self, revision: int) -> int | None:
-        """When it said so; None if it has not, or if nobody remembers."""
-        if not self.applied(revision) or (self.acks.maxlen == len(self.acks) and self.acks[0][0] > revision):
-            return None
-        return next((at for acked, at in self.acks if acked >= revision), None)
+    async def change(self, listener_id: str, change: Change, history: str) -> StoredListener: ...
+    async def remove(self, ids: Collection[str]) -> None: ...
 
 
 class Registry:
-    """All listeners. Registrations are kept before they are answered, cursors a moment later.
+    """What listeners ask for. Registrations are kept before they are answered, what they say a moment later.
 
-    `came` is told of each new Member, `acks` rings when somebody acknowledged, lapsed or left. Belongs to the event
-    loop.
+    Belongs to the event loop.
     """
 
     def __init__(
         self,
         database: Database,
+        replica: Replica,
+        roll: Roll,
+        follower: Follower,
+        keeper: Keeper,
         view: ListView,
-        evidence: EvidenceBook,
         clock: Callable[[], int],
-        forget_after: int,
     ) -> None:
-        self.acks = Bell()
-        self.came: Callable[[Member], None] = lambda _: None
-        self.lapses = 0
         self._database = database
+        self._replica = replica
+        self._roll = roll
+        self._follower = follower
+        self._keeper = keeper
         self._view = view
-        self._evidence = evidence
         self._clock = clock
-        self._forget_after = forget_after
-        self._members: dict[str, Member] = {}
-        self._managers: dict[str, Member] = {}
-        self._minimums: set[str] = set()
-        self._unsaved: set[str] = set()
-        self._registering = asyncio.Lock()
-        self._ringing = False
 
-    def __iter__(self) -> Iterator[Member]:
-        return (self._members[own] for own in sorted(self._members))
+    def pushes_to(self, member: Member) -> bool:
+        """Whether it is this replica that pushes to a member, if it is to be pushed to at all."""
+        pushed = member.listener.callback_url is not None
+        return pushed and self._roll.has(member) and self._replica.owns(member.owner)
 
-    def get(self, listener_id: str) -> Member | None:
-        return self._members.get(listener_id)
+    async def refresh(self) -> None:
+        """Know what other replicas have written by now; while the database is away, what was known before."""
+        if self._replica.shared:
+            await self._follower.follow()
 
-    def live(self) -> list[Member]:
-        """Those whose lease holds now."""
-        now = self._clock()
-        return [member for member in self._members.values() if member.listener.live(now)]
-
-    @property
-    def any_minimum(self) -> bool:
-        """Whether some listener, live or not, has a minimum of usable nodes."""
-        return bool(self._minimums)
-
-    def not_applied(self, revision: int) -> tuple[list[str], int]:
-        """Ids of the live listeners that have yet to apply `revision`, and how many are live."""
-        live = self.live()
-        return sorted(member.id for member in live if not member.applied(revision)), len(live)
-
-    def managers_have(self, revision: int) -> bool:
-        """Whether every live ResourceManager has applied `revision`."""
-        now = self._clock()
-        return all(member.applied(revision) for member in self._managers.values() if member.listener.live(now))
-
-    async def load(self) -> None:
-        """Take over what was kept. Who was live has a whole lease from now on: nobody could be heard meanwhile."""
-        now = self._clock()
-        for stored in await self._database.listeners():
-            lease_end = stored.lapsed_at if stored.lapsed_at is not None else now + stored.listener.lease
-            listener = replace(stored.listener, lease_end=lease_end)
-            member = Member(listener=listener, secret=stored.secret, since=now, lapsed=stored.lapsed_at is not None)
-            self._enter(member)
-            if not member.lapsed:
-                self.came(member)
+    async def find(self, listener_id: str) -> Member:
+        """One listener, live or lapsed. Raises NotFoundError, UnavailableError."""
+        if self._roll.get(listener_id) is None:
+            await self.refresh()
+        if (member := self._roll.get(listener_id)) is None:
+            raise NotFoundError(f"There is no listener {listener_id}.")
+        return member
 
     async def register(self, wanted: Registration) -> tuple[Member, bool]:
         """The listener as registered, and whether it is new. Raises FencedError, UnavailableError."""
-        async with self._registering:
-            present = self._members.get(wanted.id)
-            now, tracker = self._clock(), self._view.tracker
-            listener = register(
-                _listener(present),
-                wanted,
-                now=now,
-                revision=tracker.revision,
-                empty=not tracker.blocked(now),
-            )
-            if present is not None and present.listener.session == listener.session and present.listener.live(now):
-                return await self._renew(present, listener), False
-            secret = present.secret if present is not None else Secret(present=_new_secret())
-            await self._database.save_listener(listener, secret)
-            self._leave(wanted.id)
-            member = Member(listener=listener, secret=secret, since=now)
-            self._enter(member)
-            self._ring()
-            self.came(member)
-            return member, present is None
+        async with self._follower.changing:
+            if (renewed := self._renewed(self._roll.get(wanted.id), wanted)) is not None:
+                return renewed, False
+            new = True
 
-    async def _renew(self, member: Member, listener: Listener) -> Member:
-        before, same = member.listener, replace(member.listener, lease_end=listener.lease_end)
-        if listener != same:
-            await self._database.save_listener(listener, member.secret)
-        if listener.role is not Role.JOB_MASTER:
-            self._evidence.forget(member.id)
-        # What it acknowledged meanwhile stands.
-        member.listener = replace(listener, acked=member.listener.acked)
-        self._enter(member)
-        if listener.callback_url != before.callback_url:
-            self.came(member)
+            def change(kept: StoredListener | None) -> StoredListener:
+                nonlocal new
+                new = kept is None
+                return self._registered(kept, wanted)
+
+            return await self._change(wanted.id, change), new
+
+    def _renewed(self, member: Member | None, wanted: Registration) -> Member | None:
+        """The member, if this only renews its lease; where there are replicas the database alone knows that."""
+        if member is None or self._replica.shared or not member.listener.live(self._clock()):
+            return None
+        listener = self._rule(member.listener, wanted)
+        if listener != replace(member.listener, lease_end=listener.lease_end):
+            return None
+        member.listener = listener
         return member
+
+    def _registered(self, kept: StoredListener | None, wanted: Registration) -> StoredListener:
+        listener = self._rule(None if kept is None else self._latest(kept), wanted)
+        secret = kept.secret if kept is not None else Secret(present=_new_secret())
+        owner = self._replica.heir(None if kept is None else kept.owner) if wanted.callback_url is not None else None
+        return StoredListener(listener=listener, secret=secret, owner=owner)
+
+    def _rule(self, present: Listener | None, wanted: Registration) -> Listener:
+        now, tracker = self._clock(), self._view.tracker
+        return register(present, wanted, now=now, revision=tracker.revision, empty=not tracker.blocked(now))
+
+    def _latest(self, kept: StoredListener) -> Listener:
+        """A listener as it is kept, with what was heard here and is not kept yet."""
+        if kept.lapsed_at is not None:
+            return replace(kept.listener, lease_end=0)
+        known = self._roll.get(kept.listener.id)
+        return kept.listener if known is None else kept.listener.with_latest(known.listener)
+
+    async def _change(self, listener_id: str, change: Change) -> Member:
+        history = self._view.tracker.history
+        return self._follower.enter(await self._database.change(listener_id, change, history), history)
+
+    async def beat(self, listener_id: str, session: str, acked: int | None, report: Report) -> Member:
+        """`heartbeat`, where another replica may know of a revision or a session that this one does not yet."""
+        if not self._replica.shared:
+            return self.heartbeat(listener_id, session, acked, report)
+        if acked is not None and not await self._view.reached(acked, REACH_SECONDS) and not self._view.current:
+            raise UnavailableError(f"This replica has not seen revision {acked} yet.", retry_after=1)
+        try:
+            return self.heartbeat(listener_id, session, acked, report)
+        except (NotFoundError, FencedError):
+            await self._follower.follow()
+            return self.heartbeat(listener_id, session, acked, report)
 
     def heartbeat(self, listener_id: str, session: str, acked: int | None, report: Report) -> Member:
         """A sign of life. Raises NotFoundError, FencedError, InvalidError; then nothing is changed."""
-        member = self._members.get(listener_id)
+        member = self._roll.get(listener_id)
         revision, now = self._view.tracker.revision, self._clock()
-        listener = heartbeat(_listener(member), session, acked, now=now, revision=revision)
+        listener = heartbeat(None if member is None else member.listener, session, acked, now=now, revision=revision)
         assert member is not None
         if report.evidence is not None and listener.role is not Role.JOB_MASTER:
             raise InvalidError("evidence: only a JOB_MASTER runs tasks that could give any.")
-        if listener.acked != member.listener.acked and listener.acked is not None:
-            member.acks.append((listener.acked, now))
-            self._unsaved.add(listener_id)
-            self._ring()
+        moved = listener.acked != member.listener.acked
         member.listener = listener
-        self._hear(member, report)
+        if moved:
+            self._roll.acknowledged(member)
+        self._keeper.heard(member, moved=moved, news=() if report == SILENT else self._roll.hear(member, report, now))
         return member
+
+    def answered(self, member: Member, acked: int | None, report: Report, error: str | None) -> None:
+        """It took a push and said this, of which `error` is wrong. Passed over if it has left or lapsed meanwhile."""
+        if self._roll.has(member):
+            with suppress(BlocklistError):
+                self.heartbeat(member.id, member.listener.session, acked, report)
+            self.told_of(member, error)
+
+    def told_of(self, member: Member, error: str | None) -> None:
+        """How the last push to it went; None is well."""
+        if member.error != error:
+            member.error = error
+            self._keeper.heard(member, moved=False, news=[ERROR])
 
     async def rotate(self, listener_id: str, session: str) -> str:
         """A new secret; the old one signs as well for an hour. Raises NotFoundError, FencedError, UnavailableError."""
-        async with self._registering:
-            now, revision = self._clock(), self._view.tracker.revision
-            member = self._members.get(listener_id)
-            listener = heartbeat(_listener(member), session, None, now=now, revision=revision)
-            assert member is not None
-            secret = Secret(present=_new_secret(), old=member.secret.present, old_until=now + OVERLAP)
-            await self._database.save_listener(listener, secret)
-            member.listener, member.secret = listener, secret
-            return secret.present
+
+        def change(kept: StoredListener | None) -> StoredListener:
+            now = self._clock()
+            present = None if kept is None else self._latest(kept)
+            listener = heartbeat(present, session, None, now=now, revision=self._view.tracker.revision)
+            assert kept is not None
+            secret = Secret(present=_new_secret(), old=kept.secret.present, old_until=now + OVERLAP)
+            return replace(kept, listener=listener, secret=secret)
+
+        async with self._follower.changing:
+            return (await self._change(listener_id, change)).secret.present
 
     async def deregister(self, listener_id: str) -> None:
         """Forget a listener. Raises NotFoundError, UnavailableError."""
-        async with self._registering:
-            if listener_id not in self._members:
-                raise NotFoundError(f"There is no listener {listener_id}.")
-            await self._database.remove_listeners([listener_id])
-            self._leave(listener_id)
-            self._ring()
-
-    async def run(self) -> None:
-        """Keep cursors, notice leases that lapse, and forget listeners that are long gone; for ever."""
-        while True:
-            await asyncio.sleep(FLUSH_SECONDS)
-            try:
-                await self.flush()
-                await self._lapse()
-                await self._forget()
-            except UnavailableError:
-                # The database is away: what is unsaved stays so until it is back.
-                continue
-
-    async def flush(self) -> None:
-        """Keep the cursors that have moved."""
-        moved, self._unsaved = self._unsaved, set()
-        acked = {own: self._members[own].listener.acked for own in moved if own in self._members}
-        try:
-            if acked:
-                await self._database.save_acked(acked)
-        except UnavailableError:
-            self._unsaved |= moved
-            raise
-
-    async def _lapse(self) -> None:
-        now = self._clock()
-        lapsed = [member for member in self._members.values() if not member.lapsed and not member.listener.live(now)]
-        for member in lapsed:
-            member.lapsed = True
-            self.lapses += 1
-            self._drop(member.id)
-            log.warning("a listener's lease has lapsed", listener=member.id, session=member.listener.session)
-        if lapsed:
-            self._ring()
-            await self._database.save_lapsed([member.id for member in lapsed], now)
-
-    async def _forget(self) -> None:
-        before = self._clock() - self._forget_after
-        async with self._registering:
-            gone = [own for own, member in self._members.items() if member.listener.lease_end < before]
-            if gone:
-                await self._database.remove_listeners(gone)
-            for own in gone:
-                self._leave(own)
-
-    def _enter(self, member: Member) -> None:
-        self._members[member.id] = member
-        self._managers.pop(member.id, None)
-        self._minimums.discard(member.id)
-        if member.listener.min_nodes:
-            self._minimums.add(member.id)
-        if member.listener.role is Role.RESOURCE_MANAGER:
-            self._managers[member.id] = member
-
-    def _leave(self, listener_id: str) -> None:
-        self._managers.pop(listener_id, None)
-        self._minimums.discard(listener_id)
-        if (member := self._members.pop(listener_id, None)) is not None:
-            member.lapsed = True
-            self._drop(listener_id)
-
-    def _drop(self, listener_id: str) -> None:
-        """What it said of TaskManagers and nodes holds no longer."""
-        self._view.moved(self._view.task_managers.drop(listener_id))
-        self._evidence.forget(listener_id)
-
-    def _hear(self, member: Member, report: Report) -> None:
-        if report.task_managers is not None:
-            self._view.moved(self._view.task_managers.replace(member.id, report.task_managers))
-        if report.running_tasks is not None:
-            member.running = report.running_tasks
-        if report.refused is not None:
-            member.refused = report.refused
-        if report.nodes is not None:
-            member.nodes = node_set(report.nodes, member.nodes)
-        if report.evidence is not None:
-            self._evidence.say(member.id, report.evidence, self._clock())
-
-    def _ring(self) -> None:
-        # Once for all that acknowledge in the same turn of the loop.
-        if not self._ringing:
-            self._ringing = True
-            asyncio.get_running_loop().call_soon(self._rung)
-
-    def _rung(self) -> None:
-        self._ringing = False
-        self.acks.ring()
-
-
-def _listener(member: Member | None) -> Listener | None:
-    return None if member is None else member.listener
+        await self.find(listener_id)
+        async with self._follower.changing:
+            await self._database.remove([listener_id])
+            self._roll.leave(listener_id)
 
 
 def _new_secret() -> str:

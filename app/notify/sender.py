@@ -15,7 +15,7 @@ from standardwebhooks import Webhook
 from yarl import URL
 
 from app.notify.callbacks import PushError, Target
-from app.notify.registry import Report
+from app.notify.members import Report
 from blocklist.errors import InvalidError
 from blocklist.listener_wire import ReportBody
 from blocklist.wire import parse_json

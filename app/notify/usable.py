@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from app.notify.registry import Member, Registry
+from app.notify.members import Member
+from app.notify.roll import Roll
 from app.view import ListView
 from blocklist.draft import Draft
 from blocklist.usable import NodeSet, Using, node_set
@@ -11,8 +12,8 @@ from blocklist.usable import NodeSet, Using, node_set
 class UsableNodes:
     """Belongs to the event loop. What listeners say of their nodes is in memory: after a restart they say it again."""
 
-    def __init__(self, registry: Registry, view: ListView) -> None:
-        self._registry = registry
+    def __init__(self, roll: Roll, view: ListView) -> None:
+        self._roll = roll
         self._view = view
         self._known: tuple[tuple[NodeSet, ...], NodeSet] | None = None
 
@@ -33,11 +34,11 @@ class UsableNodes:
     @property
     def any_minimum(self) -> bool:
         """Whether some listener has one, live or not: a cheap look."""
-        return self._registry.any_minimum
+        return self._roll.any_minimum
 
     def minimums(self) -> list[Using]:
         """The live listeners with a minimum whose nodes are known, by id."""
-        wanting = sorted((own for own in self._registry.live() if own.listener.min_nodes), key=lambda own: own.id)
+        wanting = sorted((own for own in self._roll.live() if own.listener.min_nodes), key=lambda own: own.id)
         return [
             Using(id=member.id, nodes=nodes, minimum=member.listener.min_nodes)
             for member in wanting
@@ -46,7 +47,7 @@ class UsableNodes:
 
     def known(self) -> NodeSet | None:
         """The nodes that live listeners name as all theirs; None if none of them does."""
-        said = tuple(member.nodes for member in self._registry.live() if member.nodes is not None)
+        said = tuple(member.nodes for member in self._roll.live() if member.nodes is not None)
         if not said:
             return None
         # The sets themselves, compared by identity: kept from one change to the next, as most heartbeats say no more.

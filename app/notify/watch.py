@@ -18,7 +18,7 @@ from blocklist.errors import InvalidError, UnavailableError
 
 COMMENT_SECONDS: Final = 15.0
 REACH_SECONDS: Final = 2.0
-"""How long a cursor ahead of this replica may wait for it before it is taken for one of a lost history."""
+"""How long a cursor ahead of this replica waits for it before the database is asked whether that was ever reached."""
 DIRECT: Final = "blocklist.direct"
 """The ASGI extension by which a server lets a stream write to its connection: a Write named `write`."""
 _CURSOR: Final = re.compile(r"([0-9]{1,16})(?:-([0-9a-f]{8}))?", re.ASCII)
@@ -53,6 +53,7 @@ class Watch:
         self._cursor = 0
         self._write = write
         self._place = place
+        self._history = feed.history
         self._waiter: asyncio.Future[None] | None = None
         self._comment_due = True
         self._cut = False
@@ -73,16 +74,22 @@ class Watch:
         if self._waiter is None or self._waiter.done():
             return
         events = self._feed.recent(self._cursor)
-        if self._feed.closed or self._comment_due or events is None or not self._direct(events[0]):
+        if self._over or self._comment_due or events is None or not self._direct(events[0]):
             self._waiter.set_result(None)
-        else:
-            self._cursor = events[1]
+            return
+        self._cursor = events[1]
+        if self._cursor < self._feed.revision:
+            self._waiter.set_result(None)
 
     def cut(self) -> None:
         """Whoever watches may no longer: say bye, and send nothing more."""
         self._cut = True
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    @property
+    def _over(self) -> bool:
+        return self._cut or self._feed.closed or self._history != self._feed.history
 
     def _direct(self, events: bytes) -> bool:
         return not events or (self._write is not None and len(events) <= PIECE and self._write(events))
@@ -102,7 +109,7 @@ class Watch:
         """Send what comes until the service stops and all is sent, or the stream is cut."""
         await self._comment(send)
         await self._begin(send)
-        while not self._cut:
+        while not self._cut and self._history == self._feed.history:
             if self._comment_due:
                 await self._comment(send)
             elif self._cursor < self._feed.revision:
@@ -133,14 +140,19 @@ class Watch:
 
     async def _begin(self, send: Send) -> None:
         begin = self._begin_at
-        if begin is not None and begin > self._feed.revision:
-            # Another replica may be ahead of this one; a cursor that stays ahead is of a history that was lost.
-            reached = await self._view.reached(begin, REACH_SECONDS)
-            begin = begin if reached else None
+        # Another replica may be ahead of this one; a cursor that the log does not reach is of a history that was lost.
+        while begin is not None and begin > self._feed.revision and not self._over:
+            if self._comment_due:
+                await self._comment(send)
+            if not await self._reached(begin) and await self._feed.lost(begin):
+                begin = None
         if begin is None:
             await self._snapshot(send)
         else:
             self._cursor = begin
+
+    async def _reached(self, revision: int) -> bool:
+        return await self._view.changed.until(lambda: self._feed.revision >= revision or self._over, REACH_SECONDS)
 
     async def _catch_up(self, send: Send) -> None:
         try:

@@ -39,7 +39,7 @@ async def post_block(request: Request, visitor: Changing, form: Sent) -> Respons
 async def get_extend(request: Request, visitor: Changing, node_id: NodeId) -> Response:
     """The form, as the block is now."""
     node = _present(service_of(request), node_id)
-    return _form(request, visitor, {**EMPTY, "nodes": node_id, "action": _action(node)}, node)
+    return _form(request, visitor, {**EMPTY, "nodes": node_id, "action": node.action.word}, node)
 
 
 @router.post("/page/nodes/{node_id}/extend")
@@ -142,10 +142,6 @@ def _here(present: BlockedNode | None) -> str:
 
 def _after(wish: Wish) -> str:
     return f"/page/nodes/{wish.nodes[0]}" if len(wish.nodes) == 1 else "/"
-
-
-def _action(node: BlockedNode) -> str:
-    return "mark" if node.action.name == "MARK_BLOCKED" else "evacuate"
 
 
 def _present(service: Service, node_id: str) -> BlockedNode:

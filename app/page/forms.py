@@ -15,7 +15,7 @@ from app.api.answers import ONE_NODE, TooLargeError
 from blocklist.cli import ranges
 from blocklist.cli.durations import duration
 from blocklist.errors import InvalidError
-from blocklist.node import MAX_CAUSE, PERMANENT, BlockAction, BlockedNode, check_text
+from blocklist.node import ACTIONS, MAX_CAUSE, PERMANENT, BlockAction, BlockedNode, check_text
 
 T = TypeVar("T")
 Form = Mapping[str, str]
@@ -23,7 +23,6 @@ Form = Mapping[str, str]
 
 _FIELDS: Final = 50
 _SEPARATORS: Final = re.compile(r"[\s;]+")
-ACTIONS: Final = {"mark": BlockAction.MARK_BLOCKED, "evacuate": BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS}
 EMPTY: Final[Form] = {"nodes": "", "action": "mark", "cause": "", "ends": "for", "for": "2h", "until": ""}
 """The form before anybody has typed."""
 

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Request, Response
 
 from app.page.asked import number_in
 from app.page.errors import HtmlRoute
-from app.page.forms import ACTIONS
 from app.page.render import page
 from app.page.rows import SORTS, Filter, listing
 from app.page.visitor import Reading
 from app.service import service_of
+from blocklist.node import ACTIONS
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 

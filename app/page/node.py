@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
 from app.api.parameters import NodeId
-from app.notify.registry import Member
+from app.applied import Applied, applied_by_live, there_now
 from app.page.asked import number_in
 from app.page.errors import HtmlRoute
-from app.page.preview import TaskManager
 from app.page.render import page
 from app.page.visitor import Reading
 from app.service import Service, service_of
@@ -23,31 +20,6 @@ router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
 SHOWN: Final = 50
 """Changes on a page."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Applied:
-    """How far a live listener is with a change; `late` in milliseconds, None where it has yet to apply it."""
-
-    id: str
-    role: str
-    applied: bool
-    late: int | None
-    refused: str | None
-    task_managers: Sequence[TaskManager]
-
-    @classmethod
-    def of(cls, service: Service, member: Member, change: Change) -> Applied:
-        at = member.applied_at(change.revision)
-        there = service.view.task_managers.of(member.id, change.node.id)
-        return cls(
-            id=member.id,
-            role=member.listener.role.value,
-            applied=member.applied(change.revision),
-            late=None if at is None else max(0, at - change.at),
-            refused=member.refused.get(change.node.id),
-            task_managers=[TaskManager.of(service, own) for own in there],
-        )
 
 
 @router.get("/page/nodes/{node_id}")
@@ -70,11 +42,11 @@ async def get_node(request: Request, visitor: Reading, node_id: NodeId) -> Respo
         older=changes[SHOWN - 1].revision if len(changes) > SHOWN else None,
         last=last,
         listeners=[] if last is None else _applied(service, last),
-        there=[TaskManager.of(service, own) for own in service.view.task_managers.on(node_id)],
+        there=there_now(service, node_id),
     )
 
 
 def _applied(service: Service, change: Change) -> list[Applied]:
     """The live listeners: first those of whom something is awaited."""
-    found = [Applied.of(service, member, change) for member in service.registry.live()]
-    return sorted(found, key=lambda own: (own.applied, not own.refused, not own.task_managers, own.id))
+    found = applied_by_live(service, change)
+    return sorted(found, key=lambda own: (own.applied, not own.refused, not own.task_managers))

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Request, Response
 
 from app.api.listeners import lag_of
-from app.notify.registry import Member
+from app.notify.members import Member
 from app.page.errors import HtmlRoute
 from app.page.render import page
 from app.page.visitor import Reading
 from app.service import Service, service_of
+from blocklist.moments import in_millis
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
@@ -65,7 +66,7 @@ async def get_listeners(request: Request, visitor: Reading) -> Response:
     """First those that are behind or in trouble."""
     service = service_of(request)
     members = sorted(
-        service.registry, key=lambda own: (own.listener.live(service.clock()), -lag_of(service, own), own.id)
+        service.roll.members, key=lambda own: (own.listener.live(service.clock()), -lag_of(service, own), own.id)
     )
     shown = [Listening.of(service, member) for member in members[:SHOWN]]
     return page(request, "listeners.html.j2", visitor, listeners=shown, total=len(members))
@@ -84,5 +85,5 @@ async def get_evidence(request: Request, visitor: Reading) -> Response:
         judged=judged[:SHOWN],
         total=len(judged),
         enough=settings.evidence_applications,
-        window=int(settings.evidence_window.total_seconds() * 1000),
+        window=in_millis(settings.evidence_window),
     )

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
+from app.applied import TaskManager, there_now
 from app.handler import Command
 from app.page.forms import Wish
 from app.page.visitor import Visitor
@@ -16,22 +16,6 @@ from blocklist.usable import Below
 
 _Result = dict[str, tuple[BlockedNode | None, BlockedNode | None]]
 """Node id to the node before and after; None where it is free."""
-
-
-@dataclass(frozen=True, slots=True)
-class TaskManager:
-    """One that is there, and whose it is; `tasks` that run on it, None where nobody has said."""
-
-    id: str
-    listener: str | None
-    tasks: int | None
-
-    @classmethod
-    def of(cls, service: Service, task_manager: str) -> Self:
-        """As its listener last said."""
-        owner = service.view.task_managers.owner_of(task_manager)
-        member = None if owner is None else service.registry.get(owner)
-        return cls(task_manager, owner, None if member is None else member.running.get(task_manager))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +88,6 @@ async def _preview(service: Service, visitor: Visitor, command: Command[_Result]
 
 
 def _touched(service: Service, node_id: str, before: BlockedNode | None, after: BlockedNode | None) -> Touched:
-    there = [TaskManager.of(service, own) for own in service.view.task_managers.on(node_id)]
+    there = there_now(service, node_id)
     tasks = [own.tasks for own in there if own.tasks is not None]
     return Touched(id=node_id, before=before, after=after, task_managers=there, tasks=sum(tasks) if tasks else None)

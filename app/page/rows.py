@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 from urllib.parse import urlencode
 
-from app.page.forms import ACTIONS
 from app.service import Service
-from blocklist.node import BlockAction, BlockedNode
+from blocklist.node import ACTIONS, BlockAction, BlockedNode
 
 PAGE: Final = 100
 """Rows on a page: what a browser and the event loop do without being felt."""
@@ -97,7 +96,7 @@ def listing(service: Service, wanted: Filter) -> Listing:
     last = max(1, -(-len(found) // PAGE))
     wanted = Filter(q=wanted.q, action=wanted.action, by=wanted.by, sort=wanted.sort, page=min(wanted.page, last))
     shown = found[(wanted.page - 1) * PAGE : wanted.page * PAGE]
-    acked = sorted(-1 if own.listener.acked is None else own.listener.acked for own in service.registry.live())
+    acked = sorted(-1 if own.listener.acked is None else own.listener.acked for own in service.roll.live())
     return Listing(
         rows=[_row(service, node, acked) for node in shown],
         filter=wanted,

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from sqlalchemy import ColumnElement, Select, delete, func, insert, select
 from sqlalchemy.engine import Connection
 
-from app.store.queries import change_of, compacted, node_of
-from app.store.schema import blocked_nodes, changes, log_base
+from app.store.queries import Origin, change_of, compacted, node_of
+from app.store.tables import changes, log_base, log_head
 from blocklist.changes import Change, ChangeType
 from blocklist.node import BlockedNode
 
 _FREEING: Final = [kind.value for kind in ChangeType if kind.frees]
-
-
-class Origin(NamedTuple):
-    """Who changed a blocked node last, where known, and with which revision (0: nobody knows any more)."""
-
-    created_by: str | None
-    revision: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,13 +38,6 @@ class Past:
     revision: int
     nodes: Mapping[str, BlockedNode]
     origins: Mapping[str, Origin]
-
-
-def origins(connection: Connection) -> dict[str, Origin]:
-    """The origin of each node of the list."""
-    columns = blocked_nodes.c
-    rows = connection.execute(select(columns.id, columns.created_by, columns.revision))
-    return {row.id: Origin(row.created_by, row.revision) for row in rows}
 
 
 def changes_like(connection: Connection, wanted: Wanted, since: int, limit: int) -> list[Change]:
@@ -108,7 +94,9 @@ def list_at(connection: Connection, moment: int) -> Past:
 
 def _last(revision: int) -> Select[Any]:
     """Of each node the last change up to a revision, unless that frees it."""
-    last = select(func.max(changes.c.revision)).where(changes.c.revision <= revision).group_by(changes.c.node_id)
+    # From the first on: without a begin the whole index by node is searched, however long the log is.
+    log = changes.c.revision > select(log_head.c.compacted).scalar_subquery(), changes.c.revision <= revision
+    last = select(func.max(changes.c.revision)).where(*log).group_by(changes.c.node_id)
     columns = [changes.c.node_id.label("id"), *(changes.c[name] for name in log_base.c.keys()[1:])]
     return select(*columns).where(changes.c.revision.in_(last), changes.c.type.not_in(_FREEING))
 

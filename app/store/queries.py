@@ -3,82 +3,88 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import bindparam, delete, insert, select, update
-from sqlalchemy.dialects import sqlite
+from sqlalchemy import delete, func, select, update
 from sqlalchemy.engine import Connection, Row
 
-from app.store.schema import blocked_nodes, changes, log_head
-from blocklist.changes import Change, ChangeType, Snapshot
+from app.store.tables import blocked_nodes, changes, listeners, log_head, versions
+from blocklist.changes import Change, ChangeType, Snapshot, Source
 from blocklist.node import BlockAction, BlockedNode
 
-_NODE: Final = ("id", "action", "start_ms", "end_ms", "cause")
-_LISTED: Final = (*_NODE, "created_by", "revision")
-_CHANGE: Final = ("revision", "type", "at_ms", "created_by", "forced", "node_id", *_NODE[1:])
+_COMPACTING: Final = 0x626C6F63
+"""The advisory lock of who compacts the log in a PostgreSQL database."""
 
 
-class _Prepared:
-    """A statement compiled once and run by the driver: Core's own way costs a commit of one change twice the CPU."""
-
-    def __init__(self, statement: Any, columns: Sequence[str]) -> None:
-        compiled = statement.compile(dialect=sqlite.dialect(), column_keys=columns)
-        self._sql = str(compiled)
-        self._order: list[str] = compiled.positiontup
-
-    def run(self, connection: Connection, rows: Sequence[Mapping[str, Any]]) -> int:
-        """Execute it for each of the rows, which name its parameters; how many rows it changed.
-
-        Raises what the driver raises, not SQLAlchemy's errors.
-        """
-        cursor = connection.connection.cursor()
-        cursor.executemany(self._sql, [tuple([row[name] for name in self._order]) for row in rows])
-        return cursor.rowcount
-
-
-_excluded = sqlite.insert(blocked_nodes).excluded
-_upsert = _Prepared(
-    sqlite.insert(blocked_nodes).on_conflict_do_update(
-        index_elements=[blocked_nodes.c.id], set_={name: _excluded[name] for name in _LISTED[1:]}
+TRIAL: Final = (
+    (
+        "INSERT INTO changes (revision, type, at_ms, node_id, action, start_ms, end_ms, cause)"  # noqa: S608
+        f" VALUES (-1, '', 0, '', '', 0, 0, '{'x' * 256}')"
     ),
-    _LISTED,
+    "DELETE FROM changes WHERE revision = -1",
 )
-_remove = _Prepared(delete(blocked_nodes).where(blocked_nodes.c.id == bindparam("node_id")), ())
-_append = _Prepared(insert(changes), _CHANGE)
-_advance = _Prepared(
-    update(log_head).where(log_head.c.revision == bindparam("before")).values(revision=bindparam("after")),
-    ("revision",),
-)
+"""In one transaction: takes as much room as a change, and leaves none. A full disk can be read, and written a bit."""
 
 
 class StaleError(Exception):
     """Somebody else has changed the list since the writer read it."""
 
 
-def load(connection: Connection) -> Snapshot:
-    """The whole list."""
+class Origin(NamedTuple):
+    """Who changed a blocked node last, where known, and with which revision (0: nobody knows any more)."""
+
+    created_by: str | None
+    revision: int
+
+
+class Loaded(NamedTuple):
+    """The list as it is in the database."""
+
+    snapshot: Snapshot
+    origins: Mapping[str, Origin]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class News:
+    """What the log says to who has followed it up to a revision.
+
+    `history` and `revision` are of its head, `last` is the change at that revision, None if it is no longer (or was
+    never) in the log, `changes` are the next ones.
+    """
+
+    history: str
+    revision: int
+    last: Change | None
+    changes: Sequence[Change]
+
+    def beyond(self, revision: int) -> bool:
+        """Whether what follows `revision` is no longer in the log."""
+        return self.revision > revision and (not self.changes or self.changes[0].revision != revision + 1)
+
+
+def load(connection: Connection) -> Loaded:
+    """The whole list, and who changed each of its nodes last."""
     head = connection.execute(select(log_head)).one()
-    nodes = {row.id: node_of(row, row.id) for row in connection.execute(select(blocked_nodes))}
-    return Snapshot(revision=head.revision, history=head.history, nodes=nodes)
+    rows = connection.execute(select(blocked_nodes)).all()
+    nodes = {row.id: node_of(row, row.id) for row in rows}
+    origins = {row.id: Origin(row.created_by, row.revision) for row in rows}
+    return Loaded(Snapshot(revision=head.revision, history=head.history, nodes=nodes), origins)
 
 
-def write(connection: Connection, new: Sequence[Change]) -> None:
-    """Append the changes to the log and bring the list up to them. Raises StaleError if they do not follow the log."""
-    advanced = _advance.run(connection, [{"before": new[0].revision - 1, "after": new[-1].revision}])
-    if advanced != 1:
-        raise StaleError(f"the log is not at revision {new[0].revision - 1}")
-    _append.run(connection, [_change_row(change) for change in new])
-    last = {change.node.id: change for change in new}
-    if blocked := [_listed_row(change) for change in last.values() if not change.type.frees]:
-        _upsert.run(connection, blocked)
-    if freed := [{"node_id": node_id} for node_id, change in last.items() if change.type.frees]:
-        _remove.run(connection, freed)
+def news(connection: Connection, since: int, limit: int) -> News:
+    """What the log has from revision `since` on: at most `limit` changes after it."""
+    head = connection.execute(select(log_head.c.history, log_head.c.revision)).one()
+    query = select(changes).where(changes.c.revision >= since).order_by(changes.c.revision).limit(limit + 1)
+    found = [change_of(row) for row in connection.execute(query)]
+    last = found.pop(0) if found and found[0].revision == since else None
+    return News(history=head.history, revision=head.revision, last=last, changes=found[:limit])
 
 
-def revision(connection: Connection) -> int:
-    """The revision of the last committed change."""
-    return int(connection.execute(select(log_head.c.revision)).scalar_one())
+def history(connection: Connection) -> str:
+    """The present history."""
+    return str(connection.execute(select(log_head.c.history)).scalar_one())
 
 
 def compacted(connection: Connection) -> int:
@@ -109,15 +115,30 @@ def compactable(
     return (len(going), going[-1].revision) if going else None
 
 
+def may_compact(connection: Connection) -> bool:
+    """Whether no other replica is at it; one that is holds no commit up until its last moment."""
+    if connection.dialect.name == "sqlite":
+        return True
+    return bool(connection.execute(select(func.pg_try_advisory_xact_lock(_COMPACTING))).scalar_one())
+
+
 def compact(connection: Connection, last: int) -> None:
     """Forget the changes up to revision `last`."""
     connection.execute(delete(changes).where(changes.c.revision <= last))
     connection.execute(update(log_head).values(compacted=last))
 
 
-def renew_history(connection: Connection, history: str) -> None:
-    """Begin a new history: revisions go on, but those who watched the old one start from a snapshot."""
-    connection.execute(update(log_head).values(history=history))
+def renew_history(connection: Connection, history: str, instead: str | None = None) -> None:
+    """Begin a new history: revisions go on, but those who followed the old one start from a snapshot.
+
+    With `instead` only if that is the present one: of several replicas that find the same loss one begins it.
+    """
+    # First, as all who write of listeners: or two could wait for each other.
+    connection.execute(update(versions).where(versions.c.topic == "listeners").values(version=versions.c.version + 1))
+    old = [] if instead is None else [log_head.c.history == instead]
+    if connection.execute(update(log_head).where(*old).values(history=history)).rowcount == 0:
+        return
+    connection.execute(update(listeners).values(acked=None))
 
 
 def node_of(row: Row[Any], node_id: str) -> BlockedNode:
@@ -129,33 +150,30 @@ def node_of(row: Row[Any], node_id: str) -> BlockedNode:
 def change_of(row: Row[Any]) -> Change:
     """The change of a row of the log."""
     node = node_of(row, row.node_id)
-    kind = ChangeType(row.type)
     return Change(
-        revision=row.revision, type=kind, at=row.at_ms, created_by=row.created_by, forced=row.forced, node=node
+        revision=row.revision,
+        type=ChangeType(row.type),
+        at=row.at_ms,
+        created_by=row.created_by,
+        forced=row.forced,
+        source=None if row.source is None else Source(row.source),
+        node=node,
     )
 
 
-def _node_row(node: BlockedNode) -> dict[str, Any]:
-    return {
-        "id": node.id,
-        "action": node.action.name,
-        "start_ms": node.start,
-        "end_ms": node.end,
-        "cause": node.cause,
-    }
-
-
-def _listed_row(change: Change) -> dict[str, Any]:
-    return _node_row(change.node) | {"created_by": change.created_by, "revision": change.revision}
-
-
-def _change_row(change: Change) -> dict[str, Any]:
-    row = _node_row(change.node)
-    row["node_id"] = row.pop("id")
-    return row | {
-        "revision": change.revision,
-        "type": change.type.value,
-        "at_ms": change.at,
-        "created_by": change.created_by,
-        "forced": change.forced,
-    }
+def logged_row(change: Change) -> tuple[object, ...]:
+    """The row of the log, in the order of its columns. An enum's value and name would be Python calls."""
+    node, source = change.node, change.source
+    return (
+        change.revision,
+        str(change.type),
+        change.at,
+        change.created_by,
+        change.forced,
+        None if source is None else str(source),
+        node.id,
+        node.action.name,
+        node.start,
+        node.end,
+        node.cause,
+    )

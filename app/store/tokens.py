@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from sqlalchemy import bindparam, delete, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 
-from app.store.schema import sessions, tokens
+from app.store.tables import sessions, tokens
 from blocklist.access import Access, Token
 
 T = TypeVar("T")
@@ -41,9 +41,13 @@ class StoredSession:
 
 
 class TokenStore:
-    """Tokens and sessions in the database. Every method raises UnavailableError while that is away."""
+    """Tokens and sessions in the database. Every method raises UnavailableError while that is away.
 
-    def __init__(self, read: Run, write: Run) -> None:
+    `shared` says that other replicas make and revoke some, too.
+    """
+
+    def __init__(self, read: Run, write: Run, *, shared: bool) -> None:
+        self.shared = shared
         self._read = read
         self._write = write
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from blocklist.cli.durations import written
 from blocklist.cli.output import Json, Noun
 from blocklist.cli.times import stamp
-from blocklist.node import BlockAction, BlockedNode
 
 if TYPE_CHECKING:
     from blocklist.access import Token
@@ -16,8 +15,6 @@ if TYPE_CHECKING:
     from blocklist.evidence_wire import EvidenceBody
     from blocklist.listener_wire import AppliedBody, ListenerBody
     from blocklist.reads import Listed
-
-_WORDS: Final = {BlockAction.MARK_BLOCKED: "mark", BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS: "evacuate"}
 
 
 def listed_json(listed: Listed) -> Json:
@@ -60,15 +57,10 @@ def _yes(value: bool) -> str:
     return "yes" if value else "no"
 
 
-def action(node: BlockedNode) -> str:
-    """Its action in one word."""
-    return _WORDS[node.action]
-
-
 NODES: Noun[Listed] = Noun(
     columns={
         "NODE": lambda it: it.node.id,
-        "ACTION": lambda it: action(it.node),
+        "ACTION": lambda it: it.node.action.word,
         "EXPIRES": lambda it: stamp(it.node.end),
         "BY": lambda it: it.created_by or "",
         "SINCE": lambda it: stamp(it.node.start),
@@ -88,7 +80,7 @@ CHANGES: Noun[Change] = Noun(
         "AT": lambda it: stamp(it.at),
         "CHANGE": lambda it: it.type.value,
         "NODE": lambda it: it.node.id,
-        "ACTION": lambda it: action(it.node),
+        "ACTION": lambda it: it.node.action.word,
         "EXPIRES": lambda it: stamp(it.node.end),
         "BY": lambda it: it.created_by or "",
     },

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import time
-from datetime import UTC, datetime
+from datetime import datetime
 
 from blocklist.cli.durations import written
+from blocklist.moments import utc
 from blocklist.node import PERMANENT
 
 
@@ -29,7 +30,7 @@ def stamp(millis: int) -> str:
     """`2026-11-21T18:00:00Z`, for tables: it can be given back to an option."""
     if millis == PERMANENT:
         return "never"
-    moment = _utc(millis)
+    moment = utc(millis)
     return str(millis) if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
@@ -37,14 +38,6 @@ def until(end: int, at: int) -> str:
     """`until 2026-11-21 18:00:00 UTC (in 4h)`, seen `at` a moment; `forever` for a block without end."""
     if end == PERMANENT:
         return "forever"
-    moment = _utc(end)
+    moment = utc(end)
     shown = str(end) if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
     return f"until {shown} (in {written(max(0, end - at))})"
-
-
-def _utc(millis: int) -> datetime | None:
-    """None for a year that datetime does not know."""
-    try:
-        return datetime.fromtimestamp(millis / 1000, UTC)
-    except (OverflowError, ValueError, OSError):
-        return None

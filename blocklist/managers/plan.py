@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
+from blocklist.moments import utc
 from blocklist.node import BlockAction, BlockedNode
 
 
@@ -78,7 +78,5 @@ def until(node: BlockedNode) -> str:
     """`until 2026-11-21T12:00:00Z`, in UTC and rounded up to the second, or `without end`."""
     if node.permanent:
         return "without end"
-    try:
-        return f"until {datetime.fromtimestamp(-(-node.end // 1000), UTC):%Y-%m-%dT%H:%M:%SZ}"
-    except (ValueError, OverflowError, OSError):
-        return f"until {node.end}"  # the year 10000 and later
+    moment = utc(-(-node.end // 1000) * 1000)
+    return f"until {node.end}" if moment is None else f"until {moment:%Y-%m-%dT%H:%M:%SZ}"

@@ -21,7 +21,7 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
-from blocklist.node import BlockAction, BlockedNode
+from blocklist.node import BlockedNode
 from blocklist.spark.findings import Seen, Sort
 from blocklist.spark.plan import Cluster, Plan, strength
 from blocklist.spark.report import Executor
@@ -134,9 +134,8 @@ def render(plan: Plan) -> str:
 
 
 def _line(kind: str, key: str, node: BlockedNode) -> str:
-    action = "evacuate" if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS else "mark"
     reason = f"host is blocked as {node.id}: {node.cause}"[:_MAX_REASON]
-    return "\t".join((kind, key, str(node.end), action, reason))
+    return "\t".join((kind, key, str(node.end), node.action.word, reason))
 
 
 def _cluster(state: str) -> Cluster:

@@ -38,6 +38,7 @@ def upgrade() -> None:
         "changes",
         ["created_by", "revision"],
         sqlite_where=sa.text("created_by IS NOT NULL"),
+        postgresql_where=sa.text("created_by IS NOT NULL"),
     )
 
 

@@ -15,12 +15,12 @@ import pytest
 from playwright.sync_api import Browser, Page, expect
 
 from tests.browser.browsing import Watched, chromium, watched
-from tests.integration.conftest import Start, desk, fresh, fresh_client, listened, migrated, start
+from tests.integration.conftest import Start, databases, desk, fresh, fresh_client, listened, migrated, start
 from tests.integration.process import ServiceProcess
 
 expect.set_options(timeout=30_000)  # a busy machine is no fault of the page
 
-__all__ = ["desk", "fresh", "fresh_client", "listened", "migrated", "start"]
+__all__ = ["databases", "desk", "fresh", "fresh_client", "listened", "migrated", "start"]
 
 
 @pytest.fixture(scope="module")

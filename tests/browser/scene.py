@@ -10,7 +10,7 @@ from typing import Final
 
 import httpx
 
-from app.store.store import Store
+from app.store.store import Store, make_store
 from blocklist.changes import Author, Change
 from blocklist.draft import Draft
 from blocklist.node import PERMANENT, BlockAction, BlockedNode
@@ -32,17 +32,15 @@ _CAUSES: Final = (
 
 def past(database: Path, now: int) -> None:
     """A week of changes before `now` (Unix ms), in a database that nobody serves."""
-    store = Store(url_of(database))
-    tracker = BlocklistTracker(store.open())
-    try:
-        asyncio.run(_commit(store, _week(tracker, now)))
-    finally:
-        store.close()
+    asyncio.run(_write(make_store(url_of(database), "scene", 2.0), now))
 
 
-async def _commit(store: Store, changes: Sequence[Change]) -> None:
+async def _write(store: Store, now: int) -> None:
+    snapshot = (await store.open()).snapshot
+    changes = _week(BlocklistTracker(snapshot), now)
     for begin in range(0, len(changes), 100):
-        await store.commit(changes[begin : begin + 100])
+        await store.commit(changes[begin : begin + 100], after=begin, history=snapshot.history)
+    await store.close()
 
 
 def _week(tracker: BlocklistTracker, now: int) -> list[Change]:

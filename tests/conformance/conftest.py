@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.integration.conftest import desk, listened, migrated
+from tests.integration.conftest import databases, desk, listened, migrated
 
-__all__ = ["desk", "listened", "migrated"]
+__all__ = ["databases", "desk", "listened", "migrated"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from ipaddress import ip_address, ip_network
 from pathlib import Path
 from typing import Any, Final
 
@@ -12,6 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from app.settings import Settings, read_settings
+from app.store.urls import is_postgresql
 from tests import debian
 from tests.integration.process import ROOT, environment, run_app
 
@@ -61,19 +63,60 @@ def test_hadolint_finds_no_fault_in_the_images_recipe() -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_the_compose_file_names_what_is_there() -> None:
+class TestComposeFile:
+    """docker-compose.yml"""
+
     composed: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
-    services, stages = (
-        composed["services"],
-        re.findall(r"^FROM \S+ AS (\w+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE),
-    )
-    for service in services.values():
-        build = service["build"]
-        assert build == "." or (build["context"] == "." and build["target"] in stages)
-        assert set(service.get("depends_on", ())) <= set(services)
-        volumes = [volume.partition(":")[0] for volume in service.get("volumes", ())]
-        assert set(volumes) <= set(composed["volumes"])
-        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ())), "nothing is open to others"
+    services: dict[str, Any] = composed["services"]
+
+    def test_it_names_what_is_there(self) -> None:
+        stages = re.findall(r"^FROM \S+ AS (\w+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+        for service in self.services.values():
+            build = service.get("build", ".")
+            assert build == "." or (build["context"] == "." and build["target"] in stages)
+            assert set(service.get("depends_on", ())) <= set(self.services)
+            for volume in service.get("volumes", ()):
+                source = volume.partition(":")[0]
+                assert source in self.composed["volumes"] or (ROOT / source).is_file()
+            ports = service.get("ports", ())
+            assert all(port.startswith("127.0.0.1:") for port in ports), "nothing is open to others"
+
+    def test_without_a_profile_it_is_one_service_and_a_spark(self) -> None:
+        always = {name for name, service in self.services.items() if "profiles" not in service}
+        assert always == {"blocklist", "spark-master", "spark-worker-1", "spark-worker-2"}
+        ports = [port for service in self.services.values() for port in service.get("ports", ())]
+        assert len({port.split(":")[1] for port in ports}) == len(ports)
+
+    def test_the_replicas_settings_are_sound(self) -> None:
+        image = _assigned(re.findall(r"(BLOCKLIST_\w+=\S+)", (ROOT / "Dockerfile").read_text()))
+        one, two = (self.services[f"replica-{number}"] for number in (1, 2))
+        settings = read_settings({**image, **_settings(one)})
+        assert is_postgresql(settings.database_url)
+        assert settings.admin_token_file.startswith(f"{one['volumes'][0].partition(':')[2]}/")
+        assert one["environment"]["PGPASSWORD"] == self.services["postgres"]["environment"]["POSTGRES_PASSWORD"]
+        assert one["depends_on"]["postgres"] == {"condition": "service_healthy"}
+        assert {name: value for name, value in two.items() if name != "networks"} == {
+            name: value for name, value in one.items() if name != "networks"
+        }
+        (network,) = self.composed["networks"]["ha"]["ipam"]["config"]
+        assert settings.trusted_proxies == network["subnet"]
+        assert all(
+            ip_address(own["networks"]["ha"]["ipv4_address"]) in ip_network(network["subnet"]) for own in (one, two)
+        )
+
+    def test_nginx_stands_before_all_replicas(self) -> None:
+        """That its file does what it says is tried with a real one."""
+        config = (ROOT / "deploy" / "nginx.conf").read_text()
+        replicas = {name for name in self.services if name.startswith("replica-")}
+        assert set(re.findall(r"^ +server (\S+):8224 max_fails=1", config, re.MULTILINE)) == replicas
+        assert set(self.services["nginx"]["depends_on"]) == replicas
+        (port,) = re.findall(r"^ +listen (\d+);", config, re.MULTILINE)
+        assert self.services["nginx"]["ports"][0].endswith(f":{port}")
+
+
+def _settings(service: dict[str, Any]) -> dict[str, str]:
+    """Those of the service itself, in a service of the compose file."""
+    return {name: value for name, value in service["environment"].items() if name.startswith("BLOCKLIST_")}
 
 
 def _assigned(lines: list[str]) -> dict[str, str]:

@@ -1,8 +1,10 @@
-"""A service for each worker where tests use their own node ids, and a fresh one where revisions or restarts matter."""
+"""A service for each worker where tests use their own node ids, and a fresh one where revisions or restarts matter.
+
+Each keeps its list in a SQLite file. Tests that are marked with `databases("sqlite", "postgresql")` run once on each.
+"""
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from itertools import count
@@ -11,12 +13,39 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.process import ServiceProcess, environment, run_app, url_of
+from tests.integration.databases import Databases, PostgresDatabases, SqliteFiles
+from tests.integration.guarded import Guarded, guarding
+from tests.integration.nginx import nginx_before
+from tests.integration.process import ServiceProcess, environment, run_app, url_of, wait_until
 from tests.integration.receiver import Receiver, receiving
+from tests.integration.replicas import Replicas, replicated
+from tests.postgres import PostgresServer
 
 numbers = count(1)
 
 Start = Callable[..., ServiceProcess]
+StartReplicas = Callable[..., Replicas]
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    marker = metafunc.definition.get_closest_marker("databases")
+    if marker is not None and "databases" in metafunc.fixturenames:
+        metafunc.parametrize("databases", marker.args, indirect=True, scope="session")
+
+
+@pytest.fixture(scope="session")
+def postgres() -> Iterator[PostgresServer]:
+    """The server that most tests of a worker share; each uses databases of its own."""
+    with PostgresServer() as server:
+        yield server
+
+
+@pytest.fixture
+def empty_database(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
+    """The name of a PostgreSQL database in which nothing is."""
+    postgres.create(tmp_path.name)
+    yield tmp_path.name
+    postgres.drop(tmp_path.name)
 
 
 @pytest.fixture(scope="session")
@@ -29,11 +58,25 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def service(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[ServiceProcess]:
+def databases(request: pytest.FixtureRequest) -> Databases:
+    """Where the services of a test keep their lists."""
+    if getattr(request, "param", "sqlite") == "sqlite":
+        return SqliteFiles(request.getfixturevalue("migrated"))
+    return PostgresDatabases(request.getfixturevalue("postgres"))
+
+
+@pytest.fixture
+def database_url(databases: Databases, tmp_path: Path) -> Iterator[str]:
+    """An empty database."""
+    yield databases.of(tmp_path)
+    databases.drop(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def service(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[ServiceProcess]:
     """The service that most tests share; each uses node ids of its own."""
-    process = ServiceProcess(tmp_path_factory.mktemp("service"))
-    shutil.copy(migrated, process.database)
-    with process:
+    folder = tmp_path_factory.mktemp("service")
+    with ServiceProcess(folder, **databases.settings(folder)) as process:
         yield process
 
 
@@ -44,11 +87,10 @@ def client(service: ServiceProcess) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="session")
-def listened(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[ServiceProcess]:
+def listened(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[ServiceProcess]:
     """A service for tests with listeners, which asks quiet ones each second."""
-    process = ServiceProcess(tmp_path_factory.mktemp("listened"), heartbeat="1s")
-    shutil.copy(migrated, process.database)
-    with process:
+    folder = tmp_path_factory.mktemp("listened")
+    with ServiceProcess(folder, **databases.settings(folder), heartbeat="1s") as process:
         yield process
 
 
@@ -63,6 +105,13 @@ def desk(listened: ServiceProcess) -> Iterator[httpx.Client]:
             client.delete(f"/blocklist/nodes/{node_id}")
 
 
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Guarded]:
+    """A service where who asks needs a token, for the tests of one file."""
+    with guarding(tmp_path_factory.mktemp("guarded"), databases) as guarded:
+        yield guarded
+
+
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
     """A callback that takes whatever it is told."""
@@ -71,14 +120,73 @@ def receiver() -> Iterator[Receiver]:
 
 
 @pytest.fixture
-def start(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Start]:
-    """Starts services with a list of their own (or a copy of `database`), and stops them after the test."""
+def start(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Start]:
+    """Starts services with a list of their own (or that of a `folder`), and stops them after the test."""
     with ExitStack() as stack:
 
-        def start(database: Path = migrated, **settings: str) -> ServiceProcess:
-            process = ServiceProcess(tmp_path_factory.mktemp("service"), **settings)
-            shutil.copy(database, process.database)
-            return stack.enter_context(process)
+        def start(folder: Path | None = None, **settings: str) -> ServiceProcess:
+            own = folder or tmp_path_factory.mktemp("service")
+            if folder is None:
+                stack.callback(databases.drop, own)
+            return stack.enter_context(ServiceProcess(own, **databases.settings(own), **settings))
+
+        yield start
+
+
+@pytest.fixture(scope="session")
+def replicas(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Replicas]:
+    """Two that most tests of replicas share; each uses node ids of its own."""
+    folder = tmp_path_factory.mktemp("replicas")
+    with replicated(folder, 2, **databases.settings(folder), heartbeat="1s") as replicas:
+        yield replicas
+
+
+@pytest.fixture
+def one(replicas: Replicas) -> Iterator[httpx.Client]:
+    """A client of one of them. After the test nobody listens at either."""
+    client = replicas.clients[0]
+    yield client
+    for listener in client.get("/listeners").json()["listeners"]:
+        client.delete(f"/listeners/{listener['id']}")
+    for client in replicas.clients:
+        wait_until(lambda client=client: client.get("/listeners").json() == {"listeners": []})  # type: ignore[misc]
+
+
+@pytest.fixture
+def other(replicas: Replicas) -> httpx.Client:
+    """A client of the other one."""
+    return replicas.clients[1]
+
+
+@pytest.fixture(scope="session")
+def mortals(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Replicas]:
+    """Two that tests kill and stop, and start again. They trust a proxy on this machine.
+
+    JobMasters wait for ResourceManagers for longer than any test runs.
+    """
+    folder = tmp_path_factory.mktemp("mortals")
+    settings = {"heartbeat": "1s", "managers_first": "10m", "trusted_proxies": "127.0.0.1/32"}
+    settings |= {"max_waits_per_client": "20", "database_url": databases.of(folder)}
+    with replicated(folder, 2, **settings) as replicas:
+        yield replicas
+
+
+@pytest.fixture(scope="session")
+def front(tmp_path_factory: pytest.TempPathFactory, mortals: Replicas) -> Iterator[str]:
+    """The URL of nginx before those two."""
+    with nginx_before(tmp_path_factory.mktemp("nginx"), mortals.processes) as url:
+        yield url
+
+
+@pytest.fixture
+def start_replicas(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[StartReplicas]:
+    """Starts replicas with a list of their own, and stops them after the test."""
+    with ExitStack() as stack:
+
+        def start(number: int = 2, **settings: str) -> Replicas:
+            folder = tmp_path_factory.mktemp("replicas")
+            stack.callback(databases.drop, folder)
+            return stack.enter_context(replicated(folder, number, **databases.settings(folder), **settings))
 
         yield start
 

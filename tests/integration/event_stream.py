@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass, field
+from itertools import count, islice
 from typing import Any
 
 import httpx
@@ -38,3 +40,57 @@ def changes(events: list[ServerSentEvent]) -> list[Any]:
     """The data of events that are changes."""
     assert all(event.event in {"blocked", "merged", "unblocked", "expired"} for event in events)
     return [event.json() for event in events]
+
+
+@dataclass
+class Follower:
+    """A watch that goes on at the next of some URLs whenever a stream ends; `ends` says how each one did."""
+
+    revision: int
+    history: str
+    changes: list[Any] = field(default_factory=list)
+    ends: list[str] = field(default_factory=list)
+
+    def run(self, urls: Sequence[str], stop: threading.Event) -> None:
+        """Follow until told to stop; a snapshot fails the test, as it would hide what is missing."""
+        for turn in count():
+            if stop.is_set():
+                return
+            # A stream says something each 15 s, so it ends by itself when it is time to stop.
+            with httpx.Client(base_url=urls[turn % len(urls)], timeout=30, trust_env=False) as client:
+                self.ends.append(self._follow(client, stop))
+            stop.wait(0.05)
+
+    def _follow(self, client: httpx.Client, stop: threading.Event) -> str:
+        try:
+            with watching(client, last_event_id=f"{self.revision}-{self.history}") as events:
+                for event in events:
+                    if event.event == "bye":
+                        return "bye"
+                    if event.data:  # A comment after an event comes as an event without data.
+                        self._take(event)
+                    if stop.is_set():
+                        return "stopped"
+        except httpx.TransportError as error:
+            return repr(error)
+        return "closed"
+
+    def _take(self, event: ServerSentEvent) -> None:
+        assert event.event != "snapshot", f"after {self.revision}: {event.id}"
+        self.changes += changes([event])
+        (self.revision,) = revisions([event])
+
+
+@contextmanager
+def following(urls: Sequence[str], since: int) -> Iterator[Follower]:
+    """A follower at work in a thread of its own; the caller makes a last change before leaving, which ends it."""
+    history = httpx.get(f"{urls[0]}/blocklist", trust_env=False).headers["blocklist-history"]
+    follower, stop = Follower(since, history), threading.Event()
+    thread = threading.Thread(target=follower.run, args=(urls, stop))
+    thread.start()
+    try:
+        yield follower
+    finally:
+        stop.set()
+        httpx.put(f"{urls[0]}/blocklist/nodes/end-of-{since}", json={"action": "MARK_BLOCKED", "cause": "end"})
+        thread.join(60)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -11,7 +10,9 @@ from typing import Any
 import httpx
 
 from blocklist.access import Access
-from tests.integration.process import ServiceProcess
+from tests.integration.databases import Databases
+from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.raw_http import connected, read_answer, request
 
 
 class Guarded:
@@ -39,11 +40,22 @@ class Guarded:
 
 
 @contextmanager
-def guarding(folder: Path, migrated: Path, **settings: str) -> Iterator[Guarded]:
+def guarding(folder: Path, databases: Databases, **settings: str) -> Iterator[Guarded]:
     """Start one, with an admin token file that it makes; stop it on leaving."""
     admin_file = folder / "admin.token"
-    process = ServiceProcess(folder, auth="tokens", admin_token_file=str(admin_file), **settings)
-    if not process.database.exists():
-        shutil.copy(migrated, process.database)
-    with process:
+    own = {**databases.settings(folder), "auth": "tokens", "admin_token_file": str(admin_file)}
+    with ServiceProcess(folder, **own, **settings) as process:
         yield Guarded(process, admin_file)
+
+
+def good_until_its_end(guarded: Guarded, token: str) -> None:
+    """Send the same bytes on one connection until the token ends: they are known by then, and refused all the same."""
+    payload = request("/blocklist", f"Authorization: Bearer {token}")
+    with connected(guarded.process.port) as connection, connection.makefile("rb") as stream:
+
+        def status() -> int:
+            connection.sendall(payload)
+            return read_answer(stream).status
+
+        assert [status() for _ in range(5)] == [200] * 5
+        wait_until(lambda: status() == 401)

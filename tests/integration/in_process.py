@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
+from datetime import timedelta
 
 from fastapi.testclient import TestClient
 
 from app.main import create_app
 from app.settings import Settings
-from tests.integration.process import url_of
 
 
 class ManualClock:
@@ -24,7 +23,8 @@ class ManualClock:
 
 
 @contextmanager
-def served(database: Path, clock: ManualClock) -> Iterator[TestClient]:
+def served(database_url: str, clock: ManualClock) -> Iterator[TestClient]:
     """A client of the service on a migrated database; the service stops on leaving."""
-    with TestClient(create_app(Settings(database_url=url_of(database)), clock=clock)) as client:
+    settings = Settings(database_url=database_url, database_timeout=timedelta(seconds=30))
+    with TestClient(create_app(settings, clock=clock)) as client:
         yield client

@@ -1,4 +1,4 @@
-"""The service as its users run it: a process of its own, on a SQLite file of its own, on a free port."""
+"""The service as its users run it: a process of its own, on a database of its own, on a free port."""
 
 from __future__ import annotations
 
@@ -23,10 +23,14 @@ ROOT: Final = Path(__file__).parents[2]
 class ServiceProcess:
     """`python -m app` with its settings in the environment; one database and one port over all its starts.
 
-    `settings` are names without prefix: `log_max_age="90d"` is BLOCKLIST_LOG_MAX_AGE.
+    `settings` are names without prefix: `log_max_age="90d"` is BLOCKLIST_LOG_MAX_AGE. Without a `database_url` it is
+    the file `database` in the folder. `wrapper` comes before the command.
     """
 
+    wrapper: tuple[str, ...] = ()
+
     def __init__(self, folder: Path, **settings: str) -> None:
+        self.folder = folder
         self.database = folder / "blocklist.db"
         self.port = free_port()
         self.url = f"http://127.0.0.1:{self.port}"
@@ -42,15 +46,37 @@ class ServiceProcess:
 
     def start(self) -> Self:
         """Start it and return when it says that it is ready."""
-        with self._log.open("ab") as log:
-            self._process = subprocess.Popen(
-                [sys.executable, "-m", "app"], cwd=ROOT, env=self.environment(), stdout=subprocess.DEVNULL, stderr=log
-            )
-        wait_until(self._ready, seconds=60)
+        self.launch()
+        try:
+            self.wait_ready()
+        except BaseException:
+            self.kill()
+            raise
         return self
 
+    def wait_ready(self) -> None:
+        """Return when it says that it is ready."""
+        wait_until(self._ready, seconds=60)
+
+    def launch(self) -> None:
+        """Start it, and return at once."""
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(
+                [*self.wrapper, sys.executable, "-m", "app"],
+                cwd=ROOT,
+                env=self.environment(),
+                stdout=subprocess.DEVNULL,
+                stderr=log,
+            )
+
     def environment(self) -> dict[str, str]:
-        return environment(host="127.0.0.1", port=str(self.port), database_url=url_of(self.database), **self._settings)
+        own = {"host": "127.0.0.1", "port": str(self.port), "database_url": url_of(self.database)}
+        return environment(**own | self._settings)
+
+    @property
+    def pid(self) -> int:
+        """The id of the present process."""
+        return self._running().pid
 
     def terminate(self) -> None:
         """Ask it to stop, and return at once."""
@@ -75,6 +101,14 @@ class ServiceProcess:
         """End it with no chance to say goodbye."""
         self._running().kill()
         self.exit_code()
+
+    def pause(self) -> None:
+        """It stands still, with its connections open."""
+        self._running().send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """It goes on where it stood."""
+        self._running().send_signal(signal.SIGCONT)
 
     def log(self) -> str:
         """What it wrote to stderr, over all its starts."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -17,6 +16,7 @@ from blocklist.access import Access
 from tests.alertmanager.posts import Body, alert, asking, post, real_posts
 from tests.integration.bodies import EVACUATE, MARK, all_changes, block, held, now_ms, revision_of
 from tests.integration.conftest import Start
+from tests.integration.databases import Databases
 from tests.integration.guarded import guarding
 from tests.integration.in_process import ManualClock, served
 from tests.integration.problems import problem_of
@@ -55,10 +55,9 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def desk(tmp_path: Path, migrated: Path, clock: ManualClock) -> Iterator[httpx2.Client]:
+def desk(database_url: str, clock: ManualClock) -> Iterator[httpx2.Client]:
     """A client of a service with an empty list, inside the test's process."""
-    shutil.copy(migrated, tmp_path / "blocklist.db")
-    with served(tmp_path / "blocklist.db", clock) as client:
+    with served(database_url, clock) as client:
         yield client
 
 
@@ -218,15 +217,15 @@ class TestLimits:
         with first.client() as client:
             send(client, post(alert("Hot")))
         first.stop()
-        with start(first.database, longest_block_admin="2h", alertmanager_duration="3h").client() as client:
+        with start(first.folder, longest_block_admin="2h", alertmanager_duration="3h").client() as client:
             body = post(alert("Hot", resolved=True), alert("DiskFull"))
             assert send(client, body) == {"limited": 1, "freed": 1}
             assert held(client)[1] == {}
 
 
 class TestTokens:
-    def test_who_posts_must_be_an_operator_and_is_the_author(self, tmp_path: Path, migrated: Path) -> None:
-        with guarding(tmp_path, migrated) as service:
+    def test_who_posts_must_be_an_operator_and_is_the_author(self, tmp_path: Path, databases: Databases) -> None:
+        with guarding(tmp_path, databases) as service:
             for access, status in [(Access.READER, 403), (Access.LISTENER, 403)]:
                 with service.client(service.tokens[access]) as client:
                     problem_of(client.post(PATH, json=post(alert())), status)

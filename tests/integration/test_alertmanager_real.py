@@ -11,14 +11,15 @@ import pytest
 from blocklist.access import Access
 from tests.alertmanager.monitoring import Monitoring, monitoring
 from tests.integration.bodies import all_changes
+from tests.integration.databases import Databases
 from tests.integration.guarded import Guarded, guarding
 from tests.integration.process import wait_until
 from tests.integration.test_problems import away
 
 
 @pytest.fixture
-def service(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Guarded]:
-    with guarding(tmp_path_factory.mktemp("service"), migrated) as service:
+def service(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Guarded]:
+    with guarding(tmp_path_factory.mktemp("service"), databases) as service:
         yield service
 
 

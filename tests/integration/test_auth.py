@@ -19,8 +19,9 @@ from app.settings import Settings
 from blocklist.access import Access
 from tests.integration.bodies import PERMANENT, all_changes, block, later
 from tests.integration.conftest import Start
+from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.event_stream import take, watching
-from tests.integration.guarded import Guarded, guarding
+from tests.integration.guarded import Guarded, good_until_its_end, guarding
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 from tests.integration.raw_http import connected, read_answer, request
@@ -33,12 +34,6 @@ ASKED: Final = [
     for method in sorted(route.methods or ())
 ]
 WRONG: Final = "blocklist_00000000_" + "A" * 43
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Guarded]:
-    with guarding(tmp_path_factory.mktemp("guarded"), migrated) as guarded:
-        yield guarded
 
 
 @pytest.fixture
@@ -147,6 +142,7 @@ class TestRefusals:
             assert read_answer(stream).status == 401
 
 
+@ON_BOTH
 class TestTokens:
     def test_a_token_has_what_was_asked_for_and_is_shown_once(self, guarded: Guarded, admin: httpx.Client) -> None:
         end = later(3600)
@@ -215,16 +211,7 @@ class TestTokens:
         assert found == ["ann"] * 3
 
     def test_a_token_ends_by_itself_also_for_requests_known_by_their_bytes(self, guarded: Guarded) -> None:
-        token = guarded.make(Access.READER, endTimestamp=later(3))["token"]
-        payload = request("/blocklist", f"Authorization: Bearer {token}")
-        with connected(guarded.process.port) as connection, connection.makefile("rb") as stream:
-
-            def status() -> int:
-                connection.sendall(payload)
-                return read_answer(stream).status
-
-            assert [status() for _ in range(5)] == [200] * 5
-            wait_until(lambda: status() == 401)
+        good_until_its_end(guarded, guarded.make(Access.READER, endTimestamp=later(3))["token"])
 
     def test_a_revoked_token_is_refused_by_the_next_answer(self, guarded: Guarded, admin: httpx.Client) -> None:
         """Revoked on one connection, asked with on another: on the short cuts as on the routes, each known before."""
@@ -269,9 +256,10 @@ class TestTokens:
         assert rest in ([], ["bye"]), "nothing that happened afterwards"
 
 
+@ON_BOTH
 class TestRestart:
-    def test_tokens_and_the_admins_file_outlive_it(self, tmp_path: Path, migrated: Path) -> None:
-        with guarding(tmp_path, migrated) as guarded:
+    def test_tokens_and_the_admins_file_outlive_it(self, tmp_path: Path, databases: Databases) -> None:
+        with guarding(tmp_path, databases) as guarded:
             token = guarded.make(Access.READER)["token"]
             revoked = guarded.make(Access.READER)
             with guarded.client(guarded.admin) as client:
@@ -282,14 +270,14 @@ class TestRestart:
             assert status_of(guarded, revoked["token"], "GET", "/blocklist") == 401
             assert status_of(guarded, guarded.admin, "GET", "/tokens") == 200
 
-    def test_another_token_in_the_admins_file_replaces_the_old_one(self, tmp_path: Path, migrated: Path) -> None:
-        with guarding(tmp_path, migrated) as guarded:
+    def test_another_token_in_the_admins_file_replaces_the_old_one(self, tmp_path: Path, databases: Databases) -> None:
+        with guarding(tmp_path, databases) as guarded:
             guarded.admin_file.write_text("a-token-of-an-operator-who-likes-it-so\n")
             wait_until(lambda: status_of(guarded, guarded.admin, "GET", "/blocklist") == 401)
             assert status_of(guarded, "a-token-of-an-operator-who-likes-it-so", "GET", "/tokens") == 200
 
-    def test_the_last_admin_may_not_be_revoked_without_a_file(self, tmp_path: Path, migrated: Path) -> None:
-        with guarding(tmp_path, migrated) as guarded:
+    def test_the_last_admin_may_not_be_revoked_without_a_file(self, tmp_path: Path, databases: Databases) -> None:
+        with guarding(tmp_path, databases) as guarded:
             made = guarded.make(Access.ADMIN)
             old = guarded.tokens[Access.ADMIN].split("_")[1]
             guarded.process.stop()
@@ -330,8 +318,8 @@ class TestNobodyAsked:
 
 
 class TestProxies:
-    def test_a_trusted_proxy_names_the_author_and_not_the_role(self, tmp_path: Path, migrated: Path) -> None:
-        with guarding(tmp_path, migrated, trusted_proxies="127.0.0.1") as guarded:
+    def test_a_trusted_proxy_names_the_author_and_not_the_role(self, tmp_path: Path, databases: Databases) -> None:
+        with guarding(tmp_path, databases, trusted_proxies="127.0.0.1") as guarded:
             token = guarded.make(Access.OPERATOR, "proxy")["token"]
             with guarded.client(token) as client:
                 for number, name in enumerate(["ann@example.com", "Zoë", ""]):
@@ -360,8 +348,8 @@ class TestProxies:
 
 
 @pytest.mark.parametrize("form", ["console", "json"])
-def test_no_token_is_ever_logged(tmp_path: Path, migrated: Path, form: str) -> None:
-    with guarding(tmp_path, migrated, log_format=form) as guarded:
+def test_no_token_is_ever_logged(tmp_path: Path, databases: Databases, form: str) -> None:
+    with guarding(tmp_path, databases, log_format=form) as guarded:
         texts = [guarded.admin, *guarded.tokens.values(), WRONG, "rubbish-" * 5]
         for text in texts:
             for method, path in (("GET", "/blocklist"), ("PUT", "/blocklist/nodes/a"), ("GET", f"/tokens/{text}")):

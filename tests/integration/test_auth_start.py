@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.integration.databases import Databases
 from tests.integration.guarded import guarding
 from tests.integration.process import ServiceProcess, free_port, run_app
 from tests.integration.test_start import on, refused
@@ -21,21 +22,21 @@ def test_tokens_that_nobody_has_are_refused(migrated: Path) -> None:
     refused(run_app(env=on(migrated, auth="tokens")), "no valid token", "BLOCKLIST_ADMIN_TOKEN_FILE")
 
 
-def test_a_token_that_was_made_before_is_enough_until_it_is_revoked(tmp_path: Path, migrated: Path) -> None:
-    with guarding(tmp_path, migrated) as guarded:
+def test_a_token_that_was_made_before_is_enough_until_it_is_revoked(tmp_path: Path, databases: Databases) -> None:
+    with guarding(tmp_path, databases) as guarded:
         ids = [token.split("_")[1] for token in guarded.tokens.values()]
     process = ServiceProcess(tmp_path, auth="tokens")
     with process:
         pass
-    with guarding(tmp_path, migrated) as guarded, guarded.client(guarded.admin) as client:
+    with guarding(tmp_path, databases) as guarded, guarded.client(guarded.admin) as client:
         ids += [token.split("_")[1] for token in guarded.tokens.values()]
         for token_id in ids:
             client.delete(f"/tokens/{token_id}").raise_for_status()
     refused(run_app(env=on(process.database, auth="tokens")), "no valid token")
 
 
-def test_the_admins_file_is_made_for_its_owner_only_and_named(tmp_path: Path, migrated: Path) -> None:
-    with guarding(tmp_path, migrated) as guarded:
+def test_the_admins_file_is_made_for_its_owner_only_and_named(tmp_path: Path, databases: Databases) -> None:
+    with guarding(tmp_path, databases) as guarded:
         assert guarded.admin_file.stat().st_mode & 0o777 == 0o600
         assert str(guarded.admin_file) in guarded.process.log()
         assert guarded.admin not in guarded.process.log()

@@ -14,8 +14,8 @@ from app.auth.credential import Credential
 from app.auth.principal import Principal
 from app.auth.sessions import LASTS, Sessions
 from app.auth.tokens import TOKEN, LastAdminError, make_token
-from app.store.schema import migrate
-from app.store.store import Store
+from app.store.migration import migrate
+from app.store.store import make_store
 from blocklist.access import Access, NewToken
 from blocklist.errors import NotFoundError, UnauthorizedError
 from blocklist.node import PERMANENT
@@ -72,7 +72,7 @@ class Desk:
         url = url_of(folder / "auth.db")
         migrate(url)
         self.clock = ManualClock()
-        self.store = Store(url)
+        self.store = make_store(url, "desk", 2.0)
         self.auth = Authenticator(self.store.tokens, self.clock, enabled=True)
         self.other = Authenticator(self.store.tokens, self.clock, enabled=True)
         self.sessions = Sessions(self.auth, self.store.tokens, self.clock)
@@ -182,7 +182,7 @@ class TestAuthenticator:
             return text, (await desk.sessions.begin(text))[0]
 
         text, cookie = asyncio.run(scenario())
-        desk.store.close()
+        asyncio.run(desk.store.close())
         for file in tmp_path.iterdir():
             for secret in (text, text.split("_", 2)[2], cookie):
                 assert secret.encode() not in file.read_bytes()

@@ -10,9 +10,12 @@ import httpx
 import pytest
 
 from tests.integration.bodies import block, held, now_ms
+from tests.integration.databases import ON_BOTH
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
 from tests.integration.raw_http import ask, exchange, request
+
+pytestmark = ON_BOTH
 
 KIB_64 = 64 * 1024
 MIB_1 = 1024 * 1024

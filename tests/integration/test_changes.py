@@ -10,9 +10,12 @@ import pytest
 
 from tests.integration.bodies import EVACUATE, all_changes, block, held, now_ms, revision_of
 from tests.integration.conftest import Start
+from tests.integration.databases import ON_BOTH
 from tests.integration.event_stream import revisions, take, watching
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
+
+pytestmark = ON_BOTH
 
 
 def page(client: httpx.Client, **params: str | int) -> dict[str, Any]:

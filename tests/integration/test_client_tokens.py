@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterator
 from pathlib import Path
 
 import httpx
@@ -26,16 +25,11 @@ from blocklist.membership import Membership
 from blocklist.retry import Backoff
 from blocklist.watch import Watch
 from tests.integration.bodies import later
+from tests.integration.databases import Databases
 from tests.integration.guarded import Guarded, guarding
 from tests.integration.process import ServiceProcess, wait_until
 
 WRONG = "blocklist_00000000_" + "A" * 43
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Guarded]:
-    with guarding(tmp_path_factory.mktemp("client-tokens"), migrated) as guarded:
-        yield guarded
 
 
 @pytest.fixture(autouse=True)
@@ -98,8 +92,8 @@ def test_tokens_are_made_listed_and_revoked(guarded: Guarded) -> None:
         assert client.create_token("endless", Access.READER).token.end == 2**63 - 1
 
 
-def test_the_last_admin_is_a_conflict(tmp_path: Path, migrated: Path) -> None:
-    with guarding(tmp_path, migrated) as guarded:
+def test_the_last_admin_is_a_conflict(tmp_path: Path, databases: Databases) -> None:
+    with guarding(tmp_path, databases) as guarded:
         text = guarded.tokens[Access.ADMIN]
     with ServiceProcess(tmp_path, auth="tokens") as process, BlocklistClient(process.url, token=text) as client:
         (own,) = [token for token in client.tokens() if token.access is Access.ADMIN]

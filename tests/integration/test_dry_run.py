@@ -11,10 +11,13 @@ import pytest
 
 from tests.integration.bodies import EVACUATE, PERMANENT, all_changes, block, held, later, revision_of
 from tests.integration.conftest import Start
+from tests.integration.databases import ON_BOTH, ON_SQLITE
 from tests.integration.event_stream import take, watching
 from tests.integration.listeners import known, put, register, report
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
+
+pytestmark = ON_BOTH
 
 Body = dict[str, Any]
 DRY: Final = {"dryRun": "true"}
@@ -155,6 +158,7 @@ class TestNothingIsDone:
         said(client.put("/blocklist/nodes", json={own: block(allowMerge=True) for own in ("x", "there")}, params=DRY))
         said(client.delete("/blocklist/nodes/there", params=DRY))
 
+    @ON_SQLITE
     def test_nobody_sees_anything(self, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
         client = fresh_client
         put(client, "there")
@@ -173,6 +177,7 @@ class TestNothingIsDone:
         """What was written when, of the database and its log."""
         return {path.name: path.stat().st_mtime_ns for path in database.parent.glob(f"{database.name}*")}
 
+    @ON_SQLITE
     def test_the_revision_in_the_answer_is_the_present_one(self, fresh_client: httpx.Client) -> None:
         put(fresh_client, "there")
         for _ in range(3):
@@ -248,6 +253,7 @@ class TestWhomItTouches:
         assert said(desk.delete("/blocklist/nodes/b", params=DRY))["belowMinimum"] == []
 
 
+@ON_SQLITE
 def test_a_limit_refuses_in_the_same_words(start: Start) -> None:
     with start(max_blocked="1", longest_block_admin="1h").client() as client:
         put(client, "a", endTimestamp=later())

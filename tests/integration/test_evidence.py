@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -18,11 +16,14 @@ from blocklist.listener import Registration, Role
 from blocklist.membership import Membership
 from tests.integration.bodies import all_changes, held, later, now_ms
 from tests.integration.conftest import Start
+from tests.integration.databases import ON_BOTH, ON_SQLITE
 from tests.integration.in_process import ManualClock, served
 from tests.integration.listeners import JM, RM, beat, free, known, lapse, put, register, report, settled, watcher
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.receiver import Receiver
+
+pytestmark = ON_BOTH
 
 Body = dict[str, Any]
 WHERE = {"tm-1": "a", "tm-2": "b", "tm-3": "c", "tm-4": "d", "tm-5": "e"}
@@ -284,6 +285,7 @@ class TestBlocking:
         assert blocked(desk, "a")["cause"] == SAID.replace("x (", "v (").replace("y (", "w (")
 
 
+@ON_SQLITE
 def test_how_many_and_how_long_are_settings(start: Start) -> None:
     with start(evidence_applications="1", evidence_window="1s").client() as client:
         application(client, "x")
@@ -291,6 +293,7 @@ def test_how_many_and_how_long_are_settings(start: Start) -> None:
         assert blocked(client, "a")["cause"] == "1 application says so: x (Spark excluded the host)"
 
 
+@ON_SQLITE
 def test_0_applications_are_never_enough(start: Start) -> None:
     with start(evidence_applications="0").client() as client:
         for own in "xyz":
@@ -326,10 +329,8 @@ class TestTime:
         return ManualClock()
 
     @pytest.fixture
-    def client(self, tmp_path: Path, migrated: Path, clock: ManualClock) -> Iterator[httpx2.Client]:
-        database = tmp_path / "blocklist.db"
-        shutil.copy(migrated, database)
-        with served(database, clock) as client:
+    def client(self, database_url: str, clock: ManualClock) -> Iterator[httpx2.Client]:
+        with served(database_url, clock) as client:
             for own in "xy":
                 body = {"role": JM, "sessionId": "s1", "leaseSeconds": 3600}
                 assert client.put(f"/listeners/{own}", json=body).status_code == 201
@@ -375,15 +376,14 @@ class TestTime:
         assert [own["type"] for own in all_changes(client)] == ["blocked", "merged", "merged", "expired"]
 
 
-def test_some_time_after_a_restart_evidence_is_new_for_certain(tmp_path: Path, migrated: Path) -> None:
-    database, clock = tmp_path / "blocklist.db", ManualClock()
-    shutil.copy(migrated, database)
-    with served(database, clock) as client:
+def test_some_time_after_a_restart_evidence_is_new_for_certain(database_url: str) -> None:
+    clock = ManualClock()
+    with served(database_url, clock) as client:
         body = {"action": "MARK_BLOCKED", "cause": "test"}
         assert client.put("/blocklist/nodes/a", json=body).status_code == 201
         assert client.delete("/blocklist/nodes/a").status_code == 200
     began = clock.now
-    with served(database, clock) as client:
+    with served(database_url, clock) as client:
         for own, passed in (("early", GRACE), ("late", GRACE + 1)):
             clock.now = began + passed
             assert client.put(f"/listeners/{own}", json={"role": JM, "sessionId": "s1"}).status_code == 201

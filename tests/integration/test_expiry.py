@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +10,12 @@ from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.integration.bodies import EVACUATE, all_changes, block, held, revision_of
+from tests.integration.databases import ON_BOTH
 from tests.integration.in_process import ManualClock, served
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
+
+pytestmark = ON_BOTH
 
 START = 1_000_000
 END = 1_060_000
@@ -27,13 +28,8 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def database(tmp_path: Path, migrated: Path) -> Path:
-    return Path(shutil.copy(migrated, tmp_path / "blocklist.db"))
-
-
-@pytest.fixture
-def client(database: Path, clock: ManualClock) -> Iterator[TestClient]:
-    with served(database, clock) as client:
+def client(database_url: str, clock: ManualClock) -> Iterator[TestClient]:
+    with served(database_url, clock) as client:
         yield client
 
 
@@ -183,12 +179,12 @@ def test_each_ended_node_has_its_change_in_the_order_of_the_ends(client: TestCli
 
 
 def test_a_node_that_ended_while_the_service_was_down_is_absent_from_the_start(
-    database: Path, clock: ManualClock
+    database_url: str, clock: ManualClock
 ) -> None:
-    with served(database, clock) as client:
+    with served(database_url, clock) as client:
         client.put("/blocklist/nodes", json={"a": block(endTimestamp=END), "b": block()})
     clock.now = END
-    with served(database, clock) as client:
+    with served(database_url, clock) as client:
         assert list(held(client)[1]) == ["b"]
         assert client.delete(NODE).status_code == 404
         wait_until(lambda: len(all_changes(client)) == 3)

@@ -12,6 +12,7 @@ import pytest
 
 from blocklist.access import Access
 from tests.integration.bodies import block
+from tests.integration.databases import Databases
 from tests.integration.guarded import guarding
 from tests.integration.process import ServiceProcess
 from tests.integration.raw_http import ask, connected, exchange, read_answer, request, until_closed
@@ -64,10 +65,10 @@ REQUESTS: Final[dict[str, tuple[str, str, list[str], bytes]]] = {
 
 
 @pytest.fixture(scope="module")
-def tokens(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> dict[str, str]:
+def tokens(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> dict[str, str]:
     """Which text stands for each word above; the database with them is in FOLDER."""
     folder = tmp_path_factory.mktemp("tokens")
-    with guarding(folder, migrated) as guarded:
+    with guarding(folder, databases) as guarded:
         revoked = guarded.make(Access.ADMIN)
         with guarded.client(guarded.admin) as client:
             client.delete(f"/tokens/{revoked['id']}").raise_for_status()

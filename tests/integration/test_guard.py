@@ -23,6 +23,7 @@ from blocklist.listener import Registration, Role
 from blocklist.membership import Membership
 from tests.integration.bodies import all_changes, block, held, later, revision_of
 from tests.integration.conftest import Start
+from tests.integration.databases import ON_BOTH
 from tests.integration.in_process import ManualClock
 from tests.integration.listeners import JM, RM, beat, free, known, lapse, put, register, report
 from tests.integration.problems import problem_of
@@ -102,6 +103,7 @@ class TestMostNodes:
         wait_until(lambda: ask_for(client, "d").status_code == 201)
         assert len(held(client)[1]) == 3
 
+    @ON_BOTH
     def test_of_64_at_once_exactly_as_many_pass(self, start: Start) -> None:
         """By whichever way they come: the plain PUT, the one with a query, several at once."""
         with start(max_blocked="10").client() as client, ThreadPoolExecutor(64) as pool:
@@ -115,6 +117,7 @@ class TestMostNodes:
             assert len(all_changes(client)) == 10
             assert counted(client, "request") == 54
 
+    @ON_BOTH
     def test_several_and_single_ones_at_once_never_get_past_it(self, start: Start) -> None:
         with start(max_blocked="10").client() as client, ThreadPoolExecutor(16) as pool:
 
@@ -204,6 +207,7 @@ class TestAuthors:
             assert made.status_code == 201, made.text
         return self.client(process, made.json()["token"])
 
+    @ON_BOTH
     def test_each_has_as_many_also_after_a_restart(self, process: ServiceProcess) -> None:
         soon = later(1800)
         with self.operator(process, "ops") as ops, self.operator(process, "night") as night:
@@ -335,6 +339,7 @@ class TestMinimum:
         put(desk, "n-77")
         refused(ask_for(desk, "n-78"))
 
+    @ON_BOTH
     def test_a_restart_keeps_it_and_nodes_are_said_again(self, fresh: ServiceProcess) -> None:
         with fresh.client() as client:
             register(client, "jm", minNodes=2)

@@ -13,9 +13,12 @@ import pytest
 
 from tests.integration.bodies import block, held, later, now_ms, revision_of
 from tests.integration.conftest import Start
+from tests.integration.databases import ON_BOTH, ON_SQLITE
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
 from tests.integration.raw_http import ask, request
+
+pytestmark = ON_BOTH
 
 IDENTITY = {"accept-encoding": "identity"}
 
@@ -271,6 +274,7 @@ class TestWaiting:
         answer = client.get("/blocklist", headers={"prefer": "wait=60", **headers}, timeout=20)
         assert answer.status_code == 200
 
+    @ON_SQLITE
     def test_when_the_service_stops_it_answers_304(self, start: Start, pool: ThreadPoolExecutor) -> None:
         service = start()
         with service.client() as client:

@@ -9,6 +9,7 @@ import pytest
 
 from tests.integration.bodies import now_ms
 from tests.integration.conftest import Start
+from tests.integration.databases import ON_BOTH
 from tests.integration.listeners import (
     FIELDS,
     JM,
@@ -25,6 +26,8 @@ from tests.integration.listeners import (
 )
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, wait_until
+
+pytestmark = ON_BOTH
 
 
 class TestRegistering:

@@ -112,3 +112,12 @@ def test_refused_credentials_are_counted_by_reason(start: Start, tmp_path: Path)
             for reason in ("missing", "invalid", "forbidden")
         }
     assert denied == {"missing": 2, "invalid": 1, "forbidden": 1}
+
+
+def test_a_list_that_has_just_changed_is_read_fast_all_the_same(fresh_client: httpx.Client) -> None:
+    """Or all who ask at that moment would take the long way."""
+    for number in range(3):
+        fresh_client.put(f"/blocklist/nodes/n{number}", json=block())
+        assert len(fresh_client.get("/blocklist").json()) == number + 1
+    assert value(fresh_client, "blocklist_list_reads_total", path="fast") == 3
+    assert value(fresh_client, "blocklist_list_reads_total", path="route") == 0

@@ -9,7 +9,10 @@ import httpx
 import pytest
 
 from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, block, held, later, now_ms, revision_of
+from tests.integration.databases import ON_BOTH
 from tests.integration.problems import problem_of
+
+pytestmark = ON_BOTH
 
 FIELDS = {"id", "action", "startTimestamp", "endTimestamp", "cause", "taskManagers"}
 

@@ -17,11 +17,11 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
 from blocklist.access import Access
 from tests.integration.bodies import all_changes, block
-from tests.integration.guarded import Guarded, guarding
+from tests.integration.databases import Databases
+from tests.integration.guarded import Guarded, good_until_its_end, guarding
 from tests.integration.issuer import AUDIENCE, Issuer, issuing, rsa_key
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
-from tests.integration.raw_http import connected, read_answer, request
 
 
 @pytest.fixture(scope="module")
@@ -31,9 +31,9 @@ def issuer() -> Iterator[Issuer]:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, migrated: Path, issuer: Issuer) -> Iterator[Guarded]:
+def guarded(tmp_path_factory: pytest.TempPathFactory, databases: Databases, issuer: Issuer) -> Iterator[Guarded]:
     settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE}
-    with guarding(tmp_path_factory.mktemp("oidc"), migrated, **settings) as guarded:
+    with guarding(tmp_path_factory.mktemp("oidc"), databases, **settings) as guarded:
         yield guarded
 
 
@@ -138,19 +138,11 @@ def test_clocks_may_differ_by_half_a_minute(guarded: Guarded, issuer: Issuer) ->
 
 
 def test_it_ends_also_for_requests_known_by_their_bytes(guarded: Guarded, issuer: Issuer) -> None:
-    payload = request("/blocklist", f"Authorization: Bearer {issuer.sign(exp=int(time.time()) - 27)}")
-    with connected(guarded.process.port) as connection, connection.makefile("rb") as stream:
-
-        def status() -> int:
-            connection.sendall(payload)
-            return read_answer(stream).status
-
-        assert [status() for _ in range(3)] == [200] * 3
-        wait_until(lambda: status() == 401)
+    good_until_its_end(guarded, issuer.sign(exp=int(time.time()) - 27))
 
 
-def test_a_new_key_is_fetched_when_it_is_named_but_not_for_each_stranger(tmp_path: Path, migrated: Path) -> None:
-    with issuing() as issuer, guarding(tmp_path, migrated, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as guarded:
+def test_a_new_key_is_fetched_when_it_is_named_but_not_for_each_stranger(tmp_path: Path, databases: Databases) -> None:
+    with issuing() as issuer, guarding(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as guarded:
         issuer.keys["curve"] = ec.generate_private_key(ec.SECP256R1())
         assert get(guarded, issuer.sign("curve", algorithm="ES256")).status_code == 200
         for number in range(20):
@@ -158,10 +150,10 @@ def test_a_new_key_is_fetched_when_it_is_named_but_not_for_each_stranger(tmp_pat
         assert issuer.asked <= 3
 
 
-def test_while_the_issuer_is_away_what_is_known_goes_on(tmp_path: Path, migrated: Path) -> None:
+def test_while_the_issuer_is_away_what_is_known_goes_on(tmp_path: Path, databases: Databases) -> None:
     with issuing() as issuer:
         settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE, "oidc_roles_claim": "realm.roles"}
-        with guarding(tmp_path, migrated, **settings) as guarded:
+        with guarding(tmp_path, databases, **settings) as guarded:
             issuer.away = True
             early = issuer.sign(realm={"roles": ["reader"]})
             assert "out of reach" in problem_of(get(guarded, early), 401)["detail"]
@@ -175,7 +167,7 @@ def test_while_the_issuer_is_away_what_is_known_goes_on(tmp_path: Path, migrated
     assert not [part for part in early.split(".") if part in log]
 
 
-def test_a_discovery_document_of_another_issuer_is_not_believed(tmp_path: Path, migrated: Path) -> None:
-    with issuing() as issuer, guarding(tmp_path, migrated, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as guarded:
+def test_a_discovery_document_of_another_issuer_is_not_believed(tmp_path: Path, databases: Databases) -> None:
+    with issuing() as issuer, guarding(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as guarded:
         issuer.named = "http://127.0.0.1:1"
         problem_of(get(guarded, issuer.sign()), 401)

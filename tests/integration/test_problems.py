@@ -108,6 +108,7 @@ def test_while_the_database_is_away_writes_are_503_and_reads_go_on_marked_by_an_
             read = fresh_client.get(path)
             assert (read.status_code, int(read.headers["age"]) >= 0) == (200, True), path
         assert fresh_client.get("/healthz").status_code == 200
+        assert "Somebody else holds the database" in problem_of(fresh_client.get("/readyz"), 503)["detail"]
     wait_until(lambda: fresh_client.put("/blocklist/nodes/b", json=block(allowMerge=True)).is_success)
     wait_until(lambda: "age" not in fresh_client.get("/blocklist").headers)
     assert fresh_client.get("/readyz").status_code == 200

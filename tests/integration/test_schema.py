@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -16,7 +14,10 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 
 from app.main import create_app
 from app.settings import Settings
-from tests.integration.guarded import Guarded, guarding
+from tests.integration.databases import ON_BOTH
+from tests.integration.guarded import Guarded
+
+pytestmark = ON_BOTH
 
 PUBLISHED: Final = create_app(Settings(database_url="sqlite:///never-opened.db")).openapi()
 ENDLESS: Final = "/blocklist/watch"
@@ -24,13 +25,6 @@ SCHEMA: Final = schemathesis.openapi.from_dict(PUBLISHED)
 # Each case comes with a token that is good; that it needs one is a check of its own.
 SCHEMA.config.generation.update(with_security_parameters=False)
 finite = SCHEMA.exclude(path=ENDLESS)
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Guarded]:
-    """A service whose list may hold anything, and which asks for tokens, as its interface declares."""
-    with guarding(tmp_path_factory.mktemp("service"), migrated) as guarded:
-        yield guarded
 
 
 @finite.parametrize()

@@ -11,17 +11,14 @@ import pytest
 
 from blocklist.access import Access
 from tests.integration.bodies import block
+from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.event_stream import take, watching
 from tests.integration.guarded import Guarded, guarding
 from tests.integration.problems import problem_of
 
+pytestmark = ON_BOTH
+
 COOKIE = "blocklist_session"
-
-
-@pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[Guarded]:
-    with guarding(tmp_path_factory.mktemp("sessions"), migrated) as guarded:
-        yield guarded
 
 
 @pytest.fixture
@@ -129,14 +126,20 @@ def test_a_form_may_carry_it_as_a_field(visitor: httpx.Client) -> None:
     assert visitor.post("/logout", data={"csrf_token": csrf_of(visitor)}).status_code == 303
 
 
+def test_in_a_form_with_too_many_fields_nobody_looks_for_it(visitor: httpx.Client) -> None:
+    many = {f"field-{number}": "x" for number in range(100)}
+    assert visitor.post("/logout", data={"csrf_token": csrf_of(visitor), **many}).status_code == 403
+    assert visitor.get("/blocklist").status_code == 200
+
+
 def test_after_logging_out_the_cookie_opens_nothing(visitor: httpx.Client) -> None:
     cookie = visitor.cookies[COOKIE]
     visitor.post("/logout", data={"csrf_token": csrf_of(visitor)})
     problem_of(visitor.get("/blocklist", headers={"Cookie": f"{COOKIE}={cookie}"}), 401)
 
 
-def test_it_outlives_a_restart(tmp_path: Path, migrated: Path) -> None:
-    with guarding(tmp_path, migrated) as guarded, guarded.client() as client:
+def test_it_outlives_a_restart(tmp_path: Path, databases: Databases) -> None:
+    with guarding(tmp_path, databases) as guarded, guarded.client() as client:
         log_in(client, guarded.admin)
         guarded.process.stop()
         guarded.process.start()

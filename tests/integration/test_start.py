@@ -73,6 +73,12 @@ class TestSettings:
         service = start(**own, default_duration="4h", log_max_age="2h")
         assert httpx.get(f"{service.url}/healthz").status_code == 200
 
+    @pytest.mark.parametrize("command", ["check-settings", "openapi"])
+    @pytest.mark.parametrize("url", ["sqlite:////nowhere/blocklist.db", "postgresql://anna@127.0.0.1:1/blocklist"])
+    def test_what_needs_no_database_looks_for_none(self, command: str, url: str) -> None:
+        done = run_app(command, env=environment(database_url=url))
+        assert (done.returncode, done.stderr) == (0, "")
+
     def test_an_unknown_command_is_refused(self, migrated: Path) -> None:
         refused(run_app("sevre", env=on(migrated)), "sevre")
 

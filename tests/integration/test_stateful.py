@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import json
-import shutil
 import tempfile
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from fastapi.testclient import TestClient
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, held, revision_of
+from tests.integration.databases import ON_BOTH, Databases, SqliteFiles
 from tests.integration.in_process import ManualClock, served
+
+pytestmark = ON_BOTH
 
 node_ids = st.sampled_from(["a", "b", "c", "d:1"])
 lengths = st.integers(1, 6) | st.none()
@@ -72,19 +75,23 @@ def requests(draw: st.DrawFn) -> tuple[Block, bool]:
 class Service(RuleBasedStateMachine):
     """The requests that were answered, in `self.made` as the log should have them; time in `self.clock`."""
 
-    def __init__(self, migrated: Path) -> None:
+    def __init__(self, databases: Databases) -> None:
         super().__init__()
         self.folder = tempfile.TemporaryDirectory()
-        self.database = Path(shutil.copy(migrated, self.folder.name))
+        self.databases = databases
         self.clock = ManualClock()
         self.model: dict[str, Block] = {}
         self.made: list[tuple[str, str, dict[str, Any]]] = []
         self.stack = ExitStack()
-        self.client = self.stack.enter_context(served(self.database, self.clock))
+        self.client = self._client()
 
     def teardown(self) -> None:
         self.stack.close()
+        self.databases.drop(Path(self.folder.name))
         self.folder.cleanup()
+
+    def _client(self) -> TestClient:
+        return self.stack.enter_context(served(self.databases.of(Path(self.folder.name)), self.clock))
 
     def _blocked(self, node_id: str) -> Block | None:
         found = self.model.get(node_id)
@@ -166,7 +173,7 @@ class Service(RuleBasedStateMachine):
     @rule()
     def restart(self) -> None:
         self.stack.close()
-        self.client = self.stack.enter_context(served(self.database, self.clock))
+        self.client = self._client()
 
     @invariant()
     def the_list_is_the_models(self) -> None:
@@ -213,9 +220,10 @@ def _replay(nodes: dict[str, dict[str, Any]], change: dict[str, Any]) -> None:
     assert ended == (change["type"] == "expired")
 
 
-def test_the_service_is_a_dict_with_a_log(migrated: Path) -> None:
-    class OnACopy(Service):
+def test_the_service_is_a_dict_with_a_log(databases: Databases) -> None:
+    class OnItsOwn(Service):
         def __init__(self) -> None:
-            super().__init__(migrated)
+            super().__init__(databases)
 
-    run_state_machine_as_test(OnACopy, settings=settings(max_examples=40, stateful_step_count=25, deadline=None))
+    examples = 40 if isinstance(databases, SqliteFiles) else 10
+    run_state_machine_as_test(OnItsOwn, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))

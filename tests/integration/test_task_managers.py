@@ -10,10 +10,13 @@ import pytest
 
 from tests.integration.bodies import later
 from tests.integration.conftest import Start
+from tests.integration.databases import ON_BOTH
 from tests.integration.listeners import free, known, lapse, put, register, report, told
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 from tests.integration.receiver import Receiver
+
+pytestmark = ON_BOTH
 
 
 @pytest.fixture

@@ -10,9 +10,12 @@ import pytest
 
 from tests.integration.bodies import all_changes, block, held, later, revision_of
 from tests.integration.conftest import Start
+from tests.integration.databases import ON_BOTH, ON_SQLITE
 from tests.integration.event_stream import changes, revisions, take, watching
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
+
+pytestmark = ON_BOTH
 
 
 def history_of(client: httpx.Client) -> str:
@@ -158,6 +161,7 @@ def test_a_comment_comes_at_once(client: httpx.Client) -> None:
         assert next(answer.iter_lines()).startswith(":")
 
 
+@ON_SQLITE
 def test_comments_go_on_while_nothing_changes(client: httpx.Client) -> None:
     with client.stream("GET", "/blocklist/watch", params={"since": held(client)[0]}) as answer:
         lines = (line for line in answer.iter_lines() if line)
@@ -182,6 +186,16 @@ def test_many_watchers_see_the_same_changes_in_the_same_order(client: httpx.Clie
         assert changes(take(late[1], 40)) == log[40:]
 
 
+def test_a_thousand_changes_in_one_transaction_come_at_once(client: httpx.Client, node_id: str) -> None:
+    """More than are sent at once; the rest does not wait for the next change."""
+    since = held(client)[0]
+    with watching(client, since=since) as events:
+        several = {f"{node_id}-{number}": block(cause="x" * 500) for number in range(1000)}
+        assert client.put("/blocklist/nodes", json=several).status_code == 200
+        assert revisions(take(events, 1000)) == list(range(since + 1, since + 1001))
+
+
+@ON_SQLITE
 def test_a_watch_that_does_not_read_delays_nobody(fresh_client: httpx.Client) -> None:
     """Its buffers fill; writers and other watchers go on."""
     with watching(fresh_client, since=0), watching(fresh_client, since=0) as events:
@@ -210,6 +224,7 @@ def test_a_watch_goes_on_over_a_restart(fresh: ServiceProcess, fresh_client: htt
     assert (change["revision"], change["node"]["id"]) == (2, "b")
 
 
+@ON_SQLITE
 def test_a_stop_says_bye_to_a_hundred_watchers_and_loses_nothing(start: Start) -> None:
     service = start()
     with service.client() as client, ExitStack() as stack, ThreadPoolExecutor(4) as pool:

@@ -1,4 +1,4 @@
-"""BlocklistHandler with a log in memory: group commit, atomicity, and what happens when a commit fails."""
+"""BlocklistHandler with a log in memory: group commit, atomicity, failed commits, and replicas beside it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import Any, Self
 
 import pytest
 
-from app.handler import BlocklistHandler, Outcome
+from app.handler import TRIES, BlocklistHandler, Outcome
+from app.store.queries import Loaded, News, StaleError
 from blocklist.changes import Author, Change, Snapshot
 from blocklist.draft import Draft
 from blocklist.errors import ConflictError, UnavailableError
@@ -16,48 +17,104 @@ from blocklist.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.tracker import BlocklistTracker
 
 OPS = Author("ops")
+FOLLOWED = 3
 
 
 class RecordingLog:
-    """A log that keeps its transactions, and fails when told to."""
+    """A log that keeps its transactions, and fails when told to. `transactions` that follow may be anybody's."""
 
     def __init__(self) -> None:
         self.transactions: list[list[Change]] = []
+        self.history = "00000000"
+        self.compacted = 0
         self.fail: str | None = None
         self.gate = asyncio.Event()
         self.gate.set()
+        self.stale = 0
 
-    async def commit(self, changes: Sequence[Change]) -> None:
+    @property
+    def revision(self) -> int:
+        return sum(map(len, self.transactions))
+
+    def add(self, *node_ids: str, at: int = 900) -> None:
+        """Another replica blocks these nodes."""
+        draft = Draft(BlocklistTracker(self._snapshot()), at)
+        for node_id in node_ids:
+            draft.block(hot(node_id), allow_merge=True)
+        self.transactions.append(draft.changes)
+
+    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
         await self.gate.wait()
+        if (after, history) != (self.revision, self.history):
+            self.stale += 1
+            raise StaleError
         if self.fail == "before":
             raise UnavailableError("no disk")
-        self.transactions.append(list(changes))
+        if changes:
+            self.transactions.append(list(changes))
         if self.fail == "after":
             raise UnavailableError("no answer")
 
-    async def revision(self) -> int:
-        return sum(map(len, self.transactions))
+    async def news(self, since: int) -> News:
+        kept = [change for transaction in self.transactions for change in transaction][self.compacted :]
+        last = [change for change in kept if change.revision == since]
+        changes = [change for change in kept if change.revision > since]
+        return News(
+            history=self.history, revision=self.revision, last=last[0] if last else None, changes=changes[:FOLLOWED]
+        )
 
-    async def changes(self, since: int) -> list[Change]:
-        return [change for transaction in self.transactions for change in transaction if change.revision > since]
+    async def load(self) -> Loaded:
+        return Loaded(self._snapshot(), {})
+
+    async def renew_history(self, lost: str) -> None:
+        assert lost == self.history
+        self.history = "11111111"
+
+    def _snapshot(self) -> Snapshot:
+        tracker = BlocklistTracker(Snapshot(revision=0, history=self.history))
+        for transaction in self.transactions:
+            for change in transaction:
+                tracker.apply(change)
+        return Snapshot(revision=self.revision, history=self.history, nodes={node.id: node for node in tracker})
+
+
+class RecordingMemory:
+    def __init__(self) -> None:
+        self.published: list[Change] = []
+        self.found: list[Change] = []
+        self.restarts: list[Loaded] = []
+
+    def publish(self, changes: Sequence[Change], *, found: bool) -> None:
+        self.published.extend(changes)
+        if found:
+            self.found.extend(changes)
+
+    def restart(self, loaded: Loaded) -> None:
+        self.restarts.append(loaded)
+
+
+def hot(node_id: str) -> BlockedNode:
+    return BlockedNode(id=node_id, action=BlockAction.MARK_BLOCKED, start=1000, end=PERMANENT, cause="hot")
 
 
 class Bench:
     def __init__(self, max_waiting: int = 100) -> None:
         self.tracker = BlocklistTracker(Snapshot(revision=0, history="00000000"))
         self.log = RecordingLog()
-        self.published: list[Change] = []
-        self.handler = BlocklistHandler(
-            self.tracker, self.log, lambda: 1000, self.published.extend, max_waiting=max_waiting
-        )
+        self.memory = RecordingMemory()
+        self.handler = BlocklistHandler(self.tracker, self.log, lambda: 1000, self.memory, max_waiting=max_waiting)
 
     async def block(self, node_id: str, *, merge: bool = False) -> Any:
-        node = BlockedNode(id=node_id, action=BlockAction.MARK_BLOCKED, start=1000, end=PERMANENT, cause="hot")
-
         def command(draft: Draft) -> BlockedNode:
-            return draft.block(node, allow_merge=merge)
+            return draft.block(hot(node_id), allow_merge=merge)
 
         return await self.handler.submit(command, OPS)
+
+    async def follow(self) -> None:
+        """Let the handler look, and wait until it has."""
+        self.handler.look()
+        for _ in range(20):
+            await asyncio.sleep(0)
 
     async def __aenter__(self) -> Self:
         self.running = asyncio.create_task(self.handler.run())
@@ -86,7 +143,7 @@ def test_what_waits_shares_one_transaction() -> None:
             outcomes = await asyncio.gather(first, *rest)
         assert [len(transaction) for transaction in bench.log.transactions] in ([1, 50], [51])
         assert [outcome.revision for outcome in outcomes] == list(range(1, 52))
-        assert [change.revision for change in bench.published] == list(range(1, 52))
+        assert [change.revision for change in bench.memory.published] == list(range(1, 52))
 
     run(scenario)
 
@@ -116,7 +173,7 @@ def test_nothing_is_answered_nor_seen_when_the_commit_fails() -> None:
             bench.log.fail = "before"
             for result in await asyncio.gather(bench.block("a"), bench.block("a"), return_exceptions=True):
                 assert isinstance(result, UnavailableError)
-            assert (bench.tracker.revision, bench.published) == (0, [])
+            assert (bench.tracker.revision, bench.memory.published) == (0, [])
             bench.log.fail = None
             assert (await bench.block("a")).revision == 1
 
@@ -135,7 +192,7 @@ def test_a_commit_that_happened_without_an_answer_is_followed() -> None:
             with pytest.raises(ConflictError):
                 await bench.block("a")
             assert (await bench.block("b")).revision == 2
-        assert [change.node.id for change in bench.published] == ["a", "b"]
+        assert [change.node.id for change in bench.memory.published] == ["a", "b"]
 
     run(scenario)
 
@@ -177,5 +234,107 @@ def test_closing_carries_out_what_waits_and_takes_no_more() -> None:
             with pytest.raises(UnavailableError):
                 await bench.block("b")
             assert (await waiting).revision == 1
+
+    run(scenario)
+
+
+def test_what_another_replica_did_is_followed() -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            bench.log.add("a", "b", "c", "d", "e")
+            await bench.follow()
+            assert bench.tracker.revision == 5
+            assert [change.node.id for change in bench.memory.found] == ["a", "b", "c", "d", "e"]
+
+    run(scenario)
+
+
+def test_who_comes_second_decides_anew() -> None:
+    """A node that another replica has blocked meanwhile is a conflict, and the others of the batch go on."""
+
+    async def scenario() -> None:
+        async with Bench() as bench:
+            bench.log.add("a")
+            results = await asyncio.gather(bench.block("a"), bench.block("b"), return_exceptions=True)
+            assert isinstance(results[0], ConflictError)
+            assert isinstance(results[1], Outcome)
+            assert (results[1].revision, bench.log.stale) == (2, 1)
+
+    run(scenario)
+
+
+def test_a_refusal_is_not_answered_from_an_old_list() -> None:
+    """Another replica has freed the node: nobody may be told that it is blocked."""
+
+    async def scenario() -> None:
+        async with Bench() as bench:
+            await bench.block("a")
+            draft = Draft(bench.tracker, 1000)
+            draft.unblock("a")
+            bench.log.transactions.append(draft.changes)
+            assert (await bench.block("a")).revision == 3
+
+    run(scenario)
+
+
+def test_who_is_always_second_is_told_so() -> None:
+    class Busy(RecordingLog):
+        async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
+            self.add(f"other-{self.revision}")
+            await super().commit(changes, after=after, history=history)
+
+    async def scenario() -> None:
+        bench = Bench()
+        busy = bench.log = Busy()
+        bench.handler = BlocklistHandler(bench.tracker, busy, lambda: 1000, bench.memory, max_waiting=100)
+        async with bench:
+            with pytest.raises(UnavailableError):
+                await bench.block("a")
+            assert busy.stale == TRIES
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("after", [0, 1, 2, 3])
+def test_a_database_that_lost_changes_begins_a_new_history(after: int) -> None:
+    """A standby that was behind took over, and others have written to it since: the list is what the database says."""
+
+    async def scenario() -> None:
+        async with Bench() as bench:
+            await bench.block("a")
+            await bench.block("lost")
+            del bench.log.transactions[1:]
+            for number in range(after):
+                bench.log.add(f"new-{number}", at=2000)
+            await bench.follow()
+            assert (bench.tracker.history, bench.tracker.revision) == ("11111111", 1 + after)
+            assert bench.tracker.get("lost") is None
+            assert [loaded.snapshot.history for loaded in bench.memory.restarts] == ["11111111"]
+            assert (await bench.block("b")).revision == 2 + after
+
+    run(scenario)
+
+
+def test_another_history_is_taken_over() -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            await bench.block("a")
+            bench.log.history = "22222222"
+            await bench.follow()
+            assert bench.tracker.history == "22222222"
+            assert len(bench.memory.restarts) == 1
+
+    run(scenario)
+
+
+def test_who_was_away_longer_than_the_log_reaches_takes_the_whole_list() -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            await bench.block("a")
+            bench.log.add("b", "c")
+            bench.log.compacted = 2
+            await bench.follow()
+            assert (bench.tracker.history, bench.tracker.revision) == ("00000000", 3)
+            assert bench.tracker.get("c") is not None
 
     run(scenario)

@@ -33,6 +33,7 @@ def listener(session: str = "s1", *, acked: int | None = 7, former: tuple[str, .
         lease_end=NOW + LEASE,
         acked=acked,
         former=former,
+        since=NOW,
     )
 
 
@@ -52,6 +53,7 @@ def test_a_new_listener_lives_for_its_lease(url: str | None) -> None:
         lease_end=NOW + 3_000,
         acked=None,
         former=(),
+        since=NOW,
     )
 
 
@@ -93,6 +95,7 @@ def test_the_same_session_starts_anew_once_its_lease_has_lapsed(after: int, empt
     back = register(listener(), wanted(), now=NOW + after, revision=20, empty=empty)
     assert (back.session, back.acked, back.former) == ("s1", acked, ())
     assert back.live(NOW + after)
+    assert back.registration != listener().registration
 
 
 def test_a_session_that_was_taken_over_may_not_come_back() -> None:
@@ -159,6 +162,25 @@ def test_an_acknowledgement_never_goes_back_nor_ahead_of_the_list(
 @given(acked=st.none() | revisions, revision=revisions)
 def test_who_has_the_list_up_to_a_revision_is_not_behind_it(acked: int | None, revision: int) -> None:
     assert listener(acked=acked).behind(revision) is (acked is None or acked < revision)
+
+
+@given(
+    one=st.tuples(st.none() | revisions, st.integers(0, 9)), other=st.tuples(st.none() | revisions, st.integers(0, 9))
+)
+def test_what_two_have_heard_of_one_registration_comes_together(
+    one: tuple[int | None, int], other: tuple[int | None, int]
+) -> None:
+    """Cursor and lease are each the later of the two, in whichever order."""
+    first, second = (replace(listener(acked=acked), lease_end=NOW + end) for acked, end in (one, other))
+    both = first.with_latest(second)
+    assert both == second.with_latest(first) == both.with_latest(first)
+    cursors = [acked for acked, _ in (one, other) if acked is not None]
+    assert (both.acked, both.lease_end) == (max(cursors, default=None), NOW + max(one[1], other[1]))
+
+
+@pytest.mark.parametrize("former", [listener("s0", acked=9), replace(listener(acked=9), since=NOW - 1)])
+def test_what_was_heard_of_another_registration_is_not_taken(former: Listener) -> None:
+    assert listener().with_latest(former) == listener()
 
 
 class AgainstADiary(RuleBasedStateMachine):

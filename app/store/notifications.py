@@ -1,0 +1,72 @@
+"""Notifications: what other replicas have to say, as PostgreSQL passes it on; and a poll for what got lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Final
+
+import psycopg
+
+from app.store.database import Look, Topic
+from app.store.postgresql_commit import CHANNEL
+from app.store.postgresql_connection import at_most
+
+POLL_SECONDS: Final = 0.5
+"""What was said while nobody heard it is found so much later."""
+RETRY_SECONDS: Final = 0.5
+_HEADS: Final = """
+SELECT history || ':' || revision, (SELECT version FROM versions WHERE topic = 'listeners'),
+       (SELECT version FROM versions WHERE topic = 'tokens') FROM log_head
+"""
+_ORDER: Final = (Topic.CHANGES, Topic.LISTENERS, Topic.TOKENS)
+
+
+class Notifications:
+    """Belongs to the event loop. `lost` is called when the database cannot be heard, with the reason."""
+
+    def __init__(
+        self,
+        connect: Callable[[], Awaitable[psycopg.AsyncConnection]],
+        lost: Callable[[Exception], None],
+        replica: str,
+        seconds: float,
+    ) -> None:
+        self._connect = connect
+        self._lost = lost
+        self._replica = replica
+        self._seconds = seconds
+        self._heads: tuple[object, ...] = ()
+
+    async def listen(self, looks: Mapping[Topic, Look]) -> None:
+        """Hear, for ever; a connection that ends is followed by another."""
+        while True:
+            try:
+                await self._hear(looks)
+            except (psycopg.Error, OSError) as error:
+                self._lost(error)
+            await asyncio.sleep(RETRY_SECONDS)
+
+    async def _hear(self, looks: Mapping[Topic, Look]) -> None:
+        connection = await self._connect()
+        try:
+            with at_most(self._seconds, connection):
+                await connection.execute(f"LISTEN {CHANNEL}")
+            self._heads = ()
+            while True:
+                await self._poll(connection, looks)
+                async for note in connection.notifies(timeout=POLL_SECONDS):
+                    topic, _, replica = note.payload.partition(" ")
+                    if replica != self._replica and (look := looks.get(Topic(topic))) is not None:
+                        look()
+        finally:
+            await connection.close()
+
+    async def _poll(self, connection: psycopg.AsyncConnection, looks: Mapping[Topic, Look]) -> None:
+        """Look where a head has moved since the last time; at first everywhere."""
+        with at_most(self._seconds, connection):
+            heads = await (await connection.execute(_HEADS)).fetchone() or ()
+        before, self._heads = self._heads or (None,) * len(_ORDER), heads
+        for topic, old, new in zip(_ORDER, before, heads, strict=True):
+            if old != new:
+                looks[topic]()

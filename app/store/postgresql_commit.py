@@ -1,0 +1,69 @@
+"""A commit to PostgreSQL: one statement, so that no lock waits for a replica, and one trip there and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import psycopg
+from sqlalchemy import ARRAY, Text, bindparam, delete, func, insert, not_, or_, select, true, update
+from sqlalchemy.dialects import postgresql
+from sqlalchemy.dialects.postgresql.psycopg import dialect
+
+from app.store.queries import StaleError, logged_row
+from app.store.tables import blocked_nodes, changes, log_head
+from blocklist.changes import Change, ChangeType
+
+CHANNEL: Final = "blocklist"
+_COLUMNS: Final = tuple(changes.c.keys())
+_LISTED: Final = {"id": "node_id"} | {column.name: column.name for column in blocked_nodes.c if column.name != "id"}
+
+
+def _statement() -> Any:
+    """The log's head moves on if it is where the changes follow; only then are there any `new` ones."""
+    head = (
+        update(log_head)
+        .where(log_head.c.revision == bindparam("after"), log_head.c.history == bindparam("history"))
+        .values(revision=bindparam("last"))
+        .returning(log_head.c.revision)
+        .cte("head")
+    )
+    arrays = [bindparam(name, type_=ARRAY(changes.c[name].type)) for name in _COLUMNS]
+    rows = func.unnest(*arrays).table_valued(*_COLUMNS).render_derived(name="rows")
+    new = select(*(rows.c[name] for name in _COLUMNS)).select_from(rows.join(head, true())).cte("new")
+    logged = insert(changes).from_select(list(_COLUMNS), select(new)).cte("logged")
+    latest = select(new).ext(postgresql.distinct_on(new.c.node_id))
+    last = latest.order_by(new.c.node_id, new.c.revision.desc()).cte("last")
+    frees = or_(*(last.c.type == kind.value for kind in ChangeType if kind.frees))
+    present = select(*(last.c[name] for name in _LISTED.values())).where(not_(frees))
+    put = postgresql.insert(blocked_nodes).from_select(list(_LISTED), present)
+    listed = put.on_conflict_do_update(
+        index_elements=[blocked_nodes.c.id], set_={name: put.excluded[name] for name in _LISTED if name != "id"}
+    ).cte("listed")
+    gone = select(last.c.node_id).where(frees)
+    freed = delete(blocked_nodes).where(blocked_nodes.c.id.in_(gone)).cte("freed")
+    notify = func.pg_notify(CHANNEL, bindparam("note", type_=Text))
+    return select(notify).select_from(head).add_cte(logged, listed, freed)
+
+
+_compiled = _statement().compile(dialect=dialect())  # type: ignore[no-untyped-call]
+SQL: Final = str(_compiled)
+_LITERALS: Final = {name: value for name, value in _compiled.params.items() if value is not None}
+
+
+async def commit(
+    connection: psycopg.AsyncConnection, new: Sequence[Change], *, after: int, history: str, note: str
+) -> None:
+    """Write the changes on a connection that commits by itself. Raises StaleError if they do not follow the log."""
+    columns = dict(zip(_COLUMNS, map(list, zip(*map(logged_row, new), strict=True)), strict=True))
+    given = {**_LITERALS, **columns, "after": after, "history": history, "last": new[-1].revision, "note": note}
+    cursor = await connection.execute(SQL, given)
+    if cursor.rowcount != 1:
+        raise StaleError(f"the log is not at revision {after}")
+
+
+async def check_head(connection: psycopg.AsyncConnection, *, after: int, history: str) -> None:
+    """Raises StaleError unless the log is at revision `after` of this history."""
+    cursor = await connection.execute("SELECT history, revision FROM log_head")
+    if await cursor.fetchone() != (history, after):
+        raise StaleError(f"the log is not at revision {after}")

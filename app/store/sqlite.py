@@ -1,0 +1,152 @@
+"""A SQLite file: one writer, some readers, each in threads of their own so that the event loop never waits."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import sqlite3
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Final, TypeVar
+
+from sqlalchemy.engine import Connection
+from sqlalchemy.exc import DBAPIError
+
+from app.store import sqlite_commit
+from app.store.database import Look, Query, Topic
+from app.store.engine import make_engine
+from app.store.presence import Presence
+from app.store.queries import TRIAL
+from app.store.schema import SchemaError
+from app.store.trouble import code_of, unavailable
+from app.store.urls import path_of
+from blocklist.changes import Change
+
+T = TypeVar("T")
+READERS: Final = 2
+_DATABASE_ERRORS: Final = (DBAPIError, sqlite3.Error)
+
+
+class SqliteDatabase:
+    """See Database. One process for a file: two would not see each other's changes."""
+
+    replicated = False
+
+    def __init__(self, url: str) -> None:
+        self.presence = Presence()
+        self._url = url
+        self._lock: IO[str] | None = None
+        self._writer = make_engine(url)
+        self._reader = make_engine(url, readers=READERS)
+        self._connection: Connection | None = None
+        self._writing = ThreadPoolExecutor(1, "store-writer")
+        self._reading = ThreadPoolExecutor(READERS, "store-reader")
+
+    async def open(self) -> None:
+        """See Database."""
+        self._lock = take(self._url)
+
+    async def close(self) -> None:
+        """See Database."""
+        self._writing.shutdown()
+        self._reading.shutdown()
+        if self._connection is not None:
+            self._connection.close()
+        self._writer.dispose()
+        self._reader.dispose()
+        if self._lock is not None:
+            self._lock.close()
+
+    async def read(self, query: Query[T]) -> T:
+        """See Database."""
+
+        def transaction() -> T:
+            with self._reader.begin() as connection:
+                return query(connection)
+
+        try:
+            return await _in(self._reading, transaction)
+        except _DATABASE_ERRORS as error:
+            raise unavailable(error) from error
+
+    async def write(self, query: Query[T], topic: Topic | None = None) -> T:  # noqa: ARG002 - there is nobody to tell
+        """See Database."""
+        try:
+            result = await _in(self._writing, lambda: self._transaction(query))
+        except _DATABASE_ERRORS as error:
+            self.presence.failed(error)
+            raise unavailable(error) from error
+        self.presence.worked()
+        return result
+
+    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:  # noqa: ARG002
+        """See Database. Nobody else writes: there is nothing to ask, and the history is ours."""
+        if changes:
+            await self.write(lambda connection: sqlite_commit.write(connection, changes, after))
+
+    async def listen(self, looks: Mapping[Topic, Look]) -> None:
+        """See Database: there is nobody else."""
+
+    async def probe(self) -> None:
+        """See Database."""
+        await self.write(_try)
+
+    def _transaction(self, query: Query[T]) -> T:
+        try:
+            return self._run(query)
+        except _DATABASE_ERRORS as error:
+            if code_of(error) != sqlite3.SQLITE_FULL:
+                raise
+            self._checkpoint()
+            return self._run(query)
+
+    def _run(self, query: Query[T]) -> T:
+        with self._connected() as connection, connection.begin():
+            return query(connection)
+
+    def _checkpoint(self) -> None:
+        """Make room in the write-ahead log, which may fill the disk: SQLite does so only after a commit."""
+        with suppress(*_DATABASE_ERRORS), self._connected() as connection:
+            connection.connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
+
+    @contextmanager
+    def _connected(self) -> Iterator[Connection]:
+        """The writer's connection, which it keeps from one transaction to the next, and looks after in any trouble."""
+        if self._connection is None:
+            self._connection = self._writer.connect()
+        try:
+            yield self._connection
+        except _DATABASE_ERRORS:
+            self._connection.close()
+            self._connection = None
+            raise
+
+
+def _try(connection: Connection) -> None:
+    for statement in TRIAL:
+        connection.exec_driver_sql(statement)
+
+
+async def _in(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
+    return await asyncio.get_running_loop().run_in_executor(threads, work)
+
+
+def take(url: str) -> IO[str]:
+    """Lock the file beside the database, until what is returned is closed. Raises SchemaError if another has it."""
+    path = Path(f"{path_of(url)}.lock")
+    try:
+        lock = path.open("w")
+    except FileNotFoundError:
+        raise SchemaError(f"There is no folder {path.parent}: make it, or name another file.") from None
+    except OSError as error:
+        raise SchemaError(
+            f"The file {path} cannot be written ({error.strerror}): let it belong to the user who runs the service."
+        ) from None
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise SchemaError(f"Another blocklist service uses the database {url}: stop it first.") from None
+    return lock

@@ -1,0 +1,150 @@
+"""The tables. migrations/ makes them; a test compares the two."""
+
+from __future__ import annotations
+
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text
+
+metadata = MetaData(naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"})
+
+# SQLite counts rows itself where the primary key is an INTEGER: no second index beside the table.
+_Revision = BigInteger().with_variant(Integer(), "sqlite")
+
+log_head = Table(
+    "log_head",
+    metadata,
+    Column("id", Integer, primary_key=True),
+    Column("history", String(8), nullable=False),
+    Column("revision", BigInteger, nullable=False),
+    Column("compacted", BigInteger, nullable=False),
+    comment="One row. revision: of the last change; compacted: of the last change that is no longer in the log.",
+)
+
+blocked_nodes = Table(
+    "blocked_nodes",
+    metadata,
+    Column("id", String(253), primary_key=True),
+    Column("action", String(40), nullable=False),
+    Column("start_ms", BigInteger, nullable=False),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("created_by", String(253)),
+    Column("revision", BigInteger, nullable=False, server_default="0"),
+    comment="The list as of log_head.revision. created_by, revision: of the last change; 0 where nobody knows.",
+    sqlite_with_rowid=False,
+)
+
+changes = Table(
+    "changes",
+    metadata,
+    Column("revision", _Revision, primary_key=True, autoincrement=False),
+    Column("type", String(16), nullable=False),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("created_by", String(253)),
+    Column("forced", Text),
+    Column("source", String(16)),
+    Column("node_id", String(253), nullable=False),
+    Column("action", String(40), nullable=False),
+    Column("start_ms", BigInteger, nullable=False),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("cause", Text, nullable=False),
+    comment="The change log: node columns are the node after the change; forced: why a limit was; source: which way.",
+)
+Index(None, changes.c.node_id, changes.c.revision)
+Index(
+    None,
+    changes.c.created_by,
+    changes.c.revision,
+    sqlite_where=changes.c.created_by.is_not(None),
+    postgresql_where=changes.c.created_by.is_not(None),
+)
+
+log_base = Table(
+    "log_base",
+    metadata,
+    Column("id", String(253), primary_key=True),
+    Column("action", String(40), nullable=False),
+    Column("start_ms", BigInteger, nullable=False),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("cause", Text, nullable=False),
+    Column("created_by", String(253)),
+    Column("revision", BigInteger, nullable=False),
+    comment="The list as of log_head.compacted, on which the change log begins; columns as in blocked_nodes.",
+    sqlite_with_rowid=False,
+)
+
+listeners = Table(
+    "listeners",
+    metadata,
+    Column("id", String(253), primary_key=True),
+    Column("role", String(20), nullable=False),
+    Column("session", String(253), nullable=False),
+    Column("former", Text, nullable=False),
+    Column("callback_url", Text),
+    Column("lease_ms", BigInteger, nullable=False),
+    Column("acked", BigInteger),
+    Column("lapsed_ms", BigInteger),
+    Column("secret", String(64), nullable=False),
+    Column("old_secret", String(64)),
+    Column("old_secret_until_ms", BigInteger),
+    Column("min_nodes", BigInteger, nullable=False, server_default="0"),
+    Column("lease_end_ms", BigInteger),
+    Column("since_ms", BigInteger, nullable=False, server_default="0"),
+    Column("owner", String(16)),
+    Column("version", BigInteger, nullable=False, server_default="0"),
+    comment="former: sessions taken over, a JSON array; acked: null before the first list; lapsed_ms: null while live;"
+    " since_ms: when it registered, renewals apart. For replicas: lease_end_ms; owner: the one that pushes to it;"
+    " version: versions.version when the row was last written.",
+)
+
+reports = Table(
+    "reports",
+    metadata,
+    Column("listener", String(253), primary_key=True),
+    Column("part", String(16), primary_key=True),
+    Column("at_ms", BigInteger, nullable=False),
+    Column("said", Text, nullable=False),
+    Column("version", BigInteger, nullable=False),
+    comment="For replicas: what listeners say of themselves, part by part, as JSON; at_ms, version: of the last time.",
+)
+
+tokens = Table(
+    "tokens",
+    metadata,
+    Column("id", String(8), primary_key=True),
+    Column("name", String(253), nullable=False),
+    Column("role", String(16), nullable=False),
+    Column("digest", String(64), nullable=False),
+    Column("created_ms", BigInteger, nullable=False),
+    Column("created_by", String(253)),
+    Column("end_ms", BigInteger, nullable=False),
+    Column("revoked_ms", BigInteger),
+    Column("used_ms", BigInteger),
+    comment="digest: SHA-256 of the secret; used_ms: last use, up to a minute late.",
+)
+
+sessions = Table(
+    "sessions",
+    metadata,
+    Column("digest", String(64), primary_key=True),
+    Column("name", String(253)),
+    Column("role", String(16), nullable=False),
+    Column("credential", String(16)),
+    Column("end_ms", BigInteger, nullable=False),
+    comment="Of the page. digest: SHA-256 of the cookie; credential: what it ends with, null for a JWT.",
+)
+
+replicas = Table(
+    "replicas",
+    metadata,
+    Column("id", String(16), primary_key=True),
+    Column("end_ms", BigInteger, nullable=False),
+    comment="Which processes serve this database, and until when that is believed, by the database's clock.",
+)
+
+versions = Table(
+    "versions",
+    metadata,
+    Column("topic", String(16), primary_key=True),
+    Column("version", BigInteger, nullable=False),
+    comment="A number for each table that replicas share, one more with each transaction that changes it.",
+)

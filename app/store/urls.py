@@ -1,0 +1,74 @@
+"""Database URLs: which store they name, and how they are shown."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from sqlalchemy import make_url
+
+_POSTGRESQL: Final = ("postgresql://", "postgres://")
+_PORTS: Final = re.compile("[0-9,]*", re.ASCII)
+
+
+def is_postgresql(url: str) -> bool:
+    """Whether a URL names a PostgreSQL database, in libpq's own form; the others name a SQLite file."""
+    return url.startswith(_POSTGRESQL)
+
+
+def path_of(url: str) -> Path:
+    """The file that a SQLite URL names."""
+    return Path(make_url(url).database or "")
+
+
+def shown(url: str) -> str:
+    """The URL for people: all hosts with their ports, and the database; without user and password."""
+    if not is_postgresql(url):
+        return url
+    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415 - only who uses PostgreSQL loads it
+
+    named = conninfo_to_dict(url)
+    hosts, ports = (str(named.get(name) or "").split(",") for name in ("host", "port"))
+    # One port is that of all hosts.
+    places = zip(hosts, ports if len(ports) == len(hosts) else ports * len(hosts), strict=False)
+    return f"postgresql://{','.join(_place(host, port) for host, port in places)}/{named['dbname']}"
+
+
+def _place(host: str, port: str) -> str:
+    host = f"[{host}]" if ":" in host else host or "localhost"
+    return f"{host}:{port}" if port else host
+
+
+def check_url(url: str) -> str:
+    """The URL, if a store can be told from it. Raises ValueError with what to give."""
+    if is_postgresql(url):
+        _check_postgresql(url)
+    elif not url.startswith("sqlite:///") or len(url) == len("sqlite:///") or ":memory:" in url:
+        raise ValueError(
+            "give sqlite:///FILE (three slashes and a relative path, or four and an absolute one),"
+            " or postgresql://USER@HOST:PORT/DATABASE"
+        )
+    return url
+
+
+def _check_postgresql(url: str) -> None:
+    from psycopg import ProgrammingError  # noqa: PLC0415
+    from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
+
+    try:
+        named = conninfo_to_dict(url)
+    except ProgrammingError:
+        named = None  # Its own words would show the password.
+    if named is None or _misread(url, str(named.get("port") or "")):
+        raise ValueError(
+            "give postgresql://USER:PASSWORD@HOST:PORT/DATABASE; in the password write %25 for %, %40 for @, %2F for /"
+        )
+    if not named.get("dbname"):
+        raise ValueError("name the database: postgresql://USER@HOST:PORT/DATABASE")
+
+
+def _misread(url: str, port: str) -> bool:
+    """Whether a password that is not encoded was taken for something else, and would be shown as that."""
+    place, _, name = url.partition("://")[2].partition("?")[0].partition("/")
+    return place.count("@") > 1 or "@" in name or _PORTS.fullmatch(port) is None

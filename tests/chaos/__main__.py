@@ -1,0 +1,39 @@
+"""`python -m tests.chaos`: a run by hand, as long as one likes. See docs/reliability.md."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import tempfile
+from pathlib import Path
+
+from tests.chaos.cluster import cluster_of
+from tests.chaos.trial import Trial
+
+
+def main() -> None:
+    """Run it, and say what was done and what was wrong; the exit code is 1 if anything was."""
+    asked = _arguments()
+    folder = Path(tempfile.mkdtemp(prefix="blocklist-chaos-"))
+    with cluster_of(folder, asked.replicas) as cluster:
+        evidence = Trial(cluster, asked.seed).run(asked.minutes * 60)
+    print("\n".join(evidence.figures()), flush=True)
+    found = evidence.violations()
+    print("\n".join([f"{len(found)} violations", *found]))
+    if found:
+        evidence.keep(folder)
+        raise SystemExit(f"All of it is in {folder}.")
+    shutil.rmtree(folder)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=main.__doc__)
+    parser.add_argument("--minutes", type=float, default=30)
+    parser.add_argument("--replicas", type=int, default=3, help="on PostgreSQL; 0 is the service alone on SQLite")
+    parser.add_argument("--seed", default=secrets.token_hex(4), help="what is asked and what goes wrong, but not when")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

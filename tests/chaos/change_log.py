@@ -1,0 +1,70 @@
+"""The change log as every replica tells it in the end, and what it must be like whoever asked for what."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from blocklist.node import BlockedNode, merge
+from tests.chaos.operation import Nodes
+
+FREES = frozenset({"unblocked", "expired"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One change: `before` and `after` are what the node was by the log, `node` what the change says of it."""
+
+    revision: int
+    type: str
+    at: int
+    node: BlockedNode
+    before: BlockedNode | None
+
+    @property
+    def after(self) -> BlockedNode | None:
+        return None if self.type in FREES else self.node
+
+    @property
+    def cause(self) -> str | None:
+        """The cause that came with this change, for each request has one of its own; None for a change without."""
+        known = set() if self.before is None else set(self.before.cause.split(","))
+        new = [cause for cause in self.node.cause.split(",") if cause not in known]
+        return new[0] if new and self.type not in FREES else None
+
+
+def read_log(changes: Iterable[Mapping[str, Any]]) -> list[Entry]:
+    """The entries of the log from its JSON."""
+    nodes, held, entries = Nodes(), dict[str, BlockedNode](), list[Entry]()
+    for change in changes:
+        node_id = change["node"]["id"]
+        node = nodes.read(node_id, change["node"])
+        kind, at = change["type"], int(change["at"])
+        entries.append(Entry(revision=change["revision"], type=kind, at=at, node=node, before=held.pop(node_id, None)))
+        if kind not in FREES:
+            held[node_id] = node
+    return entries
+
+
+def faults(entries: Sequence[Entry]) -> Iterator[str]:
+    """What is wrong with the log by itself."""
+    for number, entry in enumerate(entries, start=1):
+        if entry.revision != number:
+            yield f"the log has revision {entry.revision} where {number} belongs"
+            return
+        if (wrong := _wrong(entry)) is not None:
+            yield f"revision {number} ({entry.type}) {wrong}: {entry.node} after {entry.before}"
+
+
+def _wrong(entry: Entry) -> str | None:
+    before, node = entry.before, entry.node
+    if (before is None) != (entry.type == "blocked"):
+        return "cannot follow"
+    if entry.type in FREES and node != before:
+        return "shows another node than was there"
+    if entry.type == "merged" and before is not None and merge(before, node) != node:
+        return "is no merge with what was there"
+    if before is not None and before.ended(entry.at) != (entry.type == "expired"):
+        return "comes on the wrong side of the end"
+    return None

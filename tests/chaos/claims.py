@@ -1,0 +1,150 @@
+"""Which change of the log was made by which operation.
+
+An acknowledged change names its revision. Of one without an answer the log tells whether it happened: then it happened
+before anybody saw its revision or a later one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final
+
+from tests.chaos.change_log import Entry
+from tests.chaos.operation import Kind, Operation, plain
+from tests.chaos.register import NANOS, Put, Step
+
+_ANSWERED: Final = {"blocked": 201, "merged": 202, "unblocked": 200}
+Key = tuple[str, str | None]
+"""A node, and the cause that a PUT brings to it; None for a DELETE."""
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A change, and who made it."""
+
+    entry: Entry
+    operation: Operation
+
+
+@dataclass
+class Claims:
+    """`made` has all changes but expiries, by revision, and `faults` what cannot be."""
+
+    entries: Sequence[Entry]
+    made: dict[int, Made] = field(default_factory=dict)
+    faults: list[str] = field(default_factory=list)
+
+    def add(self, revision: int, operation: Operation) -> None:
+        if revision in self.made:
+            self.faults.append(f"revision {revision} was acknowledged twice: {operation}")
+        made = self.made[revision] = Made(self.entries[revision - 1], operation)
+        self.faults += [f"revision {revision}: {fault}: {made}" for fault in _wrong_times(made)]
+
+
+def claim(operations: Sequence[Operation], entries: Sequence[Entry]) -> Claims:
+    """Give each change of the log to the operation that made it."""
+    claims = Claims(entries)
+    for operation in operations:
+        if operation.acknowledged:
+            _claim_acknowledged(claims, operation)
+    _claim_unknown(claims, [operation for operation in operations if operation.unknown])
+    return claims
+
+
+def happened(claims: Claims, operations: Sequence[Operation]) -> Iterator[tuple[str, Step]]:
+    """The steps of changes without an answer that did happen, by node; those that never did are left out."""
+    seen = sorted((op.revision, op.returned) for op in operations if op.revision is not None)
+    revisions = [revision for revision, _ in seen]
+    end = max(op.returned for op in operations)
+    first = list(accumulate((returned for _, returned in reversed(seen)), min, initial=end))[::-1]
+    for revision, made in claims.made.items():
+        entry, operation = made.entry, made.operation
+        if operation.unknown:
+            yield (
+                entry.node.id,
+                Step(
+                    invoked=max(operation.invoked, entry.at * NANOS),
+                    returned=first[bisect_left(revisions, revision)],
+                    asked=operation.asked[entry.node.id],
+                    answer=(_ANSWERED[entry.type], plain(entry.after)),
+                    by=f"{operation.by}, without an answer, revision {revision}",
+                ),
+            )
+
+
+def _claim_acknowledged(claims: Claims, operation: Operation) -> None:
+    """From the last node of the request to the first: each made a revision, and so did a block that ended before."""
+    revision, entries = operation.revision, claims.entries
+    if revision is None or not 0 < revision <= len(entries):
+        claims.faults.append(f"an acknowledged change is not in the log: {operation}")
+        return
+    for node_id in reversed(list(operation.asked)):
+        if _changed_nothing(operation, node_id, entries, revision):
+            continue
+        if not _is_of(operation, node_id, entries[revision - 1]):
+            claims.faults.append(f"revision {revision} is {entries[revision - 1]}, but was acknowledged to {operation}")
+            return
+        claims.add(revision, operation)
+        revision -= 1
+        while revision and entries[revision - 1].type == "expired" and entries[revision - 1].node.id in operation.asked:
+            revision -= 1
+
+
+def _changed_nothing(operation: Operation, node_id: str, entries: Sequence[Entry], revision: int) -> bool:
+    """Whether it is a PUT that came a second time and found its own cause there: it makes no revision."""
+    asked = operation.asked[node_id]
+    own = isinstance(asked, Put) and _key(entries[revision - 1]) == (node_id, asked.node.cause)
+    if operation.status != 202 or own:
+        return False
+    last = next((entries[at] for at in range(revision - 1, -1, -1) if entries[at].node.id == node_id), None)
+    return last is not None and last.after == operation.shown[node_id]
+
+
+def _is_of(operation: Operation, node_id: str, entry: Entry) -> bool:
+    """Whether the entry is what the answer says of the node."""
+    status = operation.statuses.get(node_id, operation.status)
+    fits = entry.node.id == node_id and _ANSWERED.get(entry.type) == status
+    return fits and entry.after == operation.shown.get(node_id)
+
+
+def _claim_unknown(claims: Claims, unknown: Sequence[Operation]) -> None:
+    """What is left of the log was made by those without an answer, the earliest first, and by nobody else."""
+    waiting = defaultdict[Key, deque[Operation]](deque)
+    for operation in sorted(unknown, key=lambda operation: operation.invoked):
+        for node_id, asked in operation.asked.items():
+            waiting[node_id, asked.node.cause if isinstance(asked, Put) else None].append(operation)
+    for entry in claims.entries:
+        if entry.type == "expired" or entry.revision in claims.made:
+            continue
+        if candidates := waiting[_key(entry)]:
+            claims.add(entry.revision, candidates.popleft())
+        else:
+            claims.faults.append(f"nobody asked for revision {entry.revision}, or not twice: {entry}")
+    claims.faults += _halves(claims, unknown)
+
+
+def _halves(claims: Claims, unknown: Sequence[Operation]) -> Iterator[str]:
+    """PUTs of several that happened to some of their nodes only."""
+    parts = Counter(id(made.operation) for made in claims.made.values())
+    for operation in unknown:
+        if operation.kind is Kind.PUT_MANY and parts[id(operation)] not in {0, len(operation.asked)}:
+            yield f"only {parts[id(operation)]} of {len(operation.asked)} changes happened of {operation}"
+
+
+def _key(entry: Entry) -> Key:
+    return entry.node.id, entry.cause
+
+
+def _wrong_times(made: Made) -> Iterator[str]:
+    """A change is made, and a block begins, while the request is under way; after it if nobody has seen an answer."""
+    entry, operation = made.entry, made.operation
+    latest = operation.returned // NANOS if operation.acknowledged else entry.at
+    if not operation.invoked // NANOS <= entry.at <= latest:
+        yield "was made at another time than it was asked for"
+    kept = entry.before is not None and entry.before.start == entry.node.start
+    if not kept and not operation.invoked // NANOS <= entry.node.start <= entry.at:
+        yield "begins at another time than it was asked for"

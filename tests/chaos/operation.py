@@ -1,0 +1,132 @@
+"""An operation as its client saw it: what it asked of which replica, when, and what came back."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from typing import Any, Final
+
+from blocklist.node import BlockAction, BlockedNode
+from tests.chaos.register import Asked, Get, Put, Step
+
+HELD: Final = frozenset({200, 201, 202, 404, 409})
+"""Answers that say what the list was at a moment; after any other one nothing is known of it."""
+
+
+class Kind(StrEnum):
+    """What an operation is."""
+
+    PUT = "PUT of one node"
+    PUT_MANY = "PUT of several"
+    DELETE = "DELETE"
+    GET = "GET of one node"
+    LIST = "GET of the list"
+
+
+CHANGES: Final = frozenset({Kind.PUT, Kind.PUT_MANY, Kind.DELETE})
+
+
+class WallClock:
+    """Unix nanoseconds, counted by the monotonic clock: replicas on this machine tell the same time."""
+
+    def __init__(self) -> None:
+        self._offset = time.time_ns() - time.monotonic_ns()
+
+    def now(self) -> int:
+        return time.monotonic_ns() + self._offset
+
+    def error(self) -> int:
+        """By how many nanoseconds somebody has set the machine's clock since."""
+        return abs(time.time_ns() - self.now())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Operation:
+    """One request. `asked` is by node id, and empty for the list, which asks for all.
+
+    `status` is None when no answer came: then the connection broke, or the client lost patience. `shown` are the nodes
+    of the answer; `statuses` those of a PUT of several, by node id.
+    """
+
+    client: int
+    replica: int
+    kind: Kind
+    asked: Mapping[str, Asked]
+    min_revision: int | None
+    invoked: int
+    returned: int
+    status: int | None = None
+    revision: int | None = None
+    history: str | None = None
+    etag: str | None = None
+    shown: Mapping[str, BlockedNode] = field(default_factory=dict)
+    statuses: Mapping[str, int] = field(default_factory=dict)
+    retry_after: bool = False
+
+    @property
+    def unknown(self) -> bool:
+        """Whether it is a change that may have happened, may still happen, or never."""
+        return self.kind in CHANGES and self.status in {None, 503}
+
+    @property
+    def acknowledged(self) -> bool:
+        """Whether it is a change that was made."""
+        return self.kind in CHANGES and self.status in {200, 201, 202}
+
+    @property
+    def by(self) -> str:
+        """Whose it is."""
+        return f"client {self.client} at replica {self.replica}"
+
+
+def steps(operation: Operation, nodes: Iterable[str]) -> Iterator[tuple[str, Step]]:
+    """What it says of each single node, as far as the contract orders it with what others saw.
+
+    Reads are ordered if they name a revision: the highest that anybody had seen by then.
+    """
+    if operation.status not in HELD or (operation.kind not in CHANGES and operation.min_revision is None):
+        return
+    for node_id, asked in (operation.asked or dict.fromkeys(nodes, Get())).items():
+        node = plain(operation.shown.get(node_id))
+        seen = _seen(operation, asked, node_id, node)
+        if seen is not None:
+            when = {"invoked": operation.invoked, "returned": operation.returned}
+            yield node_id, Step(**when, asked=seen[0], answer=(seen[1], node), by=operation.by)
+
+
+def _seen(operation: Operation, asked: Asked, node_id: str, node: BlockedNode | None) -> tuple[Asked, int] | None:
+    """What was found out about one node, and by which status."""
+    status = operation.status
+    assert status is not None
+    if operation.kind is Kind.LIST:
+        return asked, 404 if node is None else 200
+    if operation.kind is not Kind.PUT_MANY:
+        return asked, status
+    if status == 200:
+        return asked, operation.statuses[node_id]
+    # A refusal of all says only of those without leave to merge whether they were blocked.
+    assert isinstance(asked, Put)
+    if node is not None:
+        return asked, 409
+    return None if asked.allow_merge else (Get(), 404)
+
+
+def plain(node: BlockedNode | None) -> BlockedNode | None:
+    """The node as a client can know it: without the moment at which the service took it."""
+    return None if node is None else replace(node, start=0)
+
+
+class Nodes:
+    """Reads nodes from JSON; equal ones are kept once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[str, ...], BlockedNode] = {}
+
+    def read(self, node_id: str, fields: Mapping[str, Any]) -> BlockedNode:
+        key = (node_id, fields["action"], fields["startTimestamp"], fields["endTimestamp"], fields["cause"])
+        if key not in self._known:
+            start, end = int(key[2]), int(key[3])
+            self._known[key] = BlockedNode(id=node_id, action=BlockAction[key[1]], start=start, end=end, cause=key[4])
+        return self._known[key]

@@ -1,0 +1,88 @@
+"""One node of the list as a register: what an operation on it answers, and what it leaves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Final
+
+from blocklist.node import BlockedNode, merge
+
+NANOS: Final = 1_000_000
+"""Nanoseconds in the milliseconds in which ends are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Put:
+    """Block it; the node's start is 0, as only the service knows it."""
+
+    node: BlockedNode
+    allow_merge: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Delete:
+    """Free it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Get:
+    """Look whether it is blocked."""
+
+
+Asked = Put | Delete | Get
+State = BlockedNode | None
+"""None is free. A block that has ended is free, too, with no operation between."""
+Answer = tuple[int, BlockedNode | None]
+"""The status, and the node that the answer shows, its start 0."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """An operation on one node: it happened at one moment from `invoked` to `returned` (Unix nanoseconds).
+
+    `by` says whose it was, for those who read a report.
+    """
+
+    invoked: int
+    returned: int
+    asked: Asked
+    answer: Answer
+    by: str = ""
+
+
+def after(step: Step, state: State, moment: int) -> Iterator[tuple[State, int]]:
+    """The states in which the step may leave the register, each with the earliest moment at which it did so.
+
+    `moment` is the earliest at which the register can be in the state that it has. There are two ways where a block
+    may have ended before the step or after it, and none if the answer is wrong whenever it happened.
+    """
+    earliest = max(moment, step.invoked)
+    for seen, at in _seen(state, earliest, step.returned):
+        answer, left = carry_out(step.asked, seen)
+        if answer == step.answer and at <= step.returned:
+            yield left, at
+
+
+def carry_out(asked: Asked, present: State) -> tuple[Answer, State]:
+    """The answer that the contract gives, and what is left; `present` has not ended."""
+    match asked:
+        case Put(node=node) if present is None:
+            return (201, node), node
+        case Put(allow_merge=False):
+            return (409, present), present
+        case Put(node=node) if present is not None:
+            merged = merge(present, node)
+            return (202, merged), merged
+        case Delete():
+            return (404 if present is None else 200, None), None
+        case _:
+            return (404 if present is None else 200, present), present
+
+
+def _seen(state: State, earliest: int, latest: int) -> Iterator[tuple[State, int]]:
+    end = None if state is None else state.end * NANOS
+    if end is None or earliest < end:
+        yield state, earliest
+    if end is not None and end <= latest:
+        yield None, max(earliest, end)

@@ -1,0 +1,49 @@
+"""A replica of the service as a process that can be killed, paused and started again."""
+
+from __future__ import annotations
+
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+import httpx
+
+from tests.integration.process import ServiceProcess, run_app, wait_until
+
+_TRACEBACK: Final = re.compile(r"^Traceback .*\n(?:[ |].*\n)*(.*)$", re.MULTILINE)
+
+
+class Replica(ServiceProcess):
+    """One of those that serve a database; it has the same port at every start."""
+
+    def __init__(self, folder: Path, database_url: str) -> None:
+        folder.mkdir()
+        super().__init__(folder, database_url=database_url)
+
+    def migrate(self) -> None:
+        """Make the tables."""
+        done = run_app("migrate", env=self.environment())
+        assert done.returncode == 0, done.stderr
+
+    def stop(self) -> None:
+        """Stop it, unless it was stopped before; what it has logged is looked at in the end."""
+        if self._running().poll() is None:
+            self.terminate()
+            assert self.exit_code() == 0, self.log()
+
+    def tracebacks(self) -> set[str]:
+        """The last line of each in its log: nothing that goes wrong here is a surprise to the service."""
+        return set(_TRACEBACK.findall(self.log()))
+
+    def revive(self) -> None:
+        """Start it, and again if it ends because the database is away: as whoever supervises it does."""
+        self.launch()
+        wait_until(self._revived, seconds=600)
+
+    def _revived(self) -> bool:
+        if self._running().poll() is not None:
+            self.launch()
+        with suppress(httpx.TransportError):
+            return httpx.get(f"{self.url}/healthz", timeout=5, trust_env=False).status_code == 200
+        return False

@@ -1,0 +1,230 @@
+"""The checker finds an order where there is one, and says so where there is none."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blocklist.node import PERMANENT, BlockAction, BlockedNode, merge
+from tests.chaos.linearizability import find_stuck
+from tests.chaos.register import NANOS, Answer, Asked, Delete, Get, Put, State, Step, after, carry_out
+
+A, B, C = "a", "b", "c"
+FREE: Answer = (404, None)
+FREED: Answer = (200, None)
+
+
+def node(cause: str, end: int = PERMANENT) -> BlockedNode:
+    return BlockedNode(id="n", action=BlockAction.MARK_BLOCKED, start=0, end=end, cause=cause)
+
+
+def put(cause: str, end: int = PERMANENT, *, merging: bool = False) -> Put:
+    return Put(node(cause, end), allow_merge=merging)
+
+
+def step(invoked: float, returned: float, asked: Asked, answer: Answer) -> Step:
+    """A step between two moments in milliseconds."""
+    return Step(invoked=int(invoked * NANOS), returned=int(returned * NANOS), asked=asked, answer=answer)
+
+
+def both(first: str, second: str) -> BlockedNode:
+    return merge(node(first), node(second))
+
+
+GOOD = {
+    "nothing": [],
+    "one after the other": [
+        step(1, 2, put(A), (201, node(A))),
+        step(3, 4, put(B), (409, node(A))),
+        step(5, 6, put(B, merging=True), (202, both(A, B))),
+        step(7, 8, Get(), (200, both(A, B))),
+        step(9, 10, Delete(), FREED),
+        step(11, 12, Get(), FREE),
+        step(13, 14, Delete(), FREE),
+    ],
+    "a read during a write sees it or not": [
+        step(1, 9, put(A), (201, node(A))),
+        step(2, 8, Get(), (200, node(A))),
+        step(3, 7, Get(), FREE),
+    ],
+    "what was invoked first may come last": [
+        step(1, 9, put(A), (409, node(B))),
+        step(2, 8, put(B), (201, node(B))),
+    ],
+    "one of two merges comes first": [
+        step(1, 2, put(A), (201, node(A))),
+        step(3, 9, put(B, merging=True), (202, merge(both(A, C), node(B)))),
+        step(4, 8, put(C, merging=True), (202, both(A, C))),
+    ],
+    "a merge that was there already changes nothing": [
+        step(1, 2, put(A), (201, node(A))),
+        step(3, 4, put(A, merging=True), (202, node(A))),
+    ],
+    "a change without an answer comes late": [
+        step(1, 99, put(A), (201, node(A))),
+        step(2, 3, Get(), FREE),
+        step(50, 51, Get(), (200, node(A))),
+    ],
+    "a block is over at its end": [
+        step(1, 2, put(A, end=10), (201, node(A, 10))),
+        step(3, 4, Get(), (200, node(A, 10))),
+        step(9, 11, Get(), (200, node(A, 10))),
+        step(9, 11, Get(), FREE),
+        step(10, 12, Delete(), FREE),
+        step(13, 14, put(B), (201, node(B))),
+    ],
+    "a merge moves the end": [
+        step(1, 2, put(A, end=10), (201, node(A, 10))),
+        step(3, 4, put(B, end=20, merging=True), (202, merge(node(A, 10), node(B, 20)))),
+        step(15, 16, put(C), (409, merge(node(A, 10), node(B, 20)))),
+        step(20, 21, put(C), (201, node(C))),
+    ],
+    "a block whose end passed while it waited": [
+        step(1, 30, put(A, end=10), (201, node(A, 10))),
+        step(2, 20, put(B, end=15), (201, node(B, 15))),
+        step(11, 12, Get(), (200, node(B, 15))),
+    ],
+}
+
+
+BAD = {
+    "a lost write": [
+        step(1, 2, put(A), (201, node(A))),
+        step(3, 4, Get(), FREE),
+    ],
+    "a stale read": [
+        step(1, 2, put(A), (201, node(A))),
+        step(3, 4, Delete(), FREED),
+        step(5, 6, Get(), (200, node(A))),
+    ],
+    "new and then old": [
+        step(1, 9, put(A), (201, node(A))),
+        step(2, 3, Get(), (200, node(A))),
+        step(4, 5, Get(), FREE),
+    ],
+    "a stale refusal": [
+        step(1, 2, put(A), (201, node(A))),
+        step(3, 4, Delete(), FREED),
+        step(5, 6, put(B), (409, node(A))),
+    ],
+    "a double 201": [
+        step(1, 9, put(A), (201, node(A))),
+        step(2, 8, put(B), (201, node(B))),
+    ],
+    "freed twice": [
+        step(1, 2, put(A), (201, node(A))),
+        step(3, 9, Delete(), FREED),
+        step(4, 8, Delete(), FREED),
+    ],
+    "resurrected": [
+        step(1, 2, put(A), (201, node(A))),
+        step(3, 4, Delete(), FREED),
+        step(5, 6, Get(), FREE),
+        step(7, 8, Get(), (200, node(A))),
+    ],
+    "a lost merge": [
+        step(1, 2, put(A), (201, node(A))),
+        step(3, 9, put(B, merging=True), (202, both(A, B))),
+        step(4, 8, put(C, merging=True), (202, both(A, C))),
+    ],
+    "an overwritten block": [
+        step(1, 2, put(A), (201, node(A))),
+        step(3, 4, put(B, merging=True), (202, node(B))),
+    ],
+    "a node that nobody blocked": [step(1, 2, Get(), (200, node(A)))],
+    "blocked beyond its end": [
+        step(1, 2, put(A, end=10), (201, node(A, 10))),
+        step(10, 11, Get(), (200, node(A, 10))),
+    ],
+    "free before its end": [
+        step(1, 2, put(A, end=10), (201, node(A, 10))),
+        step(3, 9.9, put(B), (201, node(B))),
+    ],
+    "ended for one, and later not for another": [
+        step(1, 2, put(A, end=10), (201, node(A, 10))),
+        step(3, 30, put(B), (201, node(B))),
+        step(4, 5, Get(), (200, node(B))),
+    ],
+}
+
+
+@pytest.mark.parametrize("steps", GOOD.values(), ids=GOOD)
+def test_there_is_an_order(steps: list[Step]) -> None:
+    assert find_stuck(steps) is None
+
+
+@pytest.mark.parametrize("steps", BAD.values(), ids=BAD)
+def test_there_is_no_order(steps: list[Step]) -> None:
+    assert find_stuck(steps) is not None
+
+
+def test_it_says_where_it_is_stuck() -> None:
+    steps = [*GOOD["one after the other"], step(20, 21, Get(), (200, node(B))), step(22, 23, Get(), FREE)]
+    stuck = find_stuck(steps)
+    assert stuck is not None
+    assert (stuck.done, stuck.state, stuck.next) == (7, None, (steps[7],))
+
+
+@pytest.mark.parametrize("last", [FREE, (200, node(A))], ids=["possible", "not"])
+def test_many_reads_at_once_take_no_exponential_time(last: Answer) -> None:
+    reads = [step(3 + n / 40, 5, Get(), (200, node(A)) if n % 2 else FREE) for n in range(40)]
+    steps = [step(1, 2, put(A), (201, node(A))), step(3, 5, Delete(), FREED), *reads, step(6, 7, Get(), last)]
+    assert (find_stuck(steps) is None) == (last == FREE)
+
+
+moments = st.integers(0, 12)
+asks = st.one_of(
+    st.builds(put, st.sampled_from("ab"), st.sampled_from([5, 9, PERMANENT]), merging=st.booleans()),
+    st.just(Delete()),
+    st.just(Get()),
+)
+answers = st.sampled_from(
+    [FREE, FREED, *((status, node(A, end)) for status in (200, 201, 202, 409) for end in (5, 9, PERMANENT))]
+)
+
+
+@st.composite
+def random_steps(draw: st.DrawFn) -> Step:
+    invoked, returned = sorted((draw(moments), draw(moments)))
+    return step(invoked, returned, draw(asks), draw(answers))
+
+
+@st.composite
+def possible_histories(draw: st.DrawFn) -> list[Step]:
+    """What a register answers, with each step's moment hidden in an interval around it."""
+    found: list[Step] = []
+    state: State = None
+    for moment in sorted(draw(st.lists(moments, max_size=8))):
+        asked = draw(asks)
+        before, behind = draw(st.integers(0, 4)), draw(st.integers(0, 4))
+        present = None if state is None or state.ended(moment) else state
+        answer, state = carry_out(asked, present)
+        found.append(step(moment - before, moment + behind, asked, answer))
+    return found
+
+
+def any_order(steps: list[Step]) -> bool:
+    """The definition itself: some order, with moments that do not go back, gives everybody the answer that he got."""
+    return any(_fits(list(order), None, 0) for order in permutations(steps))
+
+
+def _fits(order: list[Step], state: State, moment: int) -> bool:
+    if not order:
+        return True
+    return any(_fits(order[1:], left, at) for left, at in after(order[0], state, moment))
+
+
+@settings(max_examples=300, deadline=None)
+@given(possible_histories())
+def test_what_a_register_did_has_an_order(steps: list[Step]) -> None:
+    assert find_stuck(steps) is None
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.lists(random_steps(), max_size=2), possible_histories())
+def test_it_agrees_with_trying_all_orders(random: list[Step], possible: list[Step]) -> None:
+    steps = [*random, *possible[:4]]
+    assert (find_stuck(steps) is None) == any_order(steps)

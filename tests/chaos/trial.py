@@ -1,0 +1,144 @@
+"""One run: clients, watchers and a nemesis for each victim, and at the end everything that was seen."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
+
+import httpx
+
+from tests.chaos.client import Client, Horizon
+from tests.chaos.cluster import Cluster
+from tests.chaos.evidence import Evidence
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.operation import Kind, WallClock
+from tests.chaos.watcher import Watcher
+from tests.chaos.workload import Request, Workload
+from tests.integration.bodies import all_changes, now_ms
+from tests.integration.process import wait_until
+
+CLIENTS: Final = 16
+WATCHERS: Final = 3
+_CALM: Final = 2.0
+"""Seconds that clients go on when everything is well again."""
+_NO_SHORT_BLOCK: Final = 600_000
+"""Milliseconds that the blocks which are left in the end still last, at least."""
+_MILLISECOND: Final = 1_000_000
+
+
+class Trial:
+    """Everybody who takes part in a run on a cluster; `seed` tells them what to do, but not how fast."""
+
+    def __init__(self, cluster: Cluster, seed: str) -> None:
+        self._cluster = cluster
+        self._seed = seed
+        self._clock = WallClock()
+        horizon = Horizon()
+        *self._clients, self._last = [Client(n, cluster.urls, self._clock, horizon) for n in range(CLIENTS + 1)]
+        self._watchers = [Watcher(number, cluster.urls) for number in range(WATCHERS)]
+        self._surprises: list[str] = []
+        self._nemeses = [Nemesis(victim) for victim in cluster.victims]
+
+    def run(self, seconds: float) -> Evidence:
+        """Go through it; what was seen. What it raises says which seed it had."""
+        try:
+            return self._run(seconds)
+        except BaseException as error:
+            error.add_note(f"The seed was {self._seed}.")
+            raise
+        finally:
+            for client in (*self._clients, self._last):
+                client.close()
+
+    def _run(self, seconds: float) -> Evidence:
+        watch_over = threading.Event()
+        with ThreadPoolExecutor(len(self._watchers)) as pool:
+            watching = [pool.submit(watcher.run, self._seed, watch_over) for watcher in self._watchers]
+            try:
+                self._trouble(seconds)
+                logs = self._aftermath()
+            finally:
+                watch_over.set()
+        for watched in watching:
+            watched.result()
+        assert self._clock.error() < _MILLISECOND, "the clock of this machine was set meanwhile"
+        return self._evidence(logs)
+
+    def _trouble(self, seconds: float) -> None:
+        """Clients at work while things go wrong, and a little longer."""
+        faults_over, load_over = threading.Event(), threading.Event()
+        with ThreadPoolExecutor(len(self._clients) + len(self._nemeses)) as pool, ExitStack() as stack:
+            stack.callback(load_over.set)
+            stack.callback(faults_over.set)
+            asking = [pool.submit(client.run, self._seed, load_over) for client in self._clients]
+            causing = [pool.submit(nemesis.run, self._seed, faults_over) for nemesis in self._nemeses]
+            wait([*asking, *causing], timeout=seconds, return_when=FIRST_EXCEPTION)
+            faults_over.set()
+            for caused in causing:
+                caused.result()
+            load_over.wait(_CALM)
+        for asked in asking:
+            asked.result()
+
+    def _aftermath(self) -> list[list[Any]]:
+        """Everything is well again: each replica takes changes, and all come to one list and one log; their logs."""
+        workload = Workload("last", random.Random(self._seed), now_ms)
+        for replica in range(len(self._cluster.replicas)):
+            takes_changes = partial(self._takes_a_change, workload, replica)
+            self._within_a_minute(takes_changes, f"replica {replica} takes no changes")
+        self._within_a_minute(self._agree, "the replicas do not come to one list")
+        for replica in range(len(self._cluster.replicas)):
+            self._last.ask(Request(Kind.LIST), replica, ordered=True, patience=30)
+        logs = [self._log(url) for url in self._cluster.urls]
+        told = lambda: all(len(watcher.told) >= len(logs[0]) for watcher in self._watchers)  # noqa: E731
+        self._within_a_minute(told, "a watcher is not told everything")
+        return logs
+
+    def _within_a_minute(self, holds: Callable[[], bool], otherwise: str) -> None:
+        try:
+            wait_until(holds, seconds=60)
+        except AssertionError:
+            self._surprises.append(otherwise)
+
+    def _takes_a_change(self, workload: Workload, replica: int) -> bool:
+        request = next(request for request in iter(workload.next, None) if request.kind is Kind.PUT)
+        return self._last.ask(request, replica, ordered=True, patience=30).status in {201, 202, 409}
+
+    def _agree(self) -> bool:
+        """Whether the replicas show one list, in which nothing ends soon."""
+        answers = [httpx.get(f"{url}/blocklist", timeout=30, trust_env=False) for url in self._cluster.urls]
+        if any("age" in answer.headers or not answer.is_success for answer in answers):
+            return False
+        states = {(answer.headers["etag"], answer.headers["blocklist-revision"]) for answer in answers}
+        ends = [int(node["endTimestamp"]) for node in answers[0].json().values()]
+        return len(states) == 1 and all(end > now_ms() + _NO_SHORT_BLOCK for end in ends)
+
+    def _log(self, url: str) -> list[Any]:
+        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+            return all_changes(client)
+
+    def _evidence(self, logs: list[list[Any]]) -> Evidence:
+        clients = [*self._clients, self._last]
+        return Evidence(
+            seed=self._seed,
+            operations=[operation for client in clients for operation in client.operations],
+            logs=logs,
+            watched=[watcher.told for watcher in self._watchers],
+            surprises=[*self._surprises, *self._told_surprises()],
+            streams=sum(watcher.streams for watcher in self._watchers),
+            faults=Counter(
+                {f"{n.victim.name} {name}": times for n in self._nemeses for name, times in n.caused.items()}
+            ),
+        )
+
+    def _told_surprises(self) -> Iterator[str]:
+        for watcher in self._watchers:
+            yield from watcher.surprises
+        for number, replica in enumerate(self._cluster.replicas):
+            yield from (f"replica {number} logged a traceback: {line}" for line in replica.tracebacks())

@@ -1,0 +1,151 @@
+"""KillTrial: kills the service at random moments, and looks after each start what became of the changes."""
+
+from __future__ import annotations
+
+import random
+import sqlite3
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import closing, contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import chain
+
+import httpx
+
+from tests.crash.replay import Replay
+from tests.crash.watcher import Watcher
+from tests.crash.writer import Writer
+from tests.integration.bodies import all_changes, block, held, now_ms
+from tests.integration.process import ServiceProcess, wait_until
+
+WRITERS = 4
+WATCHERS = 2
+CHANGES_BETWEEN = 50
+"""So many changes are acknowledged between a start and the next kill, at least."""
+LONGEST = 0.4
+"""Seconds that a kill waits at most beyond that, or after a start that is to be killed, too."""
+
+
+@dataclass
+class Figures:
+    """What happened in a trial; `starts` are the seconds from each start to its first answer."""
+
+    kills: int = 0
+    kills_in_start: int = 0
+    changes: int = 0
+    acknowledged: int = 0
+    unanswered: int = 0
+    resumed: int = 0
+    starts: list[float] = field(default_factory=list)
+
+
+@dataclass
+class KillTrial:
+    """Writers and watchers on a service with an empty list, which is killed; every fault is an AssertionError.
+
+    Every third start is killed, too, before or soon after it is ready: recovery must survive that as well.
+    """
+
+    service: ServiceProcess
+    figures: Figures = field(default_factory=Figures)
+
+    def __post_init__(self) -> None:
+        self._writers = [Writer(f"w{n}") for n in range(WRITERS)]
+        self._watchers = [Watcher() for _ in range(WATCHERS)]
+        self._replay = Replay()
+        self._pause = threading.Event()
+
+    def run(self, kills: int) -> Figures:
+        """Kill it so often; the figures of the trial. The service runs before and after."""
+        with self._running(self._watchers), self.service.client() as client:
+            with self._running(self._writers) as writing:
+                for _ in range(kills):
+                    self._write_on(writing)
+                    self._kill()
+                    self._check(client)
+            client.put("/blocklist/nodes/the-end", json=block()).raise_for_status()
+            self._check(client)
+            told = all_changes(client)[: len(self._replay.log)]
+            assert told == self._replay.log, "the log said the same of the past after every start"
+        if self.service.database.exists():
+            self._check_file()
+        return self._counted()
+
+    @contextmanager
+    def _running(self, clients: list[Writer] | list[Watcher]) -> Iterator[list[Future[None]]]:
+        """They work, each in a thread; what went wrong in one is raised at the end."""
+        stop = threading.Event()
+        with ThreadPoolExecutor(len(clients)) as pool:
+            working = [pool.submit(client.run, self.service, stop) for client in clients]
+            try:
+                yield working
+            finally:
+                stop.set()
+                self._wake_watches()
+            for done in working:
+                done.result(60)
+
+    def _wake_watches(self) -> None:
+        """A watcher looks at each change whether it is to stop."""
+        with suppress(httpx.TransportError), self.service.client() as client:
+            client.put(f"/blocklist/nodes/wake-{now_ms()}", json=block())
+
+    def _write_on(self, writing: list[Future[None]]) -> None:
+        goal = self._acknowledged() + CHANGES_BETWEEN
+        wait_until(lambda: self._acknowledged() >= goal or any(done.done() for done in writing), seconds=60)
+        assert not any(done.done() for done in writing), [done.exception() for done in writing if done.done()]
+        self._pause.wait(random.uniform(0, LONGEST))
+
+    def _kill(self) -> None:
+        self.service.kill()
+        self.figures.kills += 1
+        if self.figures.kills % 3 == 0:
+            self.service.launch()
+            self._pause.wait(random.uniform(0, 2 * LONGEST))
+            self.service.kill()
+            self.figures.kills_in_start += 1
+        begin = time.monotonic()
+        self.service.start()
+        self.figures.starts.append(time.monotonic() - begin)
+
+    def _check(self, client: httpx.Client) -> None:
+        """While the others go on."""
+        acknowledged = [dict(writer.acknowledged) for writer in self._writers]
+        checked, begin = len(self._replay.log), now_ms()
+        revision, told = held(client)
+        self._read_log(client, revision)
+        log = self._replay.log
+        self._replay.check_list(told, begin, now_ms())
+        for number, made in chain.from_iterable(changes.items() for changes in acknowledged):
+            assert number <= len(log), f"revision {number} was acknowledged and is lost: {made}"
+            change = log[number - 1]
+            assert made == (change["type"], change["node"]["id"]), "another change has its revision"
+        wait_until(lambda: all(len(watcher.seen) >= revision for watcher in self._watchers), seconds=60)
+        for watcher in self._watchers:
+            assert watcher.seen[checked:revision] == log[checked:], "a watcher has each change once, in order"
+
+    def _read_log(self, client: httpx.Client, until: int) -> None:
+        """Bring the replay up to this revision."""
+        while (since := len(self._replay.log)) < until:
+            params = {"since": since, "limit": min(1000, until - since)}
+            for change in client.get("/blocklist/changes", params=params).raise_for_status().json()["changes"]:
+                self._replay.take(change)
+
+    def _check_file(self) -> None:
+        """What SQLite says of its file."""
+        self.service.stop()
+        with closing(sqlite3.connect(self.service.database)) as connection:
+            assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+        self.service.start()
+
+    def _acknowledged(self) -> int:
+        return sum(len(writer.acknowledged) for writer in self._writers)
+
+    def _counted(self) -> Figures:
+        self.figures.acknowledged = self._acknowledged()
+        self.figures.changes = len(self._replay.log)
+        self.figures.unanswered = sum(writer.unanswered for writer in self._writers)
+        self.figures.resumed = sum(watcher.connected - 1 for watcher in self._watchers)
+        return self.figures

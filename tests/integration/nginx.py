@@ -1,0 +1,42 @@
+"""A real nginx with the file that is deployed; only the addresses in it are others."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests import debian
+from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
+
+CONFIG: Final = ROOT / "deploy" / "nginx.conf"
+
+
+@contextmanager
+def nginx_before(folder: Path, replicas: Sequence[ServiceProcess]) -> Iterator[str]:
+    """The URL of an nginx that passes requests on to these replicas, while this is entered. It warns of nothing."""
+    port = free_port()
+    config = folder / "nginx.conf"
+    config.write_text(_at(port, replicas))
+    program = debian.require({"nginx": "nginx-light"})["nginx"]
+    options = ["-p", str(folder), "-c", str(config), "-g", f"daemon off; pid {folder}/nginx.pid;"]
+    log = folder / "nginx.log"
+    with log.open("wb") as stderr, subprocess.Popen([program, *options], stderr=stderr) as process:
+        try:
+            wait_until(lambda: process.poll() is not None or (folder / "nginx.pid").exists())
+            assert process.poll() is None, log.read_text()
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            process.terminate()
+            process.wait(60)
+
+
+def _at(port: int, replicas: Sequence[ServiceProcess]) -> str:
+    addresses = {f"replica-{place}:8224": f"127.0.0.1:{own.port}" for place, own in enumerate(replicas, 1)}
+    text = CONFIG.read_text()
+    for present, wanted in {**addresses, "listen 8224;": f"listen 127.0.0.1:{port};"}.items():
+        assert present in text, present
+        text = text.replace(present, wanted)
+    return text

@@ -1,0 +1,56 @@
+"""Several replicas of the service on one PostgreSQL database, each a process of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import httpx
+
+from tests.integration.process import ServiceProcess, wait_until
+
+
+@dataclass(frozen=True)
+class Replicas:
+    """The replicas, and a client of each."""
+
+    processes: Sequence[ServiceProcess]
+    clients: Sequence[httpx.Client]
+
+
+@contextmanager
+def replicated(folder: Path, number: int, **settings: str) -> Iterator[Replicas]:
+    """So many replicas with the same settings, the database among them."""
+    with ExitStack() as stack:
+        processes = []
+        for place in range(number):
+            own = folder / f"replica-{place}"
+            own.mkdir()
+            processes.append(stack.enter_context(ServiceProcess(own, **settings)))
+        yield Replicas(processes, [stack.enter_context(process.client()) for process in processes])
+
+
+def state(client: httpx.Client, path: str = "/blocklist") -> tuple[int, dict[str, str], bytes]:
+    """An answer but for the fields that are of one request, or say how old the replica's knowledge is."""
+    answer = client.get(path, headers={"Accept-Encoding": "identity"})
+    own = ("date", "x-request-id")
+    return (
+        answer.status_code,
+        {name: value for name, value in answer.headers.items() if name not in own},
+        answer.content,
+    )
+
+
+def agree(clients: Sequence[httpx.Client], path: str = "/blocklist") -> Any:
+    """Wait until all replicas give the same answer; that."""
+    answers: list[tuple[int, dict[str, str], bytes]] = []
+
+    def same() -> bool:
+        answers[:] = [state(client, path) for client in clients]
+        return all(answer == answers[0] for answer in answers)
+
+    wait_until(same)
+    return answers[0]

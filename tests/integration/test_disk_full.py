@@ -1,0 +1,201 @@
+"""A disk that is full: changes are refused in words, reads go on, and once there is room it all goes on by itself."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.integration.bodies import all_changes, block, held, later
+from tests.integration.event_stream import changes, take, watching
+from tests.integration.problems import problem_of
+from tests.integration.process import ServiceProcess, run_app, url_of, wait_until
+from tests.integration.small_disk import SmallDisk
+
+JOB: Final = {"role": "JOB_MASTER", "sessionId": "s"}
+CHANGES: Final[list[tuple[str, str, Any]]] = [
+    ("PUT", "/blocklist/nodes/b", block()),
+    ("PUT", "/blocklist/nodes/a", block(cause="b", allowMerge=True)),
+    ("PUT", "/blocklist/nodes", {"b": block(), "c": block()}),
+    ("DELETE", "/blocklist/nodes/a", None),
+    ("PUT", "/listeners/new", JOB),
+    ("PUT", "/listeners/known", JOB | {"sessionId": "another"}),
+    ("POST", "/listeners/known/secret", {"sessionId": "s"}),
+    ("DELETE", "/listeners/known", None),
+    ("POST", "/tokens", {"name": "anna", "role": "reader"}),
+]
+Serve = Callable[..., ServiceProcess]
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[SmallDisk]:
+    with SmallDisk(tmp_path / "disk") as disk:
+        yield disk
+
+
+@pytest.fixture
+def serve(disk: SmallDisk, tmp_path: Path, migrated: Path) -> Iterator[Serve]:
+    """Starts a service with an empty list on the disk; only its log is elsewhere."""
+    with ExitStack() as stack:
+
+        def serve(**settings: str) -> ServiceProcess:
+            if not disk.database.exists():
+                shutil.copy(migrated, disk.database)
+            url = url_of(tmp_path / "disk" / disk.database.name)
+            service = ServiceProcess(tmp_path, database_url=url, **settings)
+            service.wrapper = disk.wrapper
+            return stack.enter_context(service)
+
+        yield serve
+
+
+def refused(answer: httpx.Response) -> None:
+    """It says what is wrong, what helps, and when to come again."""
+    detail = problem_of(answer, 503)["detail"]
+    assert "disk" in detail
+    assert "full" in detail
+    assert "room" in detail
+    assert int(answer.headers["retry-after"]) > 0
+
+
+def age(client: httpx.Client) -> int:
+    """Seconds for which the list has been marked as old; -1 if it is not."""
+    return int(client.get("/blocklist").headers.get("age", "-1"))
+
+
+def short(client: httpx.Client) -> bool:
+    """Whether the log no longer has the first change."""
+    return client.get("/blocklist/changes").status_code == 410
+
+
+def fill(disk: SmallDisk) -> None:
+    """Leave no room, not even in the write-ahead log, whose pages are used again."""
+    wait_until(lambda: disk.sql("PRAGMA wal_checkpoint(TRUNCATE)") == "[(0, 0, 0)]\n")
+    disk.fill()
+
+
+class TestWhileItIsFull:
+    def test_every_change_is_refused_and_says_why(self, disk: SmallDisk, serve: Serve) -> None:
+        with serve().client() as client:
+            client.put("/blocklist/nodes/a", json=block())
+            client.put("/listeners/known", json=JOB)
+            token = client.post("/tokens", json={"name": "otto", "role": "reader"}).json()["id"]
+            fill(disk)
+            before = [client.get(path).json() for path in ("/blocklist", "/blocklist/changes", "/tokens")]
+            for method, path, body in [*CHANGES, ("DELETE", f"/tokens/{token}", None)]:
+                refused(client.request(method, path, json=body))
+            after = [client.get(path).json() for path in ("/blocklist", "/blocklist/changes", "/tokens")]
+            assert after == before
+            listener = client.get("/listeners/known").json()
+            assert (listener["sessionId"], listener["state"]) == ("s", "live")
+            assert client.get("/listeners/new").status_code == 404
+
+    def test_reads_go_on_with_an_age_that_grows_until_there_is_room(self, disk: SmallDisk, serve: Serve) -> None:
+        with serve().client() as client, watching(client, since=0) as events:
+            client.put("/blocklist/nodes/a", json=block())
+            client.put("/blocklist/nodes/short", json=block(endTimestamp=later(2)))
+            fill(disk)
+            refused(client.put("/blocklist/nodes/b", json=block()))
+            # Longer than between two looks whether the database is back.
+            wait_until(lambda: age(client) >= 3)
+            assert "a" in held(client)[1]
+            assert "short" not in held(client)[1]
+            for path in ("/blocklist/nodes/a", "/blocklist/changes", "/listeners", "/healthz"):
+                assert client.get(path).status_code == 200, path
+            disk.free()
+            wait_until(lambda: age(client) == -1)
+            client.put("/blocklist/nodes/b", json=block()).raise_for_status()
+            wait_until(lambda: "expired" in {change["type"] for change in all_changes(client)})
+            log = all_changes(client)
+            assert [change["revision"] for change in log] == list(range(1, len(log) + 1))
+            assert {"a", "b", "short"} <= {change["node"]["id"] for change in log}
+            assert changes(take(events, len(log))) == log
+
+    def test_what_a_listener_acknowledged_is_kept_once_there_is_room(self, disk: SmallDisk, serve: Serve) -> None:
+        service = serve()
+        with service.client() as client:
+            client.put("/listeners/known", json=JOB)
+            client.put("/blocklist/nodes/a", json=block())
+            fill(disk)
+            revision = held(client)[0]
+            said = client.post("/listeners/known/heartbeat", json={"sessionId": "s", "ackedRevision": revision})
+            assert said.status_code == 200
+            disk.free()
+            wait_until(lambda: disk.sql("SELECT acked FROM listeners") == f"[({revision},)]\n")
+
+    def test_the_log_is_made_shorter_once_there_is_room(self, disk: SmallDisk, serve: Serve) -> None:
+        service = serve(log_max_changes="1000")
+        with service.client() as client:
+            for name in "xyz":
+                client.put("/blocklist/nodes", json={f"{name}{n}": block() for n in range(500)}).raise_for_status()
+            fill(disk)
+            # Unless the machine was so slow that it was made shorter before.
+            wait_until(lambda: "the change log was not compacted" in service.log() or short(client))
+            disk.free()
+            wait_until(lambda: short(client))
+            client.put("/blocklist/nodes/b", json=block(allowMerge=True)).raise_for_status()
+
+    def test_the_log_says_once_that_it_is_away_and_once_that_it_is_back(self, disk: SmallDisk, serve: Serve) -> None:
+        service = serve()
+        with service.client() as client:
+            fill(disk)
+            for _ in range(20):
+                refused(client.put("/blocklist/nodes/a", json=block()))
+            wait_until(lambda: age(client) >= 2)
+            disk.free()
+            wait_until(lambda: age(client) == -1)
+        lines = [line for line in service.log().splitlines() if "the database is" in line]
+        assert len(lines) == 2
+        assert "full" in lines[0]
+
+
+class TestWhatBecomesOfIt:
+    def test_killed_while_it_is_full_nothing_acknowledged_is_lost(self, disk: SmallDisk, serve: Serve) -> None:
+        service = serve()
+        with service.client() as client:
+            client.put("/blocklist/nodes/a", json=block())
+            fill(disk)
+            before, log = held(client), all_changes(client)
+            service.kill()
+            service.start()
+            assert (held(client), all_changes(client)) == (before, log)
+            disk.free()
+            wait_until(lambda: client.put("/blocklist/nodes/b", json=block(allowMerge=True)).is_success)
+
+    def test_a_start_on_a_full_disk_is_refused_in_words(self, disk: SmallDisk, serve: Serve) -> None:
+        service = serve()
+        with service.client() as client:
+            client.put("/blocklist/nodes/a", json=block())
+            before = held(client)
+        service.stop()
+        disk.fill()
+        done = run_app(env=service.environment(), wrapper=disk.wrapper)
+        assert done.returncode == 2
+        assert "Traceback" not in done.stderr
+        assert "full" in done.stderr
+        disk.free()
+        service.start()
+        with service.client() as client:
+            assert held(client) == before
+
+    def test_a_log_that_a_reader_let_grow_until_it_was_full_is_made_short_when_the_reader_leaves(
+        self, disk: SmallDisk, serve: Serve
+    ) -> None:
+        """SQLite appends to its write-ahead log while somebody reads, and takes it back at a commit that succeeds."""
+        service = serve()
+        # Room in the file itself, as in any that has been in use for a while.
+        disk.sql("CREATE TABLE room AS SELECT zeroblob(2000000) AS filler")
+        disk.sql("DROP TABLE room")
+        disk.sql("PRAGMA wal_checkpoint(TRUNCATE)")
+        with service.client() as client:
+            with disk.reader():
+                disk.fill(but=1_000_000)
+                numbers = count()
+                wait_until(lambda: client.put(f"/blocklist/nodes/{next(numbers)}", json=block()).status_code == 503)
+            wait_until(lambda: client.put("/blocklist/nodes/a", json=block(allowMerge=True)).is_success)

@@ -1,0 +1,215 @@
+"""Every earlier schema is brought to the present one with all that was in it, on both kinds of database."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from fastapi.testclient import TestClient
+from sqlalchemy import inspect
+from sqlalchemy.engine import Inspector
+
+from app.main import create_app
+from app.settings import Settings
+from app.store.engine import make_start_engine
+from app.store.migration import migrate
+from app.store.tables import metadata
+from tests.integration.bodies import EVACUATE, MARK, PERMANENT, block, held
+from tests.integration.in_process import ManualClock
+from tests.migrations.past import ROWS, SCHEMAS, make, rows, upgrade
+from tests.postgres import PostgresServer
+
+HISTORY: Final = "c0ffee07"
+NOW: Final = 1_700_003_600_000
+"""An hour after the rows were written."""
+CAUSE: Final = 'Disk «sdb» – raté, 磁盘 🔥: it\'s "5 %" of C:\\x; -- no'
+LIST: Final = {
+    "Zz_9.-": (MARK, 1_700_000_014_000, PERMANENT, "x"),
+    "old-1": (MARK, 1_700_000_002_000, PERMANENT, "Before the log begins"),
+    "old-2": (EVACUATE, 1_700_000_003_000, PERMANENT, "a,b"),
+    "worker-1": (EVACUATE, 1_700_000_005_000, PERMANENT, f"{CAUSE},Second"),
+}
+LOG: Final = [
+    (5, "blocked", "worker-1"),
+    (6, "merged", "old-2"),
+    (7, "unblocked", "old-3"),
+    (8, "blocked", "10.0.0.7"),
+    (9, "unblocked", "10.0.0.7"),
+    (10, "blocked", "short"),
+    (11, "expired", "short"),
+    (12, "blocked", "fe80::1"),
+    (13, "merged", "worker-1"),
+    (14, "blocked", "Zz_9.-"),
+    # It had ended while nobody served.
+    (15, "expired", "fe80::1"),
+]
+TOKEN: Final = f"blocklist_0000000a_{'A' * 43}"
+NOT_VALID: Final = (f"blocklist_0000000b_{'B' * 43}", f"blocklist_0000000c_{'C' * 43}")
+# Who asked was known only when there were credentials.
+NEVER_FILLED: Final = {"0001": {"changes.created_by"}, "0002": {"changes.created_by"}}
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URL of a database in which nothing is."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/past.db"
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return server.url(request.getfixturevalue("empty_database"))
+
+
+class TestData:
+    def test_there_are_rows_for_every_schema(self) -> None:
+        """Who adds a migration adds `tests/migrations/<revision>.sql`: rows as the service then writes them."""
+        assert sorted(path.stem for path in ROWS.glob("*.sql")) == SCHEMAS
+
+    @pytest.mark.parametrize("schema", SCHEMAS)
+    def test_they_have_a_value_for_every_column(self, tmp_path: Path, schema: str) -> None:
+        url = f"sqlite:///{tmp_path}/past.db"
+        make(url, schema)
+        for table, found in rows(url).items():
+            assert found, f"nothing is in {table}"
+            empty = {f"{table}.{name}" for name in found[0] if all(row[name] is None for row in found)}
+            assert empty <= NEVER_FILLED.get(schema, set())
+
+
+@pytest.mark.parametrize("schema", SCHEMAS)
+class TestUpgrade:
+    def test_no_row_is_lost_or_changed(self, empty: str, schema: str) -> None:
+        make(empty, schema)
+        before = rows(empty)
+        migrate(empty)
+        after = rows(empty)
+        for table, found in before.items():
+            names = found[0].keys()
+            kept = [{name: row[name] for name in names} for row in after[table]]
+            assert sorted(map(repr, kept)) == sorted(map(repr, found)), table
+
+    def test_the_service_goes_on_with_it(self, empty: str, schema: str) -> None:
+        make(empty, schema)
+        migrate(empty)
+        auth: Any = "tokens" if schema >= "0004" else "off"
+        settings = Settings(database_url=empty, auth=auth, forget_listeners="10000d")  # type: ignore[arg-type]
+        with TestClient(create_app(settings, clock=ManualClock(NOW))) as client:
+            client.headers["Authorization"] = f"Bearer {TOKEN}"
+            check_list(client)
+            check_log(client, schema)
+            check_past(client)
+            if schema >= "0002":
+                check_listeners(client)
+            if schema >= "0004":
+                check_credentials(client)
+            answer = client.put("/blocklist/nodes/new", json=block())
+            assert (answer.status_code, answer.headers["blocklist-revision"]) == (201, "16")
+
+
+def check_list(client: TestClient) -> None:
+    listed = held(client)[1]
+    assert {
+        node_id: (node["action"], int(node["startTimestamp"]), node["endTimestamp"], node["cause"])
+        for node_id, node in listed.items()
+    } == LIST
+    assert client.get("/blocklist").headers["blocklist-history"] == HISTORY
+
+
+def check_log(client: TestClient, schema: str) -> None:
+    """As far back as it reached, with who did it and why, where that was known."""
+    assert client.get("/blocklist/changes?since=3").json()["oldest"] == 5
+    client.get("/blocklist?minRevision=15").raise_for_status()
+    log = client.get("/blocklist/changes?since=4").json()["changes"]
+    assert [(change["revision"], change["type"], change["node"]["id"]) for change in log] == LOG
+    assert log[0]["node"]["cause"] == CAUSE
+    known = schema >= "0003"
+    assert log[2]["createdBy"] == ("Zoë O'Neil" if known else None)
+    assert log[8].get("forced") == ("The rack burns; 火" if known else None)
+    detailed = client.get("/blocklist?details=true").json()
+    assert (detailed["worker-1"]["createdBy"], detailed["worker-1"]["revision"]) == ("anna" if known else None, 13)
+
+
+def check_past(client: TestClient) -> None:
+    """The list as it was, also of nodes that were blocked before the log begins."""
+    assert client.get("/blocklist?at=1700000006500").json().keys() == {"old-1", "old-2", "old-3", "worker-1"}
+    assert client.get("/blocklist?at=1700000012500").json().keys() == {"old-1", "old-2", "worker-1", "fe80::1"}
+
+
+def check_listeners(client: TestClient) -> None:
+    """Sessions that were taken over stay so, cursors stand where they stood."""
+    told = {own["id"]: own for own in client.get("/listeners").json()["listeners"]}
+    assert {name: (own["state"], own["ackedRevision"]) for name, own in told.items()} == {
+        "job-gone": ("lapsed", 3),
+        "job-live": ("live", 12),
+        "yarn": ("live", 0),
+    }
+    fenced = client.put("/listeners/job-live", json={"role": "JOB_MASTER", "sessionId": "attempt-1"})
+    assert fenced.status_code == 409
+    renewed = client.put("/listeners/job-live", json={"role": "JOB_MASTER", "sessionId": "attempt-2"})
+    assert (renewed.status_code, renewed.json()["ackedRevision"]) == (200, 12)
+
+
+def check_credentials(client: TestClient) -> None:
+    """What was valid is, what was not is not; the page's session lasts."""
+    assert client.get("/whoami").json()["name"] == "anna"
+    for token in NOT_VALID:
+        assert client.get("/blocklist", headers={"Authorization": f"Bearer {token}"}).status_code == 401
+    bearer = client.headers.pop("Authorization")
+    for cookie, status in (("live", 200), ("ended", 401)):
+        assert client.get("/blocklist", headers={"Cookie": f"blocklist_session={cookie}"}).status_code == status
+    client.headers["Authorization"] = bearer
+
+
+class TestSchema:
+    def test_migrations_make_the_tables_that_the_queries_know(self, empty: str) -> None:
+        migrate(empty)
+        engine = make_start_engine(empty)
+        with engine.connect() as connection:
+            found = compare_metadata(MigrationContext.configure(connection), metadata)
+        engine.dispose()
+        # Comments are for who reads the code.
+        assert [difference for difference in found if not _comments(difference)] == []
+
+    def test_each_migration_only_adds(self, empty: str) -> None:
+        """A replica of the version before goes on with the new schema: its statements find all that they name."""
+        for earlier, later in pairwise(SCHEMAS):
+            upgrade(empty, earlier)
+            before = _shape(empty)
+            upgrade(empty, later)
+            after = _shape(empty)
+            for table, shape in before.items():
+                assert after[table].items() >= shape.items(), f"{later} takes from {table}"
+                demanding = [
+                    name for name in after[table].keys() - shape.keys() if "must be given" in after[table][name]
+                ]
+                assert not demanding, f"the version before {later} does not write {demanding} of {table}"
+
+
+def _comments(difference: Any) -> bool:
+    return isinstance(difference, tuple) and "comment" in difference[0]
+
+
+def _shape(url: str) -> dict[str, dict[str, str]]:
+    """Of each table what a statement may lean on: columns, and what must be unique."""
+    engine = make_start_engine(url)
+    inspector = inspect(engine)
+    shape = {table: _columns(inspector, table) | _unique(inspector, table) for table in inspector.get_table_names()}
+    engine.dispose()
+    return shape
+
+
+def _columns(inspector: Inspector, table: str) -> dict[str, str]:
+    found = {}
+    for column in inspector.get_columns(table):
+        free = column["nullable"] or column["default"] is not None
+        found[column["name"]] = f"{column['type']}{'' if free else ', must be given'}"
+    return found
+
+
+def _unique(inspector: Inspector, table: str) -> dict[str, str]:
+    """A key more may refuse what the version before writes."""
+    indexes = [index for index in inspector.get_indexes(table) if index["unique"]]
+    keys = [*inspector.get_unique_constraints(table), *inspector.get_foreign_keys(table), *indexes]
+    primary = inspector.get_pk_constraint(table)["constrained_columns"]
+    return {f"key {key['name']}": "must be given" for key in keys} | {"primary key": ", ".join(primary)}

