@@ -134,7 +134,9 @@ class KillTrial:
                 self._replay.take(change)
 
     def _check_file(self) -> None:
-        """What SQLite says of its file."""
+        """What SQLite says of its file, if the list is in one."""
+        if not self.service.database.exists():
+            return
         self.service.stop()
         with closing(sqlite3.connect(self.service.database)) as connection:
             assert connection.execute("PRAGMA integrity_check").fetchall() == [("ok",)]

@@ -9,11 +9,14 @@ from typing import Any
 import httpx
 import pytest
 
+from tests.integration.databases import ON_BOTH
 from tests.integration.listeners import JM, beat, put, register, report, watcher
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
 from tests.integration.raw_http import ask, request
 from tests.integration.test_bad_input import NOT_ONE_OBJECT
+
+pytestmark = ON_BOTH
 
 BAD_IDS = ["", "a b", "a/b", "ä", "a" * 254, ".", "..", "a\n", "\u0000", "a,b", "[::1]", "a@b", "%41"]
 NO_IDS: list[object] = [*BAD_IDS, 5, True, [], {}]
