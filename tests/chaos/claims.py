@@ -44,6 +44,11 @@ class Claims:
         made = self.made[revision] = Made(self.entries[revision - 1], operation)
         self.faults += [f"revision {revision}: {fault}: {made}" for fault in _wrong_times(made)]
 
+    def decided(self) -> dict[tuple[int, str], int]:
+        """When each change was decided (Unix nanoseconds), by the id() of its operation and its node."""
+        made = self.made.values()
+        return {(id(change.operation), change.entry.node.id): change.entry.at * NANOS for change in made}
+
 
 def claim(operations: Sequence[Operation], entries: Sequence[Entry]) -> Claims:
     """Give each change of the log to the operation that made it."""
@@ -71,6 +76,7 @@ def happened(claims: Claims, operations: Sequence[Operation]) -> Iterator[tuple[
                     returned=first[bisect_left(revisions, revision)],
                     asked=operation.asked[entry.node.id],
                     answer=(_ANSWERED[entry.type], plain(entry.after)),
+                    decided=entry.at * NANOS,
                     by=f"{operation.by}, without an answer, revision {revision}",
                 ),
             )
@@ -120,7 +126,7 @@ def _claim_unknown(claims: Claims, unknown: Sequence[Operation]) -> None:
     for entry in claims.entries:
         if entry.type == "expired" or entry.revision in claims.made:
             continue
-        if candidates := waiting[_key(entry)]:
+        if candidates := next(filter(None, map(waiting.__getitem__, _keys(entry))), None):
             claims.add(entry.revision, candidates.popleft())
         else:
             claims.faults.append(f"nobody asked for revision {entry.revision}, or not twice: {entry}")
@@ -137,6 +143,13 @@ def _halves(claims: Claims, unknown: Sequence[Operation]) -> Iterator[str]:
 
 def _key(entry: Entry) -> Key:
     return entry.node.id, entry.cause
+
+
+def _keys(entry: Entry) -> list[Key]:
+    """What may have been asked for: a PUT that came a second time brings no new cause, but may move the times."""
+    if entry.type != "merged" or entry.cause is not None:
+        return [_key(entry)]
+    return [(entry.node.id, cause) for cause in entry.node.cause.split(",")]
 
 
 def _wrong_times(made: Made) -> Iterator[str]:

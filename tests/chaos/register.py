@@ -41,6 +41,7 @@ Answer = tuple[int, BlockedNode | None]
 class Step:
     """An operation on one node: it happened at one moment from `invoked` to `returned` (Unix nanoseconds).
 
+    `decided` is when a change was decided: it is made a little later, and which blocks had ended was settled by then.
     `by` says whose it was, for those who read a report.
     """
 
@@ -48,6 +49,7 @@ class Step:
     returned: int
     asked: Asked
     answer: Answer
+    decided: int | None = None
     by: str = ""
 
 
@@ -55,13 +57,13 @@ def after(step: Step, state: State, moment: int) -> Iterator[tuple[State, int]]:
     """The states in which the step may leave the register, each with the earliest moment at which it did so.
 
     `moment` is the earliest at which the register can be in the state that it has. There are two ways where a block
-    may have ended before the step or after it, and none if the answer is wrong whenever it happened.
+    may have ended before the step or after it, and none if the answer is wrong whenever it happened. Who finds a block
+    ended leaves it there: a merge may be under way that was decided before.
     """
-    earliest = max(moment, step.invoked)
-    for seen, at in _seen(state, earliest, step.returned):
+    for seen, at in _seen(step, state, max(moment, step.invoked)):
         answer, left = carry_out(step.asked, seen)
         if answer == step.answer and at <= step.returned:
-            yield left, at
+            yield (state if left == seen else left), at
 
 
 def carry_out(asked: Asked, present: State) -> tuple[Answer, State]:
@@ -80,9 +82,12 @@ def carry_out(asked: Asked, present: State) -> tuple[Answer, State]:
             return (404 if present is None else 200, present), present
 
 
-def _seen(state: State, earliest: int, latest: int) -> Iterator[tuple[State, int]]:
+def _seen(step: Step, state: State, earliest: int) -> Iterator[tuple[State, int]]:
     end = None if state is None else state.end * NANOS
+    if step.decided is not None:
+        yield None if end is not None and end <= step.decided else state, max(earliest, step.decided)
+        return
     if end is None or earliest < end:
         yield state, earliest
-    if end is not None and end <= latest:
+    if end is not None and end <= step.returned:
         yield None, max(earliest, end)

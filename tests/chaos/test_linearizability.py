@@ -25,9 +25,10 @@ def put(cause: str, end: int = PERMANENT, *, merging: bool = False) -> Put:
     return Put(node(cause, end), allow_merge=merging)
 
 
-def step(invoked: float, returned: float, asked: Asked, answer: Answer) -> Step:
+def step(invoked: float, returned: float, asked: Asked, answer: Answer, decided: float | None = None) -> Step:
     """A step between two moments in milliseconds."""
-    return Step(invoked=int(invoked * NANOS), returned=int(returned * NANOS), asked=asked, answer=answer)
+    when = None if decided is None else int(decided * NANOS)
+    return Step(invoked=int(invoked * NANOS), returned=int(returned * NANOS), asked=asked, answer=answer, decided=when)
 
 
 def both(first: str, second: str) -> BlockedNode:
@@ -86,6 +87,12 @@ GOOD = {
         step(1, 30, put(A, end=10), (201, node(A, 10))),
         step(2, 20, put(B, end=15), (201, node(B, 15))),
         step(11, 12, Get(), (200, node(B, 15))),
+    ],
+    "a block that ends while a merge with it is made": [
+        step(1, 2, put(A, end=10), (201, node(A, 10))),
+        step(8, 14, put(B, end=20, merging=True), (202, merge(node(A, 10), node(B, 20))), decided=9),
+        step(11, 12, Get(), FREE),
+        step(13, 13.5, Get(), (200, merge(node(A, 10), node(B, 20)))),
     ],
 }
 
@@ -147,6 +154,16 @@ BAD = {
         step(1, 2, put(A, end=10), (201, node(A, 10))),
         step(3, 30, put(B), (201, node(B))),
         step(4, 5, Get(), (200, node(B))),
+    ],
+    "a merge that was decided when the block had ended": [
+        step(1, 2, put(A, end=10), (201, node(A, 10))),
+        step(8, 14, put(B, end=20, merging=True), (202, merge(node(A, 10), node(B, 20))), decided=10),
+    ],
+    "free after a merge was seen": [
+        step(1, 2, put(A, end=10), (201, node(A, 10))),
+        step(8, 14, put(B, end=20, merging=True), (202, merge(node(A, 10), node(B, 20))), decided=9),
+        step(11, 12, Get(), (200, merge(node(A, 10), node(B, 20)))),
+        step(13, 13.5, Get(), FREE),
     ],
 }
 

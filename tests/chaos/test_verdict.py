@@ -161,6 +161,24 @@ def test_a_planted_fault_is_found(plant: Callable[[Run], None], said: str) -> No
     assert any(said in violation for violation in found), found
 
 
+def test_a_put_that_was_tried_again_may_happen_twice() -> None:
+    """It brings no new cause the second time, but the block then begins when the first one was read."""
+    operations, log = well()
+    merged = replace(B, cause="0.2,0.5", start=16)
+    operations[MERGE : MERGE + 2] = [
+        operation(Kind.PUT, 15, 19, asked={"b": put(node("b", "0.5"), merging=True)}),
+        operation(
+            Kind.PUT, 30, 33, asked={"b": put(node("b", "0.5"), merging=True)}, status=202, revision=4,
+            shown={"b": replace(merged, start=21)}, replica=1,
+        ),
+        operation(Kind.GET, 75, 76, asked={"b": Get()}, status=200, revision=8, min_revision=8, shown={"b": merged}),
+    ]  # fmt: skip
+    del operations[LISTED + 1]
+    log[3] = change(4, ChangeType.MERGED, 32, replace(merged, start=21))
+    log.append(change(8, ChangeType.MERGED, 74, merged))
+    assert violations(operations, log, [log, log], NODES) == []
+
+
 @pytest.mark.parametrize(
     ("told", "said"),
     [

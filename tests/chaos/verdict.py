@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 from blocklist.node import BlockedNode
@@ -48,9 +49,10 @@ def violations(
 def _not_linearizable(operations: Sequence[Operation], claims: Claims, nodes: Sequence[str]) -> Iterator[str]:
     """Nodes whose operations have no order that gives everybody the answer that he got."""
     registers = defaultdict[str, list[Step]](list)
+    decided = claims.decided()
     for operation in operations:
         for node_id, step in steps(operation, nodes):
-            registers[node_id].append(step)
+            registers[node_id].append(replace(step, decided=decided.get((id(operation), node_id))))
     for node_id, step in happened(claims, operations):
         registers[node_id].append(step)
     for node_id in sorted(registers):
