@@ -1,23 +1,41 @@
-"""Lifespan: the app's own, in the server's task."""
+"""Lifespan: the app's beginning and end, told in uvicorn's way, but what is wrong comes out as it was raised."""
 
 from __future__ import annotations
 
+import asyncio
+
 from fastapi import FastAPI
+from starlette.types import Message
 from uvicorn import Config
 from uvicorn.lifespan.off import LifespanOff
 
 
 class Lifespan(LifespanOff):
-    """What is wrong at the start comes out of it as it was raised; uvicorn's own would write a traceback and exit."""
+    """Raises whatever the app raises when it starts or stops; uvicorn's own would write a traceback and exit."""
 
     def __init__(self, config: Config, app: FastAPI) -> None:
         super().__init__(config)
-        self._context = app.router.lifespan_context(app)
+        self._app = app
+        self._moments: asyncio.Queue[Message] = asyncio.Queue()
 
     async def startup(self) -> None:
-        """Enter; the app's state is for each connection."""
-        self.state.update(await self._context.__aenter__() or {})
+        """Begin; what the app puts into the state is for each connection."""
+        scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
+        self._task = asyncio.ensure_future(self._app(scope, self._moments.get, self._note))
+        await self._reach("lifespan.startup")
 
     async def shutdown(self) -> None:
-        """Leave."""
-        await self._context.__aexit__(None, None, None)
+        """End."""
+        await self._reach("lifespan.shutdown")
+
+    async def _reach(self, moment: str) -> None:
+        self._reached = asyncio.get_running_loop().create_future()
+        self._moments.put_nowait({"type": moment})
+        await asyncio.wait((self._task, self._reached), return_when=asyncio.FIRST_COMPLETED)
+        if self._task.done():
+            self._task.result()
+
+    async def _note(self, message: Message) -> None:
+        # That it failed is not noted: the app raises then.
+        if message["type"].endswith(".complete"):
+            self._reached.set_result(None)
