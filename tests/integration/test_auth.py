@@ -281,7 +281,7 @@ class TestRestart:
             made = guarded.make(Access.ADMIN)
             old = guarded.tokens[Access.ADMIN].split("_")[1]
             guarded.process.stop()
-        process = type(guarded.process)(tmp_path, auth="tokens")
+        process = type(guarded.process)(tmp_path, **databases.settings(tmp_path), auth="tokens")
         with (
             process,
             httpx.Client(base_url=process.url, headers={"Authorization": f"Bearer {made['token']}"}) as client,
