@@ -12,6 +12,7 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Final, Self
+from urllib.parse import urlsplit
 
 import psycopg
 
@@ -174,6 +175,11 @@ class PostgresServer:
             self.execute("SELECT 1")
             return True
         return False
+
+
+def name_of(url: str) -> str:
+    """The database that a URL names."""
+    return urlsplit(url).path.removeprefix("/")
 
 
 def _program(name: str) -> Path:

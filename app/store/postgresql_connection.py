@@ -14,6 +14,8 @@ from sqlalchemy.exc import DBAPIError
 
 CONNECT_SECONDS: Final = 2
 """How long a connection may take to begin, for each host that the URL names; libpq knows no less."""
+GRACE_SECONDS: Final = 0.5
+"""Where this process stood still itself, the answer may have come long ago: so long it has to read it."""
 
 # A replica that stalls in the middle of a transaction holds up nobody for long, and one that has given up waiting for a
 # lock leaves the queue; nothing is acknowledged before it is on the disk, whatever the server does by default; a change
@@ -65,7 +67,12 @@ def at_most(seconds: float, connection: psycopg.AsyncConnection) -> Iterator[Non
     """Whatever is done with the connection fails when it takes longer than this. Raises TimeoutError."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
-    timer = loop.call_at(end, sever, connection)
+    timers: list[asyncio.TimerHandle] = []
+
+    def late() -> None:
+        timers.append(loop.call_later(GRACE_SECONDS, sever, connection))
+
+    timers.append(loop.call_at(end, late))
     try:
         yield
     except (psycopg.Error, DBAPIError):
@@ -74,7 +81,8 @@ def at_most(seconds: float, connection: psycopg.AsyncConnection) -> Iterator[Non
         # What is said of a connection that was severed here would accuse the server.
         raise TimeoutError(f"no answer within {seconds:g} s") from None
     finally:
-        timer.cancel()
+        for timer in timers:
+            timer.cancel()
 
 
 def sever(connection: psycopg.AsyncConnection) -> None:

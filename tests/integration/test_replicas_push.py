@@ -13,7 +13,7 @@ from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.receiver import Receiver, holds, receiving
 from tests.integration.replicas import Replicas, agree
 from tests.integration.test_push_faults import changing, check, moved
-from tests.postgres import PostgresServer
+from tests.postgres import PostgresServer, name_of
 
 pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
 
@@ -39,7 +39,7 @@ def message_ids(receivers: list[Receiver]) -> list[str]:
 
 def owners(postgres: PostgresServer, process: ServiceProcess) -> set[str | None]:
     """The replicas that push to listeners, as the database has it."""
-    database = process.environment()["BLOCKLIST_DATABASE_URL"].rpartition("/")[2]
+    database = name_of(process.environment()["BLOCKLIST_DATABASE_URL"])
     return {owner for (owner,) in postgres.execute("SELECT owner FROM listeners", database)}
 
 
@@ -208,7 +208,7 @@ class TestAnotherTakesOver:
         told(owner, receiver, put(owner, "all-stopped"))
         for process in mortals.processes:
             process.stop()
-        database = mortals.processes[0].environment()["BLOCKLIST_DATABASE_URL"].rpartition("/")[2]
+        database = name_of(mortals.processes[0].environment()["BLOCKLIST_DATABASE_URL"])
         postgres.execute("UPDATE listeners SET lease_end_ms = lease_end_ms - 3600000", database)
         for process in mortals.processes:
             process.launch()
