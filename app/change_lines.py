@@ -68,35 +68,29 @@ def _out(text: str) -> None:
 
 
 def _json_line(change: Change) -> str:
-    # Field by field: the encoder makes itself ready for each object anew, which takes longer than all else.
-    fields = "".join([f'"{key}": {_quoted(value)}, ' for key, value in _fields(change).items()])
-    return f'{{{fields}"event": "change", "level": "info", "timestamp": "{_utc(change.at)}"}}\n'
+    forced = "" if change.forced is None else f'"forced": {_quoted(change.forced)}, '
+    request = "" if change.request_id is None else f'"request_id": {_quoted(change.request_id)}, '
+    return (
+        f'{{"kind": "{change.type}", "node": "{change.node.id}", "by": {_quoted(change.created_by)}, '
+        f'"revision": {change.revision}, "cause": {_quoted(change.node.cause)}, "source": {_quoted(change.source)}, '
+        f'{forced}{request}"event": "change", "level": "info", "timestamp": "{_utc(change.at)}"}}\n'
+    )
 
 
 def _console_line(change: Change) -> str:
     # repr leaves no character as it is that could forge a line, or the looks of one.
-    fields = " ".join(f"{key}={value!r}" for key, value in _fields(change).items())
-    return f"{_utc(change.at)} [info     ] change                         {fields}\n"
+    source = None if change.source is None else str(change.source)
+    forced = "" if change.forced is None else f" forced={change.forced!r}"
+    request = "" if change.request_id is None else f" request_id={change.request_id!r}"
+    return (
+        f"{_utc(change.at)} [info     ] change                         kind='{change.type}' node='{change.node.id}' "
+        f"by={change.created_by!r} revision={change.revision} cause={change.node.cause!r} "
+        f"source={source!r}{forced}{request}\n"
+    )
 
 
-def _quoted(value: str | int | None) -> str:
-    return encode_basestring_ascii(value) if isinstance(value, str) else "null" if value is None else str(value)
-
-
-def _fields(change: Change) -> dict[str, str | int | None]:
-    fields: dict[str, str | int | None] = {
-        "kind": change.type.value,
-        "node": change.node.id,
-        "by": change.created_by,
-        "revision": change.revision,
-        "cause": change.node.cause,
-        "source": None if change.source is None else change.source.value,
-    }
-    if change.forced is not None:
-        fields["forced"] = change.forced
-    if change.request_id is not None:
-        fields["request_id"] = change.request_id
-    return fields
+def _quoted(value: str | None) -> str:
+    return "null" if value is None else encode_basestring_ascii(value)
 
 
 @lru_cache(maxsize=1)

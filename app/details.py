@@ -7,7 +7,7 @@ from app.store.history import Past
 from app.store.queries import Origin
 from app.view import ListView, Rendering
 from blocklist.node import PERMANENT
-from blocklist.wire import dump_json, listed_node
+from blocklist.wire import dump_json, dump_listed
 
 _UNKNOWN = Origin(None, 0)
 
@@ -23,7 +23,7 @@ def past_list(past: Past, view: ListView, *, details: bool) -> Rendering:
     """The list as it once was. Nobody knows which TaskManagers were where."""
     parts = []
     for node_id in sorted(past.nodes):
-        part = b'"%b":%b' % (node_id.encode(), dump_json(listed_node(past.nodes[node_id], [])))
+        part = dump_listed(past.nodes[node_id], [])
         parts.append(part[:-1] + _tail(past.origins[node_id]) if details else part)
     return _rendering(parts, view, past.revision, PERMANENT)
 

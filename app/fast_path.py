@@ -7,7 +7,7 @@ request that was once parsed and found plain is known by its bytes, and not pars
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 from app.auth.authenticator import Authenticator
 from app.auth.credential import Credential
@@ -37,6 +37,19 @@ MAX_KNOWN: Final = 512
 MAX_LENGTH: Final = 1024
 """Bytes of a request that may be known."""
 
+T = TypeVar("T")
+
+
+class Known(dict[bytes, T]):
+    """What was once parsed, by its bytes."""
+
+    def learn(self, data: bytes, meaning: T) -> None:
+        if len(data) > MAX_LENGTH:
+            return
+        if len(self) >= MAX_KNOWN:
+            self.clear()
+        self[data] = meaning
+
 
 class _Plain(NamedTuple):
     """What the answer to a plain request depends on, besides the list; the credential, where there are tokens."""
@@ -46,8 +59,15 @@ class _Plain(NamedTuple):
     credential: Credential | None = None
 
 
+class PlainPut(NamedTuple):
+    """What the header lines of a plain PUT say (see app.fast_put)."""
+
+    length: int
+    credential: Credential | None
+
+
 class ReadyAnswers:
-    """What all connections share: the view, requests known by their bytes, and the head of an answer.
+    """What all connections share: the view, requests and PUTs' header lines known by their bytes, an answer's head.
 
     `auth` is None where anybody may do anything. A request known by its bytes is known with the credential in them,
     which is asked each time whether it has ended: a token that is revoked ends for known requests, too.
@@ -56,17 +76,10 @@ class ReadyAnswers:
     def __init__(self, view: ListView, auth: Authenticator) -> None:
         self.view = view
         self.auth = auth if auth.enabled else None
-        self.known: dict[bytes, _Plain] = {}
+        self.known = Known[_Plain]()
+        self.puts = Known[PlainPut]()
         self._head = b""
         self._head_of: object = None
-
-    def learn(self, data: bytes, request: _Plain) -> None:
-        """`data` is this request, whole and alone."""
-        if len(data) > MAX_LENGTH:
-            return
-        if len(self.known) >= MAX_KNOWN:
-            self.known.clear()
-        self.known[data] = request
 
     def answer(self, request: _Plain, default_headers: list[tuple[bytes, bytes]]) -> bytes | None:
         """The whole answer at this moment; None if only the ordinary route can give it."""
@@ -108,6 +121,8 @@ class FastPathProtocol(PatientProtocol):
                 self._answered_at = self.loop.time()
                 self.transport.write(answer)
                 return
+        elif self._takes(data):
+            return
         self._begun, self._plain = 0, None
         super().data_received(data)
         self._learn(data)
@@ -118,9 +133,14 @@ class FastPathProtocol(PatientProtocol):
         self.cycle = None  # type: ignore[assignment]
         self.scope = None  # type: ignore[assignment]
 
+    def _takes(self, data: bytes) -> bool:  # noqa: ARG002 - for app.fast_put
+        """Whether these bytes are known for something else, which is now under way."""
+        return False
+
     def _learn(self, data: bytes) -> None:
+        """Keep what was parsed just now, if it came whole and alone."""
         if self._plain is not None and self._begun == 1 and self._complete:
-            self._ready.learn(data, self._plain)
+            self._ready.known.learn(data, self._plain)
 
     def on_message_begin(self) -> None:
         self._begun += 1
@@ -154,7 +174,10 @@ class FastPathProtocol(PatientProtocol):
         super().on_message_complete()
 
     def timeout_keep_alive_handler(self) -> None:
-        left = self._answered_at + self.timeout_keep_alive - self.loop.time()
+        now = self.loop.time()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._answered_at = now  # or later: a PUT that is known by its bytes leaves the timer alone, too
+        left = self._answered_at + self.timeout_keep_alive - now
         if left > 0:
             self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
         else:

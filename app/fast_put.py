@@ -2,12 +2,15 @@
 
 An ASGI task, its scope and its messages cost more than all that the service does for a PUT. The command and the answer
 are those of the ordinary route in app.api.nodes, which serves every request that is not plain and is the tests' oracle.
+And since one client's header lines are the same each time, those that were once parsed and found plain are known by
+their bytes: of the next request with them only the first line and the body are read.
 """
 
 from __future__ import annotations
 
 import asyncio
 import re
+from functools import partial
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -18,8 +21,9 @@ from app.api.access import author
 from app.api.answers import ONE_NODE
 from app.api.errors import broken, refused
 from app.api.nodes import block_answer, block_command
+from app.auth.credential import Credential
 from app.auth.principal import ANYBODY, Principal
-from app.fast_path import FastPathProtocol
+from app.fast_path import FastPathProtocol, PlainPut
 from app.handler import Outcome
 from app.request_ids import HEADER, given_id, new_id
 from app.service import Service
@@ -30,6 +34,7 @@ from blocklist.node import BlockedNode
 log = structlog.get_logger(__name__)
 
 _URL: Final = re.compile(rb"/blocklist/nodes/([A-Za-z0-9][A-Za-z0-9._:-]{0,252})")
+_LINE: Final = re.compile(b"PUT " + _URL.pattern)
 _NOT_PLAIN: Final = frozenset(
     (b"authorization", b"expect", b"prefer", b"transfer-encoding", b"upgrade", b"x-forwarded-user")
 )
@@ -42,13 +47,14 @@ _STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.e
 class _Exchange:
     """A PUT under way: what uvicorn asks of a request that has no answer yet."""
 
+    __slots__ = ("body", "disconnected", "keep_alive", "node_id", "request_id", "response_complete", "who")
     message_event: Final = asyncio.Event()
 
-    def __init__(self, node_id: str, who: Principal, request_id: bytes) -> None:
+    def __init__(self, node_id: str, who: Principal, request_id: bytes, body: bytes = b"") -> None:
         self.node_id = node_id
         self.who = who
         self.request_id = request_id
-        self.body = b""
+        self.body = body
         self.disconnected = False
         self.keep_alive = True
         self.response_complete = False
@@ -62,6 +68,7 @@ class FastPutProtocol(FastPathProtocol):
         self._app: FastAPI = self.app_state["app"]
         self._service: Service = self._app.state.service
         self._put: _Exchange | None = None
+        self._read: PlainPut | None = None
 
     def on_headers_complete(self) -> None:
         self.head_ends()
@@ -83,27 +90,53 @@ class FastPutProtocol(FastPathProtocol):
             super().on_message_complete()
             return
         put, self._put, self._complete = self._put, None, True
+        self._carry_out(put)
+
+    def _takes(self, data: bytes) -> bool:
+        line, lines, body = _parts(data)
+        plain = self._ready.puts.get(lines)
+        if plain is None or len(body) != plain.length or (match := _LINE.fullmatch(line)) is None:
+            return False
+        if not (self._complete and self.timeout_keep_alive_task and self._idle()):
+            return False
+        if plain.credential is not None and not plain.credential.admits(self._service.clock()):
+            return False
+        put = _Exchange(match[1].decode(), _principal(plain.credential), new_id(), body)
+        self.cycle = put  # type: ignore[assignment]
+        self._carry_out(put)
+        return True
+
+    def _learn(self, data: bytes) -> None:
+        super()._learn(data)
+        plain, self._read = self._read, None
+        if plain is not None and self._begun == 1 and self._complete:
+            self._ready.puts.learn(_parts(data)[1], plain)
+
+    def _carry_out(self, put: _Exchange) -> None:
         service = self._service
         try:
             command = block_command(put.node_id, put.body, service.clock())
             guarded = service.guard.guarded(command, put.who.access)
             by = author(put.who, request_id=put.request_id.decode())
-            service.handler.submit(guarded, by).add_done_callback(lambda done: self._done(put, done))
+            service.handler.take(guarded, by, partial(self._done, put))
         except BlocklistError as error:
             self._answer(put, refused(self._request(put), error))
 
-    def _done(self, put: _Exchange, done: asyncio.Future[Outcome[BlockedNode]]) -> None:
+    def _done(self, put: _Exchange, outcome: Outcome[BlockedNode] | BlocklistError) -> None:
         try:
-            outcome = done.result()
-            status, body = block_answer(self._service, put.node_id, outcome)
-            # What JsonAnswer and _answer would write, in one piece: half of the cost of an answer.
-            fields = (len(body), outcome.revision, self._service.view.tracker.history.encode())
-            self._write(put, status, _ANSWERED % fields, body)
-        except BlocklistError as error:
-            self._answer(put, refused(self._request(put), error))
+            if isinstance(outcome, BlocklistError):
+                self._answer(put, refused(self._request(put), outcome))
+            else:
+                self._blocked(put, outcome)
         except Exception as error:
             log.exception("a PUT failed", request_id=put.request_id.decode())
             self._answer(put, broken(self._request(put), error))
+
+    def _blocked(self, put: _Exchange, outcome: Outcome[BlockedNode]) -> None:
+        status, body = block_answer(self._service, outcome)
+        # What JsonAnswer and _answer would write, in one piece: half of the cost of an answer.
+        fields = (len(body), outcome.revision, self._service.view.tracker.history.encode())
+        self._write(put, status, _ANSWERED % fields, body)
 
     def _answer(self, put: _Exchange, response: Response) -> None:
         lines = b"".join([b"%b: %b\r\n" % header for header in response.raw_headers])
@@ -120,7 +153,10 @@ class FastPutProtocol(FastPathProtocol):
         self.transport.write(b"%b%b%b%b: %b\r\n%b\r\n%b" % parts)
         if not put.keep_alive:
             self.transport.close()
-        self.on_response_complete()
+        if self.timeout_keep_alive_task is None or self.pipeline:
+            self.on_response_complete()
+        else:
+            self._answered_at = self.loop.time()
 
     def _request(self, put: _Exchange) -> Request:
         path = f"/blocklist/nodes/{put.node_id}"
@@ -132,8 +168,16 @@ class FastPutProtocol(FastPathProtocol):
             return None
         if self.parser.get_http_version() != "1.1" or not self.parser.should_keep_alive():
             return None
+        plain = self._read_lines()
+        if plain is None:
+            return None
+        given = given_id(self.headers)
+        # One with an id of its own comes once: there is nothing to learn.
+        self._read = plain if given is None else None
+        return _Exchange(match[1].decode(), _principal(plain.credential), given or new_id())
+
+    def _read_lines(self) -> PlainPut | None:
         length = authorization = None
-        identified = False
         for name, value in self.headers:
             if name in _NOT_PLAIN or (name == b"connection" and value.lower() != b"keep-alive"):
                 if name != b"authorization" or authorization is not None or self._ready.auth is None:
@@ -141,16 +185,21 @@ class FastPutProtocol(FastPathProtocol):
                 authorization = value
             if name == b"content-length":
                 length = value
-            identified = identified or name == HEADER
         if length is None or not length.isdigit() or int(length) > ONE_NODE:
             return None
-        who = self._who(authorization)
-        request_id = (given_id(self.headers) if identified else None) or new_id()
-        return None if who is None else _Exchange(match[1].decode(), who, request_id)
-
-    def _who(self, authorization: bytes | None) -> Principal | None:
-        """Who puts; None if that is not known, or may not."""
         if self._ready.auth is None:
-            return ANYBODY
+            return PlainPut(int(length), None)
         credential = self._credential(authorization, Access.OPERATOR)
-        return None if credential is None else credential.principal
+        return None if credential is None else PlainPut(int(length), credential)
+
+
+def _parts(data: bytes) -> tuple[bytes, bytes, bytes]:
+    """Of a request its first line without the version, its header lines and its body."""
+    line, _, rest = data.partition(b" HTTP/1.1\r\n")
+    lines, _, body = rest.partition(b"\r\n\r\n")
+    return line, lines, body
+
+
+def _principal(credential: Credential | None) -> Principal:
+    """Who puts."""
+    return ANYBODY if credential is None else credential.principal

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import secrets
 from collections.abc import Iterable
-from dataclasses import replace
 from itertools import count
 from typing import Final
 
@@ -39,5 +38,5 @@ def bind(request_id: bytes) -> None:
 def signed(author: Author) -> Author:
     """The author with the id of the request in which he is asked for, unless he has one."""
     if author.request_id is None and (present := get_contextvars().get("request_id")) is not None:
-        return replace(author, request_id=present)
+        return author._replace(request_id=present)
     return author

@@ -14,7 +14,7 @@ from app.task_managers import TaskManagers
 from blocklist.changes import Change, Snapshot
 from blocklist.node import PERMANENT, BlockedNode
 from blocklist.tracker import BlocklistTracker
-from blocklist.wire import Json, dump_json, listed_node, node_body
+from blocklist.wire import Json, dump_listed, dump_node, node_body
 
 Headers = list[tuple[bytes, bytes]]
 MIN_GZIP: Final = 1024
@@ -133,6 +133,10 @@ class ListView:
         """A node as an answer shows it, with the TaskManagers that are on it."""
         return node_body(node, self.task_managers.on(node.id))
 
+    def rendered(self, node: BlockedNode) -> bytes:
+        """The same as JSON."""
+        return dump_node(node, self.task_managers.on(node.id))
+
     def ready(self) -> Rendering | None:
         """The rendering that is valid at this moment; None if it needs an Age.
 
@@ -197,7 +201,7 @@ class ListView:
             if node is None:
                 self._fragments.pop(node_id, None)
             else:
-                self._fragments[node_id] = _fragment(node, self.task_managers.on(node_id))
+                self._fragments[node_id] = dump_listed(node, self.task_managers.on(node_id))
         self._stale.clear()
 
 
@@ -208,10 +212,6 @@ def _object(members: list[bytes]) -> bytes:
     members[0] = b"{" + members[0]
     members[-1] += b"}"
     return b",".join(members)
-
-
-def _fragment(node: BlockedNode, task_managers: list[str]) -> bytes:
-    return b'"%b":%b' % (node.id.encode(), dump_json(listed_node(node, task_managers)))
 
 
 def _first_end(nodes: Mapping[str, BlockedNode]) -> int:

@@ -11,6 +11,8 @@ from blocklist.moments import utc
 from blocklist.node import BlockedNode, merge
 
 _TIME: Final = Author(source=Source.TIME)
+# How many more are blocked after a change. An expired node was blocked no more before it.
+_MORE: Final = {ChangeType.BLOCKED: 1, ChangeType.UNBLOCKED: -1}
 
 
 class Nodes(Protocol):
@@ -135,10 +137,7 @@ class Draft:
         )
         self.changes.append(change)
         self._nodes[node.id] = None if kind.frees else node
-        if kind is ChangeType.BLOCKED:
-            self._more += 1
-        elif kind is ChangeType.UNBLOCKED:  # An expired node was blocked no more before its change.
-            self._more -= 1
+        self._more += _MORE.get(kind, 0)
 
 
 def already_blocked(node: BlockedNode) -> str:

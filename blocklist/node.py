@@ -47,18 +47,19 @@ ACTIONS: Final[Mapping[str, BlockAction]] = {
 _WORDS: Final = {action: word for word, action in ACTIONS.items()}
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@dataclass(unsafe_hash=True, kw_only=True, slots=True)
 class BlockedNode:
     """A node on which no new task may start in the half-open interval [start, end), in Unix milliseconds.
 
     Raises InvalidError at birth for a bad id, an empty cause, control characters, or times out of 64 bits.
     """
 
-    id: str
-    action: BlockAction
-    start: int
-    end: int
-    cause: str
+    # Frozen by Final, that is by mypy: see Change.
+    id: Final[str]
+    action: Final[BlockAction]
+    start: Final[int]
+    end: Final[int]
+    cause: Final[str]
 
     def __post_init__(self) -> None:
         check_node_id(self.id)

@@ -8,10 +8,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator
+from json.encoder import encode_basestring
 from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainSerializer, ValidationError, WithJsonSchema
 from pydantic.alias_generators import to_camel
+from pydantic_core import to_json
 
 from blocklist.changes import Change, ChangeType, Snapshot
 from blocklist.errors import InvalidError
@@ -21,13 +23,13 @@ Json = dict[str, Any]
 ActionName = Literal["MARK_BLOCKED", "MARK_BLOCKED_AND_EVACUATE_TASKS"]
 
 _DECIMAL = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
-_encode: Final = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 
 
 def parse_json(body: bytes) -> Any:
     """Read a JSON document strictly: UTF-8, no repeated field, no NaN. Raises InvalidError."""
     try:
-        return _decode(body.decode())
+        text = body.decode().strip(_BLANKS)
+        value, end = _decoder.raw_decode(text)
     except UnicodeDecodeError:
         raise InvalidError("The body is not UTF-8.") from None
     except RecursionError:
@@ -39,11 +41,14 @@ def parse_json(body: bytes) -> Any:
     except ValueError:
         # Python reads integers of up to 4,300 digits.
         raise InvalidError("A number in the body is too long.") from None
+    if end < len(text):
+        raise InvalidError(f"The body is not JSON: {json.JSONDecodeError('Extra data', text, end)}.")
+    return value
 
 
 def dump_json(value: object) -> bytes:
     """Compact JSON in UTF-8."""
-    return _encode(value).encode()
+    return to_json(value)
 
 
 def _unrepeated(pairs: list[tuple[str, Any]]) -> Json:
@@ -77,7 +82,8 @@ def _flag(value: object) -> bool:
     raise ValueError('give true, false, "true" or "false"')
 
 
-_decode: Final = json.JSONDecoder(object_pairs_hook=_unrepeated, parse_constant=_no_constant).decode
+_BLANKS: Final = " \t\n\r"
+_decoder: Final = json.JSONDecoder(object_pairs_hook=_unrepeated, parse_constant=_no_constant)
 
 
 def _text(value: object) -> object:
@@ -117,10 +123,12 @@ class Body(BaseModel):
     def parse(cls, value: object) -> Self:
         """Check a JSON value. Raises InvalidError with a line for each fault."""
         try:
-            return cls.model_validate(value)
+            # What model_validate looks at first is a quarter of its time.
+            body: Self = cls.__pydantic_validator__.validate_python(value)
         except ValidationError as error:
             lines = [_sentence(fault) for fault in error.errors(include_url=False)]
             raise InvalidError(" ".join(lines), lines) from None
+        return body
 
 
 class BlockRequest(Body):
@@ -338,14 +346,26 @@ def node_fields(node: BlockedNode) -> Json:
     }
 
 
-def listed_node(node: BlockedNode, task_managers: list[str]) -> Json:
-    """A node as GET /blocklist shows it, under its id."""
-    return {**node_fields(node), "taskManagers": task_managers}
-
-
 def node_body(node: BlockedNode, task_managers: list[str]) -> Json:
     """A node as an answer of /blocklist/nodes shows it."""
     return {"id": node.id, **node_fields(node), "taskManagers": task_managers}
+
+
+def dump_node(node: BlockedNode, task_managers: list[str]) -> bytes:
+    """The JSON of node_body, put together here: a PUT answers one, and takes half as long for it."""
+    return f'{{"id":"{node.id}",{_fields(node, task_managers)}}}'.encode()
+
+
+def dump_listed(node: BlockedNode, task_managers: list[str]) -> bytes:
+    """The same as GET /blocklist shows it, a member of the list under its id."""
+    return f'"{node.id}":{{{_fields(node, task_managers)}}}'.encode()
+
+
+def _fields(node: BlockedNode, task_managers: list[str]) -> str:
+    return (
+        f'"action":"{node.action.name}","startTimestamp":"{node.start}","endTimestamp":"{node.end}",'
+        f'"cause":{encode_basestring(node.cause)},"taskManagers":{dump_json(task_managers).decode()}'
+    )
 
 
 def change_body(change: Change) -> Json:

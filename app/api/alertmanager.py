@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
@@ -49,7 +48,7 @@ async def post_alerts(request: Request, who: Operator) -> Response:
         raise InvalidError("Alertmanager posts have the content type application/json.")
     post = parse_post(await read_body(request, POST))
     by = author(who, Source.ALERTMANAGER)
-    taken = await service_of(request).alerts.take(post, replace(by, name=by.name or _NAME), who.access)
+    taken = await service_of(request).alerts.take(post, by._replace(name=by.name or _NAME), who.access)
     body = _answer(taken.value.outcomes, post.truncated)
     return JsonAnswer(request, dump_json(body), revision=taken.revision)
 

@@ -33,6 +33,8 @@ from blocklist.wire import (
 
 router = APIRouter(tags=["Nodes"], dependencies=[READS])
 
+# Not looked up for each answer: a member of an enum is a Python call away.
+_CREATED, _MERGED = HTTPStatus.CREATED, HTTPStatus.ACCEPTED
 MAX_NODES = 1000
 """Nodes in one request."""
 
@@ -78,7 +80,7 @@ async def get_node(request: Request, node_id: NodeId) -> Response:
     node = view.get(node_id)
     if node is None:
         raise NotFoundError(not_blocked(node_id))
-    answer = JsonAnswer(request, dump_json(view.body(node)))
+    answer = JsonAnswer(request, view.rendered(node))
     answer.raw_headers.extend(age(request))
     return answer
 
@@ -107,7 +109,7 @@ async def put_node(
     if dry_run:
         return await rehearse(request, command, who, by)
     outcome = await service.handler.submit(service.guard.guarded(command, who.access), by)
-    status, body = block_answer(service, node_id, outcome)
+    status, body = block_answer(service, outcome)
     answer = JsonAnswer(request, body, status, outcome.revision)
     answer.raw_headers.extend(await applied(request, outcome.revision, wait))
     return answer
@@ -120,10 +122,10 @@ def block_command(node_id: str, body: bytes, now: int) -> Command[BlockedNode]:
     return lambda draft: draft.block(node, allow_merge=block.allow_merge)
 
 
-def block_answer(service: Service, node_id: str, outcome: Outcome[BlockedNode]) -> tuple[HTTPStatus, bytes]:
+def block_answer(service: Service, outcome: Outcome[BlockedNode]) -> tuple[HTTPStatus, bytes]:
     """Status and body of the answer to a PUT of one node."""
-    created = any(change.type is ChangeType.BLOCKED and change.node.id == node_id for change in outcome.changes)
-    return HTTPStatus.CREATED if created else HTTPStatus.ACCEPTED, dump_json(service.view.body(outcome.value))
+    created = outcome.changes and outcome.changes[-1].type is ChangeType.BLOCKED
+    return _CREATED if created else _MERGED, service.view.rendered(outcome.value)
 
 
 @router.put(

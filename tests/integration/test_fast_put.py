@@ -134,6 +134,89 @@ def test_the_answer_and_the_list_are_those_of_the_ordinary_route(pair: Pair, pay
     same(pair, payload)
 
 
+def one_by_one(port: int, *payloads: bytes) -> list[tuple[int, bytes]]:
+    """Send each on one connection once the one before is answered."""
+    answers = []
+    with connected(port) as connection, connection.makefile("rb") as stream:
+        for payload in payloads:
+            connection.sendall(payload)
+            answer = read_answer(stream, "PUT")
+            answers.append((answer.status, timeless(answer.body)))
+    return answers
+
+
+def same_one_by_one(pair: Pair, *payloads: bytes) -> None:
+    fast, ordinary = (one_by_one(process.port, *payloads) for process in pair)
+    assert fast == ordinary
+
+
+ALONE: Final = [
+    "plain", "as curl sends it", "json with charset", "merge allowed", "another cause", "not ASCII", "an address",
+    "white space around", "a query", "percent-encoded", "dots", "several", "length with zeros", "deep", "64 KiB",
+    "an unknown field", "an end that is past", "chunked", "odd header cases", "a preference", "a long header",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ALONE)
+def test_header_lines_that_came_before_are_read_as_ever(pair: Pair, name: str) -> None:
+    same_one_by_one(pair, DELETE, put(), put(), PUTS[name], PUTS[name], DELETE, PUTS[name], put())
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"PUT /blocklist/nodes/put?dryRun=true",
+        b"PUT /blocklist/nodes/%70ut",
+        b"PUT /blocklist/nodes/a%2Fb",
+        b"PUT /blocklist/nodes/..",
+        b"PUT /blocklist/nodes/" + b"a" * 254,
+        b"PUT /blocklist/node/put",
+        b"PUT  /blocklist/nodes/put",
+        b"put /blocklist/nodes/put",
+        b"POST /blocklist/nodes/put",
+        b"DELETE /blocklist/nodes/put",
+        b"GET /blocklist",
+    ],
+)
+def test_known_header_lines_under_another_first_line(pair: Pair, line: bytes) -> None:
+    lines = put().partition(b" HTTP/1.1")[2]
+    same_one_by_one(pair, DELETE, put(), put(), line + b" HTTP/1.1" + lines)
+
+
+def test_a_body_may_come_after_header_lines_that_are_known(pair: Pair) -> None:
+    for process in pair:
+        with connected(process.port) as connection, connection.makefile("rb") as stream:
+            for cut in (None, None, -len(BODY), -5):
+                connection.sendall(put()[:cut])
+                if cut is not None:
+                    # Answered on another connection, so the first part has been read by now.
+                    ask(process.port, request("/healthz"))
+                    connection.sendall(put()[cut:])
+                assert read_answer(stream, "PUT").status in (201, 409)
+
+
+def test_what_comes_behind_a_known_request_waits_for_its_answer(pair: Pair) -> None:
+    many = [DELETE, put(), put(), put() + DELETE + put() + request("/blocklist/nodes/put")]
+    for process in pair:
+        with connected(process.port) as connection, connection.makefile("rb") as stream:
+            found = []
+            for payload, answers in zip(many, (1, 1, 1, 4), strict=True):
+                connection.sendall(payload)
+                found += [read_answer(stream, "PUT").status for _ in range(answers)]
+        assert found[1:] == [201, 409, 409, 200, 201, 200]
+
+
+def test_each_request_has_its_own_id_also_where_its_header_lines_are_known(pair: Pair) -> None:
+    with connected(pair[0].port) as connection, connection.makefile("rb") as stream:
+        ids = []
+        for headers in ([], [], [], ["X-Request-ID: mine"], ["X-Request-ID: mine"], ["X-Request-ID: {}"], []):
+            connection.sendall(put(*headers))
+            ids.append(read_answer(stream, "PUT").header("x-request-id"))
+    assert ids[3:5] == ["mine", "mine"]
+    assert len(set(ids)) == 6
+    assert None not in ids
+
+
 def test_a_known_request_as_the_body_of_a_put_is_a_body(pair: Pair) -> None:
     """The very bytes of a request that is answered from ready bytes, arriving by themselves."""
     looks = request("/blocklist")

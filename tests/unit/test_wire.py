@@ -21,6 +21,8 @@ from blocklist.wire import (
     SnapshotBody,
     change_body,
     dump_json,
+    dump_listed,
+    dump_node,
     dump_snapshot,
     node_body,
     parse_json,
@@ -60,6 +62,13 @@ class TestThereAndBack:
         body = parse_json(dump_json(node_body(node, task_managers)))
         assert NodeBody.parse(body).value() == node
         assert body["taskManagers"] == task_managers
+
+    @given(NODES, st.lists(TEXT))
+    def test_a_node_that_is_put_together_here(self, node: BlockedNode, task_managers: list[str]) -> None:
+        body = node_body(node, task_managers)
+        assert dump_node(node, task_managers) == dump_json(body)
+        listed = parse_json(b"{%b}" % dump_listed(node, task_managers))
+        assert listed == {body.pop("id"): body}
 
     @given(CHANGES)
     def test_a_change(self, change: Change) -> None:
