@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
@@ -23,12 +24,15 @@ _ORDER: Final = (Topic.CHANGES, Topic.LISTENERS, Topic.TOKENS)
 
 
 class Notifications:
-    """Belongs to the event loop. `lost` is called when the database cannot be heard, with the reason."""
+    """Belongs to the event loop.
+
+    `lost` is told why the database is not heard, and when it was last asked, by the monotonic clock.
+    """
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[psycopg.AsyncConnection]],
-        lost: Callable[[Exception], None],
+        lost: Callable[[Exception, float], None],
         replica: str,
         seconds: float,
     ) -> None:
@@ -37,6 +41,7 @@ class Notifications:
         self._replica = replica
         self._seconds = seconds
         self._heads: tuple[object, ...] = ()
+        self._asked = 0.0
 
     async def listen(self, looks: Mapping[Topic, Look]) -> None:
         """Hear, for ever; a connection that ends is followed by another."""
@@ -44,10 +49,11 @@ class Notifications:
             try:
                 await self._hear(looks)
             except (psycopg.Error, OSError) as error:
-                self._lost(error)
+                self._lost(error, self._asked)
             await asyncio.sleep(RETRY_SECONDS)
 
     async def _hear(self, looks: Mapping[Topic, Look]) -> None:
+        self._asked = time.monotonic()
         connection = await self._connect()
         try:
             with at_most(self._seconds, connection):
@@ -64,6 +70,7 @@ class Notifications:
 
     async def _poll(self, connection: psycopg.AsyncConnection, looks: Mapping[Topic, Look]) -> None:
         """Look where a head has moved since the last time; at first everywhere."""
+        self._asked = time.monotonic()
         with at_most(self._seconds, connection):
             heads = await (await connection.execute(_HEADS)).fetchone() or ()
         before, self._heads = self._heads or (None,) * len(_ORDER), heads

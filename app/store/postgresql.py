@@ -6,6 +6,7 @@ finds it again.
 
 from __future__ import annotations
 
+import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
@@ -145,13 +146,14 @@ class PostgresqlDatabase:
         """What the driver says becomes UnavailableError, and is known to all from then on."""
         if not probing:
             self.presence.check()
+        begun = time.monotonic()
         try:
             yield
         except PoolTimeoutError:
             raise UnavailableError("The database has too much to do; try again.", retry_after=1) from None
         except (psycopg.Error, DBAPIError, OSError) as error:
             if _away(error):
-                self.lose(error)
+                self.lose(error, begun)
             else:
                 log.warning("the database refused a statement", reason=said(error))
             raise unavailable(error) from error
@@ -159,8 +161,10 @@ class PostgresqlDatabase:
             # While it is away only a probe brings it back: what was under way before proves nothing.
             self.presence.worked()
 
-    def lose(self, error: Exception) -> None:
-        """It is away: whoever still waits for it is told now."""
+    def lose(self, error: Exception, begun: float) -> None:
+        """It is away, as is seen by what `begun` then: whoever still waits for it is told now."""
+        if self.presence.over(begun):
+            return
         self.presence.failed(error)
         for connection in self._busy:
             sever(connection)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 import psycopg
-from sqlalchemy import ARRAY, Text, bindparam, delete, func, insert, not_, or_, select, true, update
+from sqlalchemy import ARRAY, Text, bindparam, cast, delete, func, insert, not_, or_, select, true, update
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import dialect
 
@@ -28,7 +28,7 @@ def _statement() -> Any:
         .returning(log_head.c.revision)
         .cte("head")
     )
-    arrays = [bindparam(name, type_=ARRAY(changes.c[name].type)) for name in _COLUMNS]
+    arrays = [cast(bindparam(name, type_=Text), ARRAY(changes.c[name].type)) for name in _COLUMNS]
     rows = func.unnest(*arrays).table_valued(*_COLUMNS).render_derived(name="rows")
     new = select(*(rows.c[name] for name in _COLUMNS)).select_from(rows.join(head, true())).cte("new")
     logged = insert(changes).from_select(list(_COLUMNS), select(new)).cte("logged")
@@ -55,11 +55,22 @@ async def commit(
     connection: psycopg.AsyncConnection, new: Sequence[Change], *, after: int, history: str, note: str
 ) -> None:
     """Write the changes on a connection that commits by itself. Raises StaleError if they do not follow the log."""
-    columns = dict(zip(_COLUMNS, map(list, zip(*map(logged_row, new), strict=True)), strict=True))
+    columns = dict(zip(_COLUMNS, map(_array, zip(*map(logged_row, new), strict=True)), strict=True))
     given = {**_LITERALS, **columns, "after": after, "history": history, "last": new[-1].revision, "note": note}
     cursor = await connection.execute(SQL, given)
     if cursor.rowcount != 1:
         raise StaleError(f"the log is not at revision {after}")
+
+
+def _array(values: Iterable[str | int | None]) -> str:
+    """A column as PostgreSQL writes an array: the driver takes as long for one as for all else of a commit."""
+    return "{" + ",".join(map(_element, values)) + "}"
+
+
+def _element(value: str | int | None) -> str:
+    if isinstance(value, str):
+        return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
+    return "NULL" if value is None else str(value)
 
 
 async def check_head(connection: psycopg.AsyncConnection, *, after: int, history: str) -> None:

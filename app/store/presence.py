@@ -18,15 +18,21 @@ class Presence:
     def __init__(self) -> None:
         self._why: str | None = None
         self._worked = time.monotonic()
+        self._back = 0.0
 
     @property
     def away(self) -> bool:
         return self._why is not None
 
+    def over(self, begun: float) -> bool:
+        """Whether what began then (of the monotonic clock) ends too late to tell: the database is back since."""
+        return begun < self._back
+
     def worked(self) -> None:
         """It took a transaction."""
         if self.away:
             log.info("the database is back", away_seconds=self.age())
+            self._back = time.monotonic()
         self._why, self._worked = None, time.monotonic()
 
     def failed(self, error: Exception) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import time
 
 import psycopg
 import pytest
@@ -53,6 +54,17 @@ def test_the_log_hears_once_that_it_goes_and_once_that_it_is_back() -> None:
     assert "1259" in lines[0]["reason"]
     assert "full" in lines[0]["advice"]
     assert "\n" not in lines[0]["reason"]
+
+
+def test_what_began_before_it_was_back_says_nothing_of_now() -> None:
+    presence = Presence()
+    assert not presence.over(time.monotonic())
+    begun = time.monotonic()
+    presence.failed(FULL)
+    assert not presence.over(begun)
+    presence.worked()
+    assert presence.over(begun)
+    assert not presence.over(time.monotonic())
 
 
 def test_what_is_cut_off_because_it_is_away_does_not_hide_the_reason() -> None:
