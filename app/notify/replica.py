@@ -20,6 +20,7 @@ BEAT_SECONDS: Final = 1.0
 class Database(Protocol):
     """Where replicas know one another from."""
 
+    async def living(self) -> set[str]: ...
     async def live(self, seconds: float) -> set[str]: ...
     async def claim(self, orphans: Collection[str]) -> None: ...
     async def release(self) -> None: ...
@@ -57,6 +58,10 @@ class Replica:
         if not self.shared:
             return None
         return self.id if owner is None or self.orphan(owner) else owner
+
+    async def alone(self) -> bool:
+        """Whether no other replica lives at present. Raises UnavailableError."""
+        return not await self._database.living() - {self.id}
 
     async def beat(self) -> None:
         """Say that this replica lives, and hear who else does; `hold` must follow. Raises UnavailableError."""

@@ -74,6 +74,10 @@ class ListenerStore:
         """Keep that those of these leases have lapsed that ended until `before` (Unix ms); which did."""
         return await self._write(lambda connection: listeners.save_lapsed(connection, ended, now, before))
 
+    async def living(self) -> set[str]:
+        """Which replicas live."""
+        return await self._read(replicas.living)
+
     async def live(self, seconds: float) -> set[str]:
         """Say that this replica lives for so long; who else does."""
         milliseconds = round(seconds * 1000)

@@ -21,6 +21,11 @@ _LIVE: Final = text(
 )
 
 
+def living(connection: Connection) -> set[str]:
+    """All replicas that live."""
+    return set(connection.execute(select(replicas.c.id).where(replicas.c.end_ms > _CLOCK)).scalars())
+
+
 def live(connection: Connection, replica: str, milliseconds: int) -> set[str]:
     """The replica lives for so long; returns all that do."""
     connection.execute(delete(replicas).where(replicas.c.id != replica, replicas.c.end_ms < _CLOCK))

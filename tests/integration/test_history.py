@@ -168,6 +168,7 @@ def changes_after(client: httpx.Client, since: int) -> list[dict[str, Any]]:
     return found
 
 
+@pytest.mark.xdist_group("compacted")
 class TestCompacted:
     """A log of a thousand changes, after a permanent block and two thousand changes of others."""
 

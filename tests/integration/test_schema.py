@@ -28,7 +28,7 @@ finite = SCHEMA.exclude(path=ENDLESS)
 
 
 @finite.parametrize()
-@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
 def test_each_answer_is_one_that_the_interface_declares(case: Case[Any], guarded: Guarded) -> None:
     excluded = beyond_a_schema(case)
     do_not_wait(case)
