@@ -29,6 +29,8 @@ MAX_BATCH: Final = 1000
 
 TRIES: Final = 20
 """How often a batch is decided anew while other replicas change the list; one of them always gets on."""
+GIVE_WAY_SECONDS: Final = 0.02
+"""How long a replica that was first waits for the one that came second, before it goes on."""
 
 
 class Log(Protocol):
@@ -82,6 +84,7 @@ class BlocklistHandler:
 
     Replicas write without a lock: a commit counts only where its changes follow the log. If another was first, the
     log is followed and the commands are decided anew, so they may run more than once, each time on another draft.
+    Replicas that write hard at the same time take turns: after its commit each waits a moment for one of the others.
     """
 
     def __init__(
@@ -103,6 +106,8 @@ class BlocklistHandler:
         self._closed = False
         self._behind = False
         self._last: Change | None = None
+        self._rivals = False
+        self._our_turn = asyncio.Event()
 
     def submit(self, command: Command[T], author: Author) -> asyncio.Future[Outcome[T]]:
         """Carry out a command for its author; await the outcome.
@@ -130,6 +135,7 @@ class BlocklistHandler:
     def look(self) -> None:
         """Another replica may have changed the list, or a commit of ours may have happened all the same."""
         self._behind = True
+        self._our_turn.set()
         self._wake.set()
 
     async def run(self) -> None:
@@ -141,6 +147,8 @@ class BlocklistHandler:
                 with suppress(UnavailableError):
                     await self._follow()
             while self._waiting:
+                if self._rivals:
+                    await self._give_way()
                 batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
                 await self._carry_out(batch)
 
@@ -161,6 +169,14 @@ class BlocklistHandler:
                 waiting.outcome = UnavailableError("The change could not be stored; try again.", retry_after=1)
         for waiting in batch:
             waiting.answer(waiting.outcome or UnavailableError("The change was not carried out."))
+
+    async def _give_way(self) -> None:
+        """Until another replica has changed the list after this one did; not for long, as none may want to."""
+        try:
+            async with asyncio.timeout(GIVE_WAY_SECONDS):
+                await self._our_turn.wait()
+        except TimeoutError:
+            self._rivals = False
 
     def _decide(self, batch: list[_Waiting]) -> Draft:
         draft = Draft(self._tracker, self._clock())
@@ -183,12 +199,13 @@ class BlocklistHandler:
             try:
                 await self._log.commit(draft.changes, after=self._tracker.revision, history=self._tracker.history)
             except StaleError:
-                self._behind = True
+                self._behind = self._rivals = True
                 continue
             except BaseException:
                 # It may have happened all the same.
                 self._behind = True
                 raise
+            self._our_turn.clear()
             self._apply(draft.changes, found=False)
             return
         raise UnavailableError("Other replicas change the list all the time; try again.", retry_after=1)

@@ -37,16 +37,25 @@ def connect(url: str) -> psycopg.Connection:
     if (encoding := connection.info.parameter_status("server_encoding")) != "UTF8":
         connection.close()
         raise psycopg.NotSupportedError(f"its encoding is {encoding}")
-    connection.execute(_SESSION)
-    connection.autocommit = False
+    try:
+        connection.execute(_SESSION)
+        connection.autocommit = False
+    except psycopg.Error:
+        connection.close()
+        raise
     return connection
 
 
 async def connect_async(url: str, *, autocommit: bool = False) -> psycopg.AsyncConnection:
-    """A connection for the event loop."""
+    """A connection for the event loop. Raises psycopg.Error, or TimeoutError if it goes silent after the login."""
     connection = await psycopg.AsyncConnection.connect(**_arguments(url))
-    await connection.execute(_SESSION)
-    await connection.set_autocommit(autocommit)
+    try:
+        with at_most(CONNECT_SECONDS, connection):
+            await connection.execute(_SESSION)
+            await connection.set_autocommit(autocommit)
+    except BaseException:
+        await connection.close()
+        raise
     return connection
 
 

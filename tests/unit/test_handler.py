@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import pytest
 
+from app import handler
 from app.handler import TRIES, BlocklistHandler, Outcome
 from app.store.queries import Loaded, News, StaleError
 from blocklist.changes import Author, Change, Snapshot
@@ -291,6 +292,44 @@ def test_who_is_always_second_is_told_so() -> None:
             with pytest.raises(UnavailableError):
                 await bench.block("a")
             assert busy.stale == TRIES
+
+    run(scenario)
+
+
+async def second(bench: Bench) -> None:
+    """The handler comes second, and then changes the list: by now it is the others' turn."""
+    bench.log.add("other")
+    await bench.block("a")
+    assert bench.log.stale == 1
+
+
+def test_who_came_second_lets_another_go_first_next_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "GIVE_WAY_SECONDS", 600)
+
+    async def scenario() -> None:
+        async with Bench() as bench:
+            await second(bench)
+            blocked = asyncio.ensure_future(bench.block("b"))
+            done, _ = await asyncio.wait([blocked], timeout=0.05)
+            assert not done
+            bench.log.add("another")
+            bench.handler.look()
+            assert (await blocked).revision == 4
+            assert bench.log.stale == 1
+
+    run(scenario)
+
+
+def test_it_goes_on_where_nobody_wants_to(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "GIVE_WAY_SECONDS", 0.001)
+
+    async def scenario() -> None:
+        async with Bench() as bench:
+            await second(bench)
+            assert (await bench.block("b")).revision == 3
+            # And from then on without a pause.
+            monkeypatch.setattr(handler, "GIVE_WAY_SECONDS", 600)
+            assert (await bench.block("c")).revision == 4
 
     run(scenario)
 
