@@ -205,7 +205,8 @@ class BlocklistHandler:
                 # It may have happened all the same.
                 self._behind = True
                 raise
-            self._our_turn.clear()
+            if draft.changes:
+                self._our_turn.clear()
             self._apply(draft.changes, found=False)
             return
         raise UnavailableError("Other replicas change the list all the time; try again.", retry_after=1)

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sqlite3
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from tests.integration.bodies import block, later, revision_of
 from tests.integration.conftest import Start
+from tests.integration.databases import Databases
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.raw_http import ask, exchange, request
 
@@ -20,6 +22,17 @@ BODY = json.dumps(block()).encode()
 def logging(request: pytest.FixtureRequest, start: Start) -> ServiceProcess:
     """A service that logs JSON, with and without the short cuts."""
     return start(log_format="json", fast_path=request.param)
+
+
+@pytest.fixture(scope="module", params=["true", "false"], ids=["fast", "ordinary"])
+def shared(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, databases: Databases
+) -> Iterator[ServiceProcess]:
+    """The same, for tests that do not look at the log."""
+    folder = tmp_path_factory.mktemp("service")
+    settings = databases.settings(folder)
+    with ServiceProcess(folder, **settings, log_format="json", fast_path=request.param) as process:
+        yield process
 
 
 def lines(service: ServiceProcess, event: str = "change") -> list[dict[str, Any]]:
@@ -93,39 +106,39 @@ class TestRequestIds:
         ("method", "path"),
         [("GET", "/blocklist"), ("GET", "/healthz"), ("PUT", "/blocklist/nodes/a"), ("GET", "/blocklist/nodes/free")],
     )
-    def test_a_good_one_comes_back(self, logging: ServiceProcess, method: str, path: str, given: str) -> None:
+    def test_a_good_one_comes_back(self, shared: ServiceProcess, method: str, path: str, given: str) -> None:
         body = BODY if method == "PUT" else b""
         payload = request(path, f"X-Request-ID: {given}", method=method, body=body)
-        for answer in exchange(logging.port, payload, payload, methods=[method, method]):
+        for answer in exchange(shared.port, payload, payload, methods=[method, method]):
             assert [value for name, value in answer.headers if name == "x-request-id"] == [given]
 
     @pytest.mark.parametrize("given", ["", "x" * 129, "a b", "a\tb", "a;b", "<b>", "\xe9", "a,b"])
-    def test_another_is_replaced(self, logging: ServiceProcess, given: str) -> None:
-        answer = ask(logging.port, request("/blocklist/nodes/free", f"X-Request-ID: {given}"))
+    def test_another_is_replaced(self, shared: ServiceProcess, given: str) -> None:
+        answer = ask(shared.port, request("/blocklist/nodes/free", f"X-Request-ID: {given}"))
         assert answer.header("x-request-id") not in (None, given)
-        answer = ask(logging.port, request("/blocklist/nodes/b", f"X-Request-ID: {given}", method="PUT", body=BODY))
+        answer = ask(shared.port, request("/blocklist/nodes/b", f"X-Request-ID: {given}", method="PUT", body=BODY))
         assert answer.header("x-request-id") not in (None, given)
 
-    def test_two_are_none(self, logging: ServiceProcess) -> None:
+    def test_two_are_none(self, shared: ServiceProcess) -> None:
         payload = request("/blocklist/nodes/free", "X-Request-ID: a", "X-Request-ID: b")
-        assert ask(logging.port, payload).header("x-request-id") not in ("a", "b", "a, b")
+        assert ask(shared.port, payload).header("x-request-id") not in ("a", "b", "a, b")
 
-    def test_a_plain_read_without_one_has_none(self, logging: ServiceProcess) -> None:
-        assert ask(logging.port, request("/blocklist")).header("x-request-id") is None
-        assert ask(logging.port, request("/blocklist/nodes/free")).header("x-request-id") is not None
+    def test_a_plain_read_without_one_has_none(self, shared: ServiceProcess) -> None:
+        assert ask(shared.port, request("/blocklist")).header("x-request-id") is None
+        assert ask(shared.port, request("/blocklist/nodes/free")).header("x-request-id") is not None
 
-    def test_polls_with_ids_get_the_same_list(self, logging: ServiceProcess) -> None:
-        with logging.client() as client:
+    def test_polls_with_ids_get_the_same_list(self, shared: ServiceProcess) -> None:
+        with shared.client() as client:
             client.put("/blocklist/nodes", json={f"n{n}": block() for n in range(50)})
-        plain = ask(logging.port, request("/blocklist"))
-        named = ask(logging.port, request("/blocklist", "X-Request-ID: a"))
+        plain = ask(shared.port, request("/blocklist"))
+        named = ask(shared.port, request("/blocklist", "X-Request-ID: a"))
         assert named.body == plain.body
         assert named.headers[-1] == ("x-request-id", "a")
         assert named.undated() == plain.undated()
 
-    def test_a_watch_says_it_too(self, logging: ServiceProcess) -> None:
+    def test_a_watch_says_it_too(self, shared: ServiceProcess) -> None:
         with (
-            logging.client() as client,
+            shared.client() as client,
             client.stream("GET", "/blocklist/watch", headers={"x-request-id": "w"}) as answer,
         ):
             assert answer.headers["x-request-id"] == "w"
