@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import math
 import shlex
 import signal
 import socket
@@ -35,7 +36,8 @@ from app.tls import tls_context
 from blocklist.errors import UnavailableError
 
 GRACE_SECONDS: Final = 1
-"""How long requests and streams that do not end by themselves may hold up the stop."""
+"""How long requests and streams that do not end by themselves may hold up the stop, beside the time of a transaction:
+a change that waits for a database which says nothing has its 503 before its connection is closed."""
 KEEP_ALIVE_SECONDS: Final = 75
 """How long a connection may rest between two requests: longer than pollers pause, and longer than proxies keep theirs
 (nginx a minute), or one of them would ask on a connection that is being closed."""
@@ -83,7 +85,7 @@ def serve(settings: Settings) -> int:
         proxy_headers=False,
         log_config=None,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
-        timeout_graceful_shutdown=GRACE_SECONDS,
+        timeout_graceful_shutdown=GRACE_SECONDS + math.ceil(settings.database_timeout.total_seconds()),
         headers=[*security.EVERYWHERE, *([security.WITH_TLS] if tls else [])],
         ssl_context_factory=(lambda _, __: tls) if tls else None,
     )

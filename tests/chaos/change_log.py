@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +34,21 @@ class Entry:
         known = set() if self.before is None else set(self.before.cause.split(","))
         new = [cause for cause in self.node.cause.split(",") if cause not in known]
         return new[0] if new and self.type not in FREES else None
+
+
+class States:
+    """Each node as it was at a revision."""
+
+    def __init__(self, entries: Iterable[Entry]) -> None:
+        self._entries = defaultdict[str, list[Entry]](list)
+        for entry in entries:
+            self._entries[entry.node.id].append(entry)
+
+    def at(self, node_id: str, revision: int) -> BlockedNode | None:
+        """The node after that revision; None if it was free."""
+        entries = self._entries[node_id]
+        place = bisect_right(entries, revision, key=lambda entry: entry.revision)
+        return entries[place - 1].after if place else None
 
 
 def read_log(changes: Iterable[Mapping[str, Any]]) -> list[Entry]:

@@ -92,8 +92,16 @@ def steps(operation: Operation, nodes: Iterable[str]) -> Iterator[tuple[str, Ste
         node = plain(operation.shown.get(node_id))
         seen = _seen(operation, asked, node_id, node)
         if seen is not None:
-            when = {"invoked": operation.invoked, "returned": operation.returned}
-            yield node_id, Step(**when, asked=seen[0], answer=(seen[1], node), by=operation.by)
+            yield (
+                node_id,
+                Step(
+                    invoked=operation.invoked,
+                    returned=operation.returned,
+                    asked=seen[0],
+                    answer=(seen[1], node),
+                    by=operation.by,
+                ),
+            )
 
 
 def _seen(operation: Operation, asked: Asked, node_id: str, node: BlockedNode | None) -> tuple[Asked, int] | None:

@@ -42,7 +42,8 @@ class Step:
     """An operation on one node: it happened at one moment from `invoked` to `returned` (Unix nanoseconds).
 
     `decided` is when a change was decided: it is made a little later, and which blocks had ended was settled by then.
-    `by` says whose it was, for those who read a report.
+    One that is `raw` has read what the log says of the node, whether that had ended or not. `by` says whose it was, for
+    those who read a report.
     """
 
     invoked: int
@@ -50,6 +51,7 @@ class Step:
     asked: Asked
     answer: Answer
     decided: int | None = None
+    raw: bool = False
     by: str = ""
 
 
@@ -60,10 +62,20 @@ def after(step: Step, state: State, moment: int) -> Iterator[tuple[State, int]]:
     may have ended before the step or after it, and none if the answer is wrong whenever it happened. Who finds a block
     ended leaves it there: a merge may be under way that was decided before.
     """
+    if step.raw:
+        if (at := max(moment, step.invoked)) <= step.returned and _is_raw(step, state):
+            yield state, at
+        return
     for seen, at in _seen(step, state, max(moment, step.invoked)):
         answer, left = carry_out(step.asked, seen)
         if answer == step.answer and at <= step.returned:
             yield (state if left == seen else left), at
+
+
+def _is_raw(step: Step, state: State) -> bool:
+    """Whether the log may say of the node what the step has read; that a block has expired is in the log, too."""
+    read = step.answer[1]
+    return state == read or (read is None and state is not None and state.end * NANOS <= step.returned)
 
 
 def carry_out(asked: Asked, present: State) -> tuple[Answer, State]:

@@ -179,6 +179,26 @@ def test_a_put_that_was_tried_again_may_happen_twice() -> None:
     assert violations(operations, log, [log, log], NODES) == []
 
 
+def test_a_block_may_end_for_a_reader_who_has_not_heard_that_its_end_has_moved() -> None:
+    """The merge is answered before the end; the reader names an older revision, and reads after the end."""
+    moved = merge(replace(A2, end=78), node("a", "0.5", start=76))
+    ended = replace(A2, end=78)
+    operations, log = well()
+    operations[AFTER_END] = replace(operations[AFTER_END], shown={"a": ended}, asked={"a": put(ended)})
+    operations += [
+        operation(
+            Kind.PUT, 75, 77, asked={"a": put(node("a", "0.5"), merging=True)}, status=202, revision=8,
+            shown={"a": moved}, client=6,
+        ),
+        operation(Kind.GET, 76, 79, asked={"a": Get()}, status=404, revision=7, min_revision=7, client=7, replica=1),
+    ]  # fmt: skip
+    log[6] = change(7, ChangeType.BLOCKED, 72, ended)
+    log.append(change(8, ChangeType.MERGED, 76, moved))
+    assert violations(operations, log, [log, log], NODES) == []
+    operations[-1] = replace(operations[-1], revision=8, min_revision=8)
+    assert any("this was read" in violation for violation in violations(operations, log, [log, log], NODES))
+
+
 @pytest.mark.parametrize(
     ("told", "said"),
     [

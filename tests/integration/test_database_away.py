@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -18,6 +20,7 @@ from tests.integration.event_stream import changes, take, watching
 from tests.integration.listeners import register, watcher
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.raw_http import ask, connected, read_answer, request
 from tests.integration.writer import writing
 from tests.postgres import PostgresServer
 from tests.proxy import Proxy
@@ -205,3 +208,24 @@ def test_a_server_that_has_too_many_connections_is_one_that_is_away(place: Place
     place.server.execute(f'ALTER DATABASE "{database}" CONNECTION LIMIT -1')
     wait_until(lambda: is_back(client))
     taken(client.put("/blocklist/nodes/b", json=block()))
+
+
+def test_a_change_that_waits_when_the_service_stops_is_answered(place: Place) -> None:
+    taken(place.client.put("/blocklist/nodes/a", json=block()))
+    body = json.dumps(block()).encode()
+    asked = {
+        "DELETE": request("/blocklist/nodes/a", method="DELETE"),
+        "PUT": request("/blocklist/nodes/b", method="PUT", body=body),
+    }
+    with ExitStack() as stack:
+        place.wire.silence()
+        streams = {}
+        for method, payload in asked.items():
+            connection = stack.enter_context(connected(place.service.port))
+            streams[method] = stack.enter_context(connection.makefile("rb"))
+            connection.sendall(payload)
+        # Answered on another connection, so these have been read by now.
+        assert ask(place.service.port, request("/healthz")).status == 200
+        place.service.terminate()
+        statuses = {method: read_answer(stream, method).status for method, stream in streams.items()}
+    assert statuses == {"DELETE": 503, "PUT": 503}
