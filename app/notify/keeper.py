@@ -137,14 +137,14 @@ class Keeper:
 
     async def _live(self) -> None:
         """Say that this replica lives. If the others may have thought that it did not, everything is looked at anew."""
-        held = self._replica.holds
-        if not held and await self._replica.alone():
+        if not self._replica.holds and await self._replica.alone():
             # Nobody could be heard meanwhile: who was live has a whole lease from now on. Before this replica says that
             # it lives, for whoever sees it live will take leases as they are kept.
             await self._follower.follow()
             self._renew_leases()
             await self._flush()
         await self._replica.beat()
+        held = self._replica.holds
         if not held:
             await self._follow()
         self._replica.hold()
