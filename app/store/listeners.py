@@ -120,13 +120,8 @@ def save_heard(connection: Connection, heard: Iterable[Listener], history: str) 
     end: Any = bindparam("end")
     later = case((or_(columns.acked.is_(None), columns.acked < to), to), else_=columns.acked)
     longer = case((or_(columns.lease_end_ms.is_(None), columns.lease_end_ms < end), end), else_=columns.lease_end_ms)
-    where = (
-        columns.id == bindparam("own"),
-        columns.session == bindparam("of"),
-        columns.since_ms == bindparam("since"),
-        columns.lapsed_ms.is_(None),
-    )
-    statement = update(listeners).where(*where).values(acked=later, lease_end_ms=longer, version=present_version())
+    moved = {"acked": later, "lease_end_ms": longer, "version": present_version()}
+    statement = update(listeners).where(*reports.OF_REGISTRATION).values(moved)
     rows = [
         {
             "own": listener.id,

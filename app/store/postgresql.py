@@ -13,7 +13,7 @@ from typing import Final, TypeVar
 
 import psycopg
 import structlog
-from sqlalchemy import func, select, update
+from sqlalchemy import func, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
@@ -25,8 +25,8 @@ from app.store.notifications import Notifications
 from app.store.postgresql_connection import at_most, connect_async, driver_of, sever
 from app.store.presence import Presence
 from app.store.queries import TRIAL
-from app.store.tables import versions
 from app.store.trouble import said, unavailable
+from app.store.versions import advance
 from blocklist.changes import Change
 from blocklist.errors import UnavailableError
 
@@ -82,8 +82,7 @@ class PostgresqlDatabase:
 
     def _on(self, topic: Topic, query: Query[T]) -> Query[T]:
         def run(connection: Connection) -> T:
-            # First: whoever writes on the same topic waits here.
-            connection.execute(update(versions).where(versions.c.topic == topic).values(version=versions.c.version + 1))
+            advance(connection, topic)
             result = query(connection)
             connection.execute(select(func.pg_notify(postgresql_commit.CHANNEL, f"{topic} {self._replica}")))
             return result

@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import delete, func, select, update
 from sqlalchemy.engine import Connection, Row
 
-from app.store.tables import blocked_nodes, changes, listeners, log_head, versions
+from app.store.tables import blocked_nodes, changes, listeners, log_head
+from app.store.versions import advance
 from blocklist.changes import Change, ChangeType, Snapshot, Source
 from blocklist.node import BlockAction, BlockedNode
 
@@ -134,7 +135,7 @@ def renew_history(connection: Connection, history: str, instead: str | None = No
     With `instead` only if that is the present one: of several replicas that find the same loss one begins it.
     """
     # First, as all who write of listeners: or two could wait for each other.
-    connection.execute(update(versions).where(versions.c.topic == "listeners").values(version=versions.c.version + 1))
+    advance(connection, "listeners")
     old = [] if instead is None else [log_head.c.history == instead]
     if connection.execute(update(log_head).where(*old).values(history=history)).rowcount == 0:
         return

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from sqlalchemy import BigInteger, String, Text, bindparam, delete, select
 from sqlalchemy.dialects import postgresql
@@ -11,6 +11,14 @@ from sqlalchemy.engine import Connection
 
 from app.store.tables import listeners, reports
 from app.store.versions import present_version
+
+OF_REGISTRATION: Final = (
+    listeners.c.id == bindparam("own"),
+    listeners.c.session == bindparam("of"),
+    listeners.c.since_ms == bindparam("since"),
+    listeners.c.lapsed_ms.is_(None),
+)
+"""Of a listener only while it is this registration, and has not lapsed."""
 
 
 class Said(NamedTuple):
@@ -38,13 +46,7 @@ def save(connection: Connection, said: Iterable[Said]) -> None:
     Only on PostgreSQL: where there are no other replicas nobody asks.
     """
     part, at, text = bindparam("part", type_=String), bindparam("at", type_=BigInteger), bindparam("text", type_=Text)
-    of_registration = (
-        listeners.c.id == bindparam("own"),
-        listeners.c.session == bindparam("of"),
-        listeners.c.since_ms == bindparam("since"),
-        listeners.c.lapsed_ms.is_(None),
-    )
-    present = select(listeners.c.id, part, at, text, present_version()).where(*of_registration)
+    present = select(listeners.c.id, part, at, text, present_version()).where(*OF_REGISTRATION)
     put = postgresql.insert(reports).from_select(["listener", "part", "at_ms", "said", "version"], present)
     statement = put.on_conflict_do_update(
         index_elements=[reports.c.listener, reports.c.part],
