@@ -101,9 +101,13 @@ def _claim_acknowledged(claims: Claims, operation: Operation) -> None:
 
 
 def _changed_nothing(operation: Operation, node_id: str, entries: Sequence[Entry], revision: int) -> bool:
-    """Whether it is a PUT that came a second time and found its own cause there: it makes no revision."""
-    asked = operation.asked[node_id]
-    own = isinstance(asked, Put) and _key(entries[revision - 1]) == (node_id, asked.node.cause)
+    """Whether it is a PUT that came a second time and found its own cause there: it makes no revision.
+
+    The revision that it names may still be the one that the first time made: as a new block, or before this was asked.
+    """
+    asked, entry = operation.asked[node_id], entries[revision - 1]
+    brought = isinstance(asked, Put) and _key(entry) == (node_id, asked.node.cause)
+    own = brought and entry.type == "merged" and entry.at >= operation.invoked // NANOS
     if operation.status != 202 or own:
         return False
     last = next((entries[at] for at in range(revision - 1, -1, -1) if entries[at].node.id == node_id), None)

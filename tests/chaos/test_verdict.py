@@ -179,6 +179,28 @@ def test_a_put_that_was_tried_again_may_happen_twice() -> None:
     assert violations(operations, log, [log, log], NODES) == []
 
 
+@pytest.mark.parametrize("merges", [False, True], ids=["of a free node", "of a blocked one"])
+def test_a_put_that_was_tried_again_may_find_what_the_first_one_made(*, merges: bool) -> None:
+    """Its answer is a 202 that names the revision of the first one, which has no answer."""
+    operations, log = well()
+    made = node("d", "0.5", start=74)
+    if merges:
+        present = node("d", "0.4", start=74)
+        made = merge(present, node("d", "0.5", start=75))
+        log.append(change(8, ChangeType.BLOCKED, 74, present))
+        operations.append(
+            operation(Kind.PUT, 74, 75, asked={"d": put(present)}, status=201, revision=8, shown={"d": present})
+        )
+    revision = len(log) + 1
+    log.append(change(revision, ChangeType.MERGED if merges else ChangeType.BLOCKED, 76, made))
+    first = operation(Kind.PUT, 74, 78, asked={"d": put(node("d", "0.5"), merging=True)}, client=6)
+    again = replace(first, invoked=79 * NANOS, returned=80 * NANOS, status=202, revision=revision, shown={"d": made})
+    again = replace(again, history="00c0ffee")
+    assert violations([*operations, first, again], log, [log, log], NODES) == []
+    lonely = violations([*operations, again], log, [log, log], NODES)
+    assert any(f"nobody asked for revision {revision}" in violation for violation in lonely), lonely
+
+
 def test_a_block_may_end_for_a_reader_who_has_not_heard_that_its_end_has_moved() -> None:
     """The merge is answered before the end; the reader names an older revision, and reads after the end."""
     moved = merge(replace(A2, end=78), node("a", "0.5", start=76))
