@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: run setup test kill-test lint format demo bench chaos openapi settings lock clean
+.PHONY: run setup test kill-test lint format demo bench profile chaos openapi settings lock clean
 .DELETE_ON_ERROR:
 
 run: $(VENV)/service.stamp $(BIN)/blocklist
@@ -41,6 +41,10 @@ bench: $(VENV)/dev.stamp
 
 bench-%: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks $* $(ARGS)
+
+# Where the interpreter's time goes on the hot paths, by py-spy.
+profile: $(VENV)/dev.stamp
+	$(BIN)/python -m benchmarks.profile
 
 # Half an hour of faults; make test has a short form.
 chaos: $(VENV)/dev.stamp

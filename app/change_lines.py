@@ -9,9 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Sequence
 from functools import lru_cache
+from itertools import chain
 from json.encoder import encode_basestring_ascii
 from queue import SimpleQueue
-from threading import Thread
+from threading import Event, Thread
 from typing import Final, Literal
 
 from blocklist.changes import Change
@@ -21,6 +22,8 @@ MAX_WAITING: Final = 100_000
 """Changes that may wait for somebody to read the log; beyond them lines are lost, and counted: changes go on."""
 _MANY: Final = 500
 """Lines written at once."""
+_GATHER_SECONDS: Final = 0.02
+"""How long a line may wait for others."""
 
 Form = Literal["console", "json"]
 
@@ -35,6 +38,7 @@ class ChangeLines:
         self._queue: SimpleQueue[Sequence[Change] | None] = SimpleQueue()
         self._put = 0
         self._written = 0
+        self._closing = Event()
         self._thread = Thread(target=self._run, name="change-lines", daemon=True)
         self._thread.start()
 
@@ -48,11 +52,18 @@ class ChangeLines:
 
     def close(self, seconds: float = 2.0) -> None:
         """Write what waits, as far as somebody reads it within this time."""
+        self._closing.set()
         self._queue.put(None)
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        while (changes := self._queue.get()) is not None:
+        taken: list[Sequence[Change] | None] = [()]
+        while taken[-1] is not None:
+            taken = [self._queue.get()]
+            # Each waking of a thread costs the event loop what it needs for a change.
+            self._closing.wait(_GATHER_SECONDS)
+            taken += [self._queue.get() for _ in range(self._queue.qsize())]
+            changes = list(chain.from_iterable(filter(None, taken)))
             for begin in range(0, len(changes), _MANY):
                 _out("".join(map(self._line, changes[begin : begin + _MANY])))
             self._written += len(changes)

@@ -57,8 +57,9 @@ class ChangeFeed:
         """The log has grown by these changes."""
         self._recent.extend(changes)
         self.revision = changes[-1].revision
-        # Not at once: those who made the changes have their answers before a thousand watchers are served.
-        asyncio.get_running_loop().call_soon(self._offer)
+        if self.waiting:
+            # Not at once: those who made the changes have their answers before a thousand watchers are served.
+            asyncio.get_running_loop().call_soon(self._offer)
 
     def restart(self) -> None:
         """The list has begun anew. Streams of another history end: their clients come back for a snapshot."""

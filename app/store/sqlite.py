@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import fcntl
 import sqlite3
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -22,6 +22,7 @@ from app.store.queries import TRIAL
 from app.store.schema import SchemaError
 from app.store.trouble import code_of, unavailable
 from app.store.urls import path_of
+from app.store.worker import Worker
 from blocklist.changes import Change
 
 T = TypeVar("T")
@@ -41,7 +42,7 @@ class SqliteDatabase:
         self._writer = make_engine(url)
         self._reader = make_engine(url, readers=READERS)
         self._connection: Connection | None = None
-        self._writing = ThreadPoolExecutor(1, "store-writer")
+        self._writing = Worker("store-writer")
         self._reading = ThreadPoolExecutor(READERS, "store-reader")
 
     async def open(self) -> None:
@@ -50,7 +51,7 @@ class SqliteDatabase:
 
     async def close(self) -> None:
         """See Database."""
-        self._writing.shutdown()
+        self._writing.close()
         self._reading.shutdown()
         if self._connection is not None:
             self._connection.close()
@@ -67,14 +68,14 @@ class SqliteDatabase:
                 return query(connection)
 
         try:
-            return await _in(self._reading, transaction)
+            return await asyncio.get_running_loop().run_in_executor(self._reading, transaction)
         except _DATABASE_ERRORS as error:
             raise unavailable(error) from error
 
     async def write(self, query: Query[T], topic: Topic | None = None) -> T:  # noqa: ARG002 - there is nobody to tell
         """See Database."""
         try:
-            result = await _in(self._writing, lambda: self._transaction(query))
+            result = await self._writing.do(lambda: self._transaction(query))
         except _DATABASE_ERRORS as error:
             self.presence.failed(error)
             raise unavailable(error) from error
@@ -127,10 +128,6 @@ class SqliteDatabase:
 def _try(connection: Connection) -> None:
     for statement in TRIAL:
         connection.exec_driver_sql(statement)
-
-
-async def _in(threads: ThreadPoolExecutor, work: Callable[[], T]) -> T:
-    return await asyncio.get_running_loop().run_in_executor(threads, work)
 
 
 def take(url: str) -> IO[str]:

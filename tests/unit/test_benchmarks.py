@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import report
 from benchmarks.groups import GROUPS, LONG
+from benchmarks.profile import counted, page
 from benchmarks.rows import Row, Target, at_least, at_most, judged, paired
 from benchmarks.tables import table
 
@@ -69,3 +70,19 @@ def test_the_page_shows_what_was_kept_of_all_groups(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", [*GROUPS, *LONG])
 def test_each_group_can_be_run(name: str) -> None:
     assert callable(importlib.import_module(f"benchmarks.{name.replace('-', '_')}").run)
+
+
+STACKS = """\
+<module> (runpy.py:1);Runner.run (asyncio/runners.py:118) 10
+<module> (runpy.py:1);Runner.run (asyncio/runners.py:118);FastPutProtocol._write (app/fast_put.py:153) 60
+<module> (runpy.py:1);raw_decode (json/decoder.py:353) 15
+<module> (runpy.py:1);loads (json/__init__.py:346) 13
+<module> (runpy.py:1);<lambda> (<string>:1) 2"""
+
+
+def test_a_sample_counts_for_the_file_at_the_end_of_its_stack() -> None:
+    profile = counted(STACKS.splitlines(), cpu=72.4)
+    assert profile.files == {"app/fast_put.py": 60, "json": 28, "uvloop": 10, "generated (named tuples)": 2}
+    written = page({"PUT": profile})
+    assert "| app/fast_put.py | 60 |\n| json | 28 |\n| uvloop | 10 |\n| others | 2 |\n| µs of CPU | 72 |" in written
+    assert "- 60 %: `app/fast_put.py`, line 153, in `FastPutProtocol._write`\n- 15 %: `json/decoder.py`" in written

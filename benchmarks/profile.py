@@ -1,0 +1,200 @@
+"""`make profile`: which files hold the interpreter on the hot paths, sampled by py-spy while they are asked.
+
+What holds it is what limits a service on one core: waits, and what other processes do, are not in it.
+"""
+
+import asyncio
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+import uvloop
+
+from benchmarks import peers
+from benchmarks.broadcast import broadcast
+from benchmarks.generator import wrk, wrk_write
+from benchmarks.harness import Server, fetch, prepare, scratch
+from benchmarks.report import RESULTS, machine
+from benchmarks.sampling import cpu_seconds
+from benchmarks.watch import BODY as CHANGE
+from benchmarks.watch import WATCHERS
+from benchmarks.writers import put
+from benchmarks.writes import BODY
+
+SECONDS = 10  # of each path
+RATE = 250  # samples a second
+LEAST = 3.0  # percent of a path's samples: a file with less on every path is among the others
+LINES = 6  # of each path that are named
+
+FRAME = re.compile(r"(?P<function>.*) \((?P<file>[^()]*?)(:(?P<line>\d+))?\)")
+LOOP = "asyncio/runners.py"
+"""Where the samples are that have no Python below: uvloop, httptools and the kernel's work for them."""
+
+PAGE = """# Where the interpreter's time goes
+
+`make profile` writes this page: py-spy looks {rate} times a second at who holds the interpreter, {seconds} seconds for
+each path, while others ask. [docs/performance.md](../../docs/performance.md#profiles) says what was made of it. A call
+into C, such as the `write` of an answer, counts for the line that makes it. The figures are percent of the samples; µs
+of CPU are those of all threads of the service for an answer, system calls included, and PostgreSQL's are not in it.
+
+{files}
+
+Taken {taken} on {processor}, {kernel}.
+
+## The lines that hold it longest
+{lines}
+"""
+
+Ask = Callable[[], int]
+"""Ask for a second or so; returns how many answers there were."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Profile:
+    """Of one path: microseconds of CPU for an answer, and how many samples were in each file and each line."""
+
+    cpu: float
+    files: Counter[str]
+    lines: Counter[str]
+
+    def share(self, file: str) -> float:
+        """Percent of the samples."""
+        return 100 * self.files[file] / self.files.total()
+
+
+def main() -> int:
+    """Profile all paths and write the page."""
+    prepare()
+    peers.require("wrk")
+    with scratch() as folder, ExitStack() as stack:
+        profiles = {
+            name: _profile(server, ask, folder / "stacks") for name, (server, ask) in _paths(folder, stack).items()
+        }
+    path = RESULTS / "profile.md"
+    path.write_text(page(profiles))
+    print(f"results: {path}")
+    return 0
+
+
+def _paths(folder: Path, stack: ExitStack) -> dict[str, tuple[Server, Ask]]:
+    """Reads have a server of their own, whose list stays as it is."""
+    names = ("reads", "writes", "watched")
+    reads, writes, watched = (stack.enter_context(peers.service(folder / name)) for name in names)
+    database = stack.enter_context(peers.postgres())
+    on_postgres = stack.enter_context(peers.service(folder / "postgres", {peers.DATABASE: database.create("profile")}))
+    peers.block(reads, 10)
+    url, tag = f"{reads.url}/blocklist", fetch(reads.port, "/blocklist")[1]["etag"]
+    return {
+        "GET": (reads, lambda: wrk(url).answers),
+        "304": (reads, lambda: wrk(url, headers={"If-None-Match": tag}).answers),
+        "PUT": (writes, partial(_writes, writes, 1)),
+        "PUT, 64 writers": (writes, partial(_writes, writes, 64)),
+        "PUT, 64 writers, PostgreSQL": (on_postgres, partial(_writes, on_postgres, 64)),
+        f"PUT, {WATCHERS:,} watchers": (watched, stack.enter_context(_changes(watched))),
+    }
+
+
+def _writes(server: Server, connections: int) -> int:
+    url = f"{server.url}/blocklist/nodes/worker-@"
+    return wrk_write(url, method="PUT", body=BODY, connections=connections).answers
+
+
+@contextmanager
+def _changes(server: Server) -> Iterator[Ask]:
+    """One change after the other, each when all watchers have the one before."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        request = put("/blocklist/nodes/@", CHANGE)
+        watched = runner.run(broadcast(server, path="/blocklist/watch", watchers=WATCHERS, request=request))
+
+        def change() -> int:
+            runner.run(watched.change())
+            return 1
+
+        yield change
+        watched.close()
+
+
+def _profile(server: Server, ask: Ask, stacks: Path) -> Profile:
+    """Raises RuntimeError if py-spy may not look at the service."""
+    ask()
+    before, answers = cpu_seconds(server.pid), 0
+    spy = subprocess.Popen(_spy(server, stacks), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    while spy.poll() is None:
+        answers += ask()
+    if spy.returncode:
+        raise RuntimeError(f"py-spy looks at processes of others, which wants root: {spy.communicate()[1]}")
+    cpu = (cpu_seconds(server.pid) - before) / answers * 1e6
+    return counted(stacks.read_text().splitlines(), cpu)
+
+
+def _spy(server: Server, stacks: Path) -> list[str]:
+    command = [str(Path(sys.executable).with_name("py-spy")), "record", "--pid", str(server.pid), "--gil"]
+    return [*command, "--rate", str(RATE), "--duration", str(SECONDS), "--format", "raw", "--output", str(stacks)]
+
+
+def counted(stacks: Iterable[str], cpu: float) -> Profile:
+    """From py-spy's raw form: in each line the frames, the root first, and how often they were seen."""
+    files, lines = Counter[str](), Counter[str]()
+    for stack in stacks:
+        frames, _, times = stack.rpartition(" ")
+        frame = FRAME.fullmatch(frames.rpartition(";")[2])
+        file = frame["file"] if frame else frames
+        files[_group(file)] += int(times)
+        if frame and file != LOOP:
+            lines[f"`{file}`, line {frame['line']}, in `{frame['function']}`"] += int(times)
+    return Profile(cpu=cpu, files=files, lines=lines)
+
+
+def _group(file: str) -> str:
+    """Files of this project one by one, packages of others as a whole."""
+    if file == LOOP:
+        return "uvloop"
+    if file.startswith("<"):
+        return "generated (named tuples)"
+    top = file.partition("/")[0]
+    return file if top in {"app", "blocklist"} else top
+
+
+def page(profiles: Mapping[str, Profile]) -> str:
+    """In Markdown: files by paths, and the lines of each path."""
+    about = machine()
+    return PAGE.format(
+        rate=RATE, seconds=SECONDS, files=_table(profiles), lines="\n".join(_lines(profiles)),
+        taken=about["taken"], processor=about["processor"], kernel=about["kernel"],
+    )  # fmt: skip
+
+
+def _table(profiles: Mapping[str, Profile]) -> str:
+    """The largest first; what is small everywhere in one row."""
+    most = Counter[str]()
+    for profile in profiles.values():
+        most |= Counter({file: round(1000 * profile.share(file)) for file in profile.files})
+    named = [file for file, share in most.most_common() if share >= 1000 * LEAST]
+    rows = [[file, *(f"{profile.share(file):.0f}" for profile in profiles.values())] for file in named]
+    others = [f"{100 - sum(map(profile.share, named)):.0f}" for profile in profiles.values()]
+    cpu = [f"{profile.cpu:.0f}" for profile in profiles.values()]
+    head = ["", *profiles]
+    return "\n".join(
+        map(_row, [head, ["---", *["--:"] * len(profiles)], *rows, ["others", *others], ["µs of CPU", *cpu]])
+    )
+
+
+def _lines(profiles: Mapping[str, Profile]) -> Iterator[str]:
+    for name, profile in profiles.items():
+        yield f"\n{name}:\n"
+        for line, times in profile.lines.most_common(LINES):
+            yield f"- {100 * times / profile.files.total():.0f} %: {line}"
+
+
+def _row(cells: Sequence[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
