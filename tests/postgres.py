@@ -29,20 +29,20 @@ _SETTINGS: Final = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "max_connections": "200",
-    "shared_buffers": "16MB",
     # Logins are not what is tested.
     "scram_iterations": "1",
     # A standby looks for its primary so often.
     "wal_retrieve_retry_interval": "100ms",
 }
-# A process that is killed loses nothing by it: only a machine that loses power does.
-_NOT_DURABLE: Final = {"fsync": "off", "full_page_writes": "off"}
+# A process that is killed loses nothing by it: only a machine that loses power does. And there are many of them.
+_FOR_TESTS: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"}
 
 
 class PostgresServer:
     """One server with its data in a folder of its own, while this is entered; what it held is gone on leaving.
 
-    It survives `kill` with all that it acknowledged. Only one that is `durable` waits for the disk, as in production.
+    It survives `kill` with all that it acknowledged. Only one that is `durable` waits for the disk and has its
+    usual memory, as in production.
     """
 
     def __init__(self, *, durable: bool = False) -> None:
@@ -145,7 +145,7 @@ class PostgresServer:
     def _initialize(self) -> None:
         passwords = self._folder / "password"
         passwords.write_text(PASSWORD)
-        settings = _SETTINGS | ({} if self._durable else _NOT_DURABLE)
+        settings = _SETTINGS | ({} if self._durable else _FOR_TESTS)
         options = ["--no-sync", "--auth=scram-sha-256", f"--username={_ADMIN}", f"--pwfile={passwords}"]
         options += ["--encoding=UTF8", "--no-locale", *(f"--set={name}={value}" for name, value in settings.items())]
         self._run("initdb", f"--pgdata={self._data}", *options)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 import psycopg
@@ -62,8 +62,10 @@ async def commit(
         raise StaleError(f"the log is not at revision {after}")
 
 
-def _array(values: Iterable[str | int | None]) -> str:
+def _array(values: Sequence[str | int | None]) -> str:
     """A column as PostgreSQL writes an array: the driver takes as long for one as for all else of a commit."""
+    if values.count(values[0]) == len(values):  # as in most columns of most commits
+        return "{" + ",".join([_element(values[0])] * len(values)) + "}"
     return "{" + ",".join(map(_element, values)) + "}"
 
 

@@ -149,6 +149,19 @@ def test_what_waits_shares_one_transaction() -> None:
     run(scenario)
 
 
+def test_what_streams_in_shares_it_too() -> None:
+    async def scenario() -> None:
+        async with Bench() as bench:
+            asked = [asyncio.create_task(bench.block(node_id)) for node_id in ("a", "b")]
+            for node_id in "cdef":
+                await asyncio.sleep(0)
+                asked.append(asyncio.create_task(bench.block(node_id)))
+            await asyncio.gather(*asked)
+            assert [len(changes) for changes in bench.log.transactions] == [6]
+
+    run(scenario)
+
+
 def test_a_refusal_leaves_the_others_of_its_transaction_alone() -> None:
     async def scenario() -> None:
         async with Bench() as bench:
