@@ -9,13 +9,17 @@ from pathlib import Path
 
 
 def signal_family(pid: int, number: signal.Signals) -> list[int]:
-    """Send it to a process first, so that it begins no more of them, and then to those that it began; all of them."""
-    os.kill(pid, number)
-    children = [child for child, (_, parent) in _processes().items() if parent == pid]
-    for child in children:
+    """Send it to a process and those that it began; all of them.
+
+    It stands still meanwhile: it begins no more of them, and as long as it lives one can tell which are its own.
+    """
+    if number != signal.SIGCONT:
+        os.kill(pid, signal.SIGSTOP)
+    family = [pid, *(child for child, (_, parent) in _processes().items() if parent == pid)]
+    for member in family:
         with suppress(ProcessLookupError):
-            os.kill(child, number)
-    return [pid, *children]
+            os.kill(member, number)
+    return family
 
 
 def any_alive(pids: list[int]) -> bool:

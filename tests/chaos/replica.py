@@ -39,7 +39,7 @@ class Replica(ServiceProcess):
     def revive(self) -> None:
         """Start it, and again if it ends because the database is away: as whoever supervises it does."""
         self.launch()
-        wait_until(self._revived, seconds=600)
+        wait_until(self._revived, seconds=180)
 
     def _revived(self) -> bool:
         if self._running().poll() is not None:

@@ -78,9 +78,10 @@ class Trial:
             stack.callback(faults_over.set)
             asking = [pool.submit(client.run, self._seed, load_over) for client in self._clients]
             causing = [pool.submit(nemesis.run, self._seed, faults_over) for nemesis in self._nemeses]
-            wait([*asking, *causing], timeout=seconds, return_when=FIRST_EXCEPTION)
+            ended = wait([*asking, *causing], timeout=seconds, return_when=FIRST_EXCEPTION).done
             faults_over.set()
-            for caused in causing:
+            # Those that failed first: what the others wait for may never come.
+            for caused in [*ended, *causing]:
                 caused.result()
             load_over.wait(_CALM)
         for asked in asking:
