@@ -57,6 +57,7 @@ def test_two_applications_whose_tasks_fail_on_a_host_block_it_for_all(
     start_agent: Start,
     service: BlocklistClient,
     evidence: Callable[[], list[Body]],
+    reason: Callable[[str], str],
     second: Application,
 ) -> None:
     spark = applications.get(**SHARED)
@@ -66,7 +67,8 @@ def test_two_applications_whose_tasks_fail_on_a_host_block_it_for_all(
     wait_until(lambda: [own["application"] for own in evidence()] == [first], 30, "evidence")
     (own,) = evidence()
     assert (own["node"], own["kind"], own["believed"]) == (B, "excluded", True)
-    assert own["reason"] == "Spark excluded the host for the application."
+    # For a stage first, and right after it for all.
+    wait_until(lambda: reason(B) == "Spark excluded the host for the application.", 30, "the exclusion for all stages")
     assert service.snapshot().nodes == {}
     second.fail_on(cluster.hosts[B])
     wait_until(lambda: B in agent.status().blocked, 30, f"the block in {evidence()}")
