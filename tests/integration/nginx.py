@@ -6,16 +6,23 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from tests import debian
-from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
+from tests.integration.process import ROOT, free_port, wait_until
 
 CONFIG: Final = ROOT / "deploy" / "nginx.conf"
 
 
+class Upstream(Protocol):
+    """What nginx passes requests on to, on loopback."""
+
+    @property
+    def port(self) -> int: ...
+
+
 @contextmanager
-def nginx_before(folder: Path, replicas: Sequence[ServiceProcess]) -> Iterator[str]:
+def nginx_before(folder: Path, replicas: Sequence[Upstream]) -> Iterator[str]:
     """The URL of an nginx that passes requests on to these replicas, while this is entered. It warns of nothing."""
     port = free_port()
     config = folder / "nginx.conf"
@@ -33,7 +40,7 @@ def nginx_before(folder: Path, replicas: Sequence[ServiceProcess]) -> Iterator[s
             process.wait(60)
 
 
-def _at(port: int, replicas: Sequence[ServiceProcess]) -> str:
+def _at(port: int, replicas: Sequence[Upstream]) -> str:
     addresses = {f"replica-{place}:8224": f"127.0.0.1:{own.port}" for place, own in enumerate(replicas, 1)}
     text = CONFIG.read_text()
     for present, wanted in {**addresses, "listen 8224;": f"listen 127.0.0.1:{port};"}.items():

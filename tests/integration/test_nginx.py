@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
 from threading import Event
 
 import httpx
@@ -16,9 +18,9 @@ from app.notify.watch import COMMENT_SECONDS
 from tests.integration.bodies import all_changes, block, held, revision_of
 from tests.integration.event_stream import following, take, watching
 from tests.integration.listeners import register, report
-from tests.integration.nginx import CONFIG
+from tests.integration.nginx import CONFIG, nginx_before
 from tests.integration.problems import problem_of
-from tests.integration.process import wait_until
+from tests.integration.process import free_port, wait_until
 from tests.integration.replicas import Replicas, agree
 
 pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
@@ -29,6 +31,37 @@ def client(front: str) -> Iterator[httpx.Client]:
     """A client that knows nginx alone."""
     with httpx.Client(base_url=front, timeout=30, trust_env=False) as client:
         yield client
+
+
+class HangingUp:
+    """Keeps what it is asked, and never answers."""
+
+    def __init__(self, listening: socket.socket) -> None:
+        self.requests: list[bytes] = []
+        self._listening = listening
+
+    @property
+    def port(self) -> int:
+        return int(self._listening.getsockname()[1])
+
+    def run(self) -> None:
+        with suppress(OSError):
+            while True:
+                connection, _ = self._listening.accept()
+                with connection:
+                    self.requests.append(connection.recv(65536))
+
+
+@contextmanager
+def hanging_up() -> Iterator[HangingUp]:
+    with socket.create_server(("127.0.0.1", free_port())) as listening, ThreadPoolExecutor(1) as pool:
+        upstream = HangingUp(listening)
+        running = pool.submit(upstream.run)
+        try:
+            yield upstream
+        finally:
+            listening.shutdown(socket.SHUT_RDWR)
+            running.result(30)
 
 
 def location(name: str) -> str:
@@ -129,6 +162,23 @@ class TestRequests:
             wait_until(refused)
             with watching(another) as events:
                 assert take(events, 1)[0].event == "snapshot"
+
+
+class TestAReplicaThatHangsUp:
+    """It takes a request and closes the connection, as one may at its end."""
+
+    def test_heartbeats_are_sent_to_the_other_one(self, tmp_path: Path, mortals: Replicas) -> None:
+        one = mortals.clients[0]
+        register(one, "jm")
+        with (
+            hanging_up() as dying,
+            nginx_before(tmp_path, [dying, mortals.processes[0]]) as url,
+            httpx.Client(base_url=url, timeout=30, trust_env=False) as client,
+        ):
+            for _ in range(4):
+                report(client, "jm")
+        one.delete("/listeners/jm").raise_for_status()
+        assert any(request.startswith(b"POST /listeners/jm/heartbeat") for request in dying.requests)
 
 
 class TestWatches:
