@@ -162,11 +162,11 @@ def other(replicas: Replicas) -> httpx.Client:
 def mortals(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Replicas]:
     """Two that tests kill and stop, and start again. They trust a proxy on this machine.
 
-    JobMasters wait for ResourceManagers for longer than any test runs.
+    JobMasters wait for ResourceManagers for longer than any test runs, and a database that is slow is not away.
     """
     folder = tmp_path_factory.mktemp("mortals")
     settings = {"heartbeat": "1s", "managers_first": "10m", "trusted_proxies": "127.0.0.1/32"}
-    settings |= {"max_waits_per_client": "20", "database_url": databases.of(folder)}
+    settings |= {"max_waits_per_client": "20"} | databases.settings(folder)
     with replicated(folder, 2, **settings) as replicas:
         yield replicas
 

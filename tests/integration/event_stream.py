@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import count, islice
 from typing import Any
@@ -92,5 +92,6 @@ def following(urls: Sequence[str], since: int) -> Iterator[Follower]:
         yield follower
     finally:
         stop.set()
-        httpx.put(f"{urls[0]}/blocklist/nodes/end-of-{since}", json={"action": "MARK_BLOCKED", "cause": "end"})
+        with suppress(httpx.TransportError):  # Where something else has failed it may be down.
+            httpx.put(f"{urls[0]}/blocklist/nodes/end-of-{since}", json={"action": "MARK_BLOCKED", "cause": "end"})
         thread.join(60)
