@@ -35,7 +35,7 @@ class ChangeLines:
         self._line = _json_line if form == "json" else _console_line
         self._lost = lost
         self._max_waiting = max_waiting
-        self._queue: SimpleQueue[Sequence[Change] | None] = SimpleQueue()
+        self._queue: SimpleQueue[Sequence[Change]] = SimpleQueue()
         self._put = 0
         self._written = 0
         self._closing = Event()
@@ -53,17 +53,16 @@ class ChangeLines:
     def close(self, seconds: float = 2.0) -> None:
         """Write what waits, as far as somebody reads it within this time."""
         self._closing.set()
-        self._queue.put(None)
+        self._queue.put(())
         self._thread.join(seconds)
 
     def _run(self) -> None:
-        taken: list[Sequence[Change] | None] = [()]
-        while taken[-1] is not None:
+        while not (self._closing.is_set() and self._queue.empty()):
             taken = [self._queue.get()]
             # Each waking of a thread costs the event loop what it needs for a change.
             self._closing.wait(_GATHER_SECONDS)
             taken += [self._queue.get() for _ in range(self._queue.qsize())]
-            changes = list(chain.from_iterable(filter(None, taken)))
+            changes = list(chain.from_iterable(taken))
             for begin in range(0, len(changes), _MANY):
                 _out("".join(map(self._line, changes[begin : begin + _MANY])))
             self._written += len(changes)

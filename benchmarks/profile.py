@@ -172,10 +172,9 @@ def page(profiles: Mapping[str, Profile]) -> str:
 
 def _table(profiles: Mapping[str, Profile]) -> str:
     """The largest first; what is small everywhere in one row."""
-    most = Counter[str]()
-    for profile in profiles.values():
-        most |= Counter({file: round(1000 * profile.share(file)) for file in profile.files})
-    named = [file for file, share in most.most_common() if share >= 1000 * LEAST]
+    files = {file for profile in profiles.values() for file in profile.files}
+    most = {file: max(profile.share(file) for profile in profiles.values()) for file in files}
+    named = sorted((file for file in files if most[file] >= LEAST), key=lambda file: (-most[file], file))
     rows = [[file, *(f"{profile.share(file):.0f}" for profile in profiles.values())] for file in named]
     others = [f"{100 - sum(map(profile.share, named)):.0f}" for profile in profiles.values()]
     cpu = [f"{profile.cpu:.0f}" for profile in profiles.values()]

@@ -20,7 +20,7 @@ from tests.integration.event_stream import following, take, watching
 from tests.integration.listeners import register, report
 from tests.integration.nginx import CONFIG, nginx_before
 from tests.integration.problems import problem_of
-from tests.integration.process import free_port, wait_until
+from tests.integration.process import wait_until
 from tests.integration.replicas import Replicas, agree
 
 pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
@@ -54,7 +54,7 @@ class HangingUp:
 
 @contextmanager
 def hanging_up() -> Iterator[HangingUp]:
-    with socket.create_server(("127.0.0.1", free_port())) as listening, ThreadPoolExecutor(1) as pool:
+    with socket.create_server(("127.0.0.1", 0)) as listening, ThreadPoolExecutor(1) as pool:
         upstream = HangingUp(listening)
         running = pool.submit(upstream.run)
         try:
