@@ -16,7 +16,7 @@ ON_BOTH: Final = pytest.mark.databases("sqlite", "postgresql")
 """A mark for tests of what the database has a part in."""
 ON_SQLITE: Final = pytest.mark.databases("sqlite")
 """A mark for tests among those where it has none."""
-PATIENCE: Final = 30
+_PATIENCE: Final = 30
 """Seconds that the server may take: a machine that is busy with other tests is no database that is away."""
 _numbers: Final = count(1)
 
@@ -56,10 +56,11 @@ class SqliteFiles:
 
 
 class PostgresDatabases:
-    """Copies of a migrated database on one server."""
+    """Copies of a migrated database on one server, which may take `patience` seconds to connect or to answer."""
 
-    def __init__(self, server: PostgresServer) -> None:
+    def __init__(self, server: PostgresServer, *, patience: int = _PATIENCE) -> None:
         self._server = server
+        self._patience = patience
         self._names: dict[Path, str] = {}
         self._migrated = self._name()
         done = run_app("migrate", env=environment(database_url=server.create(self._migrated)))
@@ -70,11 +71,11 @@ class PostgresDatabases:
         if folder not in self._names:
             self._names[folder] = self._name()
             self._server.create(self._names[folder], template=self._migrated)
-        return f"{self._server.url(self._names[folder])}?connect_timeout={PATIENCE}"
+        return f"{self._server.url(self._names[folder])}?connect_timeout={self._patience}"
 
     def settings(self, folder: Path) -> dict[str, str]:
         """See Databases."""
-        return {"database_url": self.of(folder), "database_timeout": f"{PATIENCE}s"}
+        return {"database_url": self.of(folder), "database_timeout": f"{self._patience}s"}
 
     def drop(self, folder: Path) -> None:
         """See Databases."""

@@ -25,7 +25,7 @@ from tests.integration.writer import writing
 from tests.postgres import PostgresServer
 from tests.proxy import Proxy
 
-TIMEOUT: Final = 3.0
+TIMEOUT: Final = 3
 """Seconds that PostgreSQL may say nothing."""
 
 
@@ -58,7 +58,7 @@ def server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="module")
 def on_server(server: PostgresServer) -> PostgresDatabases:
-    return PostgresDatabases(server)
+    return PostgresDatabases(server, patience=TIMEOUT)
 
 
 @pytest.fixture
