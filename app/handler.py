@@ -139,7 +139,9 @@ class BlocklistHandler:
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until `close`, and through what waits then."""
+        """Work until `close`, and through what waits then; may be called again after it has failed."""
+        if self._behind:
+            self._wake.set()
         while not self._closed or self._waiting:
             await self._wake.wait()
             self._wake.clear()
@@ -225,7 +227,7 @@ class BlocklistHandler:
         try:
             while not await self._followed():
                 pass
-        except UnavailableError:
+        except BaseException:
             self._behind = True
             raise
 

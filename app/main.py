@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from typing import Any
 
 from fastapi import FastAPI
@@ -48,7 +49,7 @@ from app.store.schema import check
 from app.store.store import Store, make_store
 from app.telemetry import telemetry_of
 from app.tracked import TrackedApp
-from app.upkeep import Compactor, expire_ended, find_again
+from app.upkeep import Compactor, expire_ended, find_again, steadily
 from app.view import ListView
 from blocklist.errors import UnavailableError
 from blocklist.evidence import EvidenceBook, Rule
@@ -224,17 +225,18 @@ async def _running(service: Service) -> AsyncIterator[None]:
     )
     # Before anybody can hear what applications said: who may have been unblocked since is not blocked by that.
     await service.evidence_blocks.load(service.store)
-    writing = asyncio.create_task(handler.run())
-    helping = [
-        asyncio.create_task(expire_ended(tracker, handler, service.clock)),
-        asyncio.create_task(compactor.run()),
-        asyncio.create_task(find_again(service.store, handler.look)),
-        asyncio.create_task(service.store.listen(_looks(service))),
-        asyncio.create_task(service.keeper.run()),
-        asyncio.create_task(service.evidence_blocks.run()),
-    ]
+    writing = asyncio.create_task(steadily("changes", handler.run))
+    parts: dict[str, Callable[[], Awaitable[None]]] = {
+        "ends": partial(expire_ended, tracker, handler, service.clock),
+        "compaction": compactor.run,
+        "database": partial(find_again, service.store, handler.look),
+        "notifications": partial(service.store.listen, _looks(service)),
+        "listeners": service.keeper.run,
+        "evidence": service.evidence_blocks.run,
+    }
     if service.auth.enabled:
-        helping += [asyncio.create_task(service.auth.run()), asyncio.create_task(service.sessions.run())]
+        parts |= {"tokens": service.auth.run, "sessions": service.sessions.run}
+    helping = [asyncio.create_task(steadily(part, work)) for part, work in parts.items()]
     try:
         await service.auth.load()
         await service.keeper.load()

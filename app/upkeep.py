@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Protocol
@@ -27,6 +27,18 @@ CHUNK: Final = 1000
 """Changes dropped in one transaction, so that writers do not wait long."""
 COMPACT_SECONDS: Final = 10.0
 FIND_SECONDS: Final = 1.0
+ANEW_SECONDS: Final = 1.0
+"""How long a part rests that has failed."""
+
+
+async def steadily(part: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Do the work until it ends by itself. What nobody foresaw is logged, and it begins anew: nobody else does it."""
+    while True:
+        try:
+            return await work()
+        except Exception:
+            log.exception("a part of the service failed, and begins anew", part=part)
+        await asyncio.sleep(ANEW_SECONDS)
 
 
 async def expire_ended(tracker: BlocklistTracker, handler: BlocklistHandler, clock: Callable[[], int]) -> None:

@@ -142,9 +142,6 @@ class Authenticator:
                     await self.save_used()
             except UnavailableError:
                 continue
-            except Exception:
-                # Whatever it was: who no longer looks would let in for ever what was revoked elsewhere.
-                log.exception("the tokens were not read again")
 
     async def save_used(self) -> None:
         """Write down when tokens were used last. Raises UnavailableError."""

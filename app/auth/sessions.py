@@ -8,16 +8,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from app.auth.authenticator import LOOK_SECONDS, Authenticator
 from app.auth.credential import Credential
 from app.auth.principal import Principal
 from app.auth.tokens import digest_of
 from app.store.tokens import StoredSession, TokenStore
 from blocklist.errors import UnavailableError
-
-log = structlog.get_logger(__name__)
 
 COOKIE: Final = "blocklist_session"
 LASTS: Final = 12 * 3600 * 1000
@@ -92,8 +88,6 @@ class Sessions:
                 await self._look()
             except UnavailableError:
                 continue
-            except Exception:
-                log.exception("the sessions were not looked at again")
 
     async def _look(self) -> None:
         looked = dict(self._known)

@@ -103,9 +103,6 @@ class Keeper:
             except UnavailableError:
                 # The database is away: what is unsaved stays so until it is back.
                 await asyncio.sleep(TURN_SECONDS)
-            except Exception:
-                log.exception("listeners were not kept")
-                await asyncio.sleep(TURN_SECONDS)
 
     async def leave(self) -> None:
         """The service stops: keep what was heard, and let other replicas push. Raises UnavailableError."""
@@ -158,7 +155,7 @@ class Keeper:
         try:
             await self._follower.follow()
             await self._adopt()
-        except UnavailableError:
+        except BaseException:
             self._behind = True
             raise
 

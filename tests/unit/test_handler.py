@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from typing import Any, Self
 
 import pytest
+from structlog.testing import capture_logs
 
-from app import handler
+from app import handler, upkeep
 from app.handler import TRIES, BlocklistHandler, Outcome
 from app.store.queries import Loaded, News, StaleError
+from app.upkeep import steadily
 from blocklist.changes import Author, Change, Snapshot
 from blocklist.draft import Draft
 from blocklist.errors import ConflictError, UnavailableError
@@ -99,6 +101,8 @@ def hot(node_id: str) -> BlockedNode:
 
 
 class Bench:
+    """A handler at work, as the service lets it work."""
+
     def __init__(self, max_waiting: int = 100) -> None:
         self.tracker = BlocklistTracker(Snapshot(revision=0, history="00000000"))
         self.log = RecordingLog()
@@ -118,7 +122,7 @@ class Bench:
             await asyncio.sleep(0)
 
     async def __aenter__(self) -> Self:
-        self.running = asyncio.create_task(self.handler.run())
+        self.running = asyncio.create_task(steadily("changes", self.handler.run))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -388,5 +392,28 @@ def test_who_was_away_longer_than_the_log_reaches_takes_the_whole_list() -> None
             await bench.follow()
             assert (bench.tracker.history, bench.tracker.revision) == ("00000000", 3)
             assert bench.tracker.get("c") is not None
+
+    run(scenario)
+
+
+def test_what_nobody_foresaw_costs_a_moment_and_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The only writer goes on: whoever changes something later gets an answer, and what was to be followed is."""
+    monkeypatch.setattr(upkeep, "ANEW_SECONDS", 0.0)
+
+    async def scenario() -> None:
+        async with Bench() as bench:
+            news = bench.log.news
+
+            async def fail_once(since: int) -> News:
+                bench.log.news = news  # type: ignore[method-assign]
+                raise RuntimeError(f"nobody foresaw this at {since}")
+
+            bench.log.news = fail_once  # type: ignore[method-assign]
+            bench.log.add("theirs")
+            with capture_logs() as logs:
+                await bench.follow()
+            assert [(entry["log_level"], entry["part"]) for entry in logs] == [("error", "changes")]
+            assert [change.node.id for change in bench.memory.found] == ["theirs"]
+            assert (await bench.block("ours")).revision == 2
 
     run(scenario)
