@@ -15,7 +15,7 @@ from demo.cluster import Cluster, wait_until
 from tests.acceptance.application import Application
 from tests.acceptance.conftest import A, Applications, B, C, Start
 from tests.acceptance.jobs import EXCLUDING, SPECULATING, Job, slow_on, used_hosts
-from tests.integration.process import ServiceProcess
+from tests.integration.process import NO_TLS, ServiceProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -32,7 +32,7 @@ def evidence(service: BlocklistClient) -> Callable[[], list[Body]]:
     """What GET /evidence lists."""
 
     def listed() -> list[Body]:
-        found: list[Body] = httpx.get(f"{service.url}/evidence", trust_env=False).json()["evidence"]
+        found: list[Body] = httpx.get(f"{service.url}/evidence", trust_env=False, verify=NO_TLS).json()["evidence"]
         return found
 
     return listed

@@ -24,7 +24,7 @@ import httpx
 from blocklist import PERMANENT, BlockAction, BlocklistClient
 from demo.cluster import Cluster, session, wait_until
 from tests.acceptance.jobs import EXCLUDING, SPECULATING, Job, await_use, slow_on, used_hosts
-from tests.integration.process import ROOT, ServiceProcess, run_app
+from tests.integration.process import NO_TLS, ROOT, ServiceProcess, run_app
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -138,7 +138,7 @@ class Checks:
 
     def running(self, host: str) -> list[int]:
         """How many tasks run on the host, by executor, as the service has it."""
-        status = httpx.get(f"{self.client.url}/blocklist/nodes/{host}/status", trust_env=False).json()
+        status = httpx.get(f"{self.client.url}/blocklist/nodes/{host}/status", trust_env=False, verify=NO_TLS).json()
         return [one["runningTasks"] for own in status["listeners"] for one in own["taskManagers"]]
 
     def all(self) -> Iterator[Callable[[], None]]:
@@ -177,7 +177,7 @@ class Lessons:
 
     def reason(self, host: str) -> str:
         """What the service has heard of a host."""
-        found = httpx.get(f"{self.url}/evidence", trust_env=False).json()["evidence"]
+        found = httpx.get(f"{self.url}/evidence", trust_env=False, verify=NO_TLS).json()["evidence"]
         return next((str(own["reason"]) for own in found if own["node"] == host), "")
 
     @contextmanager

@@ -13,7 +13,7 @@ from typing import Final
 import httpx
 
 from tests import debian
-from tests.integration.process import ROOT, free_port, wait_until
+from tests.integration.process import NO_TLS, ROOT, free_port, wait_until
 
 PROGRAMS: Final = {
     "prometheus": "prometheus",
@@ -61,7 +61,7 @@ class Monitoring:
 
     def failed(self) -> float:
         """How many posts Alertmanager could not get rid of."""
-        text = httpx.get(f"{self.alertmanager}/metrics", trust_env=False).text
+        text = httpx.get(f"{self.alertmanager}/metrics", trust_env=False, verify=NO_TLS).text
         name = 'alertmanager_notifications_failed_total{integration="webhook"}'
         return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
@@ -130,7 +130,7 @@ def _running(program: str, options: list[str], log: Path) -> Iterator[None]:
 
 def _ready(port: int) -> bool:
     with suppress(httpx.TransportError):
-        return httpx.get(f"http://127.0.0.1:{port}/-/ready", trust_env=False).status_code == 200
+        return httpx.get(f"http://127.0.0.1:{port}/-/ready", trust_env=False, verify=NO_TLS).status_code == 200
     return False
 
 

@@ -14,7 +14,7 @@ from playwright.sync_api import Browser
 from tests.browser.browsing import chromium, watched
 from tests.browser.scene import past, present
 from tests.integration.bodies import now_ms
-from tests.integration.process import ROOT, ServiceProcess, run_app
+from tests.integration.process import NO_TLS, ROOT, ServiceProcess, run_app
 
 SHOTS: Final = (
     ("page-light", "/", "light", (1280, 620)),
@@ -46,7 +46,7 @@ def make_scene(service: ServiceProcess, admin_token: Path, stack: ExitStack) -> 
     for name in ("anna", "ben", "alertmanager"):
         made = admin.post("/tokens", json={"name": name, "role": "operator"}).raise_for_status().json()
         tokens[name] = made["token"]
-        clients[name] = stack.enter_context(httpx.Client(base_url=service.url, trust_env=False))
+        clients[name] = stack.enter_context(httpx.Client(base_url=service.url, trust_env=False, verify=NO_TLS))
         clients[name].headers["Authorization"] = f"Bearer {made['token']}"
     present(admin, clients)
     return tokens

@@ -8,10 +8,10 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from tests.browser.browsing import overflows, watched
+from tests.detection.test_command import run
 from tests.detection.written import event_log
 from tests.integration.bodies import now_ms
 from tests.integration.process import ServiceProcess
-from tests.integration.test_detection import run
 
 pytestmark = pytest.mark.xdist_group("browser")
 

@@ -11,6 +11,7 @@ import httpx
 
 from tests.chaos.operation import CHANGES, Kind, Nodes, Operation, WallClock
 from tests.chaos.workload import Request, Workload
+from tests.integration.process import NO_TLS
 
 _PATIENCE: Final = (0.2, 3.0)
 """Seconds that a client waits for an answer, at least and at most."""
@@ -48,7 +49,7 @@ class Client:
         self._clock = clock
         self._horizon = horizon
         self._nodes = Nodes()
-        self._replicas = [httpx.Client(base_url=url, trust_env=False) for url in urls]
+        self._replicas = [httpx.Client(base_url=url, trust_env=False, verify=NO_TLS) for url in urls]
 
     def close(self) -> None:
         for replica in self._replicas:

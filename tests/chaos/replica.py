@@ -9,7 +9,7 @@ from typing import Final
 
 import httpx
 
-from tests.integration.process import ServiceProcess, run_app, wait_until
+from tests.integration.process import NO_TLS, ServiceProcess, run_app, wait_until
 
 _TRACEBACK: Final = re.compile(r"^Traceback .*\n(?:[ |].*\n)*(.*)$", re.MULTILINE)
 
@@ -45,5 +45,5 @@ class Replica(ServiceProcess):
         if self._running().poll() is not None:
             self.launch()
         with suppress(httpx.TransportError):
-            return httpx.get(f"{self.url}/healthz", timeout=5, trust_env=False).status_code == 200
+            return httpx.get(f"{self.url}/healthz", timeout=5, trust_env=False, verify=NO_TLS).status_code == 200
         return False

@@ -13,7 +13,7 @@ from tests.chaos.trial import Trial
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("chaos")]
 
 
-@pytest.mark.parametrize(("replicas", "seconds"), [(0, 20), (2, 40), (3, 40)], ids=["sqlite", "two", "three"])
+@pytest.mark.parametrize(("replicas", "seconds"), [(0, 15), (2, 25), (3, 25)], ids=["sqlite", "two", "three"])
 def test_no_promise_is_broken(tmp_path: Path, replicas: int, seconds: float) -> None:
     with cluster_of(tmp_path, replicas) as cluster:
         evidence = Trial(cluster, secrets.token_hex(4)).run(seconds)

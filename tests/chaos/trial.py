@@ -21,7 +21,7 @@ from tests.chaos.operation import Kind, WallClock
 from tests.chaos.watcher import Watcher
 from tests.chaos.workload import Request, Workload
 from tests.integration.bodies import all_changes, now_ms
-from tests.integration.process import wait_until
+from tests.integration.process import NO_TLS, wait_until
 
 CLIENTS: Final = 16
 WATCHERS: Final = 3
@@ -113,7 +113,9 @@ class Trial:
 
     def _agree(self) -> bool:
         """Whether the replicas show one list, in which nothing ends soon."""
-        answers = [httpx.get(f"{url}/blocklist", timeout=30, trust_env=False) for url in self._cluster.urls]
+        answers = [
+            httpx.get(f"{url}/blocklist", timeout=30, trust_env=False, verify=NO_TLS) for url in self._cluster.urls
+        ]
         if any("age" in answer.headers or not answer.is_success for answer in answers):
             return False
         states = {(answer.headers["etag"], answer.headers["blocklist-revision"]) for answer in answers}
@@ -121,7 +123,7 @@ class Trial:
         return len(states) == 1 and all(end > now_ms() + _NO_SHORT_BLOCK for end in ends)
 
     def _log(self, url: str) -> list[Any]:
-        with httpx.Client(base_url=url, timeout=30, trust_env=False) as client:
+        with httpx.Client(base_url=url, timeout=30, trust_env=False, verify=NO_TLS) as client:
             return all_changes(client)
 
     def _evidence(self, logs: list[list[Any]]) -> Evidence:

@@ -12,6 +12,7 @@ import httpx
 from httpx_sse import ServerSentEvent
 
 from tests.integration.event_stream import watching
+from tests.integration.process import NO_TLS
 
 _SILENCE: Final = 3.0
 """Seconds without an event after which it turns to another replica."""
@@ -36,7 +37,7 @@ class Watcher:
         while not stop.wait(0.05):
             url = dice.choice(self._urls)
             try:
-                with httpx.Client(base_url=url, timeout=_SILENCE, trust_env=False) as client:
+                with httpx.Client(base_url=url, timeout=_SILENCE, trust_env=False, verify=NO_TLS) as client:
                     self._follow(client, time.monotonic() + dice.uniform(*_STAY), stop)
             except httpx.TransportError:
                 continue

@@ -1,4 +1,7 @@
-"""One small Spark for all tests of the pipeline. It ends with them: a process has one application at a time."""
+"""One small Spark for all tests of the pipeline. It ends with them: a process has one application at a time.
+
+And the fixtures of the integration tests: real services on their own databases.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from demo.java_home import java_home
+from tests.integration.conftest import databases, fresh, migrated, start
 from tests.integration.process import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+__all__ = ["databases", "fresh", "migrated", "start"]
 
 
 @pytest.fixture(scope="package")

@@ -14,6 +14,7 @@ from blocklist.listener import Registration, Role
 from blocklist.membership import Membership
 from blocklist.node import BlockAction, BlockedNode
 from tests.integration.manager_process import ManagerProcess
+from tests.integration.process import NO_TLS
 
 JOB: Final = "app-20261120220114-0042"
 MANAGER: Final = "yarn-rm1"
@@ -69,7 +70,7 @@ def tasks_left(url: str, token: str, node_id: str) -> int:
 def listening(url: str, token: str) -> bool:
     """Whether both are registered, and the job has said where its executors are."""
     headers = {"Authorization": f"Bearer {token}"}
-    with httpx.Client(base_url=url, headers=headers, trust_env=False) as client:
+    with httpx.Client(base_url=url, headers=headers, trust_env=False, verify=NO_TLS) as client:
         both = len(client.get("/listeners").json()["listeners"]) == 2
         return both and client.get(f"/taskmanagers/{JOB}:2").status_code == 200
 

@@ -12,6 +12,8 @@ from typing import Any
 import httpx
 from httpx_sse import EventSource, ServerSentEvent
 
+from tests.integration.process import NO_TLS
+
 
 @contextmanager
 def watching(
@@ -57,7 +59,7 @@ class Follower:
             if stop.is_set():
                 return
             # A stream says something each 15 s, so it ends by itself when it is time to stop.
-            with httpx.Client(base_url=urls[turn % len(urls)], timeout=30, trust_env=False) as client:
+            with httpx.Client(base_url=urls[turn % len(urls)], timeout=30, trust_env=False, verify=NO_TLS) as client:
                 self.ends.append(self._follow(client, stop))
             stop.wait(0.05)
 
@@ -84,7 +86,7 @@ class Follower:
 @contextmanager
 def following(urls: Sequence[str], since: int) -> Iterator[Follower]:
     """A follower at work in a thread of its own; the caller makes a last change before leaving, which ends it."""
-    history = httpx.get(f"{urls[0]}/blocklist", trust_env=False).headers["blocklist-history"]
+    history = httpx.get(f"{urls[0]}/blocklist", trust_env=False, verify=NO_TLS).headers["blocklist-history"]
     follower, stop = Follower(since, history), threading.Event()
     thread = threading.Thread(target=follower.run, args=(urls, stop))
     thread.start()

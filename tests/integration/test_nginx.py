@@ -20,7 +20,7 @@ from tests.integration.event_stream import following, take, watching
 from tests.integration.listeners import register, report
 from tests.integration.nginx import CONFIG, nginx_before
 from tests.integration.problems import problem_of
-from tests.integration.process import wait_until
+from tests.integration.process import NO_TLS, wait_until
 from tests.integration.replicas import Replicas, agree
 
 pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
@@ -29,7 +29,7 @@ pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("repl
 @pytest.fixture
 def client(front: str) -> Iterator[httpx.Client]:
     """A client that knows nginx alone."""
-    with httpx.Client(base_url=front, timeout=30, trust_env=False) as client:
+    with httpx.Client(base_url=front, timeout=30, trust_env=False, verify=NO_TLS) as client:
         yield client
 
 
@@ -173,7 +173,7 @@ class TestAReplicaThatHangsUp:
         with (
             hanging_up() as dying,
             nginx_before(tmp_path, [dying, mortals.processes[0]]) as url,
-            httpx.Client(base_url=url, timeout=30, trust_env=False) as client,
+            httpx.Client(base_url=url, timeout=30, trust_env=False, verify=NO_TLS) as client,
         ):
             for _ in range(4):
                 report(client, "jm")
@@ -214,7 +214,7 @@ class TestWithoutAReplica:
 
         def ask(number: int) -> set[int]:
             statuses: set[int] = set()
-            with httpx.Client(base_url=client.base_url, timeout=30, trust_env=False) as own:
+            with httpx.Client(base_url=client.base_url, timeout=30, trust_env=False, verify=NO_TLS) as own:
                 path = f"/blocklist/nodes/{node_id}-{number}"
                 while not over.is_set():
                     statuses |= {own.get("/blocklist").status_code}

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.bodies import all_changes, block, held
 from tests.integration.event_stream import Follower, following
 from tests.integration.listeners import known, plain, put, register
-from tests.integration.process import wait_until
+from tests.integration.process import NO_TLS, wait_until
 from tests.integration.receiver import Receiver, receiving
 from tests.integration.replicas import Replicas, agree
 
@@ -33,7 +33,7 @@ class Caller:
 
     def work(self, turn: Callable[[Caller, httpx.Client, int], None], over: threading.Event) -> None:
         """Take turns until it is over."""
-        with httpx.Client(timeout=30, trust_env=False) as client:
+        with httpx.Client(timeout=30, trust_env=False, verify=NO_TLS) as client:
             for number in count():
                 if over.wait(0.01):
                     return

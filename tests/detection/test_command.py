@@ -1,4 +1,7 @@
-"""`python -m blocklist.detection` as operators run it, on a real service."""
+"""`python -m blocklist.detection` as operators run it, on a real service.
+
+What does not depend on the process calls `main` here: a Spark for each call costs half a minute.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +11,16 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
+from pyspark.sql import SparkSession
 
 from blocklist import BlockAction, BlocklistClient
+from blocklist.detection.__main__ import main
 from blocklist.detection.schemas import FAILURES, HOST_STAGES, NODES
 from demo.java_home import java_home
 from tests.detection.written import event_log
@@ -40,6 +46,21 @@ def now() -> int:
     return time.time_ns() // 1_000_000
 
 
+Command = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process: its exit code, output and errors."""
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the command adds to it
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(list(arguments))
+        return code, *capsys.readouterr()
+
+    return call
+
+
 @pytest.fixture
 def logs(tmp_path: Path) -> Path:
     """Three applications on six hosts, of which n3 is slow; and what is no event log."""
@@ -55,7 +76,7 @@ def logs(tmp_path: Path) -> Path:
 
 
 @pytest.mark.timeout(600)
-def test_it_proposes_and_applies_once(tmp_path: Path, logs: Path, fresh: ServiceProcess) -> None:
+def test_it_proposes_and_applies_once(tmp_path: Path, logs: Path, fresh: ServiceProcess, command: Command) -> None:
     """A dry run shows all there is to see and changes nothing; applied it blocks, and applied again it does nothing."""
     files = {name: str(tmp_path / name) for name in ("out.jsonl", "parquet", "report.html")}
     given = ("--event-logs", str(logs), "--json", files["out.jsonl"], "--parquet", files["parquet"])
@@ -76,8 +97,8 @@ def test_it_proposes_and_applies_once(tmp_path: Path, logs: Path, fresh: Service
     assert "notes.txt is no event log" in page
     assert not re.search(r"(src|href)=", page), "it needs nothing else"
 
-    applied = [run("--event-logs", str(logs), "--url", fresh.url, "--apply", "--json", "-") for _ in range(2)]
-    first, second = (json.loads(done.stdout) for done in applied)
+    applied = [command("--event-logs", str(logs), "--url", fresh.url, "--apply", "--json", "-") for _ in range(2)]
+    first, second = (json.loads(out) for _, out, _ in applied)
     assert (first["applied"], first["whyNot"]) == (True, None)
     assert (second["applied"], second["whyNot"]) == (False, "it is blocked for this already")
     assert (first["cause"], first["end"]) == (second["cause"], second["end"]) == (line["cause"], line["end"])
@@ -109,22 +130,19 @@ def test_a_mistake_is_a_sentence(arguments: list[str], sentence: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_nothing_to_read_is_said_and_no_verdict(tmp_path: Path) -> None:
+def test_nothing_to_read_is_said_and_no_verdict(tmp_path: Path, command: Command) -> None:
     (tmp_path / "empty").mkdir()
-    done = run("--event-logs", str(tmp_path / "empty"), str(tmp_path / "missing"))
-    assert done.returncode == 0, done.stderr
-    assert done.stdout == "No node is to be blocked.\n"
-    assert f"{tmp_path}/empty holds no event log." in done.stderr
-    assert f"{tmp_path}/missing cannot be read: " in done.stderr
-    assert "Traceback" not in done.stderr
+    code, out, err = command("--event-logs", str(tmp_path / "empty"), str(tmp_path / "missing"))
+    assert (code, out) == (0, "No node is to be blocked.\n"), err
+    assert f"{tmp_path}/empty holds no event log." in err
+    assert f"{tmp_path}/missing cannot be read: " in err
 
 
-def test_a_service_that_is_away_is_a_sentence(logs: Path) -> None:
+def test_a_service_that_is_away_is_a_sentence(logs: Path, command: Command) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    done = run("--event-logs", str(logs), "--url", url, "--apply")
-    assert done.returncode == 1
-    assert f"{url} is out of reach" in done.stderr
-    assert "Traceback" not in done.stderr
+    code, _, err = command("--event-logs", str(logs), "--url", url, "--apply")
+    assert code == 1
+    assert f"{url} is out of reach" in err
 
 
 class Following:
