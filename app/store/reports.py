@@ -6,7 +6,6 @@ from collections.abc import Collection, Iterable
 from typing import Final, NamedTuple
 
 from sqlalchemy import BigInteger, String, Text, bindparam, delete, select
-from sqlalchemy.dialects import postgresql
 from sqlalchemy.engine import Connection
 
 from app.store.tables import listeners, reports
@@ -45,6 +44,8 @@ def save(connection: Connection, said: Iterable[Said]) -> None:
 
     Only on PostgreSQL: where there are no other replicas nobody asks.
     """
+    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only who uses PostgreSQL loads it
+
     part, at, text = bindparam("part", type_=String), bindparam("at", type_=BigInteger), bindparam("text", type_=Text)
     present = select(listeners.c.id, part, at, text, present_version()).where(*OF_REGISTRATION)
     put = postgresql.insert(reports).from_select(["listener", "part", "at_ms", "said", "version"], present)

@@ -13,13 +13,21 @@ from typing import TYPE_CHECKING
 import pytest
 
 from demo.java_home import java_home
+from tests.browser.conftest import browser
+from tests.detection.command import DryRun, dry_run
 from tests.integration.conftest import databases, fresh, migrated, start
 from tests.integration.process import ROOT
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-__all__ = ["databases", "fresh", "migrated", "start"]
+__all__ = ["browser", "databases", "fresh", "migrated", "start"]
+
+
+@pytest.fixture(scope="package")
+def proposed(tmp_path_factory: pytest.TempPathFactory) -> DryRun:
+    """What the command says of three applications on six hosts, of which n3 is slow."""
+    return dry_run(tmp_path_factory.mktemp("proposed"))
 
 
 @pytest.fixture(scope="package")

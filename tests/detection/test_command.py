@@ -10,7 +10,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Self
@@ -22,28 +21,13 @@ from pyspark.sql import SparkSession
 from blocklist import BlockAction, BlocklistClient
 from blocklist.detection.__main__ import main
 from blocklist.detection.schemas import FAILURES, HOST_STAGES, NODES
-from demo.java_home import java_home
+from tests.detection.command import DryRun, now, run, settings
 from tests.detection.written import event_log
-from tests.integration.process import ROOT, ServiceProcess, environment, free_port, wait_until
+from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
 
 pytestmark = pytest.mark.xdist_group("detection")
 
-QUICK = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 CAUSE = re.compile(r"2\.[0-9]x slower than its peers in [0-9]+ of [0-9]+ stages of [23] applications")
-
-
-def settings() -> dict[str, str]:
-    submit = f'--master local[2] --driver-java-options "{QUICK}" pyspark-shell'
-    return environment() | {"JAVA_HOME": str(java_home()), "PYSPARK_SUBMIT_ARGS": submit}
-
-
-def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "blocklist.detection", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=settings(), capture_output=True, text=True, timeout=170, check=False)
-
-
-def now() -> int:
-    return time.time_ns() // 1_000_000
 
 
 Command = Callable[..., tuple[int, str, str]]
@@ -61,43 +45,22 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest
     return call
 
 
-@pytest.fixture
-def logs(tmp_path: Path) -> Path:
-    """Three applications on six hosts, of which n3 is slow; and what is no event log."""
-    folder = tmp_path / "logs"
-    folder.mkdir()
-    for number in range(3):
-        lines = event_log(f"app-{number}", now() - 600_000 + number * 100_000, slow="n3")
-        (folder / f"app-{number}").write_text("".join(lines))
-    (folder / "notes.txt").write_text("Ask Kim about rack 7.\n")
-    with (folder / "app-2").open("a") as file:
-        file.write('{"Event":"SparkListenerTaskEnd","Stage ID":1,"Stage Att\n')
-    return folder
-
-
 @pytest.mark.timeout(600)
-def test_it_proposes_and_applies_once(tmp_path: Path, logs: Path, fresh: ServiceProcess, command: Command) -> None:
+def test_it_proposes_and_applies_once(proposed: DryRun, fresh: ServiceProcess, command: Command) -> None:
     """A dry run shows all there is to see and changes nothing; applied it blocks, and applied again it does nothing."""
-    files = {name: str(tmp_path / name) for name in ("out.jsonl", "parquet", "report.html")}
-    given = ("--event-logs", str(logs), "--json", files["out.jsonl"], "--parquet", files["parquet"])
-    done = run(*given, "--html", files["report.html"])
-    assert done.returncode == 0, done.stderr
-    (line,) = [json.loads(text) for text in Path(files["out.jsonl"]).read_text().splitlines()]
+    out, err = proposed.done.stdout, proposed.done.stderr
+    (line,) = [json.loads(text) for text in proposed.lines.read_text().splitlines()]
     assert (line["node"], line["severity"], line["applied"], line["whyNot"]) == ("n3", line["severity"], False, None)
     assert CAUSE.fullmatch(line["cause"])
-    assert line["cause"] in done.stdout
-    assert f"file:{logs}/notes.txt is no event log" in done.stderr
-    assert "app-2: 1 broken line was not read" in done.stderr
-    assert "Traceback" not in done.stderr
+    assert line["cause"] in out
+    assert f"file:{proposed.logs}/notes.txt is no event log" in err
+    assert "app-2: 1 broken line was not read" in err
+    assert "Traceback" not in err
     for name, schema in (("nodes", NODES), ("host_stages", HOST_STAGES), ("failures", FAILURES)):
-        assert pq.read_table(f"{files['parquet']}/{name}").column_names == schema.fieldNames()
-    page = Path(files["report.html"]).read_text()
-    assert line["cause"] in page
-    assert page.count('<rect class="cell"') > 100
-    assert "notes.txt is no event log" in page
-    assert not re.search(r"(src|href)=", page), "it needs nothing else"
+        assert pq.read_table(proposed.parquet / name).column_names == schema.fieldNames()
 
-    applied = [command("--event-logs", str(logs), "--url", fresh.url, "--apply", "--json", "-") for _ in range(2)]
+    given = ("--event-logs", str(proposed.logs), "--url", fresh.url, "--apply", "--json", "-")
+    applied = [command(*given) for _ in range(2)]
     first, second = (json.loads(out) for _, out, _ in applied)
     assert (first["applied"], first["whyNot"]) == (True, None)
     assert (second["applied"], second["whyNot"]) == (False, "it is blocked for this already")
@@ -138,9 +101,9 @@ def test_nothing_to_read_is_said_and_no_verdict(tmp_path: Path, command: Command
     assert f"{tmp_path}/missing cannot be read: " in err
 
 
-def test_a_service_that_is_away_is_a_sentence(logs: Path, command: Command) -> None:
+def test_a_service_that_is_away_is_a_sentence(proposed: DryRun, command: Command) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    code, _, err = command("--event-logs", str(logs), "--url", url, "--apply")
+    code, _, err = command("--event-logs", str(proposed.logs), "--url", url, "--apply")
     assert code == 1
     assert f"{url} is out of reach" in err
 

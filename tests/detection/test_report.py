@@ -1,0 +1,35 @@
+"""The report of the detection: one file, opened from the disk, that asks nobody else for anything."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+from playwright.sync_api import Browser, expect
+
+from tests.browser.browsing import watched
+from tests.detection.command import DryRun
+
+pytestmark = pytest.mark.xdist_group("detection")
+
+
+def test_it_says_what_was_found(proposed: DryRun) -> None:
+    page = proposed.report.read_text()
+    assert json.loads(proposed.lines.read_text())["cause"] in page
+    assert page.count('<rect class="cell"') > 100
+    assert "notes.txt is no event log" in page
+    assert not re.search(r"(src|href)=", page), "it needs nothing else"
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_its_plots_are_there(browser: Browser, proposed: DryRun, scheme: str) -> None:
+    with watched(browser, proposed.report.as_uri(), color_scheme=scheme) as own:
+        page = own.context.new_page()
+        page.goto(proposed.report.as_uri())
+        expect(page.get_by_role("cell", name="n3", exact=True).first).to_be_visible()
+        plot = page.get_by_role("img", name="Slowdown of each host in each stage")
+        expect(plot).to_be_visible()
+        assert plot.locator("rect.cell").count() > 100
+        dark = page.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(23, 25, 28)"
+        assert dark == (scheme == "dark")
