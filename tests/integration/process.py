@@ -21,6 +21,7 @@ import httpx
 ROOT: Final = Path(__file__).parents[2]
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients that meet none: to read which certificates to trust would cost each of them more than its requests."""
+_taken: Final[set[int]] = set()
 
 
 class ServiceProcess:
@@ -157,13 +158,18 @@ def url_of(database: Path) -> str:
 def free_port() -> int:
     """A free port below those that the system hands out, or a client's socket may take it before the service does.
 
-    By chance, so that tests that run at the same time do not meet; and not from `random`, which hypothesis seeds.
+    Each once, as who asks binds it later; and each worker of the tests has its own. Not from `random`, which hypothesis
+    seeds.
     """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    own = int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
     while True:
-        port = 10_000 + secrets.randbelow(20_000)
+        port = 10_000 + own + workers * secrets.randbelow(20_000 // workers)
         with socket.socket() as free, suppress(OSError):
             free.bind(("127.0.0.1", port))
-            return port
+            if port not in _taken:
+                _taken.add(port)
+                return port
 
 
 def wait_until(holds: Callable[[], bool], *, seconds: float = 30) -> None:
