@@ -114,8 +114,19 @@ class EvidenceBook:
             before = said.pop(check_node_id(node), None)
             first = before.first_seen if before is not None and before.finding.kind is finding.kind else now
             said[node] = Evidence(application=application, node=node, finding=finding, first_seen=first, last_seen=now)
-        # What was said last stands last.
-        self._said[application] = dict(list(said.items())[-MAX_KEPT:])
+        self._keep(application, said)
+
+    def of(self, application: str) -> list[Evidence]:
+        """All that is kept of an application, what was said last at the end."""
+        return list(self._said.get(application, {}).values())
+
+    def know(self, application: str, told: Iterable[Evidence]) -> None:
+        """Another book has this of the application: what was said there before, this one may have missed."""
+        said = dict(self._said.get(application, {}))
+        for piece in told:
+            before = said.pop(piece.node, None)
+            said[piece.node] = piece if before is None else self._joined(before, piece)
+        self._keep(application, said)
 
     def forget(self, application: str) -> None:
         """The application has left: nothing that it said counts any more."""
@@ -156,6 +167,17 @@ class EvidenceBook:
             for node, evidence in sorted(found.items())
             if len(evidence) >= enough
         ]
+
+    def _keep(self, application: str, said: Mapping[str, Evidence]) -> None:
+        # What was said last stands last.
+        self._said[application] = dict(list(said.items())[-MAX_KEPT:])
+
+    def _joined(self, one: Evidence, other: Evidence) -> Evidence:
+        """What two books have of the same application and node."""
+        early, late = sorted((one, other), key=lambda piece: piece.last_seen)
+        if early.finding.kind is not late.finding.kind or late.first_seen >= early.last_seen + self._rule.kept:
+            return late
+        return replace(late, first_seen=min(early.first_seen, late.first_seen))
 
     def _counted(self, node: str, trusted: Iterable[str], now: int) -> tuple[Evidence, ...]:
         """What counts against a node, by application."""

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
 import structlog
 
-from app.notify.members import ERROR, Member, load_part
+from app.notify.members import Member
 from app.notify.roll import Roll
 from app.store.listeners import News, StoredListener
 from app.store.reports import Said
@@ -97,10 +96,7 @@ class Follower:
         ):
             return
         member.heard[said.part] = said.at
-        if said.part == ERROR:
-            member.error = json.loads(said.text)
-            return
         try:
-            self._roll.hear(member, load_part(said.part, said.text), said.at)
+            self._roll.take(member, said.part, said.text, said.at)
         except InvalidError as error:
             log.warning("what a listener said to another replica is passed over", listener=member.id, reason=str(error))

@@ -10,7 +10,7 @@ from typing import Final, Protocol
 import structlog
 
 from app.notify.follower import Follower
-from app.notify.members import Member, dump_part
+from app.notify.members import Member
 from app.notify.replica import BEAT_SECONDS, Replica
 from app.notify.roll import Roll
 from app.store.reports import Said
@@ -80,16 +80,15 @@ class Keeper:
         self._behind = True
         self._hurry.set()
 
-    def heard(self, member: Member, *, moved: bool, news: Iterable[str]) -> None:
-        """It gave a sign of life here; `moved` says that its cursor did, and `news` are parts that it said."""
+    def heard(self, member: Member, at: int, *, moved: bool = False, news: Iterable[str] = ()) -> None:
+        """It gave a sign of life here; `moved` says that its cursor did, and `news` are parts that it said at `at`."""
         if not self._replica.shared:
             if moved:
                 self._unsaved.add(member)
             return
         self._unsaved.add(member)
         for part in news:
-            # Later than all that it is known to have said before, by whosever clock that was.
-            member.heard[part] = max(self._clock(), member.heard.get(part, 0) + 1)
+            member.heard[part] = at
             member.untold.add(part)
         if moved or member.untold:
             self._hurry.set()
@@ -189,14 +188,14 @@ class Keeper:
 
     def _said(self, member: Member, part: str) -> Said:
         session, since = member.listener.registration
-        return Said(member.id, session, since, part, member.heard[part], dump_part(member, part))
+        return Said(member.id, session, since, part, member.heard[part], self._roll.tell(member, part))
 
     def _renew_leases(self) -> None:
         now = self._clock()
         for member in self._roll.members:
             if not member.lapsed:
                 member.listener = replace(member.listener, lease_end=now + member.listener.lease)
-                self.heard(member, moved=False, news=())
+                self.heard(member, now)
 
     async def _lapse(self) -> None:
         """End the leases that nobody renewed. Where there are replicas the database has the last word."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -10,7 +9,7 @@ from typing import Any, Final, Self
 
 from app.store.listeners import Secret
 from blocklist.evidence import Finding
-from blocklist.evidence_wire import findings, findings_body
+from blocklist.evidence_wire import findings
 from blocklist.listener import Listener
 from blocklist.listener_wire import ReportBody
 from blocklist.usable import NodeSet
@@ -19,11 +18,12 @@ SEEN: Final = 256
 """Acknowledgements of a listener whose moments are remembered."""
 ERROR: Final = "error"
 """The part that is not said by the listener, but by who pushes to it: how the last push went."""
+EVIDENCE: Final = "evidence"
 _NAMES: Final = {
     "taskManagers": "task_managers",
     "runningTasks": "running_tasks",
     "refused": "refused",
-    "evidence": "evidence",
+    EVIDENCE: "evidence",
     "nodes": "nodes",
 }
 """The parts of a report on the wire, and here."""
@@ -99,6 +99,14 @@ class Member:
         """How many tasks run on each of its TaskManagers, as far as it has said so."""
         return self.said.running_tasks or {}
 
+    def part(self, name: str) -> Any:
+        """What it said last of a part, by its name on the wire."""
+        return self.error if name == ERROR else getattr(self.said, _NAMES[name])
+
+    def moment(self, now: int) -> int:
+        """When it says what it says now: later than all that it is known to have said, by whosever clock that was."""
+        return max([now, *(at + 1 for at in self.heard.values())])
+
     def applied(self, revision: int) -> bool:
         """Whether it has applied the list up to `revision`."""
         return not self.listener.behind(revision)
@@ -108,16 +116,3 @@ class Member:
         if not self.applied(revision) or (self.acks.maxlen == len(self.acks) and self.acks[0][0] > revision):
             return None
         return next((at for acked, at in self.acks if acked >= revision), None)
-
-
-def dump_part(member: Member, part: str) -> str:
-    """A part of what it says, for other replicas."""
-    if part == ERROR:
-        return json.dumps(member.error)
-    value = getattr(member.said, _NAMES[part])
-    return json.dumps(findings_body(value) if part == "evidence" else value)
-
-
-def load_part(part: str, text: str) -> Report:
-    """What it said to another replica. Raises InvalidError if that has another version, which knows more."""
-    return Report.of(ReportBody.parse({part: json.loads(text)}))

@@ -145,7 +145,9 @@ class Registry:
         member.listener = listener
         if moved:
             self._roll.acknowledged(member)
-        self._keeper.heard(member, moved=moved, news=() if report == SILENT else self._roll.hear(member, report, now))
+        at = member.moment(now)
+        news = () if report == SILENT else self._roll.hear(member, report, at)
+        self._keeper.heard(member, at, moved=moved, news=news)
         return member
 
     def answered(self, member: Member, acked: int | None, report: Report, error: str | None) -> None:
@@ -159,7 +161,7 @@ class Registry:
         """How the last push to it went; None is well."""
         if member.error != error:
             member.error = error
-            self._keeper.heard(member, moved=False, news=[ERROR])
+            self._keeper.heard(member, member.moment(self._clock()), news=[ERROR])
 
     async def rotate(self, listener_id: str, session: str) -> str:
         """A new secret; the old one signs as well for an hour. Raises NotFoundError, FencedError, UnavailableError."""

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from app.bell import Bell
-from app.notify.members import Member, Report
+from app.notify.members import ERROR, EVIDENCE, Member, Report
+from app.notify.telling import dump_evidence, dump_part, load_evidence, load_part
 from app.view import ListView
 from blocklist.evidence import EvidenceBook
 from blocklist.listener import Role
@@ -111,7 +113,7 @@ class Roll:
             self.ring()
 
     def hear(self, member: Member, report: Report, at: int) -> set[str]:
-        """It said this at `at` (Unix ms), here or to another replica; the parts of it that are news."""
+        """It said this at `at` (Unix ms); the parts of it that are news."""
         before, member.said = member.said.parts(), report.after(member.said)
         news = {part for part, value in report.parts().items() if value != before.get(part)}
         if report.task_managers is not None:
@@ -124,8 +126,24 @@ class Roll:
         if report.evidence is not None:
             self._evidence.say(member.id, report.evidence, at)
             # What an application says again of a node holds longer.
-            news |= {"evidence"} if report.evidence else set()
+            news |= {EVIDENCE} if report.evidence else set()
         return news
+
+    def tell(self, member: Member, part: str) -> str:
+        """A part of what it says, for other replicas.
+
+        Of evidence all that is kept, with when it was said: who missed some of it is not to take the rest for new.
+        """
+        return dump_evidence(self._evidence.of(member.id)) if part == EVIDENCE else dump_part(member, part)
+
+    def take(self, member: Member, part: str, text: str, at: int) -> None:
+        """What `tell` gave, most often to another replica. Raises InvalidError if that has another version."""
+        if part == ERROR:
+            member.error = json.loads(text)
+        elif part == EVIDENCE:
+            self._evidence.know(member.id, load_evidence(member.id, text))
+        else:
+            self.hear(member, load_part(part, text), at)
 
     def restart(self) -> None:
         """The list has begun anew: revisions of before say nothing any more, and everybody gets the whole list."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from itertools import cycle, islice
@@ -245,6 +246,36 @@ class TestReports:
         log = all_changes(other, node=nodes["tm-1"])
         assert [(change["type"], change["createdBy"]) for change in log] == [("blocked", "evidence")]
         assert agree([one, other], "/evidence")[0] == 200
+
+
+def test_evidence_that_a_replica_missed_is_not_new_to_it(mortals: Replicas, node_id: str) -> None:
+    """It was unblocked by hand meanwhile: what was said before and is said still does not block it again."""
+    one, other = mortals.clients
+    nodes = {f"tm-{number}": f"{node_id}-{number}" for number in range(5)}
+    accused = nodes["tm-1"]
+
+    def say(**evidence: dict[str, str]) -> None:
+        for own in "xy":
+            report(one, own, evidence=evidence)
+
+    for own in "xy":
+        register(one, own)
+        report(one, own, taskManagers={f"{own}:{name}": node for name, node in nodes.items()})
+    agree([one, other], "/evidence")
+    mortals.processes[1].pause()
+    try:
+        say(**{accused: EXCLUDED})
+        wait_until(lambda: one.get(f"/blocklist/nodes/{accused}").status_code == 200)
+        assert one.delete(f"/blocklist/nodes/{accused}").status_code == 200
+        say(**{accused: EXCLUDED})
+        say(**{nodes["tm-2"]: {"kind": "slow", "reason": "Slow."}})
+    finally:
+        mortals.processes[1].resume()
+    agree([one, other])
+    evidence = json.loads(agree([one, other], "/evidence")[2])["evidence"]
+    believed = {(piece["node"], piece["application"]): piece["believed"] for piece in evidence}
+    assert believed == {(nodes[name], own): name != "tm-1" for name in ("tm-1", "tm-2") for own in "xy"}
+    assert [change["type"] for change in all_changes(other, node=accused)] == ["blocked", "unblocked"]
 
 
 def _says(client: httpx.Client, path: str, **fields: object) -> bool:

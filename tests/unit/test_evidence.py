@@ -123,6 +123,55 @@ class TestHolding:
             Finding(kind=Kind.SLOW, reason=reason)
 
 
+class TestTelling:
+    """Of two books either may have heard what the other did not; by telling they come to say the same."""
+
+    def told(self, one: EvidenceBook, other: EvidenceBook) -> list[tuple[str, str, int, int]]:
+        other.know("app", one.of("app"))
+        one.know("app", other.of("app"))
+        assert one.listed(NOW) == other.listed(NOW)
+        pieces = [own.evidence for own in one.listed(NOW)]
+        return [(e.node, e.finding.reason, e.first_seen - NOW, e.last_seen - NOW) for e in pieces]
+
+    def test_who_missed_what_was_said_first_knows_since_when_it_is_said(self) -> None:
+        one, other = book(), book()
+        one.say("app", {"a": EXCLUDED}, NOW)
+        one.say("app", {"a": EXCLUDED}, NOW + 10)
+        assert self.told(one, other) == [("a", EXCLUDED.reason, 0, 10)]
+
+    def test_who_missed_what_is_said_no_more_knows_it_as_long_as_it_holds(self) -> None:
+        one, other = book(), book()
+        one.say("app", {"a": EXCLUDED}, NOW)
+        one.say("app", {"b": SLOW}, NOW + 10)
+        assert self.told(one, other) == [("a", EXCLUDED.reason, 0, 0), ("b", SLOW.reason, 10, 10)]
+
+    @pytest.mark.parametrize("later", [10, HOLD - 1])
+    def test_what_each_heard_a_part_of_is_joined(self, later: int) -> None:
+        one, other = book(), book()
+        one.say("app", {"a": EXCLUDED}, NOW)
+        other.say("app", {"a": Finding(kind=Kind.EXCLUDED, reason="Worse.")}, NOW + later)
+        assert self.told(one, other) == [("a", "Worse.", 0, later)]
+
+    @pytest.mark.parametrize(("later", "finding"), [(HOLD, EXCLUDED), (10, SLOW)])
+    def test_after_a_gap_and_of_another_kind_it_is_new(self, later: int, finding: Finding) -> None:
+        one, other = book(), book()
+        one.say("app", {"a": EXCLUDED}, NOW)
+        other.say("app", {"a": finding}, NOW + later)
+        assert self.told(one, other) == [("a", finding.reason, later, later)]
+
+    def test_what_is_told_again_changes_nothing(self) -> None:
+        one, other = book(), book()
+        one.say("app", {"a": EXCLUDED, "b": SLOW}, NOW)
+        assert self.told(one, other) == self.told(one, other)
+
+    def test_so_much_is_kept(self) -> None:
+        one, other = book(), book()
+        one.say("app", {"first": EXCLUDED}, NOW)
+        other.say("app", {f"n{number}": EXCLUDED for number in range(MAX_KEPT)}, NOW + 1)
+        one.know("app", other.of("app"))
+        assert one.of("app") == other.of("app")
+
+
 class TestEnough:
     """So many distinct applications must say so within the window."""
 
