@@ -9,6 +9,8 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 import app.api.errors
 from app.main import create_app
 from app.settings import Settings
@@ -21,6 +23,13 @@ def test_the_api_document_is_that_of_the_app() -> None:
     """`make openapi` writes it anew."""
     kept = json.loads((ROOT / "openapi" / "blocklist.json").read_text())
     assert kept == json.loads(json.dumps(create_app(Settings(database_url="sqlite:///unused.db")).openapi()))
+
+
+@pytest.mark.xdist_group("together")
+def test_a_group_of_tests_stays_together(request: pytest.FixtureRequest) -> None:
+    """Where tests are dealt out to workers, those of a group go to one by their ids. Else each starts its own Spark."""
+    dealt_out = getattr(request.config.option, "loadgroup", False)
+    assert request.node.nodeid.endswith("@together") == dealt_out
 
 
 def test_every_error_has_a_status() -> None:
