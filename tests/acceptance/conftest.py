@@ -103,7 +103,10 @@ def start_agent(service_process: ServiceProcess) -> Iterator[Start]:
 
 @pytest.fixture
 def agent(spark: SparkSession, service: BlocklistClient, start_agent: Start) -> BlocklistAgent:
-    return start_agent(spark)
+    """On the application with no settings of its own, and known to the service."""
+    started = start_agent(spark)
+    await_registration(started)
+    return started
 
 
 Block = Callable[..., None]
@@ -119,6 +122,10 @@ def block(service: BlocklistClient, agent: BlocklistAgent) -> Block:
         wait_until(known, 30, f"{node_id} in {agent.status()}")
 
     return block
+
+
+def await_registration(agent: BlocklistAgent) -> None:
+    wait_until(lambda: agent.status().registered, 30, "the registration")
 
 
 def is_blocked(agent: BlocklistAgent, node_id: str) -> bool:

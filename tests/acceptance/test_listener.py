@@ -13,7 +13,7 @@ from blocklist import BlocklistClient
 from blocklist.errors import LimitError
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
-from tests.acceptance.conftest import EVACUATE, A, B, Block, C, Start
+from tests.acceptance.conftest import EVACUATE, A, B, Block, C, Start, await_registration
 from tests.acceptance.jobs import Job, used_hosts
 from tests.acceptance.test_service_trouble import forwarding
 from tests.integration.process import ServiceProcess, free_port
@@ -154,7 +154,6 @@ def test_a_refusal_says_why(block: Block, told: Service) -> None:
 
 
 def test_a_put_may_wait_for_the_proof(spark: SparkSession, agent: BlocklistAgent, told: Service) -> None:
-    await_registration(agent)
     body = {"action": "MARK_BLOCKED", "cause": "test"}
     answer = told.http.put(f"/blocklist/nodes/{B}", json=body, headers={"Prefer": "wait=30"})
     assert (answer.status_code, answer.headers["Blocklist-Applied"]) == (201, "1/1")
@@ -194,7 +193,3 @@ def test_a_service_that_knows_no_listeners_does_no_harm(
         assert (status.running, status.connected, status.registered, status.last_error) == (True, True, False, None)
         assert told.listeners() == {}
         agent.stop()
-
-
-def await_registration(agent: BlocklistAgent) -> None:
-    wait_until(lambda: agent.status().registered, 30, "the registration")
