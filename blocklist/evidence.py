@@ -109,24 +109,24 @@ class EvidenceBook:
 
         What it says again is renewed, what it leaves out is not; another kind of finding is a new one.
         """
-        said = {node: said for node, said in self._said.get(application, {}).items() if self._holds(said, now)}
-        for node, finding in findings.items():
-            before = said.pop(check_node_id(node), None)
-            first = before.first_seen if before is not None and before.finding.kind is finding.kind else now
-            said[node] = Evidence(application=application, node=node, finding=finding, first_seen=first, last_seen=now)
-        self._keep(application, said)
+        told = [
+            Evidence(application=application, node=check_node_id(node), finding=finding, first_seen=now, last_seen=now)
+            for node, finding in findings.items()
+        ]
+        self.know(application, told)
 
     def of(self, application: str) -> list[Evidence]:
         """All that is kept of an application, what was said last at the end."""
         return list(self._said.get(application, {}).values())
 
     def know(self, application: str, told: Iterable[Evidence]) -> None:
-        """Another book has this of the application: what was said there before, this one may have missed."""
+        """Take in what was said, here or where another book is kept: this one may have missed some of it."""
         said = dict(self._said.get(application, {}))
         for piece in told:
             before = said.pop(piece.node, None)
             said[piece.node] = piece if before is None else self._joined(before, piece)
-        self._keep(application, said)
+        # What was said last stands last.
+        self._said[application] = dict(list(said.items())[-MAX_KEPT:])
 
     def forget(self, application: str) -> None:
         """The application has left: nothing that it said counts any more."""
@@ -168,12 +168,8 @@ class EvidenceBook:
             if len(evidence) >= enough
         ]
 
-    def _keep(self, application: str, said: Mapping[str, Evidence]) -> None:
-        # What was said last stands last.
-        self._said[application] = dict(list(said.items())[-MAX_KEPT:])
-
     def _joined(self, one: Evidence, other: Evidence) -> Evidence:
-        """What two books have of the same application and node."""
+        """Two pieces of the same application and node: without a gap it is said since the first of them."""
         early, late = sorted((one, other), key=lambda piece: piece.last_seen)
         if early.finding.kind is not late.finding.kind or late.first_seen >= early.last_seen + self._rule.kept:
             return late

@@ -254,7 +254,7 @@ def test_evidence_that_a_replica_missed_is_not_new_to_it(mortals: Replicas, node
     nodes = {f"tm-{number}": f"{node_id}-{number}" for number in range(5)}
     accused = nodes["tm-1"]
 
-    def say(**evidence: dict[str, str]) -> None:
+    def say(evidence: dict[str, dict[str, str]]) -> None:
         for own in "xy":
             report(one, own, evidence=evidence)
 
@@ -264,11 +264,11 @@ def test_evidence_that_a_replica_missed_is_not_new_to_it(mortals: Replicas, node
     agree([one, other], "/evidence")
     mortals.processes[1].pause()
     try:
-        say(**{accused: EXCLUDED})
+        say({accused: EXCLUDED})
         wait_until(lambda: one.get(f"/blocklist/nodes/{accused}").status_code == 200)
         assert one.delete(f"/blocklist/nodes/{accused}").status_code == 200
-        say(**{accused: EXCLUDED})
-        say(**{nodes["tm-2"]: {"kind": "slow", "reason": "Slow."}})
+        say({accused: EXCLUDED})
+        say({nodes["tm-2"]: {"kind": "slow", "reason": "Slow."}})
     finally:
         mortals.processes[1].resume()
     agree([one, other])
