@@ -1,4 +1,4 @@
-"""`python -m app`: see app.commands."""
+"""`python -m app`: see app.cli."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ if __name__ == "__main__":
     gc.disable()
     # structlog would load it for tracebacks in colours, which no log of ours has: 4 MB, and a twelfth of the start.
     sys.modules["rich"] = None  # type: ignore[assignment]
-    from app.commands import main
+    from app.cli import main
 
     sys.exit(main())

@@ -12,49 +12,49 @@ from typing import Any
 
 from fastapi import FastAPI
 
-from app.api import alertmanager, changes, errors, evidence, health, listeners, listing, nodes, proof, tokens
-from app.auth.addresses import Networks
+from app.api import alertmanager, changes, evidence, health, listeners, listing, node_status, nodes, problems, tokens
+from app.api.openapi import document
 from app.auth.sessions import Sessions
-from app.authentication import make_authenticator
-from app.change_lines import ChangeLines
-from app.evidence import EvidenceBlocks
-from app.fast_path import ReadyAnswers
-from app.guard import Guard
-from app.handler import BlocklistHandler
-from app.integrations.alertmanager_blocks import AlertBlocks
-from app.integrations.alertmanager_metrics import AlertmanagerMetrics
-from app.memory import Memory
-from app.metrics import MeasuredLog, Metrics
-from app.notify.batches import Batches
-from app.notify.callbacks import AllowedHosts
-from app.notify.feed import ChangeFeed
-from app.notify.follower import Follower
-from app.notify.gate import ManagersFirst
-from app.notify.keeper import Keeper
-from app.notify.push import Pusher
-from app.notify.registry import Registry
-from app.notify.replica import Replica
-from app.notify.roll import Roll
-from app.notify.usable import UsableNodes
-from app.notify.waits import Waits
-from app.openapi import document
-from app.origins import Origins
-from app.page import pages
-from app.patience import Patience
-from app.service import Service
+from app.auth_setup import make_authenticator
+from app.components import Service
+from app.engine.background import Compactor, expire_ended, find_again, steadily
+from app.engine.evidence_blocks import EvidenceBlocks
+from app.engine.handler import BlocklistHandler
+from app.engine.last_changes import Origins
+from app.engine.limits import Guard
+from app.engine.list_view import ListView
+from app.http.connection_limits import Patience
+from app.http.fast_get import ReadyAnswers
+from app.http.request_tracking import TrackedApp
+from app.integrations.alertmanager.handler import AlertBlocks
+from app.integrations.alertmanager.metrics import AlertmanagerMetrics
+from app.listeners.directory import Roll
+from app.listeners.ownership import Replica
+from app.listeners.reader import Follower
+from app.listeners.registry import Registry
+from app.listeners.usable_nodes import UsableNodes
+from app.listeners.writer import Keeper
+from app.logs.change_log import ChangeLines
+from app.metrics.metrics import MeasuredLog, Metrics
+from app.net.addresses import Networks
+from app.net.callback_policy import AllowedHosts
+from app.page import routes
+from app.publisher import Memory
+from app.push.batches import Batches
+from app.push.pusher import Pusher
+from app.push.resource_manager_barrier import ManagersFirst
 from app.settings import Settings
 from app.store.database import Topic
 from app.store.queries import Loaded
-from app.store.schema import check
+from app.store.schema_check import check
 from app.store.store import Store, make_store
 from app.telemetry import telemetry_of
-from app.tracked import TrackedApp
-from app.upkeep import Compactor, expire_ended, find_again, steadily
-from app.view import ListView
-from blocklist.errors import UnavailableError
-from blocklist.evidence import EvidenceBook, Rule
-from blocklist.moments import in_millis
-from blocklist.tracker import BlocklistTracker
+from app.watch.change_feed import ChangeFeed
+from app.watch.stream_quota import Waits
+from blocklist.model.errors import UnavailableError
+from blocklist.model.evidence import EvidenceBook, Rule
+from blocklist.model.time import in_millis
+from blocklist.model.tracker import BlocklistTracker
 
 Clock = Callable[[], int]
 
@@ -80,7 +80,7 @@ def create_app(settings: Settings, *, clock: Clock = unix_millis) -> FastAPI:
                 connections=settings.max_connections,
             )
             async with _running(service), _sweeping(patience):
-                # uvicorn hands this to each connection: for app.patience, app.fast_path and app.fast_put.
+                # uvicorn hands this to each connection: for the protocols of app.http.
                 yield {"ready": ReadyAnswers(service.view, service.auth), "app": app, "patience": patience}
         finally:
             await store.close()
@@ -94,8 +94,8 @@ def create_app(settings: Settings, *, clock: Clock = unix_millis) -> FastAPI:
         redoc_url=None,
         telemetry=telemetry_of(settings),
     )
-    errors.install(app)
-    for part in (nodes, proof, listing, changes, listeners, evidence, alertmanager, health, tokens, pages):
+    problems.install(app)
+    for part in (nodes, node_status, listing, changes, listeners, evidence, alertmanager, health, tokens, routes):
         # Not include_router: it nests, and a nested route costs each request a second search.
         app.router.routes.extend(part.router.routes)
     document(app)

@@ -12,11 +12,11 @@ import durationpy
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.auth.addresses import Networks, check_url
-from app.notify.callbacks import AllowedHosts
+from app.net.addresses import Networks, check_url
+from app.net.callback_policy import AllowedHosts
 from app.store import urls
-from blocklist.guard import Limits
-from blocklist.moments import in_millis
+from blocklist.model.limits import Limits
+from blocklist.model.time import in_millis
 
 PREFIX: Final = "BLOCKLIST_"
 CLIENTS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "TIMEOUT", "DEFAULT_DURATION"))

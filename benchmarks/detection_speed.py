@@ -78,7 +78,7 @@ def _spark(folder: Path, rounds: int) -> dict[str, Any]:
     os.environ.update(JAVA_HOME=str(java_home()), PYSPARK_PYTHON=sys.executable)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - only the process that measures needs it
 
-    from blocklist.detection import reading, sources  # noqa: PLC0415
+    from blocklist.detection import log_discovery, reader  # noqa: PLC0415
 
     conf: dict[str, bool | float | int | str | None] = {
         "spark.driver.memory": HEAP,
@@ -91,8 +91,8 @@ def _spark(folder: Path, rounds: int) -> dict[str, Any]:
     pid = jvm.java.lang.ProcessHandle.current().pid()
 
     def job() -> None:
-        found = sources.find(spark, [str(folder)])
-        reading.read_facts(spark, found.logs).write.format("noop").mode("overwrite").save()
+        found = log_discovery.find(spark, [str(folder)])
+        reader.read_facts(spark, found.logs).write.format("noop").mode("overwrite").save()
 
     return _sampled(job, pid, rounds)
 

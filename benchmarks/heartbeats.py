@@ -18,8 +18,8 @@ from benchmarks.rows import Row
 from benchmarks.sampling import cpu_seconds
 from benchmarks.watchers import HOST, Fanout, connect, get
 from benchmarks.writers import HttpWriter
-from blocklist.listener import Registration, Role
-from blocklist.membership import Membership
+from blocklist.client.listener_session import Membership
+from blocklist.model.listener import Registration, Role
 
 LISTENERS = unless_quick(5000, 500)
 INTERVAL = 10.0  # seconds, Flink's heartbeat.interval

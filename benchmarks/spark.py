@@ -14,7 +14,7 @@ from benchmarks import peers
 from benchmarks.harness import CORES, GENERATOR_CORE, meanwhile, scratch, unless_quick
 from benchmarks.rows import Row, Target
 from blocklist import BlockAction, BlockedNode, BlocklistClient
-from blocklist.node import PERMANENT
+from blocklist.model.node import PERMANENT
 from blocklist.spark import BlocklistAgent
 from demo import event_log
 from demo.cluster import Cluster, session, wait_until

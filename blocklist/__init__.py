@@ -2,13 +2,13 @@
 
 from typing import TYPE_CHECKING
 
-from blocklist.changes import Change, ChangeType, Snapshot
-from blocklist.errors import BlocklistError, ConflictError, InvalidError, NotFoundError, UnavailableError
-from blocklist.node import PERMANENT, BlockAction, BlockedNode, merge
-from blocklist.tracker import BlocklistTracker
+from blocklist.model.changes import Change, ChangeType, Snapshot
+from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, NotFoundError, UnavailableError
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
+from blocklist.model.tracker import BlocklistTracker
 
 if TYPE_CHECKING:
-    from blocklist.client import BlocklistClient, Watch
+    from blocklist.client.client import BlocklistClient, Watch
 
 __version__ = "0.1.0"
 
@@ -34,7 +34,7 @@ __all__ = [
 def __getattr__(name: str) -> object:
     # The client brings httpx: the service and the rules do without.
     if name in {"BlocklistClient", "Watch"}:
-        from blocklist import client  # noqa: PLC0415
+        from blocklist.client import client  # noqa: PLC0415
 
         return getattr(client, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

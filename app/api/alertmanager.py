@@ -7,15 +7,15 @@ from typing import Any, Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.access import Operator, author
-from app.api.answers import JsonAnswer, read_body
-from app.api.errors import documented
-from app.integrations.alertmanager import Outcome
-from app.integrations.alertmanager_wire import AlertsAnswer, parse_post
-from app.service import service_of
-from blocklist.changes import Source
-from blocklist.errors import InvalidError
-from blocklist.wire import Json, dump_json
+from app.api.authorization import Operator, author
+from app.api.problems import documented
+from app.api.responses import JsonAnswer, read_body
+from app.components import service_of
+from app.integrations.alertmanager.rules import Outcome
+from app.integrations.alertmanager.wire import AlertsAnswer, parse_post
+from blocklist.model.changes import Source
+from blocklist.model.errors import InvalidError
+from blocklist.wire.nodes import Json, dump_json
 
 router = APIRouter(tags=["Integrations"])
 

@@ -7,22 +7,22 @@ from typing import Annotated, Any, Final
 from fastapi import APIRouter, Depends, Header, Query, Request, Response
 from pydantic import AfterValidator
 
-from app.api.access import READS
-from app.api.answers import JsonAnswer
-from app.api.errors import documented
-from app.api.identity import hold
+from app.api.authentication import hold
+from app.api.authorization import READS
+from app.api.client_quota import place_of
 from app.api.parameters import NODE_ID_PATTERN, Limit, MinRevision, Moment, Revision
-from app.api.waiting import place_of
-from app.notify.export import PAGE, Export
-from app.notify.streaming import StreamResponse
-from app.notify.watch import DIRECT, Watch, parse_cursor
-from app.service import service_of
-from app.store.history import Wanted
+from app.api.problems import documented
+from app.api.responses import JsonAnswer
+from app.components import service_of
+from app.store.history_queries import Wanted
 from app.store.store import Page
-from blocklist.changes import Change, ChangeType
-from blocklist.errors import CompactedError, InvalidError
-from blocklist.node import check_node_id, check_text
-from blocklist.wire import TEXT_PATTERN, ChangesPage, CompactedProblem, change_body, dump_json
+from app.watch.event_stream import DIRECT, Watch, parse_cursor
+from app.watch.ndjson_export import PAGE, Export
+from app.watch.streaming import StreamResponse
+from blocklist.model.changes import Change, ChangeType
+from blocklist.model.errors import CompactedError, InvalidError
+from blocklist.model.node import check_node_id, check_text
+from blocklist.wire.nodes import TEXT_PATTERN, ChangesPage, CompactedProblem, change_body, dump_json
 
 router = APIRouter(tags=["Changes"], dependencies=[READS])
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.access import READS
-from app.api.answers import JsonAnswer
-from app.service import service_of
-from blocklist.evidence_wire import EvidenceListBody, evidence_list
-from blocklist.wire import dump_json
+from app.api.authorization import READS
+from app.api.responses import JsonAnswer
+from app.components import service_of
+from blocklist.wire.evidence import EvidenceListBody, evidence_list
+from blocklist.wire.nodes import dump_json
 
 router = APIRouter(tags=["Evidence"], dependencies=[READS])
 

@@ -6,9 +6,9 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
 from prometheus_client.exposition import CONTENT_TYPE_LATEST
 
-from app.api.access import OPEN, READS
-from app.api.errors import documented
-from app.service import service_of
+from app.api.authorization import OPEN, READS
+from app.api.problems import documented
+from app.components import service_of
 
 router = APIRouter(tags=["Health"])
 

@@ -7,15 +7,15 @@ from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.access import LISTENS, READS
-from app.api.answers import ONE_NODE, REPORT, JsonAnswer, read_body, stamp
-from app.api.errors import documented
+from app.api.authorization import LISTENS, READS
 from app.api.parameters import OwnId
-from app.notify import lag
-from app.notify.members import Member, Report
-from app.service import Service, service_of
-from blocklist.errors import NotFoundError
-from blocklist.listener_wire import (
+from app.api.problems import documented
+from app.api.responses import ONE_NODE, REPORT, JsonAnswer, read_body, stamp
+from app.components import Service, service_of
+from app.listeners import lag
+from app.listeners.member import Member, Report
+from blocklist.model.errors import NotFoundError
+from blocklist.wire.listeners import (
     HeartbeatBody,
     LeaseBody,
     ListenerBody,
@@ -26,7 +26,7 @@ from blocklist.listener_wire import (
     TaskManagerBody,
     listener_body,
 )
-from blocklist.wire import Json, dump_json, parse_json
+from blocklist.wire.nodes import Json, dump_json, parse_json
 
 router = APIRouter(tags=["Listeners"], dependencies=[READS])
 

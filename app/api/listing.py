@@ -1,4 +1,4 @@
-"""GET /blocklist: the list. The plain request is answered by app.fast_path; this is its oracle and all other cases."""
+"""GET /blocklist: the list. The plain request is answered by app.http.fast_get, the rest here."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
-from app.api.access import READS
-from app.api.answers import age
-from app.api.errors import documented
+from app.api.authorization import READS
+from app.api.client_quota import place_of
 from app.api.parameters import MinRevision, Moment, wait_seconds
-from app.api.waiting import place_of
-from app.details import detailed, past_list
-from app.disconnect import until_disconnect
-from app.service import Service, service_of
-from app.view import Answer, Rendering
-from blocklist.errors import InvalidError
-from blocklist.wire import CompactedProblem, Flag, ListedNode
+from app.api.problems import documented
+from app.api.responses import age
+from app.components import Service, service_of
+from app.engine.list_details import detailed, past_list
+from app.engine.list_view import Answer, Rendering
+from app.watch.disconnect import until_disconnect
+from blocklist.model.errors import InvalidError
+from blocklist.wire.nodes import CompactedProblem, Flag, ListedNode
 
 router = APIRouter(tags=["The list"], dependencies=[READS])
 

@@ -7,20 +7,20 @@ from typing import Any
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from app.api.access import READS, Operator, author
-from app.api.answers import MANY_NODES, ONE_NODE, JsonAnswer, age, read_body, stamp
-from app.api.errors import documented
-from app.api.limits import DryRun, Force, forcing, rehearse
+from app.api.authorization import READS, Operator, author
+from app.api.dry_run import DryRun, Force, forcing, rehearse
+from app.api.node_status import Wait, applied
 from app.api.parameters import NODE_ID_PATTERN, MinRevision, NodeId, Only
-from app.api.proof import Wait, applied
-from app.handler import Command, Outcome
-from app.service import Service, service_of
-from blocklist.changes import ChangeType
-from blocklist.draft import Draft, not_blocked
-from blocklist.dry_run_wire import DryRunBody
-from blocklist.errors import InvalidError, NotFoundError
-from blocklist.node import BlockedNode, check_node_id
-from blocklist.wire import (
+from app.api.problems import documented
+from app.api.responses import MANY_NODES, ONE_NODE, JsonAnswer, age, read_body, stamp
+from app.components import Service, service_of
+from app.engine.handler import Command, Outcome
+from blocklist.model.changes import ChangeType
+from blocklist.model.draft import Draft, not_blocked
+from blocklist.model.errors import InvalidError, NotFoundError
+from blocklist.model.node import BlockedNode, check_node_id
+from blocklist.wire.dry_run import DryRunBody
+from blocklist.wire.nodes import (
     BlockRequest,
     ConflictProblem,
     ConflictsProblem,

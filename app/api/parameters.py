@@ -8,9 +8,9 @@ from typing import Annotated, Final
 from fastapi import Depends, Path, Query, Request
 from pydantic import BeforeValidator, Field
 
-from app.service import service_of
-from blocklist.errors import InvalidError, UnavailableError
-from blocklist.node import PERMANENT, check_node_id
+from app.components import service_of
+from blocklist.model.errors import InvalidError, UnavailableError
+from blocklist.model.node import PERMANENT, check_node_id
 
 REACH_SECONDS: Final = 2.0
 """How long `minRevision` waits for this replica."""

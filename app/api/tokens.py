@@ -6,14 +6,15 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.access import Admin, Reader
-from app.api.answers import ONE_NODE, JsonAnswer, read_body, stamp
-from app.api.errors import documented
+from app.api.authorization import Admin, Reader
 from app.api.parameters import OwnId
-from app.service import service_of
-from blocklist.access import Access
-from blocklist.errors import InvalidError
-from blocklist.token_wire import (
+from app.api.problems import documented
+from app.api.responses import ONE_NODE, JsonAnswer, read_body, stamp
+from app.components import service_of
+from blocklist.model.errors import InvalidError
+from blocklist.model.roles import Access
+from blocklist.wire.nodes import dump_json, parse_json
+from blocklist.wire.tokens import (
     NewTokenBody,
     TokenRequest,
     TokensBody,
@@ -21,7 +22,6 @@ from blocklist.token_wire import (
     new_token_body,
     token_body,
 )
-from blocklist.wire import dump_json, parse_json
 
 router = APIRouter(tags=["Tokens"])
 

@@ -10,14 +10,14 @@ from typing import Final, Protocol
 
 import structlog
 
-from app.auth import admin_file
+from app.auth import admin_token_file
 from app.auth.credential import Credential
 from app.auth.principal import Principal
 from app.auth.tokens import TOKEN, KnownToken, LastAdminError, bearer, digest_of, make_token
-from app.bell import Bell
+from app.engine.broadcast import Bell
 from app.store.tokens import StoredToken, TokenStore
-from blocklist.access import Access, NewToken, Token
-from blocklist.errors import NotFoundError, UnauthorizedError, UnavailableError
+from blocklist.model.errors import NotFoundError, UnauthorizedError, UnavailableError
+from blocklist.model.roles import Access, NewToken, Token
 
 log = structlog.get_logger(__name__)
 
@@ -125,7 +125,7 @@ class Authenticator:
         async with self._changing:
             self._keep(await self._store.tokens())
             if self._admin_path is not None:
-                self._keep_admin(await asyncio.to_thread(admin_file.read, self._admin_path))
+                self._keep_admin(await asyncio.to_thread(admin_token_file.read, self._admin_path))
 
     async def run(self) -> None:
         """Look again and again, for ever."""
@@ -200,7 +200,7 @@ class Authenticator:
     async def _look(self) -> None:
         try:
             await self.load()
-        except admin_file.AdminFileError as error:
+        except admin_token_file.AdminFileError as error:
             # The one that was read before stays: the file may be about to be replaced.
             log.warning("the admin token file was not read again", reason=str(error))
         if self.issuer is not None:
@@ -222,7 +222,7 @@ class Authenticator:
             log.info("the admin token file holds another token now")
         digest = digest_of(text)
         # Another token in the file is another credential: sessions that began with the old one end with it.
-        principal = Principal(admin_file.NAME, Access.ADMIN)
+        principal = Principal(admin_token_file.NAME, Access.ADMIN)
         self._admin = KnownToken(Credential(principal, id=f"file-{digest.hex()[:8]}"), digest)
 
     def _used(self, token: Token) -> Token:

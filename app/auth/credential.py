@@ -6,7 +6,7 @@ from typing import Protocol
 from weakref import WeakSet
 
 from app.auth.principal import Principal
-from blocklist.node import PERMANENT
+from blocklist.model.node import PERMANENT
 
 
 class Stream(Protocol):

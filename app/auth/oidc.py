@@ -10,12 +10,12 @@ from typing import Any, Final
 import jwt
 
 from app.auth.credential import Credential
-from app.auth.issuer_keys import IssuerKeys, KeysError
+from app.auth.jwks import IssuerKeys, KeysError
 from app.auth.principal import Principal
 from app.auth.tokens import digest_of
-from blocklist.access import Access
-from blocklist.errors import ForbiddenError, InvalidError, UnauthorizedError
-from blocklist.node import check_text
+from blocklist.model.errors import ForbiddenError, InvalidError, UnauthorizedError
+from blocklist.model.node import check_text
+from blocklist.model.roles import Access
 
 ALGORITHMS: Final = ("RS256", "ES256")
 LEEWAY: Final = 30

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from blocklist.access import Access
+from blocklist.model.roles import Access
 
 
 @dataclass(frozen=True, slots=True)

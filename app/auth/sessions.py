@@ -13,7 +13,7 @@ from app.auth.credential import Credential
 from app.auth.principal import Principal
 from app.auth.tokens import digest_of
 from app.store.tokens import StoredSession, TokenStore
-from blocklist.errors import UnavailableError
+from blocklist.model.errors import UnavailableError
 
 COOKIE: Final = "blocklist_session"
 LASTS: Final = 12 * 3600 * 1000

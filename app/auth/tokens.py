@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from app.auth.credential import Credential
 from app.auth.principal import Principal
 from app.store.tokens import StoredToken
-from blocklist.errors import BlocklistError
+from blocklist.model.errors import BlocklistError
 
 TOKEN: Final = re.compile(rb"blocklist_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
 """A token of ours: its public id, and its secret, 32 bytes of chance."""

@@ -1,1 +1,1 @@
-"""What other systems tell the service in their own words."""
+"""Other systems that post to the service in their own format."""

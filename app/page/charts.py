@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from app.page.spells import Step
+from app.page.block_intervals import Step
 
 WIDTH: Final = 640
 HEIGHT: Final = 200

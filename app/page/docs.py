@@ -6,7 +6,7 @@ from typing import Annotated
 
 from fastapi import APIRouter, Depends, Request, Response
 
-from app.api.access import Needs
+from app.api.authorization import Needs
 from app.auth.principal import Principal
 from app.page.errors import HtmlRoute
 from app.page.render import page

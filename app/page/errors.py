@@ -11,11 +11,11 @@ from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
-from app.api.errors import STATUS
+from app.api.problems import STATUS
 from app.auth.principal import STRANGER
 from app.page.render import page
 from app.page.visitor import Visitor
-from blocklist.errors import BlocklistError, UnauthorizedError
+from blocklist.model.errors import BlocklistError, UnauthorizedError
 
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 

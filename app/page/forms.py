@@ -11,11 +11,11 @@ from urllib.parse import parse_qsl
 
 from fastapi import Request
 
-from app.api.answers import ONE_NODE, TooLargeError
+from app.api.responses import ONE_NODE, TooLargeError
 from blocklist.cli import ranges
 from blocklist.cli.durations import duration
-from blocklist.errors import InvalidError
-from blocklist.node import ACTIONS, MAX_CAUSE, PERMANENT, BlockAction, BlockedNode, check_text
+from blocklist.model.errors import InvalidError
+from blocklist.model.node import ACTIONS, MAX_CAUSE, PERMANENT, BlockAction, BlockedNode, check_text
 
 T = TypeVar("T")
 Form = Mapping[str, str]

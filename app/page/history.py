@@ -9,16 +9,16 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.page.asked import number_in
+from app.components import Service, service_of
+from app.page.block_intervals import Step, by_cause, spells, steps
 from app.page.charts import WIDTH, Levels, causes_chart, levels_chart
 from app.page.errors import HtmlRoute
+from app.page.query_params import number_in
 from app.page.render import page
-from app.page.spells import Step, by_cause, spells, steps
 from app.page.visitor import Reading
-from app.service import Service, service_of
-from app.store.history import Wanted
-from blocklist.changes import Change
-from blocklist.node import BlockedNode
+from app.store.history_queries import Wanted
+from blocklist.model.changes import Change
+from blocklist.model.node import BlockedNode
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 

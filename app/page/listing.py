@@ -6,13 +6,13 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.page.asked import number_in
+from app.components import service_of
 from app.page.errors import HtmlRoute
+from app.page.list_model import SORTS, Filter, listing
+from app.page.query_params import number_in
 from app.page.render import page
-from app.page.rows import SORTS, Filter, listing
 from app.page.visitor import Reading
-from app.service import service_of
-from blocklist.node import ACTIONS
+from blocklist.model.node import ACTIONS
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 

@@ -9,17 +9,17 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
-from app.api.access import OPEN
-from app.api.errors import STATUS
-from app.api.identity import same_origin
+from app.api.authentication import same_origin
+from app.api.authorization import OPEN
+from app.api.problems import STATUS
 from app.auth.principal import STRANGER
 from app.auth.sessions import COOKIE
+from app.components import service_of
 from app.page.errors import HtmlRoute
 from app.page.forms import read_form
 from app.page.render import page
 from app.page.visitor import Reading, Visitor
-from app.service import service_of
-from blocklist.errors import ForbiddenError, UnauthorizedError
+from blocklist.model.errors import ForbiddenError, UnauthorizedError
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 

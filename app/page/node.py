@@ -7,14 +7,14 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
+from app.api.applied import Applied, applied_by_live, there_now
 from app.api.parameters import NodeId
-from app.applied import Applied, applied_by_live, there_now
-from app.page.asked import number_in
+from app.components import Service, service_of
 from app.page.errors import HtmlRoute
+from app.page.query_params import number_in
 from app.page.render import page
 from app.page.visitor import Reading
-from app.service import Service, service_of
-from blocklist.changes import Change
+from blocklist.model.changes import Change
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.applied import TaskManager, there_now
-from app.handler import Command
+from app.api.applied import TaskManager, there_now
+from app.components import Service
+from app.engine.handler import Command
 from app.page.forms import Wish
 from app.page.visitor import Visitor
-from app.service import Service
-from blocklist.draft import Draft
-from blocklist.node import BlockedNode
-from blocklist.usable import Below
+from blocklist.model.draft import Draft
+from blocklist.model.node import BlockedNode
+from blocklist.model.usable_nodes import Below
 
 _Result = dict[str, tuple[BlockedNode | None, BlockedNode | None]]
 """Node id to the node before and after; None where it is free."""

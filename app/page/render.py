@@ -11,12 +11,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from app.api.security import PAGE_POLICY
-from app.page import words
+from app.api.security_headers import PAGE_POLICY
+from app.components import service_of
+from app.page import time_format
 from app.page.static_files import address
 from app.page.visitor import Visitor
-from app.service import service_of
-from blocklist.node import PERMANENT
+from blocklist.model.node import PERMANENT
 
 HEADERS: Final = {"Cache-Control": "no-store", "Content-Security-Policy": PAGE_POLICY}
 
@@ -39,26 +39,26 @@ def page(
 def _time(millis: int, text: str, **data: int) -> Markup:
     """A `<time>` that a machine can read, too; page.js keeps what has `data-…` up to date."""
     marks = Markup("").join(Markup(' data-{}="{}"').format(name, value) for name, value in data.items())
-    stamp = words.machine(millis)
+    stamp = time_format.machine(millis)
     if not stamp:
         return Markup("<span>{}</span>").format(text)
-    return Markup('<time datetime="{}" title="{} UTC"{}>{}</time>').format(stamp, words.utc(millis), marks, text)
+    return Markup('<time datetime="{}" title="{} UTC"{}>{}</time>').format(stamp, time_format.utc(millis), marks, text)
 
 
 @pass_context
 def _left(context: Context, end: int) -> Markup:
     if end == PERMANENT:
         return Markup('<span class="dim">without end</span>')
-    return _time(end, words.left(end, context["now"]), left=end)
+    return _time(end, time_format.left(end, context["now"]), left=end)
 
 
 @pass_context
 def _ago(context: Context, millis: int) -> Markup:
-    return _time(millis, words.ago(millis, context["now"]), ago=millis)
+    return _time(millis, time_format.ago(millis, context["now"]), ago=millis)
 
 
 def _utc(millis: int) -> Markup:
-    return _time(millis, words.utc(millis))
+    return _time(millis, time_format.utc(millis))
 
 
 def _build() -> Environment:
@@ -70,9 +70,15 @@ def _build() -> Environment:
         lstrip_blocks=True,
         auto_reload=False,
     )
-    filters: dict[str, Any] = {"utc": _utc, "left": _left, "ago": _ago, "span": words.span, "count": words.count}
+    filters: dict[str, Any] = {
+        "utc": _utc,
+        "left": _left,
+        "ago": _ago,
+        "span": time_format.span,
+        "count": time_format.count,
+    }
     environment.filters.update(filters)
-    environment.globals.update(address=address, permanent=PERMANENT, short=words.short)
+    environment.globals.update(address=address, permanent=PERMANENT, short=time_format.short)
     return environment
 
 

@@ -13,9 +13,9 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.access import OPEN
-from app.view import accepts_gzip
-from blocklist.errors import NotFoundError
+from app.api.authorization import OPEN
+from app.engine.list_view import accepts_gzip
+from blocklist.model.errors import NotFoundError
 
 router = APIRouter(dependencies=[OPEN], include_in_schema=False)
 

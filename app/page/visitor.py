@@ -7,12 +7,12 @@ from typing import Annotated
 
 from fastapi import Depends, Request
 
-from app.api.access import Needs
-from app.api.identity import session_of
+from app.api.authentication import session_of
+from app.api.authorization import Needs
 from app.auth.principal import Principal
-from app.service import service_of
-from blocklist.access import Access
-from blocklist.changes import Author, Source
+from app.components import service_of
+from blocklist.model.changes import Author, Source
+from blocklist.model.roles import Access
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

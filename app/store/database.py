@@ -8,8 +8,8 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from app.store.presence import Presence
-from blocklist.changes import Change
+from app.store.circuit_breaker import Presence
+from blocklist.model.changes import Change
 
 T = TypeVar("T")
 Query = Callable[[Connection], T]

@@ -7,12 +7,12 @@ from typing import Final
 
 from sqlalchemy.engine import Connection
 
-from app.store import listeners, replicas, reports
+from app.store import listener_reports, listeners, replicas
+from app.store.listener_reports import Said
 from app.store.listeners import News, StoredListener
-from app.store.reports import Said
 from app.store.tokens import Run
-from blocklist.errors import UnavailableError
-from blocklist.listener import Listener
+from blocklist.model.errors import UnavailableError
+from blocklist.model.listener import Listener
 
 TRIES: Final = 10
 
@@ -66,7 +66,7 @@ class ListenerStore:
         def save(connection: Connection) -> None:
             listeners.save_heard(connection, heard, history)
             if said:
-                reports.save(connection, said)
+                listener_reports.save(connection, said)
 
         await self._write(save)
 

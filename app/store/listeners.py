@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 from sqlalchemy import Row, bindparam, case, delete, func, insert, or_, select, update
 from sqlalchemy.engine import Connection
 
-from app.store import queries, reports
-from app.store.reports import Said
+from app.store import listener_reports, queries
+from app.store.listener_reports import Said
 from app.store.tables import listeners
-from app.store.versions import present_version
-from blocklist.listener import Listener, Role
+from app.store.topic_versions import present_version
+from blocklist.model.listener import Listener, Role
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -62,7 +62,7 @@ def news(connection: Connection, since: int) -> News:
     count = connection.execute(select(func.count()).select_from(listeners)).scalar_one()
     rows = connection.execute(select(listeners).where(listeners.c.version > since))
     changed = [_stored(row) for row in rows]
-    return News(version, queries.history(connection), count, changed, reports.since(connection, since))
+    return News(version, queries.history(connection), count, changed, listener_reports.since(connection, since))
 
 
 def ids(connection: Connection) -> set[str]:
@@ -94,7 +94,7 @@ def save(
     stored = replace(stored, listener=stored.listener.with_latest(present.listener))
     connection.execute(update(listeners).where(listeners.c.id == stored.listener.id).values(_row(stored)))
     if stored.listener.registration != present.listener.registration:
-        reports.remove(connection, [stored.listener.id])
+        listener_reports.remove(connection, [stored.listener.id])
     return stored
 
 
@@ -106,7 +106,7 @@ def remove(connection: Connection, gone: Collection[str], before: int | None = N
     """Forget listeners; with `before` only those whose lease, as all replicas know it, has ended before that."""
     ended = [] if before is None else [func.coalesce(listeners.c.lease_end_ms, 0) < before]
     statement = delete(listeners).where(listeners.c.id.in_(gone), *ended).returning(listeners.c.id)
-    reports.remove(connection, connection.execute(statement).scalars().all())
+    listener_reports.remove(connection, connection.execute(statement).scalars().all())
 
 
 def save_heard(connection: Connection, heard: Iterable[Listener], history: str) -> None:
@@ -121,7 +121,7 @@ def save_heard(connection: Connection, heard: Iterable[Listener], history: str) 
     later = case((or_(columns.acked.is_(None), columns.acked < to), to), else_=columns.acked)
     longer = case((or_(columns.lease_end_ms.is_(None), columns.lease_end_ms < end), end), else_=columns.lease_end_ms)
     moved = {"acked": later, "lease_end_ms": longer, "version": present_version()}
-    statement = update(listeners).where(*reports.OF_REGISTRATION).values(moved)
+    statement = update(listeners).where(*listener_reports.OF_REGISTRATION).values(moved)
     rows = [
         {
             "own": listener.id,

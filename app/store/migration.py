@@ -9,9 +9,9 @@ from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
 from app.store.engine import make_start_engine
-from app.store.schema import MIGRATIONS, SchemaError, exists, newest, usable, version
+from app.store.error_translation import state_of
+from app.store.schema_check import MIGRATIONS, SchemaError, exists, newest, usable, version
 from app.store.sqlite import take
-from app.store.trouble import state_of
 from app.store.urls import is_postgresql, shown
 
 MIGRATING: Final = 0x626C6F636B

@@ -20,15 +20,15 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app.store import postgresql_commit
+from app.store.circuit_breaker import Presence
 from app.store.database import Look, Query, Topic
+from app.store.error_translation import said, unavailable
 from app.store.notifications import Notifications
 from app.store.postgresql_connection import at_most, connect_async, driver_of, sever
-from app.store.presence import Presence
 from app.store.queries import TRIAL
-from app.store.trouble import said, unavailable
-from app.store.versions import advance
-from blocklist.changes import Change
-from blocklist.errors import UnavailableError
+from app.store.topic_versions import advance
+from blocklist.model.changes import Change
+from blocklist.model.errors import UnavailableError
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")

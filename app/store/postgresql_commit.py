@@ -12,7 +12,7 @@ from sqlalchemy.dialects.postgresql.psycopg import dialect
 
 from app.store.queries import StaleError, logged_row
 from app.store.tables import blocked_nodes, changes, log_head
-from blocklist.changes import Change, ChangeType
+from blocklist.model.changes import Change, ChangeType
 
 CHANNEL: Final = "blocklist"
 _COLUMNS: Final = tuple(changes.c.keys())

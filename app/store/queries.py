@@ -11,9 +11,9 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.engine import Connection, Row
 
 from app.store.tables import blocked_nodes, changes, listeners, log_head
-from app.store.versions import advance
-from blocklist.changes import Change, ChangeType, Snapshot, Source
-from blocklist.node import BlockAction, BlockedNode
+from app.store.topic_versions import advance
+from blocklist.model.changes import Change, ChangeType, Snapshot, Source
+from blocklist.model.node import BlockAction, BlockedNode
 
 _COMPACTING: Final = 0x626C6F63
 """The advisory lock of who compacts the log in a PostgreSQL database."""

@@ -9,7 +9,7 @@ from sqlalchemy import BigInteger, cast, delete, extract, func, or_, select, tex
 from sqlalchemy.engine import Connection
 
 from app.store.tables import listeners, replicas
-from app.store.versions import present_version
+from app.store.topic_versions import present_version
 
 _CLOCK: Final = cast(extract("epoch", func.clock_timestamp()) * 1000, BigInteger)
 """PostgreSQL's clock, Unix milliseconds: the same for all replicas."""

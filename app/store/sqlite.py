@@ -15,15 +15,15 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from app.store import sqlite_commit
+from app.store.circuit_breaker import Presence
 from app.store.database import Look, Query, Topic
 from app.store.engine import make_engine
-from app.store.presence import Presence
+from app.store.error_translation import code_of, unavailable
 from app.store.queries import TRIAL
-from app.store.schema import SchemaError
-from app.store.trouble import code_of, unavailable
+from app.store.schema_check import SchemaError
 from app.store.urls import path_of
-from app.store.worker import Worker
-from blocklist.changes import Change
+from app.store.writer_thread import Worker
+from blocklist.model.changes import Change
 
 T = TypeVar("T")
 READERS: Final = 2

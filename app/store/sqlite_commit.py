@@ -11,7 +11,7 @@ from sqlalchemy.engine import Connection
 
 from app.store.queries import StaleError, logged_row
 from app.store.tables import blocked_nodes, changes, log_head
-from blocklist.changes import Change, ChangeType
+from blocklist.model.changes import Change, ChangeType
 
 _LISTED: Final = {"id": "node_id"} | {column.name: column.name for column in blocked_nodes.c if column.name != "id"}
 

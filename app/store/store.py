@@ -11,18 +11,18 @@ from typing import Final
 
 from sqlalchemy.engine import Connection
 
-from app.store import history, queries
+from app.store import history_queries, queries
 from app.store.database import Database, Topic
 from app.store.engine import make_start_engine
-from app.store.history import ALL, Past, Wanted
+from app.store.history_queries import ALL, Past, Wanted
 from app.store.listener_store import ListenerStore
 from app.store.queries import Loaded, News
-from app.store.schema import usable
+from app.store.schema_check import usable
 from app.store.sqlite import SqliteDatabase, take
 from app.store.tokens import TokenStore, any_valid
 from app.store.urls import is_postgresql
-from blocklist.changes import Change
-from blocklist.errors import CompactedError
+from blocklist.model.changes import Change
+from blocklist.model.errors import CompactedError
 
 FOLLOWED: Final = 1000
 """Changes that are taken over from the log at once."""
@@ -90,7 +90,7 @@ class Store:
     async def latest(self, limit: int, *, node_id: str | None = None, before: int | None = None) -> list[Change]:
         """At most `limit` changes, the newest first: of a node, or from before a revision, where these are given."""
         wanted = Wanted(node_id=node_id)
-        return await self._read(lambda connection: history.latest_changes(connection, wanted, before, limit))
+        return await self._read(lambda connection: history_queries.latest_changes(connection, wanted, before, limit))
 
     async def list_at(self, moment: int) -> Past:
         """The list as it was at `moment` (Unix ms). Raises CompactedError if the log does not reach back so far."""
@@ -117,24 +117,24 @@ class Store:
 
 def _page(connection: Connection, since: int, limit: int, wanted: Wanted) -> Page:
     compacted = queries.compacted(connection)
-    return Page(changes=history.changes_like(connection, wanted, since, limit), compacted=compacted)
+    return Page(changes=history_queries.changes_like(connection, wanted, since, limit), compacted=compacted)
 
 
 def _list_at(connection: Connection, moment: int) -> Past:
-    oldest = history.oldest(connection)
+    oldest = history_queries.oldest(connection)
     if oldest is not None and moment < oldest[1]:
         raise CompactedError(
             f"The list as it was at {moment} is gone: the log begins at {oldest[1]} with revision {oldest[0]}.",
             oldest=oldest[0],
         )
-    return history.list_at(connection, moment)
+    return history_queries.list_at(connection, moment)
 
 
 def _compact(connection: Connection, going: tuple[int, int] | None) -> int:
     if going is None or not queries.may_compact(connection):
         return 0
     number, last = going
-    history.move_base(connection, last)
+    history_queries.move_base(connection, last)
     queries.compact(connection, last)
     return number
 

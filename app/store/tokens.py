@@ -10,7 +10,7 @@ from sqlalchemy import bindparam, delete, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 
 from app.store.tables import sessions, tokens
-from blocklist.access import Access, Token
+from blocklist.model.roles import Access, Token
 
 T = TypeVar("T")
 

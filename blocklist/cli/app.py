@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 import blocklist
-from blocklist.cli import blocking, configuration, listening, output, reading, serving, tokens
-from blocklist.errors import BlocklistError, ConflictError, InvalidError, UnavailableError
+from blocklist.cli import block_commands, config_command, output, read_commands, serve_command, tokens, watch_commands
+from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError
 
 REFUSED, USAGE, UNREACHABLE = 1, 2, 3
 
@@ -44,23 +44,23 @@ def _refused(error: BlocklistError) -> int:
 
 def _tree() -> typer.Typer:
     tree, config, token = _group(callback=_root), _group(help="The settings."), _group(help="Who may do what.")
-    tree.command()(blocking.block)
-    tree.command()(blocking.unblock)
-    tree.command("list")(reading.list_)
-    tree.command()(reading.get)
-    tree.command()(reading.is_blocked)
-    tree.command()(reading.history)
-    tree.command()(reading.status)
-    tree.command()(listening.watch)
-    tree.command()(listening.listeners)
-    tree.command()(listening.evidence)
-    config.command()(configuration.check)
+    tree.command()(block_commands.block)
+    tree.command()(block_commands.unblock)
+    tree.command("list")(read_commands.list_)
+    tree.command()(read_commands.get)
+    tree.command()(read_commands.is_blocked)
+    tree.command()(read_commands.history)
+    tree.command()(read_commands.status)
+    tree.command()(watch_commands.watch)
+    tree.command()(watch_commands.listeners)
+    tree.command()(watch_commands.evidence)
+    config.command()(config_command.check)
     tree.add_typer(config, name="config")
     token.command()(tokens.create)
     token.command("list")(tokens.list_)
     token.command()(tokens.revoke)
     tree.add_typer(token, name="token")
-    tree.command()(serving.serve)
+    tree.command()(serve_command.serve)
     return tree
 
 

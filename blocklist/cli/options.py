@@ -9,11 +9,11 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from blocklist.changes import ChangeType
 from blocklist.cli import durations, ranges, times
 from blocklist.cli.output import Form
-from blocklist.errors import InvalidError
-from blocklist.node import MAX_CAUSE, PERMANENT, check_node_id, check_text
+from blocklist.model.changes import ChangeType
+from blocklist.model.errors import InvalidError
+from blocklist.model.node import MAX_CAUSE, PERMANENT, check_node_id, check_text
 
 T = TypeVar("T")
 LONGEST_WAIT: Final = 60_000

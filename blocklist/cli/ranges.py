@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from itertools import islice, product
 from typing import Final
 
-from blocklist.errors import InvalidError
-from blocklist.node import check_node_id
+from blocklist.model.errors import InvalidError
+from blocklist.model.node import check_node_id
 
 MAX_NODES: Final = 1000
 """So many nodes one command may name, as one request may."""

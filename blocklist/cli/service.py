@@ -8,10 +8,10 @@ import sys
 from typing import TYPE_CHECKING, Final
 
 from blocklist.cli.durations import duration
-from blocklist.errors import BlocklistError, InvalidError
+from blocklist.model.errors import BlocklistError, InvalidError
 
 if TYPE_CHECKING:
-    from blocklist.client import BlocklistClient
+    from blocklist.client.client import BlocklistClient
 
 TIMEOUT: Final = "5s"
 _HASTE: Final = 0.5
@@ -22,7 +22,7 @@ def connect(seconds: float | None = None) -> BlocklistClient:
     """A client as the environment says. Raises InvalidError for a setting that is none; connects to nothing yet."""
     # httpx has a command of its own, and loads rich and pygments for it where click happens to be there.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-    from blocklist.client import BlocklistClient  # noqa: PLC0415
+    from blocklist.client.client import BlocklistClient  # noqa: PLC0415
 
     return BlocklistClient(timeout=timeout() if seconds is None else seconds)
 

@@ -6,8 +6,8 @@ import time
 from datetime import datetime
 
 from blocklist.cli.durations import written
-from blocklist.moments import utc
-from blocklist.node import PERMANENT
+from blocklist.model.node import PERMANENT
+from blocklist.model.time import utc
 
 
 def now() -> int:

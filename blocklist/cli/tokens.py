@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from blocklist.access import Access
-from blocklist.cli import nouns, options
+from blocklist.cli import columns, options
 from blocklist.cli.output import Form, Look, dumped, note, say, sentence, show
 from blocklist.cli.service import connect
 from blocklist.cli.times import now, until
-from blocklist.node import PERMANENT
+from blocklist.model.node import PERMANENT
+from blocklist.model.roles import Access
 
 if TYPE_CHECKING:
-    from blocklist.access import NewToken
+    from blocklist.model.roles import NewToken
 
 Name = Annotated[str, typer.Argument(metavar="NAME", help="The author of the changes that are made with it.")]
 Id = Annotated[str, typer.Argument(metavar="ID", help="As `token list` shows it.")]
@@ -38,7 +38,7 @@ def create(name: Name, role: Role, duration: options.TokenLength = None, output:
 def list_(output: options.Output = Form.TABLE, no_headers: options.NoHeaders = False) -> None:
     """Show all tokens, never what they open with."""
     with connect() as client:
-        show(nouns.TOKENS, client.tokens(), Look(output, not no_headers))
+        show(columns.TOKENS, client.tokens(), Look(output, not no_headers))
 
 
 def revoke(token: Id) -> None:
@@ -49,6 +49,6 @@ def revoke(token: Id) -> None:
 
 
 def _json(made: NewToken) -> dict[str, object]:
-    from blocklist.token_wire import new_token_body  # noqa: PLC0415 - not for --version and --help
+    from blocklist.wire.tokens import new_token_body  # noqa: PLC0415 - not for --version and --help
 
     return new_token_body(made)

@@ -14,15 +14,15 @@ from typing import Final
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from blocklist.client import BlocklistClient
-from blocklist.detection import output, reading, sources
+from blocklist.client.client import BlocklistClient
+from blocklist.detection import log_discovery, output, reader
 from blocklist.detection.apply import Proposal, apply, propose, with_history
-from blocklist.detection.follow import Follower
+from blocklist.detection.follow_mode import Follower
+from blocklist.detection.heuristics import Rules, Verdict, judge
 from blocklist.detection.options import check, parser, rules
 from blocklist.detection.pipeline import Evidence
 from blocklist.detection.report import render
-from blocklist.detection.verdicts import Rules, Verdict, judge
-from blocklist.errors import BlocklistError, InvalidError
+from blocklist.model.errors import BlocklistError, InvalidError
 
 _ROOT: Final = Path(__file__).parents[2]
 
@@ -59,12 +59,12 @@ def _once(given: argparse.Namespace) -> int:
     asked = rules(given)
     with _client(given) as client:
         spark = _session()
-        found = sources.find(spark, given.event_logs)
+        found = log_discovery.find(spark, given.event_logs)
         for sentence in found.problems:
             _warn(sentence)
-        facts = reading.within(reading.read_facts(spark, found.logs), given.since, given.until)
+        facts = reader.within(reader.read_facts(spark, found.logs), given.since, given.until)
         with Evidence.of(facts) as evidence:
-            for sentence in reading.problems(evidence.facts):
+            for sentence in reader.problems(evidence.facts):
                 _warn(sentence)
             summaries = evidence.summaries()
             verdicts, left = judge(summaries, asked)

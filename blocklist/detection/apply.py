@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from blocklist.changes import Change, ChangeType
-from blocklist.client import BlocklistClient
-from blocklist.detection.verdicts import Rules, Verdict, longer
-from blocklist.errors import InvalidError
-from blocklist.names import as_address
-from blocklist.node import BlockedNode, check_node_id, merge
+from blocklist.client.client import BlocklistClient
+from blocklist.detection.heuristics import Rules, Verdict, longer
+from blocklist.model.changes import Change, ChangeType
+from blocklist.model.errors import InvalidError
+from blocklist.model.host_matching import as_address
+from blocklist.model.node import BlockedNode, check_node_id, merge
 
 REMEMBERED: Final = 30 * 24 * 3_600_000
 """Milliseconds for which an earlier block makes the next one longer."""

@@ -6,9 +6,9 @@ import argparse
 from datetime import UTC, datetime
 from pathlib import Path
 
-from blocklist.client import DEFAULT_URL
-from blocklist.detection.verdicts import HOUR, Rules
-from blocklist.errors import InvalidError
+from blocklist.client.client import DEFAULT_URL
+from blocklist.detection.heuristics import HOUR, Rules
+from blocklist.model.errors import InvalidError
 
 _DEFAULT = Rules()
 

@@ -11,7 +11,7 @@ from typing import Self
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
 
-from blocklist.detection import evidence
+from blocklist.detection import host_comparison
 from blocklist.detection.node_summary import Failure, Failures, NodeSummary
 
 
@@ -28,9 +28,11 @@ class Evidence:
     def of(cls, facts: DataFrame) -> Self:
         """Keeps the facts, so that the logs are read once."""
         facts = facts.persist()
-        host_stages = evidence.host_stages(facts).persist()
-        failures = evidence.failures(facts).persist()
-        return cls(facts=facts, host_stages=host_stages, failures=failures, nodes=evidence.nodes(facts, host_stages))
+        host_stages = host_comparison.host_stages(facts).persist()
+        failures = host_comparison.failures(facts).persist()
+        return cls(
+            facts=facts, host_stages=host_stages, failures=failures, nodes=host_comparison.nodes(facts, host_stages)
+        )
 
     def __enter__(self) -> Self:
         return self

@@ -10,16 +10,16 @@ import sys
 import time
 from typing import Any
 
-from blocklist.client import BlocklistClient
-from blocklist.errors import BlocklistError, InvalidError
-from blocklist.feed import Feed
-from blocklist.listener import Registration, Role
+from blocklist.client.client import BlocklistClient
+from blocklist.client.listener_session import Membership
+from blocklist.client.watch_thread import Feed
 from blocklist.managers.options import parser
 from blocklist.managers.plan import Manager, ManagerError, Wanted
 from blocklist.managers.reconcile import Reconciler, settle
-from blocklist.membership import Membership
-from blocklist.node import check_node_id
-from blocklist.spark.conf import EXCLUDE_NODES, exclude_nodes
+from blocklist.model.errors import BlocklistError, InvalidError
+from blocklist.model.listener import Registration, Role
+from blocklist.model.node import check_node_id
+from blocklist.spark.submit_conf import EXCLUDE_NODES, exclude_nodes
 
 log = logging.getLogger("blocklist.managers")
 

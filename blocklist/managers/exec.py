@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from blocklist.errors import InvalidError
 from blocklist.managers import files
 from blocklist.managers.command import Output, run
 from blocklist.managers.plan import Do, ManagerError, Plan, Step, Wanted, action, until
-from blocklist.node import BlockedNode
-from blocklist.wire import Json, NodeBody, dump_json, node_fields, parse_json
+from blocklist.model.errors import InvalidError
+from blocklist.model.node import BlockedNode
+from blocklist.wire.nodes import Json, NodeBody, dump_json, node_fields, parse_json
 
 log = logging.getLogger("blocklist.managers")
 

@@ -11,13 +11,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from blocklist.client import DEFAULT_URL
-from blocklist.errors import InvalidError
+from blocklist.client.client import DEFAULT_URL
 from blocklist.managers.exec import Exec
 from blocklist.managers.plan import Manager
 from blocklist.managers.reconcile import EVERY
 from blocklist.managers.slurm import Slurm
 from blocklist.managers.yarn import WITHOUT_END, Timeouts, Yarn, refresh
+from blocklist.model.errors import InvalidError
 
 
 def parser() -> argparse.ArgumentParser:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
-from blocklist.moments import utc
-from blocklist.node import BlockAction, BlockedNode
+from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.time import utc
 
 
 class ManagerError(Exception):

@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Generic
 
-from blocklist.feed import Feed
-from blocklist.listener import MAX_ENTRIES, fitting
+from blocklist.client.listener_session import Membership
+from blocklist.client.watch_thread import Feed
 from blocklist.managers.plan import Manager, ManagerError, P, Wanted
-from blocklist.membership import Membership
-from blocklist.node import PERMANENT, is_node_id
-from blocklist.retry import Backoff
+from blocklist.model.backoff import Backoff
+from blocklist.model.listener import MAX_ENTRIES, fitting
+from blocklist.model.node import PERMANENT, is_node_id
 
 log = logging.getLogger("blocklist.managers")
 

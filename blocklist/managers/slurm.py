@@ -21,8 +21,8 @@ from typing import Final
 
 from blocklist.managers.command import run
 from blocklist.managers.plan import Do, ManagerError, Plan, Step, Wanted, action, until
-from blocklist.names import Matcher, as_address
-from blocklist.node import BlockedNode, merge
+from blocklist.model.host_matching import Matcher, as_address
+from blocklist.model.node import BlockedNode, merge
 
 MARK: Final = "blocklist: "
 AT_ONCE: Final = 200

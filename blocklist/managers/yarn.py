@@ -17,7 +17,7 @@ from blocklist.managers import exclude_file, exclude_xml, files
 from blocklist.managers.command import run
 from blocklist.managers.exclude_file import Entries
 from blocklist.managers.plan import Do, Plan, Step, Wanted, action, until
-from blocklist.node import BlockedNode
+from blocklist.model.node import BlockedNode
 
 WITHOUT_END = -1
 _MOST: Final = 2**31 - 1

@@ -7,9 +7,9 @@ import shlex
 import sys
 from pathlib import Path
 
-from blocklist.client import DEFAULT_URL, BlocklistClient
-from blocklist.errors import BlocklistError, InvalidError
-from blocklist.spark.conf import confs, pod_template, unfit
+from blocklist.client.client import DEFAULT_URL, BlocklistClient
+from blocklist.model.errors import BlocklistError, InvalidError
+from blocklist.spark.submit_conf import confs, pod_template, unfit
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -14,13 +14,13 @@ from weakref import WeakKeyDictionary
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
-from blocklist.client import BlocklistClient
-from blocklist.credentials import credentials
-from blocklist.feed import Feed
-from blocklist.spark.addresses import Addresses
-from blocklist.spark.health_tracker import DriverError, DriverGoneError, HealthTracker
+from blocklist.client.client import BlocklistClient
+from blocklist.client.credentials import credentials
+from blocklist.client.watch_thread import Feed
+from blocklist.spark.dns_cache import Addresses
+from blocklist.spark.driver_bridge import DriverError, DriverGoneError, HealthTracker
+from blocklist.spark.reconciler import Applied, Steering
 from blocklist.spark.reporter import Reporter
-from blocklist.spark.steering import Applied, Steering
 
 log = logging.getLogger("blocklist.spark")
 

@@ -13,8 +13,8 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Final
 
-from blocklist.names import Matcher, by_address, coming_names
-from blocklist.node import BlockAction, BlockedNode, merge
+from blocklist.model.host_matching import Matcher, by_address, coming_names
+from blocklist.model.node import BlockAction, BlockedNode, merge
 
 LAST: Final = "last"
 STUCK: Final = "stuck"

@@ -6,13 +6,13 @@ import logging
 import time
 from typing import Final
 
-from blocklist.credentials import Bearer
-from blocklist.listener import Registration, Role
-from blocklist.membership import Membership
-from blocklist.spark.findings import Findings
-from blocklist.spark.health_tracker import DriverError, HealthTracker
-from blocklist.spark.report import make_report
-from blocklist.spark.steering import Applied
+from blocklist.client.credentials import Bearer
+from blocklist.client.listener_session import Membership
+from blocklist.model.listener import Registration, Role
+from blocklist.spark.driver_bridge import DriverError, HealthTracker
+from blocklist.spark.evidence_collector import Findings
+from blocklist.spark.heartbeat_report import make_report
+from blocklist.spark.reconciler import Applied
 
 log = logging.getLogger("blocklist.spark")
 

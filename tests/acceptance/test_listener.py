@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.errors import LimitError
+from blocklist.model.errors import LimitError
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
 from tests.acceptance.conftest import EVACUATE, A, B, Block, C, Start, await_registration

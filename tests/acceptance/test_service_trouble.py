@@ -46,7 +46,10 @@ def test_without_service_the_last_list_stands_and_the_agent_comes_back_by_itself
     await_use(spark, cluster, B)
     loggers = [record.name for record in caplog.records if record.levelname == "WARNING"]
     # The other one speaks each 10 s, so it may not have noticed.
-    assert sorted(loggers) in (["blocklist.watch"], ["blocklist.membership", "blocklist.watch"])
+    assert sorted(loggers) in (
+        ["blocklist.client.watch"],
+        ["blocklist.client.listener_session", "blocklist.client.watch"],
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,10 +11,10 @@ from typing import Final
 import httpx
 
 from app.store.store import Store, make_store
-from blocklist.changes import Author, Change
-from blocklist.draft import Draft
-from blocklist.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.tracker import BlocklistTracker
+from blocklist.model.changes import Author, Change
+from blocklist.model.draft import Draft
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.tracker import BlocklistTracker
 from tests.integration.bodies import EVACUATE, MARK, block, later
 from tests.integration.listeners import RM
 from tests.integration.process import url_of

@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from app.api.security import PAGE_POLICY
+from app.api.security_headers import PAGE_POLICY
 from tests.browser.browsing import watched
 from tests.browser.conftest import Guarded, log_in
 from tests.integration.bodies import all_changes, block

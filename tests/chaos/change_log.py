@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from blocklist.node import BlockedNode, merge
+from blocklist.model.node import BlockedNode, merge
 from tests.chaos.operation import Nodes
 
 FREES = frozenset({"unblocked", "expired"})

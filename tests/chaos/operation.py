@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Final
 
-from blocklist.node import BlockAction, BlockedNode
+from blocklist.model.node import BlockAction, BlockedNode
 from tests.chaos.register import Asked, Get, Put, Step
 
 HELD: Final = frozenset({200, 201, 202, 404, 409})

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Final
 
-from blocklist.node import BlockedNode, merge
+from blocklist.model.node import BlockedNode, merge
 
 NANOS: Final = 1_000_000
 """Nanoseconds in the milliseconds in which ends are counted."""

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blocklist.node import PERMANENT, BlockAction, BlockedNode, merge
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
 from tests.chaos.linearizability import find_stuck
 from tests.chaos.register import NANOS, Answer, Asked, Delete, Get, Put, State, Step, after, carry_out
 

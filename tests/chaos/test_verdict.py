@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import pytest
 
-from blocklist.changes import Change, ChangeType
-from blocklist.node import PERMANENT, BlockAction, BlockedNode, merge
-from blocklist.wire import change_body
+from blocklist.model.changes import Change, ChangeType
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
+from blocklist.wire.nodes import change_body
 from tests.chaos.operation import Kind, Operation
 from tests.chaos.register import NANOS, Asked, Delete, Get, Put
 from tests.chaos.verdict import violations

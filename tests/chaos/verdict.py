@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Final
 
-from blocklist.node import BlockedNode
+from blocklist.model.node import BlockedNode
 from tests.chaos import change_log
 from tests.chaos.change_log import Entry, States
 from tests.chaos.claims import Claims, claim, happened

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from blocklist.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from tests.chaos.operation import Kind
 from tests.chaos.register import Asked, Delete, Get, Put
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from blocklist.node import BlockAction
+from blocklist.model.node import BlockAction
 
 MARK: Final = BlockAction.MARK_BLOCKED
 EVACUATE: Final = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS

@@ -7,7 +7,7 @@ from typing import Any
 
 import httpx
 
-from blocklist.node import BlockAction
+from blocklist.model.node import BlockAction
 from tests.conformance.scenario import Node, Register
 from tests.integration.bodies import PERMANENT, all_changes, later
 from tests.integration.process import wait_until

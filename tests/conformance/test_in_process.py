@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import pytest
 
-from blocklist.changes import Change, Snapshot
-from blocklist.draft import Draft
-from blocklist.errors import ConflictError
-from blocklist.listener import FencedError, Listener, Registration, Role, heartbeat, register
-from blocklist.node import PERMANENT, BlockedNode
-from blocklist.tracker import BlocklistTracker
+from blocklist.model.changes import Change, Snapshot
+from blocklist.model.draft import Draft
+from blocklist.model.errors import ConflictError
+from blocklist.model.listener import FencedError, Listener, Registration, Role, heartbeat, register
+from blocklist.model.node import PERMANENT, BlockedNode
+from blocklist.model.tracker import BlocklistTracker
 from tests.conformance.runner import run
 from tests.conformance.scenario import Node, Register, Scenario, Told
 from tests.conformance.scenarios import SCENARIOS

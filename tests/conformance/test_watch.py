@@ -11,8 +11,8 @@ import httpx
 import pytest
 
 from blocklist import BlocklistClient, Change, Snapshot
-from blocklist.client import Watch
-from blocklist.node import BlockedNode
+from blocklist.client.client import Watch
+from blocklist.model.node import BlockedNode
 from tests.conformance.runner import run
 from tests.conformance.scenario import Node, Register, Scenario, Told
 from tests.conformance.scenarios import SCENARIOS

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
+from blocklist.detection.heuristics import Rules, judge
 from blocklist.detection.node_summary import Failure, NodeSummary
 from blocklist.detection.pipeline import Evidence
 from blocklist.detection.schemas import FACTS, NODES, conform
-from blocklist.detection.verdicts import Rules, judge
 
 pytestmark = pytest.mark.xdist_group("detection")
 

@@ -14,8 +14,8 @@ import zstandard
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from blocklist.detection import growing
-from blocklist.detection.growing import lines
+from blocklist.detection import streaming_source
+from blocklist.detection.streaming_source import lines
 
 LINES = [b'{"Event":"%d"%s}' % (number, b"x" * (number * 37 % 200)) for number in range(60)]
 TEXT = b"".join(line + b"\n" for line in LINES)
@@ -61,7 +61,7 @@ def test_offsets_are_by_the_name_that_stays(tmp_path: Path) -> None:
     ]
     for file in [*files, ".hidden", "_temporary/0/app-3", "app-1.crc"]:
         (tmp_path / file).write_bytes(b"abc")
-    reader = growing.EventLogs({"paths": f'["{tmp_path}"]'}).streamReader(None)
+    reader = streaming_source.EventLogs({"paths": f'["{tmp_path}"]'}).streamReader(None)
     offset = reader.latestOffset()  # type: ignore[call-arg]
     assert offset == {f"{tmp_path}/app-1": 3, f"{tmp_path}/eventlog_v2_app-2/events_1_app-2.zstd": 3}
     parts = reader.partitions({f"{tmp_path}/app-1": 2}, offset)
@@ -73,5 +73,5 @@ def test_offsets_are_by_the_name_that_stays(tmp_path: Path) -> None:
 
 def test_no_spark_is_needed_to_import_it() -> None:
     """Executors read with it."""
-    code = "import blocklist.detection.growing, sys; assert 'blocklist.detection.pipeline' not in sys.modules"
+    code = "import blocklist.detection.streaming_source, sys; assert 'blocklist.detection.pipeline' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from pyspark.sql import Row, SparkSession
 
-from blocklist.detection.reading import problems, read_facts, within
+from blocklist.detection.log_discovery import find
+from blocklist.detection.reader import problems, read_facts, within
 from blocklist.detection.schemas import FACTS
-from blocklist.detection.sources import find
 from tests.detection.make_logs import HOSTS, LOGS
 
 pytestmark = pytest.mark.xdist_group("detection")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from blocklist.detection.sources import LARGEST, Found, find
+from blocklist.detection.log_discovery import LARGEST, Found, find
 from tests.detection.make_logs import LOGS
 
 pytestmark = pytest.mark.xdist_group("detection")

@@ -8,11 +8,11 @@ from typing import Final, Self
 
 import httpx
 
-from blocklist.changes import Change, Snapshot
-from blocklist.client import BlocklistClient
-from blocklist.listener import Registration, Role
-from blocklist.membership import Membership
-from blocklist.node import BlockAction, BlockedNode
+from blocklist.client.client import BlocklistClient
+from blocklist.client.listener_session import Membership
+from blocklist.model.changes import Change, Snapshot
+from blocklist.model.listener import Registration, Role
+from blocklist.model.node import BlockAction, BlockedNode
 from tests.integration.manager_process import ManagerProcess
 from tests.integration.process import NO_TLS
 

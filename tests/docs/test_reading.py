@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from app.ready import tell_ready
+from app.http.systemd import tell_ready
 from tests.docs.console import Command, Happening, read
 from tests.docs.shell import Shell
 from tests.docs.shown import alike, begins_alike

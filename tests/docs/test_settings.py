@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from app import settings_table
+from app import settings_docs
 from app.settings import CLIENTS, PREFIX, Settings, read_settings
 from blocklist.cli import options, service
-from blocklist.client import DEFAULT_URL
+from blocklist.client.client import DEFAULT_URL
 from tests.integration.process import ROOT, environment, run_app
 
 PAGE: Final = ROOT / "docs" / "settings.md"
@@ -16,7 +16,7 @@ PAGE: Final = ROOT / "docs" / "settings.md"
 
 def test_the_page_is_that_of_the_code() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert settings_table.filled(page) == page, "docs/settings.md is stale: run make settings"
+    assert settings_docs.filled(page) == page, "docs/settings.md is stale: run make settings"
 
 
 def test_it_is_printed_by_the_service() -> None:
@@ -33,13 +33,13 @@ def test_each_setting_is_described_in_a_sentence() -> None:
 
 
 def test_each_default_on_the_page_is_one_that_can_be_set() -> None:
-    rows = re.findall(r"\| `(BLOCKLIST_\w+)` \| `([^`]+)` \|", settings_table.service_table())
+    rows = re.findall(r"\| `(BLOCKLIST_\w+)` \| `([^`]+)` \|", settings_docs.service_table())
     assert read_settings(dict(rows)) == Settings()
 
 
 def test_the_clients_names_and_defaults() -> None:
-    assert {PREFIX + name for name in settings_table.CLIENTS} == CLIENTS
-    defaults = {name: default for name, (default, _) in settings_table.CLIENTS.items() if default}
+    assert {PREFIX + name for name in settings_docs.CLIENTS} == CLIENTS
+    defaults = {name: default for name, (default, _) in settings_docs.CLIENTS.items() if default}
     assert defaults == {
         "URL": DEFAULT_URL,
         "TIMEOUT": service.TIMEOUT,

@@ -9,7 +9,7 @@ from typing import Any
 
 import httpx
 
-from blocklist.access import Access
+from blocklist.model.roles import Access
 from tests.integration.databases import Databases
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.raw_http import connected, read_answer, request

@@ -12,7 +12,7 @@ import httpx2
 import pytest
 
 from app.settings import SettingsError, read_settings
-from blocklist.access import Access
+from blocklist.model.roles import Access
 from tests.alertmanager.posts import Body, alert, asking, post, real_posts
 from tests.integration.bodies import EVACUATE, MARK, all_changes, block, held, now_ms, revision_of
 from tests.integration.conftest import Start

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from blocklist.access import Access
+from blocklist.model.roles import Access
 from tests.alertmanager.monitoring import Monitoring, monitoring
 from tests.integration.bodies import all_changes
 from tests.integration.databases import Databases

@@ -13,10 +13,10 @@ import httpx
 import pytest
 from fastapi.routing import APIRoute
 
-from app.api.access import needed
+from app.api.authorization import needed
 from app.main import create_app
 from app.settings import Settings
-from blocklist.access import Access
+from blocklist.model.roles import Access
 from tests.integration.bodies import PERMANENT, all_changes, block, later
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, Databases

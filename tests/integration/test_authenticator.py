@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from app.auth import admin_file
-from app.auth.admin_file import AdminFileError
+from app.auth import admin_token_file
+from app.auth.admin_token_file import AdminFileError
 from app.auth.authenticator import Authenticator
 from app.auth.credential import Credential
 from app.auth.principal import Principal
@@ -16,9 +16,9 @@ from app.auth.sessions import LASTS, Sessions
 from app.auth.tokens import TOKEN, LastAdminError, make_token
 from app.store.migration import migrate
 from app.store.store import make_store
-from blocklist.access import Access, NewToken
-from blocklist.errors import NotFoundError, UnauthorizedError
-from blocklist.node import PERMANENT
+from blocklist.model.errors import NotFoundError, UnauthorizedError
+from blocklist.model.node import PERMANENT
+from blocklist.model.roles import Access, NewToken
 from tests.integration.in_process import ManualClock
 from tests.integration.process import url_of
 
@@ -26,11 +26,11 @@ from tests.integration.process import url_of
 class TestAdminFile:
     def test_it_is_made_for_its_owner_only_and_once(self, tmp_path: Path) -> None:
         path = tmp_path / "token"
-        assert admin_file.make(path)
+        assert admin_token_file.make(path)
         assert path.stat().st_mode & 0o777 == 0o600
-        assert TOKEN.fullmatch(admin_file.read(path))
+        assert TOKEN.fullmatch(admin_token_file.read(path))
         before = path.read_text()
-        assert not admin_file.make(path)
+        assert not admin_token_file.make(path)
         assert path.read_text() == before
 
     @pytest.mark.parametrize("text", ["", "short", "x" * 31, "two words of more than thirty-two characters", "é" * 40])
@@ -39,20 +39,20 @@ class TestAdminFile:
         path.write_text(text)
         path.chmod(0o600)
         with pytest.raises(AdminFileError) as caught:
-            admin_file.read(path)
+            admin_token_file.read(path)
         assert not text or text not in str(caught.value)
 
     @pytest.mark.parametrize("mode", [0o604, 0o644, 0o602, 0o666])
     def test_a_file_for_anybody_is_refused(self, tmp_path: Path, mode: int) -> None:
         path = tmp_path / "token"
-        admin_file.make(path)
+        admin_token_file.make(path)
         path.chmod(mode)
         with pytest.raises(AdminFileError, match="chmod 600"):
-            admin_file.read(path)
+            admin_token_file.read(path)
 
     def test_a_folder_that_is_missing_is_said(self, tmp_path: Path) -> None:
         with pytest.raises(AdminFileError, match="cannot be made"):
-            admin_file.make(tmp_path / "missing" / "token")
+            admin_token_file.make(tmp_path / "missing" / "token")
 
 
 class Cut:

@@ -23,7 +23,7 @@ from blocklist import (
     Snapshot,
     UnavailableError,
 )
-from blocklist.errors import CompactedError
+from blocklist.model.errors import CompactedError
 from tests.integration.bodies import now_ms
 from tests.integration.process import ServiceProcess, free_port
 from tests.integration.strangers import OURS, Answer, answer, goes_on, relay, resets, stranger, waits

@@ -8,7 +8,7 @@ from itertools import count
 import pytest
 
 from blocklist import BlocklistClient, InvalidError, NotFoundError, UnavailableError
-from blocklist.listener import FencedError, Registration, Role
+from blocklist.model.listener import FencedError, Registration, Role
 from tests.integration.process import ServiceProcess
 from tests.integration.strangers import OURS, answer, stranger
 

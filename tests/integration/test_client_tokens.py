@@ -9,10 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from blocklist.access import Access
-from blocklist.changes import Snapshot
-from blocklist.client import BlocklistClient
-from blocklist.errors import (
+from blocklist.client.client import BlocklistClient
+from blocklist.client.listener_session import Membership
+from blocklist.client.watch import Watch
+from blocklist.model.backoff import Backoff
+from blocklist.model.changes import Snapshot
+from blocklist.model.errors import (
     ConflictError,
     ForbiddenError,
     InvalidError,
@@ -20,10 +22,8 @@ from blocklist.errors import (
     UnauthorizedError,
     UnavailableError,
 )
-from blocklist.listener import Registration, Role
-from blocklist.membership import Membership
-from blocklist.retry import Backoff
-from blocklist.watch import Watch
+from blocklist.model.listener import Registration, Role
+from blocklist.model.roles import Access
 from tests.integration.bodies import later
 from tests.integration.databases import Databases
 from tests.integration.guarded import Guarded, guarding

@@ -17,9 +17,9 @@ import httpx
 import pytest
 
 from blocklist import BlockAction, BlockedNode, BlocklistClient, Change, InvalidError, Snapshot, UnavailableError
-from blocklist.client import Watch
-from blocklist.retry import Backoff
-from blocklist.wire import ChangeBody
+from blocklist.client.client import Watch
+from blocklist.model.backoff import Backoff
+from blocklist.wire.nodes import ChangeBody
 from tests.integration.bodies import all_changes, now_ms
 from tests.integration.process import ServiceProcess, free_port, wait_until
 from tests.integration.strangers import OURS, Answer, answer, goes_on, relay, resets, stranger, stream, waits
@@ -246,7 +246,7 @@ class TestSays:
     """`connected`, `last_error`, and a line for an outage and one for its end."""
 
     def test_connected_with_nothing_to_tell(self, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO, "blocklist.watch")
+        caplog.set_level(logging.INFO, "blocklist.client.watch")
         lost, back = threading.Event(), threading.Event()
         with stranger(after(lost, b"", first=stream()), after(back, stream())) as there:
             watch = Watch(there.url, "7", backoff=AT_ONCE)
@@ -264,7 +264,7 @@ class TestSays:
         assert lines(caplog) == ["WARNING", "INFO"]
 
     def test_an_outage_is_one_warning_however_long_and_whatever_comes(self, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO, "blocklist.watch")
+        caplog.set_level(logging.INFO, "blocklist.client.watch")
         outage: list[Answer | bytes] = [b"", answer(b"", "502 Bad Gateway"), b"noise\r\n\r\n", answer(b"{}"), resets()]
         with stranger(*outage, stream(snapshot()), *outage, waits(stream(change(8)))) as there:
             with Watch(there.url, backoff=AT_ONCE) as watch:
@@ -275,7 +275,7 @@ class TestSays:
             assert len(there.requests) == 12
 
     def test_a_stream_that_opens_well_and_brings_garbage_is_no_recovery(self, caplog: pytest.LogCaptureFixture) -> None:
-        caplog.set_level(logging.INFO, "blocklist.watch")
+        caplog.set_level(logging.INFO, "blocklist.client.watch")
         with stranger(stream("event: blocked\ndata: x\n\n")) as there:
             watch = Watch(there.url, "0", backoff=AT_ONCE)
             with reading(watch):
@@ -314,7 +314,7 @@ def state(watch: Watch) -> tuple[bool, str | None]:
 
 
 def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.levelname for record in caplog.records if record.name == "blocklist.watch"]
+    return [record.levelname for record in caplog.records if record.name == "blocklist.client.watch"]
 
 
 class TestEnds:

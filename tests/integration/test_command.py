@@ -15,9 +15,9 @@ from pathlib import Path
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.access import Access
-from blocklist.evidence import Finding, Kind
-from blocklist.listener import Registration, Role
+from blocklist.model.evidence import Finding, Kind
+from blocklist.model.listener import Registration, Role
+from blocklist.model.roles import Access
 from tests.integration.bodies import now_ms
 from tests.integration.command import Command, install, interrupt
 from tests.integration.conftest import Start

@@ -9,11 +9,11 @@ import httpx
 import httpx2
 import pytest
 
-from app.evidence import GRACE
+from app.engine.evidence_blocks import GRACE
 from blocklist import BlocklistClient
-from blocklist.evidence import HOLD, Finding, Kind
-from blocklist.listener import Registration, Role
-from blocklist.membership import Membership
+from blocklist.client.listener_session import Membership
+from blocklist.model.evidence import HOLD, Finding, Kind
+from blocklist.model.listener import Registration, Role
 from tests.integration.bodies import all_changes, held, later, now_ms
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, ON_SQLITE

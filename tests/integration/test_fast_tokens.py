@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-from blocklist.access import Access
+from blocklist.model.roles import Access
 from tests.integration.bodies import block
 from tests.integration.databases import Databases
 from tests.integration.guarded import guarding

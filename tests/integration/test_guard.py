@@ -14,13 +14,13 @@ import httpx2
 import pytest
 from fastapi.testclient import TestClient
 
-from app.evidence import PAUSE
+from app.engine.evidence_blocks import PAUSE
 from app.main import create_app
 from app.settings import Settings
 from blocklist import BlocklistClient
-from blocklist.errors import LimitError
-from blocklist.listener import Registration, Role
-from blocklist.membership import Membership
+from blocklist.client.listener_session import Membership
+from blocklist.model.errors import LimitError
+from blocklist.model.listener import Registration, Role
 from tests.integration.bodies import all_changes, block, held, later, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH

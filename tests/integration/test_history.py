@@ -14,7 +14,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.store.engine import make_engine
-from app.store.history import Wanted, changes_like
+from app.store.history_queries import Wanted, changes_like
 from tests.integration.bodies import EVACUATE, all_changes, block, later, now_ms, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, Databases
@@ -335,7 +335,7 @@ class TestMigration:
         from alembic.config import Config
 
         from app.store.migration import migrate
-        from app.store.schema import MIGRATIONS
+        from app.store.schema_check import MIGRATIONS
 
         database = tmp_path / "old.db"
         engine = make_engine(url_of(database))

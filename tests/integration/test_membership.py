@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from blocklist import InvalidError
-from blocklist.listener import Registration, Role
-from blocklist.membership import Membership
-from blocklist.retry import Backoff
+from blocklist.client.listener_session import Membership
+from blocklist.model.backoff import Backoff
+from blocklist.model.listener import Registration, Role
 from tests.integration.process import free_port, wait_until
 from tests.integration.strangers import OURS, Answer, Stranger, answer, resets, says, stranger, waits
 
@@ -238,7 +238,7 @@ def test_what_is_refused_keeps_neither_the_lease_nor_the_acknowledgement(
 def test_trouble_is_logged_once_and_overcome(
     trouble: bytes | Answer, method: str, registrar: Registrar, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "blocklist.membership")
+    caplog.set_level(logging.INFO, "blocklist.client.listener_session")
     registrar.prepared[method] = [trouble] * 3
     membership = joined(registrar, timeout=0.2)
     membership.say(acked=3)

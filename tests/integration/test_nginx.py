@@ -13,8 +13,8 @@ from threading import Event
 import httpx
 import pytest
 
-from app.notify.registry import REACH_SECONDS
-from app.notify.watch import COMMENT_SECONDS
+from app.listeners.registry import REACH_SECONDS
+from app.watch.event_stream import COMMENT_SECONDS
 from tests.integration.bodies import all_changes, block, held, revision_of
 from tests.integration.event_stream import following, take, watching
 from tests.integration.listeners import register, report

@@ -15,7 +15,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from blocklist.access import Access
+from blocklist.model.roles import Access
 from tests.integration.bodies import all_changes, block
 from tests.integration.databases import Databases
 from tests.integration.guarded import Guarded, good_until_its_end, guarding

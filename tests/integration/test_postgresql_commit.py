@@ -10,8 +10,8 @@ from typing import Final
 import pytest
 
 from app.store.store import make_store
-from blocklist.changes import Change, ChangeType, Source
-from blocklist.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.changes import Change, ChangeType, Source
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from tests.integration.databases import PostgresDatabases
 from tests.postgres import PostgresServer
 

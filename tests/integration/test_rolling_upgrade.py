@@ -9,7 +9,7 @@ import httpx
 import psycopg
 import pytest
 
-from app.store.schema import newest
+from app.store.schema_check import newest
 from app.store.tables import metadata
 from tests.integration.bodies import all_changes, block, revision_of
 from tests.integration.conftest import Start

@@ -12,7 +12,7 @@ import httpx
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from app.api.security import EVERYWHERE
+from app.api.security_headers import EVERYWHERE
 from tests.integration.conftest import Start
 from tests.integration.listeners import put, told, watcher
 from tests.integration.problems import problem_of

@@ -9,7 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from blocklist.access import Access
+from blocklist.model.roles import Access
 from tests.integration.bodies import block
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.event_stream import take, watching

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from blocklist import BlockAction, BlocklistClient
-from blocklist.errors import LimitError
+from blocklist.model.errors import LimitError
 from tests.integration.manager_process import ManagerProcess, acked, refusal
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.slurm import NODES, SlurmCluster, slurm

@@ -12,7 +12,7 @@ import psycopg
 import pytest
 
 from app.store.migration import MIGRATING, migrate
-from app.store.schema import SchemaError, check, version
+from app.store.schema_check import SchemaError, check, version
 from tests.integration.bodies import all_changes, block, held
 from tests.integration.databases import Databases
 from tests.integration.problems import problem_of

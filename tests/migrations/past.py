@@ -13,7 +13,7 @@ from sqlalchemy import inspect
 from sqlalchemy.engine import Connection
 
 from app.store.engine import make_start_engine
-from app.store.schema import MIGRATIONS
+from app.store.schema_check import MIGRATIONS
 from tests.integration.process import url_of
 
 ROWS: Final = Path(__file__).parent

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from blocklist.spark.addresses import Addresses, resolved
+from blocklist.spark.dns_cache import Addresses, resolved
 
 
 class NameServer:

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.evidence import hear
-from app.integrations.alertmanager import Alert, Outcome, decide
-from app.integrations.alertmanager_cause import Causes
-from app.integrations.alertmanager_wire import AlertmanagerPost, node_of, parse_post, read_alert
-from blocklist.changes import Change, ChangeType, Snapshot, Source
-from blocklist.draft import Draft
-from blocklist.errors import InvalidError
-from blocklist.evidence import EvidenceBook, Finding, Kind, Rule
-from blocklist.node import MAX_CAUSE, MAX_CAUSES, PERMANENT, BlockAction, BlockedNode
-from blocklist.tracker import BlocklistTracker
-from blocklist.wire import dump_json
+from app.engine.evidence_blocks import hear
+from app.integrations.alertmanager.causes import Causes
+from app.integrations.alertmanager.rules import Alert, Outcome, decide
+from app.integrations.alertmanager.wire import AlertmanagerPost, node_of, parse_post, read_alert
+from blocklist.model.changes import Change, ChangeType, Snapshot, Source
+from blocklist.model.draft import Draft
+from blocklist.model.errors import InvalidError
+from blocklist.model.evidence import EvidenceBook, Finding, Kind, Rule
+from blocklist.model.node import MAX_CAUSE, MAX_CAUSES, PERMANENT, BlockAction, BlockedNode
+from blocklist.model.tracker import BlocklistTracker
+from blocklist.wire.nodes import dump_json
 from tests.alertmanager.posts import alert as alert_body
 from tests.alertmanager.posts import asking, post, real_posts
 

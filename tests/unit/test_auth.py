@@ -7,10 +7,10 @@ import re
 import pytest
 
 from app.auth import oidc
-from app.auth.addresses import Networks, check_url, is_loopback
 from app.auth.tokens import TOKEN, bearer, make_token
-from blocklist.access import Access, NewToken, Token, check_name
-from blocklist.errors import InvalidError
+from app.net.addresses import Networks, check_url, is_loopback
+from blocklist.model.errors import InvalidError
+from blocklist.model.roles import Access, NewToken, Token, check_name
 
 
 class TestRoles:

@@ -9,9 +9,9 @@ from contextlib import suppress
 
 import pytest
 
-from app.change_lines import ChangeLines
-from blocklist.changes import Change, ChangeType, Source
-from blocklist.node import PERMANENT, BlockAction, BlockedNode
+from app.logs.change_log import ChangeLines
+from blocklist.model.changes import Change, ChangeType, Source
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
 
 def change(revision: int, cause: str = "disk", at: int = 1_700_000_000_123) -> Change:

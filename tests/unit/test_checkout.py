@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-import app.api.errors
+import app.api.problems
 from app.main import create_app
 from app.settings import Settings
-from blocklist.errors import BlocklistError
+from blocklist.model.errors import BlocklistError
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -38,7 +38,7 @@ def test_every_error_has_a_status() -> None:
     def below(kind: type[BlocklistError]) -> set[type[BlocklistError]]:
         return {kind}.union(*(below(child) for child in kind.__subclasses__()))
 
-    assert below(BlocklistError) - {BlocklistError} == set(app.api.errors.STATUS)
+    assert below(BlocklistError) - {BlocklistError} == set(app.api.problems.STATUS)
 
 
 def test_the_wheel_ships_the_package_alone(tmp_path: Path) -> None:
@@ -61,5 +61,5 @@ def test_lock_files_carry_hashes_and_no_addresses() -> None:
 
 def test_the_service_does_not_need_pyspark() -> None:
     """`make run` installs no PySpark, and importing the service must not ask for it."""
-    code = "import sys, app.commands, app.serve, blocklist; sys.exit('pyspark' in sys.modules or 'py4j' in sys.modules)"
+    code = "import sys, app.cli, app.server, blocklist; sys.exit('pyspark' in sys.modules or 'py4j' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0

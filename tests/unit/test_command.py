@@ -6,12 +6,12 @@ import pytest
 import typer
 
 from blocklist.cli import times
+from blocklist.cli.block_request import Wish, as_it_is, fulfil, span
 from blocklist.cli.durations import duration, written
 from blocklist.cli.ranges import MAX_NODES, nodes
 from blocklist.cli.table import Table, visible
-from blocklist.cli.wish import Wish, as_it_is, fulfil, span
-from blocklist.errors import ConflictError
-from blocklist.node import PERMANENT, BlockAction, BlockedNode, merge
+from blocklist.model.errors import ConflictError
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
 
 MARK, EVACUATE = BlockAction
 HOUR = 3_600_000

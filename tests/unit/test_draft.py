@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.changes import Author, Change, ChangeType, Snapshot, Source
-from blocklist.draft import Draft
-from blocklist.errors import ConflictError, NotFoundError
-from blocklist.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.tracker import BlocklistTracker
+from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
+from blocklist.model.draft import Draft
+from blocklist.model.errors import ConflictError, NotFoundError
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.tracker import BlocklistTracker
 
 EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 NOW = 100

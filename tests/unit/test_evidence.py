@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.changes import Snapshot
-from blocklist.draft import Draft
-from blocklist.errors import InvalidError
-from blocklist.evidence import (
+from blocklist.model.changes import Snapshot
+from blocklist.model.draft import Draft
+from blocklist.model.errors import InvalidError
+from blocklist.model.evidence import (
     HOLD,
     MAX_KEPT,
     MAX_REASON,
@@ -25,8 +25,8 @@ from blocklist.evidence import (
     cause_in,
     doubt,
 )
-from blocklist.node import PERMANENT, BlockAction, BlockedNode, merge
-from blocklist.tracker import BlocklistTracker
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
+from blocklist.model.tracker import BlocklistTracker
 
 NOW = 1_000_000
 EXCLUDED = Finding(kind=Kind.EXCLUDED, reason="Spark excluded the host.")

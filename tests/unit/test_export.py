@@ -8,13 +8,13 @@ from typing import Any, cast
 import pytest
 from starlette.types import Message
 
-from app.notify.export import PAGE, Export
-from app.notify.feed import ChangeFeed
-from app.store.history import ALL, Wanted
+from app.store.history_queries import ALL, Wanted
 from app.store.store import Page
-from blocklist.changes import Change, ChangeType
-from blocklist.errors import UnavailableError
-from blocklist.node import PERMANENT, BlockAction, BlockedNode
+from app.watch.change_feed import ChangeFeed
+from app.watch.ndjson_export import PAGE, Export
+from blocklist.model.changes import Change, ChangeType
+from blocklist.model.errors import UnavailableError
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
 NODE = BlockedNode(id="a", action=BlockAction.MARK_BLOCKED, start=0, end=PERMANENT, cause="disk")
 

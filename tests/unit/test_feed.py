@@ -10,7 +10,7 @@ from typing import cast
 import pytest
 
 from blocklist import BlockAction, BlockedNode, Change, ChangeType, Snapshot, Watch
-from blocklist.feed import Feed
+from blocklist.client.watch_thread import Feed
 
 Item = Snapshot | Change | Exception | None
 

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.evidence import Finding, Kind
-from blocklist.spark.findings import FRESH, MEMORY, Findings, Seen, Sort
+from blocklist.model.evidence import Finding, Kind
+from blocklist.spark.evidence_collector import FRESH, MEMORY, Findings, Seen, Sort
 
 APPLICATION = Seen(sort=Sort.APPLICATION, host="a")
 NOW = 100.0

@@ -10,16 +10,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.guard import Guard
+from app.engine.limits import Guard
 from app.settings import Settings
-from blocklist.access import Access
-from blocklist.changes import Author, ChangeType, Snapshot, Source
-from blocklist.draft import Draft
-from blocklist.errors import ConflictError, LimitError
-from blocklist.guard import LEEWAY, Limits, Present, check, duration
-from blocklist.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.tracker import BlocklistTracker
-from blocklist.usable import NodeSet, Using, below, node_set
+from blocklist.model.changes import Author, ChangeType, Snapshot, Source
+from blocklist.model.draft import Draft
+from blocklist.model.errors import ConflictError, LimitError
+from blocklist.model.limits import LEEWAY, Limits, Present, check, duration
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.roles import Access
+from blocklist.model.tracker import BlocklistTracker
+from blocklist.model.usable_nodes import NodeSet, Using, below, node_set
 
 NOW: Final = 1000
 DAY: Final = 86_400_000

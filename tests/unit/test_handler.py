@@ -9,15 +9,15 @@ from typing import Any, Self
 import pytest
 from structlog.testing import capture_logs
 
-from app import handler, upkeep
-from app.handler import TRIES, BlocklistHandler, Outcome
+from app.engine import background, handler
+from app.engine.background import steadily
+from app.engine.handler import TRIES, BlocklistHandler, Outcome
 from app.store.queries import Loaded, News, StaleError
-from app.upkeep import steadily
-from blocklist.changes import Author, Change, Snapshot
-from blocklist.draft import Draft
-from blocklist.errors import ConflictError, UnavailableError
-from blocklist.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.tracker import BlocklistTracker
+from blocklist.model.changes import Author, Change, Snapshot
+from blocklist.model.draft import Draft
+from blocklist.model.errors import ConflictError, UnavailableError
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.tracker import BlocklistTracker
 
 OPS = Author("ops")
 FOLLOWED = 3
@@ -398,7 +398,7 @@ def test_who_was_away_longer_than_the_log_reaches_takes_the_whole_list() -> None
 
 def test_what_nobody_foresaw_costs_a_moment_and_no_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """The only writer goes on: whoever changes something later gets an answer, and what was to be followed is."""
-    monkeypatch.setattr(upkeep, "ANEW_SECONDS", 0.0)
+    monkeypatch.setattr(background, "ANEW_SECONDS", 0.0)
 
     async def scenario() -> None:
         async with Bench() as bench:

@@ -9,8 +9,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from blocklist.errors import InvalidError, NotFoundError
-from blocklist.listener import LEASE_SECONDS, REMEMBERED, FencedError, Listener, Registration, Role, heartbeat, register
+from blocklist.model.errors import InvalidError, NotFoundError
+from blocklist.model.listener import (
+    LEASE_SECONDS,
+    REMEMBERED,
+    FencedError,
+    Listener,
+    Registration,
+    Role,
+    heartbeat,
+    register,
+)
 
 LEASE = 50_000
 NOW = 1_000_000

@@ -17,7 +17,7 @@ from blocklist.managers.exec import Done
 from blocklist.managers.plan import Do, ManagerError, Wanted, until
 from blocklist.managers.slurm import SlurmNode
 from blocklist.managers.yarn import Timeouts
-from blocklist.wire import dump_json
+from blocklist.wire.nodes import dump_json
 
 BLOCK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 IDLE, DRAINED = frozenset({"IDLE"}), frozenset({"IDLE", "DRAIN"})

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.errors import InvalidError
-from blocklist.node import EARLIEST, MAX_CAUSES, PERMANENT, BlockAction, BlockedNode, merge, merge_causes
+from blocklist.model.errors import InvalidError
+from blocklist.model.node import EARLIEST, MAX_CAUSES, PERMANENT, BlockAction, BlockedNode, merge, merge_causes
 
 MARK = BlockAction.MARK_BLOCKED
 EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from app.page.block_intervals import HOUR, OTHERS, Spell, by_cause, kind, spells, steps
 from app.page.charts import WIDTH, causes_chart, ceiling, levels_chart
-from app.page.spells import HOUR, OTHERS, Spell, by_cause, kind, spells, steps
-from blocklist.changes import Change, ChangeType
-from blocklist.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.changes import Change, ChangeType
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from app.page.forms import EMPTY, FormError, read_wish
-from app.page.words import ago, count, left, machine, short, span, utc
-from blocklist.node import EARLIEST, PERMANENT, BlockAction, BlockedNode
+from app.page.time_format import ago, count, left, machine, short, span, utc
+from blocklist.model.node import EARLIEST, PERMANENT, BlockAction, BlockedNode
 
 NOW = 1_795_276_800_000
 PRESENT = BlockedNode(id="n1", action=BlockAction.MARK_BLOCKED, start=NOW - 1, end=NOW + 60_000, cause=",a, b")

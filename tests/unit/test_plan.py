@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blocklist.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.spark.plan import Cluster, Plan, make_plan
 
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS

@@ -11,9 +11,9 @@ from psycopg import errors
 from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
-from app.store.presence import Presence
-from app.store.trouble import unavailable
-from blocklist.errors import UnavailableError
+from app.store.circuit_breaker import Presence
+from app.store.error_translation import unavailable
+from blocklist.model.errors import UnavailableError
 
 LOST = psycopg.OperationalError('connection to server at "10.0.0.7" failed: server closed the connection')
 FULL = errors.DiskFull('could not extend file "base/5/1259": No space left on device\nHINT:  Check free disk space.')

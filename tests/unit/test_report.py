@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blocklist.spark.report import MAX_EXECUTORS, MAX_REFUSED, Executor, make_report
+from blocklist.spark.heartbeat_report import MAX_EXECUTORS, MAX_REFUSED, Executor, make_report
 
 KNOWN_AS = {"n1.example.com": "n1"}
 

@@ -9,11 +9,11 @@ from typing import cast
 
 import pytest
 
-from blocklist.spark.findings import Seen, Sort
-from blocklist.spark.health_tracker import DriverError, HealthTracker
-from blocklist.spark.report import Executor
+from blocklist.spark.driver_bridge import DriverError, HealthTracker
+from blocklist.spark.evidence_collector import Seen, Sort
+from blocklist.spark.heartbeat_report import Executor
+from blocklist.spark.reconciler import Applied
 from blocklist.spark.reporter import Reporter
-from blocklist.spark.steering import Applied
 
 
 class Driver:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.retry import Backoff
+from blocklist.model.backoff import Backoff
 
 BACKOFF = Backoff(first=0.2, cap=10.0, floor=0.05)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from blocklist.spark.conf import confs, exclude_nodes, pod_template, unfit
+from blocklist.spark.submit_conf import confs, exclude_nodes, pod_template, unfit
 
 LONG = "a" * 64
 

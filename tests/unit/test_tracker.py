@@ -7,9 +7,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from blocklist.changes import Change, ChangeType, Snapshot
-from blocklist.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.tracker import BlocklistTracker, OutOfOrderError
+from blocklist.model.changes import Change, ChangeType, Snapshot
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.tracker import BlocklistTracker, OutOfOrderError
 
 
 def node(node_id: str, end: int = PERMANENT, cause: str = "disk") -> BlockedNode:

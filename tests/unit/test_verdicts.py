@@ -10,12 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist import BlockAction
-from blocklist.changes import Change, ChangeType
 from blocklist.detection.apply import Proposal, propose
-from blocklist.detection.chance import binomial_tail
+from blocklist.detection.binomial import binomial_tail
+from blocklist.detection.heuristics import HOUR, Rules, Severity, Verdict, judge, longer
 from blocklist.detection.node_summary import CHARGED, Failure, Failures, NodeSummary
-from blocklist.detection.verdicts import HOUR, Rules, Severity, Verdict, judge, longer
-from blocklist.node import BlockedNode, merge
+from blocklist.model.changes import Change, ChangeType
+from blocklist.model.node import BlockedNode, merge
 
 HOSTS = ["n1", "n2", "n3", "n4", "n5", "n6"]
 RULES = Rules()

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.changes import Change, ChangeType, Snapshot
-from blocklist.errors import InvalidError
-from blocklist.node import EARLIEST, MAX_CAUSE, PERMANENT, BlockAction, BlockedNode
-from blocklist.wire import (
+from blocklist.model.changes import Change, ChangeType, Snapshot
+from blocklist.model.errors import InvalidError
+from blocklist.model.node import EARLIEST, MAX_CAUSE, PERMANENT, BlockAction, BlockedNode
+from blocklist.wire.nodes import (
     BlockRequest,
     ChangeBody,
     NodeBody,

@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from app.store.worker import Worker
+from app.store.writer_thread import Worker
 
 NAME = "test-worker"
 

@@ -1,0 +1,182 @@
+"""From an error to its answer: one table, problem+json for all of them (RFC 9457)."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from http import HTTPStatus
+from typing import Any, Final
+
+from fastapi import FastAPI, Request, Response
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
+from starlette.routing import Match
+
+from app.api.responses import TooLargeError, stamp
+from app.auth.tokens import LastAdminError
+from app.components import service_of
+from blocklist.model.errors import (
+    BlocklistError,
+    CompactedError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    LimitError,
+    NotFoundError,
+    UnauthorizedError,
+    UnavailableError,
+)
+from blocklist.model.listener import FencedError
+from blocklist.wire.nodes import LIMIT, Json, Problem, dump_json
+
+STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
+    InvalidError: HTTPStatus.BAD_REQUEST,
+    UnauthorizedError: HTTPStatus.UNAUTHORIZED,
+    ForbiddenError: HTTPStatus.FORBIDDEN,
+    NotFoundError: HTTPStatus.NOT_FOUND,
+    ConflictError: HTTPStatus.CONFLICT,
+    LimitError: HTTPStatus.CONFLICT,
+    FencedError: HTTPStatus.CONFLICT,
+    LastAdminError: HTTPStatus.CONFLICT,
+    CompactedError: HTTPStatus.GONE,
+    TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+}
+"""Every BlocklistError that the service raises; a test fails on one that is missing."""
+
+_DOCUMENTED: Final = {
+    400: "The request is malformed; nothing was changed.",
+    401: "There are no credentials, or they are not valid (any more).",
+    403: "The credentials do not allow this; the detail names the role that does.",
+    404: "The node is not blocked.",
+    409: "The node is blocked already; nothing was changed.",
+    410: "The changes are no longer in the log.",
+    413: "The body is too large; nothing was changed.",
+    503: "The database is away, or this replica is behind; `Retry-After` says when to try again.",
+}
+
+
+def documented(
+    *statuses: int, model: type[Problem] = Problem, or_else: type[Problem] | None = None, **said: str
+) -> dict[int | str, dict[str, Any]]:
+    """OpenAPI responses for these statuses, all problem+json; `said` is what else one of them means here (`_404`).
+
+    The body is a `model`, or else the other one.
+    """
+    schemas = [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in (model, or_else) if kind is not None]
+    schema = schemas[0] if or_else is None else {"anyOf": schemas}
+    return {
+        status: {
+            "description": said.get(f"_{status}", _DOCUMENTED[status]),
+            "content": {"application/problem+json": {"schema": schema}},
+        }
+        for status in statuses
+    }
+
+
+def install(app: FastAPI) -> None:
+    """Answer every error as a problem, FastAPI's own too."""
+    app.add_exception_handler(BlocklistError, _in_the_loop(refused))
+    app.add_exception_handler(RequestValidationError, _in_the_loop(_malformed))
+    app.add_exception_handler(HTTPException, _in_the_loop(_http))
+    app.add_exception_handler(ClientDisconnect, _in_the_loop(_gone))
+    app.add_exception_handler(Exception, _in_the_loop(broken))
+
+
+Answers = Callable[[Request, Exception], Response]
+
+
+def _in_the_loop(answer: Answers) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """The handler as a coroutine: others run in a thread, while the list that they speak of moves on."""
+
+    async def handler(request: Request, error: Exception) -> Response:
+        return answer(request, error)
+
+    return handler
+
+
+def problem(
+    request: Request,
+    status: HTTPStatus,
+    detail: str,
+    *,
+    lines: tuple[str, ...] = (),
+    extra: Json | None = None,
+    headers: dict[str, str] | None = None,
+) -> Response:
+    """A problem+json answer; its `instance` is the path that was asked for."""
+    body = {
+        "type": f"urn:blocklist:problem:{status.name.lower().replace('_', '-')}",
+        "title": status.phrase,
+        "status": status.value,
+        "detail": detail,
+        "instance": request.scope.get("raw_path", b"").decode("ascii", "replace"),
+        "errors": list(lines) or [detail],
+    }
+    response = Response(dump_json(body | (extra or {})), status, headers, media_type="application/problem+json")
+    response.raw_headers.extend(stamp(request))
+    return response
+
+
+def refused(request: Request, error: Exception) -> Response:
+    """The answer to a BlocklistError."""
+    assert isinstance(error, BlocklistError)
+    status = STATUS[type(error)]
+    headers = None
+    extra: Json = {}
+    match error:
+        case ConflictError(blocked=blocked):
+            view = service_of(request).view
+            nodes = {node_id: view.body(node) for node_id, node in blocked.items()}
+            many = request.scope["path"] == "/blocklist/nodes"
+            extra = {"blockedNodes": nodes} if many else {"blockedNode": nodes.popitem()[1]}
+        case LimitError():
+            extra = {"type": LIMIT}
+        case CompactedError(oldest=oldest):
+            extra = {"oldest": oldest}
+        case ForbiddenError():
+            service_of(request).metrics.denied("forbidden")
+        case UnauthorizedError(given=given):
+            service_of(request).metrics.denied("invalid" if given else "missing")
+            headers = {"WWW-Authenticate": 'Bearer error="invalid_token"' if given else "Bearer"}
+        case UnavailableError(retry_after=seconds):
+            headers = {"Retry-After": str(int(seconds or 1))}
+    return problem(request, status, error.detail, lines=error.lines, extra=extra, headers=headers)
+
+
+def _malformed(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    lines = tuple(f"{fault['loc'][-1]}: {fault['msg'].removeprefix('Value error, ')}." for fault in error.errors())
+    return problem(request, HTTPStatus.BAD_REQUEST, " ".join(lines), lines=lines)
+
+
+def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    status = HTTPStatus(error.status_code)
+    if status == HTTPStatus.METHOD_NOT_ALLOWED:
+        allowed = ", ".join(sorted(_methods(request)))
+        detail = f"{request.method} is not allowed here; allowed is {allowed}."
+        return problem(request, status, detail, headers={"Allow": allowed})
+    detail = "There is nothing at this path." if status == HTTPStatus.NOT_FOUND else str(error.detail)
+    return problem(request, status, detail, headers=dict(error.headers or {}))
+
+
+def _gone(_: Request, __: Exception) -> Response:
+    # Nobody reads it: the client left before it had sent its body, and nothing was changed.
+    return Response(status_code=HTTPStatus.BAD_REQUEST)
+
+
+def broken(request: Request, _: Exception) -> Response:
+    """The answer to an error that nobody foresaw: it says nothing of the inside, which is for the log."""
+    return problem(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The service failed to answer; its log says why.")
+
+
+def _methods(request: Request) -> set[str]:
+    """All methods of the path: a router's own Allow names only those of its first route."""
+    scope = dict(request.scope)
+    return {
+        method
+        for route in request.app.router.routes
+        if route.matches(scope)[0] != Match.NONE
+        for method in getattr(route, "methods", None) or ()
+    }

@@ -1,0 +1,72 @@
+"""From the settings to who may do what; and the refusals at the start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import structlog
+
+from app.auth import admin_token_file
+from app.auth.authenticator import Authenticator, Issuer
+from app.net.addresses import is_loopback
+from app.settings import Settings, SettingsError
+from app.store.store import any_token
+from app.store.tokens import TokenStore
+
+log = structlog.get_logger(__name__)
+
+
+def make_authenticator(settings: Settings, store: TokenStore, clock: Callable[[], int]) -> Authenticator:
+    """The authenticator that the settings ask for; nothing is loaded yet."""
+    path = Path(settings.admin_token_file) if settings.admin_token_file else None
+    enabled = settings.auth == "tokens"
+    return Authenticator(store, clock, enabled=enabled, admin=path, issuer=_issuer(settings, clock))
+
+
+def _issuer(settings: Settings, clock: Callable[[], int]) -> Issuer | None:
+    if settings.auth == "off" or not settings.oidc_issuer:
+        return None
+    # Here, not above: a service without an issuer does without 10 MB of cryptography.
+    from app.auth import oidc  # noqa: PLC0415
+
+    claims = oidc.Claims(
+        issuer=settings.oidc_issuer,
+        audience=settings.oidc_audience,
+        roles=settings.oidc_roles_claim,
+        name=settings.oidc_name_claim,
+    )
+    return oidc.Issuer(claims, clock)
+
+
+def check_access(settings: Settings, now: int) -> None:
+    """Raises SettingsError where anybody could do anything, or nobody could. Makes the admin token file."""
+    if settings.oidc_issuer and not settings.oidc_audience:
+        raise SettingsError("BLOCKLIST_OIDC_AUDIENCE: say for which audience the issuer's JWTs must be.")
+    if settings.auth == "off":
+        _check_off(settings)
+    elif settings.admin_token_file:
+        _make_admin_file(Path(settings.admin_token_file))
+    elif not settings.oidc_issuer and not any_token(settings.database_url, now):
+        raise SettingsError(
+            "BLOCKLIST_AUTH: there is no valid token, so nobody could do anything: name a file in"
+            " BLOCKLIST_ADMIN_TOKEN_FILE (it is made if it is not there), or set BLOCKLIST_OIDC_ISSUER."
+        )
+
+
+def _check_off(settings: Settings) -> None:
+    if not is_loopback(settings.host):
+        raise SettingsError(
+            f"BLOCKLIST_HOST: without authentication the service listens on a loopback address only, not on"
+            f" {settings.host!a}: set BLOCKLIST_AUTH=tokens and BLOCKLIST_ADMIN_TOKEN_FILE=admin.token (the file is"
+            " made), or BLOCKLIST_HOST=127.0.0.1."
+        )
+
+
+def _make_admin_file(path: Path) -> None:
+    try:
+        if admin_token_file.make(path):
+            log.warning("a token of an admin was made", file=str(path.absolute()))
+        admin_token_file.read(path)
+    except admin_token_file.AdminFileError as error:
+        raise SettingsError(f"BLOCKLIST_ADMIN_TOKEN_FILE: {error}") from None

@@ -1,0 +1,77 @@
+"""Commands: `python -m app [serve | migrate | new-history | …]`, the service from a checkout or the image."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from pathlib import Path
+
+from app import settings_docs
+from app.http.tls import tls_context
+from app.logs import setup
+from app.settings import Settings, SettingsError, read_settings
+from app.store.migration import migrate
+from app.store.schema_check import SchemaError, check
+from app.store.store import renew_history
+
+
+def new_history(settings: Settings) -> int:
+    """After a restore: begin a new history, so that nobody goes on from a revision that was lost."""
+    check(settings.database_url)
+    history = renew_history(settings.database_url)
+    print(f"The database begins history {history}: all watchers will start from a snapshot.")
+    return 0
+
+
+def show_settings(page: Path | None) -> int:
+    """Print the table of settings, or write it into a page."""
+    if page is None:
+        print(settings_docs.service_table(), end="")
+    else:
+        page.write_text(settings_docs.filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+    return 0
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run a command; the exit code. What an operator did wrong is a sentence on stderr, code 2."""
+    parser = argparse.ArgumentParser(prog="python -m app", description="The blocklist service.")
+    commands = parser.add_subparsers(dest="command")
+    commands.add_parser("serve", help="serve (the default)")
+    commands.add_parser("migrate", help="create the database, or bring it up to this version")
+    commands.add_parser("new-history", help="after a restore from a backup: make watchers start from a snapshot")
+    commands.add_parser("check-settings", help="say whether the settings are sound")
+    table = commands.add_parser("settings", help="print all settings as a Markdown table")
+    table.add_argument("--into", metavar="PAGE", type=Path, help="write the tables into this page, between its markers")
+    commands.add_parser("openapi", help="print the API document")
+    given = parser.parse_args(arguments)
+    try:
+        if given.command == "settings":
+            return show_settings(given.into)
+        return _run(given.command or "serve", read_settings())
+    except (SettingsError, SchemaError) as error:
+        print(f"blocklist: {error}", file=sys.stderr)
+        return 2
+
+
+def _run(command: str, settings: Settings) -> int:
+    match command:
+        case "migrate":
+            migrate(settings.database_url)
+            return 0
+        case "new-history":
+            return new_history(settings)
+        case "check-settings":
+            tls_context(settings)
+            print("The settings of the service are sound.")
+            return 0
+        case "openapi":
+            from app.main import create_app  # noqa: PLC0415 - the other commands need none of it
+
+            print(json.dumps(create_app(settings).openapi(), indent=2, ensure_ascii=False))
+            return 0
+        case _:
+            from app.server import serve  # noqa: PLC0415 - as above
+
+            setup.configure(settings.log_format)
+            return serve(settings)

@@ -1,0 +1,134 @@
+"""What the service does by itself: it turns ends into `expired` changes, keeps the log short, finds the database."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from datetime import timedelta
+from typing import Final, Protocol
+
+import structlog
+
+from app.engine.handler import BlocklistHandler
+from blocklist.model.changes import Author, Source
+from blocklist.model.draft import Draft
+from blocklist.model.errors import UnavailableError
+from blocklist.model.time import in_millis
+from blocklist.model.tracker import BlocklistTracker
+
+log = structlog.get_logger(__name__)
+
+LOOK_SECONDS: Final = 0.25
+"""How often the ends are looked at: the wall clock may be set, a longer sleep would not notice."""
+PROMISED: Final = 1000
+"""The last changes that stay in the log whatever the settings say."""
+CHUNK: Final = 1000
+"""Changes dropped in one transaction, so that writers do not wait long."""
+COMPACT_SECONDS: Final = 10.0
+FIND_SECONDS: Final = 1.0
+ANEW_SECONDS: Final = 1.0
+"""How long a part rests that has failed."""
+
+
+async def steadily(part: str, work: Callable[[], Awaitable[None]]) -> None:
+    """Do the work until it ends by itself. What nobody foresaw is logged, and it begins anew: nobody else does it."""
+    while True:
+        try:
+            return await work()
+        except Exception:
+            log.exception("a part of the service failed, and begins anew", part=part)
+        await asyncio.sleep(ANEW_SECONDS)
+
+
+async def expire_ended(tracker: BlocklistTracker, handler: BlocklistHandler, clock: Callable[[], int]) -> None:
+    """Commit the `expired` change of each block at its end, for ever. Expiry is a command like any other."""
+    while True:
+        now = clock()
+        if tracker.next_end() <= now:
+            await _expire([node.id for node in tracker.ended(now)], handler)
+        await asyncio.sleep(min(LOOK_SECONDS, max(0.0, (tracker.next_end() - clock()) / 1000)))
+
+
+async def _expire(ids: list[str], handler: BlocklistHandler) -> None:
+    def expire(draft: Draft) -> None:
+        for node_id in ids:
+            draft.expire(node_id)
+
+    try:
+        await handler.submit(expire, Author(source=Source.TIME))
+    except UnavailableError:
+        # The node is free all the same; its change comes when the database is back.
+        await asyncio.sleep(1)
+
+
+class LosableLog(Protocol):
+    """A database that may go away."""
+
+    def age(self) -> int | None: ...
+
+    async def probe(self) -> None: ...
+
+
+async def find_again(store: LosableLog, found: Callable[[], None]) -> None:
+    """Notice, for ever, that a database which was away is back, also when nobody writes; then `found` is called."""
+    while True:
+        await asyncio.sleep(FIND_SECONDS)
+        if store.age() is not None:
+            with suppress(UnavailableError):
+                await store.probe()
+                found()
+
+
+class CompactableLog(Protocol):
+    """The change log in the database."""
+
+    async def compact(self, *, keep_from: int, older_than: int, below: int, limit: int) -> int: ...
+
+
+class Compactor:
+    """Forgets the oldest changes by count and age, never the last PROMISED ones."""
+
+    def __init__(
+        self,
+        tracker: BlocklistTracker,
+        store: CompactableLog,
+        clock: Callable[[], int],
+        *,
+        max_changes: int,
+        max_age: timedelta,
+        compacted: Callable[[int], None],
+    ) -> None:
+        self._tracker = tracker
+        self._store = store
+        self._clock = clock
+        self._max_changes = max_changes
+        self._max_age = in_millis(max_age)
+        self._compacted = compacted
+
+    async def run(self) -> None:
+        """Compact now and then, for ever."""
+        failing = False
+        while True:
+            pause = COMPACT_SECONDS
+            try:
+                if await self.step() == CHUNK:
+                    pause = 0.05  # There is more to do; writers come between.
+                failing = False
+            except UnavailableError:
+                if not failing:
+                    log.warning("the change log was not compacted")
+                failing = True
+            await asyncio.sleep(pause)
+
+    async def step(self) -> int:
+        """Drop at most CHUNK changes; how many."""
+        revision = self._tracker.revision
+        gone = await self._store.compact(
+            keep_from=revision - self._max_changes + 1,
+            older_than=self._clock() - self._max_age,
+            below=revision - PROMISED + 1,
+            limit=CHUNK,
+        )
+        self._compacted(gone)
+        return gone

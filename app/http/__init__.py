@@ -1,0 +1,1 @@
+"""What stands below ASGI: uvicorn's protocol with connection limits, cached reads, the lifespan, TLS, systemd."""

@@ -1,0 +1,1 @@
+"""Alertmanager's webhook: firing alerts block nodes, resolved alerts free them."""

@@ -1,0 +1,128 @@
+"""Alertmanager's webhook as it goes over the wire, read leniently: its versions differ, and others send it, too."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Annotated, Any, Final, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from app.integrations.alertmanager.rules import Alert, Outcome
+from blocklist.model.errors import InvalidError
+from blocklist.model.node import ACTIONS, is_node_id
+from blocklist.wire.nodes import parse_json
+
+_FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
+_HOST_PORT: Final = re.compile(r"(?:\[(?P<inner>[^\]]*)\]|(?P<host>[^:]*))(?::[0-9]*)?")
+
+
+class AlertBody(BaseModel):
+    """One alert; unknown fields are ignored."""
+
+    status: Literal["firing", "resolved"]
+    labels: dict[str, str]
+    annotations: dict[str, str] = {}
+    fingerprint: str = ""
+
+
+class AlertmanagerPost(BaseModel):
+    """What Alertmanager's webhook sends: a group of alerts. All other fields are ignored."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "version": "4",
+                    "receiver": "blocklist",
+                    "status": "firing",
+                    "truncatedAlerts": 0,
+                    "alerts": [
+                        {
+                            "status": "firing",
+                            "labels": {
+                                "alertname": "DiskReadOnly",
+                                "instance": "worker-17:9100",
+                                "blocklist": "evacuate",
+                            },
+                            "annotations": {"summary": "/data1 is read-only"},
+                            "startsAt": "2026-11-21T07:55:04.371Z",
+                            "endsAt": "0001-01-01T00:00:00Z",
+                            "fingerprint": "809c736d29768b8c",
+                        }
+                    ],
+                }
+            ]
+        }
+    )
+
+    alerts: Annotated[list[Any], Field(description="Those without the label `blocklist` are counted and passed over.")]
+    truncatedAlerts: Annotated[Any, Field(description="How many Alertmanager has left out.")] = 0  # noqa: N815
+
+    @property
+    def truncated(self) -> int:
+        """How many alerts were left out; 0 where that is not said in a number."""
+        count = self.truncatedAlerts
+        return count if type(count) is int and count > 0 else 0
+
+
+class AlertsAnswer(BaseModel):
+    """What became of the alerts of a post."""
+
+    model_config = ConfigDict(
+        json_schema_extra={"examples": [{"alerts": {"blocked": 1, "unlabelled": 2}, "truncatedAlerts": 0}]}
+    )
+
+    alerts: Annotated[dict[Outcome, int], Field(description="How many, by what became of them.")]
+    truncatedAlerts: int  # noqa: N815
+
+
+def parse_post(body: bytes) -> AlertmanagerPost:
+    """Raises InvalidError for what is no post of Alertmanager's."""
+    try:
+        return AlertmanagerPost.model_validate(parse_json(body))
+    except ValidationError:
+        raise InvalidError("This is no post of Alertmanager's: send an object with a list `alerts`.") from None
+
+
+def read_alert(value: object, node_label: str) -> Alert | Outcome:
+    """The alert, or why it is passed over: it is unreadable, does not ask for anything, or names no node."""
+    try:
+        alert = AlertBody.model_validate(value)
+    except ValidationError:
+        return Outcome.UNREADABLE
+    action = ACTIONS.get(wanted := alert.labels.get("blocklist", ""))
+    if action is None:
+        return Outcome.UNKNOWN_ACTION if wanted else Outcome.UNLABELLED
+    node = node_of(alert.labels, node_label)
+    if node is None:
+        return Outcome.NO_NODE
+    if not is_node_id(node):
+        return Outcome.BAD_NODE
+    return Alert(
+        node=node,
+        action=action,
+        firing=alert.status == "firing",
+        mark=_mark(alert),
+        name=alert.labels.get("alertname", ""),
+        summary=alert.annotations.get("summary", ""),
+    )
+
+
+def node_of(labels: Mapping[str, str], node_label: str) -> str | None:
+    """The node that an alert is about: from its label, else from `instance`; None if neither says so."""
+    if node := labels.get(node_label):
+        return node[1:-1] if node[0] == "[" and node[-1] == "]" else node
+    instance = labels.get("instance", "")
+    match = _HOST_PORT.fullmatch(instance)
+    # More than one colon and no brackets: an IPv6 address without port.
+    return ((match["inner"] or match["host"]) if match else instance) or None
+
+
+def _mark(alert: AlertBody) -> str:
+    """The first half of its fingerprint, which is the same from when it fires until it has resolved."""
+    if _FINGERPRINT.fullmatch(alert.fingerprint):
+        return alert.fingerprint[:8]
+    labels = "\0".join(f"{name}\0{value}" for name, value in sorted(alert.labels.items()))
+    return sha256(labels.encode(errors="surrogatepass")).hexdigest()[:8]

@@ -1,0 +1,1 @@
+"""The registered listeners: the directory in memory, leases, reports, and what replicas share of them."""

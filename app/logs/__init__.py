@@ -1,0 +1,1 @@
+"""Logging: its setup, the change log, request ids."""

@@ -1,0 +1,1 @@
+"""Prometheus metrics: counters that the service increments, and collectors that read its state."""

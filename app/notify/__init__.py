@@ -1,1 +1,0 @@
-"""Telling others: everything here reads the change log from a cursor."""

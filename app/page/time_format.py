@@ -1,0 +1,56 @@
+"""Moments and durations as people read them. Pure; Unix milliseconds in, UTC out."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Final
+
+from blocklist.model.node import PERMANENT
+
+_UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+LAST: Final = 253_402_300_799_999
+"""The end of the year 9999: a calendar has no more."""
+
+
+def utc(millis: int) -> str:
+    """`2026-11-21 18:14:12`; what no calendar has is said in words."""
+    if 0 <= millis <= LAST:
+        return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return "without end" if millis == PERMANENT else "beyond the calendar"
+
+
+def short(millis: int) -> str:
+    """`21 Nov 18:14`: under a chart, where the year is plain."""
+    return datetime.fromtimestamp(millis / 1000, UTC).strftime("%d %b %H:%M").removeprefix("0")
+
+
+def machine(millis: int) -> str:
+    """For `<time datetime>`: RFC 3339, empty for what no calendar has."""
+    return utc(millis).replace(" ", "T") + "Z" if 0 <= millis <= LAST else ""
+
+
+def span(millis: int) -> str:
+    """The two largest units of a duration, as in `1 h 59 min`, to the nearest second."""
+    seconds = (max(0, millis) + 500) // 1000
+    for place, (size, unit) in enumerate(_UNITS):
+        if seconds >= size:
+            whole, rest = divmod(seconds, size)
+            smaller = _UNITS[place + 1 : place + 2]
+            more = [f"{rest // own} {name}" for own, name in smaller if rest >= own]
+            return " ".join([f"{whole:,} {unit}", *more])
+    return "0 s"
+
+
+def left(end: int, now: int) -> str:
+    """How long a block still lasts."""
+    return "without end" if end == PERMANENT else f"{span(end - now)} left"
+
+
+def ago(millis: int, now: int) -> str:
+    """How long ago a moment was."""
+    return f"{span(now - millis)} ago"
+
+
+def count(number: int, noun: str) -> str:
+    """`1 node`, `2,000 nodes`."""
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

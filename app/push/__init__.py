@@ -1,0 +1,1 @@
+"""Pushes to listeners with a callback: signed webhooks, retried, ResourceManagers first."""

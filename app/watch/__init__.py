@@ -1,0 +1,1 @@
+"""What a client can follow: the change feed, event streams, exports, and the quota of open streams."""

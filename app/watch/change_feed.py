@@ -1,0 +1,180 @@
+"""ChangeFeed: the change log as watchers read it, each from a cursor of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
+from typing import Final, Protocol
+
+from app.engine.list_view import ListView
+from blocklist.model.changes import Change
+from blocklist.model.errors import UnavailableError
+from blocklist.wire.nodes import change_body, dump_json, dump_snapshot
+
+RECENT: Final = 4096
+"""Changes kept in memory; a cursor further behind reads them from the database."""
+PAGE: Final = 250
+"""Changes read from the database at once: bounds what a watcher that is far behind costs."""
+PIECE: Final = 64 * 1024
+"""Bytes rendered and sent at once, or one event that is larger: bounds what a watcher that does not read costs."""
+SLICE: Final = 250
+"""Streams served before others of the event loop have their turn."""
+
+
+class Log(Protocol):
+    """The change log in the database."""
+
+    async def changes(self, since: int, limit: int) -> list[Change]: ...
+
+
+class Stream(Protocol):
+    """A watcher that has all there is, and waits for more."""
+
+    def offer(self) -> None: ...
+
+
+class ChangeFeed:
+    """The recent changes, rendered when somebody reads them and once for all who stand at the same cursor.
+
+    Nothing is queued for anybody: a watcher that is slow is a cursor that is behind. Belongs to the event loop.
+    """
+
+    def __init__(self, log: Log, view: ListView) -> None:
+        self.revision = view.tracker.revision
+        self.history = view.tracker.history
+        self.closed = False
+        self.readers = 0
+        self.waiting: set[Stream] = set()
+        self._log = log
+        self._view = view
+        self._recent: deque[Change] = deque(maxlen=RECENT)
+        self._memo: tuple[int, int, bytes, int] = (-1, -1, b"", -1)
+        self._snapshot: tuple[int, int, list[bytes]] = (0, -1, [])
+
+    def publish(self, changes: Sequence[Change]) -> None:
+        """The log has grown by these changes."""
+        self._recent.extend(changes)
+        self.revision = changes[-1].revision
+        if self.waiting:
+            # Not at once: those who made the changes have their answers before a thousand watchers are served.
+            asyncio.get_running_loop().call_soon(self._offer)
+
+    def restart(self) -> None:
+        """The list has begun anew. Streams of another history end: their clients come back for a snapshot."""
+        self.revision, self.history = self._view.tracker.revision, self._view.tracker.history
+        self._recent.clear()
+        self._memo = (-1, -1, b"", -1)
+        self._snapshot = (0, -1, [])
+        asyncio.get_running_loop().call_soon(self._offer)
+
+    def close(self) -> None:
+        """The service stops: watchers say bye."""
+        self.closed = True
+        self._offer()
+
+    async def read(self, cursor: int) -> tuple[bytes, int] | None:
+        """Events after `cursor` and the cursor behind them; None when they are no longer in the log.
+
+        Raises UnavailableError when they are only in the database and that is away.
+        """
+        if (recent := self.recent(cursor)) is not None:
+            return recent
+        history = self.history
+        changes = await self._log.changes(cursor, PAGE)
+        if not changes or history != self.history or changes[0].revision != cursor + 1:
+            return None
+        return self._events(changes)
+
+    async def changes(self, cursor: int, end: int) -> list[Change] | None:
+        """The changes after `cursor` up to `end`; None if the log no longer has them, or if they are very many.
+
+        Raises UnavailableError when they are only in the database and that is away.
+        """
+        first = self.revision - len(self._recent)
+        if cursor >= first:
+            return list(islice(self._recent, cursor - first, end - first))
+        if end - cursor > RECENT:
+            return None
+        changes = await self._log.changes(cursor, end - cursor)
+        return changes if changes and changes[0].revision == cursor + 1 else None
+
+    async def lost(self, revision: int) -> bool:
+        """Whether a revision ahead of this replica was never made; False while nobody can say."""
+        try:
+            return not await self._log.changes(revision - 1, 1)
+        except UnavailableError:
+            return False
+
+    def happened(self, revision: int) -> int | None:
+        """When a revision was made, Unix milliseconds; None if that is not in memory."""
+        first = self.revision - len(self._recent)
+        return self._recent[revision - first - 1].at if first < revision <= self.revision else None
+
+    def recent(self, cursor: int) -> tuple[bytes, int] | None:
+        """Events after `cursor` and the cursor behind them; None when they are not in memory."""
+        first = self.revision - len(self._recent)
+        if cursor < first:
+            return None
+        if cursor >= self.revision:
+            return b"", cursor
+        if self._memo[:2] != (cursor, self.revision):
+            self._memo = (cursor, self.revision, *self._events(islice(self._recent, cursor - first, None)))
+        return self._memo[2:]
+
+    def snapshot(self) -> tuple[list[bytes], int]:
+        """The whole list as an event in pieces, and the cursor behind it; rendered once for each state of the list."""
+        until, revision, event = self._snapshot
+        if revision != self.revision or until <= self._view.clock():
+            until, snapshot = self._view.snapshot()
+            revision = snapshot.revision
+            event = list(_pieces(sse_parts("snapshot", dump_snapshot(snapshot), f"{revision}-{self.history}")))
+            self._snapshot = (until, revision, event)
+        return event, revision
+
+    def _offer(self, streams: Sequence[Stream] = ()) -> None:
+        streams = streams or tuple(self.waiting)
+        for stream in streams[:SLICE]:
+            stream.offer()
+        if len(streams) > SLICE:
+            asyncio.get_running_loop().call_soon(self._offer, streams[SLICE:])
+
+    def _events(self, changes: Iterable[Change]) -> tuple[bytes, int]:
+        """The events of the first of these changes, as many as fit into a piece, and the cursor behind them."""
+        events: list[bytes] = []
+        size = cursor = 0
+        for change in changes:
+            event = sse(change.type.value, dump_json(change_body(change)), f"{change.revision}-{self.history}")
+            size += len(event)
+            if events and size > PIECE:
+                break
+            events.append(event)
+            cursor = change.revision
+        return b"".join(events), cursor
+
+
+def sse(event: str, data: bytes, event_id: str | None = None) -> bytes:
+    """A server-sent event; the data is one line, as compact JSON is."""
+    return b"".join(sse_parts(event, (data,), event_id))
+
+
+def sse_parts(event: str, data: Iterable[bytes], event_id: str | None = None) -> Iterator[bytes]:
+    """The same in parts, of data in parts."""
+    identity = f"id: {event_id}\n" if event_id is not None else ""
+    yield b"%bevent: %b\ndata: " % (identity.encode(), event.encode())
+    yield from data
+    yield b"\n\n"
+
+
+def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+    """The parts, joined to pieces of at most PIECE bytes."""
+    piece: list[bytes] = []
+    size = 0
+    for part in parts:
+        if size + len(part) > PIECE:
+            yield b"".join(piece)
+            piece, size = [], 0
+        piece.append(part)
+        size += len(part)
+    yield b"".join(piece)

@@ -1,0 +1,1 @@
+"""The client of the service: reads, writes, watches, and the session of a registered listener."""

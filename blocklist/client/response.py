@@ -1,0 +1,155 @@
+"""What the service answered: read with care, for whatever answers may be something else."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, TypeVar
+
+import httpx
+
+from blocklist.client.transport import retry_after
+from blocklist.model.changes import Change
+from blocklist.model.errors import (
+    BlocklistError,
+    CompactedError,
+    ConflictError,
+    ForbiddenError,
+    InvalidError,
+    LimitError,
+    NotFoundError,
+    UnauthorizedError,
+    UnavailableError,
+)
+from blocklist.model.node import BlockedNode
+from blocklist.wire.nodes import LIMIT, Body, ChangeBody, Json, NodeBody
+
+_REVISION: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
+_APPLIED: Final = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
+B = TypeVar("B", bound=Body)
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """How many live listeners had applied a change when the answer came, of how many, and some that had not."""
+
+    done: int
+    of: int
+    missing: tuple[str, ...]
+
+
+class Answer:
+    """What the service answered. Each part raises UnavailableError if it is not what a service of ours would send."""
+
+    def __init__(self, response: httpx.Response) -> None:
+        self._response = response
+
+    @property
+    def revision(self) -> int:
+        text = self._response.headers.get("Blocklist-Revision", "")
+        if not _REVISION.fullmatch(text):
+            raise UnavailableError(f"The service answered a revision that is none: {text[:64]!a}.")
+        return int(text)
+
+    @property
+    def history(self) -> str:
+        return str(self._response.headers.get("Blocklist-History", ""))
+
+    @property
+    def applied(self) -> Applied | None:
+        """Who has applied the change; None where the request did not wait for that."""
+        headers = self._response.headers
+        match = _APPLIED.fullmatch(headers.get("Blocklist-Applied", ""))
+        missing = headers.get("Blocklist-Not-Applied", "")
+        return match and Applied(int(match[1]), int(match[2]), tuple(missing.split(", ")) if missing else ())
+
+    def object(self) -> Json:
+        try:
+            return as_object(self._response.json())
+        except (ValueError, RecursionError) as error:
+            raise UnavailableError(f"The answer of {self._response.url} is not JSON.") from error
+
+
+def as_object(value: object) -> Json:
+    """The value. Raises UnavailableError if it is no JSON object."""
+    if not isinstance(value, dict):
+        raise UnavailableError("The service answered something else than an object.")
+    return value
+
+
+def parsed(kind: type[B], value: object) -> B:
+    """The body. Raises UnavailableError if it is none of that kind."""
+    try:
+        return kind.parse(value)
+    except InvalidError as error:
+        raise UnavailableError(f"The service answered what it should not: {error}") from error
+
+
+def as_node(value: object) -> BlockedNode:
+    """The node. Raises UnavailableError if it is none."""
+    try:
+        return NodeBody.parse(value).value()
+    except InvalidError as error:
+        raise UnavailableError(f"The service answered what is no node: {error}") from error
+
+
+def as_changes(value: object) -> list[Change]:
+    """The changes. Raises UnavailableError if they are none."""
+    if not isinstance(value, list):
+        raise UnavailableError("The service answered something else than changes.")
+    try:
+        return [ChangeBody.parse(change).value() for change in value]
+    except InvalidError as error:
+        raise UnavailableError(f"The service answered what is no change: {error}") from error
+
+
+def refusal(response: httpx.Response) -> BlocklistError:
+    """The error that an answer other than 2xx stands for."""
+    problem = _problem(response)
+    error = _error(response, problem)
+    error.title = str(problem.get("title") or "") or None
+    return error
+
+
+def _error(response: httpx.Response, problem: Json) -> BlocklistError:
+    detail, errors = str(problem.get("detail") or response.reason_phrase), problem.get("errors")
+    lines = [str(line) for line in errors] if isinstance(errors, list) else []
+    match response.status_code:
+        case 400 | 413:
+            return InvalidError(detail, lines)
+        case 401:
+            return UnauthorizedError(detail, lines, given="error=" in response.headers.get("WWW-Authenticate", ""))
+        case 403:
+            return ForbiddenError(detail, lines)
+        case 404:
+            return NotFoundError(detail, lines)
+        case 409 if problem.get("type") == LIMIT:
+            return LimitError(detail, lines)
+        case 409:
+            return ConflictError(detail, _conflicts(problem), lines)
+        case 410:
+            oldest = problem.get("oldest")
+            return CompactedError(detail, oldest if isinstance(oldest, int) else 0)
+        case _:
+            return unavailable(response, detail)
+
+
+def unavailable(response: httpx.Response, detail: str) -> UnavailableError:
+    """The error of an answer that says nothing of the list."""
+    return UnavailableError(f"HTTP {response.status_code}: {detail}", retry_after(response))
+
+
+def _conflicts(problem: Json) -> dict[str, BlockedNode]:
+    bodies = list(as_object(problem.get("blockedNodes") or {}).values())
+    if one := problem.get("blockedNode"):
+        bodies.append(one)
+    return {node.id: node for node in map(as_node, bodies)}
+
+
+def _problem(response: httpx.Response) -> Json:
+    if response.headers.get("Content-Type", "").partition(";")[0] != "application/problem+json":
+        return {}
+    try:
+        return as_object(response.json())
+    except (ValueError, RecursionError, UnavailableError):
+        return {}

@@ -1,0 +1,187 @@
+"""Watch: the list's changes as an iterator that never gives up."""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import re
+import threading
+import weakref
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Final, Self
+
+import httpx
+from httpx_sse import EventSource, ServerSentEvent, SSEError
+
+from blocklist.client.credentials import Bearer
+from blocklist.client.transport import FAILURES, Line, connect, retry_after, service_url
+from blocklist.model.backoff import Backoff
+from blocklist.model.changes import Change, Snapshot
+from blocklist.model.errors import InvalidError
+from blocklist.wire.nodes import ChangeBody, SnapshotBody
+
+log = logging.getLogger(__name__)
+
+QUIET: Final = 40.0
+"""Seconds without a byte after which a stream is taken for dead; the service comments every 15."""
+_CHANGES: Final = frozenset({"blocked", "merged", "unblocked", "expired"})
+_CURSOR: Final = re.compile(r"([0-9]{1,16})(-[0-9a-f]{8})?", re.ASCII)
+_LONGEST_RETRY: Final = 3_600_000
+
+
+class Watch(Iterator[Snapshot | Change]):
+    """Yields what the service says, in order, none twice and none missing, for ever.
+
+    A Snapshot replaces all that was said before; a Change follows the one before it. When the service is away or
+    answers garbage it reconnects with jittered back-off and resumes where it was: outages raise nothing. They are
+    logged once each, and seen in `connected` and `last_error`. `close()` may be called from any thread and ends the
+    iteration at once, or within `timeout` seconds while a connection is being made.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        since: str | None = None,
+        *,
+        token: str | Bearer | None = None,
+        timeout: float = 5.0,
+        quiet: float = QUIET,
+        backoff: Backoff | None = None,
+    ) -> None:
+        """Connects to nothing yet; `token` is as in BlocklistClient.
+
+        Raises InvalidError for a URL that is none, a `since` that is no cursor, or a token that could be none.
+        """
+        self.url = service_url(url)
+        if since is not None and not _CURSOR.fullmatch(since):
+            raise InvalidError("since: give a revision, or <revision>-<history> as in the id of an event.")
+        self.last_id = since
+        self.connected = False
+        self.last_error: str | None = None
+        self._backoff = backoff or Backoff()
+        self._failures = 0
+        self._garbled = False
+        self._asked: float | None = None
+        self._turn = threading.Lock()
+        self._line = Line()
+        # Each connection is a new one: an idle one kept from before would not be on the line.
+        self._http = connect(self.url, httpx.Timeout(timeout, read=quiet), keep=0, token=token)
+        self._response: httpx.Response | None = None
+        self._events: Iterator[ServerSentEvent] = iter(())
+        # A loop that is left by `break` may leave the watch to the garbage collector.
+        weakref.finalize(self, self._http.close).atexit = False
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Snapshot | Change:
+        with self._turn:
+            while not self._line.cut.is_set():
+                try:
+                    return self._receive()
+                except (*FAILURES, SSEError, _LostError) as error:
+                    self._lost(error)
+            self._hang_up()
+            raise StopIteration
+
+    def close(self) -> None:
+        """End the iteration: a `next()` that waits in another thread raises StopIteration."""
+        self._line.close()
+        # If somebody is in next(), he hangs up on leaving it.
+        if self._turn.acquire(blocking=False):
+            try:
+                self._hang_up()
+            finally:
+                self._turn.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def _receive(self) -> Snapshot | Change:
+        if self._response is None:
+            self._open()
+        for event in self._events:
+            if event.retry is not None:
+                self._asked = min(event.retry, _LONGEST_RETRY) / 1000
+            if (item := _item(event)) is not None:
+                self._heard()
+                self.last_id = event.id
+                return item
+            if self._line.cut.is_set():
+                break
+        raise _LostError("the service ended the stream")
+
+    def _open(self) -> None:
+        headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
+        if self.last_id is not None:
+            headers["Last-Event-ID"] = self.last_id
+        hook = {"trace": self._line.trace}
+        request = self._http.build_request("GET", f"{self.url}/blocklist/watch", headers=headers, extensions=hook)
+        self._response = response = self._http.send(request, stream=True)
+        if response.status_code != 200:
+            self._asked = retry_after(response)
+            raise _LostError(f"HTTP {response.status_code} {response.reason_phrase}")
+        if "Blocklist-Revision" not in response.headers:
+            raise _LostError("this is not a blocklist service")
+        response.encoding = "utf-8"
+        self._events = EventSource(response).iter_sse()
+        if not self._garbled:
+            self._heard()
+
+    def _heard(self) -> None:
+        if self._failures:
+            log.info("Watching %s again.", self.url)
+        self._failures, self._garbled, self._asked = 0, False, None
+        self.connected, self.last_error = True, None
+
+    def _lost(self, error: Exception) -> None:
+        if self._line.cut.is_set():
+            return
+        self.last_error = (str(error) or type(error).__name__)[:200]
+        self._hang_up()
+        self._failures += 1
+        # After garbage, a stream that opens well is no sign of recovery yet.
+        self._garbled = self._garbled or isinstance(error, _GarbageError)
+        if self._failures == 1:
+            log.warning("Lost the watch on %s (%s); trying again.", self.url, self.last_error)
+        asked, self._asked = self._asked, None
+        self._line.cut.wait(self._backoff.delay(self._failures, random.random(), asked))  # noqa: S311
+
+    def _hang_up(self) -> None:
+        self.connected = False
+        self._events = iter(())
+        if self._response is not None:
+            self._response.close()
+            self._response = None
+        if self._line.cut.is_set():
+            self._http.close()
+
+
+class _LostError(Exception):
+    """The stream is lost."""
+
+
+class _GarbageError(_LostError):
+    """An event is not what a blocklist service sends."""
+
+
+def _item(event: ServerSentEvent) -> Snapshot | Change | None:
+    """The event's value; None for an event that is none of ours to understand (a newer service may send more)."""
+    if event.event not in _CHANGES and event.event != "snapshot":
+        return None
+    body: type[SnapshotBody | ChangeBody] = SnapshotBody if event.event == "snapshot" else ChangeBody
+    try:
+        item = body.parse(json.loads(event.data)).value()
+    except (ValueError, RecursionError) as error:
+        raise _GarbageError(f"unreadable {event.event} event: {error}") from error
+    cursor = _CURSOR.fullmatch(event.id)
+    if cursor is None or cursor[2] is None or int(cursor[1]) != item.revision:
+        raise _GarbageError(f"the {event.event} event of revision {item.revision} has the id {event.id[:64]!a}")
+    return item

@@ -1,0 +1,1 @@
+"""The rules: pure functions and values, standard library only."""

@@ -1,0 +1,156 @@
+"""The rules of changing the list, as a draft: changes worked out on top of a list, not yet committed. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Final, Protocol
+
+from blocklist.model.changes import Author, Change, ChangeType, Source
+from blocklist.model.errors import ConflictError, NotFoundError
+from blocklist.model.node import BlockedNode, merge
+from blocklist.model.time import utc
+
+_TIME: Final = Author(source=Source.TIME)
+# How many more are blocked after a change. An expired node was blocked no more before it.
+_MORE: Final = {ChangeType.BLOCKED: 1, ChangeType.UNBLOCKED: -1}
+
+
+class Nodes(Protocol):
+    """Something that knows the nodes at a revision: a BlocklistTracker, or another Draft."""
+
+    @property
+    def revision(self) -> int: ...
+
+    def get(self, node_id: str) -> BlockedNode | None: ...
+
+    def count(self, now: int) -> int: ...
+
+    def __iter__(self) -> Iterator[BlockedNode]: ...
+
+
+class Draft:
+    """Changes on top of `base`, decided at `now`. The base is never touched: a draft may be dropped.
+
+    `changes` are in the order of their revisions, which follow the base's without gap. Whoever makes them sets
+    `author` first.
+    """
+
+    def __init__(self, base: Nodes, now: int) -> None:
+        self.now = now
+        self.author = Author()
+        self.changes: list[Change] = []
+        self._base = base
+        self._nodes: dict[str, BlockedNode | None] = {}
+        self._more = 0
+
+    @property
+    def revision(self) -> int:
+        return self._base.revision + len(self.changes)
+
+    def __iter__(self) -> Iterator[BlockedNode]:
+        """All records as of this draft, also those whose end has passed."""
+        yield from (node for node in self._base if node.id not in self._nodes)
+        yield from (node for node in self._nodes.values() if node is not None)
+
+    def count(self, now: int) -> int:
+        """How many nodes are blocked at `now`, which is the draft's own moment."""
+        return self._base.count(now) + self._more
+
+    def trial(self) -> Draft:
+        """A draft on top of this one, for the same author: to be adopted, or dropped."""
+        trial = Draft(self, self.now)
+        trial.author = self.author
+        return trial
+
+    def adopt(self, trial: Draft) -> None:
+        """Take over the changes of a trial of this very draft as it is now."""
+        self.changes += trial.changes
+        self._nodes |= trial._nodes
+        self._more += trial._more
+
+    def get(self, node_id: str) -> BlockedNode | None:
+        """The node's record as of this draft, also when its end has passed."""
+        return self._nodes[node_id] if node_id in self._nodes else self._base.get(node_id)
+
+    def blocked(self, node_id: str) -> BlockedNode | None:
+        """The node if it is blocked at `now`."""
+        node = self.get(node_id)
+        return None if node is None or node.ended(self.now) else node
+
+    def block(self, node: BlockedNode, *, allow_merge: bool) -> BlockedNode:
+        """Block a node, or merge with the present block; returns the node as it is then (FLIP-224, Add).
+
+        A merge that changes nothing makes no change. Raises ConflictError if it is blocked and may not be merged.
+        """
+        present = self.blocked(node.id)
+        if present is None:
+            self.expire(node.id)
+            self._record(ChangeType.BLOCKED, node)
+            return node
+        if not allow_merge:
+            raise ConflictError(already_blocked(present), {node.id: present})
+        merged = merge(present, node)
+        if merged is not present:
+            self._record(ChangeType.MERGED, merged)
+        return merged
+
+    def block_many(self, nodes: Mapping[str, tuple[BlockedNode, bool]]) -> dict[str, BlockedNode]:
+        """Block several (id -> node and whether it may be merged), all or none.
+
+        Raises ConflictError naming every conflict, with nothing changed.
+        """
+        conflicts = {
+            node_id: present
+            for node_id, (_, allow_merge) in nodes.items()
+            if not allow_merge and (present := self.blocked(node_id))
+        }
+        if conflicts:
+            lines = [already_blocked(present) for present in conflicts.values()]
+            raise ConflictError(f"{len(lines)} of {len(nodes)} nodes are blocked already.", conflicts, lines)
+        return {node_id: self.block(node, allow_merge=allow_merge) for node_id, (node, allow_merge) in nodes.items()}
+
+    def unblock(self, node_id: str) -> BlockedNode:
+        """Free a node before its end; returns it as it last was. Raises NotFoundError if it is not blocked."""
+        node = self.blocked(node_id)
+        if node is None:
+            raise NotFoundError(not_blocked(node_id))
+        self._record(ChangeType.UNBLOCKED, node)
+        return node
+
+    def expire(self, node_id: str) -> None:
+        """Record that the node's end has passed, if there is a record and it has."""
+        node = self.get(node_id)
+        if node is not None and node.ended(self.now):
+            self._record(ChangeType.EXPIRED, node, _TIME)
+
+    def _record(self, kind: ChangeType, node: BlockedNode, author: Author | None = None) -> None:
+        by = author or self.author
+        change = Change(
+            revision=self.revision + 1,
+            type=kind,
+            at=self.now,
+            node=node,
+            created_by=by.name,
+            forced=by.forced,
+            source=by.source,
+            request_id=by.request_id,
+        )
+        self.changes.append(change)
+        self._nodes[node.id] = None if kind.frees else node
+        self._more += _MORE.get(kind, 0)
+
+
+def already_blocked(node: BlockedNode) -> str:
+    """The sentence for a conflict."""
+    until = "without end" if node.permanent else f"until {_utc(node.end)}"
+    return f"Node {node.id} is already blocked {until} ({node.cause}); send allowMerge true to merge with that block."
+
+
+def not_blocked(node_id: str) -> str:
+    """The sentence for a node that is free."""
+    return f"Node {node_id} is not blocked."
+
+
+def _utc(millis: int) -> str:
+    moment = utc(millis)
+    return str(millis) if moment is None else moment.isoformat(timespec="seconds")

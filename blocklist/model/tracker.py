@@ -1,0 +1,88 @@
+"""BlocklistTracker: the blocked nodes at one revision. The service and the Spark agent run the same one.
+
+Pure: no I/O, no clock, no lock. It belongs to one thread or one event loop at a time.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+
+from blocklist.model.changes import Change, Snapshot
+from blocklist.model.node import PERMANENT, BlockedNode
+
+
+class OutOfOrderError(Exception):
+    """A change does not follow the tracker's revision: changes were missed, a snapshot is needed."""
+
+
+class BlocklistTracker:
+    """FLIP-224's BlocklistTracker, fed by snapshots and changes in the order of their revisions."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.reset(snapshot)
+
+    def reset(self, snapshot: Snapshot) -> None:
+        """Forget everything; the list is now the snapshot."""
+        self.revision = snapshot.revision
+        self.history = snapshot.history
+        self._nodes = dict(snapshot.nodes)
+        self._ends: list[tuple[int, str]] = []
+        self._rebuild_ends()
+
+    def apply(self, change: Change) -> None:
+        """Take the next change. Raises OutOfOrderError unless it is the very next revision."""
+        if change.revision != self.revision + 1:
+            raise OutOfOrderError(f"revision {change.revision} does not follow {self.revision}")
+        self.revision = change.revision
+        node = change.node
+        if change.type.frees:
+            self._nodes.pop(node.id, None)
+            return
+        before = self._nodes.get(node.id)
+        self._nodes[node.id] = node
+        if not node.permanent and (before is None or before.end != node.end):
+            heapq.heappush(self._ends, (node.end, node.id))
+            # Merges and removals leave stale entries behind: bounded to twice the nodes and a little.
+            if len(self._ends) > 2 * len(self._nodes) + 64:
+                self._rebuild_ends()
+
+    def get(self, node_id: str) -> BlockedNode | None:
+        """The node's record, also when its end has passed and the `expired` change is still to come."""
+        return self._nodes.get(node_id)
+
+    def blocked(self, now: int) -> dict[str, BlockedNode]:
+        """The nodes that are blocked at `now` (FLIP-224, getAllBlockedNodes), in no particular order."""
+        if self.next_end() > now:
+            return dict(self._nodes)
+        return {node_id: node for node_id, node in self._nodes.items() if not node.ended(now)}
+
+    def count(self, now: int) -> int:
+        """How many nodes are blocked at `now`."""
+        return len(self._nodes) if self.next_end() > now else len(self.blocked(now))
+
+    def next_end(self) -> int:
+        """The earliest end of all records, in Unix milliseconds; PERMANENT when none will end."""
+        while self._ends and self._stale(self._ends[0]):
+            heapq.heappop(self._ends)
+        return self._ends[0][0] if self._ends else PERMANENT
+
+    def ended(self, now: int) -> list[BlockedNode]:
+        """Records whose end has passed, the earliest first."""
+        if self.next_end() > now:
+            return []
+        return sorted((node for node in self._nodes.values() if node.ended(now)), key=lambda node: (node.end, node.id))
+
+    def __len__(self) -> int:
+        return len(self._nodes)
+
+    def __iter__(self) -> Iterator[BlockedNode]:
+        return iter(self._nodes.values())
+
+    def _stale(self, entry: tuple[int, str]) -> bool:
+        node = self._nodes.get(entry[1])
+        return node is None or node.end != entry[0]
+
+    def _rebuild_ends(self) -> None:
+        self._ends = [(node.end, node.id) for node in self._nodes.values() if not node.permanent]
+        heapq.heapify(self._ends)

@@ -1,0 +1,98 @@
+"""Evidence on the wire: in a heartbeat, and as GET /evidence lists it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from blocklist.model.evidence import MAX_REASON, Evidence, Finding, Judged, Kind
+from blocklist.model.node import check_text
+from blocklist.wire.nodes import TEXT_PATTERN, Body, Json, MillisOut
+
+KindName = Literal["excluded", "slow"]
+
+
+class FindingBody(Body):
+    """What an application has learnt of a node."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Annotated[
+        KindName, Field(description="Spark excluded the host, or its tasks were so slow that they were speculated.")
+    ]
+    reason: Annotated[
+        str,
+        Field(min_length=1, max_length=MAX_REASON, json_schema_extra={"pattern": TEXT_PATTERN}),
+        AfterValidator(check_text),
+    ]
+
+    def value(self) -> Finding:
+        return Finding(kind=Kind(self.kind), reason=self.reason)
+
+
+class EvidenceBody(Body):
+    """What one application says of one node, and whether that counts."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "node": "worker-17",
+                    "application": "app-1",
+                    "kind": "excluded",
+                    "reason": "Spark excluded the host.",
+                    "firstSeen": "1652313600000",
+                    "lastSeen": "1652313630000",
+                    "believed": True,
+                    "doubt": None,
+                }
+            ]
+        }
+    )
+
+    node: str
+    application: str
+    kind: KindName
+    reason: str
+    first_seen: Annotated[MillisOut, Field(description="Said from then on without a gap.")]
+    last_seen: MillisOut
+    believed: Annotated[bool, Field(description="Whether it counts.")]
+    doubt: Annotated[str | None, Field(description="Why it does not.")]
+
+
+class EvidenceListBody(Body):
+    """All evidence, by node and application."""
+
+    evidence: list[EvidenceBody]
+
+
+def findings(said: Mapping[str, FindingBody] | None) -> dict[str, Finding] | None:
+    """What a heartbeat says, node id to finding; None if it says nothing of it."""
+    return None if said is None else {node: body.value() for node, body in said.items()}
+
+
+def findings_body(said: Mapping[str, Finding]) -> Json:
+    """Findings as a heartbeat sends them."""
+    return {node: {"kind": finding.kind.value, "reason": finding.reason} for node, finding in said.items()}
+
+
+def evidence_list(judged: Iterable[Judged]) -> Json:
+    """The answer to GET /evidence."""
+    return {"evidence": [{**_evidence(own.evidence), **_belief(own)} for own in judged]}
+
+
+def _evidence(evidence: Evidence) -> Json:
+    return {
+        "node": evidence.node,
+        "application": evidence.application,
+        "kind": evidence.finding.kind.value,
+        "reason": evidence.finding.reason,
+        "firstSeen": str(evidence.first_seen),
+        "lastSeen": str(evidence.last_seen),
+    }
+
+
+def _belief(judged: Judged) -> Json:
+    return {"believed": judged.doubt is None, "doubt": judged.doubt}

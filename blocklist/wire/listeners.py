@@ -1,0 +1,258 @@
+"""The bodies of /listeners and of pushes, and their conversion to and from the rules' values."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Annotated, Final, Literal
+from urllib.parse import urlsplit
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from blocklist.model.changes import Change
+from blocklist.model.listener import LEASE_SECONDS, MAX_ENTRIES, MAX_SENTENCE, Listener, Registration, Role
+from blocklist.model.node import BlockedNode, check_node_id, check_text
+from blocklist.wire.evidence import FindingBody
+from blocklist.wire.nodes import TEXT_PATTERN, Body, Json, MillisOut, NodeBody, node_fields
+
+
+def _url(text: str) -> str:
+    parts = urlsplit(text)
+    port = parts.port  # raises ValueError for one that is none
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or port == 0:
+        raise ValueError("give an http or https URL with a host and without a password")
+    if not text.isascii() or not text.isprintable() or " " in text or len(text) > 2000:
+        raise ValueError("give a URL of at most 2,000 printable ASCII characters")
+    return text
+
+
+Id = Annotated[str, AfterValidator(check_node_id), Field(json_schema_extra={"pattern": "^[A-Za-z0-9._:-]{1,253}$"})]
+_ENTRIES: Final = Field(max_length=MAX_ENTRIES, json_schema_extra={"additionalProperties": False})
+Sentence = Annotated[
+    str, Field(max_length=MAX_SENTENCE, json_schema_extra={"pattern": TEXT_PATTERN}), AfterValidator(check_text)
+]
+
+
+class RegistrationBody(Body):
+    """A listener registers, renews its lease or takes over from a session before."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"role": "JOB_MASTER", "sessionId": "0-1652313600000", "callbackUrl": "http://127.0.0.1:9000/blocklist"}
+            ]
+        },
+    )
+
+    role: Literal["JOB_MASTER", "RESOURCE_MANAGER"]
+    session_id: Annotated[Id, Field(description="A new one takes over from the old one.")]
+    callback_url: Annotated[
+        Annotated[str, AfterValidator(_url)] | None, Field(description="Where to push to; without it, watch.")
+    ] = None
+    lease_seconds: Annotated[int, Field(ge=1, le=3600)] = LEASE_SECONDS
+    min_nodes: Annotated[
+        int, Field(ge=0, le=2**53, description="So many of its nodes are to stay usable; 0 asks for nothing.")
+    ] = 0
+
+    def value(self, listener_id: str) -> Registration:
+        return Registration(
+            id=listener_id,
+            role=Role(self.role),
+            session=self.session_id,
+            callback_url=self.callback_url,
+            lease=self.lease_seconds * 1000,
+            min_nodes=self.min_nodes,
+        )
+
+
+class ReportBody(Body):
+    """What a listener says of itself. A map that is absent leaves what was said before."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    task_managers: Annotated[
+        Annotated[dict[Id, Id], _ENTRIES] | None, Field(description="All its TaskManagers: id to node id.")
+    ] = None
+    running_tasks: Annotated[
+        Annotated[dict[Id, Annotated[int, Field(ge=0, le=2**53)]], _ENTRIES] | None,
+        Field(description="How many tasks run on each of them."),
+    ] = None
+    refused: Annotated[
+        Annotated[dict[Id, Sentence], _ENTRIES] | None,
+        Field(description="Blocks that it does not carry out: node id to the reason."),
+    ] = None
+    nodes: Annotated[
+        Annotated[list[Id], Field(max_length=MAX_ENTRIES)] | None,
+        Field(description="All nodes that it may use; without them those of its TaskManagers count."),
+    ] = None
+    evidence: Annotated[
+        Annotated[dict[Id, FindingBody], _ENTRIES] | None,
+        Field(description="What a JobMaster has learnt of nodes: node id to finding."),
+    ] = None
+
+
+class HeartbeatBody(ReportBody):
+    """A sign of life of a listener."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "sessionId": "0-1652313600000",
+                    "ackedRevision": 7,
+                    "taskManagers": {"app-1:3": "worker-17"},
+                    "runningTasks": {"app-1:3": 2},
+                    "refused": {},
+                    "nodes": ["worker-17", "worker-18"],
+                    "evidence": {"worker-17": {"kind": "excluded", "reason": "Spark excluded the host."}},
+                }
+            ]
+        },
+    )
+
+    session_id: Id
+    acked_revision: Annotated[
+        int | None, Field(ge=0, le=2**53, description="It has applied the list up to this revision.")
+    ] = None
+
+
+class SessionBody(Body):
+    """Names the present session of a listener."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    session_id: Id
+
+
+class SecretBody(Body):
+    """The secret that pushes are signed with, shown this once."""
+
+    secret: Annotated[str, Field(pattern="^whsec_")]
+
+
+class LeaseBody(Body):
+    """The answer to a heartbeat."""
+
+    revision: int
+    lease_end: MillisOut
+
+
+class ListenerBody(Body):
+    """A listener, and how far it is behind."""
+
+    id: str
+    role: Literal["JOB_MASTER", "RESOURCE_MANAGER"]
+    session_id: str
+    callback_url: str | None
+    state: Literal["live", "lapsed"]
+    acked_revision: Annotated[int, Field(description="0 before it has applied the first list.")]
+    lag_revisions: int
+    lag_ms: Annotated[int, Field(description="How long the oldest change that it has not applied is there.")]
+    last_error: str | None
+    min_nodes: int
+    usable_nodes: Annotated[int | None, Field(description="Its nodes that are not blocked; null if it names none.")]
+    lease_end: MillisOut
+    revision: Annotated[int, Field(description="The present revision.")]
+    secret: Annotated[str | None, Field(description="Only in the answer that creates the listener.")] = None
+
+
+class ListenersBody(Body):
+    """All listeners, by id."""
+
+    listeners: list[ListenerBody]
+
+
+class TaskManagerBody(Body):
+    """Where a TaskManager is."""
+
+    node_id: str
+    blocked: bool
+    blocked_node: NodeBody | None = None
+
+
+class TaskManagerThere(Body):
+    """A TaskManager that is still on the node."""
+
+    id: str
+    running_tasks: Annotated[int | None, Field(description="Null if its listener does not tell.")]
+
+
+class AppliedBody(Body):
+    """Whether one listener has applied the node's last change."""
+
+    id: str
+    role: Literal["JOB_MASTER", "RESOURCE_MANAGER"]
+    applied: bool
+    applied_at: Annotated[MillisOut | None, Field(description="Null if it has not, or if that was not seen.")]
+    late_ms: Annotated[int | None, Field(description="From the change to then.")]
+    refused: Annotated[str | None, Field(description="Why it does not carry the block out.")]
+    task_managers: list[TaskManagerThere]
+
+
+class StatusBody(Body):
+    """Who has applied the last change of a node; live listeners only."""
+
+    id: str
+    blocked: bool
+    revision: int
+    at: MillisOut
+    applied: int
+    of: int
+    listeners: list[AppliedBody]
+
+
+class PushBody(Body):
+    """What a listener is told: everything after `fromRevision`, or the whole list."""
+
+    listener_id: str
+    session_id: str
+    from_revision: int
+    to_revision: int
+    snapshot: bool
+    blocked: list[NodeBody]
+    unblocked: list[dict[str, str]]
+
+
+def listener_body(
+    listener: Listener, *, now: int, revision: int, lag: int, error: str | None, usable: int | None
+) -> Json:
+    """A listener as /listeners shows it; `lag` is in milliseconds, `usable` the number of its usable nodes."""
+    acked = listener.acked or 0
+    return {
+        "id": listener.id,
+        "role": listener.role.value,
+        "sessionId": listener.session,
+        "callbackUrl": listener.callback_url,
+        "state": "live" if listener.live(now) else "lapsed",
+        "ackedRevision": acked,
+        "lagRevisions": revision - acked if listener.behind(revision) else 0,
+        "lagMs": lag,
+        "lastError": error,
+        "minNodes": listener.min_nodes,
+        "usableNodes": usable,
+        "leaseEnd": str(listener.lease_end),
+        "revision": revision,
+    }
+
+
+def batch_of_changes(changes: Sequence[Change]) -> Json:
+    """Changes as a push tells them: each node once, in its last state."""
+    last: Mapping[str, Change] = {change.node.id: change for change in changes}
+    return {
+        "toRevision": changes[-1].revision,
+        "snapshot": False,
+        "blocked": [_node(change.node) for change in last.values() if not change.type.frees],
+        "unblocked": [
+            {"id": change.node.id, "type": change.type.value} for change in last.values() if change.type.frees
+        ],
+    }
+
+
+def batch_of_list(revision: int, nodes: Iterable[BlockedNode]) -> Json:
+    """The whole list as a push tells it."""
+    return {"toRevision": revision, "snapshot": True, "blocked": [_node(node) for node in nodes], "unblocked": []}
+
+
+def _node(node: BlockedNode) -> Json:
+    return {"id": node.id, **node_fields(node)}

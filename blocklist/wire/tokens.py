@@ -1,0 +1,114 @@
+"""The bodies of /tokens and their conversion to and from the values of access.py."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from pydantic import AfterValidator, ConfigDict, Field
+
+from blocklist.model.node import PERMANENT
+from blocklist.model.roles import Access, NewToken, Token, check_name
+from blocklist.wire.nodes import Body, Json, MillisIn, MillisOut
+
+RoleName = Literal["reader", "listener", "operator", "admin"]
+Name = Annotated[str, AfterValidator(check_name), Field(json_schema_extra={"pattern": "^[A-Za-z0-9._:-]{1,253}$"})]
+
+
+class TokenRequest(Body):
+    """The token to be made."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"name": "on-call", "role": "operator", "endTimestamp": "4102444800000"}]},
+    )
+
+    name: Annotated[Name, Field(description="The author of the changes that are made with it.")]
+    role: Annotated[RoleName, Field(description="Each may do what those before it may.")]
+    end_timestamp: Annotated[
+        MillisIn, Field(description="From then on it is not valid, Unix milliseconds; without it it has no end.")
+    ] = PERMANENT
+
+
+class _MadeToken(Body):
+    """What is known of a token from the first."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    id: str
+    name: str
+    role: RoleName
+    created_at: MillisOut
+    created_by: str | None
+    end_timestamp: MillisOut | None
+
+    def _token(self, **more: int | None) -> Token:
+        return Token(
+            id=self.id,
+            name=self.name,
+            access=Access(self.role),
+            created_at=self.created_at,
+            created_by=self.created_by,
+            end=PERMANENT if self.end_timestamp is None else self.end_timestamp,
+            **more,
+        )
+
+
+class NewTokenBody(_MadeToken):
+    """A token that was just made."""
+
+    token: Annotated[str, Field(repr=False, description="What to send as `Authorization: Bearer`; shown this once.")]
+
+    def value(self) -> NewToken:
+        return NewToken(token=self._token(), text=self.token)
+
+
+class TokenBody(_MadeToken):
+    """What is known of a token."""
+
+    revoked_at: MillisOut | None
+    last_used_at: Annotated[MillisOut | None, Field(description="Up to a minute late.")]
+
+    def value(self) -> Token:
+        return self._token(revoked_at=self.revoked_at, last_used_at=self.last_used_at)
+
+
+class WhoBody(Body):
+    """Who asks: the author of their changes, and what they may do."""
+
+    name: str | None
+    role: RoleName
+
+
+class TokensBody(Body):
+    """All tokens."""
+
+    tokens: list[TokenBody]
+
+
+def new_token_body(made: NewToken) -> Json:
+    """A new token as an answer shows it."""
+    return {**_fields(made.token), "token": made.text}
+
+
+def token_body(token: Token) -> Json:
+    """A token as the list shows it."""
+    return {
+        **_fields(token),
+        "revokedAt": _moment(token.revoked_at),
+        "lastUsedAt": _moment(token.last_used_at),
+    }
+
+
+def _fields(token: Token) -> dict[str, Any]:
+    return {
+        "id": token.id,
+        "name": token.name,
+        "role": token.access.value,
+        "createdAt": str(token.created_at),
+        "createdBy": token.created_by,
+        "endTimestamp": None if token.end == PERMANENT else str(token.end),
+    }
+
+
+def _moment(at: int | None) -> str | None:
+    return None if at is None else str(at)
