@@ -8,10 +8,10 @@ from pathlib import Path
 import structlog
 
 from app.auth import admin_token_file
-from app.auth.authenticator import Authenticator, Issuer
+from app.auth.authenticator import Authenticator, JwtVerifier
 from app.net.addresses import is_loopback
 from app.settings import Settings, SettingsError
-from app.store.store import any_token
+from app.store.store import has_valid_token
 from app.store.tokens import TokenStore
 
 log = structlog.get_logger(__name__)
@@ -21,22 +21,24 @@ def make_authenticator(settings: Settings, store: TokenStore, clock: Callable[[]
     """The authenticator that the settings ask for; nothing is loaded yet."""
     path = Path(settings.admin_token_file) if settings.admin_token_file else None
     enabled = settings.auth == "tokens"
-    return Authenticator(store, clock, enabled=enabled, admin=path, issuer=_issuer(settings, clock))
+    return Authenticator(
+        store, clock, enabled=enabled, admin_token_path=path, jwt_verifier=_jwt_verifier(settings, clock)
+    )
 
 
-def _issuer(settings: Settings, clock: Callable[[], int]) -> Issuer | None:
+def _jwt_verifier(settings: Settings, clock: Callable[[], int]) -> JwtVerifier | None:
     if settings.auth == "off" or not settings.oidc_issuer:
         return None
     # Here, not above: a service without an issuer does without 10 MB of cryptography.
     from app.auth import oidc  # noqa: PLC0415
 
-    claims = oidc.Claims(
+    claims = oidc.OidcConfig(
         issuer=settings.oidc_issuer,
         audience=settings.oidc_audience,
-        roles=settings.oidc_roles_claim,
-        name=settings.oidc_name_claim,
+        roles_claim=settings.oidc_roles_claim,
+        name_claim=settings.oidc_name_claim,
     )
-    return oidc.Issuer(claims, clock)
+    return oidc.OidcVerifier(claims, clock)
 
 
 def check_access(settings: Settings, now: int) -> None:
@@ -44,17 +46,17 @@ def check_access(settings: Settings, now: int) -> None:
     if settings.oidc_issuer and not settings.oidc_audience:
         raise SettingsError("BLOCKLIST_OIDC_AUDIENCE: say for which audience the issuer's JWTs must be.")
     if settings.auth == "off":
-        _check_off(settings)
+        _check_auth_off(settings)
     elif settings.admin_token_file:
-        _make_admin_file(Path(settings.admin_token_file))
-    elif not settings.oidc_issuer and not any_token(settings.database_url, now):
+        _create_admin_token_file(Path(settings.admin_token_file))
+    elif not settings.oidc_issuer and not has_valid_token(settings.database_url, now):
         raise SettingsError(
             "BLOCKLIST_AUTH: there is no valid token, so nobody could do anything: name a file in"
             " BLOCKLIST_ADMIN_TOKEN_FILE (it is made if it is not there), or set BLOCKLIST_OIDC_ISSUER."
         )
 
 
-def _check_off(settings: Settings) -> None:
+def _check_auth_off(settings: Settings) -> None:
     if not is_loopback(settings.host):
         raise SettingsError(
             f"BLOCKLIST_HOST: without authentication the service listens on a loopback address only, not on"
@@ -63,10 +65,10 @@ def _check_off(settings: Settings) -> None:
         )
 
 
-def _make_admin_file(path: Path) -> None:
+def _create_admin_token_file(path: Path) -> None:
     try:
-        if admin_token_file.make(path):
+        if admin_token_file.create(path):
             log.warning("a token of an admin was made", file=str(path.absolute()))
         admin_token_file.read(path)
-    except admin_token_file.AdminFileError as error:
+    except admin_token_file.AdminTokenFileError as error:
         raise SettingsError(f"BLOCKLIST_ADMIN_TOKEN_FILE: {error}") from None

@@ -12,24 +12,24 @@ from app.http.tls import tls_context
 from app.logs import setup
 from app.settings import Settings, SettingsError, read_settings
 from app.store.migration import migrate
-from app.store.schema_check import SchemaError, check
+from app.store.schema_check import SchemaError, check_schema
 from app.store.store import renew_history
 
 
 def new_history(settings: Settings) -> int:
     """After a restore: begin a new history, so that nobody goes on from a revision that was lost."""
-    check(settings.database_url)
+    check_schema(settings.database_url)
     history = renew_history(settings.database_url)
     print(f"The database begins history {history}: all watchers will start from a snapshot.")
     return 0
 
 
-def show_settings(page: Path | None) -> int:
+def print_settings(page: Path | None) -> int:
     """Print the table of settings, or write it into a page."""
     if page is None:
         print(settings_docs.service_table(), end="")
     else:
-        page.write_text(settings_docs.filled(page.read_text(encoding="utf-8")), encoding="utf-8")
+        page.write_text(settings_docs.fill_page(page.read_text(encoding="utf-8")), encoding="utf-8")
     return 0
 
 
@@ -47,7 +47,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     try:
         if given.command == "settings":
-            return show_settings(given.into)
+            return print_settings(given.into)
         return _run(given.command or "serve", read_settings())
     except (SettingsError, SchemaError) as error:
         print(f"blocklist: {error}", file=sys.stderr)
@@ -73,5 +73,5 @@ def _run(command: str, settings: Settings) -> int:
         case _:
             from app.server import serve  # noqa: PLC0415 - as above
 
-            setup.configure(settings.log_format)
+            setup.configure_logging(settings.log_format)
             return serve(settings)

@@ -13,47 +13,47 @@ from typing import Any
 from fastapi import FastAPI
 
 from app.api import alertmanager, changes, evidence, health, listeners, listing, node_status, nodes, problems, tokens
-from app.api.openapi import document
+from app.api.openapi import install_openapi
 from app.auth.sessions import Sessions
 from app.auth_setup import make_authenticator
-from app.components import Service
-from app.engine.background import Compactor, expire_ended, find_again, steadily
-from app.engine.evidence_blocks import EvidenceBlocks
+from app.components import Components
+from app.engine.background import Compactor, expire_blocks, probe_database, supervise
+from app.engine.evidence_blocks import EvidenceBlocker
 from app.engine.handler import BlocklistHandler
-from app.engine.last_changes import Origins
-from app.engine.limits import Guard
+from app.engine.last_changes import LastChanges
+from app.engine.limits import LimitGuard
 from app.engine.list_view import ListView
-from app.http.connection_limits import Patience
-from app.http.fast_get import ReadyAnswers
-from app.http.request_tracking import TrackedApp
-from app.integrations.alertmanager.handler import AlertBlocks
+from app.http.connection_limits import ConnectionLimits
+from app.http.fast_get import CachedResponses
+from app.http.request_tracking import RequestTrackingApp
+from app.integrations.alertmanager.handler import AlertBlocker
 from app.integrations.alertmanager.metrics import AlertmanagerMetrics
-from app.listeners.directory import Roll
-from app.listeners.ownership import Replica
-from app.listeners.reader import Follower
-from app.listeners.registry import Registry
+from app.listeners.directory import ListenerDirectory
+from app.listeners.ownership import PushOwnership
+from app.listeners.reader import ListenerReader
+from app.listeners.registry import ListenerRegistry
 from app.listeners.usable_nodes import UsableNodes
-from app.listeners.writer import Keeper
-from app.logs.change_log import ChangeLines
-from app.metrics.metrics import MeasuredLog, Metrics
+from app.listeners.writer import ListenerWriter
+from app.logs.change_log import ChangeLogWriter
+from app.metrics.metrics import MeasuredStore, Metrics
 from app.net.addresses import Networks
-from app.net.callback_policy import AllowedHosts
+from app.net.callback_policy import CallbackPolicy
 from app.page import routes
-from app.publisher import Memory
-from app.push.batches import Batches
+from app.publisher import ChangePublisher
+from app.push.batches import BatchCache
 from app.push.pusher import Pusher
-from app.push.resource_manager_barrier import ManagersFirst
+from app.push.resource_manager_barrier import ResourceManagerBarrier
 from app.settings import Settings
 from app.store.database import Topic
-from app.store.queries import Loaded
-from app.store.schema_check import check
+from app.store.queries import LoadedState
+from app.store.schema_check import check_schema
 from app.store.store import Store, make_store
-from app.telemetry import telemetry_of
+from app.telemetry import telemetry_config
 from app.watch.change_feed import ChangeFeed
-from app.watch.stream_quota import Waits
+from app.watch.stream_quota import StreamQuota
 from blocklist.model.errors import UnavailableError
-from blocklist.model.evidence import EvidenceBook, Rule
-from blocklist.model.time import in_millis
+from blocklist.model.evidence import EvidenceRule, EvidenceStore
+from blocklist.model.time import to_millis
 from blocklist.model.tracker import BlocklistTracker
 
 Clock = Callable[[], int]
@@ -69,142 +69,146 @@ def create_app(settings: Settings, *, clock: Clock = unix_millis) -> FastAPI:
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
-        check(settings.database_url)
+        check_schema(settings.database_url)
         store = make_store(settings.database_url, secrets.token_hex(4), settings.database_timeout.total_seconds())
         try:
             service = _assemble(settings, clock, store, await store.open())
             app.state.service = service
-            patience = Patience(
-                head=settings.header_timeout.total_seconds(),
-                body=settings.body_timeout.total_seconds(),
-                connections=settings.max_connections,
+            connection_limits = ConnectionLimits(
+                header_timeout=settings.header_timeout.total_seconds(),
+                body_timeout=settings.body_timeout.total_seconds(),
+                max_connections=settings.max_connections,
             )
-            async with _running(service), _sweeping(patience):
+            async with _running(service), _enforcing_limits(connection_limits):
                 # uvicorn hands this to each connection: for the protocols of app.http.
-                yield {"ready": ReadyAnswers(service.view, service.auth), "app": app, "patience": patience}
+                yield {
+                    "cached_responses": CachedResponses(service.view, service.authenticator),
+                    "app": app,
+                    "connection_limits": connection_limits,
+                }
         finally:
             await store.close()
 
     # FastAPI's own /docs loads its scripts from elsewhere, and operators' networks are often closed: see app.page.docs.
-    app = TrackedApp(
+    app = RequestTrackingApp(
         title="blocklist",
         lifespan=lifespan,
         redirect_slashes=False,
         docs_url=None,
         redoc_url=None,
-        telemetry=telemetry_of(settings),
+        telemetry=telemetry_config(settings),
     )
-    problems.install(app)
+    problems.install_handlers(app)
     for part in (nodes, node_status, listing, changes, listeners, evidence, alertmanager, health, tokens, routes):
         # Not include_router: it nests, and a nested route costs each request a second search.
         app.router.routes.extend(part.router.routes)
-    document(app)
+    install_openapi(app)
     return app
 
 
 def stop_streams(app: FastAPI) -> None:
     """The service is about to stop: watches say bye, waiting readers get their answers."""
-    service: Service = app.state.service
+    service: Components = app.state.service
     service.feed.close()
     service.view.close()
-    service.roll.acks.ring()
+    service.listeners.acks.notify_all()
 
 
-def _assemble(settings: Settings, clock: Clock, store: Store, loaded: Loaded) -> Service:
+def _assemble(settings: Settings, clock: Clock, store: Store, loaded: LoadedState) -> Components:
     tracker = BlocklistTracker(loaded.snapshot)
-    view = ListView(tracker, clock, store.age)
-    origins = Origins(loaded.origins)
+    view = ListView(tracker, clock, store.outage_seconds)
+    origins = LastChanges(loaded.last_changes)
     feed = ChangeFeed(store, view)
-    allowed = AllowedHosts(settings.callback_hosts.split(","))
-    rule = Rule(applications=settings.evidence_applications, window=in_millis(settings.evidence_window))
-    book = EvidenceBook(rule, view.task_managers.nodes_of)
-    roll = Roll(view, book, clock)
+    allowed = CallbackPolicy(settings.callback_hosts.split(","))
+    rule = EvidenceRule(applications=settings.evidence_applications, window=to_millis(settings.evidence_window))
+    book = EvidenceStore(rule, view.task_managers.nodes_of)
+    directory = ListenerDirectory(view, book, clock)
     kept = store.listeners
-    replica = Replica(kept, store.replica, shared=store.replicated)
-    follower = Follower(kept, roll, tracker)
-    keeper = Keeper(kept, replica, roll, follower, tracker, clock, in_millis(settings.forget_listeners))
-    registry = Registry(kept, replica, roll, follower, keeper, view, clock)
-    pusher = _pusher(settings, clock, registry, roll, feed, view, allowed)
-    follower.came = pusher.came
-    metrics = Metrics(view, feed, roll, keeper, pusher)
-    metrics.show_evidence(book, lambda: blocks.made)
-    memory = Memory(
+    replica = PushOwnership(kept, store.replica, shared=store.replicated)
+    follower = ListenerReader(kept, directory, tracker)
+    keeper = ListenerWriter(kept, replica, directory, follower, tracker, clock, to_millis(settings.forget_listeners))
+    registry = ListenerRegistry(kept, replica, directory, follower, keeper, view, clock)
+    pusher = _pusher(settings, clock, registry, directory, feed, view, allowed)
+    follower.on_registered = pusher.on_registered
+    metrics = Metrics(view, feed, directory, keeper, pusher)
+    metrics.show_evidence(book, lambda: blocks.nodes_blocked)
+    memory = ChangePublisher(
         origins=origins,
         view=view,
         feed=feed,
         evidence=book,
-        roll=roll,
+        directory=directory,
         metrics=metrics,
-        lines=ChangeLines(settings.log_format, metrics.lost),
+        change_log=ChangeLogWriter(settings.log_format, metrics.count_lost_log_lines),
         replicated=store.replicated,
     )
-    handler = BlocklistHandler(tracker, MeasuredLog(store, metrics), clock, memory, max_waiting=settings.max_waiting)
-    metrics.show_waiting(lambda: handler.waiting)
-    usable = UsableNodes(roll, view)
-    guard = Guard(settings.limits, usable, origins.created_by, metrics.refused)
-    blocks = EvidenceBlocks(book, tracker, handler, guard, clock)
-    alerts = AlertBlocks(
+    handler = BlocklistHandler(tracker, MeasuredStore(store, metrics), clock, memory, max_queued=settings.max_waiting)
+    metrics.show_waiting(lambda: handler.queue_length)
+    usable = UsableNodes(directory, view)
+    guard = LimitGuard(settings.limits, usable, origins.created_by, metrics.count_refused)
+    blocks = EvidenceBlocker(book, tracker, handler, guard, clock)
+    alerts = AlertBlocker(
         handler,
         guard,
         node_label=settings.alertmanager_node_label,
-        duration=in_millis(settings.alertmanager_duration),
+        duration=to_millis(settings.alertmanager_duration),
     )
     metrics.show_alerts(AlertmanagerMetrics(alerts))
     auth = make_authenticator(settings, store.tokens, clock)
-    return Service(
+    return Components(
         settings=settings,
         clock=clock,
         store=store,
         view=view,
-        origins=origins,
+        last_changes=origins,
         handler=handler,
-        guard=guard,
+        limit_guard=guard,
         feed=feed,
-        allowed=allowed,
-        roll=roll,
+        callback_policy=allowed,
+        listeners=directory,
         registry=registry,
-        keeper=keeper,
-        usable=usable,
-        evidence=book,
-        evidence_blocks=blocks,
+        listener_writer=keeper,
+        usable_nodes=usable,
+        evidence_book=book,
+        evidence_blocker=blocks,
         alerts=alerts,
         pusher=pusher,
         metrics=metrics,
-        lines=memory.lines,
-        auth=auth,
+        change_log=memory.change_log,
+        authenticator=auth,
         sessions=Sessions(auth, store.tokens, clock),
-        proxies=Networks(settings.trusted_proxies.split(",")),
-        waits=Waits(settings.max_waits_per_client),
+        trusted_proxies=Networks(settings.trusted_proxies.split(",")),
+        stream_quota=StreamQuota(settings.max_waits_per_client),
     )
 
 
 def _pusher(
     settings: Settings,
     clock: Clock,
-    registry: Registry,
-    roll: Roll,
+    registry: ListenerRegistry,
+    directory: ListenerDirectory,
     feed: ChangeFeed,
     view: ListView,
-    allowed: AllowedHosts,
+    allowed: CallbackPolicy,
 ) -> Pusher:
-    gate = ManagersFirst(roll, settings.managers_first.total_seconds())
-    pusher = Pusher(registry, feed, Batches(feed, view), gate, allowed, clock, settings.heartbeat.total_seconds())
-    feed.waiting.add(pusher)
+    gate = ResourceManagerBarrier(directory, settings.managers_first.total_seconds())
+    pusher = Pusher(registry, feed, BatchCache(feed, view), gate, allowed, clock, settings.heartbeat.total_seconds())
+    feed.streams.add(pusher)
     return pusher
 
 
-def _looks(service: Service) -> dict[Topic, Callable[[], None]]:
+def _remote_change_callbacks(service: Components) -> dict[Topic, Callable[[], None]]:
     """Who looks when another replica has something new on a topic."""
     return {
-        Topic.CHANGES: service.handler.look,
-        Topic.LISTENERS: service.keeper.look,
-        Topic.TOKENS: service.auth.look,
+        Topic.CHANGES: service.handler.notify_remote_change,
+        Topic.LISTENERS: service.listener_writer.notify_remote_change,
+        Topic.TOKENS: service.authenticator.notify_remote_change,
     }
 
 
 @asynccontextmanager
-async def _sweeping(patience: Patience) -> AsyncIterator[None]:
-    sweeping = asyncio.create_task(patience.run())
+async def _enforcing_limits(limits: ConnectionLimits) -> AsyncIterator[None]:
+    sweeping = asyncio.create_task(limits.run())
     try:
         yield
     finally:
@@ -213,7 +217,7 @@ async def _sweeping(patience: Patience) -> AsyncIterator[None]:
 
 
 @asynccontextmanager
-async def _running(service: Service) -> AsyncIterator[None]:
+async def _running(service: Components) -> AsyncIterator[None]:
     tracker, handler = service.view.tracker, service.handler
     compactor = Compactor(
         tracker,
@@ -221,25 +225,25 @@ async def _running(service: Service) -> AsyncIterator[None]:
         service.clock,
         max_changes=service.settings.log_max_changes,
         max_age=service.settings.log_max_age,
-        compacted=service.metrics.compacted.inc,
+        on_compacted=service.metrics.compacted.inc,
     )
     # Before anybody can hear what applications said: who may have been unblocked since is not blocked by that.
-    await service.evidence_blocks.load(service.store)
-    writing = asyncio.create_task(steadily("changes", handler.run))
+    await service.evidence_blocker.load(service.store)
+    writing = asyncio.create_task(supervise("changes", handler.run))
     parts: dict[str, Callable[[], Awaitable[None]]] = {
-        "ends": partial(expire_ended, tracker, handler, service.clock),
+        "ends": partial(expire_blocks, tracker, handler, service.clock),
         "compaction": compactor.run,
-        "database": partial(find_again, service.store, handler.look),
-        "notifications": partial(service.store.listen, _looks(service)),
-        "listeners": service.keeper.run,
-        "evidence": service.evidence_blocks.run,
+        "database": partial(probe_database, service.store, handler.notify_remote_change),
+        "notifications": partial(service.store.listen, _remote_change_callbacks(service)),
+        "listeners": service.listener_writer.run,
+        "evidence": service.evidence_blocker.run,
     }
-    if service.auth.enabled:
-        parts |= {"tokens": service.auth.run, "sessions": service.sessions.run}
-    helping = [asyncio.create_task(steadily(part, work)) for part, work in parts.items()]
+    if service.authenticator.enabled:
+        parts |= {"tokens": service.authenticator.run, "sessions": service.sessions.run}
+    helping = [asyncio.create_task(supervise(part, work)) for part, work in parts.items()]
     try:
-        await service.auth.load()
-        await service.keeper.load()
+        await service.authenticator.load()
+        await service.listener_writer.load()
         yield
     finally:
         service.feed.close()
@@ -249,7 +253,7 @@ async def _running(service: Service) -> AsyncIterator[None]:
         await service.pusher.close()
         handler.close()
         await writing
-        service.lines.close()
+        service.change_log.close()
         with suppress(UnavailableError):
-            await service.keeper.leave()
-            await service.auth.save_used()
+            await service.listener_writer.close()
+            await service.authenticator.save_used()

@@ -15,18 +15,18 @@ from fastapi import FastAPI
 
 from app.api import security_headers
 from app.auth_setup import check_access
-from app.http.connection_limits import PatientProtocol
-from app.http.fast_get import FastPathProtocol
+from app.http.connection_limits import LimitingProtocol
+from app.http.fast_get import FastGetProtocol
 from app.http.fast_put import FastPutProtocol
 from app.http.lifespan import Lifespan
-from app.http.rlimits import raise_open_files
-from app.http.systemd import tell_ready
+from app.http.rlimits import raise_nofile_limit
+from app.http.systemd import sd_notify_ready
 from app.http.tls import tls_context
 from app.main import create_app, stop_streams, unix_millis
 from app.settings import Settings
-from app.store.schema_check import SchemaError, check
-from app.store.store import check_unused
-from app.store.urls import is_postgresql, path_of, shown
+from app.store.schema_check import SchemaError, check_schema
+from app.store.store import check_not_in_use
+from app.store.urls import is_postgresql, redacted, sqlite_path
 from blocklist.model.errors import UnavailableError
 
 GRACE_SECONDS: Final = 1
@@ -50,8 +50,8 @@ class Server(uvicorn.Server):
         self.lifespan = Lifespan(self.config, self._app)
         await super().startup(sockets)
         if not self.should_exit:
-            _welcome(self, self._app)
-            tell_ready()
+            _announce(self, self._app)
+            sd_notify_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         log.info("stopping")
@@ -61,17 +61,17 @@ class Server(uvicorn.Server):
 
 def serve(settings: Settings) -> int:
     """Serve until SIGTERM or SIGINT; the exit code."""
-    check(settings.database_url)
-    check_unused(settings.database_url)
+    check_schema(settings.database_url)
+    check_not_in_use(settings.database_url)
     check_access(settings, unix_millis())
     tls = tls_context(settings)
-    raise_open_files()
+    raise_nofile_limit()
     app = create_app(settings)
     config = uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
-        http=_protocol(settings),
+        http=_protocol_class(settings),
         loop="uvloop",
         ws="none",
         access_log=False,
@@ -80,7 +80,7 @@ def serve(settings: Settings) -> int:
         log_config=None,
         timeout_keep_alive=KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=GRACE_SECONDS + math.ceil(settings.database_timeout.total_seconds()),
-        headers=[*security_headers.EVERYWHERE, *([security_headers.WITH_TLS] if tls else [])],
+        headers=[*security_headers.ALL_RESPONSES, *([security_headers.HSTS] if tls else [])],
         ssl_context_factory=(lambda _, __: tls) if tls else None,
     )
     # uvicorn raises the signal again when it is done: a stop that was asked for is no failure.
@@ -97,24 +97,24 @@ def serve(settings: Settings) -> int:
         server.run()
     except UnavailableError as error:
         # At the start: afterwards the service waits for its database.
-        raise SchemaError(f"The database {shown(settings.database_url)} cannot be used: {error.detail}") from None
+        raise SchemaError(f"The database {redacted(settings.database_url)} cannot be used: {error.detail}") from None
     return 0 if server.started else 1
 
 
-def _protocol(settings: Settings) -> type[PatientProtocol]:
+def _protocol_class(settings: Settings) -> type[LimitingProtocol]:
     if not settings.fast_path:
-        return PatientProtocol
+        return LimitingProtocol
     # What never comes to a route has no trace: polls need none, changes do.
-    return FastPutProtocol if settings.telemetry == "off" else FastPathProtocol
+    return FastPutProtocol if settings.telemetry == "off" else FastGetProtocol
 
 
-def _welcome(server: uvicorn.Server, app: FastAPI) -> None:
+def _announce(server: uvicorn.Server, app: FastAPI) -> None:
     settings: Settings = app.state.service.settings
     host, port = server.servers[0].sockets[0].getsockname()[:2]
     scheme = "https" if settings.tls_cert else "http"
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
     named = settings.database_url
-    data = shown(named) if is_postgresql(named) else path_of(named).resolve()
+    data = redacted(named) if is_postgresql(named) else sqlite_path(named).resolve()
     if settings.log_format == "json":
         log.info("listening", url=url, data=str(data))
         return

@@ -12,14 +12,16 @@ import durationpy
 from pydantic import BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
-from app.net.addresses import Networks, check_url
-from app.net.callback_policy import AllowedHosts
+from app.net.addresses import Networks, check_secure_url
+from app.net.callback_policy import CallbackPolicy
 from app.store import urls
 from blocklist.model.limits import Limits
-from blocklist.model.time import in_millis
+from blocklist.model.time import to_millis
 
 PREFIX: Final = "BLOCKLIST_"
-CLIENTS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "TIMEOUT", "DEFAULT_DURATION"))
+CLIENT_SETTINGS: Final = frozenset(
+    PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "TIMEOUT", "DEFAULT_DURATION")
+)
 """Names that belong to the client, passed over here."""
 
 
@@ -161,18 +163,18 @@ class Settings(BaseSettings):
     def limits(self) -> Limits:
         """The guard rails, as the rules have them."""
         return Limits(
-            blocked=self.max_blocked,
-            share=self.max_blocked_share,
-            by_author=self.max_blocked_by_author,
-            longest_operator=in_millis(self.longest_block_operator),
-            longest_admin=in_millis(self.longest_block_admin),
+            max_blocked=self.max_blocked,
+            max_share=self.max_blocked_share,
+            max_by_author=self.max_blocked_by_author,
+            longest_operator_ms=to_millis(self.longest_block_operator),
+            longest_admin_ms=to_millis(self.longest_block_admin),
         )
 
     @field_validator("callback_hosts")
     @classmethod
     def _hosts(cls, text: str) -> str:
         try:
-            AllowedHosts(text.split(","))
+            CallbackPolicy(text.split(","))
         except ValueError as error:
             raise ValueError(f"give names, *.name and networks, with commas between: {error}") from None
         return text
@@ -189,7 +191,7 @@ class Settings(BaseSettings):
     @field_validator("oidc_issuer")
     @classmethod
     def _issuer(cls, url: str) -> str:
-        return check_url(url) if url else url
+        return check_secure_url(url) if url else url
 
     @field_validator("database_url")
     @classmethod
@@ -201,23 +203,23 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
     """The settings of the environment. Raises SettingsError with a sentence for each fault."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     given = {name for name in environ if name.startswith(PREFIX)}
-    if unknown := sorted(given - known - CLIENTS):
-        raise SettingsError("\n".join(_unknown(name, known) for name in unknown))
+    if unknown := sorted(given - known - CLIENT_SETTINGS):
+        raise SettingsError("\n".join(_unknown_name(name, known) for name in unknown))
     values = {name.removeprefix(PREFIX).lower(): environ[name] for name in given & known}
     try:
         return Settings.model_validate(values)
     except ValidationError as error:
         faults = error.errors(include_url=False)
         raise SettingsError(
-            "\n".join(f"{PREFIX}{str(f['loc'][0]).upper()}: {_said(f['msg'])}" for f in faults)
+            "\n".join(f"{PREFIX}{str(f['loc'][0]).upper()}: {_message(f['msg'])}" for f in faults)
         ) from None
 
 
-def _unknown(name: str, known: set[str]) -> str:
+def _unknown_name(name: str, known: set[str]) -> str:
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}."
     return f"{name} is no setting of the service: {hint}"
 
 
-def _said(message: str) -> str:
+def _message(message: str) -> str:
     return message.removeprefix("Value error, ")

@@ -8,7 +8,7 @@ from typing import Final
 
 from app.settings import PREFIX, Settings
 
-CLIENTS: Final = {
+CLIENT_SETTINGS: Final = {
     "URL": ("http://127.0.0.1:8224", "Where the service is: for the command, the Python client, agents and managers."),
     "TOKEN": ("", "The token to send."),
     "TOKEN_FILE": ("", "A file with the token, where `BLOCKLIST_TOKEN` is not set; read again when it is refused."),
@@ -22,15 +22,15 @@ _UNITS: Final = {"d": 86_400, "h": 3_600, "m": 60, "s": 1}
 def service_table() -> str:
     """What the service takes."""
     fields = Settings.model_fields.items()
-    return _table((name.upper(), _shown(field.default), field.description or "") for name, field in fields)
+    return _table((name.upper(), _default_text(field.default), field.description or "") for name, field in fields)
 
 
 def client_table() -> str:
     """What its clients take."""
-    return _table((name, default, meaning) for name, (default, meaning) in CLIENTS.items())
+    return _table((name, default, meaning) for name, (default, meaning) in CLIENT_SETTINGS.items())
 
 
-def filled(page: str) -> str:
+def fill_page(page: str) -> str:
     """The page with both tables between their markers. Raises ValueError for a page without these."""
     for name, table in {"service": service_table(), "client": client_table()}.items():
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->"
@@ -47,7 +47,7 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
     return "\n".join(["| name | default | |", "|---|---|---|", *lines, ""])
 
 
-def _shown(value: object) -> str:
+def _default_text(value: object) -> str:
     """A default as one would write it into the environment."""
     match value:
         case bool():

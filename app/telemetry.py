@@ -16,15 +16,15 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
 
 _OFF: Final = TelemetryConfig(tracing=False, metrics=False, logs=False)
-_UNTRACED: Final = ("/healthz", "/readyz", "/metrics", "/blocklist", "/blocklist/watch")
+_EXCLUDED_PATHS: Final = ("/healthz", "/readyz", "/metrics", "/blocklist", "/blocklist/watch")
 _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
 
-def telemetry_of(settings: Settings) -> TelemetryConfig:
+def telemetry_config(settings: Settings) -> TelemetryConfig:
     """What FastAPI is told. Raises SettingsError if it is asked for and cannot be done."""
     if settings.telemetry == "off":
         return _OFF
-    if not all(map(_installed, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"))):
+    if not all(map(_is_installed, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"))):
         raise SettingsError(
             "BLOCKLIST_TELEMETRY=otlp needs two packages more: pip install opentelemetry-sdk"
             " opentelemetry-exporter-otlp-proto-http"
@@ -33,11 +33,11 @@ def telemetry_of(settings: Settings) -> TelemetryConfig:
         raise SettingsError("BLOCKLIST_TELEMETRY=otlp needs OTEL_EXPORTER_OTLP_ENDPOINT, as http://127.0.0.1:4318")
     # No logs: they would carry the text of errors, and there is a log.
     return TelemetryConfig(
-        tracer_provider=_provider(), logs=False, operation_spans=False, auto_configure=True, exclude=_untraced
+        tracer_provider=_tracer_provider(), logs=False, operation_spans=False, auto_configure=True, exclude=_is_excluded
     )
 
 
-def _installed(module: str) -> bool:
+def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ImportError:
@@ -45,7 +45,7 @@ def _installed(module: str) -> bool:
         return False
 
 
-def _provider() -> TracerProvider:
+def _tracer_provider() -> TracerProvider:
     # Here, not above: who does not ask for it need not have it.
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider  # noqa: PLC0415
@@ -64,8 +64,8 @@ def _provider() -> TracerProvider:
     return provider
 
 
-def _untraced(scope: MutableMapping[str, Any]) -> bool:
+def _is_excluded(scope: MutableMapping[str, Any]) -> bool:
     """Probes and polls, which say nothing by their number, and streams, which have no end worth a span."""
     path = scope["path"]
     lines = path == "/blocklist/changes" and any(b"ndjson" in value for name, value in scope["headers"])
-    return path in _UNTRACED or path.startswith("/static/") or lines
+    return path in _EXCLUDED_PATHS or path.startswith("/static/") or lines

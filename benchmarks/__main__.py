@@ -41,7 +41,7 @@ def _measured(name: str, results: Path) -> bool:
     except Exception:
         traceback.print_exc()
         return False
-    report.keep(results, name, rows)
+    report.save(results, name, rows)
     print(table(rows), flush=True)
     return True
 

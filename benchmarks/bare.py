@@ -45,7 +45,7 @@ async def reads(scope: Scope, _receive: Receive, send: Send) -> None:
 
 LOG: list[bytes] = []
 WAITING: set[asyncio.Future[None]] = set()
-LEAVING: set[asyncio.Task[None]] = set()
+DISCONNECT_WATCHERS: set[asyncio.Task[None]] = set()
 
 
 async def watch(scope: Scope, receive: Receive, send: Send) -> None:
@@ -66,7 +66,7 @@ async def _stream(receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": headers})
     await send({"type": "http.response.body", "body": b": hello\n\n", "more_body": True})
     cursor = len(LOG)
-    _cancel_when_left(receive)
+    _cancel_on_disconnect(receive)
     while True:
         if cursor == len(LOG):
             await _change()
@@ -74,19 +74,19 @@ async def _stream(receive: Receive, send: Send) -> None:
         cursor = len(LOG)
 
 
-def _cancel_when_left(receive: Receive) -> None:
+def _cancel_on_disconnect(receive: Receive) -> None:
     """A handler that only waits for changes never notices that its client left."""
     stream = asyncio.current_task()
     assert stream is not None
 
-    async def left() -> None:
+    async def on_disconnect() -> None:
         while (await receive())["type"] != "http.disconnect":
             pass
         stream.cancel()
 
-    watcher = asyncio.create_task(left())
-    LEAVING.add(watcher)  # the loop itself holds tasks weakly
-    watcher.add_done_callback(LEAVING.discard)
+    watcher = asyncio.create_task(on_disconnect())
+    DISCONNECT_WATCHERS.add(watcher)  # the loop itself holds tasks weakly
+    watcher.add_done_callback(DISCONNECT_WATCHERS.discard)
 
 
 async def _change() -> None:

@@ -26,7 +26,7 @@ class Posts(asyncio.Protocol):
         """Answer, then tell everybody."""
         self.transport.write(b"HTTP/1.1 204 No Content\r\n\r\n")
         body = data[data.index(b"\r\n\r\n") + 4 :]
-        self.telling = asyncio.gather(*(self.post(url, body) for url in self.urls))
+        self.posts = asyncio.gather(*(self.post(url, body) for url in self.urls))
 
     async def post(self, url: str, body: bytes) -> None:
         """One of them."""
@@ -36,7 +36,7 @@ class Posts(asyncio.Protocol):
 
 async def serve(port: int, ports: list[str]) -> None:
     """Until the process is ended."""
-    Posts.urls = tuple(f"http://127.0.0.1:{own}/" for own in ports)
+    Posts.urls = tuple(f"http://127.0.0.1:{port}/" for port in ports)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as Posts.session:
         server = await asyncio.get_running_loop().create_server(Posts, "127.0.0.1", port)
         await server.serve_forever()

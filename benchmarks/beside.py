@@ -10,9 +10,9 @@ from functools import partial
 from itertools import count
 from typing import NamedTuple
 
-from benchmarks import peers
-from benchmarks.cost import cost
-from benchmarks.harness import Server, meanwhile, scratch
+from benchmarks import systems
+from benchmarks.harness import Server, in_background, scratch
+from benchmarks.request_cost import cost
 from benchmarks.rows import Row, at_least, column
 from benchmarks.sampling import rotate
 
@@ -36,39 +36,39 @@ class Reads(NamedTuple):
 
 def run() -> list[Row]:
     """A row for each size of the list, and how many PUTs there really were."""
-    peers.require("wrk")
+    systems.require("wrk")
     with scratch() as folder, ExitStack() as stack:
-        services = {size: stack.enter_context(peers.service(folder / str(size))) for size in SIZES}
+        services = {size: stack.enter_context(systems.service(folder / str(size))) for size in SIZES}
         return [row for size, server in services.items() for row in _rows(server, size)]
 
 
 def _rows(server: Server, size: int) -> list[Row]:
-    peers.block(server, size)
+    systems.block(server, size)
     contenders: dict[str, Callable[[], Reads]] = {
         CHANGING: partial(_changing, server),
         RESTING: lambda: Reads(*cost(server, "/blocklist"), 0),
     }
     samples, noise = rotate(contenders, rounds=ROUNDS)
     gets, cpu, puts = (column(samples, figure) for figure in range(3))
-    name, done = f"{size:,} nodes", {CHANGING: puts[CHANGING]}
+    name, completed = f"{size:,} nodes", {CHANGING: puts[CHANGING]}
     return [
         Row(name=name, unit="requests/s", ours=CHANGING, samples=gets, noise=noise, targets=[at_least(0.9, RESTING)]),
         Row(name=name, unit="µs of CPU for a GET, with the PUTs'", ours=CHANGING, samples=cpu, noise=noise),
-        Row(name=f"{name}, meanwhile", unit="PUTs/s", ours=CHANGING, samples=done, noise=noise),
+        Row(name=f"{name}, meanwhile", unit="PUTs/s", ours=CHANGING, samples=completed, noise=noise),
     ]
 
 
 def _changing(server: Server) -> Reads:
-    done: list[float] = []  # moments of the answers
-    began = time.monotonic()
+    completed: list[float] = []  # moments of the answers
+    started = time.monotonic()
     with ExitStack() as stack:
         for number in range(WRITERS):
-            stack.enter_context(meanwhile(partial(_put, server, number, done)))
+            stack.enter_context(in_background(partial(_put, server, number, completed)))
         reads = cost(server, "/blocklist")
-    return Reads(*reads, len(done) / (max(done) - began))
+    return Reads(*reads, len(completed) / (max(completed) - started))
 
 
-def _put(server: Server, number: int, done: list[float], stop: threading.Event) -> None:
+def _put(server: Server, number: int, completed: list[float], stop: threading.Event) -> None:
     """Merges into a node of its own, so that the list stays as large as it is, each at its moment."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     due = time.monotonic() + number / RATE
@@ -79,6 +79,6 @@ def _put(server: Server, number: int, done: list[float], stop: threading.Event) 
         if answer.status != 202:
             raise RuntimeError(f"{answer.status}: {answer.read()!r}")
         answer.read()
-        done.append(time.monotonic())
+        completed.append(time.monotonic())
         due += WRITERS / RATE
     connection.close()

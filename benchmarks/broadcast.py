@@ -10,25 +10,25 @@ from itertools import count
 from typing import NamedTuple
 
 from benchmarks import etcd
+from benchmarks.connections import EtcdConnection, HttpConnection
+from benchmarks.fanout import HOST, Fanout, Watcher, connect, get
 from benchmarks.harness import Server
-from benchmarks.watchers import HOST, Fanout, Watcher, connect, get
-from benchmarks.writers import EtcdWriter, HttpWriter
 
-SETTLED = 0.02  # seconds in which a server takes a new connection
-PATIENCE = 60.0  # seconds for a change to reach everybody
-SOON = 5.0  # seconds after which one that was made too early is given up
+CONNECT_PAUSE = 0.02  # seconds in which a server takes a new connection
+TIMEOUT = 60.0  # seconds for a change to reach everybody
+WARM_UP_TIMEOUT = 5.0  # seconds after which one that was made too early is given up
 ATTEMPTS = 12
 
 _numbers = count(1)
 
 
-class Told(NamedTuple):
+class Latency(NamedTuple):
     """Milliseconds from a change's answer, and from its sending, until the last watcher, and 99 of 100, had it."""
 
     from_answer: float
     from_sending: float
-    most_from_answer: float
-    most_from_sending: float
+    p99_from_answer: float
+    p99_from_sending: float
 
 
 @dataclass(kw_only=True)
@@ -40,17 +40,17 @@ class Broadcast:
     request: Callable[[str, int], bytes]
     fanout: Fanout
     connections: list[Watcher]
-    writing: type[HttpWriter] = HttpWriter
+    writing: type[HttpConnection] = HttpConnection
 
     async def ready(self) -> "Broadcast":
         """Change until a change reaches everybody: only then a server that is busy has subscribed them all."""
         for _ in range(ATTEMPTS):
             with suppress(TimeoutError):
-                await self.change(SOON)
+                await self.change(WARM_UP_TIMEOUT)
                 return self
         raise TimeoutError(f"no change reached all of {self.watchers} watchers")
 
-    async def change(self, patience: float = PATIENCE) -> Told:
+    async def change(self, timeout: float = TIMEOUT) -> Latency:
         """One change, until all watchers have it. Raises TimeoutError if one of them does not get it."""
         number = next(_numbers)
         token = f"bench-{number:06d}"
@@ -61,14 +61,14 @@ class Broadcast:
         gc.disable()
         try:
             sent = time.perf_counter()
-            answered = await asyncio.wait_for(writer.ask(request), patience)
-            await asyncio.wait_for(last, patience)
+            answered = await asyncio.wait_for(writer.send(request), timeout)
+            await asyncio.wait_for(last, timeout)
         finally:
             gc.enable()
             writer.close()
-        moments = self.fanout.moments
-        most = moments[int(len(moments) * 0.99)]
-        return Told(*(1000 * (moment - since) for moment in (moments[-1], most) for since in (answered, sent)))
+        moments = self.fanout.received_at
+        p99 = moments[int(len(moments) * 0.99)]
+        return Latency(*(1000 * (received - since) for received in (moments[-1], p99) for since in (answered, sent)))
 
     def close(self) -> None:
         """Drop all connections."""
@@ -76,10 +76,10 @@ class Broadcast:
             if watcher.transport:
                 watcher.transport.abort()
 
-    async def _writer(self) -> HttpWriter:
+    async def _writer(self) -> HttpConnection:
         """A connection of its own for each change: servers close the ones that rest between the rounds."""
         _, writer = await asyncio.get_running_loop().create_connection(self.writing, HOST, self.server.port)
-        await asyncio.sleep(SETTLED)
+        await asyncio.sleep(CONNECT_PAUSE)
         return writer
 
 
@@ -115,7 +115,7 @@ async def etcd_broadcast(
 
     return await Broadcast(
         watchers=share * connections,
-        writing=EtcdWriter,
+        writing=EtcdConnection,
         server=server,
         request=request,
         fanout=fanout,

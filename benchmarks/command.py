@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from benchmarks import peers
+from benchmarks import systems
 from benchmarks.harness import ROOT, scratch
 from benchmarks.rows import Row, Target, at_most
 from benchmarks.sampling import rotate
@@ -21,9 +21,9 @@ BARE = (sys.executable, "-I", "-c", "pass")
 
 def run() -> list[Row]:
     """From the start of the process to its end, in turn with the others."""
-    peers.require(KUBECTL, AMTOOL, CURL)
-    with scratch() as folder, peers.service(folder / "service") as server:
-        peers.block(server, NODES)
+    systems.require(KUBECTL, AMTOOL, CURL)
+    with scratch() as folder, systems.service(folder / "service") as server:
+        systems.block(server, NODES)
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "BLOCKLIST_URL": server.url}
         version = {
             OURS: (*COMMAND, "--version"),
@@ -42,17 +42,17 @@ def run() -> list[Row]:
 
 def _row(name: str, commands: Mapping[str, Sequence[str]], env: Mapping[str, str], targets: list[Target]) -> Row:
     contenders: dict[str, Callable[[], float]] = {
-        who: partial(_timed, command, env) for who, command in commands.items()
+        name: partial(_run_ms, command, env) for name, command in commands.items()
     }
     samples, noise = rotate(contenders, rounds=ROUNDS)
     return Row(name=name, unit="ms", ours=OURS, samples=samples, noise=noise, targets=targets)
 
 
-def _timed(command: Sequence[str], env: Mapping[str, str]) -> float:
+def _run_ms(command: Sequence[str], env: Mapping[str, str]) -> float:
     """Milliseconds that it runs; its output goes to a pipe that is read."""
-    began = time.perf_counter()
+    started = time.perf_counter()
     done = subprocess.run(command, env=env, capture_output=True, check=False)
-    took = (time.perf_counter() - began) * 1000
+    took = (time.perf_counter() - started) * 1000
     if done.returncode:
         raise RuntimeError(f"{' '.join(command)}: {done.stderr.decode(errors='replace')}")
     return took

@@ -10,21 +10,21 @@ from typing import NamedTuple
 
 import uvloop
 
+from benchmarks.connections import HttpConnection, put
+from benchmarks.fanout import HOST, get
 from benchmarks.generator import wrk_write
-from benchmarks.harness import Server, meanwhile, unless_quick
+from benchmarks.harness import Server, in_background, unless_quick
 from benchmarks.rows import Row, at_most, column
 from benchmarks.sampling import rotate
-from benchmarks.watchers import HOST, get
-from benchmarks.writers import HttpWriter, put
 
 QUIET, BUSY = "nobody else writes", "16 others write"
-OTHERS = 16
-NODES = 10  # that they change, so that the list stays short
+WRITERS = 16
+HOT_NODES = 10  # that they change, so that the list stays short
 MERGE = '{"action": "MARK_BLOCKED", "cause": "lost @", "allowMerge": true}'  # each time with another cause
 ROUNDS = 7
 CHANGES = unless_quick(300, 50)  # of a sample
-LOOK = 0.0005  # seconds between two looks
-REST = 0.005  # seconds between a change that was seen and the next one
+POLL = 0.0005  # seconds between two looks
+PAUSE = 0.005  # seconds between a change that was seen and the next one
 _REVISION = re.compile(rb"(?i)blocklist-revision: (\d+)")
 
 
@@ -54,36 +54,36 @@ def _quiet(first: Server, second: Server) -> Delay:
 
 
 def _busy(first: Server, second: Server) -> Delay:
-    with meanwhile(partial(_write, first, second)):
+    with in_background(partial(_write, first, second)):
         return _quiet(first, second)
 
 
 def _write(first: Server, second: Server, done: threading.Event) -> None:
     urls = [f"{server.url}/blocklist/nodes/worker-@" for server in (first, second)]
     while not done.is_set():
-        wrk_write(*urls, method="PUT", body=MERGE, connections=OTHERS, ids=NODES, refusals=True)
+        wrk_write(*urls, method="PUT", body=MERGE, connections=WRITERS, ids=HOT_NODES, refusals=True)
 
 
 async def _delays(first: Server, second: Server) -> list[float]:
     loop = asyncio.get_running_loop()
-    _, writer = await loop.create_connection(HttpWriter, HOST, first.port)
-    _, reader = await loop.create_connection(HttpWriter, HOST, second.port)
+    _, writer = await loop.create_connection(HttpConnection, HOST, first.port)
+    _, reader = await loop.create_connection(HttpConnection, HOST, second.port)
     change, delays = put("/blocklist/nodes/asked", MERGE.encode()), []
     for number in range(CHANGES):
-        answered = await writer.ask(change(f"{time.time_ns()}", number))
+        answered = await writer.send(change(f"{time.time_ns()}", number))
         revision = _revision(writer)
-        seen = await reader.ask(get("/blocklist"))
+        seen = await reader.send(get("/blocklist"))
         while _revision(reader) < revision:
-            await asyncio.sleep(LOOK)
-            seen = await reader.ask(get("/blocklist"))
+            await asyncio.sleep(POLL)
+            seen = await reader.send(get("/blocklist"))
         delays.append((seen - answered) * 1000)
-        await asyncio.sleep(REST)
+        await asyncio.sleep(PAUSE)
     writer.close()
     reader.close()
     return delays
 
 
-def _revision(connection: HttpWriter) -> int:
+def _revision(connection: HttpConnection) -> int:
     found = _REVISION.search(connection.answer)
     if found is None:
         raise RuntimeError(f"no revision in {connection.answer[:500]!r}")

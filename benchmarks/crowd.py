@@ -9,14 +9,14 @@ from typing import Any, NamedTuple
 
 import uvloop
 
-from benchmarks import peers
-from benchmarks.broadcast import Broadcast, Told, broadcast, etcd_broadcast
+from benchmarks import systems
+from benchmarks.broadcast import Broadcast, Latency, broadcast, etcd_broadcast
+from benchmarks.connections import put
+from benchmarks.fanout import SOURCES
 from benchmarks.harness import Server, need_files, scratch, unless_quick
 from benchmarks.rows import Row, Samples, at_most, column
 from benchmarks.sampling import megabytes, with_noise
 from benchmarks.watch import BODY, EVENT, NAMELESS
-from benchmarks.watchers import CROWD
-from benchmarks.writers import put
 
 OURS, SSE, ETCD = "blocklist", "bare ASGI SSE", "etcd, gRPC"
 WATCHERS = unless_quick(10_000, 2_000)
@@ -28,20 +28,20 @@ class Contender(NamedTuple):
     """How a server is started in a folder, and how its watchers are connected."""
 
     server: Callable[[Path], AbstractContextManager[Server]]
-    gather: Callable[[Server], Coroutine[Any, Any, Broadcast]]
+    connect: Callable[[Server], Coroutine[Any, Any, Broadcast]]
 
 
 class Sample(NamedTuple):
     """What became of the changes of a round, and kilobytes of memory for each watcher."""
 
-    told: list[Told]
+    latencies: list[Latency]
     kilobytes: float
 
 
 def run() -> list[Row]:
     """In each round each contender anew, one after the other: all of them at once would be too many open files."""
     need_files(WATCHERS + 100)
-    peers.require("etcd")
+    systems.require("etcd")
     samples: dict[str, list[Sample]] = {name: [] for name in CONTENDERS}
     noise: Samples = {name: [] for name in CONTENDERS}
     for _ in range(ROUNDS):
@@ -54,45 +54,47 @@ def run() -> list[Row]:
 
 
 def _rows(samples: dict[str, list[Sample]], noise: Samples) -> list[Row]:
-    told = {name: [change for sample in taken for change in sample.told] for name, taken in samples.items()}
-    last, _, most, most_from_sending = (column(told, figure) for figure in range(len(Told._fields)))
+    latencies = {name: [change for sample in taken for change in sample.latencies] for name, taken in samples.items()}
+    last, _, p99, p99_from_sending = (column(latencies, figure) for figure in range(len(Latency._fields)))
     memory = {name: [sample.kilobytes for sample in taken] for name, taken in samples.items()}
     name = f"one change to {WATCHERS:,} watchers"
-    p99 = f"{name}: 99th percentile"
+    p99_name = f"{name}: 99th percentile"
     return [
-        Row(name=f"{p99}, from the answer", unit="ms", ours=OURS, samples=most, noise=noise, targets=[at_most(1000)]),
-        Row(name=f"{p99}, from the sending", unit="ms", ours=OURS, samples=most_from_sending, noise=noise),
+        Row(
+            name=f"{p99_name}, from the answer", unit="ms", ours=OURS, samples=p99, noise=noise, targets=[at_most(1000)]
+        ),
+        Row(name=f"{p99_name}, from the sending", unit="ms", ours=OURS, samples=p99_from_sending, noise=noise),
         Row(name=f"{name}: the last of them, from the answer", unit="ms", ours=OURS, samples=last, noise=noise),
         Row(name="memory for each watcher", unit="kB", ours=OURS, samples=memory, noise=noise, targets=[at_most(20)]),
     ]
 
 
 def _sample(contender: Contender, folder: Path) -> Sample:
-    """Who is not told within a minute ends the benchmark: so all were."""
+    """A watcher that does not get it within a minute ends the benchmark: so all were."""
     with contender.server(folder) as server, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         before = megabytes(server.pid)
-        crowd = runner.run(contender.gather(server))
+        crowd = runner.run(contender.connect(server))
         kilobytes = (megabytes(server.pid) - before) * 1000 / WATCHERS
-        told = [runner.run(crowd.change()) for _ in range(CHANGES)]
+        latencies = [runner.run(crowd.change()) for _ in range(CHANGES)]
         crowd.close()
-        return Sample(told, kilobytes)
+        return Sample(latencies, kilobytes)
 
 
 async def _ours(server: Server) -> Broadcast:
     request = put("/blocklist/nodes/@", BODY)
-    return await broadcast(server, path="/blocklist/watch", watchers=WATCHERS, request=request, sources=CROWD)
+    return await broadcast(server, path="/blocklist/watch", watchers=WATCHERS, request=request, sources=SOURCES)
 
 
 async def _sse(server: Server) -> Broadcast:
-    return await broadcast(server, path="/watch", watchers=WATCHERS, request=put("/event", EVENT), sources=CROWD)
+    return await broadcast(server, path="/watch", watchers=WATCHERS, request=put("/event", EVENT), sources=SOURCES)
 
 
 async def _etcd(server: Server) -> Broadcast:
-    return await etcd_broadcast(server, watchers=WATCHERS, connections=WATCHERS, value=NAMELESS, sources=CROWD)
+    return await etcd_broadcast(server, watchers=WATCHERS, connections=WATCHERS, value=NAMELESS, sources=SOURCES)
 
 
 CONTENDERS = {
-    OURS: Contender(peers.service, _ours),
-    SSE: Contender(partial(peers.bare, "watch"), _sse),
-    ETCD: Contender(peers.etcd, _etcd),
+    OURS: Contender(systems.service, _ours),
+    SSE: Contender(partial(systems.bare, "watch"), _sse),
+    ETCD: Contender(systems.etcd, _etcd),
 }

@@ -60,7 +60,7 @@ def run() -> list[Row]:
 def _row(
     name: str, size: int, seconds: dict[str, list[float]], *, target: float | None = None, unit: str = "MB/s"
 ) -> Row:
-    samples = {contender: [size / 1e6 / one for one in times] for contender, times in seconds.items()}
+    samples = {contender: [size / 1e6 / elapsed for elapsed in times] for contender, times in seconds.items()}
     targets = [Target(peer=None, factor=target)] if target else []
     return Row(name=name, unit=unit, ours="facts", samples=samples, targets=targets)
 
@@ -91,10 +91,10 @@ def _spark(folder: Path, rounds: int) -> dict[str, Any]:
     pid = jvm.java.lang.ProcessHandle.current().pid()
 
     def job() -> None:
-        found = log_discovery.find(spark, [str(folder)])
+        found = log_discovery.discover(spark, [str(folder)])
         reader.read_facts(spark, found.logs).write.format("noop").mode("overwrite").save()
 
-    return _sampled(job, pid, rounds)
+    return _sample(job, pid, rounds)
 
 
 def _duckdb(folder: Path, rounds: int) -> dict[str, Any]:
@@ -103,16 +103,16 @@ def _duckdb(folder: Path, rounds: int) -> dict[str, Any]:
     database = duckdb.connect()
     database.execute("SET threads = 2")
     query = _DUCKDB.format(files=f"{folder}/*")
-    return _sampled(lambda: database.execute(query), os.getpid(), rounds)
+    return _sample(lambda: database.execute(query), os.getpid(), rounds)
 
 
-def _sampled(job: Callable[[], object], pid: int, rounds: int) -> dict[str, Any]:
+def _sample(job: Callable[[], object], pid: int, rounds: int) -> dict[str, Any]:
     """Seconds of each round and of the process's CPU time in it, and its memory at the most."""
     wall, cpu = [], []
     for _ in range(rounds):
-        began, used = time.perf_counter(), cpu_seconds(pid)
+        started, used = time.perf_counter(), cpu_seconds(pid)
         job()
-        wall.append(time.perf_counter() - began)
+        wall.append(time.perf_counter() - started)
         cpu.append(cpu_seconds(pid) - used)
     return {"wall": wall, "cpu": cpu, "peak": _peak(pid)}
 

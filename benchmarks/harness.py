@@ -25,7 +25,7 @@ SERVER_CORE, GENERATOR_CORE = CORES[0], CORES[-1]
 PRIORITY = -10
 QUICK = "BENCH_QUICK"  # set in the environment of a quick run, so that its children know
 
-servers: list[int] = []
+measured_pids: list[int] = []
 """Processes that this one has started to be measured."""
 
 
@@ -69,7 +69,7 @@ def need_files(count: int) -> None:
 
 
 @contextmanager
-def meanwhile(work: Callable[[threading.Event], None]) -> Iterator[None]:
+def in_background(work: Callable[[threading.Event], None]) -> Iterator[None]:
     """Do `work` in a thread meanwhile: it is to return soon after the event is set, and is waited for."""
     done = threading.Event()
     thread = threading.Thread(target=work, args=(done,))
@@ -106,12 +106,12 @@ def running(
     pinned = ["taskset", "-c", str(SERVER_CORE), *command]
     with log.open("wb") as out:
         process = subprocess.Popen(pinned, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=out, stderr=out)
-    servers.append(process.pid)
+    measured_pids.append(process.pid)
     try:
         _await_ready(process, port, ready, log)
         yield Server(pid=process.pid, port=port)
     finally:
-        servers.remove(process.pid)
+        measured_pids.remove(process.pid)
         _end(process)
 
 

@@ -11,15 +11,15 @@ from statistics import quantiles
 
 import uvloop
 
-from benchmarks import peers
+from benchmarks import systems
+from benchmarks.connections import HttpConnection
+from benchmarks.fanout import HOST, Fanout, connect, get
 from benchmarks.harness import Server, fetch, scratch, unless_quick
-from benchmarks.latency import gets_beside
+from benchmarks.latency import get_latencies
 from benchmarks.rows import Row
 from benchmarks.sampling import cpu_seconds
-from benchmarks.watchers import HOST, Fanout, connect, get
-from benchmarks.writers import HttpWriter
-from blocklist.client.listener_session import Membership
-from blocklist.model.listener import Registration, Role
+from blocklist.client.listener_session import ListenerSession
+from blocklist.model.listener import ListenerRole, Registration
 
 LISTENERS = unless_quick(5000, 500)
 INTERVAL = 10.0  # seconds, Flink's heartbeat.interval
@@ -33,24 +33,24 @@ AGENTS = unless_quick(1000, 100)
 
 def run() -> list[Row]:
     """CPU of the service, and the time of a GET /blocklist beside the heartbeats and without them."""
-    with scratch() as folder, peers.service(folder / "service") as server:
-        peers.block(server, 10)
+    with scratch() as folder, systems.service(folder / "service") as server:
+        systems.block(server, 10)
         for number in range(LISTENERS):
             _register(server, number)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             pairs = [
-                (runner.run(_sample(server, beats=True)), runner.run(_sample(server, beats=False)))
+                (runner.run(_sample(server, heartbeats=True)), runner.run(_sample(server, heartbeats=False)))
                 for _ in range(ROUNDS)
             ]
             agents = runner.run(_agents(server))
-    busy, idle = zip(*pairs, strict=True)
+    with_load, idle = zip(*pairs, strict=True)
     name = f"{LISTENERS:,} listeners, a heartbeat each in {INTERVAL:g} s"
     with_, without = "with heartbeats", "without"
     return [
         Row(name=f"{name}: CPU", unit="% of one core", ours=with_,
-            samples={with_: [sample[0] for sample in busy], without: [sample[0] for sample in idle]}),
+            samples={with_: [sample[0] for sample in with_load], without: [sample[0] for sample in idle]}),
         Row(name=f"{name}: GET /blocklist, 99th percentile", unit="ms", ours=with_,
-            samples={with_: [sample[1] for sample in busy], without: [sample[1] for sample in idle]}),
+            samples={with_: [sample[1] for sample in with_load], without: [sample[1] for sample in idle]}),
         Row(name=f"{AGENTS:,} agents: CPU of the service", unit="% of one core", ours="quiet", samples=agents),
     ]  # fmt: skip
 
@@ -62,59 +62,62 @@ def _register(server: Server, number: int) -> None:
         raise RuntimeError(f"{status}: {answer[:500]!r}")
 
 
-async def _sample(server: Server, *, beats: bool) -> tuple[float, float]:
+async def _sample(server: Server, *, heartbeats: bool) -> tuple[float, float]:
     """Per cent of a core, and milliseconds of the 99th percentile of GETs."""
-    began, cpu = time.perf_counter(), cpu_seconds(server.pid)
-    sending = [asyncio.create_task(_beat(server, part)) for part in range(CONNECTIONS if beats else 0)]
-    times = await gets_beside(server, seconds=SECONDS, rate=GETS)
+    started, cpu = time.perf_counter(), cpu_seconds(server.pid)
+    sending = [asyncio.create_task(_send_heartbeats(server, part)) for part in range(CONNECTIONS if heartbeats else 0)]
+    times = await get_latencies(server, seconds=SECONDS, rate=GETS)
     await asyncio.gather(*sending)
-    share = (cpu_seconds(server.pid) - cpu) / (time.perf_counter() - began)
+    share = (cpu_seconds(server.pid) - cpu) / (time.perf_counter() - started)
     return share * 100, quantiles(times, n=100)[-1]
 
 
-async def _beat(server: Server, part: int) -> None:
+async def _send_heartbeats(server: Server, part: int) -> None:
     """The heartbeats of every so many-th listener, spread over the time."""
     writer = await _connect(server)
     mine = range(part, LISTENERS, CONNECTIONS)
-    began = time.perf_counter()
+    started = time.perf_counter()
     for count, number in enumerate(mine):
-        await asyncio.sleep(began + (count + part / CONNECTIONS) * SECONDS / len(mine) - time.perf_counter())
-        await writer.ask(_heartbeat(number))
+        await asyncio.sleep(started + (count + part / CONNECTIONS) * SECONDS / len(mine) - time.perf_counter())
+        await writer.send(_heartbeat(number))
     writer.close()
 
 
 async def _agents(server: Server) -> dict[str, list[float]]:
     """Per cent of a core, while all is quiet, and while each has news of a blocked host in each second."""
     watches = await connect(server, Fanout(), [get("/blocklist/watch")] * AGENTS)
-    members = [_member(server, number) for number in range(AGENTS)]
+    sessions = [_start_session(server, number) for number in range(AGENTS)]
     try:
-        while not all(member.registered for member in members):
+        while not all(session.registered for session in sessions):
             await asyncio.sleep(0.1)
-        quiet = [await _share(server, members, news=False) for _ in range(ROUNDS)]
-        return {"quiet": quiet, "news each second": [await _share(server, members, news=True) for _ in range(ROUNDS)]}
+        quiet = [await _cpu_share(server, sessions, changing=False) for _ in range(ROUNDS)]
+        return {
+            "quiet": quiet,
+            "news each second": [await _cpu_share(server, sessions, changing=True) for _ in range(ROUNDS)],
+        }
     finally:
-        for member in members:
-            await asyncio.to_thread(member.close)
+        for session in sessions:
+            await asyncio.to_thread(session.close)
         for watch in watches:
             if watch.transport is not None:
                 watch.transport.close()
 
 
-def _member(server: Server, number: int) -> Membership:
-    me = Registration(id=f"agent-{number}", role=Role.JOB_MASTER, session="s1")
-    member = Membership(f"http://{HOST}:{server.port}", me)
+def _start_session(server: Server, number: int) -> ListenerSession:
+    registration = Registration(id=f"agent-{number}", role=ListenerRole.JOB_MASTER, session="s1")
+    session = ListenerSession(f"http://{HOST}:{server.port}", registration)
     task_managers = {f"agent-{number}:{own}": f"worker-{(number + own) % 1000:05d}" for own in range(TASK_MANAGERS)}
-    member.say(acked=10, task_managers=task_managers, refused={})
-    return member
+    session.report(acked=10, task_managers=task_managers, refused={})
+    return session
 
 
-async def _share(server: Server, members: Sequence[Membership], *, news: bool) -> float:
-    began, cpu = time.perf_counter(), cpu_seconds(server.pid)
+async def _cpu_share(server: Server, sessions: Sequence[ListenerSession], *, changing: bool) -> float:
+    started, cpu = time.perf_counter(), cpu_seconds(server.pid)
     for second in range(int(SECONDS)):
-        for number, member in enumerate(members if news else ()):
-            member.say(running_tasks={f"agent-{number}:0": second})
+        for number, session in enumerate(sessions if changing else ()):
+            session.report(running_tasks={f"agent-{number}:0": second})
         await asyncio.sleep(1)
-    return (cpu_seconds(server.pid) - cpu) / (time.perf_counter() - began) * 100
+    return (cpu_seconds(server.pid) - cpu) / (time.perf_counter() - started) * 100
 
 
 def _heartbeat(number: int) -> bytes:
@@ -127,6 +130,6 @@ def _heartbeat(number: int) -> bytes:
     return head.encode() + body
 
 
-async def _connect(server: Server) -> HttpWriter:
-    _, writer = await asyncio.get_running_loop().create_connection(HttpWriter, HOST, server.port)
+async def _connect(server: Server) -> HttpConnection:
+    _, writer = await asyncio.get_running_loop().create_connection(HttpConnection, HOST, server.port)
     return writer

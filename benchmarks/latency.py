@@ -5,25 +5,25 @@ import time
 
 import uvloop
 
+from benchmarks.connections import HttpConnection
+from benchmarks.fanout import HOST, get
 from benchmarks.harness import Server
-from benchmarks.watchers import HOST, get
-from benchmarks.writers import HttpWriter
 
 
-def gets(server: Server, *, seconds: float, rate: float) -> list[float]:
+def run_get_latencies(server: Server, *, seconds: float, rate: float) -> list[float]:
     """So many GETs of the list a second: milliseconds until the answer begins."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        return runner.run(gets_beside(server, seconds=seconds, rate=rate))
+        return runner.run(get_latencies(server, seconds=seconds, rate=rate))
 
 
-async def gets_beside(server: Server, *, seconds: float, rate: float) -> list[float]:
+async def get_latencies(server: Server, *, seconds: float, rate: float) -> list[float]:
     """The same, on a loop that has other things to do."""
-    _, writer = await asyncio.get_running_loop().create_connection(HttpWriter, HOST, server.port)
+    _, writer = await asyncio.get_running_loop().create_connection(HttpConnection, HOST, server.port)
     times: list[float] = []
-    began = time.perf_counter()
+    started = time.perf_counter()
     for number in range(int(seconds * rate)):
-        await asyncio.sleep(began + number / rate - time.perf_counter())
+        await asyncio.sleep(started + number / rate - time.perf_counter())
         sent = time.perf_counter()
-        times.append((await writer.ask(get("/blocklist")) - sent) * 1000)
+        times.append((await writer.send(get("/blocklist")) - sent) * 1000)
     writer.close()
     return times

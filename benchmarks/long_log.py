@@ -9,10 +9,10 @@ from pathlib import Path
 from statistics import quantiles
 from typing import NamedTuple
 
-from benchmarks import peers
-from benchmarks.cost import cost
+from benchmarks import systems
 from benchmarks.harness import fetch, scratch, unless_quick
-from benchmarks.latency import gets
+from benchmarks.latency import run_get_latencies
+from benchmarks.request_cost import cost
 from benchmarks.rows import Row, at_least, at_most, column
 from benchmarks.sampling import megabytes, rotate
 
@@ -45,17 +45,17 @@ class Pause(NamedTuple):
 
 def run() -> list[Row]:
     """The log is filled by the service itself."""
-    peers.require("wrk")
+    systems.require("wrk")
     with scratch() as folder:
         long, short = folder / "long", folder / "short"
         for database, changes in ((short, NODES), (long, CHANGES)):
-            _fill(database, changes)
+            _fill_log(database, changes)
         return [*_starts(long, short), *_pauses(long)]
 
 
-def _fill(folder: Path, changes: int) -> None:
+def _fill_log(folder: Path, changes: int) -> None:
     """Each request merges a later end into every node: as many changes, and no more nodes."""
-    with peers.service(folder) as server:
+    with systems.service(folder) as server:
         for number in range(changes // NODES):
             body = {"action": "MARK_BLOCKED", "cause": "lost 3 partitions", "endTimestamp": 4_102_444_800_000 + number}
             several = {f"worker-{node:05d}": {**body, "allowMerge": True} for node in range(NODES)}
@@ -79,9 +79,9 @@ def _starts(long: Path, short: Path) -> list[Row]:
 
 
 def _start(folder: Path) -> Start:
-    began = time.perf_counter()
-    with peers.serving(folder) as server:
-        took = (time.perf_counter() - began) * 1000
+    started = time.perf_counter()
+    with systems.serving(folder) as server:
+        took = (time.perf_counter() - started) * 1000
         fetch(server.port, "/blocklist")
         memory = megabytes(server.pid)
         return Start(took, memory, *cost(server, "/blocklist"))
@@ -107,9 +107,9 @@ def _pauses(long: Path) -> list[Row]:
 
 
 def _pause(folder: Path, *, compacting: bool) -> Pause:
-    with peers.serving(folder, {"BLOCKLIST_LOG_MAX_CHANGES": "1000"} if compacting else {}) as server:
+    with systems.serving(folder, {"BLOCKLIST_LOG_MAX_CHANGES": "1000"} if compacting else {}) as server:
         before = _oldest(server.port)
-        times = gets(server, seconds=SECONDS, rate=RATE)
+        times = run_get_latencies(server, seconds=SECONDS, rate=RATE)
         after = _oldest(server.port)
     if compacting and after > CHANGES - 2 * NODES:
         raise RuntimeError("the log was compacted before the sample was over")

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks import peers
+from benchmarks import systems
 from benchmarks.broadcast import broadcast
+from benchmarks.connections import put
 from benchmarks.harness import Server, scratch, unless_quick
 from benchmarks.rows import Row, at_most
 from benchmarks.sampling import megabytes
 from benchmarks.watch import BODY, WATCHERS
-from benchmarks.writers import put
 
 NODES = 10_000
 ROUNDS = unless_quick(10, 2)
@@ -22,8 +22,8 @@ WITH, AFTER, PEAK = "with watchers", "after they left", "peak"
 
 def run() -> list[Row]:
     """Resident memory while the watchers are there, at its peak, and after each round of them came and left."""
-    with scratch() as folder, peers.service(folder / "service") as server:
-        peers.block(server, NODES)
+    with scratch() as folder, systems.service(folder / "service") as server:
+        systems.block(server, NODES)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             series = runner.run(_rounds(server))
     name = f"{NODES:,} nodes, {WATCHERS:,} watchers"
@@ -41,19 +41,19 @@ async def _rounds(server: Server) -> dict[str, list[float]]:
     series: dict[str, list[float]] = {WITH: [], AFTER: [], PEAK: []}
     for _ in range(ROUNDS):
         Path(f"/proc/{server.pid}/clear_refs").write_text("5")  # forget the peak
-        there = await broadcast(
+        watching = await broadcast(
             server, path="/blocklist/watch", watchers=WATCHERS, request=put("/blocklist/nodes/@", BODY)
         )
-        await there.change()
+        await watching.change()
         series[WITH].append(megabytes(server.pid))
         series[PEAK].append(megabytes(server.pid, "VmHWM"))
-        there.close()
-        await _until_gone(server, alone)
+        watching.close()
+        await _await_disconnects(server, alone)
         series[AFTER].append(megabytes(server.pid))
     return series
 
 
-async def _until_gone(server: Server, descriptors: int) -> None:
+async def _await_disconnects(server: Server, descriptors: int) -> None:
     """The service has closed every watcher's connection."""
     deadline = time.monotonic() + 30
     while _descriptors(server) > descriptors:

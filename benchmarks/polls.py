@@ -10,16 +10,16 @@ from typing import NamedTuple
 
 import uvloop
 
-from benchmarks import peers
+from benchmarks import systems
+from benchmarks.connections import HttpConnection
+from benchmarks.fanout import HOST, SOURCES
 from benchmarks.harness import Server, fetch, need_files, scratch, unless_quick
 from benchmarks.rows import Row, column
 from benchmarks.sampling import cpu_seconds, rotate
-from benchmarks.watchers import CROWD, HOST
-from benchmarks.writers import HttpWriter
 
 OURS, NGINX, BARE = "blocklist", "nginx", "bare ASGI"
 DRIVERS = unless_quick(10_000, 1_000)
-EVERY = 5.0  # seconds
+INTERVAL = 5.0  # seconds
 POLLS = 2  # of each driver in a sample, after one that does not count
 ROUNDS = 3
 NODES = 10
@@ -36,18 +36,18 @@ def run() -> list[Row]:
     """CPU and latency; all servers have the same list."""
     need_files(DRIVERS + 100)
     with scratch() as folder, ExitStack() as stack:
-        service = stack.enter_context(peers.service(folder / "service"))
-        peers.block(service, NODES)
-        peers.copy_list(service, folder / "list")
-        nginx = stack.enter_context(peers.nginx(folder))
-        bare = stack.enter_context(peers.bare("reads", folder))
+        service = stack.enter_context(systems.service(folder / "service"))
+        systems.block(service, NODES)
+        systems.copy_list(service, folder / "list")
+        nginx = stack.enter_context(systems.nginx(folder))
+        bare = stack.enter_context(systems.bare("reads", folder))
         contenders: dict[str, Callable[[], Cost]] = {
             OURS: partial(_sample, service, "/blocklist"),
             NGINX: partial(_sample, nginx, "/list"),
             BARE: partial(_sample, bare, "/list"),
         }
         samples, noise = rotate(contenders, rounds=ROUNDS)
-    name = f"{DRIVERS:,} drivers, a poll each in {EVERY:g} s"
+    name = f"{DRIVERS:,} drivers, a poll each in {INTERVAL:g} s"
     cpu, p99 = (column(samples, figure) for figure in range(2))
     return [
         Row(name=f"{name}: CPU", unit="% of one core", ours=OURS, samples=cpu, noise=noise),
@@ -64,28 +64,28 @@ def _sample(server: Server, path: str) -> Cost:
 
 
 async def _poll(server: Server, request: bytes) -> Cost:
-    began, times = time.perf_counter(), list[float]()
-    drivers = [_drive(server, request, number, began, times) for number in range(DRIVERS)]
+    started, times = time.perf_counter(), list[float]()
+    drivers = [_drive(server, request, number, started, times) for number in range(DRIVERS)]
     polling = asyncio.gather(*drivers)
-    await asyncio.sleep(EVERY)
+    await asyncio.sleep(INTERVAL)
     cpu = cpu_seconds(server.pid)
-    await asyncio.sleep(EVERY * POLLS)
-    share = (cpu_seconds(server.pid) - cpu) / (EVERY * POLLS)
+    await asyncio.sleep(INTERVAL * POLLS)
+    share = (cpu_seconds(server.pid) - cpu) / (INTERVAL * POLLS)
     await polling
     return Cost(cpu=share * 100, p99=quantiles(times, n=100)[-1] * 1000)
 
 
-async def _drive(server: Server, request: bytes, number: int, began: float, times: list[float]) -> None:
+async def _drive(server: Server, request: bytes, number: int, started: float, times: list[float]) -> None:
     """One driver, at its own moment of each five seconds."""
-    first = began + EVERY * number / DRIVERS
+    first = started + INTERVAL * number / DRIVERS
     await asyncio.sleep(first - time.perf_counter())
-    source = (CROWD[number % len(CROWD)], 0)
+    source = (SOURCES[number % len(SOURCES)], 0)
     loop = asyncio.get_running_loop()
-    _, writer = await loop.create_connection(HttpWriter, HOST, server.port, local_addr=source)
+    _, writer = await loop.create_connection(HttpConnection, HOST, server.port, local_addr=source)
     for poll in range(1 + POLLS):
-        await asyncio.sleep(first + EVERY * poll - time.perf_counter())
+        await asyncio.sleep(first + INTERVAL * poll - time.perf_counter())
         sent = time.perf_counter()
-        answered = await writer.ask(request)
+        answered = await writer.send(request)
         if not writer.answer.startswith(b"HTTP/1.1 304"):
             raise RuntimeError(f"{writer.answer[:200]!r}")
         if poll:

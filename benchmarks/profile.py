@@ -16,20 +16,20 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks import peers
+from benchmarks import systems
 from benchmarks.broadcast import broadcast
+from benchmarks.connections import put
 from benchmarks.generator import wrk, wrk_write
 from benchmarks.harness import Server, fetch, prepare, scratch
 from benchmarks.report import RESULTS, machine
 from benchmarks.sampling import cpu_seconds
 from benchmarks.watch import BODY as CHANGE
 from benchmarks.watch import WATCHERS
-from benchmarks.writers import put
 from benchmarks.writes import BODY
 
 SECONDS = 10  # of each path
 RATE = 250  # samples a second
-LEAST = 3.0  # percent of a path's samples: a file with less on every path is among the others
+MIN_SHARE = 3.0  # percent of a path's samples: a file with less on every path is among the others
 LINES = 6  # of each path that are named
 
 FRAME = re.compile(r"(?P<function>.*) \((?P<file>[^()]*?)(:(?P<line>\d+))?\)")
@@ -51,7 +51,7 @@ Taken {taken} on {processor}, {kernel}.
 {lines}
 """
 
-Ask = Callable[[], int]
+Load = Callable[[], int]
 """Ask for a second or so; returns how many answers there were."""
 
 
@@ -71,7 +71,7 @@ class Profile:
 def main() -> int:
     """Profile all paths and write the page."""
     prepare()
-    peers.require("wrk")
+    systems.require("wrk")
     with scratch() as folder, ExitStack() as stack:
         profiles = {
             name: _profile(server, ask, folder / "stacks") for name, (server, ask) in _paths(folder, stack).items()
@@ -82,13 +82,15 @@ def main() -> int:
     return 0
 
 
-def _paths(folder: Path, stack: ExitStack) -> dict[str, tuple[Server, Ask]]:
+def _paths(folder: Path, stack: ExitStack) -> dict[str, tuple[Server, Load]]:
     """Reads have a server of their own, whose list stays as it is."""
     names = ("reads", "writes", "watched")
-    reads, writes, watched = (stack.enter_context(peers.service(folder / name)) for name in names)
-    database = stack.enter_context(peers.postgres())
-    on_postgres = stack.enter_context(peers.service(folder / "postgres", {peers.DATABASE: database.create("profile")}))
-    peers.block(reads, 10)
+    reads, writes, watched = (stack.enter_context(systems.service(folder / name)) for name in names)
+    database = stack.enter_context(systems.postgres())
+    on_postgres = stack.enter_context(
+        systems.service(folder / "postgres", {systems.DATABASE: database.create("profile")})
+    )
+    systems.block(reads, 10)
     url, tag = f"{reads.url}/blocklist", fetch(reads.port, "/blocklist")[1]["etag"]
     return {
         "GET": (reads, lambda: wrk(url).answers),
@@ -106,7 +108,7 @@ def _writes(server: Server, connections: int) -> int:
 
 
 @contextmanager
-def _changes(server: Server) -> Iterator[Ask]:
+def _changes(server: Server) -> Iterator[Load]:
     """One change after the other, each when all watchers have the one before."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         request = put("/blocklist/nodes/@", CHANGE)
@@ -120,7 +122,7 @@ def _changes(server: Server) -> Iterator[Ask]:
         watched.close()
 
 
-def _profile(server: Server, ask: Ask, stacks: Path) -> Profile:
+def _profile(server: Server, ask: Load, stacks: Path) -> Profile:
     """Raises RuntimeError if py-spy may not look at the service."""
     ask()
     before, answers = cpu_seconds(server.pid), 0
@@ -130,7 +132,7 @@ def _profile(server: Server, ask: Ask, stacks: Path) -> Profile:
     if spy.returncode:
         raise RuntimeError(f"py-spy looks at processes of others, which wants root: {spy.communicate()[1]}")
     cpu = (cpu_seconds(server.pid) - before) / answers * 1e6
-    return counted(stacks.read_text().splitlines(), cpu)
+    return count_samples(stacks.read_text().splitlines(), cpu)
 
 
 def _spy(server: Server, stacks: Path) -> list[str]:
@@ -138,7 +140,7 @@ def _spy(server: Server, stacks: Path) -> list[str]:
     return [*command, "--rate", str(RATE), "--duration", str(SECONDS), "--format", "raw", "--output", str(stacks)]
 
 
-def counted(stacks: Iterable[str], cpu: float) -> Profile:
+def count_samples(stacks: Iterable[str], cpu: float) -> Profile:
     """From py-spy's raw form: in each line the frames, the root first, and how often they were seen."""
     files, lines = Counter[str](), Counter[str]()
     for stack in stacks:
@@ -174,7 +176,7 @@ def _table(profiles: Mapping[str, Profile]) -> str:
     """The largest first; what is small everywhere in one row."""
     files = {file for profile in profiles.values() for file in profile.files}
     most = {file: max(profile.share(file) for profile in profiles.values()) for file in files}
-    named = sorted((file for file in files if most[file] >= LEAST), key=lambda file: (-most[file], file))
+    named = sorted((file for file in files if most[file] >= MIN_SHARE), key=lambda file: (-most[file], file))
     rows = [[file, *(f"{profile.share(file):.0f}" for profile in profiles.values())] for file in named]
     others = [f"{100 - sum(map(profile.share, named)):.0f}" for profile in profiles.values()]
     cpu = [f"{profile.cpu:.0f}" for profile in profiles.values()]

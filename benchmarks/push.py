@@ -8,15 +8,15 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks import peers
+from benchmarks import systems
 from benchmarks.broadcast import Broadcast
+from benchmarks.connections import put
+from benchmarks.fanout import Fanout
 from benchmarks.harness import Server, fetch, scratch
-from benchmarks.receivers import receive
+from benchmarks.receivers import start_receivers
 from benchmarks.rows import Row, at_most
 from benchmarks.sampling import rotate
 from benchmarks.watch import BODY
-from benchmarks.watchers import Fanout
-from benchmarks.writers import put
 
 OURS, AIOHTTP = "blocklist", "bare aiohttp, gather"
 LISTENERS = 1000
@@ -44,14 +44,14 @@ def run() -> list[Row]:
 
 async def _connect(folder: Path, stack: ExitStack) -> dict[str, Broadcast]:
     ours, bare = Fanout(), Fanout()
-    servers, ports = await receive(ours, LISTENERS)
-    others, bare_ports = await receive(bare, LISTENERS)
+    servers, ports = await start_receivers(ours, LISTENERS)
+    others, bare_ports = await start_receivers(bare, LISTENERS)
     for server in (*servers, *others):
         stack.callback(server.close)
-    service = stack.enter_context(peers.service(folder / "service", {"BLOCKLIST_HEARTBEAT": "1h"}))
+    service = stack.enter_context(systems.service(folder / "service", {"BLOCKLIST_HEARTBEAT": "1h"}))
     await asyncio.to_thread(_register, service, ports)
     (folder / "ports").write_text("\n".join(map(str, bare_ports)))
-    posts = stack.enter_context(peers.bare_posts(folder))
+    posts = stack.enter_context(systems.bare_posts(folder))
     making = {OURS: (service, put("/blocklist/nodes/@", BODY), ours), AIOHTTP: (posts, put("/event", PUSH), bare)}
     return {
         name: Broadcast(server=server, watchers=LISTENERS, request=request, fanout=fanout, connections=[])

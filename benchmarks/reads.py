@@ -4,7 +4,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from functools import partial
 
-from benchmarks import peers
+from benchmarks import systems
 from benchmarks.generator import Load, wrk
 from benchmarks.harness import Server, fetch, scratch
 from benchmarks.rows import Row, Target, at_least, column
@@ -18,16 +18,16 @@ WARM_UP = 12  # seconds for the JVM's compiler
 
 def run() -> list[Row]:
     """All rows on reads."""
-    peers.require("wrk")
+    systems.require("wrk")
     with scratch() as folder, ExitStack() as stack:
-        small = stack.enter_context(peers.service(folder / "small"))
-        large = stack.enter_context(peers.service(folder / "large"))
+        small = stack.enter_context(systems.service(folder / "small"))
+        large = stack.enter_context(systems.service(folder / "large"))
         for server, count in ((small, 10), (large, 1000)):
-            peers.block(server, count)
-            peers.copy_list(server, folder / f"nodes-{count}")
-        nginx = stack.enter_context(peers.nginx(folder))
-        bare = stack.enter_context(peers.bare("reads", folder))
-        flink = stack.enter_context(peers.flink(folder))
+            systems.block(server, count)
+            systems.copy_list(server, folder / f"nodes-{count}")
+        nginx = stack.enter_context(systems.nginx(folder))
+        bare = stack.enter_context(systems.bare("reads", folder))
+        flink = stack.enter_context(systems.flink(folder))
         return [
             _plain("10 nodes", small, nginx, bare, 10, [at_least(0.9, NGINX)]),
             _plain("1,000 nodes", large, nginx, bare, 1000, [at_least(1.6, BARE)]),

@@ -5,7 +5,7 @@ import re
 from functools import partial
 from typing import cast
 
-from benchmarks.watchers import HOST, Fanout
+from benchmarks.fanout import HOST, Fanout
 
 _LENGTH = re.compile(rb"(?i)\r\ncontent-length: *([0-9]+)")
 _TAKEN = b"HTTP/1.1 204 No Content\r\n\r\n"
@@ -31,10 +31,10 @@ class Receiver(asyncio.Protocol):
             self.pending = b""
             self.transport.write(_TAKEN)
             if self.fanout.token in body:
-                self.fanout.seen(1)
+                self.fanout.count_received(1)
 
 
-async def receive(fanout: Fanout, count: int) -> tuple[list[asyncio.Server], list[int]]:
+async def start_receivers(fanout: Fanout, count: int) -> tuple[list[asyncio.Server], list[int]]:
     """So many of them, and the ports they listen on."""
     loop = asyncio.get_running_loop()
     servers = [await loop.create_server(partial(Receiver, fanout), HOST, 0) for _ in range(count)]

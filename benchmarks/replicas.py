@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from contextlib import ExitStack
 from functools import partial
 
-from benchmarks import convergence, peers
+from benchmarks import convergence, systems
 from benchmarks.convergence import MERGE
 from benchmarks.generator import Load, wrk_write
 from benchmarks.harness import Server, scratch
@@ -22,15 +22,15 @@ Servers = Mapping[str, list[Server]]
 
 def run() -> list[Row]:
     """PostgreSQL and all services share the server's core."""
-    peers.require("wrk")
+    systems.require("wrk")
     with scratch() as folder, ExitStack() as stack:
-        database = stack.enter_context(peers.postgres())
+        database = stack.enter_context(systems.postgres())
 
         def start(name: str, replicas: int) -> list[Server]:
-            settings = {peers.DATABASE: database.create(name)}
-            return [stack.enter_context(peers.service(folder / f"{name}{one}", settings)) for one in range(replicas)]
+            settings = {systems.DATABASE: database.create(name)}
+            return [stack.enter_context(systems.service(folder / f"{name}{one}", settings)) for one in range(replicas)]
 
-        servers = {POSTGRES: start("alone", 1), SQLITE: [stack.enter_context(peers.service(folder / "sqlite"))]}
+        servers = {POSTGRES: start("alone", 1), SQLITE: [stack.enter_context(systems.service(folder / "sqlite"))]}
         with_pair = {**servers, PAIR: start("pair", 2)}
         slower = [at_least(0.7, SQLITE)]
         return [

@@ -13,8 +13,8 @@ from typing import Any
 
 from benchmarks.chart import chart
 from benchmarks.groups import GROUPS, LONG
-from benchmarks.rows import Row, Target, judged
-from benchmarks.tables import disturbance, table
+from benchmarks.rows import Row, Target, target_met
+from benchmarks.tables import noise_summary, table
 
 RESULTS = Path(__file__).parent / "results"
 PAGE = """# Measured
@@ -33,17 +33,17 @@ SECTION = """## {name}
 
 {table}
 
-Taken {taken} on {processor}, {kernel}.{disturbance}
+Taken {taken} on {processor}, {kernel}.{noise}
 
 ![{asked}]({name}.svg)
 """
 LIBRARIES = ("uvicorn", "uvloop", "httptools", "fastapi", "starlette", "sqlalchemy")
 TOOLS = {"nginx": ["-v"], "etcd": ["--version"], "wrk": ["-v"], "h2load": ["--version"], "java": ["--version"],
          "kubectl": ["version", "--client"], "amtool": ["--version"]}  # fmt: skip
-ASKED = {**GROUPS, **LONG}
+QUESTIONS = {**GROUPS, **LONG}
 
 
-def keep(folder: Path, group: str, rows: Sequence[Row]) -> None:
+def save(folder: Path, group: str, rows: Sequence[Row]) -> None:
     """Write the group's files, and the page of all groups measured so far anew."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"group": group, "machine": machine(), "rows": [asdict(row) for row in rows]}
@@ -54,7 +54,7 @@ def keep(folder: Path, group: str, rows: Sequence[Row]) -> None:
 
 def write_page(folder: Path) -> None:
     """The tables and charts of all groups of which there are samples."""
-    kept = [json.loads(path.read_text()) for name in ASKED if (path := folder / f"{name}.json").exists()]
+    kept = [json.loads(path.read_text()) for name in QUESTIONS if (path := folder / f"{name}.json").exists()]
     summary = "\n".join(_summary(content) for content in kept)
     sections = "\n".join(_section(content) for content in kept)
     (folder / "README.md").write_text(PAGE.format(summary=summary, sections=sections))
@@ -65,7 +65,7 @@ def _rows(content: dict[str, Any]) -> list[Row]:
 
 
 def _summary(content: dict[str, Any]) -> str:
-    verdicts = [judged(row, target) for row in _rows(content) for target in row.targets]
+    verdicts = [target_met(row, target) for row in _rows(content) for target in row.targets]
     name = content["group"]
     return f"| [{name}](#{name}) | {verdicts.count(True)} | {verdicts.count(False)} |"
 
@@ -73,7 +73,7 @@ def _summary(content: dict[str, Any]) -> str:
 def _section(content: dict[str, Any]) -> str:
     rows, machine, name = _rows(content), content["machine"], content["group"]
     where = {key: machine[key] for key in ("taken", "processor", "kernel")}
-    return SECTION.format(name=name, asked=ASKED[name], table=table(rows), disturbance=disturbance(rows), **where)
+    return SECTION.format(name=name, asked=QUESTIONS[name], table=table(rows), noise=noise_summary(rows), **where)
 
 
 def machine() -> dict[str, object]:
@@ -86,10 +86,10 @@ def machine() -> dict[str, object]:
         "kernel": platform.release(),
         "python": platform.python_version(),
         "libraries": {name: version(name) for name in LIBRARIES},
-        "tools": {name: _said(name, options) for name, options in TOOLS.items() if shutil.which(name)},
+        "tools": {name: _tool_version(name, options) for name, options in TOOLS.items() if shutil.which(name)},
     }
 
 
-def _said(name: str, options: list[str]) -> str:
+def _tool_version(name: str, options: list[str]) -> str:
     done = subprocess.run([name, *options], capture_output=True, text=True, check=False)
     return (done.stdout + done.stderr).strip().partition("\n")[0]

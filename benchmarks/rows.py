@@ -44,7 +44,7 @@ def column(samples: Mapping[str, Sequence[Sequence[float]]], index: int) -> Samp
     return {contender: [sample[index] for sample in taken] for contender, taken in samples.items()}
 
 
-def paired(row: Row, contender: str) -> list[float]:
+def ratios(row: Row, contender: str) -> list[float]:
     """Ours by theirs, round by round, so that what disturbed a whole round cancels out; none if theirs is nothing."""
     ours, theirs = row.samples[row.ours], row.samples[contender]
     if not median(theirs):
@@ -54,7 +54,7 @@ def paired(row: Row, contender: str) -> list[float]:
     return [one / other for one, other in zip(ours, theirs, strict=True)]
 
 
-def judged(row: Row, target: Target) -> bool:
+def target_met(row: Row, target: Target) -> bool:
     """Whether the medians meet the target."""
-    figure = median(row.samples[row.ours]) if target.peer is None else median(paired(row, target.peer))
+    figure = median(row.samples[row.ours]) if target.peer is None else median(ratios(row, target.peer))
     return figure >= target.factor if target.at_least else figure <= target.factor

@@ -9,14 +9,14 @@ from os import sysconf, times
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.harness import servers, unless_quick
+from benchmarks.harness import measured_pids, unless_quick
 from benchmarks.rows import Samples
 
 T = TypeVar("T")
-NOISE = 0.08  # CPU seconds a second that processes of others may use beside a sample
-PATIENCE = 60.0  # seconds of one row for waiting until the machine is quiet, and for trying again
+MAX_NOISE = 0.08  # CPU seconds a second that processes of others may use beside a sample
+MAX_WAIT = 60.0  # seconds of one row for waiting until the machine is quiet, and for trying again
 TICK = sysconf("SC_CLK_TCK")
-GRAIN = 3 / TICK  # what rounding to ticks may make up in a short sample
+TICK_ERROR = 3 / TICK  # what rounding to ticks may make up in a short sample
 
 
 def rotate(contenders: Mapping[str, Callable[[], T]], *, rounds: int) -> tuple[dict[str, list[T]], Samples]:
@@ -25,40 +25,40 @@ def rotate(contenders: Mapping[str, Callable[[], T]], *, rounds: int) -> tuple[d
         sample()
     samples: dict[str, list[T]] = {name: [] for name in contenders}
     noise: Samples = {name: [] for name in contenders}
-    patience = [unless_quick(PATIENCE, 0.0)]
+    wait_budget = [unless_quick(MAX_WAIT, 0.0)]
     for _ in range(unless_quick(rounds, 2)):
         for name, sample in contenders.items():
-            value, foreign = quiet(sample, patience)
+            value, foreign = least_disturbed(sample, wait_budget)
             samples[name].append(value)
             noise[name].append(round(foreign, 3))
     return samples, noise
 
 
-def quiet(sample: Callable[[], T], patience: list[float]) -> tuple[T, float]:
+def least_disturbed(sample: Callable[[], T], wait_budget: list[float]) -> tuple[T, float]:
     """The least disturbed of a few samples: its value, and the CPUs that other processes used meanwhile.
 
-    One, if nothing disturbs it; more, each from a quieter moment, while the row's seconds of `patience` last.
+    One, if nothing disturbs it; more, each from a quieter moment, while the row's seconds of `wait_budget` last.
     """
     best = with_noise(sample)
-    while best[1] > NOISE and patience[0] > 0:
-        began = time.monotonic()
-        if with_noise(partial(time.sleep, 0.3))[1] <= NOISE:
+    while best[1] > MAX_NOISE and wait_budget[0] > 0:
+        started = time.monotonic()
+        if with_noise(partial(time.sleep, 0.3))[1] <= MAX_NOISE:
             best = min(best, with_noise(sample), key=itemgetter(1))
-        patience[0] -= time.monotonic() - began
+        wait_budget[0] -= time.monotonic() - started
     return best
 
 
 def with_noise(sample: Callable[[], T]) -> tuple[T, float]:
     """What `sample` returns, and how many CPUs other processes used meanwhile."""
-    began, before = time.monotonic(), _foreign_seconds()
+    started, before = time.monotonic(), _foreign_seconds()
     value = sample()
-    return value, max(0.0, _foreign_seconds() - before - GRAIN) / (time.monotonic() - began)
+    return value, max(0.0, _foreign_seconds() - before - TICK_ERROR) / (time.monotonic() - started)
 
 
 def _foreign_seconds() -> float:
     """CPU seconds of all but this process, its finished children and its servers; interrupts belong to nobody."""
     user, nice, system = (int(ticks) for ticks in Path("/proc/stat").read_text().split()[1:4])
-    return (user + nice + system) / TICK - sum(times()[:4]) - sum(map(cpu_seconds, servers))
+    return (user + nice + system) / TICK - sum(times()[:4]) - sum(map(cpu_seconds, measured_pids))
 
 
 def cpu_seconds(pid: int) -> float:

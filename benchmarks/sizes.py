@@ -5,9 +5,9 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from benchmarks import peers
-from benchmarks.cost import Cost, cost
+from benchmarks import systems
 from benchmarks.harness import Server, fetch, scratch
+from benchmarks.request_cost import Cost, cost
 from benchmarks.rows import Row, at_most, column
 from benchmarks.sampling import rotate
 
@@ -19,18 +19,18 @@ CPU = "µs of CPU for a GET"
 
 def run() -> list[Row]:
     """Three rows for each size, and one of answers that carry no list at all."""
-    peers.require("wrk")
+    systems.require("wrk")
     with scratch() as folder, ExitStack() as stack:
-        services = {count: stack.enter_context(peers.service(folder / str(count))) for count in SIZES}
-        nginx = stack.enter_context(peers.nginx(folder))
+        services = {count: stack.enter_context(systems.service(folder / str(count))) for count in SIZES}
+        nginx = stack.enter_context(systems.nginx(folder))
         rows = [row for count, server in services.items() for row in _rows(folder, server, nginx, count)]
         return [*rows, _not_modified(services)]
 
 
 def _rows(folder: Path, ours: Server, nginx: Server, count: int) -> list[Row]:
-    peers.block(ours, count)
+    systems.block(ours, count)
     copy = folder / f"nodes-{count}"
-    peers.copy_list(ours, copy)
+    systems.copy_list(ours, copy)
     megabytes = copy.stat().st_size / 1e6
     contenders: dict[str, Callable[[], Cost]] = {
         OURS: partial(cost, ours, "/blocklist"),

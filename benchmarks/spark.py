@@ -10,30 +10,30 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from benchmarks import peers
-from benchmarks.harness import CORES, GENERATOR_CORE, meanwhile, scratch, unless_quick
+from benchmarks import systems
+from benchmarks.harness import CORES, GENERATOR_CORE, in_background, scratch, unless_quick
 from benchmarks.rows import Row, Target
 from blocklist import BlockAction, BlockedNode, BlocklistClient
 from blocklist.model.node import PERMANENT
 from blocklist.spark import BlocklistAgent
 from demo import event_log
 from demo.cluster import Cluster, session, wait_until
-from demo.job import PROMPT, running_tasks
+from demo.job import LIVE_STATUS, running_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OURS, WITH, EVIDENCE, WITHOUT = "blocklist", "with the agent", "and its evidence", "without"
+OURS, WITH_AGENT, WITH_EVIDENCE, WITHOUT_AGENT = "blocklist", "with the agent", "and its evidence", "without"
 HOST = "127.0.0.3"
 BLOCKS = unless_quick(20, 3)
-GRAIN = 1.0  # milliseconds: Spark's times are whole ones, so nothing less can be told
-CALM = 0.3  # seconds that a block, or a freed host, is looked at
+RESOLUTION = 1.0  # milliseconds: Spark's times are whole ones, so nothing less can be told
+OBSERVE_SECONDS = 0.3  # seconds that a block, or a freed host, is looked at
 TASKS = 10_000
 ROUNDS = unless_quick(15, 2)
 WARM_UP = 3
-OTHERS = 100  # blocked nodes that are none of the job's hosts
+OTHER_NODES = 100  # blocked nodes that are none of the job's hosts
 # A task of 5 ms in the JVM: so many start on each host that the last one tells when the block held.
-SHORT = "reflect('java.lang.Thread', 'sleep', 5L) = 'null'"
+SHORT_TASK = "reflect('java.lang.Thread', 'sleep', 5L) = 'null'"
 
 
 def run() -> list[Row]:
@@ -41,7 +41,7 @@ def run() -> list[Row]:
     os.sched_setaffinity(0, CORES)
     try:
         with scratch() as folder, ExitStack() as stack:
-            url = stack.enter_context(peers.service(folder / "service")).url
+            url = stack.enter_context(systems.service(folder / "service")).url
             cluster = stack.enter_context(Cluster())
             client = stack.enter_context(BlocklistClient(url))
             return [*_latency(cluster, client, folder / "events"), _throughput(cluster, client)]
@@ -50,24 +50,24 @@ def run() -> list[Row]:
 
 
 def _latency(cluster: Cluster, client: BlocklistClient, record: Path) -> list[Row]:
-    spark = session(cluster, **PROMPT, **event_log.conf(record))
-    with BlocklistAgent.start(spark, client.url), meanwhile(partial(_short_tasks, spark)):
+    spark = session(cluster, **LIVE_STATUS, **event_log.conf(record))
+    with BlocklistAgent.start(spark, client.url), in_background(partial(_short_tasks, spark)):
         blocks = [_block(client, spark) for _ in range(BLOCKS + 1)][1:]
     spark.stop()
     starts = [attempt.start for attempt in event_log.attempts(record) if attempt.host == HOST]
-    last = [max(GRAIN, _last(starts, block) - block.answered) for block in blocks]
+    last = [max(RESOLUTION, _last_start(starts, block) - block.answered) for block in blocks]
     held = event_log.exclusions(record, HOST)[1:]
-    took = [moment - block.sent for moment, block in zip(held, blocks, strict=True)]
+    delays = [excluded_at - block.sent for excluded_at, block in zip(held, blocks, strict=True)]
     name = "from a PUT's answer to the last task started on the host"
     target = Target(peer=None, factor=100, at_least=False)
     return [
         Row(name=name, unit="ms", ours=OURS, samples={OURS: last}, targets=[target]),
-        Row(name="from its sending until Spark starts no more there", unit="ms", ours=OURS, samples={OURS: took}),
+        Row(name="from its sending until Spark starts no more there", unit="ms", ours=OURS, samples={OURS: delays}),
     ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Block:
+class BlockTimes:
     """Moments in Unix milliseconds: the host takes tasks, the PUT was sent, was answered, the host is to be freed."""
 
     busy: float
@@ -76,27 +76,27 @@ class Block:
     freed: float
 
 
-def _block(client: BlocklistClient, spark: "SparkSession") -> Block:
+def _block(client: BlocklistClient, spark: "SparkSession") -> BlockTimes:
     """Block the busy host for a while."""
     wait_until(lambda: running_tasks(spark)[HOST] > 0, 60, "tasks on the host")
     busy = _now()
-    time.sleep(CALM)
+    time.sleep(OBSERVE_SECONDS)
     sent = _now()
     client.block(HOST, "benchmark")
     answered = _now()
     wait_until(lambda: running_tasks(spark)[HOST] == 0, 60, "no tasks on the host")
-    time.sleep(CALM)
+    time.sleep(OBSERVE_SECONDS)
     freed = _now()
     client.unblock(HOST)
-    return Block(busy=busy, sent=sent, answered=answered, freed=freed)
+    return BlockTimes(busy=busy, sent=sent, answered=answered, freed=freed)
 
 
-def _last(starts: list[int], block: Block) -> int:
+def _last_start(starts: list[int], block: BlockTimes) -> int:
     """When the last task started before the host was freed."""
-    present = [start for start in starts if block.busy <= start < block.freed]
-    if not present:
+    starts_while_blocked = [start for start in starts if block.busy <= start < block.freed]
+    if not starts_while_blocked:
         raise RuntimeError(f"no task started on {HOST} before its block, so nothing was measured")
-    return max(present)
+    return max(starts_while_blocked)
 
 
 def _now() -> float:
@@ -106,19 +106,21 @@ def _now() -> float:
 def _short_tasks(spark: "SparkSession", done: threading.Event) -> None:
     """Keep all hosts busy until it is done."""
     while not done.is_set():
-        spark.range(0, TASKS, 1, TASKS).where(SHORT).collect()
+        spark.range(0, TASKS, 1, TASKS).where(SHORT_TASK).collect()
 
 
 def _throughput(cluster: Cluster, client: BlocklistClient) -> Row:
     """Rounds in one application, in both orders in turn; the agent is started and stopped outside of the time."""
-    others = [f"203.0.113.{number}" for number in range(OTHERS)]  # addresses for documents: nobody is asked for a name
+    others = [
+        f"203.0.113.{number}" for number in range(OTHER_NODES)
+    ]  # addresses for documents: nobody is asked for a name
     client.block_many(_blocked(node_id) for node_id in others)
     spark = session(cluster)
     rate = partial(_rate, spark)
     contenders: dict[str, Callable[[], float]] = {
-        WITH: partial(_with_agent, spark, client.url),
-        EVIDENCE: partial(_with_agent, spark, client.url, evidence=True),
-        WITHOUT: rate,
+        WITH_AGENT: partial(_with_agent, spark, client.url),
+        WITH_EVIDENCE: partial(_with_agent, spark, client.url, evidence=True),
+        WITHOUT_AGENT: rate,
     }
     for _ in range(WARM_UP):
         rate()
@@ -127,8 +129,10 @@ def _throughput(cluster: Cluster, client: BlocklistClient) -> Row:
         for name in sorted(contenders, reverse=bool(number % 2)):
             samples[name].append(contenders[name]())
     spark.stop()
-    target = Target(peer=WITHOUT, factor=0.97)
-    return Row(name=f"a job of {TASKS:,} tiny tasks", unit="tasks/s", ours=WITH, samples=samples, targets=[target])
+    target = Target(peer=WITHOUT_AGENT, factor=0.97)
+    return Row(
+        name=f"a job of {TASKS:,} tiny tasks", unit="tasks/s", ours=WITH_AGENT, samples=samples, targets=[target]
+    )
 
 
 def _blocked(node_id: str) -> BlockedNode:

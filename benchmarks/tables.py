@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from statistics import median
 
 from benchmarks.chart import number
-from benchmarks.rows import Row, judged, paired
+from benchmarks.rows import Row, ratios, target_met
 
 HEAD = """| | | median | min | max | ours ÷ theirs (min to max) | target |
 |---|---|--:|--:|--:|--:|---|"""
@@ -25,10 +25,10 @@ def _line(row: Row, contender: str) -> str:
 
 
 def _ratio(row: Row, contender: str) -> str:
-    ratios = paired(row, contender)
-    if not ratios:
+    found = ratios(row, contender)
+    if not found:
         return ""
-    return f"{median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})"
+    return f"{median(found):.2f} ({min(found):.2f} to {max(found):.2f})"
 
 
 def _target(row: Row, contender: str) -> str:
@@ -36,13 +36,13 @@ def _target(row: Row, contender: str) -> str:
     peer = None if contender == row.ours else contender
     return "; ".join(
         f"{'≥' if target.at_least else '≤'} {target.factor:g} {'' if peer else row.unit}".rstrip()
-        + (": met" if judged(row, target) else ": **missed**")
+        + (": met" if target_met(row, target) else ": **missed**")
         for target in row.targets
         if target.peer == peer
     )
 
 
-def disturbance(rows: Sequence[Row]) -> str:
+def noise_summary(rows: Sequence[Row]) -> str:
     """How quiet the machine was, as far as the samples know."""
     noise = [cpus for row in rows for taken in row.noise.values() for cpus in taken]
     if not noise:

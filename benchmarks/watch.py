@@ -8,12 +8,12 @@ from pathlib import Path
 
 import uvloop
 
-from benchmarks import peers
-from benchmarks.broadcast import Broadcast, Told, broadcast, etcd_broadcast
+from benchmarks import systems
+from benchmarks.broadcast import Broadcast, Latency, broadcast, etcd_broadcast
+from benchmarks.connections import put
 from benchmarks.harness import scratch
 from benchmarks.rows import Row, at_most, column
 from benchmarks.sampling import rotate
-from benchmarks.writers import put
 
 OURS, SSE, SOCKETS = "blocklist", "bare ASGI SSE", "bare asyncio sockets"
 ETCD_8, ETCD_1000 = "etcd, gRPC, 8 connections", "etcd, gRPC, 1,000 connections"
@@ -31,11 +31,11 @@ EVENT = b"id: 1000-0123abcd\nevent: blocked\ndata: %b\n\n" % CHANGE
 
 def run() -> list[Row]:
     """The row from the answer, which has the targets, and the one from the sending."""
-    peers.require("etcd")
+    systems.require("etcd")
     with scratch() as folder, ExitStack() as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         contenders = runner.run(_connect(folder, stack))
 
-        def change(name: str) -> Callable[[], Told]:
+        def change(name: str) -> Callable[[], Latency]:
             return lambda: runner.run(contenders[name].change())
 
         samples, noise = rotate({name: change(name) for name in contenders}, rounds=CHANGES)
@@ -52,10 +52,10 @@ def run() -> list[Row]:
 
 async def _connect(folder: Path, stack: ExitStack) -> dict[str, Broadcast]:
     """All servers with all their watchers: one that is not asked costs nothing."""
-    service = stack.enter_context(peers.service(folder / "service"))
-    sse = stack.enter_context(peers.bare("watch", folder))
-    sockets = stack.enter_context(peers.bare_sockets(folder))
-    etcd = stack.enter_context(peers.etcd(folder))
+    service = stack.enter_context(systems.service(folder / "service"))
+    sse = stack.enter_context(systems.bare("watch", folder))
+    sockets = stack.enter_context(systems.bare_sockets(folder))
+    etcd = stack.enter_context(systems.etcd(folder))
     making: dict[str, Awaitable[Broadcast]] = {
         OURS: broadcast(service, path="/blocklist/watch", watchers=WATCHERS, request=put("/blocklist/nodes/@", BODY)),
         SSE: broadcast(sse, path="/watch", watchers=WATCHERS, request=put("/event", EVENT)),

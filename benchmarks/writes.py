@@ -9,7 +9,7 @@ from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 
-from benchmarks import etcd, peers
+from benchmarks import etcd, systems
 from benchmarks.generator import SECONDS, Load, h2load, wrk_write
 from benchmarks.harness import GENERATOR_CORE, SERVER_CORE, Server, scratch
 from benchmarks.rows import Row, Samples, Target, at_least, at_most, column
@@ -24,10 +24,10 @@ BLOCK = bytes(4096)
 
 def run() -> list[Row]:
     """All rows on writes."""
-    peers.require("wrk", "etcd", "h2load")
+    systems.require("wrk", "etcd", "h2load")
     with scratch() as folder, ExitStack() as stack:
-        service = stack.enter_context(peers.service(folder / "service"))
-        etcd_server = stack.enter_context(peers.etcd(folder))
+        service = stack.enter_context(systems.service(folder / "service"))
+        etcd_server = stack.enter_context(systems.etcd(folder))
         return [_one(folder, service, etcd_server), *_many(folder, service, etcd_server)]
 
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Final
 
 from demo import event_log
 from demo.cluster import Cluster, session
-from demo.job import PROMPT
-from demo.play import play
-from demo.screen import Screen, kept_for_us, make_screen
+from demo.job import LIVE_STATUS
+from demo.scenario import run_scenario
+from demo.screen import Screen, capturing_output, make_screen
 from demo.service import service
 from demo.summary import summary
 
@@ -46,9 +46,9 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m demo", description="A Spark job that obeys the blocklist.")
     parser.add_argument("--seconds", type=int, default=60, help="how long the job takes, roughly (default: 60)")
     seconds = parser.parse_args(arguments).seconds
-    _on_signals(_stop)
+    _on_signals(_raise_stopped)
     try:
-        with _folder() as folder, kept_for_us(folder / "others.log") as out:
+        with _temporary_folder() as folder, capturing_output(folder / "others.log") as out:
             _demo(make_screen(out, SLOTS), folder, seconds)
     except Stopped as stopped:
         return stopped.exit_code
@@ -60,15 +60,15 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _demo(screen: Screen, folder: Path, seconds: int) -> None:
-    screen.say(WELCOME)
-    screen.say("Starting the service …")
+    screen.print(WELCOME)
+    screen.print("Starting the service …")
     with service(folder) as url:
-        screen.say("Starting three Spark workers: 127.0.0.2, 127.0.0.3 and 127.0.0.4 …")
+        screen.print("Starting three Spark workers: 127.0.0.2, 127.0.0.3 and 127.0.0.4 …")
         with Cluster(cores=SLOTS) as cluster:
-            screen.say("Starting the job's driver, and in it the agent that watches the list …\n")
+            screen.print("Starting the job's driver, and in it the agent that watches the list …\n")
             with _driver(cluster, folder) as spark:
-                steps = play(screen, spark, url, list(cluster.hosts), seconds=seconds, slots=SLOTS)
-            screen.say(summary(steps, event_log.attempts(folder / "events")))
+                steps = run_scenario(screen, spark, url, list(cluster.hosts), seconds=seconds, slots=SLOTS)
+            screen.print(summary(steps, event_log.attempts(folder / "events")))
             _on_signals(signal.SIG_IGN)  # all that is left is to clean up
 
 
@@ -77,8 +77,8 @@ def _driver(cluster: Cluster, folder: Path) -> Iterator[SparkSession]:
     """An application, whose record is complete afterwards."""
     before = _children()
     try:
-        spark = session(cluster, **PROMPT, **event_log.conf(folder / "events"))
-        _on_signals(_stop)  # instead of PySpark's, which would leave the job's driver where it is
+        spark = session(cluster, **LIVE_STATUS, **event_log.conf(folder / "events"))
+        _on_signals(_raise_stopped)  # instead of PySpark's, which would leave the job's driver where it is
         yield spark
         spark.stop()
     finally:
@@ -90,7 +90,7 @@ def _driver(cluster: Cluster, folder: Path) -> Iterator[SparkSession]:
 
 
 @contextmanager
-def _folder() -> Iterator[Path]:
+def _temporary_folder() -> Iterator[Path]:
     """Where everything goes, also what Python and the JVMs would put into the system's temp folder."""
     with tempfile.TemporaryDirectory(prefix="blocklist-demo-", ignore_cleanup_errors=True) as name:
         tempfile.tempdir = name
@@ -110,7 +110,7 @@ def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handle
         signal.signal(number, handler)
 
 
-def _stop(number: int, _: FrameType | None) -> None:
+def _raise_stopped(number: int, _: FrameType | None) -> None:
     """Once: what follows is cleaning up, which a second Ctrl-C would only spoil."""
     _on_signals(signal.SIG_IGN)
     raise Stopped(number)

@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = "127.0.0.1"
 # Ends its whole process group when the daemon ends, and when this process does, even without a word: its stdin closes.
-_BOUND: Final = '("$@"; kill -9 -$$) </dev/null & cat; kill -9 -$$'
-_QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
+_DIE_WITH_PARENT: Final = '("$@"; kill -9 -$$) </dev/null & cat; kill -9 -$$'
+_FAST_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 _DAEMON: Final = "org.apache.spark.deploy.{0}.{1}"
 
 
@@ -125,7 +125,7 @@ class Cluster:
     def _java_options(self) -> str:
         # What a JVM unpacks, it leaves behind when it is killed: so in our folder.
         names = f" -Djdk.net.hosts.file={self._names}" if self._names else ""
-        return f"{_QUICK} -Djava.io.tmpdir={self.folder}{names}"
+        return f"{_FAST_START} -Djava.io.tmpdir={self.folder}{names}"
 
     def _daemon_command(self) -> list[str]:
         """The command that starts a daemon, but for its class and options: Spark's launcher is asked for it once."""
@@ -143,9 +143,9 @@ class Cluster:
         java, jars = Path(self._environment["JAVA_HOME"], "bin", "java"), spark_home() / "jars" / "*"
         launcher = [str(java), "-Xmx128m", "-cp", str(jars), "org.apache.spark.launcher.Main"]
         name = _DAEMON.format("worker", "Worker")
-        told = subprocess.run([*launcher, name], env=self._environment, capture_output=True, check=True).stdout
+        output = subprocess.run([*launcher, name], env=self._environment, capture_output=True, check=True).stdout
         # Arguments end with a zero byte each; a line of its own before the first.
-        command = [part.decode().strip() for part in told.split(b"\0")]
+        command = [part.decode().strip() for part in output.split(b"\0")]
         return [part for part in command if part and part != name]
 
     def _start_master(self) -> None:
@@ -158,7 +158,7 @@ class Cluster:
         with self._log_file(name).open("wb") as log:
             # A session of its own is a process group of its own: what it starts ends with it.
             self._processes[name] = subprocess.Popen(
-                ["sh", "-c", _BOUND, "sh", *self._command, _DAEMON.format(package, daemon), *options],
+                ["sh", "-c", _DIE_WITH_PARENT, "sh", *self._command, _DAEMON.format(package, daemon), *options],
                 env={**self._environment, "SPARK_LOCAL_IP": address},
                 stdin=subprocess.PIPE,
                 stdout=log,
@@ -178,12 +178,12 @@ class Cluster:
     def _await(self, name: str, pattern: str, seconds: float = 90) -> None:
         process = self._processes[name]
 
-        def said() -> bool:
+        def logged() -> bool:
             if process.poll() is not None:
                 raise RuntimeError(f"{name} ended:\n{self._log(name)[-4000:]}")
             return re.search(pattern, self._log(name)) is not None
 
-        wait_until(said, seconds, f"{name} to say {pattern!r}")
+        wait_until(logged, seconds, f"{name} to log {pattern!r}")
 
     def _log_file(self, name: str) -> Path:
         return self.folder / f"{name}.log"

@@ -10,7 +10,7 @@ from typing import Any
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Attempt:
+class TaskAttempt:
     """One run of a task, told by the driver's clock in Unix milliseconds. `killed`: told to stop before its end."""
 
     host: str
@@ -30,7 +30,7 @@ def conf(folder: Path) -> dict[str, object]:
     }
 
 
-def attempts(folder: Path) -> list[Attempt]:
+def attempts(folder: Path) -> list[TaskAttempt]:
     """All that ended, of all applications with a record in `folder`, by start. Complete once they have stopped."""
     found = [_attempt(event["Task Info"]) for event in _events(folder, "SparkListenerTaskEnd")]
     return sorted(found, key=lambda attempt: attempt.start)
@@ -48,5 +48,5 @@ def _events(folder: Path, name: str) -> Iterator[dict[str, Any]]:
             yield from (json.loads(line) for line in lines if line.startswith(f'{{"Event":"{name}"'))
 
 
-def _attempt(info: dict[str, Any]) -> Attempt:
-    return Attempt(host=info["Host"], start=info["Launch Time"], end=info["Finish Time"], killed=info["Killed"])
+def _attempt(info: dict[str, Any]) -> TaskAttempt:
+    return TaskAttempt(host=info["Host"], start=info["Launch Time"], end=info["Finish Time"], killed=info["Killed"])

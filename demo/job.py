@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-TASK: Final = 0.8
+TASK_SECONDS: Final = 0.8
 """Seconds that a task takes, asleep."""
 _GROUP: Final = "demo"
 # Tasks in the JVM stop at once when told. For Python tasks PySpark looks only every 2 s whether they are to stop.
-_SLOWLY: Final = "reflect('java.lang.Thread', 'sleep', {0}L) = 'null'"
+_SLEEP: Final = "reflect('java.lang.Thread', 'sleep', {0}L) = 'null'"
 
 
-PROMPT: Final = {"spark__ui__liveUpdate__period": "0"}
+LIVE_STATUS: Final = {"spark__ui__liveUpdate__period": "0"}
 """The setting with which Spark tells what runs as soon as it knows. For `cluster.session`."""
 
 
@@ -34,7 +34,7 @@ class Job(threading.Thread):
     def run(self) -> None:
         try:
             self._spark.sparkContext.setJobGroup(_GROUP, "many short tasks")
-            numbers = self._spark.range(0, self.count, 1, self.count).where(_SLOWLY.format(round(TASK * 1000)))
+            numbers = self._spark.range(0, self.count, 1, self.count).where(_SLEEP.format(round(TASK_SECONDS * 1000)))
             self._numbers = [row.id for row in numbers.collect()]
         except Exception as error:
             self._error = error

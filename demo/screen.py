@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 OPEN: Final = "open"
-EVERY: Final = 2.0
+LINE_SECONDS: Final = 2.0
 """Seconds from one plain line to the next."""
 
 
@@ -33,7 +33,7 @@ class Scene:
 class Screen(Protocol):
     """A context manager while scenes are shown; `say` may be called before and after, too."""
 
-    def say(self, text: str) -> None: ...
+    def print(self, text: str) -> None: ...
     def show(self, scene: Scene) -> None: ...
     def __enter__(self) -> Self: ...
     def __exit__(
@@ -46,11 +46,11 @@ class PlainScreen:
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         self._next = 0.0
         self._state: Mapping[str, str] = {}
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         print(text, file=self._out, flush=True)
 
     def show(self, scene: Scene) -> None:
@@ -58,12 +58,12 @@ class PlainScreen:
         now = time.monotonic()
         if now < self._next and scene.state == self._state:
             return
-        self._next, self._state = now + EVERY, scene.state
-        hosts = "   ".join(f"{host}: {count}{_mark(scene.state[host])}" for host, count in scene.running.items())
-        self.say(f"  {now - self._began:3.0f} s   {hosts}   done: {scene.done} of {scene.total}")
+        self._next, self._state = now + LINE_SECONDS, scene.state
+        hosts = "   ".join(f"{host}: {count}{_suffix(scene.state[host])}" for host, count in scene.running.items())
+        self.print(f"  {now - self._started:3.0f} s   {hosts}   done: {scene.done} of {scene.total}")
 
     def __enter__(self) -> Self:
-        self._began = time.monotonic()
+        self._started = time.monotonic()
         return self
 
     def __exit__(
@@ -84,12 +84,12 @@ class LiveScreen:
         self._slots = slots
         self._lines: dict[str, TaskID] = {}
 
-    def say(self, text: str) -> None:
+    def print(self, text: str) -> None:
         self._console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def show(self, scene: Scene) -> None:
         for host, count in scene.running.items():
-            self._line(host, count, self._slots, f"{count} running  {_coloured(scene.state[host])}")
+            self._line(host, count, self._slots, f"{count} running  {_markup(scene.state[host])}")
         self._line("job", scene.done, scene.total, f"{scene.done} of {scene.total} tasks done")
 
     def _line(self, name: str, completed: int, total: int, note: str) -> None:
@@ -113,18 +113,18 @@ def make_screen(out: TextIO, slots: int) -> Screen:
 
 
 @contextmanager
-def kept_for_us(log: Path) -> Iterator[TextIO]:
+def capturing_output(log: Path) -> Iterator[TextIO]:
     """The standard output, while all else that this process and its children print goes to `log`.
 
     JVMs write past Python, so the file descriptors themselves are moved. An error's note is how the log ends.
     """
     sys.stdout.flush()
-    kept = [os.dup(1), os.dup(2)]
+    saved = [os.dup(1), os.dup(2)]
     with log.open("ab") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     try:
-        with os.fdopen(os.dup(kept[0]), "w", encoding="utf-8") as out:
+        with os.fdopen(os.dup(saved[0]), "w", encoding="utf-8") as out:
             yield out
     except Exception as error:
         error.add_note(log.read_text(encoding="utf-8", errors="replace")[-4000:])
@@ -132,14 +132,14 @@ def kept_for_us(log: Path) -> Iterator[TextIO]:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        for number, descriptor in enumerate(kept, 1):
+        for number, descriptor in enumerate(saved, 1):
             os.dup2(descriptor, number)
             os.close(descriptor)
 
 
-def _mark(state: str) -> str:
+def _suffix(state: str) -> str:
     return "" if state == OPEN else f" ({state})"
 
 
-def _coloured(state: str) -> str:
+def _markup(state: str) -> str:
     return f"[dim]{state}[/]" if state == OPEN else f"[bold yellow]{state}[/]"

@@ -15,18 +15,18 @@ from demo.cluster import LOOPBACK, wait_until
 
 ROOT: Final = Path(__file__).parents[1]
 # Ends the service when this process ends, even without a word: its stdin closes.
-_BOUND: Final = '"$@" </dev/null & cat; kill $!; wait $!'
-_LISTENS: Final = re.compile(r"blocklist listens on (http://\S+)")
+_DIE_WITH_PARENT: Final = '"$@" </dev/null & cat; kill $!; wait $!'
+_LISTENING: Final = re.compile(r"blocklist listens on (http://\S+)")
 
 
 @contextmanager
 def service(folder: Path) -> Iterator[str]:
-    """Its URL, once it listens. Raises TimeoutError with what it said when it does not."""
+    """Its URL, once it listens. Raises TimeoutError with its log when it does not."""
     log, app, environment = folder / "service.log", [sys.executable, "-m", "app"], _environment(folder)
     with log.open("wb") as out:
         subprocess.run([*app, "migrate"], cwd=ROOT, env=environment, stdout=out, stderr=out, check=True)
         process = subprocess.Popen(
-            ["sh", "-c", _BOUND, "sh", *app],
+            ["sh", "-c", _DIE_WITH_PARENT, "sh", *app],
             cwd=ROOT,
             env=environment,
             stdin=subprocess.PIPE,
@@ -49,14 +49,14 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def _url(log: Path) -> str:
-    def said() -> re.Match[str] | None:
-        return _LISTENS.search(log.read_text(encoding="utf-8", errors="replace"))
+    def match() -> re.Match[str] | None:
+        return _LISTENING.search(log.read_text(encoding="utf-8", errors="replace"))
 
     try:
-        wait_until(lambda: said() is not None, 60, "the service to listen")
+        wait_until(lambda: match() is not None, 60, "the service to listen")
     except TimeoutError as error:
         error.add_note(log.read_text(encoding="utf-8", errors="replace")[-4000:])
         raise
-    found = said()
+    found = match()
     assert found is not None
     return found[1]

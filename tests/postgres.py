@@ -25,7 +25,7 @@ PASSWORD: Final = "secret"
 _ADMIN: Final = "postgres"
 _NOBODY: Final = pwd.getpwnam("nobody")
 
-_SETTINGS: Final = {
+_TEST_SETTINGS: Final = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "max_connections": "200",
@@ -35,7 +35,7 @@ _SETTINGS: Final = {
     "wal_retrieve_retry_interval": "100ms",
 }
 # A process that is killed loses nothing by it: only a machine that loses power does. And there are many of them.
-_FOR_TESTS: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"}
+_NOT_DURABLE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"}
 
 
 class PostgresServer:
@@ -52,7 +52,7 @@ class PostgresServer:
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Self:
-        self._folder = _folder_of_its_own()
+        self._folder = _make_data_folder()
         self._data, self._log = self._folder / "data", self._folder / "log"
         try:
             if self._primary is None:
@@ -101,10 +101,10 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it again; returns when it answers."""
-        command = [*_as_an_ordinary_user(), str(_program("postgres")), "-D", str(self._data), "-p", str(self.port)]
+        command = [*_unprivileged_prefix(), str(_program("postgres")), "-D", str(self._data), "-p", str(self.port)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._folder, env=_environment(), stdout=log, stderr=log)
-        wait_until(self._answers, seconds=60)
+        wait_until(self._is_ready, seconds=60)
 
     @property
     def running(self) -> bool:
@@ -135,7 +135,7 @@ class PostgresServer:
         """The standby follows nobody any more, and takes writes."""
         self.execute("SELECT pg_promote()")
 
-    def synchronous(self, on: bool) -> None:
+    def set_synchronous(self, on: bool) -> None:
         """Whether a commit waits for a standby; returns when that is so."""
         self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{'*' if on else ''}'")
         self.execute("SELECT pg_reload_conf()")
@@ -145,7 +145,7 @@ class PostgresServer:
     def _initialize(self) -> None:
         passwords = self._folder / "password"
         passwords.write_text(PASSWORD)
-        settings = _SETTINGS | ({} if self._durable else _FOR_TESTS)
+        settings = _TEST_SETTINGS | ({} if self._durable else _NOT_DURABLE)
         options = ["--no-sync", "--auth=scram-sha-256", f"--username={_ADMIN}", f"--pwfile={passwords}"]
         options += ["--encoding=UTF8", "--no-locale", *(f"--set={name}={value}" for name, value in settings.items())]
         self._run("initdb", f"--pgdata={self._data}", *options)
@@ -159,7 +159,7 @@ class PostgresServer:
         wait_until(lambda: primary.execute("SELECT state FROM pg_stat_replication") == [("streaming",)])
 
     def _run(self, program: str, *options: str) -> None:
-        command = [*_as_an_ordinary_user(), str(_program(program)), *options]
+        command = [*_unprivileged_prefix(), str(_program(program)), *options]
         done = subprocess.run(
             command, cwd=self._folder, env=_environment(), capture_output=True, text=True, timeout=120, check=False
         )
@@ -169,7 +169,7 @@ class PostgresServer:
         assert self._process is not None
         return self._process
 
-    def _answers(self) -> bool:
+    def _is_ready(self) -> bool:
         assert self._running().poll() is None, self._log.read_text(errors="replace")
         with suppress(psycopg.OperationalError):
             self.execute("SELECT 1")
@@ -177,7 +177,7 @@ class PostgresServer:
         return False
 
 
-def name_of(url: str) -> str:
+def database_name(url: str) -> str:
     """The database that a URL names."""
     return urlsplit(url).path.removeprefix("/")
 
@@ -189,7 +189,7 @@ def _program(name: str) -> Path:
     return Path(package.origin).parent / "pginstall18" / "bin" / name
 
 
-def _folder_of_its_own() -> Path:
+def _make_data_folder() -> Path:
     """A folder of the user who runs the server; not one of pytest's, as only root may enter those of root."""
     folder = Path(tempfile.mkdtemp(prefix="blocklist-postgres-"))
     if os.geteuid() == 0:
@@ -197,7 +197,7 @@ def _folder_of_its_own() -> Path:
     return folder
 
 
-def _as_an_ordinary_user() -> list[str]:
+def _unprivileged_prefix() -> list[str]:
     """What comes before a command of PostgreSQL, which refuses to be run by root.
 
     Root's folders stay closed to others: the programs may be in one, so this user may pass through all the same.

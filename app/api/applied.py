@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Self
 
-from app.components import Service
-from app.listeners.member import Member
+from app.components import Components
+from app.listeners.entry import ListenerEntry
 from blocklist.model.changes import Change
 
 
@@ -17,18 +17,18 @@ class TaskManager:
 
     id: str
     listener: str | None
-    tasks: int | None
+    running_tasks: int | None
 
     @classmethod
-    def of(cls, service: Service, task_manager: str) -> Self:
+    def of(cls, service: Components, task_manager: str) -> Self:
         """As its listener last said."""
         owner = service.view.task_managers.owner_of(task_manager)
-        member = None if owner is None else service.roll.get(owner)
-        return cls(task_manager, owner, None if member is None else member.running.get(task_manager))
+        member = None if owner is None else service.listeners.get(owner)
+        return cls(task_manager, owner, None if member is None else member.running_tasks.get(task_manager))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Applied:
+class ListenerProgress:
     """How far a live listener is with a change.
 
     `at` is when it said that it has applied it, in Unix milliseconds, `late` how long that was after the change, in
@@ -38,33 +38,33 @@ class Applied:
     id: str
     role: str
     applied: bool
-    at: int | None
-    late: int | None
+    applied_at: int | None
+    delay_ms: int | None
     refused: str | None
     task_managers: Sequence[TaskManager]
 
     @classmethod
-    def of(cls, service: Service, member: Member, change: Change) -> Self:
+    def of_listener(cls, service: Components, member: ListenerEntry, change: Change) -> Self:
         """As it is now."""
-        at = member.applied_at(change.revision)
-        there = service.view.task_managers.of(member.id, change.node.id)
+        applied_at = member.applied_at(change.revision)
+        task_managers = service.view.task_managers.of_listener(member.id, change.node.id)
         return cls(
             id=member.id,
             role=member.listener.role.value,
-            applied=member.applied(change.revision),
-            at=at,
-            late=None if at is None else max(0, at - change.at),
+            applied=member.has_applied(change.revision),
+            applied_at=applied_at,
+            delay_ms=None if applied_at is None else max(0, applied_at - change.at),
             refused=member.refused.get(change.node.id),
-            task_managers=[TaskManager.of(service, own) for own in there],
+            task_managers=[TaskManager.of(service, task_manager) for task_manager in task_managers],
         )
 
 
-def there_now(service: Service, node_id: str) -> list[TaskManager]:
+def task_managers_on(service: Components, node_id: str) -> list[TaskManager]:
     """The TaskManagers on a node, by id."""
-    return [TaskManager.of(service, own) for own in service.view.task_managers.on(node_id)]
+    return [TaskManager.of(service, task_manager) for task_manager in service.view.task_managers.on_node(node_id)]
 
 
-def applied_by_live(service: Service, change: Change) -> list[Applied]:
+def applied_by_live_listeners(service: Components, change: Change) -> list[ListenerProgress]:
     """How far each live listener is with a change, by id."""
-    found = [Applied.of(service, member, change) for member in service.roll.live()]
-    return sorted(found, key=lambda own: own.id)
+    progress = [ListenerProgress.of_listener(service, member, change) for member in service.listeners.live()]
+    return sorted(progress, key=lambda task_manager: task_manager.id)

@@ -6,24 +6,24 @@ from typing import Final
 
 from fastapi import Request
 
-from app.api.authentication import identify
-from app.components import service_of
-from app.watch.stream_quota import Client, Place
+from app.api.authentication import authenticate
+from app.components import components_of
+from app.watch.stream_quota import ClientKey, ClientSlots
 
-_LONGEST: Final = 64
+_MAX_ADDRESS: Final = 64
 """Characters of an address that a proxy names."""
 
 
-async def place_of(request: Request) -> Place:
+async def slots_of(request: Request) -> ClientSlots:
     """The place of whoever asks. Raises UnavailableError if it has no room."""
-    who = await identify(request)
-    return service_of(request).waits.place(Client(who.name, _address(request)))
+    principal = await authenticate(request)
+    return components_of(request).stream_quota.slots_of(ClientKey(principal.name, _address(request)))
 
 
 def _address(request: Request) -> str:
     """Where the request comes from; a trusted proxy names it last, behind what it was told itself."""
     peer = request.client.host if request.client is not None else ""
     forwarded = request.headers.getlist("x-forwarded-for")
-    if forwarded and peer in service_of(request).proxies:
-        return forwarded[-1].rpartition(",")[2].strip()[:_LONGEST]
+    if forwarded and peer in components_of(request).trusted_proxies:
+        return forwarded[-1].rpartition(",")[2].strip()[:_MAX_ADDRESS]
     return peer

@@ -9,8 +9,8 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
-from app.api.authorization import needed
-from app.api.problems import documented
+from app.api.authorization import required_role
+from app.api.problems import problem_responses
 from app.integrations.alertmanager.wire import AlertmanagerPost
 from blocklist import __version__
 from blocklist.wire.listeners import HeartbeatBody, PushBody, RegistrationBody, SessionBody
@@ -30,12 +30,12 @@ _MODELS = (
     ConflictsProblem,
     CompactedProblem,
 )
-_ABOUT = """The one place where a data platform says: do not run work on that machine. The blocklist API of FLIP-224.
+_DESCRIPTION = """Keeps one list of machines on which a data platform must not run work: the blocklist API of FLIP-224.
 
 Times are Unix milliseconds as decimal strings; 9223372036854775807 means without end."""
 
 
-def document(app: FastAPI) -> None:
+def install_openapi(app: FastAPI) -> None:
     """Let the app answer /openapi.json with the whole document."""
 
     def openapi() -> dict[str, Any]:
@@ -47,7 +47,7 @@ def document(app: FastAPI) -> None:
 
 
 def _build(app: FastAPI) -> dict[str, Any]:
-    built = get_openapi(title=app.title, version=__version__, description=_ABOUT, routes=app.routes)
+    built = get_openapi(title=app.title, version=__version__, description=_DESCRIPTION, routes=app.routes)
     models: list[Any] = [(model, "validation") for model in _MODELS]
     _, extra = models_json_schema(models, ref_template="#/components/schemas/{model}")
     schemas = built.setdefault("components", {}).setdefault("schemas", {})
@@ -59,19 +59,19 @@ def _build(app: FastAPI) -> dict[str, Any]:
         for operation in path.values():
             # FastAPI declares its own 422; here a malformed request is a 400 problem.
             operation["responses"].pop("422", None)
-    _secure(app, built)
+    _add_security(app, built)
     return built
 
 
-def _secure(app: FastAPI, built: dict[str, Any]) -> None:
+def _add_security(app: FastAPI, built: dict[str, Any]) -> None:
     """Say of each operation which role it needs."""
     scheme = {"type": "http", "scheme": "bearer", "description": "A token, or a JWT of the issuer that is trusted."}
     built["components"]["securitySchemes"] = {"bearer": scheme}
     for route in app.routes:
-        if not isinstance(route, APIRoute) or not route.include_in_schema or (access := needed(route)) is None:
+        if not isinstance(route, APIRoute) or not route.include_in_schema or (role := required_role(route)) is None:
             continue
         for method in route.methods or ():
             operation = built["paths"][route.path_format][method.lower()]
             operation["security"] = [{"bearer": []}]
-            said = documented(401, 403, _403=f"This needs the role {access.value}.")
-            operation["responses"] |= {str(status): answer for status, answer in said.items()}
+            denied = problem_responses(401, 403, _403=f"This needs the role {role.value}.")
+            operation["responses"] |= {str(status): answer for status, answer in denied.items()}

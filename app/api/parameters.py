@@ -8,11 +8,11 @@ from typing import Annotated, Final
 from fastapi import Depends, Path, Query, Request
 from pydantic import BeforeValidator, Field
 
-from app.components import service_of
+from app.components import components_of
 from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.model.node import PERMANENT, check_node_id
 
-REACH_SECONDS: Final = 2.0
+MIN_REVISION_TIMEOUT: Final = 2.0
 """How long `minRevision` waits for this replica."""
 NODE_ID_PATTERN: Final = "^[A-Za-z0-9._:-]{1,253}$"
 MAX_WAIT: Final = 60
@@ -21,15 +21,15 @@ _WAIT: Final = re.compile(r'wait\s*=\s*(?:"([0-9]{1,99})"|([0-9]{1,99}))', re.AS
 _DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
-def _whole(value: object) -> object:
+def _whole_number(value: object) -> object:
     if isinstance(value, str) and not _DIGITS.fullmatch(value):
         raise ValueError("give a whole number in decimal digits")
     return value
 
 
-Revision = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_whole)]
-Limit = Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole)]
-Moment = Annotated[int, Field(ge=0, le=PERMANENT), BeforeValidator(_whole)]
+Revision = Annotated[int, Field(ge=0, le=2**53), BeforeValidator(_whole_number)]
+Limit = Annotated[int, Field(ge=1, le=1000), BeforeValidator(_whole_number)]
+Timestamp = Annotated[int, Field(ge=0, le=PERMANENT), BeforeValidator(_whole_number)]
 """Unix milliseconds."""
 
 
@@ -50,7 +50,7 @@ NodeId = Annotated[str, Depends(_node_id)]
 """A node id from the path, checked. Raises InvalidError."""
 
 
-async def _own_id(
+async def _resource_id(
     id: Annotated[  # noqa: A002 - the path says so
         str,
         Path(
@@ -63,11 +63,11 @@ async def _own_id(
     return check_node_id(id)
 
 
-OwnId = Annotated[str, Depends(_own_id)]
+ResourceId = Annotated[str, Depends(_resource_id)]
 """The id of a listener or a TaskManager from the path, checked. Raises InvalidError."""
 
 
-async def _reach(
+async def _wait_for_revision(
     request: Request,
     min_revision: Annotated[
         Revision | None,
@@ -76,14 +76,14 @@ async def _reach(
 ) -> None:
     if min_revision is None:
         return
-    view = service_of(request).view
-    if not await view.reached(min_revision, REACH_SECONDS):
+    view = components_of(request).view
+    if not await view.wait_for_revision(min_revision, MIN_REVISION_TIMEOUT):
         raise UnavailableError(
             f"This replica is at revision {view.tracker.revision} and has not seen {min_revision} yet.", retry_after=1
         )
 
 
-MinRevision = Depends(_reach)
+MinRevision = Depends(_wait_for_revision)
 """Waits for `?minRevision=`. Raises UnavailableError when it does not come."""
 
 
@@ -95,7 +95,7 @@ def wait_seconds(prefer: list[str]) -> int | None:
     return None
 
 
-class Only:
+class AllowedParameters:
     """The dependency of a route that changes something: it takes these query parameters, once, and no others.
 
     Elsewhere unknown ones are passed over, but here `?dryrun=true` would do the real thing. Raises InvalidError.
@@ -105,8 +105,10 @@ class Only:
         self._names = names
 
     async def __call__(self, request: Request) -> None:
-        given = [name for name, _ in request.query_params.multi_items()]
-        wrong = [name for name in given if name not in self._names or given.count(name) > 1]
-        if wrong:
-            known = " and ".join(self._names)
-            raise InvalidError(f"{wrong[0][:100]!a}: this takes the parameters {known}, once; nothing was changed.")
+        names = [name for name, _ in request.query_params.multi_items()]
+        rejected = [name for name in names if name not in self._names or names.count(name) > 1]
+        if rejected:
+            allowed = " and ".join(self._names)
+            raise InvalidError(
+                f"{rejected[0][:100]!a}: this takes the parameters {allowed}, once; nothing was changed."
+            )

@@ -12,9 +12,9 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from app.api.responses import TooLargeError, stamp
+from app.api.responses import TooLargeError, revision_headers
 from app.auth.tokens import LastAdminError
-from app.components import service_of
+from app.components import components_of
 from blocklist.model.errors import (
     BlocklistError,
     CompactedError,
@@ -27,7 +27,7 @@ from blocklist.model.errors import (
     UnavailableError,
 )
 from blocklist.model.listener import FencedError
-from blocklist.wire.nodes import LIMIT, Json, Problem, dump_json
+from blocklist.wire.nodes import LIMIT_PROBLEM, Json, Problem, dump_json
 
 STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     InvalidError: HTTPStatus.BAD_REQUEST,
@@ -44,7 +44,7 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
 }
 """Every BlocklistError that the service raises; a test fails on one that is missing."""
 
-_DOCUMENTED: Final = {
+_DESCRIPTIONS: Final = {
     400: "The request is malformed; nothing was changed.",
     401: "There are no credentials, or they are not valid (any more).",
     403: "The credentials do not allow this; the detail names the role that does.",
@@ -56,8 +56,8 @@ _DOCUMENTED: Final = {
 }
 
 
-def documented(
-    *statuses: int, model: type[Problem] = Problem, or_else: type[Problem] | None = None, **said: str
+def problem_responses(
+    *statuses: int, model: type[Problem] = Problem, or_else: type[Problem] | None = None, **descriptions: str
 ) -> dict[int | str, dict[str, Any]]:
     """OpenAPI responses for these statuses, all problem+json; `said` is what else one of them means here (`_404`).
 
@@ -67,26 +67,26 @@ def documented(
     schema = schemas[0] if or_else is None else {"anyOf": schemas}
     return {
         status: {
-            "description": said.get(f"_{status}", _DOCUMENTED[status]),
+            "description": descriptions.get(f"_{status}", _DESCRIPTIONS[status]),
             "content": {"application/problem+json": {"schema": schema}},
         }
         for status in statuses
     }
 
 
-def install(app: FastAPI) -> None:
+def install_handlers(app: FastAPI) -> None:
     """Answer every error as a problem, FastAPI's own too."""
-    app.add_exception_handler(BlocklistError, _in_the_loop(refused))
-    app.add_exception_handler(RequestValidationError, _in_the_loop(_malformed))
-    app.add_exception_handler(HTTPException, _in_the_loop(_http))
-    app.add_exception_handler(ClientDisconnect, _in_the_loop(_gone))
-    app.add_exception_handler(Exception, _in_the_loop(broken))
+    app.add_exception_handler(BlocklistError, _as_coroutine(problem_for))
+    app.add_exception_handler(RequestValidationError, _as_coroutine(_validation_problem))
+    app.add_exception_handler(HTTPException, _as_coroutine(_http_problem))
+    app.add_exception_handler(ClientDisconnect, _as_coroutine(_client_disconnected))
+    app.add_exception_handler(Exception, _as_coroutine(internal_error))
 
 
-Answers = Callable[[Request, Exception], Response]
+_Handler = Callable[[Request, Exception], Response]
 
 
-def _in_the_loop(answer: Answers) -> Callable[[Request, Exception], Awaitable[Response]]:
+def _as_coroutine(answer: _Handler) -> Callable[[Request, Exception], Awaitable[Response]]:
     """The handler as a coroutine: others run in a thread, while the list that they speak of moves on."""
 
     async def handler(request: Request, error: Exception) -> Response:
@@ -114,11 +114,11 @@ def problem(
         "errors": list(lines) or [detail],
     }
     response = Response(dump_json(body | (extra or {})), status, headers, media_type="application/problem+json")
-    response.raw_headers.extend(stamp(request))
+    response.raw_headers.extend(revision_headers(request))
     return response
 
 
-def refused(request: Request, error: Exception) -> Response:
+def problem_for(request: Request, error: Exception) -> Response:
     """The answer to a BlocklistError."""
     assert isinstance(error, BlocklistError)
     status = STATUS[type(error)]
@@ -126,31 +126,31 @@ def refused(request: Request, error: Exception) -> Response:
     extra: Json = {}
     match error:
         case ConflictError(blocked=blocked):
-            view = service_of(request).view
-            nodes = {node_id: view.body(node) for node_id, node in blocked.items()}
+            view = components_of(request).view
+            nodes = {node_id: view.node_body(node) for node_id, node in blocked.items()}
             many = request.scope["path"] == "/blocklist/nodes"
             extra = {"blockedNodes": nodes} if many else {"blockedNode": nodes.popitem()[1]}
         case LimitError():
-            extra = {"type": LIMIT}
+            extra = {"type": LIMIT_PROBLEM}
         case CompactedError(oldest=oldest):
             extra = {"oldest": oldest}
         case ForbiddenError():
-            service_of(request).metrics.denied("forbidden")
+            components_of(request).metrics.count_denied("forbidden")
         case UnauthorizedError(given=given):
-            service_of(request).metrics.denied("invalid" if given else "missing")
+            components_of(request).metrics.count_denied("invalid" if given else "missing")
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"' if given else "Bearer"}
         case UnavailableError(retry_after=seconds):
             headers = {"Retry-After": str(int(seconds or 1))}
     return problem(request, status, error.detail, lines=error.lines, extra=extra, headers=headers)
 
 
-def _malformed(request: Request, error: Exception) -> Response:
+def _validation_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     lines = tuple(f"{fault['loc'][-1]}: {fault['msg'].removeprefix('Value error, ')}." for fault in error.errors())
     return problem(request, HTTPStatus.BAD_REQUEST, " ".join(lines), lines=lines)
 
 
-def _http(request: Request, error: Exception) -> Response:
+def _http_problem(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     status = HTTPStatus(error.status_code)
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
@@ -161,12 +161,12 @@ def _http(request: Request, error: Exception) -> Response:
     return problem(request, status, detail, headers=dict(error.headers or {}))
 
 
-def _gone(_: Request, __: Exception) -> Response:
+def _client_disconnected(_: Request, __: Exception) -> Response:
     # Nobody reads it: the client left before it had sent its body, and nothing was changed.
     return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
-def broken(request: Request, _: Exception) -> Response:
+def internal_error(request: Request, _: Exception) -> Response:
     """The answer to an error that nobody foresaw: it says nothing of the inside, which is for the log."""
     return problem(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The service failed to answer; its log says why.")
 

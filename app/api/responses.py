@@ -7,35 +7,43 @@ from typing import Final
 from fastapi import Request, Response
 from starlette.requests import ClientDisconnect
 
-from app.components import service_of
+from app.components import components_of
 from blocklist.model.errors import BlocklistError
 
-ONE_NODE: Final = 64 * 1024
+MAX_NODE_BODY: Final = 64 * 1024
 """Bytes that the body of a request on one node may have."""
-MANY_NODES: Final = 1024 * 1024
+MAX_NODES_BODY: Final = 1024 * 1024
 """Bytes that the body of a request on several nodes may have."""
 
-REPORT: Final = 2 * 1024 * 1024
+MAX_REPORT_BODY: Final = 2 * 1024 * 1024
 """Bytes that a heartbeat may have."""
-_STAMPED: Final = ("/blocklist", "/listeners", "/taskmanagers", "/tokens", "/whoami", "/evidence", "/integrations")
+_PATHS_WITH_REVISION: Final = (
+    "/blocklist",
+    "/listeners",
+    "/taskmanagers",
+    "/tokens",
+    "/whoami",
+    "/evidence",
+    "/integrations",
+)
 
 
 class TooLargeError(BlocklistError):
     """The body is larger than the route takes; nothing was changed."""
 
 
-def stamp(request: Request, revision: int | None = None) -> list[tuple[bytes, bytes]]:
+def revision_headers(request: Request, revision: int | None = None) -> list[tuple[bytes, bytes]]:
     """The headers of every answer of the API; the present revision unless another is given."""
-    if not request.scope["path"].startswith(_STAMPED):
+    if not request.scope["path"].startswith(_PATHS_WITH_REVISION):
         return []
-    tracker = service_of(request).view.tracker
+    tracker = components_of(request).view.tracker
     return [
         (b"blocklist-revision", b"%d" % (tracker.revision if revision is None else revision)),
         (b"blocklist-history", tracker.history.encode()),
     ]
 
 
-class JsonAnswer(Response):
+class JsonResponse(Response):
     """A JSON answer of ready bytes, with no more headers than it has."""
 
     def __init__(self, request: Request, body: bytes, status: int = 200, revision: int | None = None) -> None:
@@ -45,13 +53,13 @@ class JsonAnswer(Response):
         self.raw_headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(self.body)),
-            *stamp(request, revision),
+            *revision_headers(request, revision),
         ]
 
 
-def age(request: Request) -> list[tuple[bytes, bytes]]:
+def age_header(request: Request) -> list[tuple[bytes, bytes]]:
     """The header that marks an answer from memory as stale while the database is away (RFC 9111, Age)."""
-    seconds = service_of(request).view.age()
+    seconds = components_of(request).view.age()
     return [] if seconds is None else [(b"age", b"%d" % seconds)]
 
 

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Final
 
-EVERYWHERE: Final = (
+ALL_RESPONSES: Final = (
     ("x-content-type-options", "nosniff"),
     ("referrer-policy", "no-referrer"),
     ("cross-origin-resource-policy", "same-origin"),
 )
 """On every answer, errors too."""
 
-WITH_TLS: Final = ("strict-transport-security", "max-age=31536000")
+HSTS: Final = ("strict-transport-security", "max-age=31536000")
 """Also on every answer, where the service itself speaks TLS."""
 
 PAGE_POLICY: Final = (

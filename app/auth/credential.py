@@ -12,7 +12,7 @@ from blocklist.model.node import PERMANENT
 class Stream(Protocol):
     """An answer that goes on as long as its credential is good."""
 
-    def cut(self) -> None: ...
+    def close(self) -> None: ...
 
 
 class Credential:
@@ -22,33 +22,33 @@ class Credential:
     empty where nobody can revoke it; `until` is in Unix milliseconds, `used` the moment of the last use.
     """
 
-    __slots__ = ("__weakref__", "id", "principal", "streams", "until", "used")
+    __slots__ = ("__weakref__", "expires_at", "id", "last_used_at", "principal", "streams")
 
-    def __init__(self, principal: Principal, *, until: int = PERMANENT, id: str = "") -> None:  # noqa: A002
+    def __init__(self, principal: Principal, *, expires_at: int = PERMANENT, id: str = "") -> None:  # noqa: A002
         self.principal = principal
-        self.until = until
+        self.expires_at = expires_at
         self.id = id
-        self.used = 0
+        self.last_used_at = 0
         self.streams: WeakSet[Stream] = WeakSet()
 
     def __repr__(self) -> str:
         return f"Credential({self.id!r}, {self.principal!r})"
 
-    def good(self, now: int) -> bool:
+    def is_valid(self, now: int) -> bool:
         """Whether it has not ended."""
-        return now < self.until
+        return now < self.expires_at
 
-    def admits(self, now: int) -> bool:
+    def use(self, now: int) -> bool:
         """Whether it has not ended; it was used."""
-        self.used = now
-        return now < self.until
+        self.last_used_at = now
+        return now < self.expires_at
 
-    def end(self) -> None:
+    def invalidate(self) -> None:
         """From now on it admits nobody, and its streams are cut."""
-        self.until = 0
-        self.cut()
+        self.expires_at = 0
+        self.close()
 
-    def cut(self) -> None:
+    def close(self) -> None:
         """Cut its streams."""
         for stream in tuple(self.streams):
-            stream.cut()
+            stream.close()

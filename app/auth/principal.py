@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from blocklist.model.roles import Access
+from blocklist.model.roles import Role
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,10 +13,10 @@ class Principal:
     """A name, where known, and what it may do."""
 
     name: str | None
-    access: Access
+    role: Role
 
 
-ANYBODY: Final = Principal(None, Access.ADMIN)
+AUTH_DISABLED: Final = Principal(None, Role.ADMIN)
 """Whoever asks while there is no authentication."""
-STRANGER: Final = Principal(None, Access.READER)
+ANONYMOUS: Final = Principal(None, Role.READER)
 """Whoever calls what is open to all: nobody was asked."""

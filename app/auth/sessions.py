@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from app.auth.authenticator import LOOK_SECONDS, Authenticator
+from app.auth.authenticator import REFRESH_SECONDS, Authenticator
 from app.auth.credential import Credential
 from app.auth.principal import Principal
 from app.auth.tokens import digest_of
@@ -16,9 +16,9 @@ from app.store.tokens import StoredSession, TokenStore
 from blocklist.model.errors import UnavailableError
 
 COOKIE: Final = "blocklist_session"
-LASTS: Final = 12 * 3600 * 1000
+LIFETIME_MS: Final = 12 * 3600 * 1000
 """Milliseconds after which one has to log in again."""
-MAX_KNOWN: Final = 1000
+MAX_CACHED: Final = 1000
 """Sessions kept in memory; the others are found in the database."""
 
 
@@ -34,84 +34,84 @@ class Session:
 class Sessions:
     """Begins, finds and ends sessions. Belongs to the event loop.
 
-    A session lasts LASTS, no longer than what it began with, and ends at once when that is revoked. Only the SHA-256
-    of its cookie is kept.
+    A session lasts LIFETIME_MS, no longer than what it began with, and ends at once when that is revoked. Only the
+    SHA-256 of its cookie is kept.
     """
 
     def __init__(self, auth: Authenticator, store: TokenStore, clock: Callable[[], int]) -> None:
         self._auth = auth
         self._store = store
         self._clock = clock
-        self._known: dict[str, Credential] = {}
+        self._cached: dict[str, Credential] = {}
 
-    async def begin(self, text: str) -> tuple[str, Session]:
+    async def create(self, text: str) -> tuple[str, Session]:
         """A session for who has this token or JWT: the cookie's value, and the session.
 
         Raises UnauthorizedError, ForbiddenError for a JWT without a role, UnavailableError.
         """
-        root = await self._auth.verify_text(text.strip().encode(errors="replace"))
+        root = await self._auth.authenticate_token(text.strip().encode(errors="replace"))
         now = self._clock()
         cookie = secrets.token_urlsafe(32)
         stored = StoredSession(
             digest=_digest(cookie),
             name=root.principal.name,
-            access=root.principal.access,
+            access=root.principal.role,
             credential=root.id or None,
-            end=min(now + LASTS, root.until),
+            end=min(now + LIFETIME_MS, root.expires_at),
         )
-        await self._store.begin(stored, now)
-        return cookie, _session(cookie, self._keep(stored))
+        await self._store.add_session(stored, now)
+        return cookie, _session(cookie, self._cache(stored))
 
     async def find(self, cookie: str) -> Session | None:
         """The session of a cookie, None if there is none (any more). Raises UnavailableError."""
         digest = _digest(cookie)
-        credential = self._known.get(digest)
+        credential = self._cached.get(digest)
         if credential is None:
-            stored = await self._store.session(digest)
+            stored = await self._store.get_session(digest)
             if stored is None:
                 return None
-            credential = self._keep(stored)
-        return _session(cookie, credential) if self._good(credential) else None
+            credential = self._cache(stored)
+        return _session(cookie, credential) if self._is_valid(credential) else None
 
     async def end(self, cookie: str) -> None:
         """The session is over. Raises UnavailableError."""
         digest = _digest(cookie)
-        await self._store.end(digest)
-        if (credential := self._known.pop(digest, None)) is not None:
-            credential.end()
+        await self._store.remove_session(digest)
+        if (credential := self._cached.pop(digest, None)) is not None:
+            credential.invalidate()
 
     async def run(self) -> None:
         """Drop what has ended, here or at another replica, for ever."""
         while True:
-            await self._auth.turn.wait(LOOK_SECONDS)
+            await self._auth.tokens_changed.wait(REFRESH_SECONDS)
             try:
-                await self._look()
+                await self._drop_invalid()
             except UnavailableError:
                 continue
 
-    async def _look(self) -> None:
-        looked = dict(self._known)
-        present = await self._store.present(looked.keys()) if looked else set()
+    async def _drop_invalid(self) -> None:
+        looked = dict(self._cached)
+        present = await self._store.existing_sessions(looked.keys()) if looked else set()
         for digest, credential in looked.items():
-            if digest not in present or not self._good(credential):
-                self._known.pop(digest, None)
-                credential.end()
+            if digest not in present or not self._is_valid(credential):
+                self._cached.pop(digest, None)
+                credential.invalidate()
 
-    def _keep(self, stored: StoredSession) -> Credential:
-        if len(self._known) >= MAX_KNOWN:
+    def _cache(self, stored: StoredSession) -> Credential:
+        if len(self._cached) >= MAX_CACHED:
             # What is no longer looked after holds no stream open.
-            self._known.pop(next(iter(self._known))).cut()
+            self._cached.pop(next(iter(self._cached))).close()
         principal = Principal(stored.name, stored.access)
-        credential = Credential(principal, until=stored.end, id=stored.credential or "")
-        self._known[stored.digest] = credential
-        if (root := self._auth.credential(credential.id)) is not None:
+        credential = Credential(principal, expires_at=stored.end, id=stored.credential or "")
+        self._cached[stored.digest] = credential
+        if (root := self._auth.credential_by_id(credential.id)) is not None:
             root.streams.add(credential)
         return credential
 
-    def _good(self, credential: Credential) -> bool:
-        if not credential.good(self._clock()):
+    def _is_valid(self, credential: Credential) -> bool:
+        if not credential.is_valid(self._clock()):
             return False
-        return not credential.id or self._auth.credential(credential.id) is not None
+        return not credential.id or self._auth.credential_by_id(credential.id) is not None
 
 
 def _digest(cookie: str) -> str:

@@ -14,40 +14,40 @@ from app.engine.handler import BlocklistHandler
 from blocklist.model.changes import Author, Source
 from blocklist.model.draft import Draft
 from blocklist.model.errors import UnavailableError
-from blocklist.model.time import in_millis
+from blocklist.model.time import to_millis
 from blocklist.model.tracker import BlocklistTracker
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS: Final = 0.25
+EXPIRY_CHECK_SECONDS: Final = 0.25
 """How often the ends are looked at: the wall clock may be set, a longer sleep would not notice."""
-PROMISED: Final = 1000
+MIN_RETAINED: Final = 1000
 """The last changes that stay in the log whatever the settings say."""
 CHUNK: Final = 1000
 """Changes dropped in one transaction, so that writers do not wait long."""
 COMPACT_SECONDS: Final = 10.0
-FIND_SECONDS: Final = 1.0
-ANEW_SECONDS: Final = 1.0
+PROBE_SECONDS: Final = 1.0
+RESTART_SECONDS: Final = 1.0
 """How long a part rests that has failed."""
 
 
-async def steadily(part: str, work: Callable[[], Awaitable[None]]) -> None:
+async def supervise(task: str, work: Callable[[], Awaitable[None]]) -> None:
     """Do the work until it ends by itself. What nobody foresaw is logged, and it begins anew: nobody else does it."""
     while True:
         try:
             return await work()
         except Exception:
-            log.exception("a part of the service failed, and begins anew", part=part)
-        await asyncio.sleep(ANEW_SECONDS)
+            log.exception("a part of the service failed, and begins anew", part=task)
+        await asyncio.sleep(RESTART_SECONDS)
 
 
-async def expire_ended(tracker: BlocklistTracker, handler: BlocklistHandler, clock: Callable[[], int]) -> None:
+async def expire_blocks(tracker: BlocklistTracker, handler: BlocklistHandler, clock: Callable[[], int]) -> None:
     """Commit the `expired` change of each block at its end, for ever. Expiry is a command like any other."""
     while True:
         now = clock()
         if tracker.next_end() <= now:
             await _expire([node.id for node in tracker.ended(now)], handler)
-        await asyncio.sleep(min(LOOK_SECONDS, max(0.0, (tracker.next_end() - clock()) / 1000)))
+        await asyncio.sleep(min(EXPIRY_CHECK_SECONDS, max(0.0, (tracker.next_end() - clock()) / 1000)))
 
 
 async def _expire(ids: list[str], handler: BlocklistHandler) -> None:
@@ -62,28 +62,28 @@ async def _expire(ids: list[str], handler: BlocklistHandler) -> None:
         await asyncio.sleep(1)
 
 
-class LosableLog(Protocol):
+class ProbedDatabase(Protocol):
     """A database that may go away."""
 
-    def age(self) -> int | None: ...
+    def outage_seconds(self) -> int | None: ...
 
     async def probe(self) -> None: ...
 
 
-async def find_again(store: LosableLog, found: Callable[[], None]) -> None:
+async def probe_database(store: ProbedDatabase, on_recovery: Callable[[], None]) -> None:
     """Notice, for ever, that a database which was away is back, also when nobody writes; then `found` is called."""
     while True:
-        await asyncio.sleep(FIND_SECONDS)
-        if store.age() is not None:
+        await asyncio.sleep(PROBE_SECONDS)
+        if store.outage_seconds() is not None:
             with suppress(UnavailableError):
                 await store.probe()
-                found()
+                on_recovery()
 
 
-class CompactableLog(Protocol):
+class CompactableChangeLog(Protocol):
     """The change log in the database."""
 
-    async def compact(self, *, keep_from: int, older_than: int, below: int, limit: int) -> int: ...
+    async def compact(self, *, keep_from: int, older_than: int, always_keep_from: int, limit: int) -> int: ...
 
 
 class Compactor:
@@ -92,19 +92,19 @@ class Compactor:
     def __init__(
         self,
         tracker: BlocklistTracker,
-        store: CompactableLog,
+        store: CompactableChangeLog,
         clock: Callable[[], int],
         *,
         max_changes: int,
         max_age: timedelta,
-        compacted: Callable[[int], None],
+        on_compacted: Callable[[int], None],
     ) -> None:
         self._tracker = tracker
         self._store = store
         self._clock = clock
         self._max_changes = max_changes
-        self._max_age = in_millis(max_age)
-        self._compacted = compacted
+        self._max_age = to_millis(max_age)
+        self._on_compacted = on_compacted
 
     async def run(self) -> None:
         """Compact now and then, for ever."""
@@ -124,11 +124,11 @@ class Compactor:
     async def step(self) -> int:
         """Drop at most CHUNK changes; how many."""
         revision = self._tracker.revision
-        gone = await self._store.compact(
+        removed = await self._store.compact(
             keep_from=revision - self._max_changes + 1,
             older_than=self._clock() - self._max_age,
-            below=revision - PROMISED + 1,
+            always_keep_from=revision - MIN_RETAINED + 1,
             limit=CHUNK,
         )
-        self._compacted(gone)
-        return gone
+        self._on_compacted(removed)
+        return removed

@@ -11,8 +11,8 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
-from app.logs.request_ids import signed
-from app.store.queries import Loaded, News, StaleError
+from app.logs.request_ids import with_request_id
+from app.store.queries import LoadedState, LogTail, StaleError
 from blocklist.model.changes import Author, Change
 from blocklist.model.draft import Draft
 from blocklist.model.errors import BlocklistError, UnavailableError
@@ -27,31 +27,31 @@ MAX_BATCH: Final = 1000
 """Commands in one transaction: bounds how long the ones that come meanwhile wait."""
 
 
-TRIES: Final = 20
+MAX_ATTEMPTS: Final = 20
 """How often a batch is decided anew while other replicas change the list; one of them always gets on."""
-GIVE_WAY_SECONDS: Final = 0.02
+YIELD_SECONDS: Final = 0.02
 """How long a replica that was first waits for the one that came second, before it goes on."""
 
 
-class Log(Protocol):
+class ChangeLog(Protocol):
     """Where changes are kept durably, by all replicas, and may be read again. See app.store.store.Store."""
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None: ...
 
-    async def news(self, since: int) -> News: ...
+    async def tail(self, since: int) -> LogTail: ...
 
-    async def load(self) -> Loaded: ...
+    async def load(self) -> LoadedState: ...
 
     async def renew_history(self, lost: str) -> None: ...
 
 
-class Memory(Protocol):
+class Publisher(Protocol):
     """What moves on with the list; told in the event loop, and at once."""
 
-    def publish(self, changes: Sequence[Change], *, found: bool) -> None:
+    def publish(self, changes: Sequence[Change], *, from_log: bool) -> None:
         """The tracker has moved on by these changes; `found`: read from the log, not made here."""
 
-    def restart(self, loaded: Loaded) -> None:
+    def reset(self, loaded: LoadedState) -> None:
         """The tracker has begun anew with this list."""
 
 
@@ -63,15 +63,15 @@ class Outcome(NamedTuple, Generic[T]):
     revision: int
 
 
-Answer = Callable[[Outcome[Any] | BlocklistError], None]
+OnOutcome = Callable[[Outcome[Any] | BlocklistError], None]
 """Told once how a command ended, in the event loop and at once."""
 
 
 @dataclass(slots=True)
-class _Waiting:
+class _QueuedCommand:
     command: Command[Any]
     author: Author
-    answer: Answer
+    on_outcome: OnOutcome
     outcome: Outcome[Any] | BlocklistError | None = None
 
 
@@ -90,24 +90,24 @@ class BlocklistHandler:
     def __init__(
         self,
         tracker: BlocklistTracker,
-        log: Log,
+        log: ChangeLog,
         clock: Callable[[], int],
-        memory: Memory,
+        publisher: Publisher,
         *,
-        max_waiting: int,
+        max_queued: int,
     ) -> None:
         self._tracker = tracker
         self._log = log
         self._clock = clock
-        self._memory = memory
-        self._max_waiting = max_waiting
-        self._waiting: list[_Waiting] = []
+        self._publisher = publisher
+        self._max_queued = max_queued
+        self._queue: list[_QueuedCommand] = []
         self._wake = asyncio.Event()
         self._closed = False
         self._behind = False
-        self._last: Change | None = None
-        self._rivals = False
-        self._our_turn = asyncio.Event()
+        self._last_change: Change | None = None
+        self._contended = False
+        self._turn_granted = asyncio.Event()
 
     def submit(self, command: Command[T], author: Author) -> asyncio.Future[Outcome[T]]:
         """Carry out a command for its author; await the outcome.
@@ -115,52 +115,52 @@ class BlocklistHandler:
         Raises what the command raises, or UnavailableError: then nothing is known to have changed.
         """
         answer: asyncio.Future[Outcome[T]] = asyncio.get_running_loop().create_future()
-        self.take(command, signed(author), partial(_settle, answer))
+        self.submit_callback(command, with_request_id(author), partial(_resolve_future, answer))
         return answer
 
-    def take(self, command: Command[Any], author: Author, answer: Answer) -> None:
+    def submit_callback(self, command: Command[Any], author: Author, on_outcome: OnOutcome) -> None:
         """The same, for who is told of the outcome. Raises UnavailableError when it takes no more."""
         if self._closed:
             raise UnavailableError("The service is stopping; try again.", retry_after=1)
-        if len(self._waiting) >= self._max_waiting:
+        if len(self._queue) >= self._max_queued:
             raise UnavailableError("Too many changes are waiting for the database; try again.", retry_after=1)
-        self._waiting.append(_Waiting(command, author, answer))
+        self._queue.append(_QueuedCommand(command, author, on_outcome))
         self._wake.set()
 
     @property
-    def waiting(self) -> int:
+    def queue_length(self) -> int:
         """Commands that wait for the database."""
-        return len(self._waiting)
+        return len(self._queue)
 
-    def look(self) -> None:
+    def notify_remote_change(self) -> None:
         """Another replica may have changed the list, or a commit of ours may have happened all the same."""
         self._behind = True
-        self._our_turn.set()
+        self._turn_granted.set()
         self._wake.set()
 
     async def run(self) -> None:
         """Work until `close`, and through what waits then; may be called again after it has failed."""
         if self._behind:
             self._wake.set()
-        while not self._closed or self._waiting:
+        while not self._closed or self._queue:
             await self._wake.wait()
             self._wake.clear()
-            if self._behind and not self._waiting:
+            if self._behind and not self._queue:
                 with suppress(UnavailableError):
-                    await self._follow()
-            while self._waiting:
-                if self._rivals:
-                    await self._give_way()
-                await self._gather()
-                batch, self._waiting = self._waiting[:MAX_BATCH], self._waiting[MAX_BATCH:]
-                await self._carry_out(batch)
+                    await self._catch_up()
+            while self._queue:
+                if self._contended:
+                    await self._yield_turn()
+                await self._collect_batch()
+                batch, self._queue = self._queue[:MAX_BATCH], self._queue[MAX_BATCH:]
+                await self._execute_batch(batch)
 
     def close(self) -> None:
         """Take no more commands."""
         self._closed = True
         self._wake.set()
 
-    async def _carry_out(self, batch: list[_Waiting]) -> None:
+    async def _execute_batch(self, batch: list[_QueuedCommand]) -> None:
         try:
             await self._commit(batch)
         except BlocklistError as error:
@@ -171,24 +171,24 @@ class BlocklistHandler:
             for waiting in batch:
                 waiting.outcome = UnavailableError("The change could not be stored; try again.", retry_after=1)
         for waiting in batch:
-            waiting.answer(waiting.outcome or UnavailableError("The change was not carried out."))
+            waiting.on_outcome(waiting.outcome or UnavailableError("The change was not carried out."))
 
-    async def _gather(self) -> None:
+    async def _collect_batch(self) -> None:
         """While several come in let them come: a transaction of many costs little more than one of a few."""
         seen = 1
-        while seen < len(self._waiting) < MAX_BATCH:
-            seen = len(self._waiting)
+        while seen < len(self._queue) < MAX_BATCH:
+            seen = len(self._queue)
             await asyncio.sleep(0)
 
-    async def _give_way(self) -> None:
+    async def _yield_turn(self) -> None:
         """Until another replica has changed the list after this one did; not for long, as none may want to."""
         try:
-            async with asyncio.timeout(GIVE_WAY_SECONDS):
-                await self._our_turn.wait()
+            async with asyncio.timeout(YIELD_SECONDS):
+                await self._turn_granted.wait()
         except TimeoutError:
-            self._rivals = False
+            self._contended = False
 
-    def _decide(self, batch: list[_Waiting]) -> Draft:
+    def _apply_commands(self, batch: list[_QueuedCommand]) -> Draft:
         draft = Draft(self._tracker, self._clock())
         for waiting in batch:
             before = len(draft.changes)
@@ -201,68 +201,68 @@ class BlocklistHandler:
                 waiting.outcome = Outcome(value, tuple(draft.changes[before:]), draft.revision)
         return draft
 
-    async def _commit(self, batch: list[_Waiting]) -> None:
-        for _ in range(TRIES):
+    async def _commit(self, batch: list[_QueuedCommand]) -> None:
+        for _ in range(MAX_ATTEMPTS):
             if self._behind:
-                await self._follow()
-            draft = self._decide(batch)
+                await self._catch_up()
+            draft = self._apply_commands(batch)
             try:
                 await self._log.commit(draft.changes, after=self._tracker.revision, history=self._tracker.history)
             except StaleError:
-                self._behind = self._rivals = True
+                self._behind = self._contended = True
                 continue
             except BaseException:
                 # It may have happened all the same.
                 self._behind = True
                 raise
             if draft.changes:
-                self._our_turn.clear()
-            self._apply(draft.changes, found=False)
+                self._turn_granted.clear()
+            self._advance(draft.changes, from_log=False)
             return
         raise UnavailableError("Other replicas change the list all the time; try again.", retry_after=1)
 
-    async def _follow(self) -> None:
+    async def _catch_up(self) -> None:
         """Take over what the log has beyond the tracker."""
         self._behind = False
         try:
-            while not await self._followed():
+            while not await self._catch_up_page():
                 pass
         except BaseException:
             self._behind = True
             raise
 
-    async def _followed(self) -> bool:
+    async def _catch_up_page(self) -> bool:
         """Take over some of it; whether that was all."""
         tracker = self._tracker
-        news = await self._log.news(tracker.revision)
-        lost = news.revision < tracker.revision or (self._last and news.last and news.last != self._last)
+        news = await self._log.tail(tracker.revision)
+        lost = news.revision < tracker.revision or (self._last_change and news.last and news.last != self._last_change)
         if news.history == tracker.history and lost:
             # A standby that was behind has taken over: what follows has nothing to do with what was told before.
             log.error("the database has lost changes that it had acknowledged: a new history begins")
             await self._log.renew_history(tracker.history)
-        if news.history != tracker.history or lost or news.beyond(tracker.revision):
-            await self._restart()
+        if news.history != tracker.history or lost or news.is_compacted_after(tracker.revision):
+            await self._reload()
             return False
-        self._last = news.last or self._last
-        self._apply(news.changes, found=True)
+        self._last_change = news.last or self._last_change
+        self._advance(news.changes, from_log=True)
         return tracker.revision == news.revision
 
-    async def _restart(self) -> None:
+    async def _reload(self) -> None:
         loaded = await self._log.load()
         self._tracker.reset(loaded.snapshot)
-        self._last = None
-        self._memory.restart(loaded)
+        self._last_change = None
+        self._publisher.reset(loaded)
 
-    def _apply(self, changes: Sequence[Change], *, found: bool) -> None:
+    def _advance(self, changes: Sequence[Change], *, from_log: bool) -> None:
         if not changes:
             return
         for change in changes:
             self._tracker.apply(change)
-        self._last = changes[-1]
-        self._memory.publish(changes, found=found)
+        self._last_change = changes[-1]
+        self._publisher.publish(changes, from_log=from_log)
 
 
-def _settle(answer: asyncio.Future[Outcome[Any]], outcome: Outcome[Any] | BlocklistError) -> None:
+def _resolve_future(answer: asyncio.Future[Outcome[Any]], outcome: Outcome[Any] | BlocklistError) -> None:
     # Done already when the client has gone and its request was cancelled: the change stays.
     if answer.done():
         return

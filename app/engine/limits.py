@@ -11,25 +11,25 @@ from app.engine.handler import Command
 from blocklist.model.changes import Change, Source
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
-from blocklist.model.limits import Limits, Present, check
+from blocklist.model.limits import LimitContext, Limits, check_limits
 from blocklist.model.node import BlockedNode
-from blocklist.model.roles import Access
-from blocklist.model.usable_nodes import Below, NodeSet, Using, below
+from blocklist.model.roles import Role
+from blocklist.model.usable_nodes import ListenerNodes, NodeSet, Shortfall, shortfalls
 
 T = TypeVar("T")
 
 
-class Listeners(Protocol):
+class ListenerMinimums(Protocol):
     """What live listeners say of their nodes."""
 
     @property
     def any_minimum(self) -> bool: ...
-    def minimums(self) -> list[Using]: ...
+    def minimums(self) -> list[ListenerNodes]: ...
     def known(self) -> NodeSet | None: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Rehearsal(Generic[T]):
+class DryRunResult(Generic[T]):
     """What a command would do: what it would return, its changes, who would be left below the minimum.
 
     `refused` is the sentence with which a limit would refuse it, None if none would.
@@ -37,11 +37,11 @@ class Rehearsal(Generic[T]):
 
     value: T
     changes: Sequence[Change]
-    below: Sequence[Below]
-    refused: str | None
+    shortfalls: Sequence[Shortfall]
+    refusal: str | None
 
 
-class Guard:
+class LimitGuard:
     """Belongs to the event loop. The rules are in blocklist.model.limits.
 
     Commands are tried at their turn, on a draft that knows all that came before them: two that come together pass
@@ -52,17 +52,17 @@ class Guard:
     def __init__(
         self,
         limits: Limits,
-        listeners: Listeners,
+        listeners: ListenerMinimums,
         author_of: Callable[[str], str | None],
-        refused: Callable[[Source], None],
+        on_refused: Callable[[Source], None],
     ) -> None:
         self._limits = limits
         self._any_limit = bool(limits)
         self._listeners = listeners
         self._author_of = author_of
-        self._refused = refused
+        self._on_refused = on_refused
 
-    def guarded(self, command: Command[T], access: Access) -> Command[T]:
+    def enforce(self, command: Command[T], access: Role) -> Command[T]:
         """The command, refused with LimitError where it would go beyond a limit; `access` is the role of its author.
 
         An author who forces is let through: whoever submits it has seen to it that he may.
@@ -72,30 +72,30 @@ class Guard:
             if draft.author.forced is not None or not (self._any_limit or self._listeners.any_minimum):
                 return command(draft)
             try:
-                return self._try(command, draft, access)
+                return self._enforce_on_trial(command, draft, access)
             except LimitError:
-                self.count(draft.author.source)
+                self.count_refusal(draft.author.source)
                 raise
 
         return run
 
-    def rehearsed(self, command: Command[T], access: Access) -> Command[Rehearsal[T]]:
+    def dry_run(self, command: Command[T], access: Role) -> Command[DryRunResult[T]]:
         """A command that says what this one would do, and does nothing. Raises what it would, but for LimitError."""
 
-        def run(draft: Draft) -> Rehearsal[T]:
-            present, trial = self._present(draft), draft.trial()
+        def run(draft: Draft) -> DryRunResult[T]:
+            present, trial = self._context(draft), draft.fork()
             value, refused = command(trial), None
             try:
                 if draft.author.forced is None:
-                    check(self._limits, present, trial, access)
+                    check_limits(self._limits, present, trial, access)
             except LimitError as error:
                 refused = error.detail
-            left = below(present.listeners, draft, trial)
-            return Rehearsal(value=value, changes=tuple(trial.changes), below=left, refused=refused)
+            left = shortfalls(present.listeners, draft, trial)
+            return DryRunResult(value=value, changes=tuple(trial.changes), shortfalls=left, refusal=refused)
 
         return run
 
-    def block_each(self, draft: Draft, nodes: Iterable[BlockedNode], access: Access) -> dict[str, LimitError]:
+    def block_each(self, draft: Draft, nodes: Iterable[BlockedNode], access: Role) -> dict[str, LimitError]:
         """Block or merge those that no limit forbids, one after the other; returns the refusals, by node id.
 
         For what blocks by itself, and goes on with the rest: nothing is raised, and nothing counted.
@@ -103,26 +103,26 @@ class Guard:
         refused = {}
         for node in nodes:
             try:
-                self._try(partial(Draft.block, node=node, allow_merge=True), draft, access)
+                self._enforce_on_trial(partial(Draft.block, node=node, allow_merge=True), draft, access)
             except LimitError as error:
                 refused[node.id] = error
         return refused
 
-    def count(self, source: Source) -> None:
+    def count_refusal(self, source: Source) -> None:
         """A change that came this way was refused."""
-        self._refused(source)
+        self._on_refused(source)
 
-    def _try(self, command: Command[T], draft: Draft, access: Access) -> T:
-        trial = draft.trial()
+    def _enforce_on_trial(self, command: Command[T], draft: Draft, access: Role) -> T:
+        trial = draft.fork()
         value = command(trial)
-        check(self._limits, self._present(draft), trial, access)
+        check_limits(self._limits, self._context(draft), trial, access)
         draft.adopt(trial)
         return value
 
-    def _present(self, draft: Draft) -> Present:
-        return Present(
+    def _context(self, draft: Draft) -> LimitContext:
+        return LimitContext(
             draft=draft,
             author_of=self._author_of,
             listeners=self._listeners.minimums() if self._listeners.any_minimum else (),
-            known=self._listeners.known() if self._limits.share < 1 else None,
+            known=self._listeners.known() if self._limits.max_share < 1 else None,
         )

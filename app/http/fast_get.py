@@ -11,11 +11,11 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from app.auth.authenticator import Authenticator
 from app.auth.credential import Credential
-from app.engine.list_view import Answer, ListView
-from app.http.connection_limits import PatientProtocol
-from app.logs.request_ids import HEADER, given_id
+from app.engine.list_view import CachedResponse, ListView
+from app.http.connection_limits import LimitingProtocol
+from app.logs.request_ids import REQUEST_ID_HEADER, client_request_id
 from app.watch.event_stream import DIRECT
-from blocklist.model.roles import Access
+from blocklist.model.roles import Role
 
 # A request that carries one of these is not plain: it has a body, waits, wants something of the connection, or says
 # twice what should be said once. Credentials are plain where there are tokens, if they are known.
@@ -32,26 +32,26 @@ _NOT_PLAIN: Final = frozenset(
         b"x-forwarded-user",
     )
 )
-MAX_KNOWN: Final = 512
+MAX_ENTRIES: Final = 512
 """Requests known by their bytes: each ETag makes new ones, so they are forgotten all at once when there are many."""
-MAX_LENGTH: Final = 1024
+MAX_REQUEST_BYTES: Final = 1024
 """Bytes of a request that may be known."""
 
 T = TypeVar("T")
 
 
-class Known(dict[bytes, T]):
+class ParseCache(dict[bytes, T]):
     """What was once parsed, by its bytes."""
 
-    def learn(self, data: bytes, meaning: T) -> None:
-        if len(data) > MAX_LENGTH:
+    def add(self, data: bytes, parsed: T) -> None:
+        if len(data) > MAX_REQUEST_BYTES:
             return
-        if len(self) >= MAX_KNOWN:
+        if len(self) >= MAX_ENTRIES:
             self.clear()
-        self[data] = meaning
+        self[data] = parsed
 
 
-class _Plain(NamedTuple):
+class PlainGet(NamedTuple):
     """What the answer to a plain request depends on, besides the list; the credential, where there are tokens."""
 
     if_none_match: bytes | None
@@ -66,7 +66,7 @@ class PlainPut(NamedTuple):
     credential: Credential | None
 
 
-class ReadyAnswers:
+class CachedResponses:
     """What all connections share: the view, requests and PUTs' header lines known by their bytes, an answer's head.
 
     `auth` is None where anybody may do anything. A request known by its bytes is known with the credential in them,
@@ -76,56 +76,56 @@ class ReadyAnswers:
     def __init__(self, view: ListView, auth: Authenticator) -> None:
         self.view = view
         self.auth = auth if auth.enabled else None
-        self.known = Known[_Plain]()
-        self.puts = Known[PlainPut]()
-        self._head = b""
-        self._head_of: object = None
+        self.gets = ParseCache[PlainGet]()
+        self.puts = ParseCache[PlainPut]()
+        self._default_lines = b""
+        self._default_headers: object = None
 
-    def answer(self, request: _Plain, default_headers: list[tuple[bytes, bytes]]) -> bytes | None:
+    def response_to(self, request: PlainGet, default_headers: list[tuple[bytes, bytes]]) -> bytes | None:
         """The whole answer at this moment; None if only the ordinary route can give it."""
-        rendering = self.view.ready()
+        rendering = self.view.list_unless_stale()
         if rendering is None:
             return None
         if_none_match, accept_encoding, credential = request
-        if credential is not None and not credential.admits(self.view.clock()):
+        if credential is not None and not credential.use(self.view.clock()):
             return None
         self.view.fast_reads += 1
-        answer: Answer = rendering.answer(if_none_match, accept_encoding)
-        return answer.wire(self.head(default_headers))
+        answer: CachedResponse = rendering.response_for(if_none_match, accept_encoding)
+        return answer.serialized(self.default_lines(default_headers))
 
-    def head(self, default_headers: list[tuple[bytes, bytes]]) -> bytes:
+    def default_lines(self, default_headers: list[tuple[bytes, bytes]]) -> bytes:
         """Uvicorn's own header lines; it makes a new list each second, for the date."""
-        if default_headers is not self._head_of:
-            self._head = b"".join(b"%b: %b\r\n" % header for header in default_headers)
-            self._head_of = default_headers
-        return self._head
+        if default_headers is not self._default_headers:
+            self._default_lines = b"".join(b"%b: %b\r\n" % header for header in default_headers)
+            self._default_headers = default_headers
+        return self._default_lines
 
 
-class FastPathProtocol(PatientProtocol):
+class FastGetProtocol(LimitingProtocol):
     """uvicorn's protocol, but for the plain GET /blocklist."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._ready: ReadyAnswers = self.app_state["ready"]
-        self._plain: _Plain | None = None
-        self._begun = 0
-        self._complete = True
-        self._answered_at = 0.0
+        self._responses: CachedResponses = self.app_state["cached_responses"]
+        self._plain_get: PlainGet | None = None
+        self._requests_begun = 0
+        self._request_complete = True
+        self._responded_at = 0.0
 
     def data_received(self, data: bytes) -> None:
-        request = self._ready.known.get(data)
-        if request is not None and self._complete and self.timeout_keep_alive_task and self._idle():
-            answer = self._ready.answer(request, self.server_state.default_headers)
+        request = self._responses.gets.get(data)
+        if request is not None and self._request_complete and self.timeout_keep_alive_task and self._is_idle():
+            answer = self._responses.response_to(request, self.server_state.default_headers)
             if answer is not None:
                 # The keep-alive timer runs on: see its handler. To set it anew would cost as much as the rest.
-                self._answered_at = self.loop.time()
+                self._responded_at = self.loop.time()
                 self.transport.write(answer)
                 return
-        elif self._takes(data):
+        elif self._try_cached(data):
             return
-        self._begun, self._plain = 0, None
+        self._requests_begun, self._plain_get = 0, None
         super().data_received(data)
-        self._learn(data)
+        self._cache_parsed(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -133,58 +133,58 @@ class FastPathProtocol(PatientProtocol):
         self.cycle = None  # type: ignore[assignment]
         self.scope = None  # type: ignore[assignment]
 
-    def _takes(self, data: bytes) -> bool:  # noqa: ARG002 - for app.http.fast_put
+    def _try_cached(self, data: bytes) -> bool:  # noqa: ARG002 - for app.http.fast_put
         """Whether these bytes are known for something else, which is now under way."""
         return False
 
-    def _learn(self, data: bytes) -> None:
+    def _cache_parsed(self, data: bytes) -> None:
         """Keep what was parsed just now, if it came whole and alone."""
-        if self._plain is not None and self._begun == 1 and self._complete:
-            self._ready.known.learn(data, self._plain)
+        if self._plain_get is not None and self._requests_begun == 1 and self._request_complete:
+            self._responses.gets.add(data, self._plain_get)
 
     def on_message_begin(self) -> None:
-        self._begun += 1
-        self._complete = False
-        self._plain = None
+        self._requests_begun += 1
+        self._request_complete = False
+        self._plain_get = None
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
-        self.head_ends()
-        self._plain = self._read_plain()
-        if self._plain is None:
+        self.check_head()
+        self._plain_get = self._parse_get()
+        if self._plain_get is None:
             if self.url.startswith(b"/blocklist/watch"):
-                self.scope["extensions"] = {DIRECT: {"write": self.write}}
+                self.scope["extensions"] = {DIRECT: {"write": self.write_chunk}}
             super().on_headers_complete()
 
     def on_message_complete(self) -> None:
-        self._complete = True
-        if self._plain is None:
+        self._request_complete = True
+        if self._plain_get is None:
             super().on_message_complete()
             return
-        answer = self._ready.answer(self._plain, self.server_state.default_headers)
+        answer = self._responses.response_to(self._plain_get, self.server_state.default_headers)
         if answer is not None:
-            if (given := given_id(self.headers)) is not None:
-                answer = _identified(answer, given)
-                self._plain = None  # The next one has another id: there is nothing to learn.
+            if (given := client_request_id(self.headers)) is not None:
+                answer = _with_request_id(answer, given)
+                self._plain_get = None  # The next one has another id: there is nothing to learn.
             self.transport.write(answer)
             self.on_response_complete()
             return
-        self._plain = None
+        self._plain_get = None
         super().on_headers_complete()
         super().on_message_complete()
 
     def timeout_keep_alive_handler(self) -> None:
         now = self.loop.time()
         if self.cycle is not None and not self.cycle.response_complete:
-            self._answered_at = now  # or later: a PUT that is known by its bytes leaves the timer alone, too
-        left = self._answered_at + self.timeout_keep_alive - now
+            self._responded_at = now  # or later: a PUT that is known by its bytes leaves the timer alone, too
+        left = self._responded_at + self.timeout_keep_alive - now
         if left > 0:
             self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
         else:
             super().timeout_keep_alive_handler()
 
-    def _read_plain(self) -> _Plain | None:
-        if self.url != b"/blocklist" or self.parser.get_method() != b"GET" or not self._idle():
+    def _parse_get(self) -> PlainGet | None:
+        if self.url != b"/blocklist" or self.parser.get_method() != b"GET" or not self._is_idle():
             return None
         if self.parser.get_http_version() != "1.1" or not self.parser.should_keep_alive():
             return None
@@ -195,35 +195,37 @@ class FastPathProtocol(PatientProtocol):
             elif name == b"accept-encoding" and encoding is None:
                 encoding = value
             elif name in _NOT_PLAIN or (name == b"connection" and value.lower() != b"keep-alive"):
-                if name != b"authorization" or authorization is not None or self._ready.auth is None:
+                if name != b"authorization" or authorization is not None or self._responses.auth is None:
                     return None
                 authorization = value
-        return self._allowed(etag, encoding, authorization)
+        return self._authorized_get(etag, encoding, authorization)
 
-    def _allowed(self, etag: bytes | None, encoding: bytes | None, authorization: bytes | None) -> _Plain | None:
-        if self._ready.auth is None:
-            return _Plain(etag, encoding)
-        credential = self._credential(authorization, Access.READER)
-        return None if credential is None else _Plain(etag, encoding, credential)
+    def _authorized_get(
+        self, etag: bytes | None, encoding: bytes | None, authorization: bytes | None
+    ) -> PlainGet | None:
+        if self._responses.auth is None:
+            return PlainGet(etag, encoding)
+        credential = self._credential(authorization, Role.READER)
+        return None if credential is None else PlainGet(etag, encoding, credential)
 
-    def _credential(self, authorization: bytes | None, needed: Access) -> Credential | None:
+    def _credential(self, authorization: bytes | None, required_role: Role) -> Credential | None:
         """The credential of a plain request; None if it is not known, or too weak: the ordinary route says so."""
-        auth = self._ready.auth
-        credential = None if auth is None or authorization is None else auth.known(authorization)
-        return credential if credential is not None and credential.principal.access.allows(needed) else None
+        auth = self._responses.auth
+        credential = None if auth is None or authorization is None else auth.authenticate_cached(authorization)
+        return credential if credential is not None and credential.principal.role.allows(required_role) else None
 
-    def write(self, data: bytes) -> bool:
+    def write_chunk(self, data: bytes) -> bool:
         """A piece of a chunked body, for app.watch.event_stream: what ASGI's `send` does, in a third of its time."""
         if self.flow.write_paused or self.transport.is_closing():
             return False
         self.transport.write(b"%x\r\n%b\r\n" % (len(data), data))
         return True
 
-    def _idle(self) -> bool:
+    def _is_idle(self) -> bool:
         """Nothing else is under way on this connection, nor piling up in it."""
         return not self.flow.write_paused and (self.cycle is None or self.cycle.response_complete)
 
 
-def _identified(answer: bytes, request_id: bytes) -> bytes:
+def _with_request_id(answer: bytes, request_id: bytes) -> bytes:
     head, _, body = answer.partition(b"\r\n\r\n")
-    return b"%b\r\n%b: %b\r\n\r\n%b" % (head, HEADER, request_id, body)
+    return b"%b\r\n%b: %b\r\n\r\n%b" % (head, REQUEST_ID_HEADER, request_id, body)

@@ -16,26 +16,26 @@ class Lifespan(LifespanOff):
     def __init__(self, config: Config, app: FastAPI) -> None:
         super().__init__(config)
         self._app = app
-        self._moments: asyncio.Queue[Message] = asyncio.Queue()
+        self._events: asyncio.Queue[Message] = asyncio.Queue()
 
     async def startup(self) -> None:
         """Begin; what the app puts into the state is for each connection."""
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
-        self._task = asyncio.ensure_future(self._app(scope, self._moments.get, self._note))
-        await self._reach("lifespan.startup")
+        self._task = asyncio.ensure_future(self._app(scope, self._events.get, self._on_message))
+        await self._send_and_wait("lifespan.startup")
 
     async def shutdown(self) -> None:
         """End."""
-        await self._reach("lifespan.shutdown")
+        await self._send_and_wait("lifespan.shutdown")
 
-    async def _reach(self, moment: str) -> None:
-        self._reached = asyncio.get_running_loop().create_future()
-        self._moments.put_nowait({"type": moment})
-        await asyncio.wait((self._task, self._reached), return_when=asyncio.FIRST_COMPLETED)
+    async def _send_and_wait(self, event: str) -> None:
+        self._completed = asyncio.get_running_loop().create_future()
+        self._events.put_nowait({"type": event})
+        await asyncio.wait((self._task, self._completed), return_when=asyncio.FIRST_COMPLETED)
         if self._task.done():
             self._task.result()
 
-    async def _note(self, message: Message) -> None:
+    async def _on_message(self, message: Message) -> None:
         # That it failed is not noted: the app raises then.
         if message["type"].endswith(".complete"):
-            self._reached.set_result(None)
+            self._completed.set_result(None)

@@ -1,4 +1,4 @@
-"""TrackedApp: the application, with an id and a time for each request that comes to a route."""
+"""RequestTrackingApp: the application, with an id and a time for each request that comes to a route."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import Final
 
 from starlette.types import Message, Receive, Scope, Send
 
-from app.components import Service
-from app.logs.request_ids import HEADER, bind, given_id, new_id
+from app.components import Components
+from app.logs.request_ids import REQUEST_ID_HEADER, bind_request_id, client_request_id, new_request_id
 from app.watch.streaming import StreamingApp, run_stream
 
 _METHODS: Final = frozenset(("GET", "HEAD", "PUT", "POST", "DELETE"))
-_READS: Final = ("GET", "HEAD")
+_READ_METHODS: Final = ("GET", "HEAD")
 
 
-class TrackedApp(StreamingApp):
+class RequestTrackingApp(StreamingApp):
     """An answer carries the id of its request, unless nobody gave one and it is a read that went well.
 
     What uvicorn's protocol answers itself (app.http.fast_get, app.http.fast_put) never comes here, and keeps to the
@@ -24,38 +24,38 @@ class TrackedApp(StreamingApp):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
-            await self.routed(scope, receive, send)
+            await self.run_routes(scope, receive, send)
             return
-        exchange = _Exchange(scope, send)
-        bind(exchange.id)
+        exchange = _RequestContext(scope, send)
+        bind_request_id(exchange.request_id)
         began = perf_counter()
         try:
-            await self.routed(scope, receive, exchange.send)
+            await self.run_routes(scope, receive, exchange.send)
         finally:
             # A stream has only begun: how long it goes on says nothing of the service.
-            service: Service = self.state.service
-            service.metrics.measure(_template(scope), _method(scope), exchange.status, perf_counter() - began)
-        await run_stream(scope, receive, exchange.send if exchange.given else send)
+            service: Components = self.state.service
+            service.metrics.observe_request(_template(scope), _method(scope), exchange.status, perf_counter() - began)
+        await run_stream(scope, receive, exchange.send if exchange.id_given else send)
 
 
-class _Exchange:
+class _RequestContext:
     """A request under way; `status` is 200 until its answer begins, as of a stream."""
 
-    __slots__ = ("_read", "_send", "given", "id", "status")
+    __slots__ = ("_is_read", "_send", "id_given", "request_id", "status")
 
     def __init__(self, scope: Scope, send: Send) -> None:
-        given = given_id(scope["headers"])
-        self.given = given is not None
-        self.id = given or new_id()
+        client_id = client_request_id(scope["headers"])
+        self.id_given = client_id is not None
+        self.request_id = client_id or new_request_id()
         self.status = 200
-        self._read = scope["method"] in _READS
+        self._is_read = scope["method"] in _READ_METHODS
         self._send = send
 
     async def send(self, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.status = message["status"]
-            if self.given or not self._read or self.status >= 400:
-                message["headers"] = [*message["headers"], (HEADER, self.id)]
+            if self.id_given or not self._is_read or self.status >= 400:
+                message["headers"] = [*message["headers"], (REQUEST_ID_HEADER, self.request_id)]
         await self._send(message)
 
 

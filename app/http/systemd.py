@@ -7,7 +7,7 @@ import socket
 from contextlib import suppress
 
 
-def tell_ready() -> None:
+def sd_notify_ready() -> None:
     """Say so to the socket of NOTIFY_SOCKET; nothing where there is none."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:

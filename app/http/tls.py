@@ -6,7 +6,7 @@ import ssl
 
 from app.settings import Settings, SettingsError
 
-_BOTH = "BLOCKLIST_TLS_CERT and BLOCKLIST_TLS_KEY go together: give both, or none."
+_INCOMPLETE = "BLOCKLIST_TLS_CERT and BLOCKLIST_TLS_KEY go together: give both, or none."
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
@@ -15,7 +15,7 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     if not cert and not key:
         return None
     if not cert or not key:
-        raise SettingsError(_BOTH)
+        raise SettingsError(_INCOMPLETE)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:

@@ -7,158 +7,160 @@ import json
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from app.engine.broadcast import Bell
+from app.engine.broadcast import Broadcast
 from app.engine.list_view import ListView
-from app.listeners.member import ERROR, EVIDENCE, Member, Report
+from app.listeners.entry import ERROR, EVIDENCE, ListenerEntry, Report
 from app.listeners.report_codec import dump_evidence, dump_part, load_evidence, load_part
-from blocklist.model.evidence import EvidenceBook
-from blocklist.model.listener import Role
+from blocklist.model.evidence import EvidenceStore
+from blocklist.model.listener import ListenerRole
 from blocklist.model.usable_nodes import node_set
 
 
-class Roll:
+class ListenerDirectory:
     """All listeners, live or lapsed. `acks` rings when somebody acknowledged, lapsed or left.
 
     Belongs to the event loop.
     """
 
-    def __init__(self, view: ListView, evidence: EvidenceBook, clock: Callable[[], int]) -> None:
-        self.acks = Bell()
+    def __init__(self, view: ListView, evidence: EvidenceStore, clock: Callable[[], int]) -> None:
+        self.acks = Broadcast()
         self._view = view
         self._evidence = evidence
         self._clock = clock
-        self._members: dict[str, Member] = {}
-        self._managers: dict[str, Member] = {}
-        self._minimums: set[str] = set()
-        self._ringing = False
+        self._entries: dict[str, ListenerEntry] = {}
+        self._resource_managers: dict[str, ListenerEntry] = {}
+        self._with_minimum: set[str] = set()
+        self._signal_scheduled = False
 
     def __len__(self) -> int:
-        return len(self._members)
+        return len(self._entries)
 
-    def __iter__(self) -> Iterator[Member]:
-        return (self._members[own] for own in sorted(self._members))
+    def __iter__(self) -> Iterator[ListenerEntry]:
+        return (self._entries[own] for own in sorted(self._entries))
 
     @property
-    def members(self) -> Iterable[Member]:
+    def entries(self) -> Iterable[ListenerEntry]:
         """All, in no order."""
-        return self._members.values()
+        return self._entries.values()
 
     @property
     def ids(self) -> set[str]:
-        return set(self._members)
+        return set(self._entries)
 
-    def get(self, listener_id: str) -> Member | None:
-        return self._members.get(listener_id)
+    def get(self, listener_id: str) -> ListenerEntry | None:
+        return self._entries.get(listener_id)
 
-    def has(self, member: Member) -> bool:
+    def is_current(self, entry: ListenerEntry) -> bool:
         """Whether this registration holds: it has not lapsed, left, or been followed by another."""
-        return not member.lapsed and self._members.get(member.id) is member
+        return not entry.expired and self._entries.get(entry.id) is entry
 
-    def live(self) -> list[Member]:
+    def live(self) -> list[ListenerEntry]:
         """Those whose lease holds now."""
         now = self._clock()
-        return [member for member in self._members.values() if member.listener.live(now)]
+        return [entry for entry in self._entries.values() if entry.listener.is_live(now)]
 
     @property
     def any_minimum(self) -> bool:
         """Whether some listener, live or not, has a minimum of usable nodes."""
-        return bool(self._minimums)
+        return bool(self._with_minimum)
 
     def not_applied(self, revision: int) -> tuple[list[str], int]:
         """Ids of the live listeners that have yet to apply `revision`, and how many are live."""
         live = self.live()
-        return sorted(member.id for member in live if not member.applied(revision)), len(live)
+        return sorted(entry.id for entry in live if not entry.has_applied(revision)), len(live)
 
-    def managers_have(self, revision: int) -> bool:
+    def resource_managers_applied(self, revision: int) -> bool:
         """Whether every live ResourceManager has applied `revision`."""
         now = self._clock()
-        return all(member.applied(revision) for member in self._managers.values() if member.listener.live(now))
+        return all(
+            entry.has_applied(revision) for entry in self._resource_managers.values() if entry.listener.is_live(now)
+        )
 
-    def enter(self, member: Member) -> None:
+    def add(self, entry: ListenerEntry) -> None:
         """It has registered, in the place of what was there."""
-        self.leave(member.id)
-        self._members[member.id] = member
-        self.index(member)
-        self.ring()
+        self.remove(entry.id)
+        self._entries[entry.id] = entry
+        self.index(entry)
+        self.signal()
 
-    def index(self, member: Member) -> None:
+    def index(self, entry: ListenerEntry) -> None:
         """Its role, or its minimum, may be others than before."""
-        self._managers.pop(member.id, None)
-        self._minimums.discard(member.id)
-        if member.listener.min_nodes:
-            self._minimums.add(member.id)
-        if member.listener.role is Role.RESOURCE_MANAGER:
-            self._managers[member.id] = member
+        self._resource_managers.pop(entry.id, None)
+        self._with_minimum.discard(entry.id)
+        if entry.listener.min_nodes:
+            self._with_minimum.add(entry.id)
+        if entry.listener.role is ListenerRole.RESOURCE_MANAGER:
+            self._resource_managers[entry.id] = entry
             # Only JobMasters may give evidence.
-            self._evidence.forget(member.id)
+            self._evidence.remove_application(entry.id)
 
-    def leave(self, listener_id: str) -> None:
+    def remove(self, listener_id: str) -> None:
         """It is gone."""
-        if (member := self._members.pop(listener_id, None)) is not None:
-            self._managers.pop(listener_id, None)
-            self._minimums.discard(listener_id)
-            self.lapse(member)
+        if (entry := self._entries.pop(listener_id, None)) is not None:
+            self._resource_managers.pop(listener_id, None)
+            self._with_minimum.discard(listener_id)
+            self.expire(entry)
 
-    def lapse(self, member: Member) -> None:
+    def expire(self, entry: ListenerEntry) -> None:
         """It lives no more: what it said of TaskManagers and nodes holds no longer."""
-        member.lapsed = True
-        self._view.moved(self._view.task_managers.drop(member.id))
-        self._evidence.forget(member.id)
-        self.ring()
+        entry.expired = True
+        self._view.task_managers_moved(self._view.task_managers.remove_listener(entry.id))
+        self._evidence.remove_application(entry.id)
+        self.signal()
 
-    def acknowledged(self, member: Member) -> None:
+    def record_ack(self, entry: ListenerEntry) -> None:
         """It has applied the list up to another revision than before."""
-        if member.listener.acked is not None:
-            member.acks.append((member.listener.acked, self._clock()))
-            self.ring()
+        if entry.listener.acked is not None:
+            entry.acks.append((entry.listener.acked, self._clock()))
+            self.signal()
 
-    def hear(self, member: Member, report: Report, at: int) -> set[str]:
+    def apply_report(self, entry: ListenerEntry, report: Report, at: int) -> set[str]:
         """It said this at `at` (Unix ms); the parts of it that are news."""
-        before, member.said = member.said.parts(), report.after(member.said)
+        before, entry.report = entry.report.parts(), report.merged_over(entry.report)
         news = {part for part, value in report.parts().items() if value != before.get(part)}
         if report.task_managers is not None:
-            moved = self._view.task_managers.replace(member.id, report.task_managers, at)
-            self._view.moved(moved)
+            moved = self._view.task_managers.set_for_listener(entry.id, report.task_managers, at)
+            self._view.task_managers_moved(moved)
             # It has them again, where another one had said that they are its own.
             news |= {"taskManagers"} if moved else set()
         if report.nodes is not None:
-            member.nodes = node_set(report.nodes, member.nodes)
+            entry.nodes = node_set(report.nodes, entry.nodes)
         if report.evidence is not None:
-            self._evidence.say(member.id, report.evidence, at)
+            self._evidence.record(entry.id, report.evidence, at)
             # What an application says again of a node holds longer.
             news |= {EVIDENCE} if report.evidence else set()
         return news
 
-    def tell(self, member: Member, part: str) -> str:
+    def export_part(self, entry: ListenerEntry, part: str) -> str:
         """A part of what it says, for other replicas.
 
         Of evidence all that is kept, with when it was said: who missed some of it is not to take the rest for new.
         """
-        return dump_evidence(self._evidence.of(member.id)) if part == EVIDENCE else dump_part(member, part)
+        return dump_evidence(self._evidence.of_application(entry.id)) if part == EVIDENCE else dump_part(entry, part)
 
-    def take(self, member: Member, part: str, text: str, at: int) -> None:
+    def import_part(self, entry: ListenerEntry, part: str, text: str, at: int) -> None:
         """What `tell` gave, most often to another replica. Raises InvalidError if that has another version."""
         if part == ERROR:
-            member.error = json.loads(text)
+            entry.error = json.loads(text)
         elif part == EVIDENCE:
-            self._evidence.know(member.id, load_evidence(member.id, text))
+            self._evidence.restore(entry.id, load_evidence(entry.id, text))
         else:
-            self.hear(member, load_part(part, text), at)
+            self.apply_report(entry, load_part(part, text), at)
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         """The list has begun anew: revisions of before say nothing any more, and everybody gets the whole list."""
-        for member in self._members.values():
-            member.listener = replace(member.listener, acked=None)
-            member.acks.clear()
-        self.ring()
+        for entry in self._entries.values():
+            entry.listener = replace(entry.listener, acked=None)
+            entry.acks.clear()
+        self.signal()
 
-    def ring(self) -> None:
+    def signal(self) -> None:
         """Somebody acknowledged, or is not waited for any more."""
         # Once for all who do in the same turn of the loop.
-        if not self._ringing:
-            self._ringing = True
-            asyncio.get_running_loop().call_soon(self._rung)
+        if not self._signal_scheduled:
+            self._signal_scheduled = True
+            asyncio.get_running_loop().call_soon(self._signal_now)
 
-    def _rung(self) -> None:
-        self._ringing = False
-        self.acks.ring()
+    def _signal_now(self) -> None:
+        self._signal_scheduled = False
+        self.acks.notify_all()

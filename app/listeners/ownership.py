@@ -14,72 +14,72 @@ from typing import Final, Protocol
 LEASE_SECONDS: Final = 5.0
 """A replica that has not said for so long that it lives is gone."""
 MARGIN_SECONDS: Final = 1.0
-BEAT_SECONDS: Final = 1.0
+RENEW_SECONDS: Final = 1.0
 
 
-class Database(Protocol):
+class ReplicaStore(Protocol):
     """Where replicas know one another from."""
 
-    async def living(self) -> set[str]: ...
-    async def live(self, seconds: float) -> set[str]: ...
-    async def claim(self, orphans: Collection[str]) -> None: ...
-    async def release(self) -> None: ...
+    async def live_replicas(self) -> set[str]: ...
+    async def renew_replica_lease(self, seconds: float) -> set[str]: ...
+    async def claim_listeners(self, orphans: Collection[str]) -> None: ...
+    async def remove_replica(self) -> None: ...
 
 
-class Replica:
+class PushOwnership:
     """Belongs to the event loop. `others` are the ones that live beside this one, as of the last beat.
 
     `shared` says whether there may be any.
     """
 
-    def __init__(self, database: Database, replica_id: str, *, shared: bool) -> None:
+    def __init__(self, database: ReplicaStore, replica_id: str, *, shared: bool) -> None:
         self.id = replica_id
         self.shared = shared
         self.others: set[str] = set()
         self._database = database
-        self._until = 0.0
-        self._beaten = 0.0
+        self._valid_until = 0.0
+        self._renewed_at = 0.0
 
     @property
-    def holds(self) -> bool:
+    def is_valid(self) -> bool:
         """Whether what it owns is still its own."""
-        return not self.shared or time.monotonic() < self._until
+        return not self.shared or time.monotonic() < self._valid_until
 
     def owns(self, owner: str | None) -> bool:
         """Whether it is this replica that pushes to a listener with this owner."""
-        return not self.shared or (owner == self.id and self.holds)
+        return not self.shared or (owner == self.id and self.is_valid)
 
-    def orphan(self, owner: str | None) -> bool:
+    def is_orphan(self, owner: str | None) -> bool:
         """Whether nobody pushes to a listener with this owner."""
         return self.shared and owner != self.id and owner not in self.others
 
-    def heir(self, owner: str | None) -> str | None:
+    def owner_for(self, owner: str | None) -> str | None:
         """Who pushes to a listener that registers here: its owner, if that lives."""
         if not self.shared:
             return None
-        return self.id if owner is None or self.orphan(owner) else owner
+        return self.id if owner is None or self.is_orphan(owner) else owner
 
-    async def alone(self) -> bool:
+    async def is_alone(self) -> bool:
         """Whether no other replica lives at present. Raises UnavailableError."""
-        return not await self._database.living() - {self.id}
+        return not await self._database.live_replicas() - {self.id}
 
-    async def beat(self) -> None:
+    async def renew(self) -> None:
         """Say that this replica lives, and hear who else does; `hold` must follow. Raises UnavailableError."""
         began = time.monotonic()
-        self.others = await self._database.live(LEASE_SECONDS) - {self.id}
-        self._beaten = began
+        self.others = await self._database.renew_replica_lease(LEASE_SECONDS) - {self.id}
+        self._renewed_at = began
 
-    def hold(self) -> None:
+    def confirm(self) -> None:
         """What it owned at the last beat is its own, and stays so: nobody took over meanwhile."""
-        self._until = self._beaten + LEASE_SECONDS - MARGIN_SECONDS
+        self._valid_until = self._renewed_at + LEASE_SECONDS - MARGIN_SECONDS
 
     async def claim(self, orphans: Collection[str]) -> None:
         """Push to a fair share of these listeners from now on. Raises UnavailableError."""
         share = -(-len(orphans) // (1 + len(self.others)))
-        await self._database.claim(sorted(orphans)[:share])
+        await self._database.claim_listeners(sorted(orphans)[:share])
 
-    async def leave(self) -> None:
+    async def release(self) -> None:
         """Push to nobody any more; the others take over at once. Raises UnavailableError."""
-        self._until = 0.0
+        self._valid_until = 0.0
         if self.shared:
-            await self._database.release()
+            await self._database.remove_replica()

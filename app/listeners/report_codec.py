@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
-from app.listeners.member import Member, Report
+from app.listeners.entry import ListenerEntry, Report
 from blocklist.model.errors import InvalidError
-from blocklist.model.evidence import Evidence, Finding, Kind
+from blocklist.model.evidence import Evidence, Finding, FindingKind
 from blocklist.wire.listeners import ReportBody
 
 
-def dump_part(member: Member, part: str) -> str:
+def dump_part(entry: ListenerEntry, part: str) -> str:
     """A part of what it says, but for its evidence."""
-    return json.dumps(member.part(part))
+    return json.dumps(entry.part(part))
 
 
 def load_part(part: str, text: str) -> Report:
     """The same there. Raises InvalidError if the other replica has another version, which knows more."""
-    return Report.of(ReportBody.parse({part: json.loads(text)}))
+    return Report.from_body(ReportBody.parse({part: json.loads(text)}))
 
 
 def dump_evidence(kept: Iterable[Evidence]) -> str:
@@ -33,7 +33,7 @@ def load_evidence(application: str, text: str) -> list[Evidence]:
             Evidence(
                 application=application,
                 node=node,
-                finding=Finding(kind=Kind(kind), reason=reason),
+                finding=Finding(kind=FindingKind(kind), reason=reason),
                 first_seen=first,
                 last_seen=last,
             )

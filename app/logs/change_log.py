@@ -16,27 +16,27 @@ from threading import Event, Thread
 from typing import Final, Literal
 
 from blocklist.model.changes import Change
-from blocklist.model.time import utc
+from blocklist.model.time import to_utc
 
-MAX_WAITING: Final = 100_000
+MAX_QUEUED: Final = 100_000
 """Changes that may wait for somebody to read the log; beyond them lines are lost, and counted: changes go on."""
-_MANY: Final = 500
+_BATCH_LINES: Final = 500
 """Lines written at once."""
 _GATHER_SECONDS: Final = 0.02
 """How long a line may wait for others."""
 
-Form = Literal["console", "json"]
+LogFormat = Literal["console", "json"]
 
 
-class ChangeLines:
+class ChangeLogWriter:
     """`write` belongs to the event loop, and never waits. `lost` is told how many lines were not written."""
 
-    def __init__(self, form: Form, lost: Callable[[int], None], max_waiting: int = MAX_WAITING) -> None:
-        self._line = _json_line if form == "json" else _console_line
-        self._lost = lost
-        self._max_waiting = max_waiting
+    def __init__(self, log_format: LogFormat, on_lost: Callable[[int], None], max_queued: int = MAX_QUEUED) -> None:
+        self._format_line = _json_line if log_format == "json" else _console_line
+        self._on_lost = on_lost
+        self._max_queued = max_queued
         self._queue: SimpleQueue[Sequence[Change]] = SimpleQueue()
-        self._put = 0
+        self._queued = 0
         self._written = 0
         self._closing = Event()
         self._thread = Thread(target=self._run, name="change-lines", daemon=True)
@@ -44,10 +44,10 @@ class ChangeLines:
 
     def write(self, changes: Sequence[Change]) -> None:
         """These changes were committed."""
-        if self._put - self._written > self._max_waiting:
-            self._lost(len(changes))
+        if self._queued - self._written > self._max_queued:
+            self._on_lost(len(changes))
             return
-        self._put += len(changes)
+        self._queued += len(changes)
         self._queue.put(changes)
 
     def close(self, seconds: float = 2.0) -> None:
@@ -63,12 +63,12 @@ class ChangeLines:
             self._closing.wait(_GATHER_SECONDS)
             taken += [self._queue.get() for _ in range(self._queue.qsize())]
             changes = list(chain.from_iterable(taken))
-            for begin in range(0, len(changes), _MANY):
-                _out("".join(map(self._line, changes[begin : begin + _MANY])))
+            for begin in range(0, len(changes), _BATCH_LINES):
+                _write_stderr("".join(map(self._format_line, changes[begin : begin + _BATCH_LINES])))
             self._written += len(changes)
 
 
-def _out(text: str) -> None:
+def _write_stderr(text: str) -> None:
     try:
         sys.stderr.write(text)
         sys.stderr.flush()
@@ -78,11 +78,12 @@ def _out(text: str) -> None:
 
 
 def _json_line(change: Change) -> str:
-    forced = "" if change.forced is None else f'"forced": {_quoted(change.forced)}, '
-    request = "" if change.request_id is None else f'"request_id": {_quoted(change.request_id)}, '
+    forced = "" if change.forced is None else f'"forced": {_json_string(change.forced)}, '
+    request = "" if change.request_id is None else f'"request_id": {_json_string(change.request_id)}, '
     return (
-        f'{{"kind": "{change.type}", "node": "{change.node.id}", "by": {_quoted(change.created_by)}, '
-        f'"revision": {change.revision}, "cause": {_quoted(change.node.cause)}, "source": {_quoted(change.source)}, '
+        f'{{"kind": "{change.type}", "node": "{change.node.id}", "by": {_json_string(change.created_by)}, '
+        f'"revision": {change.revision}, "cause": {_json_string(change.node.cause)}, '
+        f'"source": {_json_string(change.source)}, '
         f'{forced}{request}"event": "change", "level": "info", "timestamp": "{_utc(change.at)}"}}\n'
     )
 
@@ -99,13 +100,13 @@ def _console_line(change: Change) -> str:
     )
 
 
-def _quoted(value: str | None) -> str:
+def _json_string(value: str | None) -> str:
     return "null" if value is None else encode_basestring_ascii(value)
 
 
 @lru_cache(maxsize=1)
 def _utc(millis: int) -> str:
     # All changes of a transaction have the same moment.
-    moment = utc(millis)
+    moment = to_utc(millis)
     # A clock beyond the year 9999 is no reason to lose this line, and all that follow.
     return str(millis) if moment is None else f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}"

@@ -9,7 +9,7 @@ from typing import Literal
 import structlog
 
 
-def configure(form: Literal["console", "json"]) -> None:
+def configure_logging(log_format: Literal["console", "json"]) -> None:
     """Log to stderr, for eyes or as JSON lines."""
     shared: list[structlog.types.Processor] = [
         structlog.contextvars.merge_contextvars,
@@ -17,7 +17,7 @@ def configure(form: Literal["console", "json"]) -> None:
         structlog.stdlib.add_logger_name,
         structlog.processors.TimeStamper(fmt="iso", utc=True),
     ]
-    if form == "json":
+    if log_format == "json":
         last: list[structlog.types.Processor] = [
             structlog.processors.format_exc_info,
             structlog.processors.JSONRenderer(),

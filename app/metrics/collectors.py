@@ -9,16 +9,16 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.registry import Collector
 
 from app.engine.list_view import ListView
-from app.listeners.directory import Roll
+from app.listeners.directory import ListenerDirectory
 from app.listeners.lag import lag_of
-from app.listeners.writer import Keeper
+from app.listeners.writer import ListenerWriter
 from app.push.pusher import Pusher
 from app.watch.change_feed import ChangeFeed
-from blocklist.model.evidence import EvidenceBook, Kind
-from blocklist.model.listener import Role
+from blocklist.model.evidence import EvidenceStore, FindingKind
+from blocklist.model.listener import ListenerRole
 
 
-class Parts(Collector):
+class ListMetrics(Collector):
     """The list, its readers and its database."""
 
     def __init__(self, view: ListView, feed: ChangeFeed) -> None:
@@ -35,14 +35,14 @@ class Parts(Collector):
         yield GaugeMetricFamily(
             "blocklist_database_away_seconds", "Since it last took one, while it is away.", view.age() or 0
         )
-        yield GaugeMetricFamily("blocklist_watches", "Open watch streams.", self._feed.readers)
+        yield GaugeMetricFamily("blocklist_watches", "Open watch streams.", self._feed.open_watches)
         reads = CounterMetricFamily("blocklist_list_reads", "Answers to GET /blocklist.", labels=["path"])
         reads.add_metric(["fast"], view.fast_reads)
         reads.add_metric(["route"], view.route_reads)
         yield reads
 
 
-class FastAnswers(Collector):
+class FastPathMetrics(Collector):
     """What uvicorn's protocol answers below the routes: counted there, by status, as whole numbers."""
 
     def __init__(self, view: ListView, puts: Mapping[int, int]) -> None:
@@ -65,7 +65,7 @@ class FastAnswers(Collector):
         yield found
 
 
-class Waiting(Collector):
+class QueueMetrics(Collector):
     """Commands that wait for the database."""
 
     def __init__(self, waiting: Callable[[], int]) -> None:
@@ -75,27 +75,29 @@ class Waiting(Collector):
         yield GaugeMetricFamily("blocklist_waiting_commands", "Commands that wait for a transaction.", self._waiting())
 
 
-class Listeners(Collector):
+class ListenerMetrics(Collector):
     """The listeners, how far behind they are, and what was pushed to them."""
 
-    def __init__(self, view: ListView, feed: ChangeFeed, roll: Roll, keeper: Keeper, pusher: Pusher) -> None:
+    def __init__(
+        self, view: ListView, feed: ChangeFeed, directory: ListenerDirectory, keeper: ListenerWriter, pusher: Pusher
+    ) -> None:
         self._view = view
         self._feed = feed
-        self._roll = roll
+        self._roll = directory
         self._keeper = keeper
         self._pusher = pusher
 
     def collect(self) -> Iterable[Metric]:
         now = self._view.clock()
-        count = Tally((member.listener.role, member.listener.live(now)) for member in self._roll.members)
+        count = Tally((entry.listener.role, entry.listener.is_live(now)) for entry in self._roll.entries)
         listeners = GaugeMetricFamily("blocklist_listeners", "Registered listeners.", labels=["role", "state"])
-        for role in Role:
+        for role in ListenerRole:
             for live, state in ((True, "live"), (False, "lapsed")):
                 listeners.add_metric([role.value, state], count[role, live])
         yield listeners
         yield from self._lags(now)
         yield GaugeMetricFamily("blocklist_task_managers", "Known TaskManagers.", len(self._view.task_managers))
-        yield CounterMetricFamily("blocklist_leases_lapsed", "Leases that have lapsed.", self._keeper.lapses)
+        yield CounterMetricFamily("blocklist_leases_lapsed", "Leases that have lapsed.", self._keeper.expired_leases)
         pushes = CounterMetricFamily("blocklist_pushes", "Pushes and heartbeats sent.", labels=["outcome"])
         pushes.add_metric(["taken"], self._pusher.sent)
         pushes.add_metric(["failed"], self._pusher.failed)
@@ -103,30 +105,32 @@ class Listeners(Collector):
 
     def _lags(self, now: int) -> Iterable[Metric]:
         live, revision = self._roll.live(), self._view.tracker.revision
-        behind = max((revision - (member.listener.acked or 0) for member in live), default=0)
+        behind = max((revision - (entry.listener.acked or 0) for entry in live), default=0)
         yield GaugeMetricFamily(
             "blocklist_listener_lag_revisions", "Of the live listener that is furthest behind.", behind
         )
-        late = max((lag_of(member, self._feed, now) for member in live), default=0)
+        late = max((lag_of(entry, self._feed, now) for entry in live), default=0)
         yield GaugeMetricFamily(
             "blocklist_listener_lag_seconds", "Since there has been something that the slowest must apply.", late / 1000
         )
 
 
-class Evidence(Collector):
+class EvidenceMetrics(Collector):
     """What applications say of nodes, and how many blocks came of it."""
 
-    def __init__(self, book: EvidenceBook, made: Callable[[], int], clock: Callable[[], int]) -> None:
+    def __init__(self, book: EvidenceStore, made: Callable[[], int], clock: Callable[[], int]) -> None:
         self._book = book
         self._made = made
         self._clock = clock
 
     def collect(self) -> Iterable[Metric]:
-        count = Tally((own.evidence.finding.kind, own.doubt is None) for own in self._book.listed(self._clock()))
+        count = Tally(
+            (own.evidence.finding.kind, own.ignored_reason is None) for own in self._book.assess(self._clock())
+        )
         evidence = GaugeMetricFamily(
             "blocklist_evidence", "What applications say of nodes.", labels=["kind", "believed"]
         )
-        for kind in Kind:
+        for kind in FindingKind:
             for believed in (True, False):
                 evidence.add_metric([kind.value, str(believed).lower()], count[kind, believed])
         yield evidence

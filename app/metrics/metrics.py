@@ -18,16 +18,16 @@ from prometheus_client import (
 from prometheus_client.registry import Collector
 
 from app.engine.list_view import ListView
-from app.listeners.directory import Roll
-from app.listeners.writer import Keeper
-from app.metrics.collectors import Evidence, FastAnswers, Listeners, Parts, Waiting
+from app.listeners.directory import ListenerDirectory
+from app.listeners.writer import ListenerWriter
+from app.metrics.collectors import EvidenceMetrics, FastPathMetrics, ListenerMetrics, ListMetrics, QueueMetrics
 from app.push.pusher import Pusher
 from app.store.queries import StaleError
 from app.store.store import Store
 from app.watch.change_feed import ChangeFeed
 from blocklist import __version__
 from blocklist.model.changes import Change, ChangeType, Source
-from blocklist.model.evidence import EvidenceBook
+from blocklist.model.evidence import EvidenceStore
 
 _CHANGED_BY: Final = {
     kind: [Source.TIME] if kind is ChangeType.EXPIRED else [source for source in Source if source is not Source.TIME]
@@ -41,13 +41,15 @@ disable_created_metrics()  # type: ignore[no-untyped-call]
 class Metrics:
     """The service's own registry: two services in one process do not mix."""
 
-    def __init__(self, view: ListView, feed: ChangeFeed, roll: Roll, keeper: Keeper, pusher: Pusher) -> None:
+    def __init__(
+        self, view: ListView, feed: ChangeFeed, directory: ListenerDirectory, keeper: ListenerWriter, pusher: Pusher
+    ) -> None:
         self._registry = registry = CollectorRegistry()
         self._view = view
         self.fast_puts: Tally[int] = Tally()
-        for collector in (Parts(view, feed), Listeners(view, feed, roll, keeper, pusher)):
+        for collector in (ListMetrics(view, feed), ListenerMetrics(view, feed, directory, keeper, pusher)):
             registry.register(collector)
-        registry.register(FastAnswers(view, self.fast_puts))
+        registry.register(FastPathMetrics(view, self.fast_puts))
         ProcessCollector(registry=registry)
         Info("blocklist_build", "What is running.", registry=registry).info({"version": __version__})
         changes = Counter("blocklist_changes", "Committed changes of the list.", ["type", "source"], registry=registry)
@@ -56,7 +58,7 @@ class Metrics:
             for kind, sources in _CHANGED_BY.items()
             for source in sources
         }
-        self._later = Counter(
+        self._remote_changes = Counter(
             "blocklist_changes_found",
             "Changes found in the database, not counted by type: another replica made them, or a transaction that"
             " seemed to fail.",
@@ -75,7 +77,7 @@ class Metrics:
             ["reason"],
             registry=registry,
         )
-        self._lost = Counter(
+        self._lost_log_lines = Counter(
             "blocklist_log_lines_lost", "Lines of changes that could not be written in time.", registry=registry
         )
         for reason in ("missing", "invalid", "forbidden"):
@@ -100,14 +102,14 @@ class Metrics:
         )
         self.compacted = Counter("blocklist_log_compacted_changes", "Changes dropped from the log.", registry=registry)
         push_seconds = Histogram("blocklist_push_seconds", "From a push to its answer.", registry=registry)
-        pusher.seconds = push_seconds.observe
+        pusher.on_duration = push_seconds.observe
         for source in Source:
             if source is not Source.TIME:
                 self.refused_by_limit.labels(source.value)
 
-    def show_evidence(self, book: EvidenceBook, made: Callable[[], int]) -> None:
+    def show_evidence(self, book: EvidenceStore, made: Callable[[], int]) -> None:
         """Show what applications say, and how many blocks came of it."""
-        self._registry.register(Evidence(book, made, self._view.clock))
+        self._registry.register(EvidenceMetrics(book, made, self._view.clock))
 
     def show_alerts(self, alerts: Collector) -> None:
         """Show what Alertmanager has posted."""
@@ -115,25 +117,25 @@ class Metrics:
 
     def show_waiting(self, waiting: Callable[[], int]) -> None:
         """Show how many commands wait."""
-        self._registry.register(Waiting(waiting))
+        self._registry.register(QueueMetrics(waiting))
 
-    def measure(self, route: str, method: str, status: int, seconds: float) -> None:
+    def observe_request(self, route: str, method: str, status: int, seconds: float) -> None:
         """A request came to a route (its template) and was answered so."""
         self._requests.labels(route, method, f"{status // 100}xx").observe(seconds)
 
-    def denied(self, reason: str) -> None:
+    def count_denied(self, reason: str) -> None:
         """A request was refused for its credentials: `missing`, `invalid` or `forbidden`."""
         self._denied.labels(reason).inc()
 
-    def lost(self, lines: int) -> None:
+    def count_lost_log_lines(self, lines: int) -> None:
         """So many lines of the log could not be written in time."""
-        self._lost.inc(lines)
+        self._lost_log_lines.inc(lines)
 
-    def refused(self, source: Source) -> None:
+    def count_refused(self, source: Source) -> None:
         """A limit refused a change that came this way."""
         self.refused_by_limit.labels(source.value).inc()
 
-    def count(self, changes: Sequence[Change]) -> None:
+    def count_changes(self, changes: Sequence[Change]) -> None:
         """These changes were committed, in one transaction."""
         self.commit_changes.observe(len(changes))
         ways = Tally((change.type, change.source or Source.REQUEST) for change in changes)
@@ -143,26 +145,26 @@ class Metrics:
             if change.type is ChangeType.EXPIRED:
                 self.expiry_lateness.observe(max(0, change.at - change.node.end) / 1000)
 
-    def stale(self) -> None:
+    def count_stale_commit(self) -> None:
         """A transaction came second."""
         self._stale.inc()
 
-    def found(self, changes: Sequence[Change]) -> None:
+    def count_remote_changes(self, changes: Sequence[Change]) -> None:
         """These changes were found in the database."""
-        self._later.inc(len(changes))
+        self._remote_changes.inc(len(changes))
 
     def render(self) -> bytes:
         """The text that Prometheus scrapes."""
         return generate_latest(self._registry)
 
 
-class MeasuredLog:
+class MeasuredStore:
     """The store as the handler's log, with each transaction measured."""
 
     def __init__(self, store: Store, metrics: Metrics) -> None:
         self._store = store
         self._metrics = metrics
-        self.news = store.news
+        self.tail = store.tail
         self.load = store.load
         self.renew_history = store.renew_history
 
@@ -172,5 +174,5 @@ class MeasuredLog:
             with self._metrics.commit_seconds.time():
                 await self._store.commit(changes, after=after, history=history)
         except StaleError:
-            self._metrics.stale()
+            self._metrics.count_stale_commit()
             raise

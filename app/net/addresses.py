@@ -33,7 +33,7 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
-def check_url(url: str) -> str:
+def check_secure_url(url: str) -> str:
     """Return the URL; raise ValueError unless it is https, or http on this machine: keys must not come by anybody."""
     parts = urlsplit(url)
     host = parts.hostname or ""

@@ -18,7 +18,7 @@ class PushError(Exception):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Target:
+class PinnedTarget:
     """A callback URL, and the one address that it is pinned to."""
 
     url: str
@@ -27,7 +27,7 @@ class Target:
     address: str
 
 
-class AllowedHosts:
+class CallbackPolicy:
     """Names (`*.example.com` too) and networks to which pushes may go."""
 
     def __init__(self, entries: Iterable[str]) -> None:
@@ -40,7 +40,7 @@ class AllowedHosts:
             elif entry:
                 self._names.append(entry)
 
-    async def pin(self, url: str) -> Target:
+    async def resolve(self, url: str) -> PinnedTarget:
         """Resolve a URL's host once; from then on the name is not asked for again.
 
         A name that is allowed may have any address; of another name, or an address, every one must lie in an allowed
@@ -50,13 +50,13 @@ class AllowedHosts:
         host = (parts.hostname or "").lower()
         port = parts.port or (443 if parts.scheme == "https" else 80)
         addresses = await _resolve(host, port)
-        if not any(fnmatchcase(host, name) for name in self._names) and not all(map(self._inside, addresses)):
+        if not any(fnmatchcase(host, name) for name in self._names) and not all(map(self._in_networks, addresses)):
             raise InvalidError(
                 f"callbackUrl: pushes to {host} are not allowed; an operator can add it to BLOCKLIST_CALLBACK_HOSTS."
             )
-        return Target(url=url, host=host, authority=parts.netloc, address=addresses[0])
+        return PinnedTarget(url=url, host=host, authority=parts.netloc, address=addresses[0])
 
-    def _inside(self, address: str) -> bool:
+    def _in_networks(self, address: str) -> bool:
         ip = ip_address(address.partition("%")[0])
         mapped = getattr(ip, "ipv4_mapped", None)
         return any((mapped or ip) in network for network in self._networks)

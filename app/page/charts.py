@@ -7,16 +7,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Final
 
-from app.page.block_intervals import Step
+from app.page.block_intervals import Bucket
 
 WIDTH: Final = 640
 HEIGHT: Final = 200
 LEFT: Final = 44
 TOP: Final = 12
 BOTTOM: Final = 24
-_NICE: Final = (1, 2, 5)
+_AXIS_STEPS: Final = (1, 2, 5)
 _DAY: Final = 86_400_000
-_MARKS: Final = 7
+_MAX_LABELS: Final = 7
 _UNITS: Final = (_DAY // 24, _DAY // 6, _DAY, 5 * _DAY, 15 * _DAY)
 
 
@@ -32,73 +32,87 @@ class Box:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Levels:
+class BlockedChart:
     """Blocked nodes over time: for each piece a box of all that are blocked, and before it one of those to evacuate.
 
     `lines` are heights and what they say, `moments` places and what they say.
     """
 
     boxes: Sequence[Box]
-    lines: Sequence[tuple[float, int]]
-    moments: Sequence[tuple[float, str]]
-    most: int
+    gridlines: Sequence[tuple[float, int]]
+    time_labels: Sequence[tuple[float, str]]
+    maximum: int
 
 
-def levels_chart(pieces: Sequence[Step]) -> Levels:
+def blocked_chart(buckets: Sequence[Bucket]) -> BlockedChart:
     """The pieces from left to right."""
-    most = max((piece.blocked for piece in pieces), default=0)
-    top = ceiling(most)
-    wide, high = (WIDTH - LEFT) / max(1, len(pieces)), HEIGHT - TOP - BOTTOM
+    maximum = max((bucket.blocked for bucket in buckets), default=0)
+    top = axis_maximum(maximum)
+    wide, high = (WIDTH - LEFT) / max(1, len(buckets)), HEIGHT - TOP - BOTTOM
     boxes = []
-    for place, piece in enumerate(pieces):
+    for place, bucket in enumerate(buckets):
         # The first reaches down to the ground behind the second: one on top of the other they would leave gaps.
-        for kind, count in (("mark", piece.blocked if piece.marked else 0), ("evacuate", piece.evacuated)):
+        for kind, count in (("mark", bucket.blocked if bucket.marked else 0), ("evacuate", bucket.evacuated)):
             if count:
                 tall = high * count / top
-                boxes.append(Box(kind, _r(LEFT + place * wide), _r(HEIGHT - BOTTOM - tall), _r(wide + 0.2), _r(tall)))
+                boxes.append(
+                    Box(
+                        kind,
+                        _rounded(LEFT + place * wide),
+                        _rounded(HEIGHT - BOTTOM - tall),
+                        _rounded(wide + 0.2),
+                        _rounded(tall),
+                    )
+                )
     values = sorted({0, top // 2, top} if top % 2 == 0 else {0, top})
-    return Levels(
+    return BlockedChart(
         boxes=boxes,
-        lines=[(_r(HEIGHT - BOTTOM - high * value / top), value) for value in values],
-        moments=_moments(pieces),
-        most=most,
+        gridlines=[(_rounded(HEIGHT - BOTTOM - high * value / top), value) for value in values],
+        time_labels=_time_labels(buckets),
+        maximum=maximum,
     )
 
 
 def causes_chart(rows: Sequence[tuple[str, float, int]]) -> list[tuple[str, float, float]]:
     """Name, hours, and the length of the bar, of 1 for the longest."""
     longest = max((hours for _, hours, _ in rows), default=0) or 1
-    return [(name, hours, _r(hours / longest, 4)) for name, hours, _ in rows]
+    return [(name, hours, _rounded(hours / longest, 4)) for name, hours, _ in rows]
 
 
-def ceiling(number: int) -> int:
+def axis_maximum(number: int) -> int:
     """The next number that looks well on an axis: 1, 2, 5, 10, 20, …; at least 1."""
     size = 1
     while True:
-        for nice in _NICE:
+        for nice in _AXIS_STEPS:
             if nice * size >= number:
                 return nice * size
         size *= 10
 
 
-def _moments(pieces: Sequence[Step]) -> list[tuple[float, str]]:
+def _time_labels(buckets: Sequence[Bucket]) -> list[tuple[float, str]]:
     """Where moments are written, and what: round ones, at most eight, none so near an end that it would be cut."""
-    if not pieces:
+    if not buckets:
         return []
-    begin, end = pieces[0].begin, pieces[-1].end
-    unit = next((own for own in _UNITS if (end - begin) // own <= _MARKS), _UNITS[-1])
+    begin, end = buckets[0].begin, buckets[-1].end
+    unit = next((each for each in _UNITS if (end - begin) // each <= _MAX_LABELS), _UNITS[-1])
     format_ = "%H:%M" if unit < _DAY else "%d %b"
-    places = [(moment, LEFT + (WIDTH - LEFT) * (moment - begin) / (end - begin)) for moment in _round(begin, end, unit)]
+    places = [
+        (timestamp, LEFT + (WIDTH - LEFT) * (timestamp - begin) / (end - begin))
+        for timestamp in _round_timestamps(begin, end, unit)
+    ]
     return [
-        (_r(x), datetime.fromtimestamp(moment / 1000, UTC).strftime(format_).removeprefix("0" if unit >= _DAY else ""))
-        for moment, x in places
+        (
+            _rounded(x),
+            datetime.fromtimestamp(timestamp / 1000, UTC).strftime(format_).removeprefix("0" if unit >= _DAY else ""),
+        )
+        for timestamp, x in places
         if LEFT + 15 <= x <= WIDTH - 20
     ]
 
 
-def _round(begin: int, end: int, unit: int) -> range:
+def _round_timestamps(begin: int, end: int, unit: int) -> range:
     return range(-(-begin // unit) * unit, end, unit)
 
 
-def _r(value: float, digits: int = 1) -> float:
+def _rounded(value: float, digits: int = 1) -> float:
     return round(value, digits)

@@ -7,13 +7,13 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from app.page.forms import Form, read_form
-from app.page.visitor import Changing
+from app.page.visitor import OperatorVisitor
 
 
-async def _sent(request: Request, _: Changing) -> Form:
+async def _submitted_form(request: Request, _: OperatorVisitor) -> Form:
     # Where it came from was seen to when it was found out who asks.
     return await read_form(request)
 
 
-Sent = Annotated[Form, Depends(_sent)]
+SubmittedForm = Annotated[Form, Depends(_submitted_form)]
 """Raises ForbiddenError for a form of another site, InvalidError, TooLargeError."""

@@ -12,8 +12,8 @@ from fastapi.responses import RedirectResponse
 from fastapi.routing import APIRoute
 
 from app.api.problems import STATUS
-from app.auth.principal import STRANGER
-from app.page.render import page
+from app.auth.principal import ANONYMOUS
+from app.page.render import render_page
 from app.page.visitor import Visitor
 from blocklist.model.errors import BlocklistError, UnauthorizedError
 
@@ -24,13 +24,13 @@ class HtmlRoute(APIRoute):
     """A route whose errors are pages, and which sends those who are not logged in to /login."""
 
     def get_route_handler(self) -> _Handler:
-        answer: _Handler = super().get_route_handler()
+        handler: _Handler = super().get_route_handler()
 
         async def handle(request: Request) -> Response:
             try:
-                return await answer(request)
+                return await handler(request)
             except UnauthorizedError:
-                return _to_login(request)
+                return _redirect_to_login(request)
             except BlocklistError as error:
                 return error_page(request, error)
 
@@ -40,13 +40,15 @@ class HtmlRoute(APIRoute):
 def error_page(request: Request, error: BlocklistError) -> Response:
     """What went wrong, one line for each fault."""
     status = STATUS[type(error)]
-    return page(request, "error.html.j2", Visitor(principal=STRANGER), status, title=status.phrase, lines=error.lines)
+    return render_page(
+        request, "error.html.j2", Visitor(principal=ANONYMOUS), status, title=status.phrase, lines=error.lines
+    )
 
 
-def _to_login(request: Request) -> Response:
+def _redirect_to_login(request: Request) -> Response:
     if "hx-request" in request.headers:
         # A script that would follow a redirect would get the login page as a piece of this one.
         return Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"HX-Redirect": "/login"})
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    wanted = f"?next={quote(here)}" if request.method == "GET" and here != "/" else ""
-    return RedirectResponse(f"/login{wanted}", HTTPStatus.SEE_OTHER)
+    query = f"?next={quote(here)}" if request.method == "GET" and here != "/" else ""
+    return RedirectResponse(f"/login{query}", HTTPStatus.SEE_OTHER)

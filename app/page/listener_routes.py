@@ -7,21 +7,21 @@ from dataclasses import dataclass
 from fastapi import APIRouter, Request, Response
 
 from app.api.listeners import lag_of
-from app.components import Service, service_of
-from app.listeners.member import Member
+from app.components import Components, components_of
+from app.listeners.entry import ListenerEntry
 from app.page.errors import HtmlRoute
-from app.page.render import page
-from app.page.visitor import Reading
-from blocklist.model.time import in_millis
+from app.page.render import render_page
+from app.page.visitor import ReaderVisitor
+from blocklist.model.time import to_millis
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
-SHOWN = 500
+MAX_ROWS = 500
 """Listeners, or pieces of evidence, on a page."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Listening:
+class ListenerRow:
     """A listener; `lag` in milliseconds, `behind` in revisions (None: it has yet to get the whole list)."""
 
     id: str
@@ -37,9 +37,9 @@ class Listening:
     minimum: int
 
     @classmethod
-    def of(cls, service: Service, member: Member) -> Listening:
-        listener = member.listener
-        live = listener.live(service.clock())
+    def of(cls, service: Components, entry: ListenerEntry) -> ListenerRow:
+        listener = entry.listener
+        live = listener.is_live(service.clock())
         acked, revision = listener.acked, service.view.tracker.revision
         return cls(
             id=listener.id,
@@ -47,11 +47,11 @@ class Listening:
             pushed=listener.callback_url is not None,
             live=live,
             behind=None if acked is None else max(0, revision - acked),
-            lag=lag_of(service, member),
+            lag=lag_of(service, entry),
             lease_end=listener.lease_end,
-            error=member.error,
-            refused=len(member.refused),
-            usable=service.usable.usable(member) if live else None,
+            error=entry.error,
+            refused=len(entry.refused),
+            usable=service.usable_nodes.usable_count(entry) if live else None,
             minimum=listener.min_nodes,
         )
 
@@ -62,28 +62,29 @@ class Listening:
 
 
 @router.get("/page/listeners")
-async def get_listeners(request: Request, visitor: Reading) -> Response:
+async def get_listeners(request: Request, visitor: ReaderVisitor) -> Response:
     """First those that are behind or in trouble."""
-    service = service_of(request)
-    members = sorted(
-        service.roll.members, key=lambda own: (own.listener.live(service.clock()), -lag_of(service, own), own.id)
+    service = components_of(request)
+    entries = sorted(
+        service.listeners.entries,
+        key=lambda each: (each.listener.is_live(service.clock()), -lag_of(service, each), each.id),
     )
-    shown = [Listening.of(service, member) for member in members[:SHOWN]]
-    return page(request, "listeners.html.j2", visitor, listeners=shown, total=len(members))
+    shown = [ListenerRow.of(service, entry) for entry in entries[:MAX_ROWS]]
+    return render_page(request, "listeners.html.j2", visitor, listeners=shown, total=len(entries))
 
 
 @router.get("/page/evidence")
-async def get_evidence(request: Request, visitor: Reading) -> Response:
+async def get_evidence(request: Request, visitor: ReaderVisitor) -> Response:
     """As GET /evidence has it."""
-    service = service_of(request)
-    judged = service.evidence.listed(service.clock())
+    service = components_of(request)
+    judged = service.evidence_book.assess(service.clock())
     settings = service.settings
-    return page(
+    return render_page(
         request,
         "evidence.html.j2",
         visitor,
-        judged=judged[:SHOWN],
+        judged=judged[:MAX_ROWS],
         total=len(judged),
         enough=settings.evidence_applications,
-        window=in_millis(settings.evidence_window),
+        window=to_millis(settings.evidence_window),
     )

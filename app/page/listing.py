@@ -6,41 +6,41 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.components import service_of
+from app.components import components_of
 from app.page.errors import HtmlRoute
-from app.page.list_model import SORTS, Filter, listing
-from app.page.query_params import number_in
-from app.page.render import page
-from app.page.visitor import Reading
-from blocklist.model.node import ACTIONS
+from app.page.list_model import SORTS, ListFilter, list_page
+from app.page.query_params import int_param
+from app.page.render import render_page
+from app.page.visitor import ReaderVisitor
+from blocklist.model.node import ACTION_BY_NAME
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
-_LONGEST: Final = 300
+_MAX_TEXT: Final = 300
 
 
-def _filter(request: Request) -> Filter:
+def _filter(request: Request) -> ListFilter:
     """What the address asks for; what nobody could mean is passed over: a filter never fails."""
-    given = request.query_params
-    action, sort = given.get("action", ""), given.get("sort", "")
-    return Filter(
-        q=given.get("q", "").strip()[:_LONGEST],
-        action=action if action in ACTIONS else "",
-        by=given.get("by", "")[:_LONGEST],
+    params = request.query_params
+    action, sort = params.get("action", ""), params.get("sort", "")
+    return ListFilter(
+        q=params.get("q", "").strip()[:_MAX_TEXT],
+        action=action if action in ACTION_BY_NAME else "",
+        by=params.get("by", "")[:_MAX_TEXT],
         sort=sort if sort in SORTS else "since",
-        page=max(1, number_in(request, "page") or 1),
+        page=max(1, int_param(request, "page") or 1),
     )
 
 
 @router.get("/")
-async def get_list(request: Request, visitor: Reading) -> Response:
+async def get_list(request: Request, visitor: ReaderVisitor) -> Response:
     """The list."""
-    model = listing(service_of(request), _filter(request))
-    return page(request, "list.html.j2", visitor, listing=model, base=str(request.base_url).rstrip("/"))
+    listing = list_page(components_of(request), _filter(request))
+    return render_page(request, "list.html.j2", visitor, listing=listing, base=str(request.base_url).rstrip("/"))
 
 
 @router.get("/page/list")
-async def get_table(request: Request, visitor: Reading) -> Response:
+async def get_table(request: Request, visitor: ReaderVisitor) -> Response:
     """What of it changes."""
-    model = listing(service_of(request), _filter(request))
-    return page(request, "_list.html.j2", visitor, listing=model, base=str(request.base_url).rstrip("/"))
+    listing = list_page(components_of(request), _filter(request))
+    return render_page(request, "_list.html.j2", visitor, listing=listing, base=str(request.base_url).rstrip("/"))

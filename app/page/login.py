@@ -10,61 +10,61 @@ from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
 from app.api.authentication import same_origin
-from app.api.authorization import OPEN
+from app.api.authorization import PUBLIC
 from app.api.problems import STATUS
-from app.auth.principal import STRANGER
+from app.auth.principal import ANONYMOUS
 from app.auth.sessions import COOKIE
-from app.components import service_of
+from app.components import components_of
 from app.page.errors import HtmlRoute
 from app.page.forms import read_form
-from app.page.render import page
-from app.page.visitor import Reading, Visitor
+from app.page.render import render_page
+from app.page.visitor import ReaderVisitor, Visitor
 from blocklist.model.errors import ForbiddenError, UnauthorizedError
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
-_LOCAL: Final = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
+_LOCAL_PATH: Final = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
 """A path on this service: no other host may hide in it, nor a line end."""
 
 
-@router.get("/login", dependencies=[OPEN])
+@router.get("/login", dependencies=[PUBLIC])
 async def get_login(request: Request) -> Response:
     """The form; there is nothing to log in to while anybody may do anything."""
-    wanted = _local(request.query_params.get("next", "/"))
-    if not service_of(request).auth.enabled:
-        return RedirectResponse(wanted, HTTPStatus.SEE_OTHER)
-    return _form(request, wanted)
+    next_path = _local_path(request.query_params.get("next", "/"))
+    if not components_of(request).authenticator.enabled:
+        return RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
+    return _form(request, next_path)
 
 
-@router.post("/login", dependencies=[OPEN])
+@router.post("/login", dependencies=[PUBLIC])
 async def post_login(request: Request) -> Response:
     """Begin a session for who has a token."""
     if same_origin(request) is False:
         raise ForbiddenError("The form comes from another site's page.")
     form = await read_form(request)
-    wanted = _local(form.get("next", "/"))
-    if not service_of(request).auth.enabled:
-        return RedirectResponse(wanted, HTTPStatus.SEE_OTHER)
+    next_path = _local_path(form.get("next", "/"))
+    if not components_of(request).authenticator.enabled:
+        return RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
     try:
-        cookie, _ = await service_of(request).sessions.begin(form.get("token", ""))
+        cookie, _ = await components_of(request).sessions.create(form.get("token", ""))
     except (UnauthorizedError, ForbiddenError) as error:
-        return _form(request, wanted, error.detail, STATUS[type(error)])
-    answer = RedirectResponse(wanted, HTTPStatus.SEE_OTHER)
-    answer.set_cookie(COOKIE, cookie, path="/", httponly=True, samesite="strict", secure=_is_https(request))
-    return answer
+        return _form(request, next_path, error.detail, STATUS[type(error)])
+    response = RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
+    response.set_cookie(COOKIE, cookie, path="/", httponly=True, samesite="strict", secure=_is_https(request))
+    return response
 
 
 @router.post("/logout")
-async def post_logout(request: Request, _: Reading) -> Response:
+async def post_logout(request: Request, _: ReaderVisitor) -> Response:
     """End the session."""
-    await service_of(request).sessions.end(request.cookies.get(COOKIE, ""))
-    answer = RedirectResponse("/login", HTTPStatus.SEE_OTHER)
-    answer.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
-    return answer
+    await components_of(request).sessions.end(request.cookies.get(COOKIE, ""))
+    response = RedirectResponse("/login", HTTPStatus.SEE_OTHER)
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    return response
 
 
-def _form(request: Request, wanted: str, fault: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:
-    return page(request, "login.html.j2", Visitor(principal=STRANGER), status, next=wanted, fault=fault)
+def _form(request: Request, next_path: str, error: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:
+    return render_page(request, "login.html.j2", Visitor(principal=ANONYMOUS), status, next=next_path, error=error)
 
 
 def _is_https(request: Request) -> bool:
@@ -72,5 +72,5 @@ def _is_https(request: Request) -> bool:
     return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
 
 
-def _local(path: str) -> str:
-    return path if _LOCAL.fullmatch(path) else "/"
+def _local_path(path: str) -> str:
+    return path if _LOCAL_PATH.fullmatch(path) else "/"

@@ -5,31 +5,31 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from app.api.applied import TaskManager, there_now
-from app.components import Service
+from app.api.applied import TaskManager, task_managers_on
+from app.components import Components
 from app.engine.handler import Command
-from app.page.forms import Wish
+from app.page.forms import BlockForm
 from app.page.visitor import Visitor
 from blocklist.model.draft import Draft
 from blocklist.model.node import BlockedNode
-from blocklist.model.usable_nodes import Below
+from blocklist.model.usable_nodes import Shortfall
 
 _Result = dict[str, tuple[BlockedNode | None, BlockedNode | None]]
 """Node id to the node before and after; None where it is free."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Touched:
+class NodePreview:
     """A node before and after (None: free), and what is there now; `tasks` is None where nobody has said."""
 
     id: str
     before: BlockedNode | None
     after: BlockedNode | None
     task_managers: Sequence[TaskManager]
-    tasks: int | None
+    running_tasks: int | None
 
     @property
-    def same(self) -> bool:
+    def unchanged(self) -> bool:
         return self.before == self.after
 
 
@@ -37,12 +37,12 @@ class Touched:
 class Preview:
     """All of it. `refused` is the sentence with which a limit refuses it."""
 
-    nodes: Sequence[Touched]
-    below: Sequence[Below]
-    refused: str | None
+    nodes: Sequence[NodePreview]
+    shortfalls: Sequence[Shortfall]
+    limit_error: str | None
 
     @property
-    def known(self) -> int:
+    def already_blocked(self) -> int:
         """How many of the nodes are blocked already."""
         return sum(node.before is not None for node in self.nodes)
 
@@ -51,43 +51,51 @@ class Preview:
         return sum(len(node.task_managers) for node in self.nodes)
 
     @property
-    def tasks(self) -> int:
-        return sum(node.tasks or 0 for node in self.nodes)
+    def running_tasks(self) -> int:
+        return sum(node.running_tasks or 0 for node in self.nodes)
 
     @property
     def applications(self) -> int:
-        return len({own.listener for node in self.nodes for own in node.task_managers})
+        return len({task_manager.listener for node in self.nodes for task_manager in node.task_managers})
 
 
-async def preview_block(service: Service, wish: Wish, visitor: Visitor) -> Preview:
+async def preview_block(service: Components, requested: BlockForm, visitor: Visitor) -> Preview:
     """What blocking, or merging with what is there, would do. Raises InvalidError, UnavailableError."""
 
     def command(draft: Draft) -> _Result:
         return {
-            node.id: (draft.blocked(node.id), draft.block(node, allow_merge=True)) for node in blocked(wish, draft.now)
+            node.id: (draft.get_blocked(node.id), draft.block(node, allow_merge=True))
+            for node in nodes_to_block(requested, draft.now)
         }
 
     return await _preview(service, visitor, command)
 
 
-async def preview_unblock(service: Service, node_id: str, visitor: Visitor) -> Preview:
+async def preview_unblock(service: Components, node_id: str, visitor: Visitor) -> Preview:
     """What unblocking would do. Raises NotFoundError, UnavailableError."""
     return await _preview(service, visitor, lambda draft: {node_id: (draft.unblock(node_id), None)})
 
 
-def blocked(wish: Wish, now: int) -> list[BlockedNode]:
+def nodes_to_block(requested: BlockForm, now: int) -> list[BlockedNode]:
     """The nodes as they are to be. Raises InvalidError."""
-    return [BlockedNode(id=own, action=wish.action, start=now, end=wish.end, cause=wish.cause) for own in wish.nodes]
+    return [
+        BlockedNode(id=node_id, action=requested.action, start=now, end=requested.end, cause=requested.cause)
+        for node_id in requested.nodes
+    ]
 
 
-async def _preview(service: Service, visitor: Visitor, command: Command[_Result]) -> Preview:
-    rehearsed = service.guard.rehearsed(command, visitor.principal.access)
-    rehearsal = (await service.handler.submit(rehearsed, visitor.author())).value
-    touched = [_touched(service, own, *result) for own, result in rehearsal.value.items()]
-    return Preview(nodes=touched, below=rehearsal.below, refused=rehearsal.refused)
+async def _preview(service: Components, visitor: Visitor, command: Command[_Result]) -> Preview:
+    dry_run = service.limit_guard.dry_run(command, visitor.principal.role)
+    result = (await service.handler.submit(dry_run, visitor.author())).value
+    nodes = [_node_preview(service, node_id, *states) for node_id, states in result.value.items()]
+    return Preview(nodes=nodes, shortfalls=result.shortfalls, limit_error=result.refusal)
 
 
-def _touched(service: Service, node_id: str, before: BlockedNode | None, after: BlockedNode | None) -> Touched:
-    there = there_now(service, node_id)
-    tasks = [own.tasks for own in there if own.tasks is not None]
-    return Touched(id=node_id, before=before, after=after, task_managers=there, tasks=sum(tasks) if tasks else None)
+def _node_preview(
+    service: Components, node_id: str, before: BlockedNode | None, after: BlockedNode | None
+) -> NodePreview:
+    task_managers = task_managers_on(service, node_id)
+    tasks = [each.running_tasks for each in task_managers if each.running_tasks is not None]
+    return NodePreview(
+        id=node_id, before=before, after=after, task_managers=task_managers, running_tasks=sum(tasks) if tasks else None
+    )

@@ -10,7 +10,7 @@ from fastapi import Request
 _DIGITS: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
-def number_in(request: Request, name: str) -> int | None:
+def int_param(request: Request, name: str) -> int | None:
     """A whole number; None where there is none."""
     text = request.query_params.get(name, "")
     return int(text) if _DIGITS.fullmatch(text) else None

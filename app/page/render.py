@@ -12,20 +12,20 @@ from jinja2.runtime import Context
 from markupsafe import Markup
 
 from app.api.security_headers import PAGE_POLICY
-from app.components import service_of
+from app.components import components_of
 from app.page import time_format
-from app.page.static_files import address
+from app.page.static_files import static_url
 from app.page.visitor import Visitor
 from blocklist.model.node import PERMANENT
 
-HEADERS: Final = {"Cache-Control": "no-store", "Content-Security-Policy": PAGE_POLICY}
+_HEADERS: Final = {"Cache-Control": "no-store", "Content-Security-Policy": PAGE_POLICY}
 
 
-def page(
+def render_page(
     request: Request, template: str, visitor: Visitor, status: HTTPStatus = HTTPStatus.OK, **model: object
 ) -> Response:
     """A page, or a fragment of one, made of a template in templates/."""
-    service = service_of(request)
+    service = components_of(request)
     text = _environment.get_template(template).render(
         visitor=visitor,
         now=service.clock(),
@@ -33,13 +33,13 @@ def page(
         away=service.view.age(),
         **model,
     )
-    return Response(text, status, HEADERS, media_type="text/html; charset=utf-8")
+    return Response(text, status, _HEADERS, media_type="text/html; charset=utf-8")
 
 
 def _time(millis: int, text: str, **data: int) -> Markup:
     """A `<time>` that a machine can read, too; page.js keeps what has `data-…` up to date."""
     marks = Markup("").join(Markup(' data-{}="{}"').format(name, value) for name, value in data.items())
-    stamp = time_format.machine(millis)
+    stamp = time_format.rfc3339(millis)
     if not stamp:
         return Markup("<span>{}</span>").format(text)
     return Markup('<time datetime="{}" title="{} UTC"{}>{}</time>').format(stamp, time_format.utc(millis), marks, text)
@@ -74,11 +74,11 @@ def _build() -> Environment:
         "utc": _utc,
         "left": _left,
         "ago": _ago,
-        "span": time_format.span,
+        "duration": time_format.duration,
         "count": time_format.count,
     }
     environment.filters.update(filters)
-    environment.globals.update(address=address, permanent=PERMANENT, short=time_format.short)
+    environment.globals.update(static_url=static_url, permanent=PERMANENT, short=time_format.short)
     return environment
 
 

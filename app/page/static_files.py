@@ -13,11 +13,11 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.authorization import OPEN
+from app.api.authorization import PUBLIC
 from app.engine.list_view import accepts_gzip
 from blocklist.model.errors import NotFoundError
 
-router = APIRouter(dependencies=[OPEN], include_in_schema=False)
+router = APIRouter(dependencies=[PUBLIC], include_in_schema=False)
 
 FOLDER: Final = Path(__file__).with_name("static")
 _TYPES: Final = {
@@ -56,7 +56,7 @@ def _read() -> dict[str, StaticFile]:
 FILES: Final = _read()
 
 
-def address(name: str) -> str:
+def static_url(name: str) -> str:
     """Where a static file is, with its version: it may be kept for ever."""
     return f"/static/{name}?v={FILES[name].version}"
 

@@ -8,13 +8,13 @@ from typing import Final
 from blocklist.model.node import PERMANENT
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
-LAST: Final = 253_402_300_799_999
+_MAX_MILLIS: Final = 253_402_300_799_999
 """The end of the year 9999: a calendar has no more."""
 
 
 def utc(millis: int) -> str:
     """`2026-11-21 18:14:12`; what no calendar has is said in words."""
-    if 0 <= millis <= LAST:
+    if 0 <= millis <= _MAX_MILLIS:
         return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return "without end" if millis == PERMANENT else "beyond the calendar"
 
@@ -24,12 +24,12 @@ def short(millis: int) -> str:
     return datetime.fromtimestamp(millis / 1000, UTC).strftime("%d %b %H:%M").removeprefix("0")
 
 
-def machine(millis: int) -> str:
+def rfc3339(millis: int) -> str:
     """For `<time datetime>`: RFC 3339, empty for what no calendar has."""
-    return utc(millis).replace(" ", "T") + "Z" if 0 <= millis <= LAST else ""
+    return utc(millis).replace(" ", "T") + "Z" if 0 <= millis <= _MAX_MILLIS else ""
 
 
-def span(millis: int) -> str:
+def duration(millis: int) -> str:
     """The two largest units of a duration, as in `1 h 59 min`, to the nearest second."""
     seconds = (max(0, millis) + 500) // 1000
     for place, (size, unit) in enumerate(_UNITS):
@@ -43,12 +43,12 @@ def span(millis: int) -> str:
 
 def left(end: int, now: int) -> str:
     """How long a block still lasts."""
-    return "without end" if end == PERMANENT else f"{span(end - now)} left"
+    return "without end" if end == PERMANENT else f"{duration(end - now)} left"
 
 
 def ago(millis: int, now: int) -> str:
     """How long ago a moment was."""
-    return f"{span(now - millis)} ago"
+    return f"{duration(now - millis)} ago"
 
 
 def count(number: int, noun: str) -> str:

@@ -8,11 +8,11 @@ from typing import Annotated
 from fastapi import Depends, Request
 
 from app.api.authentication import session_of
-from app.api.authorization import Needs
+from app.api.authorization import RequireRole
 from app.auth.principal import Principal
-from app.components import service_of
+from app.components import components_of
 from blocklist.model.changes import Author, Source
-from blocklist.model.roles import Access
+from blocklist.model.roles import Role
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,28 +29,28 @@ class Visitor:
 
     @property
     def may_change(self) -> bool:
-        return self.principal.access.allows(Access.OPERATOR)
+        return self.principal.role.allows(Role.OPERATOR)
 
     @property
     def may_force(self) -> bool:
-        return self.principal.access.allows(Access.ADMIN)
+        return self.principal.role.allows(Role.ADMIN)
 
 
-async def _reader(request: Request, who: Annotated[Principal, Depends(Needs(Access.READER))]) -> Visitor:
-    return await _visitor(request, who)
+async def _reader(request: Request, principal: Annotated[Principal, Depends(RequireRole(Role.READER))]) -> Visitor:
+    return await _visitor(request, principal)
 
 
-async def _operator(request: Request, who: Annotated[Principal, Depends(Needs(Access.OPERATOR))]) -> Visitor:
-    return await _visitor(request, who)
+async def _operator(request: Request, principal: Annotated[Principal, Depends(RequireRole(Role.OPERATOR))]) -> Visitor:
+    return await _visitor(request, principal)
 
 
-async def _visitor(request: Request, who: Principal) -> Visitor:
+async def _visitor(request: Request, principal: Principal) -> Visitor:
     """Who has a token in a header, as scripts have, has no session, and no forms."""
-    if not service_of(request).auth.enabled or "authorization" in request.headers:
-        return Visitor(principal=who)
+    if not components_of(request).authenticator.enabled or "authorization" in request.headers:
+        return Visitor(principal=principal)
     session = await session_of(request)
-    return Visitor(principal=who, csrf="" if session is None else session.csrf, logged_in=session is not None)
+    return Visitor(principal=principal, csrf="" if session is None else session.csrf, logged_in=session is not None)
 
 
-Reading = Annotated[Visitor, Depends(_reader)]
-Changing = Annotated[Visitor, Depends(_operator)]
+ReaderVisitor = Annotated[Visitor, Depends(_reader)]
+OperatorVisitor = Annotated[Visitor, Depends(_operator)]

@@ -6,49 +6,49 @@ import time
 
 import structlog
 
-from app.store.error_translation import advice, said, unavailable
+from app.store.error_translation import driver_message, operator_advice, to_unavailable
 from blocklist.model.errors import UnavailableError
 
 log = structlog.get_logger(__name__)
 
 
-class Presence:
+class CircuitBreaker:
     """As the last transaction found it. Belongs to the event loop. The log hears when it goes, and when it is back."""
 
     def __init__(self) -> None:
-        self._why: str | None = None
-        self._worked = time.monotonic()
-        self._back = 0.0
+        self._reason: str | None = None
+        self._last_success = time.monotonic()
+        self._closed_at = 0.0
 
     @property
-    def away(self) -> bool:
-        return self._why is not None
+    def is_open(self) -> bool:
+        return self._reason is not None
 
-    def over(self, begun: float) -> bool:
+    def is_stale_failure(self, started_at: float) -> bool:
         """Whether what began then (of the monotonic clock) ends too late to tell: the database is back since."""
-        return begun < self._back
+        return started_at < self._closed_at
 
-    def worked(self) -> None:
+    def record_success(self) -> None:
         """It took a transaction."""
-        if self.away:
-            log.info("the database is back", away_seconds=self.age())
-            self._back = time.monotonic()
-        self._why, self._worked = None, time.monotonic()
+        if self.is_open:
+            log.info("the database is back", away_seconds=self.open_seconds())
+            self._closed_at = time.monotonic()
+        self._reason, self._last_success = None, time.monotonic()
 
-    def failed(self, error: Exception) -> None:
+    def record_failure(self, error: Exception) -> None:
         """It did not."""
-        if self._why is None:
-            self._why = unavailable(error).detail
-            log.warning("the database is away", reason=said(error), advice=self._why)
-        elif (known := advice(error)) is not None:
+        if self._reason is None:
+            self._reason = to_unavailable(error).detail
+            log.warning("the database is away", reason=driver_message(error), advice=self._reason)
+        elif (advice := operator_advice(error)) is not None:
             # Others tell less: transactions are cut off because it is away.
-            self._why = known
+            self._reason = advice
 
     def check(self) -> None:
         """Raises UnavailableError, with what is wrong, while it is away."""
-        if self._why is not None:
-            raise UnavailableError(self._why, retry_after=1)
+        if self._reason is not None:
+            raise UnavailableError(self._reason, retry_after=1)
 
-    def age(self) -> int | None:
+    def open_seconds(self) -> int | None:
         """Whole seconds since it last took a transaction, while it is away; None while it is there."""
-        return int(time.monotonic() - self._worked) if self.away else None
+        return int(time.monotonic() - self._last_success) if self.is_open else None

@@ -8,7 +8,7 @@ from typing import Protocol, TypeVar
 
 from sqlalchemy.engine import Connection
 
-from app.store.circuit_breaker import Presence
+from app.store.circuit_breaker import CircuitBreaker
 from blocklist.model.changes import Change
 
 T = TypeVar("T")
@@ -23,14 +23,14 @@ class Topic(StrEnum):
     TOKENS = "tokens"
 
 
-Look = Callable[[], None]
+OnRemoteChange = Callable[[], None]
 """Called when there may be something new on a topic; it returns at once."""
 
 
 class Database(Protocol):
     """Every method raises UnavailableError while it cannot be used."""
 
-    presence: Presence
+    breaker: CircuitBreaker
     replicated: bool
 
     async def open(self) -> None:
@@ -54,7 +54,7 @@ class Database(Protocol):
         Raises queries.StaleError unless the log is at revision `after` of this history.
         """
 
-    async def listen(self, looks: Mapping[Topic, Look]) -> None:
+    async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         """Call a topic's look whenever another replica may have something new on it, for ever."""
 
     async def probe(self) -> None:

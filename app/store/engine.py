@@ -14,13 +14,13 @@ from app.store.urls import is_postgresql
 # For each None that it binds the driver looks for an adapter, in vain, with an exception made and dropped on the way.
 sqlite3.register_adapter(type(None), lambda none: none)
 
-BUSY_SECONDS: Final = 2.0
+LOCK_TIMEOUT_SECONDS: Final = 2.0
 """How long a transaction waits for another process (a backup, the sqlite3 shell) before it fails."""
-LOG_BYTES: Final = 64 * 1024 * 1024
+MAX_WAL_BYTES: Final = 64 * 1024 * 1024
 """What a write-ahead log that grew while somebody read a backup may keep of the disk afterwards."""
 
 
-def make_start_engine(url: str) -> Engine:
+def make_blocking_engine(url: str) -> Engine:
     """An engine for what is done before or without the service: check, migrate. It blocks who uses it."""
     if not is_postgresql(url):
         return make_engine(url)
@@ -29,10 +29,10 @@ def make_start_engine(url: str) -> Engine:
     return create_engine("postgresql+psycopg://", creator=lambda: connect(url), poolclass=NullPool)
 
 
-def make_inspector(url: str) -> Engine:
+def make_inspection_engine(url: str) -> Engine:
     """An engine that looks at a database without making or changing it."""
     if is_postgresql(url):
-        return make_start_engine(url)
+        return make_blocking_engine(url)
     path = make_url(url).database or ""
     query = {"mode": "rw", "uri": "true"}
     return create_engine(URL.create("sqlite", database=f"file:{quote(path)}", query=query), poolclass=NullPool)
@@ -44,7 +44,7 @@ def make_engine(url: str, *, readers: int = 0) -> Engine:
     With `readers` it is for reading, on so many connections; without it is the one writer: each transaction takes
     the write lock at its begin, so that what it reads first cannot change before it writes.
     """
-    engine = create_engine(url, pool_size=readers or 1, max_overflow=0, connect_args={"timeout": BUSY_SECONDS})
+    engine = create_engine(url, pool_size=readers or 1, max_overflow=0, connect_args={"timeout": LOCK_TIMEOUT_SECONDS})
     begin = "BEGIN" if readers else "BEGIN IMMEDIATE"
 
     @event.listens_for(engine, "connect")
@@ -53,7 +53,7 @@ def make_engine(url: str, *, readers: int = 0) -> Engine:
         connection.isolation_level = None
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
-        connection.execute(f"PRAGMA journal_size_limit={LOG_BYTES}")
+        connection.execute(f"PRAGMA journal_size_limit={MAX_WAL_BYTES}")
 
     @event.listens_for(engine, "begin")
     def _begin(connection: Connection) -> None:

@@ -11,23 +11,25 @@ from sqlalchemy import Row, bindparam, case, delete, func, insert, or_, select, 
 from sqlalchemy.engine import Connection
 
 from app.store import listener_reports, queries
-from app.store.listener_reports import Said
+from app.store.listener_reports import ReportPart
 from app.store.tables import listeners
-from app.store.topic_versions import present_version
-from blocklist.model.listener import Listener, Role
+from app.store.topic_versions import current_version
+from blocklist.model.listener import Listener, ListenerRole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Secret:
     """What pushes are signed with; after a rotation with the `old` one as well, until `old_until` (Unix ms)."""
 
-    present: str
-    old: str | None = None
-    old_until: int = 0
+    current: str
+    previous: str | None = None
+    previous_until: int = 0
 
-    def valid(self, now: int) -> list[str]:
+    def valid_secrets(self, now: int) -> list[str]:
         """The secrets to sign with now."""
-        return [self.present, self.old] if self.old is not None and now < self.old_until else [self.present]
+        return (
+            [self.current, self.previous] if self.previous is not None and now < self.previous_until else [self.current]
+        )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,11 +41,11 @@ class StoredListener:
 
     listener: Listener
     secret: Secret
-    lapsed_at: int | None = None
+    expired_at: int | None = None
     owner: str | None = None
 
 
-class News(NamedTuple):
+class ListenerUpdates(NamedTuple):
     """What has changed since a version: the version now, how many listeners there are, and what is new of them.
 
     Cursors are of the `history`.
@@ -51,18 +53,20 @@ class News(NamedTuple):
 
     version: int
     history: str
-    number: int
+    total: int
     changed: list[StoredListener]
-    said: list[Said]
+    reports: list[ReportPart]
 
 
-def news(connection: Connection, since: int) -> News:
+def updates_since(connection: Connection, since: int) -> ListenerUpdates:
     """What was written after version `since`; -1 is everything."""
-    version = int(connection.execute(select(present_version())).scalar_one())
+    version = int(connection.execute(select(current_version())).scalar_one())
     count = connection.execute(select(func.count()).select_from(listeners)).scalar_one()
     rows = connection.execute(select(listeners).where(listeners.c.version > since))
     changed = [_stored(row) for row in rows]
-    return News(version, queries.history(connection), count, changed, listener_reports.since(connection, since))
+    return ListenerUpdates(
+        version, queries.current_history(connection), count, changed, listener_reports.since(connection, since)
+    )
 
 
 def ids(connection: Connection) -> set[str]:
@@ -77,72 +81,72 @@ def get(connection: Connection, listener_id: str) -> StoredListener | None:
 
 
 def save(
-    connection: Connection, stored: StoredListener, instead: StoredListener | None, history: str
+    connection: Connection, stored: StoredListener, expected: StoredListener | None, history: str
 ) -> StoredListener | None:
     """Keep a listener in the place of what was there, as it is returned; None, with nothing done, if that is another.
 
     Its cursor counts only if it is of the present history.
     """
-    present = get(connection, stored.listener.id)
-    if _who(present) != _who(instead):
+    current = get(connection, stored.listener.id)
+    if _identity(current) != _identity(expected):
         return None
-    if queries.history(connection) != history:
+    if queries.current_history(connection) != history:
         stored = replace(stored, listener=replace(stored.listener, acked=None))
-    if present is None:
+    if current is None:
         connection.execute(insert(listeners).values(_row(stored)))
         return stored
-    stored = replace(stored, listener=stored.listener.with_latest(present.listener))
+    stored = replace(stored, listener=stored.listener.with_latest(current.listener))
     connection.execute(update(listeners).where(listeners.c.id == stored.listener.id).values(_row(stored)))
-    if stored.listener.registration != present.listener.registration:
+    if stored.listener.registration_key != current.listener.registration_key:
         listener_reports.remove(connection, [stored.listener.id])
     return stored
 
 
-def _who(stored: StoredListener | None) -> tuple[str, int, str] | None:
-    return None if stored is None else (*stored.listener.registration, stored.secret.present)
+def _identity(stored: StoredListener | None) -> tuple[str, int, str] | None:
+    return None if stored is None else (*stored.listener.registration_key, stored.secret.current)
 
 
-def remove(connection: Connection, gone: Collection[str], before: int | None = None) -> None:
+def remove(connection: Connection, listener_ids: Collection[str], lease_ended_before: int | None = None) -> None:
     """Forget listeners; with `before` only those whose lease, as all replicas know it, has ended before that."""
-    ended = [] if before is None else [func.coalesce(listeners.c.lease_end_ms, 0) < before]
-    statement = delete(listeners).where(listeners.c.id.in_(gone), *ended).returning(listeners.c.id)
+    ended = [] if lease_ended_before is None else [func.coalesce(listeners.c.lease_end_ms, 0) < lease_ended_before]
+    statement = delete(listeners).where(listeners.c.id.in_(listener_ids), *ended).returning(listeners.c.id)
     listener_reports.remove(connection, connection.execute(statement).scalars().all())
 
 
-def save_heard(connection: Connection, heard: Iterable[Listener], history: str) -> None:
+def save_heartbeats(connection: Connection, updated: Iterable[Listener], history: str) -> None:
     """Keep cursors and leases, which only move on, unless it is another registration by now, or one that has lapsed.
 
     Cursors count only if they are of the present history.
     """
-    same_history = queries.history(connection) == history
+    same_history = queries.current_history(connection) == history
     columns = listeners.c
     to: Any = bindparam("to")
     end: Any = bindparam("end")
     later = case((or_(columns.acked.is_(None), columns.acked < to), to), else_=columns.acked)
     longer = case((or_(columns.lease_end_ms.is_(None), columns.lease_end_ms < end), end), else_=columns.lease_end_ms)
-    moved = {"acked": later, "lease_end_ms": longer, "version": present_version()}
+    moved = {"acked": later, "lease_end_ms": longer, "version": current_version()}
     statement = update(listeners).where(*listener_reports.OF_REGISTRATION).values(moved)
     rows = [
         {
             "own": listener.id,
             "of": listener.session,
-            "since": listener.since,
+            "since": listener.registered_at,
             "to": listener.acked if same_history else None,
             "end": listener.lease_end,
         }
-        for listener in heard
+        for listener in updated
     ]
     connection.execute(statement, rows)
 
 
-def save_lapsed(connection: Connection, ended: Sequence[str], now: int, before: int) -> set[str]:
+def save_expired(connection: Connection, listener_ids: Sequence[str], now: int, lease_ended_before: int) -> set[str]:
     """Keep that these leases have lapsed `now`, if they ended until `before` as all replicas know it; which did."""
-    lapsing = (
-        listeners.c.id.in_(ended),
+    live_with_ended_lease = (
+        listeners.c.id.in_(listener_ids),
         listeners.c.lapsed_ms.is_(None),
-        func.coalesce(listeners.c.lease_end_ms, 0) <= before,
+        func.coalesce(listeners.c.lease_end_ms, 0) <= lease_ended_before,
     )
-    statement = update(listeners).where(*lapsing).values(lapsed_ms=now, version=present_version())
+    statement = update(listeners).where(*live_with_ended_lease).values(lapsed_ms=now, version=current_version())
     return set(connection.execute(statement.returning(listeners.c.id)).scalars())
 
 
@@ -152,34 +156,34 @@ def _row(stored: StoredListener) -> dict[str, Any]:
         "id": listener.id,
         "role": listener.role.value,
         "session": listener.session,
-        "since_ms": listener.since,
-        "former": json.dumps(listener.former),
+        "since_ms": listener.registered_at,
+        "former": json.dumps(listener.former_sessions),
         "callback_url": listener.callback_url,
         "lease_ms": listener.lease,
         "lease_end_ms": listener.lease_end,
         "acked": listener.acked,
-        "lapsed_ms": stored.lapsed_at,
-        "secret": secret.present,
-        "old_secret": secret.old,
-        "old_secret_until_ms": secret.old_until,
+        "lapsed_ms": stored.expired_at,
+        "secret": secret.current,
+        "old_secret": secret.previous,
+        "old_secret_until_ms": secret.previous_until,
         "min_nodes": listener.min_nodes,
         "owner": stored.owner,
-        "version": present_version(),
+        "version": current_version(),
     }
 
 
 def _stored(row: Row[Any]) -> StoredListener:
     listener = Listener(
         id=row.id,
-        role=Role(row.role),
+        role=ListenerRole(row.role),
         session=row.session,
-        since=row.since_ms,
-        former=tuple(json.loads(row.former)),
+        registered_at=row.since_ms,
+        former_sessions=tuple(json.loads(row.former)),
         callback_url=row.callback_url,
         lease=row.lease_ms,
         lease_end=row.lease_end_ms or row.lapsed_ms or 0,
         acked=row.acked,
         min_nodes=row.min_nodes,
     )
-    secret = Secret(present=row.secret, old=row.old_secret, old_until=row.old_secret_until_ms or 0)
-    return StoredListener(listener=listener, secret=secret, lapsed_at=row.lapsed_ms, owner=row.owner)
+    secret = Secret(current=row.secret, previous=row.old_secret, previous_until=row.old_secret_until_ms or 0)
+    return StoredListener(listener=listener, secret=secret, expired_at=row.lapsed_ms, owner=row.owner)

@@ -8,17 +8,24 @@ from typing import Final
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
-from app.store.engine import make_start_engine
-from app.store.error_translation import state_of
-from app.store.schema_check import MIGRATIONS, SchemaError, exists, newest, usable, version
-from app.store.sqlite import take
-from app.store.urls import is_postgresql, shown
+from app.store.engine import make_blocking_engine
+from app.store.error_translation import sqlstate
+from app.store.schema_check import (
+    MIGRATIONS,
+    SchemaError,
+    database_exists,
+    latest_revision,
+    schema_revision,
+    translating_driver_errors,
+)
+from app.store.sqlite import lock_file
+from app.store.urls import is_postgresql, redacted
 
-MIGRATING: Final = 0x626C6F636B
+MIGRATION_LOCK: Final = 0x626C6F636B
 """The advisory lock of who migrates a PostgreSQL database: replicas that start together do it one after the other."""
-_LOCK_SECONDS: Final = 0.3
+_LOCK_TIMEOUT_SECONDS: Final = 0.3
 """How long a migration waits for a table, and rests between two tries: meanwhile others wait for it."""
-_PATIENCE_SECONDS: Final = 60.0
+_TIMEOUT_SECONDS: Final = 60.0
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
@@ -27,15 +34,15 @@ def migrate(url: str) -> None:
 
     A PostgreSQL database may be served meanwhile, by the version before; a SQLite file may not.
     """
-    if exists(url) and version(url) == newest():
+    if database_exists(url) and schema_revision(url) == latest_revision():
         return
-    engine = make_start_engine(url)
+    engine = make_blocking_engine(url)
     try:
-        with usable(url):
+        with translating_driver_errors(url):
             if is_postgresql(url):
                 _migrate_postgresql(url, engine)
             else:
-                with take(url), engine.begin() as connection:
+                with lock_file(url), engine.begin() as connection:
                     _upgrade(connection)
     finally:
         engine.dispose()
@@ -45,26 +52,26 @@ def _migrate_postgresql(url: str, engine: Engine) -> None:
     with engine.connect() as connection:
         connection.exec_driver_sql("SET statement_timeout = 0; SET lock_timeout = 0")
         # Of the session: each migration has a transaction of its own. Who comes second waits as long as it takes.
-        connection.exec_driver_sql(f"SELECT pg_advisory_lock({MIGRATING})")
-        connection.exec_driver_sql(f"SET lock_timeout = '{_LOCK_SECONDS}s'")
+        connection.exec_driver_sql(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
+        connection.exec_driver_sql(f"SET lock_timeout = '{_LOCK_TIMEOUT_SECONDS}s'")
         connection.commit()
-        version(url)  # Meanwhile a newer version of the service may have been here.
-        give_up = time.monotonic() + _PATIENCE_SECONDS
-        while not _upgraded(connection):
-            if time.monotonic() > give_up:
+        schema_revision(url)  # Meanwhile a newer version of the service may have been here.
+        deadline = time.monotonic() + _TIMEOUT_SECONDS
+        while not _try_upgrade(connection):
+            if time.monotonic() > deadline:
                 raise SchemaError(
-                    f"The database {shown(url)} was not migrated: for a minute somebody's open transaction held one of"
-                    " its tables (pg_stat_activity says whose). End that, and migrate again."
+                    f"The database {redacted(url)} was not migrated: for a minute an open transaction held one of"
+                    " its tables (see pg_stat_activity). End it, and migrate again."
                 )
-            time.sleep(_LOCK_SECONDS)
+            time.sleep(_LOCK_TIMEOUT_SECONDS)
 
 
-def _upgraded(connection: Connection) -> bool:
+def _try_upgrade(connection: Connection) -> bool:
     """Whether all migrations are done; False if somebody holds a table that the next one changes."""
     try:
         _upgrade(connection)
     except OperationalError as error:
-        if state_of(error) != _LOCK_NOT_AVAILABLE:
+        if sqlstate(error) != _LOCK_NOT_AVAILABLE:
             raise
         connection.rollback()
         return False

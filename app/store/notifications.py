@@ -9,9 +9,9 @@ from typing import Final
 
 import psycopg
 
-from app.store.database import Look, Topic
+from app.store.database import OnRemoteChange, Topic
 from app.store.postgresql_commit import CHANNEL
-from app.store.postgresql_connection import at_most
+from app.store.postgresql_connection import deadline
 
 POLL_SECONDS: Final = 0.5
 """What was said while nobody heard it is found so much later."""
@@ -20,7 +20,7 @@ _HEADS: Final = """
 SELECT history || ':' || revision, (SELECT version FROM versions WHERE topic = 'listeners'),
        (SELECT version FROM versions WHERE topic = 'tokens') FROM log_head
 """
-_ORDER: Final = (Topic.CHANGES, Topic.LISTENERS, Topic.TOKENS)
+_TOPICS: Final = (Topic.CHANGES, Topic.LISTENERS, Topic.TOKENS)
 
 
 class Notifications:
@@ -32,48 +32,48 @@ class Notifications:
     def __init__(
         self,
         connect: Callable[[], Awaitable[psycopg.AsyncConnection]],
-        lost: Callable[[Exception, float], None],
+        on_lost: Callable[[Exception, float], None],
         replica: str,
-        seconds: float,
+        timeout_seconds: float,
     ) -> None:
         self._connect = connect
-        self._lost = lost
+        self._on_lost = on_lost
         self._replica = replica
-        self._seconds = seconds
+        self._timeout_seconds = timeout_seconds
         self._heads: tuple[object, ...] = ()
-        self._asked = 0.0
+        self._last_poll_at = 0.0
 
-    async def listen(self, looks: Mapping[Topic, Look]) -> None:
+    async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         """Hear, for ever; a connection that ends is followed by another."""
         while True:
             try:
-                await self._hear(looks)
+                await self._receive(callbacks)
             except (psycopg.Error, OSError) as error:
-                self._lost(error, self._asked)
+                self._on_lost(error, self._last_poll_at)
             await asyncio.sleep(RETRY_SECONDS)
 
-    async def _hear(self, looks: Mapping[Topic, Look]) -> None:
-        self._asked = time.monotonic()
+    async def _receive(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
+        self._last_poll_at = time.monotonic()
         connection = await self._connect()
         try:
-            with at_most(self._seconds, connection):
+            with deadline(self._timeout_seconds, connection):
                 await connection.execute(f"LISTEN {CHANNEL}")
             self._heads = ()
             while True:
-                await self._poll(connection, looks)
+                await self._poll(connection, callbacks)
                 async for note in connection.notifies(timeout=POLL_SECONDS):
                     topic, _, replica = note.payload.partition(" ")
-                    if replica != self._replica and (look := looks.get(Topic(topic))) is not None:
+                    if replica != self._replica and (look := callbacks.get(Topic(topic))) is not None:
                         look()
         finally:
             await connection.close()
 
-    async def _poll(self, connection: psycopg.AsyncConnection, looks: Mapping[Topic, Look]) -> None:
+    async def _poll(self, connection: psycopg.AsyncConnection, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         """Look where a head has moved since the last time; at first everywhere."""
-        self._asked = time.monotonic()
-        with at_most(self._seconds, connection):
+        self._last_poll_at = time.monotonic()
+        with deadline(self._timeout_seconds, connection):
             heads = await (await connection.execute(_HEADS)).fetchone() or ()
-        before, self._heads = self._heads or (None,) * len(_ORDER), heads
-        for topic, old, new in zip(_ORDER, before, heads, strict=True):
+        before, self._heads = self._heads or (None,) * len(_TOPICS), heads
+        for topic, old, new in zip(_TOPICS, before, heads, strict=True):
             if old != new:
-                looks[topic]()
+                callbacks[topic]()

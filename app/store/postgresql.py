@@ -20,21 +20,21 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from app.store import postgresql_commit
-from app.store.circuit_breaker import Presence
-from app.store.database import Look, Query, Topic
-from app.store.error_translation import said, unavailable
+from app.store.circuit_breaker import CircuitBreaker
+from app.store.database import OnRemoteChange, Query, Topic
+from app.store.error_translation import driver_message, to_unavailable
 from app.store.notifications import Notifications
-from app.store.postgresql_connection import at_most, connect_async, driver_of, sever
-from app.store.queries import TRIAL
-from app.store.topic_versions import advance
+from app.store.postgresql_connection import abort, connect_async, deadline, driver_connection
+from app.store.queries import PROBE_STATEMENTS
+from app.store.topic_versions import bump
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
-CONNECTIONS: Final = 5
+POOL_SIZE: Final = 5
 """Of a replica, beside the one that commits and the one that listens."""
-READ_SECONDS: Final = 30.0
+READ_TIMEOUT_SECONDS: Final = 30.0
 """How long a look into a long log may take; a database that is away is noticed by others before."""
 
 
@@ -43,22 +43,22 @@ class PostgresqlDatabase:
 
     replicated = True
 
-    def __init__(self, url: str, replica: str, seconds: float) -> None:
-        self.presence = Presence()
+    def __init__(self, url: str, replica: str, timeout_seconds: float) -> None:
+        self.breaker = CircuitBreaker()
         self._url = url
         self._replica = replica
-        self._seconds = seconds
+        self._timeout_seconds = timeout_seconds
         self._engine = create_async_engine(
             "postgresql+psycopg://",
             async_creator=lambda: connect_async(url),
-            pool_size=CONNECTIONS,
+            pool_size=POOL_SIZE,
             max_overflow=0,
-            pool_timeout=seconds,
+            pool_timeout=timeout_seconds,
         )
         # A query that asks twice must see the same moment: a compaction between would look like a gap.
-        self._reader = self._engine.execution_options(isolation_level="REPEATABLE READ")
+        self._read_engine = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._committer: psycopg.AsyncConnection | None = None
-        self._busy: set[psycopg.AsyncConnection] = set()
+        self._in_flight: set[psycopg.AsyncConnection] = set()
 
     async def open(self) -> None:
         """See Database: any number may serve it."""
@@ -74,15 +74,17 @@ class PostgresqlDatabase:
 
     async def read(self, query: Query[T]) -> T:
         """See Database."""
-        return await self._run(self._reader, query, READ_SECONDS)
+        return await self._run(self._read_engine, query, READ_TIMEOUT_SECONDS)
 
     async def write(self, query: Query[T], topic: Topic | None = None) -> T:
         """See Database."""
-        return await self._run(self._engine, query if topic is None else self._on(topic, query), self._seconds)
+        return await self._run(
+            self._engine, query if topic is None else self._on_topic(topic, query), self._timeout_seconds
+        )
 
-    def _on(self, topic: Topic, query: Query[T]) -> Query[T]:
+    def _on_topic(self, topic: Topic, query: Query[T]) -> Query[T]:
         def run(connection: Connection) -> T:
-            advance(connection, topic)
+            bump(connection, topic)
             result = query(connection)
             connection.execute(select(func.pg_notify(postgresql_commit.CHANNEL, f"{topic} {self._replica}")))
             return result
@@ -91,10 +93,10 @@ class PostgresqlDatabase:
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
         """See Database."""
-        async with self._told():
+        async with self._translating_errors():
             try:
                 connection = self._committer = self._committer or await self.connect()
-                with at_most(self._seconds, connection):
+                with deadline(self._timeout_seconds, connection):
                     if changes:
                         note = f"changes {self._replica}"
                         await postgresql_commit.commit(connection, changes, after=after, history=history, note=note)
@@ -104,17 +106,17 @@ class PostgresqlDatabase:
                 await self._drop_committer()
                 raise
 
-    async def listen(self, looks: Mapping[Topic, Look]) -> None:
+    async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         """See Database."""
-        await Notifications(self.connect, self.lose, self._replica, self._seconds).listen(looks)
+        await Notifications(self.connect, self.trip, self._replica, self._timeout_seconds).listen(callbacks)
 
     async def probe(self) -> None:
         """See Database: with a connection of its own, as those in the pool may hang."""
-        async with self._told(probing=True):
+        async with self._translating_errors(probing=True):
             connection = await self.connect()
             try:
-                with at_most(self._seconds, connection):
-                    await connection.execute("; ".join(TRIAL))
+                with deadline(self._timeout_seconds, connection):
+                    await connection.execute("; ".join(PROBE_STATEMENTS))
             finally:
                 await connection.close()
             # What was connected before may hang, or find out only when it is used.
@@ -123,61 +125,61 @@ class PostgresqlDatabase:
 
     async def _run(self, engine: AsyncEngine, query: Query[T], seconds: float) -> T:
         async with (
-            self._told(),
+            self._translating_errors(),
             engine.connect() as connection,
-            self._at_most(seconds, connection),
+            self._with_deadline(seconds, connection),
             connection.begin(),
         ):
             return await connection.run_sync(query)
 
     @asynccontextmanager
-    async def _at_most(self, seconds: float, connection: AsyncConnection) -> AsyncIterator[None]:
-        driver = driver_of(await connection.get_raw_connection())
-        self._busy.add(driver)
+    async def _with_deadline(self, seconds: float, connection: AsyncConnection) -> AsyncIterator[None]:
+        driver = driver_connection(await connection.get_raw_connection())
+        self._in_flight.add(driver)
         try:
-            with at_most(seconds, driver):
+            with deadline(seconds, driver):
                 yield
         finally:
-            self._busy.discard(driver)
+            self._in_flight.discard(driver)
 
     @asynccontextmanager
-    async def _told(self, *, probing: bool = False) -> AsyncIterator[None]:
+    async def _translating_errors(self, *, probing: bool = False) -> AsyncIterator[None]:
         """What the driver says becomes UnavailableError, and is known to all from then on."""
         if not probing:
-            self.presence.check()
-        begun = time.monotonic()
+            self.breaker.check()
+        started_at = time.monotonic()
         try:
             yield
         except PoolTimeoutError:
             raise UnavailableError("The database has too much to do; try again.", retry_after=1) from None
         except (psycopg.Error, DBAPIError, OSError) as error:
-            if _away(error):
-                self.lose(error, begun)
+            if _is_outage(error):
+                self.trip(error, started_at)
             else:
-                log.warning("the database refused a statement", reason=said(error))
-            raise unavailable(error) from error
-        if probing or not self.presence.away:
+                log.warning("the database refused a statement", reason=driver_message(error))
+            raise to_unavailable(error) from error
+        if probing or not self.breaker.is_open:
             # While it is away only a probe brings it back: what was under way before proves nothing.
-            self.presence.worked()
+            self.breaker.record_success()
 
-    def lose(self, error: Exception, begun: float) -> None:
+    def trip(self, error: Exception, started_at: float) -> None:
         """It is away, as is seen by what `begun` then: whoever still waits for it is told now."""
-        if self.presence.over(begun):
+        if self.breaker.is_stale_failure(started_at):
             return
-        self.presence.failed(error)
-        for connection in self._busy:
-            sever(connection)
+        self.breaker.record_failure(error)
+        for connection in self._in_flight:
+            abort(connection)
         if self._committer is not None:
-            sever(self._committer)
+            abort(self._committer)
 
     async def _drop_committer(self) -> None:
         connection, self._committer = self._committer, None
         if connection is not None:
-            sever(connection)
+            abort(connection)
             await connection.close()
 
 
-def _away(error: Exception) -> bool:
+def _is_outage(error: Exception) -> bool:
     """Whether it is the database that fails, and not one statement."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     failures = psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, OSError

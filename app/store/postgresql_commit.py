@@ -10,13 +10,15 @@ from sqlalchemy import ARRAY, Text, bindparam, cast, delete, func, insert, not_,
 from sqlalchemy.dialects import postgresql
 from sqlalchemy.dialects.postgresql.psycopg import dialect
 
-from app.store.queries import StaleError, logged_row
+from app.store.queries import StaleError, log_row
 from app.store.tables import blocked_nodes, changes, log_head
 from blocklist.model.changes import Change, ChangeType
 
 CHANNEL: Final = "blocklist"
 _COLUMNS: Final = tuple(changes.c.keys())
-_LISTED: Final = {"id": "node_id"} | {column.name: column.name for column in blocked_nodes.c if column.name != "id"}
+_LIST_COLUMNS: Final = {"id": "node_id"} | {
+    column.name: column.name for column in blocked_nodes.c if column.name != "id"
+}
 
 
 def _statement() -> Any:
@@ -35,29 +37,29 @@ def _statement() -> Any:
     latest = select(new).ext(postgresql.distinct_on(new.c.node_id))
     last = latest.order_by(new.c.node_id, new.c.revision.desc()).cte("last")
     frees = or_(*(last.c.type == kind.value for kind in ChangeType if kind.frees))
-    present = select(*(last.c[name] for name in _LISTED.values())).where(not_(frees))
-    put = postgresql.insert(blocked_nodes).from_select(list(_LISTED), present)
+    blocks = select(*(last.c[name] for name in _LIST_COLUMNS.values())).where(not_(frees))
+    put = postgresql.insert(blocked_nodes).from_select(list(_LIST_COLUMNS), blocks)
     listed = put.on_conflict_do_update(
-        index_elements=[blocked_nodes.c.id], set_={name: put.excluded[name] for name in _LISTED if name != "id"}
+        index_elements=[blocked_nodes.c.id], set_={name: put.excluded[name] for name in _LIST_COLUMNS if name != "id"}
     ).cte("listed")
-    gone = select(last.c.node_id).where(frees)
-    freed = delete(blocked_nodes).where(blocked_nodes.c.id.in_(gone)).cte("freed")
+    freed_ids = select(last.c.node_id).where(frees)
+    freed = delete(blocked_nodes).where(blocked_nodes.c.id.in_(freed_ids)).cte("freed")
     notify = func.pg_notify(CHANNEL, bindparam("note", type_=Text))
     return select(notify).select_from(head).add_cte(logged, listed, freed)
 
 
 _compiled = _statement().compile(dialect=dialect())  # type: ignore[no-untyped-call]
 SQL: Final = str(_compiled)
-_LITERALS: Final = {name: value for name, value in _compiled.params.items() if value is not None}
+_CONSTANTS: Final = {name: value for name, value in _compiled.params.items() if value is not None}
 
 
 async def commit(
     connection: psycopg.AsyncConnection, new: Sequence[Change], *, after: int, history: str, note: str
 ) -> None:
     """Write the changes on a connection that commits by itself. Raises StaleError if they do not follow the log."""
-    columns = dict(zip(_COLUMNS, map(_array, zip(*map(logged_row, new), strict=True)), strict=True))
-    given = {**_LITERALS, **columns, "after": after, "history": history, "last": new[-1].revision, "note": note}
-    cursor = await connection.execute(SQL, given)
+    columns = dict(zip(_COLUMNS, map(_array, zip(*map(log_row, new), strict=True)), strict=True))
+    parameters = {**_CONSTANTS, **columns, "after": after, "history": history, "last": new[-1].revision, "note": note}
+    cursor = await connection.execute(SQL, parameters)
     if cursor.rowcount != 1:
         raise StaleError(f"the log is not at revision {after}")
 

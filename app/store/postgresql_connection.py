@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import psycopg
 from sqlalchemy.exc import DBAPIError
 
-CONNECT_SECONDS: Final = 2
+CONNECT_TIMEOUT_SECONDS: Final = 2
 """How long a connection may take to begin, for each host that the URL names; libpq knows no less."""
 GRACE_SECONDS: Final = 0.5
 """Where this process stood still itself, the answer may have come long ago: so long it has to read it."""
@@ -20,7 +20,7 @@ GRACE_SECONDS: Final = 0.5
 # A replica that stalls in the middle of a transaction holds up nobody for long, and one that has given up waiting for a
 # lock leaves the queue; nothing is acknowledged before it is on the disk, whatever the server does by default; a change
 # of isolation there changes nothing here.
-_SESSION: Final = """
+_SESSION_SETTINGS: Final = """
 SET idle_in_transaction_session_timeout = '2s';
 SET lock_timeout = '2s';
 SET default_transaction_isolation = 'read committed';
@@ -38,7 +38,7 @@ def connect(url: str) -> psycopg.Connection:
         connection.close()
         raise psycopg.NotSupportedError(f"its encoding is {encoding}")
     try:
-        connection.execute(_SESSION)
+        connection.execute(_SESSION_SETTINGS)
         connection.autocommit = False
     except psycopg.Error:
         connection.close()
@@ -50,8 +50,8 @@ async def connect_async(url: str, *, autocommit: bool = False) -> psycopg.AsyncC
     """A connection for the event loop. Raises psycopg.Error, or TimeoutError if it goes silent after the login."""
     connection = await psycopg.AsyncConnection.connect(**_arguments(url))
     try:
-        with at_most(CONNECT_SECONDS, connection):
-            await connection.execute(_SESSION)
+        with deadline(CONNECT_TIMEOUT_SECONDS, connection):
+            await connection.execute(_SESSION_SETTINGS)
             await connection.set_autocommit(autocommit)
     except BaseException:
         await connection.close()
@@ -60,28 +60,28 @@ async def connect_async(url: str, *, autocommit: bool = False) -> psycopg.AsyncC
 
 
 def _arguments(url: str) -> dict[str, Any]:
-    given = psycopg.conninfo.conninfo_to_dict(url)
+    url_parameters = psycopg.conninfo.conninfo_to_dict(url)
     # Of several hosts the one that takes writes: a standby that was promoted is found by itself.
     defaults = {
-        "connect_timeout": CONNECT_SECONDS,
+        "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "target_session_attrs": "read-write",
         "application_name": "blocklist",
         "client_encoding": "UTF8",
     }
-    return {**defaults, **given, "autocommit": True}
+    return {**defaults, **url_parameters, "autocommit": True}
 
 
 @contextmanager
-def at_most(seconds: float, connection: psycopg.AsyncConnection) -> Iterator[None]:
+def deadline(seconds: float, connection: psycopg.AsyncConnection) -> Iterator[None]:
     """Whatever is done with the connection fails when it takes longer than this. Raises TimeoutError."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     timers: list[asyncio.TimerHandle] = []
 
-    def late() -> None:
-        timers.append(loop.call_later(GRACE_SECONDS, sever, connection))
+    def expire() -> None:
+        timers.append(loop.call_later(GRACE_SECONDS, abort, connection))
 
-    timers.append(loop.call_at(end, late))
+    timers.append(loop.call_at(end, expire))
     try:
         yield
     except (psycopg.Error, DBAPIError):
@@ -94,15 +94,15 @@ def at_most(seconds: float, connection: psycopg.AsyncConnection) -> Iterator[Non
             timer.cancel()
 
 
-def sever(connection: psycopg.AsyncConnection) -> None:
+def abort(connection: psycopg.AsyncConnection) -> None:
     """Make whoever waits for the server on this connection fail now.
 
     Not by cancelling: that would ask the server, which says nothing, to stop, and wait for it.
     """
-    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as wire:
-        wire.shutdown(socket.SHUT_RDWR)
+    with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as sock:
+        sock.shutdown(socket.SHUT_RDWR)
 
 
-def driver_of(raw: Any) -> psycopg.AsyncConnection:
+def driver_connection(raw: Any) -> psycopg.AsyncConnection:
     """The driver's own connection below a connection of SQLAlchemy's pool."""
     return cast("psycopg.AsyncConnection", raw.driver_connection)

@@ -11,15 +11,15 @@ from sqlalchemy import delete, func, select, update
 from sqlalchemy.engine import Connection, Row
 
 from app.store.tables import blocked_nodes, changes, listeners, log_head
-from app.store.topic_versions import advance
+from app.store.topic_versions import bump
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
 from blocklist.model.node import BlockAction, BlockedNode
 
-_COMPACTING: Final = 0x626C6F63
+_COMPACTION_LOCK: Final = 0x626C6F63
 """The advisory lock of who compacts the log in a PostgreSQL database."""
 
 
-TRIAL: Final = (
+PROBE_STATEMENTS: Final = (
     (
         "INSERT INTO changes (revision, type, at_ms, node_id, action, start_ms, end_ms, cause)"  # noqa: S608
         f" VALUES (-1, '', 0, '', '', 0, 0, '{'x' * 256}')"
@@ -33,22 +33,22 @@ class StaleError(Exception):
     """Somebody else has changed the list since the writer read it."""
 
 
-class Origin(NamedTuple):
+class LastChange(NamedTuple):
     """Who changed a blocked node last, where known, and with which revision (0: nobody knows any more)."""
 
     created_by: str | None
     revision: int
 
 
-class Loaded(NamedTuple):
+class LoadedState(NamedTuple):
     """The list as it is in the database."""
 
     snapshot: Snapshot
-    origins: Mapping[str, Origin]
+    last_changes: Mapping[str, LastChange]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class News:
+class LogTail:
     """What the log says to who has followed it up to a revision.
 
     `history` and `revision` are of its head, `last` is the change at that revision, None if it is no longer (or was
@@ -60,35 +60,35 @@ class News:
     last: Change | None
     changes: Sequence[Change]
 
-    def beyond(self, revision: int) -> bool:
+    def is_compacted_after(self, revision: int) -> bool:
         """Whether what follows `revision` is no longer in the log."""
         return self.revision > revision and (not self.changes or self.changes[0].revision != revision + 1)
 
 
-def load(connection: Connection) -> Loaded:
+def load(connection: Connection) -> LoadedState:
     """The whole list, and who changed each of its nodes last."""
     head = connection.execute(select(log_head)).one()
     rows = connection.execute(select(blocked_nodes)).all()
-    nodes = {row.id: node_of(row, row.id) for row in rows}
-    origins = {row.id: Origin(row.created_by, row.revision) for row in rows}
-    return Loaded(Snapshot(revision=head.revision, history=head.history, nodes=nodes), origins)
+    nodes = {row.id: node_from_row(row, row.id) for row in rows}
+    origins = {row.id: LastChange(row.created_by, row.revision) for row in rows}
+    return LoadedState(Snapshot(revision=head.revision, history=head.history, nodes=nodes), origins)
 
 
-def news(connection: Connection, since: int, limit: int) -> News:
+def log_tail(connection: Connection, since: int, limit: int) -> LogTail:
     """What the log has from revision `since` on: at most `limit` changes after it."""
     head = connection.execute(select(log_head.c.history, log_head.c.revision)).one()
     query = select(changes).where(changes.c.revision >= since).order_by(changes.c.revision).limit(limit + 1)
-    found = [change_of(row) for row in connection.execute(query)]
+    found = [change_from_row(row) for row in connection.execute(query)]
     last = found.pop(0) if found and found[0].revision == since else None
-    return News(history=head.history, revision=head.revision, last=last, changes=found[:limit])
+    return LogTail(history=head.history, revision=head.revision, last=last, changes=found[:limit])
 
 
-def history(connection: Connection) -> str:
+def current_history(connection: Connection) -> str:
     """The present history."""
     return str(connection.execute(select(log_head.c.history)).scalar_one())
 
 
-def compacted(connection: Connection) -> int:
+def compacted_revision(connection: Connection) -> int:
     """The revision of the last change that is no longer in the log; 0 when all are."""
     return int(connection.execute(select(log_head.c.compacted)).scalar_one())
 
@@ -97,11 +97,11 @@ def last_change(connection: Connection, node_id: str) -> Change | None:
     """The last change of a node that is still in the log."""
     query = select(changes).where(changes.c.node_id == node_id).order_by(changes.c.revision.desc()).limit(1)
     row = connection.execute(query).one_or_none()
-    return None if row is None else change_of(row)
+    return None if row is None else change_from_row(row)
 
 
 def compactable(
-    connection: Connection, *, keep_from: int, older_than: int, below: int, limit: int
+    connection: Connection, *, keep_from: int, older_than: int, always_keep_from: int, limit: int
 ) -> tuple[int, int] | None:
     """How many of the oldest changes go, at most `limit`, and the revision of the last of them; None if none goes.
 
@@ -110,47 +110,49 @@ def compactable(
     """
     revision, at_ms = changes.c.revision, changes.c.at_ms
     rows = connection.execute(select(revision, at_ms).order_by(revision).limit(limit)).all()
-    going = list(
-        takewhile(lambda row: row.revision < keep_from or (row.at_ms < older_than and row.revision < below), rows)
+    removable = list(
+        takewhile(
+            lambda row: row.revision < keep_from or (row.at_ms < older_than and row.revision < always_keep_from), rows
+        )
     )
-    return (len(going), going[-1].revision) if going else None
+    return (len(removable), removable[-1].revision) if removable else None
 
 
-def may_compact(connection: Connection) -> bool:
+def try_compaction_lock(connection: Connection) -> bool:
     """Whether no other replica is at it; one that is holds no commit up until its last moment."""
     if connection.dialect.name == "sqlite":
         return True
-    return bool(connection.execute(select(func.pg_try_advisory_xact_lock(_COMPACTING))).scalar_one())
+    return bool(connection.execute(select(func.pg_try_advisory_xact_lock(_COMPACTION_LOCK))).scalar_one())
 
 
-def compact(connection: Connection, last: int) -> None:
+def delete_changes(connection: Connection, last: int) -> None:
     """Forget the changes up to revision `last`."""
     connection.execute(delete(changes).where(changes.c.revision <= last))
     connection.execute(update(log_head).values(compacted=last))
 
 
-def renew_history(connection: Connection, history: str, instead: str | None = None) -> None:
+def renew_history(connection: Connection, history: str, replaces: str | None = None) -> None:
     """Begin a new history: revisions go on, but those who followed the old one start from a snapshot.
 
     With `instead` only if that is the present one: of several replicas that find the same loss one begins it.
     """
     # First, as all who write of listeners: or two could wait for each other.
-    advance(connection, "listeners")
-    old = [] if instead is None else [log_head.c.history == instead]
+    bump(connection, "listeners")
+    old = [] if replaces is None else [log_head.c.history == replaces]
     if connection.execute(update(log_head).where(*old).values(history=history)).rowcount == 0:
         return
     connection.execute(update(listeners).values(acked=None))
 
 
-def node_of(row: Row[Any], node_id: str) -> BlockedNode:
+def node_from_row(row: Row[Any], node_id: str) -> BlockedNode:
     """The node of a row of the list or the log."""
     action = BlockAction[row.action]
     return BlockedNode(id=node_id, action=action, start=row.start_ms, end=row.end_ms, cause=row.cause)
 
 
-def change_of(row: Row[Any]) -> Change:
+def change_from_row(row: Row[Any]) -> Change:
     """The change of a row of the log."""
-    node = node_of(row, row.node_id)
+    node = node_from_row(row, row.node_id)
     return Change(
         revision=row.revision,
         type=ChangeType(row.type),
@@ -162,7 +164,7 @@ def change_of(row: Row[Any]) -> Change:
     )
 
 
-def logged_row(change: Change) -> tuple[object, ...]:
+def log_row(change: Change) -> tuple[object, ...]:
     """The row of the log, in the order of its columns. An enum's value and name would be Python calls."""
     node, source = change.node, change.source
     return (

@@ -15,14 +15,14 @@ from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
 from app.store import sqlite_commit
-from app.store.circuit_breaker import Presence
-from app.store.database import Look, Query, Topic
+from app.store.circuit_breaker import CircuitBreaker
+from app.store.database import OnRemoteChange, Query, Topic
 from app.store.engine import make_engine
-from app.store.error_translation import code_of, unavailable
-from app.store.queries import TRIAL
+from app.store.error_translation import sqlite_code, to_unavailable
+from app.store.queries import PROBE_STATEMENTS
 from app.store.schema_check import SchemaError
-from app.store.urls import path_of
-from app.store.writer_thread import Worker
+from app.store.urls import sqlite_path
+from app.store.writer_thread import WriterThread
 from blocklist.model.changes import Change
 
 T = TypeVar("T")
@@ -36,27 +36,27 @@ class SqliteDatabase:
     replicated = False
 
     def __init__(self, url: str) -> None:
-        self.presence = Presence()
+        self.breaker = CircuitBreaker()
         self._url = url
         self._lock: IO[str] | None = None
-        self._writer = make_engine(url)
-        self._reader = make_engine(url, readers=READERS)
+        self._write_engine = make_engine(url)
+        self._read_engine = make_engine(url, readers=READERS)
         self._connection: Connection | None = None
-        self._writing = Worker("store-writer")
-        self._reading = ThreadPoolExecutor(READERS, "store-reader")
+        self._writer_thread = WriterThread("store-writer")
+        self._reader_threads = ThreadPoolExecutor(READERS, "store-reader")
 
     async def open(self) -> None:
         """See Database."""
-        self._lock = take(self._url)
+        self._lock = lock_file(self._url)
 
     async def close(self) -> None:
         """See Database."""
-        self._writing.close()
-        self._reading.shutdown()
+        self._writer_thread.close()
+        self._reader_threads.shutdown()
         if self._connection is not None:
             self._connection.close()
-        self._writer.dispose()
-        self._reader.dispose()
+        self._write_engine.dispose()
+        self._read_engine.dispose()
         if self._lock is not None:
             self._lock.close()
 
@@ -64,59 +64,59 @@ class SqliteDatabase:
         """See Database."""
 
         def transaction() -> T:
-            with self._reader.begin() as connection:
+            with self._read_engine.begin() as connection:
                 return query(connection)
 
         try:
-            return await asyncio.get_running_loop().run_in_executor(self._reading, transaction)
+            return await asyncio.get_running_loop().run_in_executor(self._reader_threads, transaction)
         except _DATABASE_ERRORS as error:
-            raise unavailable(error) from error
+            raise to_unavailable(error) from error
 
     async def write(self, query: Query[T], topic: Topic | None = None) -> T:  # noqa: ARG002 - there is nobody to tell
         """See Database."""
         try:
-            result = await self._writing.do(lambda: self._transaction(query))
+            result = await self._writer_thread.run(lambda: self._transaction(query))
         except _DATABASE_ERRORS as error:
-            self.presence.failed(error)
-            raise unavailable(error) from error
-        self.presence.worked()
+            self.breaker.record_failure(error)
+            raise to_unavailable(error) from error
+        self.breaker.record_success()
         return result
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:  # noqa: ARG002
         """See Database. Nobody else writes: there is nothing to ask, and the history is ours."""
         if changes:
-            await self.write(lambda connection: sqlite_commit.write(connection, changes, after))
+            await self.write(lambda connection: sqlite_commit.commit(connection, changes, after))
 
-    async def listen(self, looks: Mapping[Topic, Look]) -> None:
+    async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         """See Database: there is nobody else."""
 
     async def probe(self) -> None:
         """See Database."""
-        await self.write(_try)
+        await self.write(_probe)
 
     def _transaction(self, query: Query[T]) -> T:
         try:
             return self._run(query)
         except _DATABASE_ERRORS as error:
-            if code_of(error) != sqlite3.SQLITE_FULL:
+            if sqlite_code(error) != sqlite3.SQLITE_FULL:
                 raise
             self._checkpoint()
             return self._run(query)
 
     def _run(self, query: Query[T]) -> T:
-        with self._connected() as connection, connection.begin():
+        with self._write_connection() as connection, connection.begin():
             return query(connection)
 
     def _checkpoint(self) -> None:
         """Make room in the write-ahead log, which may fill the disk: SQLite does so only after a commit."""
-        with suppress(*_DATABASE_ERRORS), self._connected() as connection:
+        with suppress(*_DATABASE_ERRORS), self._write_connection() as connection:
             connection.connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     @contextmanager
-    def _connected(self) -> Iterator[Connection]:
+    def _write_connection(self) -> Iterator[Connection]:
         """The writer's connection, which it keeps from one transaction to the next, and looks after in any trouble."""
         if self._connection is None:
-            self._connection = self._writer.connect()
+            self._connection = self._write_engine.connect()
         try:
             yield self._connection
         except _DATABASE_ERRORS:
@@ -125,14 +125,14 @@ class SqliteDatabase:
             raise
 
 
-def _try(connection: Connection) -> None:
-    for statement in TRIAL:
+def _probe(connection: Connection) -> None:
+    for statement in PROBE_STATEMENTS:
         connection.exec_driver_sql(statement)
 
 
-def take(url: str) -> IO[str]:
+def lock_file(url: str) -> IO[str]:
     """Lock the file beside the database, until what is returned is closed. Raises SchemaError if another has it."""
-    path = Path(f"{path_of(url)}.lock")
+    path = Path(f"{sqlite_path(url)}.lock")
     try:
         lock = path.open("w")
     except FileNotFoundError:

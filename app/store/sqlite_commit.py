@@ -9,14 +9,16 @@ from sqlalchemy import bindparam, delete, insert, not_, or_, select, update
 from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import Connection
 
-from app.store.queries import StaleError, logged_row
+from app.store.queries import StaleError, log_row
 from app.store.tables import blocked_nodes, changes, log_head
 from blocklist.model.changes import Change, ChangeType
 
-_LISTED: Final = {"id": "node_id"} | {column.name: column.name for column in blocked_nodes.c if column.name != "id"}
+_LIST_COLUMNS: Final = {"id": "node_id"} | {
+    column.name: column.name for column in blocked_nodes.c if column.name != "id"
+}
 
 
-class _Prepared:
+class _PreparedStatement:
     """A statement compiled once and run by the driver: Core's own way costs a commit of one change twice the CPU."""
 
     def __init__(self, statement: Any, parameters: Sequence[str]) -> None:
@@ -37,30 +39,34 @@ class _Prepared:
         connection.connection.cursor().executemany(self._sql, rows)
 
 
-def _upsert() -> Any:
+def _upsert_nodes() -> Any:
     """What the log has blocked since, the last word on each node last: cheaper than binding all rows once more."""
     new = changes.c.revision > bindparam("since")
-    rows = select(*(changes.c[name] for name in _LISTED.values())).where(new, not_(_frees)).order_by(changes.c.revision)
-    put = sqlite.insert(blocked_nodes).from_select(list(_LISTED), rows)
-    written = {name: put.excluded[name] for name in _LISTED if name != "id"}
+    rows = (
+        select(*(changes.c[name] for name in _LIST_COLUMNS.values()))
+        .where(new, not_(_FREES))
+        .order_by(changes.c.revision)
+    )
+    put = sqlite.insert(blocked_nodes).from_select(list(_LIST_COLUMNS), rows)
+    written = {name: put.excluded[name] for name in _LIST_COLUMNS if name != "id"}
     return put.on_conflict_do_update(index_elements=[blocked_nodes.c.id], set_=written)
 
 
-_frees = or_(*(changes.c.type == kind.value for kind in ChangeType if kind.frees))
-_moves_on: Final = _Prepared(
+_FREES = or_(*(changes.c.type == kind.value for kind in ChangeType if kind.frees))
+_UPDATE_HEAD: Final = _PreparedStatement(
     update(log_head).where(log_head.c.revision == bindparam("before")).values(revision=bindparam("last")), ()
 )
-_appends: Final = _Prepared(insert(changes), tuple(changes.c.keys()))
-_upserts: Final = _Prepared(_upsert(), ())
-_removes: Final = _Prepared(delete(blocked_nodes).where(blocked_nodes.c.id == bindparam("node_id")), ())
+_INSERT_CHANGES: Final = _PreparedStatement(insert(changes), tuple(changes.c.keys()))
+_UPSERT_NODES: Final = _PreparedStatement(_upsert_nodes(), ())
+_DELETE_NODES: Final = _PreparedStatement(delete(blocked_nodes).where(blocked_nodes.c.id == bindparam("node_id")), ())
 
 
-def write(connection: Connection, new: Sequence[Change], after: int) -> None:
+def commit(connection: Connection, new: Sequence[Change], after: int) -> None:
     """Append the changes to the log and bring the list up to them. Raises StaleError if they do not follow the log."""
-    if _moves_on.run(connection, before=after, last=new[-1].revision) != 1:
+    if _UPDATE_HEAD.run(connection, before=after, last=new[-1].revision) != 1:
         raise StaleError(f"the log is not at revision {after}")
-    _appends.run_many(connection, [logged_row(change) for change in new])
-    _upserts.run(connection, since=after)
+    _INSERT_CHANGES.run_many(connection, [log_row(change) for change in new])
+    _UPSERT_NODES.run(connection, since=after)
     last = {change.node.id: change for change in new}
-    if freed := [(node_id,) for node_id, change in last.items() if change.type.frees]:
-        _removes.run_many(connection, freed)
+    if freed_ids := [(node_id,) for node_id, change in last.items() if change.type.frees]:
+        _DELETE_NODES.run_many(connection, freed_ids)

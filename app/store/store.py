@@ -13,23 +13,23 @@ from sqlalchemy.engine import Connection
 
 from app.store import history_queries, queries
 from app.store.database import Database, Topic
-from app.store.engine import make_start_engine
-from app.store.history_queries import ALL, Past, Wanted
+from app.store.engine import make_blocking_engine
+from app.store.history_queries import ALL, ChangeFilter, PastList
 from app.store.listener_store import ListenerStore
-from app.store.queries import Loaded, News
-from app.store.schema_check import usable
-from app.store.sqlite import SqliteDatabase, take
-from app.store.tokens import TokenStore, any_valid
+from app.store.queries import LoadedState, LogTail
+from app.store.schema_check import translating_driver_errors
+from app.store.sqlite import SqliteDatabase, lock_file
+from app.store.tokens import TokenStore, valid_token_exists
 from app.store.urls import is_postgresql
 from blocklist.model.changes import Change
 from blocklist.model.errors import CompactedError
 
-FOLLOWED: Final = 1000
+MAX_TAIL: Final = 1000
 """Changes that are taken over from the log at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Page:
+class ChangePage:
     """Changes from the log, and how far back it reached when they were read."""
 
     changes: list[Change]
@@ -41,8 +41,8 @@ class Store:
 
     def __init__(self, database: Database, replica: str) -> None:
         self.replicated = database.replicated
-        self.age = database.presence.age
-        self._check = database.presence.check
+        self.outage_seconds = database.breaker.open_seconds
+        self._check = database.breaker.check
         self.close = database.close
         self.probe = database.probe
         self.listen = database.listen
@@ -52,12 +52,12 @@ class Store:
         self._commit = database.commit
         self._open = database.open
 
-    async def open(self) -> Loaded:
+    async def open(self) -> LoadedState:
         """Take the database for this process and read the list. Raises SchemaError if another process serves it."""
         await self._open()
         return await self.load()
 
-    async def load(self) -> Loaded:
+    async def load(self) -> LoadedState:
         """The whole list."""
         return await self._read(queries.load)
 
@@ -75,30 +75,38 @@ class Store:
         """Write the changes durably, all or none. Raises queries.StaleError if they do not follow the log."""
         await self._commit(changes, after=after, history=history)
 
-    async def news(self, since: int) -> News:
+    async def tail(self, since: int) -> LogTail:
         """What the log has from revision `since` on."""
-        return await self._read(lambda connection: queries.news(connection, since, FOLLOWED))
+        return await self._read(lambda connection: queries.log_tail(connection, since, MAX_TAIL))
 
     async def renew_history(self, lost: str) -> None:
         """Begin a new history in the place of the one that was lost, unless somebody has done so."""
         await self._write(lambda connection: queries.renew_history(connection, secrets.token_hex(4), lost))
 
-    async def page(self, since: int, limit: int, wanted: Wanted = ALL) -> Page:
+    async def page(self, since: int, limit: int, criteria: ChangeFilter = ALL) -> ChangePage:
         """At most `limit` changes after `since`, in order."""
-        return await self._read(lambda connection: _page(connection, since, limit, wanted))
+        return await self._read(lambda connection: _page(connection, since, limit, criteria))
 
-    async def latest(self, limit: int, *, node_id: str | None = None, before: int | None = None) -> list[Change]:
+    async def latest_changes(
+        self, limit: int, *, node_id: str | None = None, before: int | None = None
+    ) -> list[Change]:
         """At most `limit` changes, the newest first: of a node, or from before a revision, where these are given."""
-        wanted = Wanted(node_id=node_id)
+        wanted = ChangeFilter(node_id=node_id)
         return await self._read(lambda connection: history_queries.latest_changes(connection, wanted, before, limit))
 
-    async def list_at(self, moment: int) -> Past:
+    async def list_at(self, timestamp: int) -> PastList:
         """The list as it was at `moment` (Unix ms). Raises CompactedError if the log does not reach back so far."""
-        return await self._read(lambda connection: _list_at(connection, moment))
+        return await self._read(lambda connection: _list_at(connection, timestamp))
 
-    async def compact(self, *, keep_from: int, older_than: int, below: int, limit: int) -> int:
+    async def compact(self, *, keep_from: int, older_than: int, always_keep_from: int, limit: int) -> int:
         """Forget some of the oldest changes (see queries.compactable); how many."""
-        rule = partial(queries.compactable, keep_from=keep_from, older_than=older_than, below=below, limit=limit)
+        rule = partial(
+            queries.compactable,
+            keep_from=keep_from,
+            older_than=older_than,
+            always_keep_from=always_keep_from,
+            limit=limit,
+        )
         return await self._write(lambda connection: _compact(connection, rule(connection)))
 
     async def changes(self, since: int, limit: int = 1000) -> list[Change]:
@@ -112,58 +120,58 @@ class Store:
     async def ping(self) -> None:
         """Return if the database answers, and took the last transaction."""
         self._check()
-        await self._read(queries.compacted)
+        await self._read(queries.compacted_revision)
 
 
-def _page(connection: Connection, since: int, limit: int, wanted: Wanted) -> Page:
-    compacted = queries.compacted(connection)
-    return Page(changes=history_queries.changes_like(connection, wanted, since, limit), compacted=compacted)
+def _page(connection: Connection, since: int, limit: int, criteria: ChangeFilter) -> ChangePage:
+    compacted = queries.compacted_revision(connection)
+    return ChangePage(changes=history_queries.changes_matching(connection, criteria, since, limit), compacted=compacted)
 
 
-def _list_at(connection: Connection, moment: int) -> Past:
-    oldest = history_queries.oldest(connection)
-    if oldest is not None and moment < oldest[1]:
+def _list_at(connection: Connection, timestamp: int) -> PastList:
+    oldest = history_queries.oldest_change(connection)
+    if oldest is not None and timestamp < oldest[1]:
         raise CompactedError(
-            f"The list as it was at {moment} is gone: the log begins at {oldest[1]} with revision {oldest[0]}.",
+            f"The list as it was at {timestamp} is gone: the log begins at {oldest[1]} with revision {oldest[0]}.",
             oldest=oldest[0],
         )
-    return history_queries.list_at(connection, moment)
+    return history_queries.list_at(connection, timestamp)
 
 
-def _compact(connection: Connection, going: tuple[int, int] | None) -> int:
-    if going is None or not queries.may_compact(connection):
+def _compact(connection: Connection, removable: tuple[int, int] | None) -> int:
+    if removable is None or not queries.try_compaction_lock(connection):
         return 0
-    number, last = going
-    history_queries.move_base(connection, last)
-    queries.compact(connection, last)
+    number, last = removable
+    history_queries.advance_base(connection, last)
+    queries.delete_changes(connection, last)
     return number
 
 
-def make_store(url: str, replica: str, seconds: float) -> Store:
+def make_store(url: str, replica: str, timeout_seconds: float) -> Store:
     """The store that a URL names, for this replica; a transaction of PostgreSQL takes at most so many seconds."""
     if not is_postgresql(url):
         return Store(SqliteDatabase(url), replica)
     from app.store.postgresql import PostgresqlDatabase  # noqa: PLC0415 - only who uses it loads its driver
 
-    return Store(PostgresqlDatabase(url, replica, seconds), replica)
+    return Store(PostgresqlDatabase(url, replica, timeout_seconds), replica)
 
 
 def renew_history(url: str) -> str:
     """Begin a new history, eight hex digits; blocks. Raises SchemaError while a service uses a SQLite file."""
     new = secrets.token_hex(4)
-    lock = nullcontext() if is_postgresql(url) else take(url)
-    with usable(url), lock, make_start_engine(url).begin() as connection:
+    lock = nullcontext() if is_postgresql(url) else lock_file(url)
+    with translating_driver_errors(url), lock, make_blocking_engine(url).begin() as connection:
         queries.renew_history(connection, new)
     return new
 
 
-def check_unused(url: str) -> None:
+def check_not_in_use(url: str) -> None:
     """Raises SchemaError while another service uses a SQLite file."""
     if not is_postgresql(url):
-        take(url).close()
+        lock_file(url).close()
 
 
-def any_token(url: str, now: int) -> bool:
+def has_valid_token(url: str, now: int) -> bool:
     """Whether there is a token that is valid now (Unix milliseconds); blocks: for before the start."""
-    with usable(url), make_start_engine(url).begin() as connection:
-        return any_valid(connection, now)
+    with translating_driver_errors(url), make_blocking_engine(url).begin() as connection:
+        return valid_token_exists(connection, now)

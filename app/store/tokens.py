@@ -10,12 +10,12 @@ from sqlalchemy import bindparam, delete, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 
 from app.store.tables import sessions, tokens
-from blocklist.model.roles import Access, Token
+from blocklist.model.roles import Role, Token
 
 T = TypeVar("T")
 
 
-class Run(Protocol):
+class RunQuery(Protocol):
     """Runs a query in a transaction of its own. Raises UnavailableError while the database is away."""
 
     async def __call__(self, query: Callable[[Connection], T], /) -> T: ...
@@ -35,7 +35,7 @@ class StoredSession:
 
     digest: str
     name: str | None
-    access: Access
+    access: Role
     credential: str | None
     end: int
 
@@ -46,7 +46,7 @@ class TokenStore:
     `shared` says that other replicas make and revoke some, too.
     """
 
-    def __init__(self, read: Run, write: Run, *, shared: bool) -> None:
+    def __init__(self, read: RunQuery, write: RunQuery, *, shared: bool) -> None:
         self.shared = shared
         self._read = read
         self._write = write
@@ -67,20 +67,20 @@ class TokenStore:
         """Keep when tokens were used last."""
         await self._write(lambda connection: _save_used(connection, used))
 
-    async def session(self, digest: str) -> StoredSession | None:
+    async def get_session(self, digest: str) -> StoredSession | None:
         """The session of a cookie."""
-        return await self._read(lambda connection: _session(connection, digest))
+        return await self._read(lambda connection: _get_session(connection, digest))
 
-    async def present(self, digests: Collection[str]) -> set[str]:
+    async def existing_sessions(self, digests: Collection[str]) -> set[str]:
         """Those of these sessions that there still are."""
         query = select(sessions.c.digest).where(sessions.c.digest.in_(digests))
         return await self._read(lambda connection: set(connection.execute(query).scalars()))
 
-    async def begin(self, session: StoredSession, now: int) -> None:
+    async def add_session(self, session: StoredSession, now: int) -> None:
         """Keep a session; forget those that have ended by now."""
-        await self._write(lambda connection: _begin(connection, session, now))
+        await self._write(lambda connection: _add_session(connection, session, now))
 
-    async def end(self, digest: str) -> None:
+    async def remove_session(self, digest: str) -> None:
         """Forget a session."""
         await self._write(lambda connection: connection.execute(delete(sessions).where(sessions.c.digest == digest)))
 
@@ -91,7 +91,7 @@ def load(connection: Connection) -> list[StoredToken]:
     return [StoredToken(token=_token(row), digest=row.digest) for row in rows]
 
 
-def any_valid(connection: Connection, now: int) -> bool:
+def valid_token_exists(connection: Connection, now: int) -> bool:
     """Whether there is a token that is valid now."""
     query = select(tokens.c.id).where(tokens.c.revoked_ms.is_(None), tokens.c.end_ms > now).limit(1)
     return connection.execute(query).first() is not None
@@ -110,7 +110,7 @@ def _save_used(connection: Connection, used: Mapping[str, int]) -> None:
     connection.execute(statement, [{"own": own, "at": at} for own, at in used.items()])
 
 
-def _begin(connection: Connection, session: StoredSession, now: int) -> None:
+def _add_session(connection: Connection, session: StoredSession, now: int) -> None:
     connection.execute(delete(sessions).where(sessions.c.end_ms <= now))
     row = {
         "digest": session.digest,
@@ -122,11 +122,11 @@ def _begin(connection: Connection, session: StoredSession, now: int) -> None:
     connection.execute(insert(sessions).values(row))
 
 
-def _session(connection: Connection, digest: str) -> StoredSession | None:
+def _get_session(connection: Connection, digest: str) -> StoredSession | None:
     row = connection.execute(select(sessions).where(sessions.c.digest == digest)).one_or_none()
     if row is None:
         return None
-    access = Access(row.role)
+    access = Role(row.role)
     return StoredSession(digest=digest, name=row.name, access=access, credential=row.credential, end=row.end_ms)
 
 
@@ -135,7 +135,7 @@ def _row(stored: StoredToken) -> dict[str, object]:
     return {
         "id": token.id,
         "name": token.name,
-        "role": token.access.value,
+        "role": token.role.value,
         "digest": stored.digest,
         "created_ms": token.created_at,
         "created_by": token.created_by,
@@ -149,7 +149,7 @@ def _token(row: Row[Any]) -> Token:
     return Token(
         id=row.id,
         name=row.name,
-        access=Access(row.role),
+        role=Role(row.role),
         created_at=row.created_ms,
         created_by=row.created_by,
         end=row.end_ms,

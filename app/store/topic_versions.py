@@ -10,11 +10,11 @@ from sqlalchemy.engine import Connection
 from app.store.tables import versions
 
 
-def present_version() -> ScalarSelect[Any]:
+def current_version() -> ScalarSelect[Any]:
     """That of the last one; in a transaction on listeners its own."""
     return select(versions.c.version).where(versions.c.topic == "listeners").scalar_subquery()
 
 
-def advance(connection: Connection, topic: str) -> None:
+def bump(connection: Connection, topic: str) -> None:
     """One more for a topic; whoever else writes on it waits here until this transaction ends."""
     connection.execute(update(versions).where(versions.c.topic == topic).values(version=versions.c.version + 1))

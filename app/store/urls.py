@@ -17,25 +17,25 @@ def is_postgresql(url: str) -> bool:
     return url.startswith(_POSTGRESQL)
 
 
-def path_of(url: str) -> Path:
+def sqlite_path(url: str) -> Path:
     """The file that a SQLite URL names."""
     return Path(make_url(url).database or "")
 
 
-def shown(url: str) -> str:
+def redacted(url: str) -> str:
     """The URL for people: all hosts with their ports, and the database; without user and password."""
     if not is_postgresql(url):
         return url
     from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415 - only who uses PostgreSQL loads it
 
-    named = conninfo_to_dict(url)
-    hosts, ports = (str(named.get(name) or "").split(",") for name in ("host", "port"))
+    parameters = conninfo_to_dict(url)
+    hosts, ports = (str(parameters.get(name) or "").split(",") for name in ("host", "port"))
     # One port is that of all hosts.
-    places = zip(hosts, ports if len(ports) == len(hosts) else ports * len(hosts), strict=False)
-    return f"postgresql://{','.join(_place(host, port) for host, port in places)}/{named['dbname']}"
+    addresses = zip(hosts, ports if len(ports) == len(hosts) else ports * len(hosts), strict=False)
+    return f"postgresql://{','.join(_host_and_port(host, port) for host, port in addresses)}/{parameters['dbname']}"
 
 
-def _place(host: str, port: str) -> str:
+def _host_and_port(host: str, port: str) -> str:
     host = f"[{host}]" if ":" in host else host or "localhost"
     return f"{host}:{port}" if port else host
 
@@ -57,18 +57,18 @@ def _check_postgresql(url: str) -> None:
     from psycopg.conninfo import conninfo_to_dict  # noqa: PLC0415
 
     try:
-        named = conninfo_to_dict(url)
+        parameters = conninfo_to_dict(url)
     except ProgrammingError:
-        named = None  # Its own words would show the password.
-    if named is None or _misread(url, str(named.get("port") or "")):
+        parameters = None  # Its own words would show the password.
+    if parameters is None or _has_unescaped_password(url, str(parameters.get("port") or "")):
         raise ValueError(
             "give postgresql://USER:PASSWORD@HOST:PORT/DATABASE; in the password write %25 for %, %40 for @, %2F for /"
         )
-    if not named.get("dbname"):
+    if not parameters.get("dbname"):
         raise ValueError("name the database: postgresql://USER@HOST:PORT/DATABASE")
 
 
-def _misread(url: str, port: str) -> bool:
+def _has_unescaped_password(url: str, port: str) -> bool:
     """Whether a password that is not encoded was taken for something else, and would be shown as that."""
     place, _, name = url.partition("://")[2].partition("?")[0].partition("/")
     return place.count("@") > 1 or "@" in name or _PORTS.fullmatch(port) is None

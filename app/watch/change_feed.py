@@ -13,26 +13,26 @@ from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
 from blocklist.wire.nodes import change_body, dump_json, dump_snapshot
 
-RECENT: Final = 4096
+MAX_RECENT_CHANGES: Final = 4096
 """Changes kept in memory; a cursor further behind reads them from the database."""
-PAGE: Final = 250
+PAGE_CHANGES: Final = 250
 """Changes read from the database at once: bounds what a watcher that is far behind costs."""
-PIECE: Final = 64 * 1024
+CHUNK_BYTES: Final = 64 * 1024
 """Bytes rendered and sent at once, or one event that is larger: bounds what a watcher that does not read costs."""
-SLICE: Final = 250
+STREAMS_PER_TURN: Final = 250
 """Streams served before others of the event loop have their turn."""
 
 
-class Log(Protocol):
+class ChangeSource(Protocol):
     """The change log in the database."""
 
     async def changes(self, since: int, limit: int) -> list[Change]: ...
 
 
-class Stream(Protocol):
+class WaitingStream(Protocol):
     """A watcher that has all there is, and waits for more."""
 
-    def offer(self) -> None: ...
+    def wake(self) -> None: ...
 
 
 class ChangeFeed:
@@ -41,48 +41,48 @@ class ChangeFeed:
     Nothing is queued for anybody: a watcher that is slow is a cursor that is behind. Belongs to the event loop.
     """
 
-    def __init__(self, log: Log, view: ListView) -> None:
+    def __init__(self, log: ChangeSource, view: ListView) -> None:
         self.revision = view.tracker.revision
         self.history = view.tracker.history
         self.closed = False
-        self.readers = 0
-        self.waiting: set[Stream] = set()
-        self._log = log
+        self.open_watches = 0
+        self.streams: set[WaitingStream] = set()
+        self._source = log
         self._view = view
-        self._recent: deque[Change] = deque(maxlen=RECENT)
-        self._memo: tuple[int, int, bytes, int] = (-1, -1, b"", -1)
-        self._snapshot: tuple[int, int, list[bytes]] = (0, -1, [])
+        self._recent: deque[Change] = deque(maxlen=MAX_RECENT_CHANGES)
+        self._events_cache: tuple[int, int, bytes, int] = (-1, -1, b"", -1)
+        self._snapshot_cache: tuple[int, int, list[bytes]] = (0, -1, [])
 
     def publish(self, changes: Sequence[Change]) -> None:
         """The log has grown by these changes."""
         self._recent.extend(changes)
         self.revision = changes[-1].revision
-        if self.waiting:
+        if self.streams:
             # Not at once: those who made the changes have their answers before a thousand watchers are served.
-            asyncio.get_running_loop().call_soon(self._offer)
+            asyncio.get_running_loop().call_soon(self._wake_streams)
 
-    def restart(self) -> None:
+    def reset(self) -> None:
         """The list has begun anew. Streams of another history end: their clients come back for a snapshot."""
         self.revision, self.history = self._view.tracker.revision, self._view.tracker.history
         self._recent.clear()
-        self._memo = (-1, -1, b"", -1)
-        self._snapshot = (0, -1, [])
-        asyncio.get_running_loop().call_soon(self._offer)
+        self._events_cache = (-1, -1, b"", -1)
+        self._snapshot_cache = (0, -1, [])
+        asyncio.get_running_loop().call_soon(self._wake_streams)
 
     def close(self) -> None:
         """The service stops: watchers say bye."""
         self.closed = True
-        self._offer()
+        self._wake_streams()
 
     async def read(self, cursor: int) -> tuple[bytes, int] | None:
         """Events after `cursor` and the cursor behind them; None when they are no longer in the log.
 
         Raises UnavailableError when they are only in the database and that is away.
         """
-        if (recent := self.recent(cursor)) is not None:
+        if (recent := self.recent_events(cursor)) is not None:
             return recent
         history = self.history
-        changes = await self._log.changes(cursor, PAGE)
+        changes = await self._source.changes(cursor, PAGE_CHANGES)
         if not changes or history != self.history or changes[0].revision != cursor + 1:
             return None
         return self._events(changes)
@@ -95,50 +95,50 @@ class ChangeFeed:
         first = self.revision - len(self._recent)
         if cursor >= first:
             return list(islice(self._recent, cursor - first, end - first))
-        if end - cursor > RECENT:
+        if end - cursor > MAX_RECENT_CHANGES:
             return None
-        changes = await self._log.changes(cursor, end - cursor)
+        changes = await self._source.changes(cursor, end - cursor)
         return changes if changes and changes[0].revision == cursor + 1 else None
 
-    async def lost(self, revision: int) -> bool:
+    async def was_never_issued(self, revision: int) -> bool:
         """Whether a revision ahead of this replica was never made; False while nobody can say."""
         try:
-            return not await self._log.changes(revision - 1, 1)
+            return not await self._source.changes(revision - 1, 1)
         except UnavailableError:
             return False
 
-    def happened(self, revision: int) -> int | None:
+    def timestamp_of(self, revision: int) -> int | None:
         """When a revision was made, Unix milliseconds; None if that is not in memory."""
         first = self.revision - len(self._recent)
         return self._recent[revision - first - 1].at if first < revision <= self.revision else None
 
-    def recent(self, cursor: int) -> tuple[bytes, int] | None:
+    def recent_events(self, cursor: int) -> tuple[bytes, int] | None:
         """Events after `cursor` and the cursor behind them; None when they are not in memory."""
         first = self.revision - len(self._recent)
         if cursor < first:
             return None
         if cursor >= self.revision:
             return b"", cursor
-        if self._memo[:2] != (cursor, self.revision):
-            self._memo = (cursor, self.revision, *self._events(islice(self._recent, cursor - first, None)))
-        return self._memo[2:]
+        if self._events_cache[:2] != (cursor, self.revision):
+            self._events_cache = (cursor, self.revision, *self._events(islice(self._recent, cursor - first, None)))
+        return self._events_cache[2:]
 
     def snapshot(self) -> tuple[list[bytes], int]:
         """The whole list as an event in pieces, and the cursor behind it; rendered once for each state of the list."""
-        until, revision, event = self._snapshot
+        until, revision, event = self._snapshot_cache
         if revision != self.revision or until <= self._view.clock():
             until, snapshot = self._view.snapshot()
             revision = snapshot.revision
-            event = list(_pieces(sse_parts("snapshot", dump_snapshot(snapshot), f"{revision}-{self.history}")))
-            self._snapshot = (until, revision, event)
+            event = list(_chunks(sse_parts("snapshot", dump_snapshot(snapshot), f"{revision}-{self.history}")))
+            self._snapshot_cache = (until, revision, event)
         return event, revision
 
-    def _offer(self, streams: Sequence[Stream] = ()) -> None:
-        streams = streams or tuple(self.waiting)
-        for stream in streams[:SLICE]:
-            stream.offer()
-        if len(streams) > SLICE:
-            asyncio.get_running_loop().call_soon(self._offer, streams[SLICE:])
+    def _wake_streams(self, streams: Sequence[WaitingStream] = ()) -> None:
+        streams = streams or tuple(self.streams)
+        for stream in streams[:STREAMS_PER_TURN]:
+            stream.wake()
+        if len(streams) > STREAMS_PER_TURN:
+            asyncio.get_running_loop().call_soon(self._wake_streams, streams[STREAMS_PER_TURN:])
 
     def _events(self, changes: Iterable[Change]) -> tuple[bytes, int]:
         """The events of the first of these changes, as many as fit into a piece, and the cursor behind them."""
@@ -147,7 +147,7 @@ class ChangeFeed:
         for change in changes:
             event = sse(change.type.value, dump_json(change_body(change)), f"{change.revision}-{self.history}")
             size += len(event)
-            if events and size > PIECE:
+            if events and size > CHUNK_BYTES:
                 break
             events.append(event)
             cursor = change.revision
@@ -167,12 +167,12 @@ def sse_parts(event: str, data: Iterable[bytes], event_id: str | None = None) ->
     yield b"\n\n"
 
 
-def _pieces(parts: Iterable[bytes]) -> Iterator[bytes]:
+def _chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
     """The parts, joined to pieces of at most PIECE bytes."""
     piece: list[bytes] = []
     size = 0
     for part in parts:
-        if size + len(part) > PIECE:
+        if size + len(part) > CHUNK_BYTES:
             yield b"".join(piece)
             piece, size = [], 0
         piece.append(part)

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.types import Receive
 
 
-async def until_disconnect(receive: Receive, work: Coroutine[Any, Any, object]) -> None:
+async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, object]) -> None:
     """Do `work`, but stop it when the client leaves: a server tells that only to those who ask."""
     task = asyncio.current_task()
     assert task is not None

@@ -10,14 +10,14 @@ from blocklist.model.errors import UnavailableError
 RETRY_SECONDS: Final = 5
 
 
-class Client(NamedTuple):
+class ClientKey(NamedTuple):
     """Who waits: by what name, and from which address."""
 
     name: str | None
     address: str
 
 
-class Place:
+class ClientSlots:
     """One client's waits. Entered as a context for as long as one of them is open; there may be many at once."""
 
     __slots__ = ("__weakref__", "open")
@@ -32,21 +32,21 @@ class Place:
         self.open -= 1
 
 
-class Waits:
+class StreamQuota:
     """The places of all clients; one is forgotten with the last request that holds it."""
 
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._places: WeakValueDictionary[Client, Place] = WeakValueDictionary()
+    def __init__(self, max_open: int) -> None:
+        self._max_open = max_open
+        self._slots: WeakValueDictionary[ClientKey, ClientSlots] = WeakValueDictionary()
 
-    def place(self, client: Client) -> Place:
+    def slots_of(self, client: ClientKey) -> ClientSlots:
         """The client's place. Raises UnavailableError if it has no room."""
-        place = self._places.get(client)
+        place = self._slots.get(client)
         if place is None:
-            place = self._places[client] = Place()
-        if place.open >= self._most:
+            place = self._slots[client] = ClientSlots()
+        if place.open >= self._max_open:
             raise UnavailableError(
-                f"This client has {place.open} watches and waiting requests open, and may have {self._most}.",
+                f"This client has {place.open} watches and waiting requests open, and may have {self._max_open}.",
                 retry_after=RETRY_SECONDS,
             )
         return place

@@ -14,11 +14,11 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 _STREAM: Final = "blocklist.stream"
-_SERVERS: Final = frozenset(("type", "method", "path"))
+_KEPT_KEYS: Final = frozenset(("type", "method", "path"))
 """What a server may still look at in the scope of a request."""
 
 
-class Stream(Protocol):
+class DeferredStream(Protocol):
     """Answers a request, until its client leaves or there is no more."""
 
     async def run(self, receive: Receive, send: Send) -> None: ...
@@ -27,7 +27,7 @@ class Stream(Protocol):
 class StreamResponse(Response):
     """The response of a route that begins a stream."""
 
-    def __init__(self, stream: Stream) -> None:
+    def __init__(self, stream: DeferredStream) -> None:
         super().__init__()
         self._stream = stream
 
@@ -39,18 +39,18 @@ class StreamingApp(FastAPI):
     """A FastAPI application that runs the streams its routes begin."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self.routed(scope, receive, send)
+        await self.run_routes(scope, receive, send)
         await run_stream(scope, receive, send)
 
-    async def routed(self, scope: Scope, receive: Receive, send: Send) -> None:
+    async def run_routes(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The request's way through FastAPI, at whose end a stream has only been left behind."""
         await super().__call__(scope, receive, send)
 
 
 async def run_stream(scope: Scope, receive: Receive, send: Send) -> None:
     """Run the stream that a route has left behind, if one has."""
-    stream: Stream | None = scope.get(_STREAM)
+    stream: DeferredStream | None = scope.get(_STREAM)
     if stream is not None:
-        for key in scope.keys() - _SERVERS:
+        for key in scope.keys() - _KEPT_KEYS:
             del scope[key]
         await stream.run(receive, send)

@@ -8,44 +8,44 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from benchmarks.detection.answers import Answer
+    from benchmarks.detection.outcomes import Outcome
     from benchmarks.rows import Row
 
 
 def run() -> "list[Row]":
     """Make the runs that are missing, judge all of them, and write the tables to the results."""
     from benchmarks import report  # noqa: PLC0415 - its modules are programs, too, and import this package
-    from benchmarks.detection import answers, collect, score, tables  # noqa: PLC0415
+    from benchmarks.detection import collect, outcomes, score, tables  # noqa: PLC0415
     from benchmarks.harness import CORES, GENERATOR_CORE  # noqa: PLC0415
 
     os.sched_setaffinity(0, CORES)
     try:
         collect.collect()
-        said = score.ask(score.load("benchmarks.detection.judge:judge"), answers.cases())
+        results = score.evaluate(score.load("benchmarks.detection.detector:detect"), outcomes.labelled_runs())
     finally:
         os.sched_setaffinity(0, {GENERATOR_CORE})
     report.RESULTS.mkdir(exist_ok=True)
-    (report.RESULTS / "detection-runs.md").write_text(tables.document(said), encoding="utf-8")
-    return _rows(said[answers.OURS])
+    (report.RESULTS / "detection-runs.md").write_text(tables.document(results), encoding="utf-8")
+    return _rows(results[outcomes.OURS])
 
 
-def _rows(ours: "Sequence[Answer]") -> "list[Row]":
-    from benchmarks.detection import answers  # noqa: PLC0415
+def _rows(ours: "Sequence[Outcome]") -> "list[Row]":
+    from benchmarks.detection import outcomes  # noqa: PLC0415
     from benchmarks.rows import Row, Target  # noqa: PLC0415
 
-    healthy = [answer for answer in ours if not answer.case.faulty]
-    clean = sum(not answer.wrong for answer in healthy) / len(healthy)
+    healthy = [answer for answer in ours if not answer.run.faulty]
+    clean = sum(not answer.false_positives for answer in healthy) / len(healthy)
     figures = {
         "healthy runs in which nobody was blamed": (clean, 100.0),
-        "faulty hosts found within three applications": (answers.recall(ours) or 0.0, 90.0),
-        "blamed hosts that were faulty": (answers.precision(ours) or 0.0, None),
+        "faulty hosts found within three applications": (outcomes.recall(ours) or 0.0, 90.0),
+        "blamed hosts that were faulty": (outcomes.precision(ours) or 0.0, None),
     }
     return [
         Row(
             name=f"{name} ({len(ours)} runs)",
             unit="%",
-            ours=answers.OURS,
-            samples={answers.OURS: [100 * share]},
+            ours=outcomes.OURS,
+            samples={outcomes.OURS: [100 * share]},
             targets=[] if least is None else [Target(peer=None, factor=least)],
         )
         for name, (share, least) in figures.items()

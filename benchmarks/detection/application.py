@@ -26,26 +26,26 @@ EXCLUDING: Final[dict[str, object]] = {
 }
 
 
-def apply(hosts: Hosts, run: Run, number: int, folder: Path, java: str) -> dict[str, Any]:
+def run_application(hosts: Hosts, run: Run, number: int, folder: Path, java: str) -> dict[str, Any]:
     """Run one application of the run, with `java` as more options of executors. Returns what its label says."""
     application = run.applications[number]
     data, warm = folder / "input" / str(number), folder / "input" / f"warm-{number}"
     jobs.write_input(data, application, run.seed * 10 + number)
     jobs.write_input(warm, Application(kind="", files=(50,) * 18, work=1, reducers=12, hot=0), run.seed)
-    hosts.rest()
+    hosts.unthrottle()
     spark = session(hosts, **_conf(hosts, application, folder / "logs", java))
     try:
-        with _bounded(spark.sparkContext):
+        with _time_limited(spark.sparkContext):
             jobs.warm_up(spark.sparkContext, warm)
-            hosts.work(run.faulty, faults.SPEED.get(run.scenario, 1.0))
-            began = time.monotonic()
+            hosts.throttle(run.faulty, faults.SPEED.get(run.scenario, 1.0))
+            started = time.monotonic()
             with _kills(hosts, run, number, spark):
                 outcome = _outcome(spark.sparkContext, data, application)
-        seconds = round(time.monotonic() - began, 1)
+        seconds = round(time.monotonic() - started, 1)
         name = spark.sparkContext.applicationId
         return {"id": name, "seconds": seconds, "outcome": outcome, **asdict(application)}
     finally:
-        hosts.rest()
+        hosts.unthrottle()
         spark.stop()
 
 
@@ -57,7 +57,7 @@ def _conf(hosts: Hosts, application: Application, logs: Path, java: str) -> dict
         "spark__executor__extraJavaOptions": f"{hosts.conf()['spark.executor.extraJavaOptions']} {java}",
         # With six hosts only, it would put all tasks after a shuffle on the one or two that did most before it.
         "spark__shuffle__reduceLocality__enabled": "false",
-        "spark__blockManager__port": faults.BLOCKS,
+        "spark__blockManager__port": faults.BLOCK_MANAGER_PORT,
     }
 
 
@@ -66,7 +66,7 @@ def _outcome(sc: Any, data: Path, application: Application) -> str:
     try:
         jobs.perform(sc, data, application)
     except Exception as error:
-        if told_to_end(error):
+        if interrupted(error):
             raise
         return f"{type(error).__name__}: {str(error).strip()[:300]}"
     return "finished"
@@ -74,12 +74,12 @@ def _outcome(sc: Any, data: Path, application: Application) -> str:
 
 def _kills(hosts: Hosts, run: Run, number: int, spark: Any) -> AbstractContextManager[None]:
     if run.scenario == "killed" and run.faulty is not None:
-        return faults.killed_now_and_then(hosts, run.faulty, run.seed * 10 + number, spark)
+        return faults.repeatedly_killed(hosts, run.faulty, run.seed * 10 + number, spark)
     return nullcontext()
 
 
 @contextmanager
-def _bounded(sc: Any) -> Iterator[None]:
+def _time_limited(sc: Any) -> Iterator[None]:
     """Cancel what still runs after the limit."""
     timer = threading.Timer(LIMIT, sc.cancelAllJobs)
     timer.start()
@@ -89,7 +89,7 @@ def _bounded(sc: Any) -> Iterator[None]:
         timer.cancel()
 
 
-def told_to_end(error: BaseException | None) -> bool:
+def interrupted(error: BaseException | None) -> bool:
     """Whether a signal was at the bottom of it: what it interrupts fails in other ways on the way out."""
     while error is not None:
         if isinstance(error, SystemExit | KeyboardInterrupt):

@@ -36,8 +36,8 @@ def _make(archive: Path, data: Path) -> None:
         # Java writes it when the executor has been told to end; the Worker goes on until then.
         sizes = [-1]
 
-        def grown() -> bool:
+        def complete() -> bool:
             sizes.append(archive.stat().st_size if archive.exists() else -1)
             return sizes[-1] > 0 and len(sizes) > 20 and len(set(sizes[-20:])) == 1
 
-        wait_until(grown, 90, "the class archive")
+        wait_until(complete, 90, "the class archive")

@@ -15,17 +15,17 @@ THRESHOLD: Final = 3.0
 _NODE_EXCLUDED: Final = "org.apache.spark.scheduler.SparkListenerNodeExcluded"
 
 
-def excluded(logs: Sequence[Path]) -> set[str]:
+def excluded_for_application(logs: Sequence[Path]) -> set[str]:
     """The hosts that Spark excluded for the rest of an application."""
     return {event["hostId"] for event in _events(logs, _NODE_EXCLUDED)}
 
 
 def excluded_for_a_stage(logs: Sequence[Path]) -> set[str]:
     """The hosts that Spark excluded for at least one stage."""
-    return {event["hostId"] for event in _events(logs, f"{_NODE_EXCLUDED}ForStage")} | excluded(logs)
+    return {event["hostId"] for event in _events(logs, f"{_NODE_EXCLUDED}ForStage")} | excluded_for_application(logs)
 
 
-def far_from_the_mean(logs: Sequence[Path]) -> set[str]:
+def z_score_outliers(logs: Sequence[Path]) -> set[str]:
     """The hosts whose mean time of a task is more than three deviations above the mean of the other hosts' means."""
     times: defaultdict[str, list[int]] = defaultdict(list)
     for event in _events(logs, "SparkListenerTaskEnd"):

@@ -20,13 +20,13 @@ from importlib.metadata import version
 from typing import Final
 
 from benchmarks.detection import archive, faults
-from benchmarks.detection.application import apply, told_to_end
-from benchmarks.detection.hosts import SHARE, Hosts, forget_disks
+from benchmarks.detection.application import interrupted, run_application
+from benchmarks.detection.hosts import SHARE, Hosts, unmount_leftovers
 from benchmarks.detection.scenarios import HOSTS, Run, runs
 from benchmarks.harness import CACHE
 
 FOLDER: Final = CACHE / "detection"
-TRIES: Final = 2  # of a run; each on a new cluster
+ATTEMPTS: Final = 2  # of a run; each on a new cluster
 
 
 def collect(names: Sequence[str] = ()) -> None:
@@ -37,12 +37,12 @@ def collect(names: Sequence[str] = ()) -> None:
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if _missing(names):
-            faults.forget_network()
-            forget_disks()
-        for _ in range(TRIES):
+            faults.restore_network()
+            unmount_leftovers()
+        for _ in range(ATTEMPTS):
             todo = _missing(names)
             while todo:
-                todo = _batch(todo, archive.options(FOLDER))
+                todo = _collect_until_failure(todo, archive.options(FOLDER))
 
 
 def _missing(names: Sequence[str]) -> list[Run]:
@@ -50,7 +50,7 @@ def _missing(names: Sequence[str]) -> list[Run]:
     return [run for run in wanted if not (FOLDER / run.name / "label.json").exists()]
 
 
-def _batch(todo: Sequence[Run], java: str) -> list[Run]:
+def _collect_until_failure(todo: Sequence[Run], java: str) -> list[Run]:
     """Make runs on one cluster until one goes wrong. Returns those that are still to be tried."""
     with Hosts(HOSTS) as hosts:
         for place, run in enumerate(todo):
@@ -58,7 +58,7 @@ def _batch(todo: Sequence[Run], java: str) -> list[Run]:
             try:
                 make(hosts, run, java)
             except Exception as error:
-                if told_to_end(error):
+                if interrupted(error):
                     raise SystemExit(143) from error
                 print(f"{run.name}: {error!r}", file=sys.stderr, flush=True)
                 return list(todo[place + 1 :])
@@ -71,7 +71,7 @@ def make(hosts: Hosts, run: Run, java: str) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     began = time.time()
     with faults.fault(hosts, run.scenario, run.faulty, run.seed):
-        done = [apply(hosts, run, number, folder, java) for number in range(len(run.applications))]
+        done = [run_application(hosts, run, number, folder, java) for number in range(len(run.applications))]
     hosts.clear_disks()
     shutil.rmtree(folder / "input")
     label = {
@@ -80,7 +80,7 @@ def make(hosts: Hosts, run: Run, java: str) -> None:
         "scenario": run.scenario,
         "shape": run.shape,
         "faulty": run.faulty,
-        "fault": faults.described(run.scenario, run.seed),
+        "fault": faults.describe(run.scenario, run.seed),
         "hosts": list(hosts.hosts),
         "share": SHARE,
         "began": int(began * 1000),
@@ -94,8 +94,8 @@ def make(hosts: Hosts, run: Run, java: str) -> None:
 
 
 def _java() -> str:
-    told = subprocess.run(["java", "--version"], capture_output=True, text=True, check=False).stdout
-    return told.partition("\n")[0]
+    output = subprocess.run(["java", "--version"], capture_output=True, text=True, check=False).stdout
+    return output.partition("\n")[0]
 
 
 if __name__ == "__main__":

@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
 from benchmarks.detection.hosts import Hosts
-from benchmarks.harness import meanwhile
+from benchmarks.harness import in_background
 from demo.cluster import executor_hosts, wait_until
 
 SPEED: Final = {"half": 0.5, "quarter": 0.25}
@@ -19,23 +19,23 @@ SPEED: Final = {"half": 0.5, "quarter": 0.25}
 RATES: Final = ("24kbit", "48kbit")
 """What is left of a host's network for serving shuffled blocks: one of 800 bytes takes 300 or 150 ms."""
 
-BLOCKS: Final = 17079
+BLOCK_MANAGER_PORT: Final = 17079
 """The port of the executors' block managers; Spark takes one of the next sixteen where it is in use."""
 
 _HANDLE: Final = "b10c:"
 _CLASS: Final = f"{_HANDLE}9"
-_FULL: Final = 0.1  # seconds between two looks for space that was freed
+_FILL_INTERVAL: Final = 0.1  # seconds between two looks for space that was freed
 
 
-def described(scenario: str, seed: int) -> str | None:
+def describe(scenario: str, seed: int) -> str | None:
     """What is wrong with the faulty host, for the label. None: nothing is."""
-    said = {
+    descriptions = {
         **{name: f"{factor:g} of the others' processor time" for name, factor in SPEED.items()},
         "disk": "local directory full",
         "killed": "executor killed with SIGKILL 0.8 to 2.5 s after it could work, again and again",
         "network": f"serves shuffled blocks at {RATES[seed % len(RATES)]}/s",
     }
-    return said.get(scenario)
+    return descriptions.get(scenario)
 
 
 def fault(hosts: Hosts, scenario: str, host: str | None, seed: int) -> AbstractContextManager[None]:
@@ -54,11 +54,11 @@ def _full_disk(hosts: Hosts, host: str) -> Iterator[None]:
 
     def fill(done: threading.Event) -> None:
         with file.open("ab", buffering=0) as stream:
-            while not done.wait(_FULL):
+            while not done.wait(_FILL_INTERVAL):
                 _write_until_full(lambda: stream.write(bytes(4096)))
 
     try:
-        with meanwhile(fill):
+        with in_background(fill):
             yield
     finally:
         file.unlink()
@@ -94,7 +94,7 @@ def _slow_network(host: str, rate: str) -> Iterator[None]:
             "quantum",
             "65536",
         )
-        ports = ["match", "ip", "sport", str(BLOCKS), "0xffff"]
+        ports = ["match", "ip", "sport", str(BLOCK_MANAGER_PORT), "0xffff"]
         source = ["match", "ip", "src", f"{host}/32"]
         _tc("filter", "add", "dev", "lo", "parent", _HANDLE, "protocol", "ip", "u32", *source, *ports, "flowid", _CLASS)
         yield
@@ -102,10 +102,10 @@ def _slow_network(host: str, rate: str) -> Iterator[None]:
         _tc("qdisc", "del", "dev", "lo", "root")
 
 
-def forget_network() -> None:
+def restore_network() -> None:
     """Open the narrow pipe that a killed process of ours left behind."""
-    told = subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, text=True, check=True).stdout
-    if f"htb {_HANDLE}" in told:
+    output = subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, text=True, check=True).stdout
+    if f"htb {_HANDLE}" in output:
         _tc("qdisc", "del", "dev", "lo", "root")
 
 
@@ -114,17 +114,17 @@ def _tc(*arguments: str) -> None:
 
 
 @contextmanager
-def killed_now_and_then(hosts: Hosts, host: str, seed: int, spark: Any) -> Iterator[None]:
+def repeatedly_killed(hosts: Hosts, host: str, seed: int, spark: Any) -> Iterator[None]:
     """The host's executor is killed after one to three seconds of work, and again once the next one is there."""
     draw = random.Random(seed)
 
     def kill(done: threading.Event) -> None:
         while not done.wait(draw.uniform(0.8, 2.5)):
-            hosts.rest(host)  # starting is not what is looked at, and would take all the time at this share
+            hosts.unthrottle(host)  # starting is not what is looked at, and would take all the time at this share
             if hosts.kill_executor(host):
                 wait_until(lambda: done.is_set() or host not in executor_hosts(spark), 20, "the end of an executor")
             wait_until(lambda: done.is_set() or host in executor_hosts(spark), 60, "a new executor")
-            hosts.work()
+            hosts.throttle()
 
-    with meanwhile(kill):
+    with in_background(kill):
         yield

@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from benchmarks.detection.shares import Shares
+from benchmarks.detection.shares import CpuShares
 from demo.cluster import Cluster
 
 CORES: Final = 1.3  # that all hosts together may use while applications start
@@ -29,7 +29,7 @@ class Hosts(Cluster):
 
     def __init__(self, hosts: Sequence[str], *, total: float | None = CORES) -> None:
         super().__init__(hosts, cores=1, memory="600m")
-        self._shares = Shares(hosts, total)
+        self._shares = CpuShares(hosts, total)
 
     def __enter__(self) -> Self:
         self._shares.open()
@@ -68,12 +68,12 @@ class Hosts(Cluster):
         for pid in _session(self._processes[host].pid):
             self._shares.join(host, pid)
 
-    def work(self, slow: str | None = None, factor: float = 1.0) -> None:
+    def throttle(self, slow: str | None = None, factor: float = 1.0) -> None:
         """From now on each host has its share, the slow one only that factor of it."""
         for host in self.hosts:
             self._shares.limit(host, SHARE * (factor if host == slow else 1.0))
 
-    def rest(self, host: str | None = None) -> None:
+    def unthrottle(self, host: str | None = None) -> None:
         """That host (None: all) may use what there is, to start executors."""
         for each in self.hosts if host is None else [host]:
             self._shares.limit(each, None)
@@ -98,7 +98,7 @@ class Hosts(Cluster):
         return command
 
 
-def forget_disks() -> None:
+def unmount_leftovers() -> None:
     """Take away the mounts that a killed process of ours left behind."""
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for folder in (Path(mount) for mount in mounts if re.search(r"/spark-cluster-\w+/local-[\d.]+$", mount)):

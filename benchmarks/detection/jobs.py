@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 Pair = tuple[int, int]
 _ROUNDS: Final = 3  # of the iterative kind
 _KEYS: Final = 4000
-_BUSY: Final = 2.0  # seconds that half of the hosts are kept busy while the others fill their cache
+_BUSY_SECONDS: Final = 2.0  # seconds that half of the hosts are kept busy while the others fill their cache
 
 
 def write_input(folder: Path, application: Application, seed: int) -> None:
@@ -43,10 +43,10 @@ def warm_up(sc: SparkContext, folder: Path) -> None:
     register: Any = cloudpickle.register_pickle_by_value
     register(sys.modules[__name__])  # executors do not have this package
     pairs = sc.textFile(folder.as_uri(), 1).map(_parser(20)).reduceByKey(add, 2 * len(HOSTS))
-    pairs.mapPartitions(_slowly).count()
+    pairs.mapPartitions(_sleep_first).count()
 
 
-def _slowly(pairs: Iterable[Pair]) -> Iterator[Pair]:
+def _sleep_first(pairs: Iterable[Pair]) -> Iterator[Pair]:
     time.sleep(0.1)  # so that one host does not take all of them
     yield from pairs
 
@@ -138,7 +138,7 @@ def _fill_half(sc: SparkContext, points: RDD[Pair]) -> None:
     """Half of the partitions come into the cache of half of the hosts: the others are kept busy meanwhile."""
     half = len(HOSTS) // 2
     busy = sc.parallelize(range(half), half)
-    other = threading.Thread(target=lambda: busy.foreach(lambda _: time.sleep(_BUSY)))
+    other = threading.Thread(target=lambda: busy.foreach(lambda _: time.sleep(_BUSY_SECONDS)))
     other.start()
     time.sleep(0.3)  # the sleeping tasks are to be placed first
     sc.runJob(points, lambda rows: [sum(1 for _ in rows)], range(points.getNumPartitions() // 2))

@@ -18,32 +18,32 @@ _PERIOD: Final = 40_000  # microseconds
 _WEIGHT: Final = 3  # of all hosts together, as so many ordinary processes
 
 
-class Shares:
+class CpuShares:
     """One control group for all hosts, which may use `total` cores (None: all), and one below it for each host."""
 
     def __init__(self, hosts: Iterable[str], total: float | None) -> None:
-        self._second = (_ROOT / "cgroup.controllers").exists()
-        top = _ROOT if self._second else _ROOT / "cpu"
-        self._all = top / _NAME
-        self._groups = {host: self._all / host for host in hosts}
+        self._v2 = (_ROOT / "cgroup.controllers").exists()
+        top = _ROOT if self._v2 else _ROOT / "cpu"
+        self._parent = top / _NAME
+        self._groups = {host: self._parent / host for host in hosts}
         self._total = total
 
     def open(self) -> None:
         """Make the groups. Raises OSError where that is not allowed."""
-        self._all.mkdir(exist_ok=True)
-        if self._second:
-            (self._all.parent / "cgroup.subtree_control").write_text("+cpu")
-            (self._all / "cgroup.subtree_control").write_text("+cpu")
-        weight = ("cpu.weight", 100) if self._second else ("cpu.shares", 1024)
-        (self._all / weight[0]).write_text(str(_WEIGHT * weight[1]))
+        self._parent.mkdir(exist_ok=True)
+        if self._v2:
+            (self._parent.parent / "cgroup.subtree_control").write_text("+cpu")
+            (self._parent / "cgroup.subtree_control").write_text("+cpu")
+        weight = ("cpu.weight", 100) if self._v2 else ("cpu.shares", 1024)
+        (self._parent / weight[0]).write_text(str(_WEIGHT * weight[1]))
         for group in self._groups.values():
             group.mkdir(exist_ok=True)
-        self._limit(self._all, self._total)
+        self._limit(self._parent, self._total)
 
     def close(self) -> None:
         """Remove the groups; a group can go once its last process has."""
         deadline = time.monotonic() + 10
-        for group in (*self._groups.values(), self._all):
+        for group in (*self._groups.values(), self._parent):
             while group.exists() and time.monotonic() < deadline:
                 with suppress(OSError):
                     group.rmdir()
@@ -63,7 +63,7 @@ class Shares:
 
     def _limit(self, group: Path, cores: float | None) -> None:
         quota = None if cores is None else max(1000, round(_PERIOD * cores))
-        if self._second:
+        if self._v2:
             (group / "cpu.max").write_text(f"{'max' if quota is None else quota} {_PERIOD}")
             return
         (group / "cpu.cfs_period_us").write_text(str(_PERIOD))

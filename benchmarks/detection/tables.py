@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from benchmarks.detection.answers import OURS, Answer, precision, recall
+from benchmarks.detection.outcomes import OURS, Outcome, precision, recall
 from benchmarks.detection.scenarios import FAULTY, HEALTHY
 
 _HEAD: Final = """\
@@ -18,30 +18,36 @@ blamed. z-score: the mean time of a host's tasks is more than three deviations a
 """
 
 
-def table(said: Mapping[str, Sequence[Answer]]) -> str:
+def table(results: Mapping[str, Sequence[Outcome]]) -> str:
     """In Markdown: the sum of each contender, then each scenario."""
     lines = ["| | precision | recall | found after 1, 2, 3 | blamed in healthy runs | wrong hosts in faulty runs |"]
     lines.append("|---|--:|--:|--:|--:|--:|")
-    lines += [f"| {name} | {_sums(given)} |" for name, given in said.items()]
-    lines += ["", f"| scenario | seeds | {' | '.join(said)} |", f"|---|---|{'---|' * len(said)}"]
+    lines += [f"| {name} | {_sums(outcomes)} |" for name, outcomes in results.items()]
+    lines += ["", f"| scenario | seeds | {' | '.join(results)} |", f"|---|---|{'---|' * len(results)}"]
     for scenario in (*FAULTY, *HEALTHY):
-        cells = [_cell([answer for answer in given if answer.case.scenario == scenario]) for given in said.values()]
-        seeds = [answer.case.seed for answer in next(iter(said.values())) if answer.case.scenario == scenario]
+        cells = [
+            _cell([outcome for outcome in outcomes if outcome.run.scenario == scenario])
+            for outcomes in results.values()
+        ]
+        seeds = [outcome.run.seed for outcome in next(iter(results.values())) if outcome.run.scenario == scenario]
         lines.append(f"| {scenario} | {' '.join(map(str, seeds))} | {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _sums(given: Sequence[Answer]) -> str:
-    faulty = [answer for answer in given if answer.case.faulty]
-    healthy = [answer for answer in given if not answer.case.faulty]
-    within = [sum(answer.found is not None and answer.found <= count for answer in faulty) for count in (1, 2, 3)]
+def _sums(outcomes: Sequence[Outcome]) -> str:
+    faulty = [outcome for outcome in outcomes if outcome.run.faulty]
+    healthy = [outcome for outcome in outcomes if not outcome.run.faulty]
+    within = [
+        sum(outcome.found_after is not None and outcome.found_after <= count for outcome in faulty)
+        for count in (1, 2, 3)
+    ]
     return " | ".join(
         [
-            _percent(precision(given)),
-            _percent(recall(given)),
+            _percent(precision(outcomes)),
+            _percent(recall(outcomes)),
             f"{', '.join(map(str, within))} of {len(faulty)}",
-            f"{sum(bool(answer.wrong) for answer in healthy)} of {len(healthy)}",
-            f"{sum(bool(answer.wrong) for answer in faulty)} of {len(faulty)}",
+            f"{sum(bool(outcome.false_positives) for outcome in healthy)} of {len(healthy)}",
+            f"{sum(bool(outcome.false_positives) for outcome in faulty)} of {len(faulty)}",
         ]
     )
 
@@ -50,26 +56,26 @@ def _percent(share: float | None) -> str:
     return "–" if share is None else f"{share:.0%}"
 
 
-def _cell(given: Sequence[Answer]) -> str:
+def _cell(outcomes: Sequence[Outcome]) -> str:
     """Found after how many applications, and how many hosts were blamed wrongly."""
-    after = [answer.found for answer in given if answer.found is not None]
-    wrong = sum(len(answer.wrong) for answer in given)
+    after = [outcome.found_after for outcome in outcomes if outcome.found_after is not None]
+    wrong = sum(len(outcome.false_positives) for outcome in outcomes)
     found = f"{len(after)} found (after {sum(after) / len(after):.1f})" if after else "none found"
-    parts = [found] if any(answer.case.faulty for answer in given) else []
+    parts = [found] if any(outcome.run.faulty for outcome in outcomes) else []
     return "; ".join([*parts, f"{wrong} wrong"] if wrong or not parts else parts)
 
 
-def misses(said: Mapping[str, Sequence[Answer]]) -> str:
+def misses(results: Mapping[str, Sequence[Outcome]]) -> str:
     """A line for each case that ours got wrong, to look into."""
     lines = [
-        f"{answer.case.name}: faulty {answer.case.faulty}, blamed {[sorted(hosts) for hosts in answer.blamed]}"
-        for answer in said.get(OURS, ())
-        if answer.wrong or (answer.case.faulty and answer.found is None)
+        f"{outcome.run.name}: faulty {outcome.run.faulty}, blamed {[sorted(hosts) for hosts in outcome.blamed]}"
+        for outcome in results.get(OURS, ())
+        if outcome.false_positives or (outcome.run.faulty and outcome.found_after is None)
     ]
     return "\n".join(lines)
 
 
-def document(said: Mapping[str, Sequence[Answer]]) -> str:
+def document(results: Mapping[str, Sequence[Outcome]]) -> str:
     """The tables with what there is to know of them, and each run that ours got wrong."""
-    wrong = misses(said)
-    return f"{_HEAD}\n{table(said)}\n" + (f"\nGot wrong by ours:\n\n```\n{wrong}\n```\n" if wrong else "")
+    wrong = misses(results)
+    return f"{_HEAD}\n{table(results)}\n" + (f"\nGot wrong by ours:\n\n```\n{wrong}\n```\n" if wrong else "")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 
 
 def main() -> int:
@@ -12,20 +12,20 @@ def main() -> int:
     # Loading takes longer than most of what is done then: Ctrl-C may come meanwhile.
     try:
         if sys.argv[1:] == ["--version"]:
-            return _version()
+            return _print_version()
         from blocklist.cli.app import run  # noqa: PLC0415
 
         return run(sys.argv[1:])
     except KeyboardInterrupt:
-        return INTERRUPTED
+        return EXIT_INTERRUPTED
 
 
-def _version() -> int:
+def _print_version() -> int:
     """Scripts ask for this, and nothing else has to be loaded for it."""
     import blocklist  # noqa: PLC0415
     from blocklist.cli import output  # noqa: PLC0415
 
-    output.say(f"blocklist {blocklist.__version__}")
+    output.print_lines(f"blocklist {blocklist.__version__}")
     return 0
 
 

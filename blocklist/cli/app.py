@@ -11,38 +11,38 @@ import blocklist
 from blocklist.cli import block_commands, config_command, output, read_commands, serve_command, tokens, watch_commands
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError
 
-REFUSED, USAGE, UNREACHABLE = 1, 2, 3
+EXIT_REJECTED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 
 
 def run(arguments: list[str]) -> int:
     """Run the command; its exit code. What went wrong is a sentence on stderr."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        _tree()(arguments, prog_name="blocklist")
+        _command_tree()(arguments, prog_name="blocklist")
     except BlocklistError as error:
-        return _refused(error)
+        return _report_error(error)
     finally:
         output.flush()
     return 0
 
 
-def _refused(error: BlocklistError) -> int:
+def _report_error(error: BlocklistError) -> int:
     # A single line says more than a sentence that counts them.
     detail, *lines = error.lines if len(error.lines) == 1 else (error.detail, *error.lines)
-    output.note(f"{error.title or 'Error'}: {detail}", *(f"  {line}" for line in lines))
+    output.print_stderr(f"{error.title or 'Error'}: {detail}", *(f"  {line}" for line in lines))
     if isinstance(error, ConflictError) and error.blocked:
-        output.note("Nothing was changed. --merge joins the blocks.")
+        output.print_stderr("Nothing was changed. --merge joins the blocks.")
     match error:
         case UnavailableError():
-            return UNREACHABLE
+            return EXIT_UNREACHABLE
         case InvalidError(title=None):
             # Not the service says so: a setting or an argument is wrong.
-            return USAGE
+            return EXIT_USAGE
         case _:
-            return REFUSED
+            return EXIT_REJECTED
 
 
-def _tree() -> typer.Typer:
+def _command_tree() -> typer.Typer:
     tree, config, token = _group(callback=_root), _group(help="The settings."), _group(help="Who may do what.")
     tree.command()(block_commands.block)
     tree.command()(block_commands.unblock)
@@ -69,15 +69,15 @@ def _group(**more: Any) -> typer.Typer:
     return typer.Typer(rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, **more)
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        output.say(f"blocklist {blocklist.__version__}")
+def _print_version(requested: bool) -> None:
+    if requested:
+        output.print_lines(f"blocklist {blocklist.__version__}")
         raise typer.Exit
 
 
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
     """The list of blocked nodes, on which no work runs.

@@ -8,24 +8,24 @@ from typing import TYPE_CHECKING
 
 from blocklist.cli import dry_run as dry_run_output
 from blocklist.cli import messages, options
-from blocklist.cli.block_request import Come, Wish, as_it_is, fulfil, span
-from blocklist.cli.output import note, sentence
+from blocklist.cli.block_request import BlockSpec, EnsureResult, end_and_tolerance, ensure_blocked, noop_block
+from blocklist.cli.output import print_message, print_stderr
 from blocklist.cli.service import connect
-from blocklist.cli.times import now
+from blocklist.cli.times import now_ms
 from blocklist.model.errors import BlocklistError, NotFoundError
 from blocklist.model.node import BlockAction, BlockedNode
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient
-    from blocklist.client.response import Applied
-    from blocklist.client.writes import Ordered
+    from blocklist.client.response import AppliedCount
+    from blocklist.client.writes import BlockNodesResult
     from blocklist.wire.dry_run import DryRunBody
 
 
 def block(
     node: options.Nodes,
     reason: options.Reason,
-    duration: options.Length = None,
+    duration: options.Duration = None,
     until: options.Until = None,
     forever: options.Forever = False,
     evacuate: options.Evacuate = False,
@@ -35,84 +35,92 @@ def block(
     force: options.Force = None,
 ) -> None:
     """Block nodes: no new task starts there. Where one of them is refused, none is blocked."""
-    at = now()
-    end, slack = span(at, duration, until, forever)
+    now = now_ms()
+    end, tolerance = end_and_tolerance(now, duration, until, forever)
     action = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS if evacuate else BlockAction.MARK_BLOCKED
-    wish = Wish(action=action, cause=reason, start=at, end=end, slack=slack)
-    nodes = options.chosen(node)
+    spec = BlockSpec(action=action, cause=reason, start=now, end=end, tolerance=tolerance)
+    node_ids = options.expand_nodes(node)
     with connect() as client:
         if dry_run:
-            _rehearse(wish, nodes, partial(client.rehearse, allow_merge=merge, force=force))
+            _dry_run_block(spec, node_ids, partial(client.dry_run_block, allow_merge=merge, force=force))
         else:
-            _block(client, wish, nodes, allow_merge=merge, force=force, wait=wait)
+            _block(client, spec, node_ids, allow_merge=merge, force=force, wait=wait)
 
 
 def unblock(node: options.BlockedNodes, wait: options.Wait = None, dry_run: options.DryRun = False) -> None:
     """Free nodes before their end, one after the other."""
-    nodes = options.chosen(node)
+    node_ids = options.expand_nodes(node)
     with connect() as client:
         if dry_run:
-            _each(nodes, lambda node_id: dry_run_output.tell(client.rehearse_unblock(node_id), now()))
+            _for_each(node_ids, lambda node_id: dry_run_output.print_dry_run(client.dry_run_unblock(node_id), now_ms()))
         else:
-            _unblock(client, nodes, wait)
+            _unblock(client, node_ids, wait)
 
 
 def _block(
-    client: BlocklistClient, wish: Wish, nodes: Sequence[str], *, allow_merge: bool, force: str | None, wait: int | None
+    client: BlocklistClient,
+    spec: BlockSpec,
+    node_ids: Sequence[str],
+    *,
+    allow_merge: bool,
+    force: str | None,
+    wait: int | None,
 ) -> None:
-    send = partial(client.order, allow_merge=allow_merge, force=force, wait=wait)
-    come = fulfil(wish, nodes, send)
-    by = None if come.answer is None else come.answer.applied
-    if come.already and wait is not None:
+    send = partial(client.block_nodes, allow_merge=allow_merge, force=force, wait=wait)
+    result = ensure_blocked(spec, node_ids, send)
+    progress = None if result.response is None else result.response.applied
+    if result.already_blocked and wait is not None:
         # Nothing was to do for these, but whoever waits must know that it is applied.
-        by = client.order(map(as_it_is, come.already.values()), allow_merge=True, wait=wait).applied
-    _tell(come, nodes, wish.start)
-    if by is not None:
-        sentence(messages.applied(by))
+        progress = client.block_nodes(
+            map(noop_block, result.already_blocked.values()), allow_merge=True, wait=wait
+        ).applied
+    _print_results(result, node_ids, spec.start)
+    if progress is not None:
+        print_message(messages.applied_message(progress))
 
 
-def _tell(come: Come[Ordered], nodes: Sequence[str], at: int) -> None:
-    ordered = come.answer
-    for node_id in nodes:
-        if node_id in come.already:
-            sentence(messages.blocked(come.already[node_id], at, how="already blocked"))
-        elif ordered is not None:
-            sentence(messages.blocked(ordered.nodes[node_id], at, merged=node_id in ordered.merged))
+def _print_results(result: EnsureResult[BlockNodesResult], node_ids: Sequence[str], now: int) -> None:
+    response = result.response
+    for node_id in node_ids:
+        if node_id in result.already_blocked:
+            print_message(messages.block_message(result.already_blocked[node_id], now, verb="already blocked"))
+        elif response is not None:
+            print_message(messages.block_message(response.nodes[node_id], now, merged=node_id in response.merged))
 
 
-def _rehearse(wish: Wish, nodes: Sequence[str], send: Callable[[list[BlockedNode]], DryRunBody]) -> None:
-    come = fulfil(wish, nodes, send)
-    for present in come.already.values():
-        sentence(messages.blocked(present, wish.start, how="already blocked"))
-    if come.answer is not None:
-        dry_run_output.tell(come.answer, wish.start)
+def _dry_run_block(spec: BlockSpec, node_ids: Sequence[str], send: Callable[[list[BlockedNode]], DryRunBody]) -> None:
+    result = ensure_blocked(spec, node_ids, send)
+    for current in result.already_blocked.values():
+        print_message(messages.block_message(current, spec.start, verb="already blocked"))
+    if result.response is not None:
+        dry_run_output.print_dry_run(result.response, spec.start)
 
 
-def _unblock(client: BlocklistClient, nodes: Sequence[str], wait: int | None) -> None:
-    by: Applied | None = None
+def _unblock(client: BlocklistClient, node_ids: Sequence[str], wait: int | None) -> None:
+    progress: AppliedCount | None = None
     if wait is not None:
         # The last request waits, and for all before it: so it has to be one that frees a node.
         blocked = client.snapshot().nodes
-        nodes = sorted(nodes, key=blocked.__contains__)
+        node_ids = sorted(node_ids, key=blocked.__contains__)
 
-    def free(node_id: str) -> None:
-        nonlocal by
-        by = client.unblock(node_id, wait=wait if node_id == nodes[-1] else None)
-        sentence(f"{node_id} unblocked")
+    def unblock_one(node_id: str) -> None:
+        nonlocal progress
+        progress = client.unblock(node_id, wait=wait if node_id == node_ids[-1] else None)
+        print_message(f"{node_id} unblocked")
 
-    _each(nodes, free)
-    if by is not None:
-        sentence(messages.applied(by))
+    _for_each(node_ids, unblock_one)
+    if progress is not None:
+        print_message(messages.applied_message(progress))
 
 
-def _each(nodes: Sequence[str], act: Callable[[str], None]) -> None:
+def _for_each(node_ids: Sequence[str], action: Callable[[str], None]) -> None:
     """Act on one node after the other; say which are free already, and at an error which are left."""
-    for done, node_id in enumerate(nodes):
+    for done, node_id in enumerate(node_ids):
         try:
-            act(node_id)
+            action(node_id)
         except NotFoundError:
-            sentence(messages.free(node_id))
+            print_message(messages.not_blocked_message(node_id))
         except BlocklistError:
             if done:
-                note(f"Not unblocked: {', '.join(nodes[done:])}.")
+                print_stderr(f"Not unblocked: {', '.join(node_ids[done:])}.")
             raise

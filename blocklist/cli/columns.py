@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from blocklist.cli.durations import written
-from blocklist.cli.output import Json, Noun
-from blocklist.cli.times import stamp
+from blocklist.cli.durations import format_duration
+from blocklist.cli.output import Json, ResourceView
+from blocklist.cli.times import format_timestamp
 
 if TYPE_CHECKING:
-    from blocklist.client.reads import Listed
+    from blocklist.client.reads import NodeDetails
     from blocklist.model.changes import Change
     from blocklist.model.roles import Token
     from blocklist.wire.evidence import EvidenceBody
     from blocklist.wire.listeners import AppliedBody, ListenerBody
 
 
-def listed_json(listed: Listed) -> Json:
+def listed_json(listed: NodeDetails) -> Json:
     """As GET /blocklist?details=true has it, with the id."""
     from blocklist.wire.nodes import node_body  # noqa: PLC0415 - not for --version and --help
 
@@ -41,7 +41,7 @@ def _by_id(bodies: Sequence[Json]) -> Json:
     return {str(body["id"]): {name: value for name, value in body.items() if name != "id"} for body in bodies}
 
 
-def _under(name: str) -> Callable[[Sequence[Json]], Json]:
+def _document_under(name: str) -> Callable[[Sequence[Json]], Json]:
     return lambda bodies: {name: list(bodies)}
 
 
@@ -49,109 +49,109 @@ def _number(value: int | None) -> str:
     return "" if value is None else str(value)
 
 
-def _when(value: int | None) -> str:
-    return "" if value is None else stamp(value)
+def _optional_timestamp(value: int | None) -> str:
+    return "" if value is None else format_timestamp(value)
 
 
-def _yes(value: bool) -> str:
+def _yes_no(value: bool) -> str:
     return "yes" if value else "no"
 
 
-NODES: Noun[Listed] = Noun(
+NODES: ResourceView[NodeDetails] = ResourceView(
     columns={
         "NODE": lambda it: it.node.id,
-        "ACTION": lambda it: it.node.action.word,
-        "EXPIRES": lambda it: stamp(it.node.end),
+        "ACTION": lambda it: it.node.action.short_name,
+        "EXPIRES": lambda it: format_timestamp(it.node.end),
         "BY": lambda it: it.created_by or "",
-        "SINCE": lambda it: stamp(it.node.start),
+        "SINCE": lambda it: format_timestamp(it.node.start),
     },
-    wide={
+    wide_columns={
         "TASKMANAGERS": lambda it: str(len(it.task_managers)),
         "REVISION": lambda it: _number(it.revision),
     },
-    last={"REASON": lambda it: it.node.cause},
+    last_columns={"REASON": lambda it: it.node.cause},
     json=listed_json,
     name=lambda it: it.node.id,
-    document=_by_id,
-    none="No node is blocked.",
+    json_document=_by_id,
+    empty_message="No node is blocked.",
 )
-CHANGES: Noun[Change] = Noun(
+CHANGES: ResourceView[Change] = ResourceView(
     columns={
-        "AT": lambda it: stamp(it.at),
+        "AT": lambda it: format_timestamp(it.at),
         "CHANGE": lambda it: it.type.value,
         "NODE": lambda it: it.node.id,
-        "ACTION": lambda it: it.node.action.word,
-        "EXPIRES": lambda it: stamp(it.node.end),
+        "ACTION": lambda it: it.node.action.short_name,
+        "EXPIRES": lambda it: format_timestamp(it.node.end),
         "BY": lambda it: it.created_by or "",
     },
-    wide={"REVISION": lambda it: str(it.revision), "FORCED": lambda it: it.forced or ""},
-    last={"REASON": lambda it: it.node.cause},
+    wide_columns={"REVISION": lambda it: str(it.revision), "FORCED": lambda it: it.forced or ""},
+    last_columns={"REASON": lambda it: it.node.cause},
     json=_change_json,
     name=lambda it: it.node.id,
-    document=_under("changes"),
-    none="The log has no such change.",
+    json_document=_document_under("changes"),
+    empty_message="The log has no such change.",
 )
-LISTENERS: Noun[ListenerBody] = Noun(
+LISTENERS: ResourceView[ListenerBody] = ResourceView(
     columns={
         "LISTENER": lambda it: it.id,
         "ROLE": lambda it: it.role,
         "STATE": lambda it: it.state,
         "APPLIED": lambda it: str(it.acked_revision),
         "BEHIND": lambda it: str(it.lag_revisions),
-        "LAG": lambda it: written(it.lag_ms),
-        "LEASE": lambda it: stamp(it.lease_end),
+        "LAG": lambda it: format_duration(it.lag_ms),
+        "LEASE": lambda it: format_timestamp(it.lease_end),
     },
-    wide={"SESSION": lambda it: it.session_id, "CALLBACK": lambda it: it.callback_url or ""},
-    last={"ERROR": lambda it: it.last_error or ""},
+    wide_columns={"SESSION": lambda it: it.session_id, "CALLBACK": lambda it: it.callback_url or ""},
+    last_columns={"ERROR": lambda it: it.last_error or ""},
     json=lambda it: it.json_value(),
     name=lambda it: it.id,
-    document=_under("listeners"),
-    none="No listener is registered.",
+    json_document=_document_under("listeners"),
+    empty_message="No listener is registered.",
 )
-APPLIED: Noun[AppliedBody] = Noun(
+APPLIED: ResourceView[AppliedBody] = ResourceView(
     columns={
         "LISTENER": lambda it: it.id,
         "ROLE": lambda it: it.role,
-        "APPLIED": lambda it: _yes(it.applied),
-        "AT": lambda it: _when(it.applied_at),
-        "AFTER": lambda it: "" if it.late_ms is None else written(it.late_ms),
+        "APPLIED": lambda it: _yes_no(it.applied),
+        "AT": lambda it: _optional_timestamp(it.applied_at),
+        "AFTER": lambda it: "" if it.late_ms is None else format_duration(it.late_ms),
         "TASKMANAGERS": lambda it: str(len(it.task_managers)),
-        "TASKS": lambda it: str(sum(own.running_tasks or 0 for own in it.task_managers)),
+        "TASKS": lambda it: str(sum(tm.running_tasks or 0 for tm in it.task_managers)),
     },
-    last={"REFUSED": lambda it: it.refused or ""},
+    last_columns={"REFUSED": lambda it: it.refused or ""},
     json=lambda it: it.json_value(),
     name=lambda it: it.id,
-    document=_under("listeners"),
-    none="No listener is registered.",
+    json_document=_document_under("listeners"),
+    empty_message="No listener is registered.",
 )
-EVIDENCE: Noun[EvidenceBody] = Noun(
+EVIDENCE: ResourceView[EvidenceBody] = ResourceView(
     columns={
         "NODE": lambda it: it.node,
         "APPLICATION": lambda it: it.application,
         "KIND": lambda it: it.kind,
-        "COUNTS": lambda it: _yes(it.believed),
-        "SINCE": lambda it: stamp(it.first_seen),
+        "COUNTS": lambda it: _yes_no(it.believed),
+        "SINCE": lambda it: format_timestamp(it.first_seen),
     },
-    wide={"LAST": lambda it: stamp(it.last_seen)},
-    last={"REASON": lambda it: it.reason if it.doubt is None else f"{it.reason} (doubted: {it.doubt})"},
+    wide_columns={"LAST": lambda it: format_timestamp(it.last_seen)},
+    last_columns={"REASON": lambda it: it.reason if it.doubt is None else f"{it.reason} (doubted: {it.doubt})"},
     json=lambda it: it.json_value(),
     name=lambda it: it.node,
-    document=_under("evidence"),
-    none="No application says anything of a node.",
+    json_document=_document_under("evidence"),
+    empty_message="No application says anything of a node.",
 )
-TOKENS: Noun[Token] = Noun(
+TOKENS: ResourceView[Token] = ResourceView(
     columns={
         "ID": lambda it: it.id,
         "NAME": lambda it: it.name,
-        "ROLE": lambda it: it.access.value,
-        "EXPIRES": lambda it: stamp(it.end),
-        "REVOKED": lambda it: _when(it.revoked_at),
-        "USED": lambda it: _when(it.last_used_at),
+        "ROLE": lambda it: it.role.value,
+        "EXPIRES": lambda it: format_timestamp(it.end),
+        "REVOKED": lambda it: _optional_timestamp(it.revoked_at),
+        "USED": lambda it: _optional_timestamp(it.last_used_at),
     },
-    wide={"CREATED": lambda it: stamp(it.created_at)},
-    last={"BY": lambda it: it.created_by or ""},
+    wide_columns={"CREATED": lambda it: format_timestamp(it.created_at)},
+    last_columns={"BY": lambda it: it.created_by or ""},
     json=_token_json,
     name=lambda it: it.id,
-    document=_under("tokens"),
-    none="There is no token.",
+    json_document=_document_under("tokens"),
+    empty_message="There is no token.",
 )

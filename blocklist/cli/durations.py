@@ -10,7 +10,7 @@ _UNITS: Final = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000,
 _PART: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|[smhdw])", re.ASCII)
 
 
-def duration(text: str) -> int:
+def parse_duration(text: str) -> int:
     """Milliseconds, at least 1. Raises ValueError with a sentence for what is no duration."""
     parts = _PART.findall(text)
     millis = round(sum(float(number) * _UNITS[unit] for number, unit in parts))
@@ -19,7 +19,7 @@ def duration(text: str) -> int:
     return millis
 
 
-def written(millis: int) -> str:
+def format_duration(millis: int) -> str:
     """`1d 12h`, `4h`, `45s`: to the nearest second, the two largest units that follow each other."""
     if 0 < millis < 1000:
         return f"{millis}ms"

@@ -8,117 +8,127 @@ from typing import TYPE_CHECKING
 import typer
 
 from blocklist.cli import columns, messages, options
-from blocklist.cli.output import Form, Look, clear, dumped, note, say, sentence, show
+from blocklist.cli.output import (
+    OutputFormat,
+    OutputOptions,
+    clear_screen,
+    format_json,
+    print_items,
+    print_lines,
+    print_message,
+    print_stderr,
+)
 from blocklist.cli.service import connect
-from blocklist.cli.times import now
+from blocklist.cli.times import now_ms
 from blocklist.model.changes import Snapshot
 from blocklist.model.errors import NotFoundError
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient
-    from blocklist.wire.listeners import StatusBody
+    from blocklist.wire.listeners import NodeStatusBody
 
 
 def list_(
-    at: options.At = None,
-    output: options.Output = Form.TABLE,
+    at: options.AsOf = None,
+    output: options.Output = OutputFormat.TABLE,
     no_headers: options.NoHeaders = False,
-    watch: options.Watching = False,
+    watch: options.Watch = False,
 ) -> None:
     """Show the blocked nodes."""
-    look = Look(output, not no_headers)
+    view_options = OutputOptions(output, not no_headers)
     with connect() as client:
         listing = client.listing(at=at)
-        show(columns.NODES, listing.nodes, look)
+        print_items(columns.NODES, listing.nodes, view_options)
         if watch and at is None:
-            _again(client, listing.revision, look)
+            _follow_list(client, listing.revision, view_options)
 
 
-def _again(client: BlocklistClient, shown: int, look: Look) -> None:
+def _follow_list(client: BlocklistClient, shown_revision: int, view_options: OutputOptions) -> None:
     """Show the list again after each change that is not in it yet."""
     with client.watch() as changes:
         for change in changes:
             # A snapshot begins each history, and its revisions may be lower.
-            if change.revision > shown or (isinstance(change, Snapshot) and change.revision != shown):
+            if change.revision > shown_revision or (isinstance(change, Snapshot) and change.revision != shown_revision):
                 listing = client.listing(min_revision=change.revision)
-                shown = listing.revision
-                if look.tabular:
-                    clear()
-                show(columns.NODES, listing.nodes, look)
+                shown_revision = listing.revision
+                if view_options.is_table:
+                    clear_screen()
+                print_items(columns.NODES, listing.nodes, view_options)
 
 
-def get(node: options.Node, output: options.Output = Form.TABLE, no_headers: options.NoHeaders = False) -> None:
+def get(node: options.Node, output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
     """Show one blocked node."""
     with connect() as client:
         found = [listed for listed in client.listing().nodes if listed.node.id == node]
     if not found:
         raise NotFoundError(f"Node {node} is not blocked.")
-    if output is Form.JSON:
-        say(dumped(columns.listed_json(found[0]), indent=2))
+    if output is OutputFormat.JSON:
+        print_lines(format_json(columns.listed_json(found[0]), indent=2))
     else:
-        show(columns.NODES, found, Look(output, not no_headers))
+        print_items(columns.NODES, found, OutputOptions(output, not no_headers))
 
 
 def is_blocked(node: options.Node) -> None:
     """Say whether a node is blocked: exit code 0 if it is, 1 if it is not."""
-    at = now()
+    at = now_ms()
     with connect() as client:
         try:
-            sentence(messages.blocked(client.get(node), at))
+            print_message(messages.block_message(client.get(node), at))
         except NotFoundError:
-            sentence(messages.free(node))
+            print_message(messages.not_blocked_message(node))
             raise typer.Exit(1) from None
 
 
 def history(
-    node: options.AnyNode = None,
-    at: options.At = None,
-    by: options.By = None,
+    node: options.OptionalNode = None,
+    at: options.AsOf = None,
+    by: options.Author = None,
     type_: options.Types = None,
-    begin: options.Begin = None,
-    end: options.End = None,
-    output: options.Output = Form.TABLE,
+    begin: options.ChangesFrom = None,
+    end: options.ChangesUntil = None,
+    output: options.Output = OutputFormat.TABLE,
     no_headers: options.NoHeaders = False,
 ) -> None:
     """Show what happened, the oldest first; or, with --at, the list as it was."""
-    look = Look(output, not no_headers)
+    view_options = OutputOptions(output, not no_headers)
     with connect() as client:
         if at is None:
             changes = client.changes(node_id=node, created_by=by, types=type_ or (), begin=begin, end=end)
-            show(columns.CHANGES, list(changes), look)
+            print_items(columns.CHANGES, list(changes), view_options)
         elif by or type_ or begin or end:
             raise typer.BadParameter("--at shows a list: --by, --type, --from and --until are for changes.")
         else:
-            listed = [own for own in client.listing(at=at).nodes if node in (None, own.node.id)]
-            show(columns.NODES, listed, look)
+            listed = [entry for entry in client.listing(at=at).nodes if node in (None, entry.node.id)]
+            print_items(columns.NODES, listed, view_options)
 
 
 def status(
     node: options.Node,
-    output: options.Output = Form.TABLE,
+    output: options.Output = OutputFormat.TABLE,
     no_headers: options.NoHeaders = False,
-    watch: options.Watching = False,
+    watch: options.Watch = False,
 ) -> None:
     """Show which listeners have applied the node's last change, and what of theirs is still there."""
-    look = Look(output, not no_headers)
+    view_options = OutputOptions(output, not no_headers)
     with connect() as client:
-        said = client.status(node)
-        _show_status(said, look)
+        current = client.status(node)
+        _print_status(current, view_options)
         while watch:
             time.sleep(1)
-            if (now_said := client.status(node)) != said:
-                said = now_said
-                if look.tabular:
-                    clear()
-                _show_status(said, look)
+            if (now_said := client.status(node)) != current:
+                current = now_said
+                if view_options.is_table:
+                    clear_screen()
+                _print_status(current, view_options)
 
 
-def _show_status(said: StatusBody, look: Look) -> None:
-    if look.form is Form.JSON:
-        say(dumped(said.json_value(), indent=2))
+def _print_status(status: NodeStatusBody, view_options: OutputOptions) -> None:
+    if view_options.format is OutputFormat.JSON:
+        print_lines(format_json(status.json_value(), indent=2))
         return
-    if look.tabular:
-        state = "blocked" if said.blocked else "not blocked"
+    if view_options.is_table:
+        state = "blocked" if status.blocked else "not blocked"
         # On stderr, so that stdout is a table and nothing else.
-        note(f"{said.id} {state}; {said.applied} of {said.of} have applied its last change (revision {said.revision}).")
-    show(columns.APPLIED, said.listeners, look)
+        progress = f"{status.applied} of {status.of} have applied its last change (revision {status.revision})."
+        print_stderr(f"{status.id} {state}; {progress}")
+    print_items(columns.APPLIED, status.listeners, view_options)

@@ -7,14 +7,14 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from blocklist.cli.durations import duration
+from blocklist.cli.durations import parse_duration
 from blocklist.model.errors import BlocklistError, InvalidError
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient
 
-TIMEOUT: Final = "5s"
-_HASTE: Final = 0.5
+DEFAULT_TIMEOUT: Final = "5s"
+_COMPLETION_TIMEOUT: Final = 0.5
 """Seconds that somebody who pressed the tab key waits for each step."""
 
 
@@ -24,23 +24,23 @@ def connect(seconds: float | None = None) -> BlocklistClient:
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     from blocklist.client.client import BlocklistClient  # noqa: PLC0415
 
-    return BlocklistClient(timeout=timeout() if seconds is None else seconds)
+    return BlocklistClient(timeout=request_timeout() if seconds is None else seconds)
 
 
-def timeout() -> float:
+def request_timeout() -> float:
     """Seconds of BLOCKLIST_TIMEOUT: `5s`, `500ms`, or a bare number. Raises InvalidError."""
-    text = os.environ.get("BLOCKLIST_TIMEOUT") or TIMEOUT
+    text = os.environ.get("BLOCKLIST_TIMEOUT") or DEFAULT_TIMEOUT
     try:
-        return duration(f"{text}s" if text.replace(".", "", 1).isdecimal() else text) / 1000
+        return parse_duration(f"{text}s" if text.replace(".", "", 1).isdecimal() else text) / 1000
     except ValueError as error:
         raise InvalidError(f"BLOCKLIST_TIMEOUT: {error}") from None
 
 
-def blocked_names() -> list[str]:
+def blocked_node_ids() -> list[str]:
     """The blocked nodes' ids; none if the service does not answer soon."""
     logging.disable()
     try:
-        with connect(_HASTE) as client:
+        with connect(_COMPLETION_TIMEOUT) as client:
             return sorted(client.snapshot().nodes)
     except BlocklistError:
         return []

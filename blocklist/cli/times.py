@@ -5,17 +5,17 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from blocklist.cli.durations import written
+from blocklist.cli.durations import format_duration
 from blocklist.model.node import PERMANENT
-from blocklist.model.time import utc
+from blocklist.model.time import to_utc
 
 
-def now() -> int:
+def now_ms() -> int:
     """The present in Unix milliseconds."""
     return time.time_ns() // 1_000_000
 
 
-def moment(text: str) -> int:
+def parse_timestamp(text: str) -> int:
     """Unix milliseconds of an RFC 3339 time. Raises ValueError with a sentence, also for one without a zone."""
     try:
         parsed = datetime.fromisoformat(text)
@@ -26,18 +26,18 @@ def moment(text: str) -> int:
     return round(parsed.timestamp() * 1000)
 
 
-def stamp(millis: int) -> str:
+def format_timestamp(millis: int) -> str:
     """`2026-11-21T18:00:00Z`, for tables: it can be given back to an option."""
     if millis == PERMANENT:
         return "never"
-    moment = utc(millis)
+    moment = to_utc(millis)
     return str(millis) if moment is None else f"{moment:%Y-%m-%dT%H:%M:%SZ}"
 
 
-def until(end: int, at: int) -> str:
+def format_end(end: int, now: int) -> str:
     """`until 2026-11-21 18:00:00 UTC (in 4h)`, seen `at` a moment; `forever` for a block without end."""
     if end == PERMANENT:
         return "forever"
-    moment = utc(end)
+    moment = to_utc(end)
     shown = str(end) if moment is None else f"{moment:%Y-%m-%d %H:%M:%S} UTC"
-    return f"until {shown} (in {written(max(0, end - at))})"
+    return f"until {shown} (in {format_duration(max(0, end - now))})"

@@ -7,48 +7,63 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blocklist.cli import columns, options
-from blocklist.cli.output import Form, Look, dumped, note, say, sentence, show
+from blocklist.cli.output import (
+    OutputFormat,
+    OutputOptions,
+    format_json,
+    print_items,
+    print_lines,
+    print_message,
+    print_stderr,
+)
 from blocklist.cli.service import connect
-from blocklist.cli.times import now, until
+from blocklist.cli.times import format_end, now_ms
 from blocklist.model.node import PERMANENT
-from blocklist.model.roles import Access
+from blocklist.model.roles import Role
 
 if TYPE_CHECKING:
     from blocklist.model.roles import NewToken
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="The author of the changes that are made with it.")]
-Id = Annotated[str, typer.Argument(metavar="ID", help="As `token list` shows it.")]
-Role = Annotated[Access, typer.Option("--role", help="Each may do what those before it may.")]
+TokenName = Annotated[str, typer.Argument(metavar="NAME", help="The author of the changes that are made with it.")]
+TokenId = Annotated[str, typer.Argument(metavar="ID", help="As `token list` shows it.")]
+TokenRole = Annotated[Role, typer.Option("--role", help="Each may do what those before it may.")]
 
 
-def create(name: Name, role: Role, duration: options.TokenLength = None, output: options.Output = Form.TABLE) -> None:
+def create(
+    name: TokenName,
+    role: TokenRole,
+    duration: options.TokenDuration = None,
+    output: options.Output = OutputFormat.TABLE,
+) -> None:
     """Make a token. It is written to stdout, this once; what there is to say of it to stderr."""
-    at = now()
-    end = PERMANENT if duration is None or duration == PERMANENT else at + duration
+    now = now_ms()
+    end = PERMANENT if duration is None or duration == PERMANENT else now + duration
     with connect() as client:
-        made = client.create_token(name, role, end=end)
-    if output in (Form.JSON, Form.JSONL):
-        say(dumped(_json(made), indent=2 if output is Form.JSON else None))
+        created = client.create_token(name, role, end=end)
+    if output in (OutputFormat.JSON, OutputFormat.JSONL):
+        print_lines(format_json(_json(created), indent=2 if output is OutputFormat.JSON else None))
         return
-    token = made.token
-    note(f"Token {token.id} of {token.name}, {token.access}, valid {until(token.end, at)}. It is shown this once:")
-    say(made.text)
+    token = created.token
+    print_stderr(
+        f"Token {token.id} of {token.name}, {token.role}, valid {format_end(token.end, now)}. It is shown this once:"
+    )
+    print_lines(created.text)
 
 
-def list_(output: options.Output = Form.TABLE, no_headers: options.NoHeaders = False) -> None:
+def list_(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
     """Show all tokens, never what they open with."""
     with connect() as client:
-        show(columns.TOKENS, client.tokens(), Look(output, not no_headers))
+        print_items(columns.TOKENS, client.tokens(), OutputOptions(output, not no_headers))
 
 
-def revoke(token: Id) -> None:
+def revoke(token: TokenId) -> None:
     """Make a token invalid, now."""
     with connect() as client:
         client.revoke_token(token)
-    sentence(f"{token} revoked")
+    print_message(f"{token} revoked")
 
 
-def _json(made: NewToken) -> dict[str, object]:
+def _json(created: NewToken) -> dict[str, object]:
     from blocklist.wire.tokens import new_token_body  # noqa: PLC0415 - not for --version and --help
 
-    return new_token_body(made)
+    return new_token_body(created)

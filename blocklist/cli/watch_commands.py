@@ -3,47 +3,56 @@
 from __future__ import annotations
 
 from blocklist.cli import columns, options
-from blocklist.cli.output import Form, Json, Look, Rows, dumped, note, say, show
+from blocklist.cli.output import (
+    Json,
+    OutputFormat,
+    OutputOptions,
+    RowFormatter,
+    format_json,
+    print_items,
+    print_lines,
+    print_stderr,
+)
 from blocklist.cli.service import connect
 from blocklist.model.changes import Change, Snapshot
 
 
-def watch(output: options.Output = Form.TABLE, no_headers: options.NoHeaders = False) -> None:
+def watch(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
     """Show changes as they happen, until Ctrl-C. As JSON the list comes first, as a snapshot."""
-    look = Look(output, not no_headers)
-    rows = Rows(columns.CHANGES, look)
+    view_options = OutputOptions(output, not no_headers)
+    rows = RowFormatter(columns.CHANGES, view_options)
     with connect() as client:
         # Who waits for changes must know at once when there is no service to wait for; the watch would go on trying.
-        known = client.snapshot()
-        note(f"Watching {client.url} from revision {known.revision} on.")
-        if not look.tabular:
-            _tell(known, look, rows)
-        with client.watch(since=f"{known.revision}-{known.history}") as changes:
+        snapshot = client.snapshot()
+        print_stderr(f"Watching {client.url} from revision {snapshot.revision} on.")
+        if not view_options.is_table:
+            _print_item(snapshot, view_options, rows)
+        with client.watch(since=f"{snapshot.revision}-{snapshot.history}") as changes:
             for change in changes:
-                _tell(change, look, rows)
+                _print_item(change, view_options, rows)
 
 
-def listeners(output: options.Output = Form.TABLE, no_headers: options.NoHeaders = False) -> None:
+def listeners(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
     """Show who is told of changes, and how far each is behind."""
     with connect() as client:
-        show(columns.LISTENERS, client.listeners(), Look(output, not no_headers))
+        print_items(columns.LISTENERS, client.listeners(), OutputOptions(output, not no_headers))
 
 
-def evidence(output: options.Output = Form.TABLE, no_headers: options.NoHeaders = False) -> None:
+def evidence(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
     """Show what running applications say of nodes, and whether it counts."""
     with connect() as client:
-        show(columns.EVIDENCE, client.evidence(), Look(output, not no_headers))
+        print_items(columns.EVIDENCE, client.evidence(), OutputOptions(output, not no_headers))
 
 
-def _tell(item: Snapshot | Change, look: Look, rows: Rows[Change]) -> None:
-    if look.form is Form.NAME:
-        say(*(item.nodes if isinstance(item, Snapshot) else [item.node.id]))
-    elif not look.tabular:
-        say(dumped(_snapshot_json(item) if isinstance(item, Snapshot) else columns.CHANGES.json(item)))
+def _print_item(item: Snapshot | Change, view_options: OutputOptions, rows: RowFormatter[Change]) -> None:
+    if view_options.format is OutputFormat.NAME:
+        print_lines(*(item.nodes if isinstance(item, Snapshot) else [item.node.id]))
+    elif not view_options.is_table:
+        print_lines(format_json(_snapshot_json(item) if isinstance(item, Snapshot) else columns.CHANGES.json(item)))
     elif isinstance(item, Change):
-        say(*rows.lines([item]))
+        print_lines(*rows.lines([item]))
     else:
-        note(f"The list begins anew at revision {item.revision}, with {len(item.nodes)} nodes.")
+        print_stderr(f"The list begins anew at revision {item.revision}, with {len(item.nodes)} nodes.")
 
 
 def _snapshot_json(snapshot: Snapshot) -> Json:

@@ -9,14 +9,14 @@ from typing import Final, Self
 
 import httpx
 
-from blocklist.client.credentials import Bearer, credentials
+from blocklist.client.credentials import BearerAuth, resolve_auth
 from blocklist.client.reads import Reads
 from blocklist.client.requester import Params
-from blocklist.client.response import Answer, as_node, as_object, refusal, unavailable
-from blocklist.client.tokens import Tokens
-from blocklist.client.transport import FAILURES, connect, service_url
+from blocklist.client.response import ApiResponse, error_from, parse_node, parse_object, unavailable_error
+from blocklist.client.tokens import TokenAdministration
+from blocklist.client.transport import TRANSPORT_ERRORS, http_client, service_url
 from blocklist.client.watch import Watch
-from blocklist.client.writes import Orders, block_request, node_path
+from blocklist.client.writes import Writes, block_body, node_path
 from blocklist.model.changes import Snapshot
 from blocklist.model.errors import ConflictError, UnavailableError
 from blocklist.model.evidence import Finding
@@ -30,7 +30,7 @@ __all__ = ["DEFAULT_URL", "BlocklistClient", "Watch"]
 DEFAULT_URL: Final = "http://127.0.0.1:8224"
 
 
-class BlocklistClient(Reads, Orders, Tokens):
+class BlocklistClient(Reads, Writes, TokenAdministration):
     """Reads and changes the list of a blocklist service.
 
     `url` defaults to the environment's BLOCKLIST_URL, else to the service's default address; `token` to its
@@ -40,23 +40,25 @@ class BlocklistClient(Reads, Orders, Tokens):
     a node is free; UnauthorizedError and ForbiddenError when the credentials are not good, or not good for that.
     """
 
-    def __init__(self, url: str | None = None, *, token: str | Bearer | None = None, timeout: float = 5.0) -> None:
+    def __init__(self, url: str | None = None, *, token: str | BearerAuth | None = None, timeout: float = 5.0) -> None:
         """Raises InvalidError for a URL that is none, or a token that could be none; connects to nothing yet."""
         self.url = service_url(url or os.environ.get("BLOCKLIST_URL") or DEFAULT_URL)
         self._timeout = timeout
-        self._token = credentials(token)
-        self._http = connect(self.url, timeout, token=self._token)
+        self._auth = resolve_auth(token)
+        self._http = http_client(self.url, timeout, token=self._auth)
 
     def snapshot(self, *, min_revision: int | None = None) -> Snapshot:
         """The whole list. With `min_revision` the answer is of that revision or later."""
         params = {} if min_revision is None else {"minRevision": str(min_revision)}
-        answer = self._ask("GET", "/blocklist", params=params)
-        nodes = {node_id: as_node({**as_object(body), "id": node_id}) for node_id, body in answer.object().items()}
-        return Snapshot(revision=answer.revision, history=answer.history, nodes=nodes)
+        response = self._request("GET", "/blocklist", params=params)
+        nodes = {
+            node_id: parse_node({**parse_object(body), "id": node_id}) for node_id, body in response.object().items()
+        }
+        return Snapshot(revision=response.revision, history=response.history, nodes=nodes)
 
     def get(self, node_id: str) -> BlockedNode:
         """One blocked node. Raises NotFoundError if it is not blocked."""
-        return as_node(self._ask("GET", node_path(node_id)).object())
+        return parse_node(self._request("GET", node_path(node_id)).object())
 
     def block(
         self,
@@ -71,15 +73,15 @@ class BlocklistClient(Reads, Orders, Tokens):
 
         Raises ConflictError if it is blocked and `allow_merge` is false, InvalidError for what the service refuses.
         """
-        body = block_request(action, cause, end, allow_merge)
-        return as_node(self._ask("PUT", node_path(node_id), json=body).object())
+        body = block_body(action, cause, end, allow_merge)
+        return parse_node(self._request("PUT", node_path(node_id), json=body).object())
 
     def block_many(self, nodes: Iterable[BlockedNode], *, allow_merge: bool = False) -> dict[str, BlockedNode]:
         """Block several nodes, all or none, in one revision each; their `start` is not sent: it is now.
 
         Raises ConflictError with every conflict, InvalidError for a node given twice and what the service refuses.
         """
-        return dict(self.order(nodes, allow_merge=allow_merge).nodes)
+        return dict(self.block_nodes(nodes, allow_merge=allow_merge).nodes)
 
     def watch(self, since: str | int | None = None) -> Watch:
         """The list's changes as they happen, for ever: see Watch.
@@ -87,7 +89,7 @@ class BlocklistClient(Reads, Orders, Tokens):
         `since` is a revision, or `<revision>-<history>`; without it the first is a Snapshot. Raises InvalidError for
         a `since` that is neither.
         """
-        return Watch(self.url, None if since is None else str(since), token=self._token, timeout=self._timeout)
+        return Watch(self.url, None if since is None else str(since), token=self._auth, timeout=self._timeout)
 
     def register(self, registration: Registration) -> str | None:
         """Register a listener, renew its lease, or take over from another session of it.
@@ -104,7 +106,7 @@ class BlocklistClient(Reads, Orders, Tokens):
             body["callbackUrl"] = registration.callback_url
         if registration.min_nodes:
             body["minNodes"] = registration.min_nodes
-        secret = self._ask_as_listener("PUT", registration.id, json=body).object().get("secret")
+        secret = self._listener_request("PUT", registration.id, json=body).object().get("secret")
         return secret if isinstance(secret, str) else None
 
     def heartbeat(
@@ -127,7 +129,7 @@ class BlocklistClient(Reads, Orders, Tokens):
         NotFoundError if it has to register again, FencedError if another session has taken over, InvalidError for what
         the service refuses.
         """
-        said = {
+        optional = {
             "ackedRevision": acked,
             "taskManagers": task_managers,
             "runningTasks": running_tasks,
@@ -135,15 +137,15 @@ class BlocklistClient(Reads, Orders, Tokens):
             "evidence": None if evidence is None else findings_body(evidence),
             "nodes": None if nodes is None else list(nodes),
         }
-        body = {"sessionId": session, **{name: value for name, value in said.items() if value is not None}}
-        revision = self._ask_as_listener("POST", listener_id, "/heartbeat", json=body).object().get("revision")
+        body = {"sessionId": session, **{name: value for name, value in optional.items() if value is not None}}
+        revision = self._listener_request("POST", listener_id, "/heartbeat", json=body).object().get("revision")
         if not isinstance(revision, int) or isinstance(revision, bool):
             raise UnavailableError("The service answered a heartbeat without a revision.")
         return revision
 
     def deregister(self, listener_id: str) -> None:
         """The listener is no more. Raises NotFoundError if it was not registered."""
-        self._ask_as_listener("DELETE", listener_id)
+        self._listener_request("DELETE", listener_id)
 
     def close(self) -> None:
         """Close the connections. Watches live on."""
@@ -157,13 +159,15 @@ class BlocklistClient(Reads, Orders, Tokens):
     ) -> None:
         self.close()
 
-    def _ask_as_listener(self, method: str, listener_id: str, action: str = "", *, json: Json | None = None) -> Answer:
+    def _listener_request(
+        self, method: str, listener_id: str, action: str = "", *, json: Json | None = None
+    ) -> ApiResponse:
         try:
-            return self._ask(method, f"/listeners/{check_node_id(listener_id)}{action}", json=json)
+            return self._request(method, f"/listeners/{check_node_id(listener_id)}{action}", json=json)
         except ConflictError as error:
             raise FencedError(error.detail, error.lines) from error
 
-    def _ask(
+    def _request(
         self,
         method: str,
         path: str,
@@ -171,26 +175,26 @@ class BlocklistClient(Reads, Orders, Tokens):
         params: Params | None = None,
         json: Json | None = None,
         wait: int | None = None,
-    ) -> Answer:
+    ) -> ApiResponse:
         headers = {} if wait is None else {"Prefer": f"wait={wait}"}
-        patience = httpx.Timeout(self._timeout, read=self._timeout + (wait or 0))
+        timeouts = httpx.Timeout(self._timeout, read=self._timeout + (wait or 0))
         try:
             with self._http.stream(
-                method, self.url + path, params=params, json=json, headers=headers, timeout=patience
+                method, self.url + path, params=params, json=json, headers=headers, timeout=timeouts
             ) as response:
                 # Looked at before the body is read: a stranger's may have no end.
-                ours = "Blocklist-Revision" in response.headers
-                if ours:
+                is_service = "Blocklist-Revision" in response.headers
+                if is_service:
                     response.read()
-        except FAILURES as error:
+        except TRANSPORT_ERRORS as error:
             raise UnavailableError(f"{self.url} is out of reach: {str(error) or type(error).__name__}") from error
-        if not ours:
-            raise self._stranger(response)
+        if not is_service:
+            raise self._not_the_service(response)
         if not response.is_success:
-            raise refusal(response)
-        return Answer(response)
+            raise error_from(response)
+        return ApiResponse(response)
 
-    def _stranger(self, response: httpx.Response) -> UnavailableError:
+    def _not_the_service(self, response: httpx.Response) -> UnavailableError:
         if response.is_success:
             return UnavailableError(f"{self.url} does not answer as a blocklist service does.")
-        return unavailable(response, response.reason_phrase)
+        return unavailable_error(response, response.reason_phrase)

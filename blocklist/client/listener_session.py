@@ -1,4 +1,4 @@
-"""Membership: a listener's registration at the service, kept up as long as it lives."""
+"""ListenerSession: a listener's registration at the service, kept up as long as it lives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Final
 
 from blocklist.client.client import BlocklistClient
-from blocklist.client.credentials import Bearer
+from blocklist.client.credentials import BearerAuth
 from blocklist.model.backoff import Backoff
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
 from blocklist.model.evidence import Finding
@@ -21,15 +21,15 @@ log = logging.getLogger(__name__)
 _ACKED: Final = "acked"
 
 
-class Membership:
-    """Registers a listener, and says in heartbeats what `say` was told, until `close`.
+class ListenerSession:
+    """Registers a listener, and sends in heartbeats what was given to `report`, until `close`.
 
     What is new is told at once, all that is known at each interval: a service that was restarted knows it again soon.
     A service that is away, or that refuses, raises nothing here: it is logged once, seen in `last_error`, and tried
     again with jittered back-off. After a lapse, or a service that forgot, it registers again and tells all it knows
     again. Only when another session has taken over it stops for good: `fenced`.
 
-    THREADING: one daemon thread talks to the service. `say`, `close` and the properties may be used from any other.
+    THREADING: one daemon thread talks to the service. `report`, `close` and the properties may be used from any other.
     What grows: nothing, as the latest value replaces the one before, told or not.
     """
 
@@ -38,7 +38,7 @@ class Membership:
         url: str | None,
         registration: Registration,
         *,
-        token: str | Bearer | None = None,
+        token: str | BearerAuth | None = None,
         interval: float = HEARTBEAT_SECONDS,
         timeout: float = 5.0,
         backoff: Backoff | None = None,
@@ -57,10 +57,10 @@ class Membership:
         self._registered = self._fenced = False
         self._last_error: str | None = None
         self._lock = threading.Lock()
-        self._known: dict[str, Any] = {}
-        self._untold: set[str] = set()
-        self._all_due = 0.0
-        self._news, self._closing = threading.Event(), threading.Event()
+        self._values: dict[str, Any] = {}
+        self._unsent: set[str] = set()
+        self._full_report_due = 0.0
+        self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="blocklist-membership", daemon=True)
         self._thread.start()
 
@@ -79,7 +79,7 @@ class Membership:
         """What went wrong last, while it lasts."""
         return self._last_error
 
-    def say(
+    def report(
         self,
         *,
         acked: int | None = None,
@@ -94,7 +94,7 @@ class Membership:
         The latest values win, those that come close together travel together, and what was said before makes no
         heartbeat of its own. Maps and nodes are kept: do not change them afterwards.
         """
-        said = {
+        fields = {
             _ACKED: acked,
             "task_managers": task_managers,
             "running_tasks": running_tasks,
@@ -103,71 +103,73 @@ class Membership:
             "nodes": nodes,
         }
         with self._lock:
-            new = {name for name, value in said.items() if value is not None and value != self._known.get(name)}
-            self._known.update({name: said[name] for name in new})
-            self._untold |= new
+            new = {name for name, value in fields.items() if value is not None and value != self._values.get(name)}
+            self._values.update({name: fields[name] for name in new})
+            self._unsent |= new
             if new:
-                self._news.set()
+                self._wake.set()
 
     def close(self) -> None:
         """Leave the service, if that takes no longer than the timeout. Twice is once."""
         self._closing.set()
-        self._news.set()
+        self._wake.set()
         self._thread.join(self._timeout)
 
     def _run(self) -> None:
         try:
             while not (self._closing.is_set() or self._fenced):
                 try:
-                    self._turn()
+                    self._run_once()
                 except Exception as error:
-                    self._closing.wait(self._trouble(error))
+                    self._closing.wait(self._on_error(error))
             if not self._fenced:
-                self._leave()
+                self._deregister()
         finally:
             self._registered = False
             self._client.close()
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         """Say what is to be said, and wait until there is more or it is time for a sign of life."""
         if not self._registered:
             self._client.register(self._registration)
-            self._registered, self._all_due = True, 0.0
-        self._tell()
+            self._registered, self._full_report_due = True, 0.0
+        self._send()
         if self._failures:
             log.info("Listener %s is in touch with %s again.", self._registration.id, self._client.url)
         self._failures, self._last_error = 0, None
         # Whoever closes says so before he rings, so either is seen.
         if not self._closing.is_set():
-            self._news.wait(max(0.0, self._all_due - time.monotonic()))
+            self._wake.wait(max(0.0, self._full_report_due - time.monotonic()))
 
-    def _tell(self) -> None:
+    def _send(self) -> None:
         now = time.monotonic()
         with self._lock:
-            self._news.clear()
+            self._wake.clear()
             # All of it each time, now and then: a service that restarted has forgotten, and does not say so.
-            said = {name: self._known[name] for name in (self._known if now >= self._all_due else self._untold)}
-            self._untold.clear()
-        if now >= self._all_due:
-            self._all_due = now + self._interval
+            fields = {
+                name: self._values[name] for name in (self._values if now >= self._full_report_due else self._unsent)
+            }
+            self._unsent.clear()
+        if now >= self._full_report_due:
+            self._full_report_due = now + self._interval
         try:
-            self._heartbeat(said)
+            self._heartbeat(fields)
         except BaseException:
             with self._lock:
-                self._untold |= said.keys()
+                self._unsent |= fields.keys()
             raise
 
-    def _heartbeat(self, said: Mapping[str, Any]) -> None:
-        me = self._registration
+    def _heartbeat(self, fields: Mapping[str, Any]) -> None:
+        registration = self._registration
         try:
-            self._client.heartbeat(me.id, me.session, **said)
+            self._client.heartbeat(registration.id, registration.session, **fields)
         except InvalidError:
             # A map that is refused keeps neither the lease from being renewed nor the list from being acknowledged.
-            if said.keys() - {_ACKED}:
-                self._client.heartbeat(me.id, me.session, acked=said.get(_ACKED))
+            if fields.keys() - {_ACKED}:
+                self._client.heartbeat(registration.id, registration.session, acked=fields.get(_ACKED))
             raise
 
-    def _trouble(self, error: Exception) -> float:
+    def _on_error(self, error: Exception) -> float:
         """Take note of it; how many seconds to wait."""
         self._failures += 1
         self._last_error = (str(error) or type(error).__name__)[:200]
@@ -185,14 +187,14 @@ class Membership:
                 self._last_error,
                 exc_info=unexpected,
             )
-        asked = error.retry_after if isinstance(error, UnavailableError) else None
-        return self._backoff.delay(self._failures, random.random(), asked)  # noqa: S311
+        retry_after = error.retry_after if isinstance(error, UnavailableError) else None
+        return self._backoff.delay(self._failures, random.random(), retry_after)  # noqa: S311
 
-    def _leave(self) -> None:
+    def _deregister(self) -> None:
         """Unless it is somebody else's by now: a DELETE does not say whose session it ends."""
-        me = self._registration
+        registration = self._registration
         try:
-            self._client.heartbeat(me.id, me.session)
-            self._client.deregister(me.id)
+            self._client.heartbeat(registration.id, registration.session)
+            self._client.deregister(registration.id)
         except BlocklistError as error:
-            log.debug("Listener %s left without a word: %s", me.id, error)
+            log.debug("Listener %s left without a word: %s", registration.id, error)

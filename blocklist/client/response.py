@@ -22,7 +22,7 @@ from blocklist.model.errors import (
     UnavailableError,
 )
 from blocklist.model.node import BlockedNode
-from blocklist.wire.nodes import LIMIT, Body, ChangeBody, Json, NodeBody
+from blocklist.wire.nodes import LIMIT_PROBLEM, Body, ChangeBody, Json, NodeBody
 
 _REVISION: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 _APPLIED: Final = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
@@ -30,15 +30,15 @@ B = TypeVar("B", bound=Body)
 
 
 @dataclass(frozen=True, slots=True)
-class Applied:
+class AppliedCount:
     """How many live listeners had applied a change when the answer came, of how many, and some that had not."""
 
-    done: int
-    of: int
+    applied: int
+    total: int
     missing: tuple[str, ...]
 
 
-class Answer:
+class ApiResponse:
     """What the service answered. Each part raises UnavailableError if it is not what a service of ours would send."""
 
     def __init__(self, response: httpx.Response) -> None:
@@ -56,36 +56,36 @@ class Answer:
         return str(self._response.headers.get("Blocklist-History", ""))
 
     @property
-    def applied(self) -> Applied | None:
+    def applied(self) -> AppliedCount | None:
         """Who has applied the change; None where the request did not wait for that."""
         headers = self._response.headers
         match = _APPLIED.fullmatch(headers.get("Blocklist-Applied", ""))
         missing = headers.get("Blocklist-Not-Applied", "")
-        return match and Applied(int(match[1]), int(match[2]), tuple(missing.split(", ")) if missing else ())
+        return match and AppliedCount(int(match[1]), int(match[2]), tuple(missing.split(", ")) if missing else ())
 
     def object(self) -> Json:
         try:
-            return as_object(self._response.json())
+            return parse_object(self._response.json())
         except (ValueError, RecursionError) as error:
             raise UnavailableError(f"The answer of {self._response.url} is not JSON.") from error
 
 
-def as_object(value: object) -> Json:
+def parse_object(value: object) -> Json:
     """The value. Raises UnavailableError if it is no JSON object."""
     if not isinstance(value, dict):
         raise UnavailableError("The service answered something else than an object.")
     return value
 
 
-def parsed(kind: type[B], value: object) -> B:
+def parse_body(body_type: type[B], value: object) -> B:
     """The body. Raises UnavailableError if it is none of that kind."""
     try:
-        return kind.parse(value)
+        return body_type.parse(value)
     except InvalidError as error:
         raise UnavailableError(f"The service answered what it should not: {error}") from error
 
 
-def as_node(value: object) -> BlockedNode:
+def parse_node(value: object) -> BlockedNode:
     """The node. Raises UnavailableError if it is none."""
     try:
         return NodeBody.parse(value).value()
@@ -93,7 +93,7 @@ def as_node(value: object) -> BlockedNode:
         raise UnavailableError(f"The service answered what is no node: {error}") from error
 
 
-def as_changes(value: object) -> list[Change]:
+def parse_changes(value: object) -> list[Change]:
     """The changes. Raises UnavailableError if they are none."""
     if not isinstance(value, list):
         raise UnavailableError("The service answered something else than changes.")
@@ -103,15 +103,15 @@ def as_changes(value: object) -> list[Change]:
         raise UnavailableError(f"The service answered what is no change: {error}") from error
 
 
-def refusal(response: httpx.Response) -> BlocklistError:
+def error_from(response: httpx.Response) -> BlocklistError:
     """The error that an answer other than 2xx stands for."""
     problem = _problem(response)
-    error = _error(response, problem)
+    error = _error_of_status(response, problem)
     error.title = str(problem.get("title") or "") or None
     return error
 
 
-def _error(response: httpx.Response, problem: Json) -> BlocklistError:
+def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
     detail, errors = str(problem.get("detail") or response.reason_phrase), problem.get("errors")
     lines = [str(line) for line in errors] if isinstance(errors, list) else []
     match response.status_code:
@@ -123,33 +123,33 @@ def _error(response: httpx.Response, problem: Json) -> BlocklistError:
             return ForbiddenError(detail, lines)
         case 404:
             return NotFoundError(detail, lines)
-        case 409 if problem.get("type") == LIMIT:
+        case 409 if problem.get("type") == LIMIT_PROBLEM:
             return LimitError(detail, lines)
         case 409:
-            return ConflictError(detail, _conflicts(problem), lines)
+            return ConflictError(detail, _conflicting_nodes(problem), lines)
         case 410:
             oldest = problem.get("oldest")
             return CompactedError(detail, oldest if isinstance(oldest, int) else 0)
         case _:
-            return unavailable(response, detail)
+            return unavailable_error(response, detail)
 
 
-def unavailable(response: httpx.Response, detail: str) -> UnavailableError:
+def unavailable_error(response: httpx.Response, detail: str) -> UnavailableError:
     """The error of an answer that says nothing of the list."""
     return UnavailableError(f"HTTP {response.status_code}: {detail}", retry_after(response))
 
 
-def _conflicts(problem: Json) -> dict[str, BlockedNode]:
-    bodies = list(as_object(problem.get("blockedNodes") or {}).values())
+def _conflicting_nodes(problem: Json) -> dict[str, BlockedNode]:
+    bodies = list(parse_object(problem.get("blockedNodes") or {}).values())
     if one := problem.get("blockedNode"):
         bodies.append(one)
-    return {node.id: node for node in map(as_node, bodies)}
+    return {node.id: node for node in map(parse_node, bodies)}
 
 
 def _problem(response: httpx.Response) -> Json:
     if response.headers.get("Content-Type", "").partition(";")[0] != "application/problem+json":
         return {}
     try:
-        return as_object(response.json())
+        return parse_object(response.json())
     except (ValueError, RecursionError, UnavailableError):
         return {}

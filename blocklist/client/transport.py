@@ -13,10 +13,10 @@ from urllib.request import getproxies
 
 import httpx
 
-from blocklist.client.credentials import Bearer, credentials
+from blocklist.client.credentials import BearerAuth, resolve_auth
 from blocklist.model.errors import InvalidError
 
-FAILURES: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError, OSError)
+TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError, OSError)
 """What httpx raises when the other side is away or answers garbage; UnicodeError for a host that no DNS could have."""
 
 
@@ -31,8 +31,8 @@ def service_url(text: str) -> str:
     return text.rstrip("/")
 
 
-def connect(
-    url: str, timeout: httpx.Timeout | float, *, keep: int = 20, token: str | Bearer | None = None
+def http_client(
+    url: str, timeout: httpx.Timeout | float, *, max_idle: int = 20, token: str | BearerAuth | None = None
 ) -> httpx.Client:
     """An HTTP client for the service at `url`; it keeps up to `keep` idle connections, and sends its credentials.
 
@@ -42,13 +42,13 @@ def connect(
     elsewhere would look for it at home.
     """
     # The service closes a connection that is idle for 5 s; a request sent on it at that moment would be lost.
-    limits = httpx.Limits(max_connections=100, max_keepalive_connections=keep, keepalive_expiry=2)
+    limits = httpx.Limits(max_connections=100, max_keepalive_connections=max_idle, keepalive_expiry=2)
     service = httpx.URL(url)
     local = _is_loopback(service.host)
     # Who meets no TLS need not read which certificates to trust: it is most of what a client costs.
     plain = service.scheme == "http" and (local or not getproxies())
     verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
-    return httpx.Client(auth=credentials(token), timeout=timeout, trust_env=not local, limits=limits, verify=verify)
+    return httpx.Client(auth=resolve_auth(token), timeout=timeout, trust_env=not local, limits=limits, verify=verify)
 
 
 def retry_after(response: httpx.Response) -> float | None:
@@ -57,7 +57,7 @@ def retry_after(response: httpx.Response) -> float | None:
     return float(value) if value.isascii() and value.isdigit() else None
 
 
-class Line:
+class AbortableSocket:
     """The socket that a thread waits on, for another thread to cut.
 
     A thread in recv() wakes when its socket is shut down, not when it is closed. `trace` is to be the `trace`
@@ -65,7 +65,7 @@ class Line:
     """
 
     def __init__(self) -> None:
-        self.cut = threading.Event()
+        self.aborted = threading.Event()
         # Reentrant: a signal handler may close what its own thread is about to use.
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
@@ -74,13 +74,13 @@ class Line:
         if event.endswith(("connect_tcp.complete", "start_tls.complete")):
             with self._lock:
                 self._socket = info["return_value"].get_extra_info("socket")
-                if self.cut.is_set():
+                if self.aborted.is_set():
                     self._shut_down()
 
-    def close(self) -> None:
+    def abort(self) -> None:
         """Cut it, and every later one at once."""
         with self._lock:
-            self.cut.set()
+            self.aborted.set()
             self._shut_down()
 
     def _shut_down(self) -> None:

@@ -15,8 +15,8 @@ from typing import Final, Self
 import httpx
 from httpx_sse import EventSource, ServerSentEvent, SSEError
 
-from blocklist.client.credentials import Bearer
-from blocklist.client.transport import FAILURES, Line, connect, retry_after, service_url
+from blocklist.client.credentials import BearerAuth
+from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket, http_client, retry_after, service_url
 from blocklist.model.backoff import Backoff
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.errors import InvalidError
@@ -24,11 +24,11 @@ from blocklist.wire.nodes import ChangeBody, SnapshotBody
 
 log = logging.getLogger(__name__)
 
-QUIET: Final = 40.0
+IDLE_TIMEOUT: Final = 40.0
 """Seconds without a byte after which a stream is taken for dead; the service comments every 15."""
-_CHANGES: Final = frozenset({"blocked", "merged", "unblocked", "expired"})
+_CHANGE_EVENTS: Final = frozenset({"blocked", "merged", "unblocked", "expired"})
 _CURSOR: Final = re.compile(r"([0-9]{1,16})(-[0-9a-f]{8})?", re.ASCII)
-_LONGEST_RETRY: Final = 3_600_000
+_MAX_RETRY_MS: Final = 3_600_000
 
 
 class Watch(Iterator[Snapshot | Change]):
@@ -45,9 +45,9 @@ class Watch(Iterator[Snapshot | Change]):
         url: str,
         since: str | None = None,
         *,
-        token: str | Bearer | None = None,
+        token: str | BearerAuth | None = None,
         timeout: float = 5.0,
-        quiet: float = QUIET,
+        idle_timeout: float = IDLE_TIMEOUT,
         backoff: Backoff | None = None,
     ) -> None:
         """Connects to nothing yet; `token` is as in BlocklistClient.
@@ -57,17 +57,17 @@ class Watch(Iterator[Snapshot | Change]):
         self.url = service_url(url)
         if since is not None and not _CURSOR.fullmatch(since):
             raise InvalidError("since: give a revision, or <revision>-<history> as in the id of an event.")
-        self.last_id = since
+        self.last_event_id = since
         self.connected = False
         self.last_error: str | None = None
         self._backoff = backoff or Backoff()
         self._failures = 0
-        self._garbled = False
-        self._asked: float | None = None
-        self._turn = threading.Lock()
-        self._line = Line()
+        self._received_invalid = False
+        self._retry_after: float | None = None
+        self._iterating = threading.Lock()
+        self._socket = AbortableSocket()
         # Each connection is a new one: an idle one kept from before would not be on the line.
-        self._http = connect(self.url, httpx.Timeout(timeout, read=quiet), keep=0, token=token)
+        self._http = http_client(self.url, httpx.Timeout(timeout, read=idle_timeout), max_idle=0, token=token)
         self._response: httpx.Response | None = None
         self._events: Iterator[ServerSentEvent] = iter(())
         # A loop that is left by `break` may leave the watch to the garbage collector.
@@ -77,24 +77,24 @@ class Watch(Iterator[Snapshot | Change]):
         return self
 
     def __next__(self) -> Snapshot | Change:
-        with self._turn:
-            while not self._line.cut.is_set():
+        with self._iterating:
+            while not self._socket.aborted.is_set():
                 try:
                     return self._receive()
-                except (*FAILURES, SSEError, _LostError) as error:
-                    self._lost(error)
-            self._hang_up()
+                except (*TRANSPORT_ERRORS, SSEError, _StreamLostError) as error:
+                    self._on_error(error)
+            self._disconnect()
             raise StopIteration
 
     def close(self) -> None:
         """End the iteration: a `next()` that waits in another thread raises StopIteration."""
-        self._line.close()
+        self._socket.abort()
         # If somebody is in next(), he hangs up on leaving it.
-        if self._turn.acquire(blocking=False):
+        if self._iterating.acquire(blocking=False):
             try:
-                self._hang_up()
+                self._disconnect()
             finally:
-                self._turn.release()
+                self._iterating.release()
 
     def __enter__(self) -> Self:
         return self
@@ -106,82 +106,82 @@ class Watch(Iterator[Snapshot | Change]):
 
     def _receive(self) -> Snapshot | Change:
         if self._response is None:
-            self._open()
+            self._connect()
         for event in self._events:
             if event.retry is not None:
-                self._asked = min(event.retry, _LONGEST_RETRY) / 1000
-            if (item := _item(event)) is not None:
-                self._heard()
-                self.last_id = event.id
+                self._retry_after = min(event.retry, _MAX_RETRY_MS) / 1000
+            if (item := _parse_event(event)) is not None:
+                self._on_success()
+                self.last_event_id = event.id
                 return item
-            if self._line.cut.is_set():
+            if self._socket.aborted.is_set():
                 break
-        raise _LostError("the service ended the stream")
+        raise _StreamLostError("the service ended the stream")
 
-    def _open(self) -> None:
+    def _connect(self) -> None:
         headers = {"Accept": "text/event-stream", "Cache-Control": "no-store"}
-        if self.last_id is not None:
-            headers["Last-Event-ID"] = self.last_id
-        hook = {"trace": self._line.trace}
+        if self.last_event_id is not None:
+            headers["Last-Event-ID"] = self.last_event_id
+        hook = {"trace": self._socket.trace}
         request = self._http.build_request("GET", f"{self.url}/blocklist/watch", headers=headers, extensions=hook)
         self._response = response = self._http.send(request, stream=True)
         if response.status_code != 200:
-            self._asked = retry_after(response)
-            raise _LostError(f"HTTP {response.status_code} {response.reason_phrase}")
+            self._retry_after = retry_after(response)
+            raise _StreamLostError(f"HTTP {response.status_code} {response.reason_phrase}")
         if "Blocklist-Revision" not in response.headers:
-            raise _LostError("this is not a blocklist service")
+            raise _StreamLostError("this is not a blocklist service")
         response.encoding = "utf-8"
         self._events = EventSource(response).iter_sse()
-        if not self._garbled:
-            self._heard()
+        if not self._received_invalid:
+            self._on_success()
 
-    def _heard(self) -> None:
+    def _on_success(self) -> None:
         if self._failures:
             log.info("Watching %s again.", self.url)
-        self._failures, self._garbled, self._asked = 0, False, None
+        self._failures, self._received_invalid, self._retry_after = 0, False, None
         self.connected, self.last_error = True, None
 
-    def _lost(self, error: Exception) -> None:
-        if self._line.cut.is_set():
+    def _on_error(self, error: Exception) -> None:
+        if self._socket.aborted.is_set():
             return
         self.last_error = (str(error) or type(error).__name__)[:200]
-        self._hang_up()
+        self._disconnect()
         self._failures += 1
         # After garbage, a stream that opens well is no sign of recovery yet.
-        self._garbled = self._garbled or isinstance(error, _GarbageError)
+        self._received_invalid = self._received_invalid or isinstance(error, _InvalidEventError)
         if self._failures == 1:
             log.warning("Lost the watch on %s (%s); trying again.", self.url, self.last_error)
-        asked, self._asked = self._asked, None
-        self._line.cut.wait(self._backoff.delay(self._failures, random.random(), asked))  # noqa: S311
+        retry_after, self._retry_after = self._retry_after, None
+        self._socket.aborted.wait(self._backoff.delay(self._failures, random.random(), retry_after))  # noqa: S311
 
-    def _hang_up(self) -> None:
+    def _disconnect(self) -> None:
         self.connected = False
         self._events = iter(())
         if self._response is not None:
             self._response.close()
             self._response = None
-        if self._line.cut.is_set():
+        if self._socket.aborted.is_set():
             self._http.close()
 
 
-class _LostError(Exception):
+class _StreamLostError(Exception):
     """The stream is lost."""
 
 
-class _GarbageError(_LostError):
+class _InvalidEventError(_StreamLostError):
     """An event is not what a blocklist service sends."""
 
 
-def _item(event: ServerSentEvent) -> Snapshot | Change | None:
+def _parse_event(event: ServerSentEvent) -> Snapshot | Change | None:
     """The event's value; None for an event that is none of ours to understand (a newer service may send more)."""
-    if event.event not in _CHANGES and event.event != "snapshot":
+    if event.event not in _CHANGE_EVENTS and event.event != "snapshot":
         return None
     body: type[SnapshotBody | ChangeBody] = SnapshotBody if event.event == "snapshot" else ChangeBody
     try:
         item = body.parse(json.loads(event.data)).value()
     except (ValueError, RecursionError) as error:
-        raise _GarbageError(f"unreadable {event.event} event: {error}") from error
+        raise _InvalidEventError(f"unreadable {event.event} event: {error}") from error
     cursor = _CURSOR.fullmatch(event.id)
     if cursor is None or cursor[2] is None or int(cursor[1]) != item.revision:
-        raise _GarbageError(f"the {event.event} event of revision {item.revision} has the id {event.id[:64]!a}")
+        raise _InvalidEventError(f"the {event.event} event of revision {item.revision} has the id {event.id[:64]!a}")
     return item

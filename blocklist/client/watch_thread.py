@@ -14,17 +14,17 @@ from blocklist.model.tracker import BlocklistTracker, OutOfOrderError
 log = logging.getLogger(__name__)
 
 
-class Feed:
-    """Keeps a BlocklistTracker up to date: `take` brings it to what has been heard; `told` is called at each news.
+class WatchThread:
+    """Keeps a BlocklistTracker up to date. `apply_pending` applies what was received; each item calls `on_update`.
 
-    `tracker` is None until the first list. It belongs to the thread that calls `take`.
+    `tracker` is None until the first list. It belongs to the thread that calls `apply_pending`.
     """
 
-    def __init__(self, open_watch: Callable[[], Watch], told: Callable[[], None]) -> None:
+    def __init__(self, open_watch: Callable[[], Watch], on_update: Callable[[], None]) -> None:
         self.tracker: BlocklistTracker | None = None
         self._open_watch = open_watch
-        self._told = told
-        self._news: SimpleQueue[tuple[Watch, Snapshot | Change]] = SimpleQueue()
+        self._on_update = on_update
+        self._received: SimpleQueue[tuple[Watch, Snapshot | Change]] = SimpleQueue()
         self._closed = threading.Event()
         self._watch = self._open_watch()
         threading.Thread(target=self._run, name="blocklist-watch", daemon=True).start()
@@ -38,17 +38,17 @@ class Feed:
         """What the service's last failure was, while it lasts."""
         return self._watch.last_error
 
-    def take(self) -> bool:
+    def apply_pending(self) -> bool:
         """Apply what has come; whether anything has."""
-        any_news = False
+        updated = False
         while True:
             try:
-                watch, item = self._news.get_nowait()
+                watch, item = self._received.get_nowait()
             except Empty:
-                return any_news
+                return updated
             # What an abandoned watch said last is part of the next one's snapshot.
             if watch is self._watch:
-                any_news |= self._apply(item)
+                updated |= self._apply(item)
 
     def close(self) -> None:
         """End the watch; the tracker stays as it is."""
@@ -78,8 +78,8 @@ class Feed:
             watch = self._watch
             try:
                 for item in watch:
-                    self._news.put((watch, item))
-                    self._told()
+                    self._received.put((watch, item))
+                    self._on_update()
             except Exception:
                 # No list is worth the thread: the last one stands, and a new watch begins with the whole list.
                 log.exception("Reading the watch failed; trying again.")

@@ -16,11 +16,11 @@ from pyspark.sql import SparkSession
 
 from blocklist.client.client import BlocklistClient
 from blocklist.detection import log_discovery, output, reader
-from blocklist.detection.apply import Proposal, apply, propose, with_history
-from blocklist.detection.follow_mode import Follower
-from blocklist.detection.heuristics import Rules, Verdict, judge
-from blocklist.detection.options import check, parser, rules
-from blocklist.detection.pipeline import Evidence
+from blocklist.detection.apply import Proposal, apply, propose, propose_with_history
+from blocklist.detection.follow_mode import LogFollower
+from blocklist.detection.heuristics import NodeVerdict, Rules, judge
+from blocklist.detection.options import parse_rules, parser, validate
+from blocklist.detection.pipeline import Analysis
 from blocklist.detection.report import render
 from blocklist.model.errors import BlocklistError, InvalidError
 
@@ -30,10 +30,10 @@ _ROOT: Final = Path(__file__).parents[2]
 def main(argv: list[str] | None = None) -> int:
     """The exit code: 0, 1 if something could not be done, 2 for the operator's mistake."""
     command = parser()
-    given = command.parse_args(argv)
+    args = command.parse_args(argv)
     try:
-        check(given)
-        return _follow(given) if given.follow else _once(given)
+        validate(args)
+        return _run_follow(args) if args.follow else _run_once(args)
     except InvalidError as error:
         command.error(str(error))
     except (BlocklistError, OSError) as error:
@@ -55,72 +55,72 @@ def _session() -> SparkSession:
     return spark
 
 
-def _once(given: argparse.Namespace) -> int:
-    asked = rules(given)
-    with _client(given) as client:
+def _run_once(args: argparse.Namespace) -> int:
+    rules = parse_rules(args)
+    with _client(args) as client:
         spark = _session()
-        found = log_discovery.find(spark, given.event_logs)
+        found = log_discovery.discover(spark, args.event_logs)
         for sentence in found.problems:
             _warn(sentence)
-        facts = reader.within(reader.read_facts(spark, found.logs), given.since, given.until)
-        with Evidence.of(facts) as evidence:
+        facts = reader.within(reader.read_facts(spark, found.logs), args.since, args.until)
+        with Analysis.of(facts) as evidence:
             for sentence in reader.problems(evidence.facts):
                 _warn(sentence)
             summaries = evidence.summaries()
-            verdicts, left = judge(summaries, asked)
-            proposals = _proposals(client, verdicts, asked)
-            if given.apply and client is not None:
+            verdicts, left_open = judge(summaries, rules)
+            proposals = _proposals(client, verdicts, rules)
+            if args.apply and client is not None:
                 apply(client, proposals)
-            rows = [output.row(proposal, applied=given.apply) for proposal in proposals]
-            _write(given, proposals, rows, left.values())
-            if given.parquet:
-                evidence.write(given.parquet)
-            if given.html:
-                notes = [*left.values(), *found.problems]
-                given.html.write_text(render(evidence, summaries, rows, notes), encoding="utf-8")
+            rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
+            _write(args, proposals, rows, left_open.values())
+            if args.parquet:
+                evidence.write(args.parquet)
+            if args.html:
+                notes = [*left_open.values(), *found.problems]
+                args.html.write_text(render(evidence, summaries, rows, notes), encoding="utf-8")
     return 0
 
 
-def _follow(given: argparse.Namespace) -> int:
-    asked = rules(given)
+def _run_follow(args: argparse.Namespace) -> int:
+    rules = parse_rules(args)
 
-    def tell(verdicts: Sequence[Verdict]) -> None:
-        with _client(given) as client:
-            proposals = _proposals(client, verdicts, asked)
-            if given.apply and client is not None:
+    def on_verdicts(verdicts: Sequence[NodeVerdict]) -> None:
+        with _client(args) as client:
+            proposals = _proposals(client, verdicts, rules)
+            if args.apply and client is not None:
                 apply(client, proposals)
-        rows = [output.row(proposal, applied=given.apply) for proposal in proposals]
-        _write(given, proposals, rows, ())
+        rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
+        _write(args, proposals, rows, ())
 
-    Follower(_session(), Path(given.checkpoint), asked, tell).run(given.event_logs)
+    LogFollower(_session(), Path(args.checkpoint), rules, on_verdicts).run(args.event_logs)
     return 0
 
 
-def _client(given: argparse.Namespace) -> BlocklistClient | nullcontext[None]:
-    """Nobody is asked unless the operator named a service, or wants something of it."""
-    asked = given.apply or given.url or os.environ.get("BLOCKLIST_URL")
-    return BlocklistClient(given.url) if asked else nullcontext()
+def _client(args: argparse.Namespace) -> BlocklistClient | nullcontext[None]:
+    """Nobody is rules unless the operator named a service, or wants something of it."""
+    rules = args.apply or args.url or os.environ.get("BLOCKLIST_URL")
+    return BlocklistClient(args.url) if rules else nullcontext()
 
 
-def _proposals(client: BlocklistClient | None, verdicts: Sequence[Verdict], asked: Rules) -> list[Proposal]:
+def _proposals(client: BlocklistClient | None, verdicts: Sequence[NodeVerdict], rules: Rules) -> list[Proposal]:
     now = time.time_ns() // 1_000_000
     if client is None:
-        return [propose(verdict, (), asked, now=now) for verdict in verdicts]
-    return with_history(client, verdicts, asked, now=now)
+        return [propose(verdict, (), rules, now=now) for verdict in verdicts]
+    return propose_with_history(client, verdicts, rules, now=now)
 
 
 def _write(
-    given: argparse.Namespace, proposals: Sequence[Proposal], rows: Sequence[Mapping[str, str]], left: Iterable[str]
+    args: argparse.Namespace, proposals: Sequence[Proposal], rows: Sequence[Mapping[str, str]], left_open: Iterable[str]
 ) -> None:
-    lines = "".join(output.json_line(proposal, applied=given.apply) + "\n" for proposal in proposals)
-    if given.json != "-":
-        sys.stdout.write(output.table(rows) + "".join(f"{sentence}\n" for sentence in left))
+    lines = "".join(output.json_line(proposal, applied=args.apply) + "\n" for proposal in proposals)
+    if args.json != "-":
+        sys.stdout.write(output.table(rows) + "".join(f"{sentence}\n" for sentence in left_open))
         sys.stdout.flush()
-    if given.json == "-":
+    if args.json == "-":
         sys.stdout.write(lines)
         sys.stdout.flush()
-    elif given.json:
-        with Path(given.json).open("a" if given.follow else "w", encoding="utf-8") as file:
+    elif args.json:
+        with Path(args.json).open("a" if args.follow else "w", encoding="utf-8") as file:
             file.write(lines)
 
 

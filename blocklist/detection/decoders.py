@@ -11,12 +11,12 @@ from typing import Any, Final, Protocol
 import lz4.block  # type: ignore[import-untyped]
 import zstandard
 
-from blocklist.detection.file_names import bare
+from blocklist.detection.file_names import without_status_suffix
 
-_HEADER: Final = struct.Struct("<8sBiiI")  # magic, method and level, both lengths, checksum: lz4-java's own format
+_HEADER: Final = struct.Struct("<8sBiiI")  # magic, method and level, both lengths, checksum: lz4-java's stem format
 _MAGIC: Final = b"LZ4Block"
 _RAW: Final = 0x10
-_LARGEST: Final = 64 * 1024 * 1024  # bytes of one block; lz4-java allows 32 MiB
+_MAX_BLOCK: Final = 64 * 1024 * 1024  # bytes of one block; lz4-java allows 32 MiB
 
 
 class Decoder(ABC):
@@ -56,19 +56,19 @@ class _Frame(Protocol):
     def decompress(self, data: bytes, /) -> bytes: ...
 
 
-class _Frames(Decoder):
+class _FramedDecoder(Decoder):
     """zstd frames or gzip members, one after the other."""
 
     def __init__(self) -> None:
         self._frame: _Frame | None = None
 
     @abstractmethod
-    def begin(self) -> _Frame:
+    def new_frame(self) -> _Frame:
         """The next frame."""
 
     def decode(self, piece: bytes, out: list[bytes]) -> None:
         while piece:
-            self._frame = self._frame or self.begin()
+            self._frame = self._frame or self.new_frame()
             out.append(self._frame.decompress(piece))
             if not self._frame.eof:
                 break
@@ -79,13 +79,13 @@ class _Frames(Decoder):
         return self._frame is None and not self.damaged
 
 
-class _Zstd(_Frames):
-    def begin(self) -> Any:
+class _Zstd(_FramedDecoder):
+    def new_frame(self) -> Any:
         return zstandard.ZstdDecompressor().decompressobj()
 
 
-class _Gzip(_Frames):
-    def begin(self) -> Any:
+class _Gzip(_FramedDecoder):
+    def new_frame(self) -> Any:
         return zlib.decompressobj(wbits=31)
 
 
@@ -99,14 +99,14 @@ class _Lz4(Decoder):
         data, at = self._rest + piece, 0
         while len(data) - at >= _HEADER.size:
             magic, token, packed, length, _ = _HEADER.unpack_from(data, at)
-            if magic != _MAGIC or not (0 <= packed <= _LARGEST and 0 <= length <= _LARGEST):
+            if magic != _MAGIC or not (0 <= packed <= _MAX_BLOCK and 0 <= length <= _MAX_BLOCK):
                 raise ValueError("no block begins here")
-            begin = at + _HEADER.size
-            if len(data) < begin + packed:
+            start = at + _HEADER.size
+            if len(data) < start + packed:
                 break
-            block = data[begin : begin + packed]
+            block = data[start : start + packed]
             out.append(block if token & 0xF0 == _RAW else lz4.block.decompress(block, uncompressed_size=length))
-            at = begin + packed
+            at = start + packed
         self._rest = data[at:]
 
     @property
@@ -118,7 +118,7 @@ _DECODERS: Final[dict[str, Callable[[], Decoder]]] = {".zstd": _Zstd, ".lz4": _L
 CODECS: Final = tuple(_DECODERS)
 
 
-def decoder(name: str) -> Decoder | None:
+def decoder_for(name: str) -> Decoder | None:
     """A new decoder for a file of this name, by its ending before `.inprogress` or `.compact`; None for plain text."""
-    own = bare(name)
-    return next((made() for ending, made in _DECODERS.items() if own.endswith(ending)), None)
+    stem = without_status_suffix(name)
+    return next((made() for ending, made in _DECODERS.items() if stem.endswith(ending)), None)

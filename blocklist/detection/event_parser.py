@@ -22,11 +22,11 @@ KINDS: Final = {
 }
 """The kind of fact by the event. Spark 3 says each exclusion twice, as …Blacklisted… too: that one is passed over."""
 
-EVENT: Final = '{"Event":"'
+EVENT_PREFIX: Final = '{"Event":"'
 """How each line of an event log begins."""
 
-MESSAGE: Final = 300  # characters of what a failure said
-DETAIL: Final = 100  # characters of a broken line
+MAX_MESSAGE: Final = 300  # characters of what a failure text
+MAX_DETAIL: Final = 100  # characters of a broken line
 
 _FIELDS: Final = """
     `Event` STRING, `Stage ID` BIGINT, `Stage Attempt ID` BIGINT,
@@ -57,23 +57,23 @@ _LAST_LINE: Final = r"(?s).*\n(\S[^\n]*)"  # Spark 4 adds " SQLSTATE: …"
 def facts(lines: DataFrame) -> DataFrame:
     """The facts in these lines: `file`, `value` (the line), `open` (whether the file may end in mid-line)."""
     # The partition's number makes the event one that Spark will not parse again in each filter that reads it.
-    once = F.when(_is_whole() & (F.spark_partition_id() >= 0), F.col("value"))
-    start = F.left("value", F.lit(DETAIL))
-    parsed = lines.where(_counts()).select(
+    once = F.when(_is_complete() & (F.spark_partition_id() >= 0), F.col("value"))
+    start = F.left("value", F.lit(MAX_DETAIL))
+    parsed = lines.where(_is_relevant()).select(
         "file", "open", start.alias("start"), F.from_json(once, _FIELDS).alias("event")
     )
     kinds = parsed.withColumn("kind", _kind()).where(F.col("kind").isNotNull())
     return conform(kinds.select(*(column.alias(name) for name, column in _columns().items())), FACTS)
 
 
-def _is_whole() -> Column:
-    return F.col("value").startswith(EVENT) & F.col("value").endswith("}")
+def _is_complete() -> Column:
+    return F.col("value").startswith(EVENT_PREFIX) & F.col("value").endswith("}")
 
 
-def _counts() -> Column:
+def _is_relevant() -> Column:
     value = F.col("value")
-    wanted = reduce(or_, (value.startswith(f'{EVENT}{event}"') for event in KINDS))
-    return wanted | (~_is_whole() & (value != ""))
+    wanted = reduce(or_, (value.startswith(f'{EVENT_PREFIX}{event}"') for event in KINDS))
+    return wanted | (~_is_complete() & (value != ""))
 
 
 def _kind() -> Column:
@@ -88,17 +88,17 @@ def _kind() -> Column:
     known = known.when(event == "SparkListenerLogStart", "log")
     known = known.when((event == "SparkListenerApplicationStart") & _has("Timestamp"), "application")
     known = known.when(event.startswith(_SCHEDULER) & _has("time", "hostId"), "excluded")
-    ours = known.eqNullSafe("excluded") & (_of("executorFailures") == 0)
+    ours = known.eqNullSafe("excluded") & (_field("executorFailures") == 0)
     return F.when(known.isNull() & ~F.col("open"), "broken").when(~F.coalesce(ours, F.lit(False)), known)
 
 
-def _of(path: str) -> Column:
+def _field(path: str) -> Column:
     """The event's field at this path, whose names have blanks and are parted by points."""
     return F.col(".".join(f"`{name}`" for name in ("event", *path.split("."))))
 
 
 def _has(*paths: str) -> Column:
-    return reduce(lambda left, right: left & right, (_of(path).isNotNull() for path in paths))
+    return reduce(lambda left, right: left & right, (_field(path).isNotNull() for path in paths))
 
 
 def _columns() -> dict[str, Column]:
@@ -109,49 +109,53 @@ def _columns() -> dict[str, Column]:
         "kind": F.col("kind"),
         "file": F.col("file"),
         "app": F.regexp_extract(F.substring_index("file", "/", -1), _APPLICATION, 1),
-        "time": F.coalesce(_of(ended), _of("time"), _of("Timestamp"), _of("Stage Info.Submission Time")),
-        "host": F.coalesce(_of("Task Info.Host"), _of("hostId")),
-        "executor": _of("Task Info.Executor ID"),
-        "stage": F.coalesce(_of("Stage ID"), _of("stageId"), _of("Stage Info.Stage ID")),
-        "attempt": F.coalesce(_of("Stage Attempt ID"), _of("stageAttemptId"), _of("Stage Info.Stage Attempt ID")),
-        "tasks": _of("Stage Info.Number of Tasks"),
-        "launched": _of("Task Info.Launch Time"),
-        "duration": _of(ended) - _of("Task Info.Launch Time"),
-        "outcome": _of(f"{reason}.Reason"),
-        "speculative": _of("Task Info.Speculative"),
-        "locality": _of("Task Info.Locality"),
-        "error": _of(f"{reason}.Class Name"),
+        "time": F.coalesce(_field(ended), _field("time"), _field("Timestamp"), _field("Stage Info.Submission Time")),
+        "host": F.coalesce(_field("Task Info.Host"), _field("hostId")),
+        "executor": _field("Task Info.Executor ID"),
+        "stage": F.coalesce(_field("Stage ID"), _field("stageId"), _field("Stage Info.Stage ID")),
+        "attempt": F.coalesce(
+            _field("Stage Attempt ID"), _field("stageAttemptId"), _field("Stage Info.Stage Attempt ID")
+        ),
+        "tasks": _field("Stage Info.Number of Tasks"),
+        "launched": _field("Task Info.Launch Time"),
+        "duration": _field(ended) - _field("Task Info.Launch Time"),
+        "outcome": _field(f"{reason}.Reason"),
+        "speculative": _field("Task Info.Speculative"),
+        "locality": _field("Task Info.Locality"),
+        "error": _field(f"{reason}.Class Name"),
         "message": _message(),
-        "caused_by_app": _of(f"{reason}.Exit Caused By App"),
-        "served_by": _of(f"{reason}.Block Manager Address.Host"),
-        "run_ms": _of(f"{metrics}.Executor Run Time"),
-        "cpu_ms": (_of(f"{metrics}.Executor CPU Time") / 1_000_000).cast("bigint"),
-        "gc_ms": _of(f"{metrics}.JVM GC Time"),
-        "fetch_wait_ms": _of(f"{shuffle}.Fetch Wait Time"),
-        "deserialize_ms": _of(f"{metrics}.Executor Deserialize Time"),
-        "input_bytes": _of(f"{read}.Bytes Read"),
-        "input_records": _of(f"{read}.Records Read"),
-        "shuffle_bytes": _of(f"{shuffle}.Remote Bytes Read") + _of(f"{shuffle}.Local Bytes Read"),
-        "remote_bytes": _of(f"{shuffle}.Remote Bytes Read"),
-        "shuffle_records": _of(f"{shuffle}.Total Records Read"),
-        "spilled_bytes": _of(f"{metrics}.Disk Bytes Spilled"),
-        "detail": F.when(broken, F.col("start")).otherwise(F.coalesce(_of("Spark Version"), _of("App Name"))),
+        "caused_by_app": _field(f"{reason}.Exit Caused By App"),
+        "served_by": _field(f"{reason}.Block Manager Address.Host"),
+        "run_ms": _field(f"{metrics}.Executor Run Time"),
+        "cpu_ms": (_field(f"{metrics}.Executor CPU Time") / 1_000_000).cast("bigint"),
+        "gc_ms": _field(f"{metrics}.JVM GC Time"),
+        "fetch_wait_ms": _field(f"{shuffle}.Fetch Wait Time"),
+        "deserialize_ms": _field(f"{metrics}.Executor Deserialize Time"),
+        "input_bytes": _field(f"{read}.Bytes Read"),
+        "input_records": _field(f"{read}.Records Read"),
+        "shuffle_bytes": _field(f"{shuffle}.Remote Bytes Read") + _field(f"{shuffle}.Local Bytes Read"),
+        "remote_bytes": _field(f"{shuffle}.Remote Bytes Read"),
+        "shuffle_records": _field(f"{shuffle}.Total Records Read"),
+        "spilled_bytes": _field(f"{metrics}.Disk Bytes Spilled"),
+        "detail": F.when(broken, F.col("start")).otherwise(F.coalesce(_field("Spark Version"), _field("App Name"))),
     }
 
 
 def _message() -> Column:
-    """What the failure said; where that is not the whole of it, half of the room is for the last cause of it.
+    """What the failure text; where that is not the whole of it, half of the room is for the last cause of it.
 
     "Task failed while writing rows" ends with "Caused by: java.io.IOException: No space left on device", and a Python
     traceback with its exception.
     """
     reason = "Task End Reason"
-    said = F.coalesce(*(_of(f"{reason}.{name}") for name in ("Description", "Message", "Loss Reason", "Kill Reason")))
-    trace = F.coalesce(_of(f"{reason}.Full Stack Trace"), said)
-    traceback = F.when(said.contains("Traceback (most"), F.regexp_extract(said, _LAST_LINE, 1))
+    text = F.coalesce(
+        *(_field(f"{reason}.{name}") for name in ("Description", "Message", "Loss Reason", "Kill Reason"))
+    )
+    trace = F.coalesce(_field(f"{reason}.Full Stack Trace"), text)
+    traceback = F.when(text.contains("Traceback (most"), F.regexp_extract(text, _LAST_LINE, 1))
     caused = F.when(trace.contains(_CAUSE), F.substring_index(F.substring_index(trace, _CAUSE, -1), "\n", 1))
-    cause = F.left(F.coalesce(traceback, caused), F.lit(MESSAGE // 2))
-    both = F.concat(F.left(said, F.lit(MESSAGE // 2 - 3)), F.lit(" … "), cause)
-    return F.when(cause.isNotNull() & ~F.left(said, F.lit(MESSAGE)).contains(cause), both).otherwise(
-        F.left(said, F.lit(MESSAGE))
+    cause = F.left(F.coalesce(traceback, caused), F.lit(MAX_MESSAGE // 2))
+    both = F.concat(F.left(text, F.lit(MAX_MESSAGE // 2 - 3)), F.lit(" … "), cause)
+    return F.when(cause.isNotNull() & ~F.left(text, F.lit(MAX_MESSAGE)).contains(cause), both).otherwise(
+        F.left(text, F.lit(MAX_MESSAGE))
     )

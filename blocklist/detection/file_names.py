@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from typing import Final
 
-OPEN: Final = ".inprogress"
+IN_PROGRESS: Final = ".inprogress"
 """How the name of a log ends that is being written, or whose application was killed."""
-STATUS: Final = "appstatus_"
+STATUS_PREFIX: Final = "appstatus_"
 """How the name of the file begins that says whether a rolled log is being written."""
 COMPACT: Final = ".compact"
 
 
-def hidden(name: str) -> bool:
+def is_hidden(name: str) -> bool:
     """Whether a file or folder of this name holds no log: by Hadoop's custom, a checksum, or an empty status file."""
-    return name.startswith((".", "_", STATUS)) or name.endswith(".crc")
+    return name.startswith((".", "_", STATUS_PREFIX)) or name.endswith(".crc")
 
 
-def bare(name: str) -> str:
+def without_status_suffix(name: str) -> str:
     """The name without what Spark puts behind the ending that names the codec."""
-    return name.removesuffix(OPEN).removesuffix(COMPACT)
+    return name.removesuffix(IN_PROGRESS).removesuffix(COMPACT)

@@ -15,18 +15,18 @@ from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
 
 from blocklist.detection import event_parser, streaming_source
 from blocklist.detection.fact_store import FactStore
-from blocklist.detection.heuristics import Rules, Severity, Verdict, judge
-from blocklist.detection.pipeline import Evidence
+from blocklist.detection.heuristics import NodeVerdict, Rules, Severity, judge
+from blocklist.detection.pipeline import Analysis
 
-EVERY: Final = 5
+TRIGGER_SECONDS: Final = 5
 """Seconds between two looks at the logs."""
-WINDOW: Final = 24 * 3_600_000
+WINDOW_MS: Final = 24 * 3_600_000
 """Milliseconds of the past that are judged."""
 
-Tell = Callable[[Sequence[Verdict]], None]
+OnVerdicts = Callable[[Sequence[NodeVerdict]], None]
 
 
-class Follower:
+class LogFollower:
     """Reads what is new, judges the last 24 hours, and tells each verdict once: again only when it became worse, or
     when there is evidence from after its block.
 
@@ -34,24 +34,24 @@ class Follower:
     as told when `tell` has returned; an error in it is raised, and the batch comes again at the next start.
     """
 
-    def __init__(self, spark: SparkSession, checkpoint: Path, rules: Rules, tell: Tell) -> None:
+    def __init__(self, spark: SparkSession, checkpoint: Path, rules: Rules, on_verdicts: OnVerdicts) -> None:
         self._spark = spark
         self._checkpoint = checkpoint
         self._rules = rules
-        self._tell = tell
+        self._on_verdicts = on_verdicts
         self._store = FactStore(spark, checkpoint / "facts")
-        self._told = Told(checkpoint / "told.json")
+        self._reported = ReportedVerdicts(checkpoint / "told.json")
 
     def run(self, paths: Sequence[str]) -> None:
         """Go on until SIGINT or SIGTERM. Raises what the stream raises."""
-        self._spark.dataSource.register(streaming_source.EventLogs)
+        self._spark.dataSource.register(streaming_source.EventLogSource)
         logs = self._spark.readStream.format(streaming_source.FORMAT).option("paths", json.dumps(list(paths))).load()
         # A line is complete when it is read: none is cut off because its log is still open.
         facts = event_parser.facts(logs.withColumn("open", F.lit(False)))
         query = (
             facts.writeStream.foreachBatch(self._batch)
             .option("checkpointLocation", str(self._checkpoint / "stream"))
-            .trigger(processingTime=f"{EVERY} seconds")
+            .trigger(processingTime=f"{TRIGGER_SECONDS} seconds")
             .start()
         )
         ended: list[int] = []
@@ -67,14 +67,14 @@ class Follower:
     def _batch(self, facts: DataFrame, number: int) -> None:
         if not self._store.add(number, facts):
             return
-        with Evidence.of(self._store.since(time.time_ns() // 1_000_000 - WINDOW)) as evidence:
+        with Analysis.of(self._store.since(time.time_ns() // 1_000_000 - WINDOW_MS)) as evidence:
             verdicts, _ = judge(evidence.summaries(), self._rules)
-        if new := [verdict for verdict in verdicts if self._told.is_new(verdict)]:
-            self._tell(new)
-            self._told.add(new)
+        if new := [verdict for verdict in verdicts if self._reported.is_new(verdict)]:
+            self._on_verdicts(new)
+            self._reported.add(new)
 
 
-class Told:
+class ReportedVerdicts:
     """What was told: a file with each node's last verdict."""
 
     def __init__(self, path: Path) -> None:
@@ -83,11 +83,11 @@ class Told:
         with suppress(FileNotFoundError):
             self._known = json.loads(path.read_text(encoding="utf-8"))
 
-    def is_new(self, verdict: Verdict) -> bool:
+    def is_new(self, verdict: NodeVerdict) -> bool:
         severity, end = self._known.get(verdict.host, (0, 0))
-        return verdict.severity > Severity(severity or 1) or not severity or verdict.seen >= end
+        return verdict.severity > Severity(severity or 1) or not severity or verdict.last_evidence >= end
 
-    def add(self, verdicts: Sequence[Verdict]) -> None:
+    def add(self, verdicts: Sequence[NodeVerdict]) -> None:
         self._known |= {own.host: [int(own.severity), own.end] for own in verdicts}
         new = self._path.with_suffix(".new")
         new.parent.mkdir(parents=True, exist_ok=True)

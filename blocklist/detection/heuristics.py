@@ -13,16 +13,22 @@ from enum import IntEnum
 from typing import Final
 
 from blocklist.detection.binomial import binomial_tail
-from blocklist.detection.node_summary import BY_TASK, CHARGED, MULTIPLIER, Failure, NodeSummary
+from blocklist.detection.node_summary import (
+    CHARGED_TO_NODE,
+    COUNTED_BY_TASK,
+    SLOWDOWN_THRESHOLD,
+    FailureClass,
+    NodeSummary,
+)
 from blocklist.model.node import BlockAction
 
-SEVERE: Final = 3.0
+SEVERE_SLOWDOWN: Final = 3.0
 """From so many times on running tasks are evacuated, too."""
-HOUR: Final = 3_600_000
+HOUR_MS: Final = 3_600_000
 """Milliseconds."""
 
 
-_TESTS: Final = 1 + len(CHARGED)
+_TESTS_PER_NODE: Final = 1 + len(CHARGED_TO_NODE)
 
 
 class Severity(IntEnum):
@@ -43,115 +49,121 @@ class Rules:
     """
 
     alarm_rate: float = 0.01
-    applications: int = 2
-    stages: int = 3
-    majority: float = 0.5
-    length: int = HOUR
-    longest: int = 7 * 24 * HOUR
-    share: float = 0.1
+    min_applications: int = 2
+    min_stages: int = 3
+    min_slow_share: float = 0.5
+    block_ms: int = HOUR_MS
+    max_block_ms: int = 7 * 24 * HOUR_MS
+    max_share: float = 0.1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Verdict:
-    """What is proposed. `cause` is the evidence in one sentence, `seen` its last moment, and `end` the block's.
+class NodeVerdict:
+    """A proposed block; the same logs give the same verdict.
 
-    Both are in Unix ms. `chance` is the probability of as much evidence on a healthy node. The same logs lead to the
-    same verdict.
+    `cause` is the evidence in one sentence, `last_evidence` the time of the latest of it and `end` the end of the
+    block, both in Unix ms. `p_value` is the probability of at least this evidence on a healthy node.
     """
 
     host: str
     severity: Severity
     action: BlockAction
     cause: str
-    seen: int
+    last_evidence: int
     end: int
-    chance: float
+    p_value: float
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class _Finding:
+class _Anomaly:
     severity: Severity
     sentence: str
-    chance: float
-    seen: int
+    p_value: float
+    last_evidence: int
 
 
-def judge(summaries: Sequence[NodeSummary], rules: Rules) -> tuple[list[Verdict], dict[str, str]]:
+def judge(summaries: Sequence[NodeSummary], rules: Rules) -> tuple[list[NodeVerdict], dict[str, str]]:
     """The verdicts, the worst first, and for each node that was found bad but is left open the sentence why."""
-    limit = rules.alarm_rate / max(1, _TESTS * len(summaries))
-    found = {own.host: findings for own in summaries if (findings := list(_findings(own, summaries, rules, limit)))}
-    verdicts = [_verdict(host, findings, rules) for host, findings in found.items()]
-    verdicts.sort(key=lambda own: (-own.severity, own.chance, own.host))
-    room = max(1, math.floor(rules.share * len(summaries)))
-    left = {
-        own.host: f"Node {own.host} is left open ({own.cause}): one run blocks at most {room} of {len(summaries)}."
-        for own in verdicts[room:]
+    limit = rules.alarm_rate / max(1, _TESTS_PER_NODE * len(summaries))
+    found = {
+        node.host: anomalies
+        for node in summaries
+        if (anomalies := list(_find_anomalies(node, summaries, rules, limit)))
     }
-    return verdicts[:room], left
+    verdicts = [_verdict(host, anomalies, rules) for host, anomalies in found.items()]
+    verdicts.sort(key=lambda node: (-node.severity, node.p_value, node.host))
+    room = max(1, math.floor(rules.max_share * len(summaries)))
+    left_open = {
+        node.host: f"Node {node.host} is left open ({node.cause}): one run blocks at most {room} of {len(summaries)}."
+        for node in verdicts[room:]
+    }
+    return verdicts[:room], left_open
 
 
-def _findings(own: NodeSummary, peers: Sequence[NodeSummary], rules: Rules, limit: float) -> Iterable[_Finding]:
+def _find_anomalies(node: NodeSummary, peers: Sequence[NodeSummary], rules: Rules, limit: float) -> Iterable[_Anomaly]:
     if len(peers) < 3:
         return  # of two nodes nobody can say which one is the slow one
-    if finding := _slow(own, rules, limit):
-        yield finding
-    for kind in CHARGED:
-        if kind in own.failures and (finding := _failing(own, kind, peers, rules, limit)):
-            yield finding
+    if anomaly := _find_slowness(node, rules, limit):
+        yield anomaly
+    for kind in CHARGED_TO_NODE:
+        if kind in node.failures and (anomaly := _find_failures(node, kind, peers, rules, limit)):
+            yield anomaly
 
 
-def _slow(own: NodeSummary, rules: Rules, limit: float) -> _Finding | None:
-    if own.slow_applications < rules.applications or own.slow_stages < rules.stages:
+def _find_slowness(node: NodeSummary, rules: Rules, limit: float) -> _Anomaly | None:
+    if node.slow_applications < rules.min_applications or node.slow_stages < rules.min_stages:
         return None
-    if own.slowdown < MULTIPLIER or own.slow_stages < rules.majority * own.stages:
+    if node.slowdown < SLOWDOWN_THRESHOLD or node.slow_stages < rules.min_slow_share * node.stages:
         return None
-    chance = binomial_tail(own.slow_stages, own.stages, own.expected / own.stages)
-    if chance > limit:
+    p_value = binomial_tail(node.slow_stages, node.stages, node.expected / node.stages)
+    if p_value > limit:
         return None
     sentence = (
-        f"{own.slowdown:.1f}x slower than its peers in {own.slow_stages} of {own.stages} stages"
-        f" of {own.slow_applications} applications"
+        f"{node.slowdown:.1f}x slower than its peers in {node.slow_stages} of {node.stages} stages"
+        f" of {node.slow_applications} applications"
     )
-    severity = Severity.SEVERE if own.slowdown >= SEVERE else Severity.SLOW
-    return _Finding(severity=severity, sentence=sentence, chance=chance, seen=own.slow_last)
+    severity = Severity.SEVERE if node.slowdown >= SEVERE_SLOWDOWN else Severity.SLOW
+    return _Anomaly(severity=severity, sentence=sentence, p_value=p_value, last_evidence=node.slow_last)
 
 
-def _failing(
-    own: NodeSummary, kind: Failure, peers: Sequence[NodeSummary], rules: Rules, limit: float
-) -> _Finding | None:
-    mine = own.failures[kind]
-    unit = "tasks" if kind in BY_TASK else "stages"
-    count, everywhere = (mine.tasks, mine.all_tasks) if kind in BY_TASK else (mine.stages, mine.all_stages)
-    if mine.applications < rules.applications or count < rules.stages:
+def _find_failures(
+    node: NodeSummary, kind: FailureClass, peers: Sequence[NodeSummary], rules: Rules, limit: float
+) -> _Anomaly | None:
+    failures = node.failures[kind]
+    unit = "tasks" if kind in COUNTED_BY_TASK else "stages"
+    count, everywhere = (
+        (failures.tasks, failures.all_tasks) if kind in COUNTED_BY_TASK else (failures.stages, failures.all_stages)
+    )
+    if failures.applications < rules.min_applications or count < rules.min_stages:
         return None
-    chance = binomial_tail(count, everywhere, max(1 / len(peers), own.share))
-    if chance > limit:
+    p_value = binomial_tail(count, everywhere, max(1 / len(peers), node.share))
+    if p_value > limit:
         return None
     sentence = (
-        f"{kind} in {count} {unit} of {mine.applications} applications"
+        f"{kind} in {count} {unit} of {failures.applications} applications"
         f" and in {everywhere - count} on all other nodes together"
     )
-    severe = kind in BY_TASK
+    severe = kind in COUNTED_BY_TASK
     severity = Severity.SEVERE if severe else Severity.FAILING
-    return _Finding(severity=severity, sentence=sentence, chance=chance, seen=mine.last)
+    return _Anomaly(severity=severity, sentence=sentence, p_value=p_value, last_evidence=failures.last)
 
 
-def longer(verdict: Verdict, rules: Rules, earlier: int) -> Verdict:
+def extend_for_repeats(verdict: NodeVerdict, rules: Rules, earlier: int) -> NodeVerdict:
     """The verdict on a node that was blocked so many times before: each doubles the length."""
-    return replace(verdict, end=verdict.seen + min(rules.longest, rules.length * 2 ** min(earlier, 20)))
+    return replace(verdict, end=verdict.last_evidence + min(rules.max_block_ms, rules.block_ms * 2 ** min(earlier, 20)))
 
 
-def _verdict(host: str, findings: Sequence[_Finding], rules: Rules) -> Verdict:
-    severity = max(finding.severity for finding in findings)
+def _verdict(host: str, anomalies: Sequence[_Anomaly], rules: Rules) -> NodeVerdict:
+    severity = max(anomaly.severity for anomaly in anomalies)
     evacuate = severity is Severity.SEVERE
-    seen = max(finding.seen for finding in findings)
-    return Verdict(
+    last_evidence = max(anomaly.last_evidence for anomaly in anomalies)
+    return NodeVerdict(
         host=host,
         severity=severity,
         action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS if evacuate else BlockAction.MARK_BLOCKED,
         # A comma would part it in two causes when it is merged.
-        cause="; ".join(finding.sentence for finding in findings),
-        seen=seen,
-        end=seen + rules.length,
-        chance=min(finding.chance for finding in findings),
+        cause="; ".join(anomaly.sentence for anomaly in anomalies),
+        last_evidence=last_evidence,
+        end=last_evidence + rules.block_ms,
+        p_value=min(anomaly.p_value for anomaly in anomalies),
     )

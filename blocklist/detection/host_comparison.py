@@ -13,21 +13,21 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
 
-from blocklist.detection.node_summary import MULTIPLIER, Failure
-from blocklist.detection.peer_median import HOSTS, STAGE, median_elsewhere
+from blocklist.detection.node_summary import SLOWDOWN_THRESHOLD, FailureClass
+from blocklist.detection.peer_median import MIN_HOSTS, STAGE, median_of_others
 from blocklist.detection.schemas import FAILURES, HOST_STAGES, NODES, conform
 from blocklist.detection.slow_shuffle_servers import slow_servers
 
-TASKS: Final = 10
+MIN_TASKS: Final = 10
 """A stage says something from so many tasks on that can be compared. One on a host will do: a slow host gets few."""
-QUANTILE: Final = 0.75
+MIN_COMPLETED: Final = 0.75
 """A stage is judged when so much of it has ended (FLIP-168)."""
 _KIND: Final = (*STAGE, "near", "bucket")
 _PATTERNS: Final = {
-    Failure.DISK_FULL: "No space left on device|Disk quota exceeded",
-    Failure.IO_ERROR: "Input/output error|Read-only file system|Stale file handle|Structure needs cleaning"
+    FailureClass.DISK_FULL: "No space left on device|Disk quota exceeded",
+    FailureClass.IO_ERROR: "Input/output error|Read-only file system|Stale file handle|Structure needs cleaning"
     "|No such device|Remote I/O error",
-    Failure.MEMORY: "OutOfMemoryError|Cannot allocate memory|MemoryError",
+    FailureClass.MEMORY: "OutOfMemoryError|Cannot allocate memory|MemoryError",
 }
 
 
@@ -43,23 +43,23 @@ def host_stages(facts: DataFrame) -> DataFrame:
     )
     stage = Window.partitionBy(*STAGE)
     compared = (
-        stages.withColumn("slow", F.col("slowdown") >= MULTIPLIER)
+        stages.withColumn("slow", F.col("slowdown") >= SLOWDOWN_THRESHOLD)
         .withColumn("hosts", F.count("*").over(stage))
         .withColumn("slow_hosts", F.sum(F.col("slow").cast("long")).over(stage))
         .withColumn("all_tasks", F.sum("tasks").over(stage))
     )
-    enough = compared.where((F.col("hosts") >= HOSTS) & (F.col("all_tasks") >= TASKS))
-    return conform(enough.join(_early(facts), [*STAGE], "left_anti"), HOST_STAGES)
+    enough = compared.where((F.col("hosts") >= MIN_HOSTS) & (F.col("all_tasks") >= MIN_TASKS))
+    return conform(enough.join(_incomplete_stages(facts), [*STAGE], "left_anti"), HOST_STAGES)
 
 
-def _early(facts: DataFrame) -> DataFrame:
+def _incomplete_stages(facts: DataFrame) -> DataFrame:
     """The stages of which less than QUANTILE has ended well: the slow tasks may be still to come."""
     stages = (
         facts.where(F.col("kind").isin("stage", "task"))
         .groupBy(*STAGE)
         .agg(F.max("tasks").alias("tasks"), F.count_if(F.col("outcome") == "Success").alias("ended"))
     )
-    return stages.where(F.col("ended") < QUANTILE * F.col("tasks"))
+    return stages.where(F.col("ended") < MIN_COMPLETED * F.col("tasks"))
 
 
 def failures(facts: DataFrame) -> DataFrame:
@@ -67,8 +67,8 @@ def failures(facts: DataFrame) -> DataFrame:
     failed = facts.where(
         (F.col("kind") == "task") & ~F.col("outcome").isin("Success", "TaskKilled", "TaskCommitDenied", "Resubmitted")
     )
-    charged = failed.withColumn("failure", _failure()).withColumn(
-        "host", F.when(F.col("failure") == Failure.FETCH.value, F.col("served_by")).otherwise(F.col("host"))
+    charged = failed.withColumn("failure", _failure_class()).withColumn(
+        "host", F.when(F.col("failure") == FailureClass.FETCH.value, F.col("served_by")).otherwise(F.col("host"))
     )
     counted = (
         charged.where(F.col("host").isNotNull())
@@ -82,7 +82,7 @@ def nodes(facts: DataFrame, compared: DataFrame) -> DataFrame:
     """FACTS and HOST_STAGES -> NODES."""
     tasks = facts.where(F.col("kind") == "task")
     read = F.coalesce("input_bytes", F.lit(0)) + F.coalesce("shuffle_bytes", F.lit(0))
-    present = tasks.groupBy("host").agg(
+    totals = tasks.groupBy("host").agg(
         F.count("*").alias("tasks"),
         F.countDistinct("app").alias("applications"),
         (F.sum("gc_ms") / F.sum("run_ms")).alias("gc_share"),
@@ -102,7 +102,7 @@ def nodes(facts: DataFrame, compared: DataFrame) -> DataFrame:
         F.median("slowdown").alias("slowdown"),
         F.max(F.when(F.col("slow"), F.col("last"))).alias("slow_last"),
     )
-    joined = present.join(excluded, "host", "left").join(slowness, "host", "left").join(slow_apps, "host", "left")
+    joined = totals.join(excluded, "host", "left").join(slowness, "host", "left").join(slow_apps, "host", "left")
     counts = ["exclusions", "stages", "slow_stages", "slow_applications", "expected"]
     everywhere = Window.partitionBy()
     return conform(
@@ -110,15 +110,15 @@ def nodes(facts: DataFrame, compared: DataFrame) -> DataFrame:
     )
 
 
-def _failure() -> Column:
+def _failure_class() -> Column:
     """The class of a failed task."""
     text = F.concat_ws(" ", "error", "message")
-    found = F.when(F.col("outcome") == "FetchFailed", F.lit(Failure.FETCH.value))
+    found = F.when(F.col("outcome") == "FetchFailed", F.lit(FailureClass.FETCH.value))
     for failure, pattern in _PATTERNS.items():
         found = found.when(text.rlike(pattern), F.lit(failure.value))
-    found = found.when(F.col("outcome") == "ExecutorLostFailure", F.lit(Failure.LOST_EXECUTOR.value))
-    return found.when(F.col("outcome") == "ExceptionFailure", F.lit(Failure.USER.value)).otherwise(
-        F.lit(Failure.OTHER.value)
+    found = found.when(F.col("outcome") == "ExecutorLostFailure", F.lit(FailureClass.LOST_EXECUTOR.value))
+    return found.when(F.col("outcome") == "ExceptionFailure", F.lit(FailureClass.USER.value)).otherwise(
+        F.lit(FailureClass.OTHER.value)
     )
 
 
@@ -164,5 +164,5 @@ def _slowdowns(kinds: DataFrame) -> DataFrame:
         kinds.withColumn("works", F.sort_array(F.collect_list("work").over(kind)))
         .withColumn("place", F.row_number().over(kind.orderBy("work")) - 1)
         .where(F.size("works") > 1)
-        .withColumn("slowdown", F.col("work") / median_elsewhere("works", F.col("place")) / larger)
+        .withColumn("slowdown", F.col("work") / median_of_others("works", F.col("place")) / larger)
     )

@@ -12,27 +12,27 @@ from typing import Any, Final, Self
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from blocklist.detection.decoders import decoder
-from blocklist.detection.file_names import COMPACT, OPEN, STATUS, bare, hidden
+from blocklist.detection.decoders import decoder_for
+from blocklist.detection.file_names import COMPACT, IN_PROGRESS, STATUS_PREFIX, is_hidden, without_status_suffix
 
-LARGEST: Final = 256 * 1024 * 1024
+MAX_COMPRESSED_BYTES: Final = 256 * 1024 * 1024
 """Bytes of a compressed log: its reader holds it in memory whole. Spark rolls over at half of that."""
 
 _START: Final = b'{"Event":"SparkListenerLogStart"'
 _ROLLED: Final = "eventlog_v2_"
 _EVENTS: Final = re.compile(r"events_(\d+)_")
-_UNREADABLE: Final = (".snappy", ".lzf")
+_UNSUPPORTED: Final = (".snappy", ".lzf")
 _HEAD, _COMPRESSED_HEAD = 256, 256 * 1024  # bytes that hold the first line for sure: zstd gives blocks of 128 KiB
-_AT_ONCE: Final = 8
+_THREADS: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Log:
+class LogFile:
     """A file of an event log. One that is `open` may end in the middle of a line: it is, or was, being written."""
 
     path: str
     size: int
-    open: bool
+    in_progress: bool
 
     @property
     def name(self) -> str:
@@ -58,37 +58,41 @@ class Log:
     @property
     def compressed(self) -> bool:
         """Whether it has to be decoded."""
-        return decoder(self.name) is not None
+        return decoder_for(self.name) is not None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Found:
+class DiscoveredLogs:
     """The logs in the order of their paths, and a sentence for all that could not be taken."""
 
-    logs: Sequence[Log]
+    logs: Sequence[LogFile]
     problems: Sequence[str] = field(default_factory=tuple)
 
 
-def find(spark: SparkSession, paths: Iterable[str]) -> Found:
+def discover(spark: SparkSession, paths: Iterable[str]) -> DiscoveredLogs:
     """The event logs at these paths, and below those that are folders. Raises nothing for a path that is no good."""
     problems: list[str] = []
-    files = _Files.of(spark)
-    seen: dict[str, Log] = {}
+    files = _HadoopFiles.of(spark)
+    seen: dict[str, LogFile] = {}
     for path in paths:
         try:
             below = {log.path: log for log in files.walk(path)}
         except Py4JError as error:
-            problems.append(f"{path} cannot be read: {_said(error)}")
+            problems.append(f"{path} cannot be read: {_error_message(error)}")
             continue
         if not below:
             problems.append(f"{path} holds no event log.")
         seen |= below
-    usable = [log for log in _current(sorted(seen.values(), key=lambda log: log.path)) if _fits(log, problems)]
-    return Found(logs=tuple(_logs(files, usable, problems)), problems=tuple(problems))
+    usable = [
+        log
+        for log in _without_compacted(sorted(seen.values(), key=lambda log: log.path))
+        if _is_readable(log, problems)
+    ]
+    return DiscoveredLogs(logs=tuple(_event_logs(files, usable, problems)), problems=tuple(problems))
 
 
 @dataclass(frozen=True)
-class _Files:
+class _HadoopFiles:
     """Hadoop's FileSystem, through the driver's JVM."""
 
     jvm: Any
@@ -99,27 +103,29 @@ class _Files:
         context: Any = spark.sparkContext
         return cls(context._jvm, context._jsc.hadoopConfiguration())  # noqa: SLF001 - there is no other way to it
 
-    def walk(self, path: str) -> Iterator[Log]:
+    def walk(self, path: str) -> Iterator[LogFile]:
         """All files at or below a path but hidden ones; of a path that was named, whatever its name is."""
         system, at = self._at(path)
         yield from self._below(system.getFileStatus(at))
 
-    def _below(self, status: Any) -> Iterator[Log]:
+    def _below(self, status: Any) -> Iterator[LogFile]:
         if not status.isDirectory():
             name = status.getPath().getName()
-            yield Log(path=status.getPath().toString(), size=status.getLen(), open=name.endswith(OPEN))
+            yield LogFile(
+                path=status.getPath().toString(), size=status.getLen(), in_progress=name.endswith(IN_PROGRESS)
+            )
             return
         system = status.getPath().getFileSystem(self.conf)
         named = {child.getPath().getName(): child for child in system.listStatus(status.getPath())}
-        inside = [log for name, child in named.items() if not hidden(name) for log in self._below(child)]
-        if any(name.startswith(STATUS) and name.endswith(OPEN) for name in named):
-            inside = _last_open(inside)
+        inside = [log for name, child in named.items() if not is_hidden(name) for log in self._below(child)]
+        if any(name.startswith(STATUS_PREFIX) and name.endswith(IN_PROGRESS) for name in named):
+            inside = _mark_last_in_progress(inside)
         yield from inside
 
-    def head(self, log: Log) -> bytes:
+    def head(self, log: LogFile) -> bytes:
         """The log's first bytes, decoded."""
         system, path = self._at(log.path)
-        decode = decoder(log.name)
+        decode = decoder_for(log.name)
         stream = system.open(path)
         try:
             read: bytes = stream.readNBytes(_COMPRESSED_HEAD if decode else _HEAD)
@@ -132,13 +138,13 @@ class _Files:
         return found.getFileSystem(self.conf), found
 
 
-def _last_open(logs: Sequence[Log]) -> list[Log]:
+def _mark_last_in_progress(logs: Sequence[LogFile]) -> list[LogFile]:
     """Of a rolled log in progress only the last part is still being written."""
     last = max((log.index for log in logs), default=0)
-    return [Log(path=log.path, size=log.size, open=log.open or log.index == last) for log in logs]
+    return [LogFile(path=log.path, size=log.size, in_progress=log.in_progress or log.index == last) for log in logs]
 
 
-def _current(logs: Sequence[Log]) -> Iterator[Log]:
+def _without_compacted(logs: Sequence[LogFile]) -> Iterator[LogFile]:
     """Without the parts that a compacted one stands for."""
     for _, group in groupby(logs, key=lambda log: log.folder if log.rolled else log.path):
         parts = list(group)
@@ -146,49 +152,51 @@ def _current(logs: Sequence[Log]) -> Iterator[Log]:
         yield from (log for log in parts if log.index > since or log.name.endswith(COMPACT) or not log.rolled)
 
 
-def _fits(log: Log, problems: list[str]) -> bool:
-    name = bare(log.name)
-    if name.endswith(_UNREADABLE):
+def _is_readable(log: LogFile, problems: list[str]) -> bool:
+    name = without_status_suffix(log.name)
+    if name.endswith(_UNSUPPORTED):
         problems.append(f"{log.path} is passed over: it is compressed with {name.rpartition('.')[2]}.")
-    elif log.compressed and log.size > LARGEST:
+    elif log.compressed and log.size > MAX_COMPRESSED_BYTES:
         size = f"{log.size / 2**20:,.0f} MiB"
-        problems.append(f"{log.path} is passed over: a compressed log of {size}, above {LARGEST // 2**20} MiB.")
-    elif log.size == 0 and not log.open:
+        problems.append(
+            f"{log.path} is passed over: a compressed log of {size}, above {MAX_COMPRESSED_BYTES // 2**20} MiB."
+        )
+    elif log.size == 0 and not log.in_progress:
         problems.append(f"{log.path} is empty.")
     else:
         return log.size > 0
     return False
 
 
-def _logs(files: _Files, logs: Sequence[Log], problems: list[str]) -> Iterator[Log]:
+def _event_logs(files: _HadoopFiles, logs: Sequence[LogFile], problems: list[str]) -> Iterator[LogFile]:
     """Those that begin as event logs do; of a rolled one, one part has to."""
-    with ThreadPoolExecutor(_AT_ONCE) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         heads = dict(zip((log.path for log in logs), pool.map(lambda log: _head(files, log), logs), strict=True))
     for _, group in groupby(logs, key=lambda log: log.folder if log.rolled else log.path):
         parts = list(group)
         read = [log for log in parts if isinstance(heads[log.path], bytes)]
         problems += [f"{log.path} cannot be read: {heads[log.path]!s}" for log in parts if log not in read]
-        if any(_begins(heads[log.path], log) for log in read):
+        if any(_starts_like_event_log(heads[log.path], log) for log in read):
             yield from read
         elif read:
             named = read[0].folder if read[0].rolled else read[0].path
             problems.append(f"{named} is no event log: it does not begin with SparkListenerLogStart.")
 
 
-def _begins(head: bytes | str, log: Log) -> bool:
+def _starts_like_event_log(head: bytes | str, log: LogFile) -> bool:
     """Whether this is how an event log begins: an open one may have come no further yet."""
-    return isinstance(head, bytes) and (head.startswith(_START) or (log.open and _START.startswith(head)))
+    return isinstance(head, bytes) and (head.startswith(_START) or (log.in_progress and _START.startswith(head)))
 
 
-def _head(files: _Files, log: Log) -> bytes | str:
+def _head(files: _HadoopFiles, log: LogFile) -> bytes | str:
     """The log's first bytes, or a sentence that says why there are none."""
     try:
         return files.head(log)
     except Py4JError as error:
-        return _said(error)
+        return _error_message(error)
 
 
-def _said(error: Py4JError) -> str:
+def _error_message(error: Py4JError) -> str:
     """What Hadoop says, on one line."""
     cause = error.java_exception if isinstance(error, Py4JJavaError) else error
     text = str(cause.getMessage() or cause) if isinstance(error, Py4JJavaError) else str(error)

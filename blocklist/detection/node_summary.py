@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
-MULTIPLIER: Final = 1.5
+SLOWDOWN_THRESHOLD: Final = 1.5
 """A task or node is slow that takes so many times what its peers take (FLIP-168)."""
 
 
-class Failure(StrEnum):
+class FailureClass(StrEnum):
     """Classes of failures. Only the first five are charged to a machine."""
 
     DISK_FULL = "disk full"
@@ -24,19 +24,19 @@ class Failure(StrEnum):
     OTHER = "other"
 
 
-CHARGED: Final = (
-    Failure.DISK_FULL,
-    Failure.IO_ERROR,
-    Failure.LOST_EXECUTOR,
-    Failure.FETCH,
-    Failure.SLOW_SERVER,
+CHARGED_TO_NODE: Final = (
+    FailureClass.DISK_FULL,
+    FailureClass.IO_ERROR,
+    FailureClass.LOST_EXECUTOR,
+    FailureClass.FETCH,
+    FailureClass.SLOW_SERVER,
 )
-BY_TASK: Final = (Failure.DISK_FULL, Failure.IO_ERROR)
+COUNTED_BY_TASK: Final = (FailureClass.DISK_FULL, FailureClass.IO_ERROR)
 """Those that are counted in tasks."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Failures:
+class FailureCounts:
     """Failures of one class on one node, and on all nodes together; `last` is the moment of the last one in Unix ms.
 
     A lost executor or server fails many tasks at once, so those are counted in stages. A full or broken disk fails each
@@ -71,5 +71,5 @@ class NodeSummary:
     slowdown: float = 1.0
     slow_last: int = 0
     share: float = 0.0
-    failures: Mapping[Failure, Failures] = field(default_factory=dict)
+    failures: Mapping[FailureClass, FailureCounts] = field(default_factory=dict)
     exclusions: int = 0

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from blocklist.client.client import DEFAULT_URL
-from blocklist.detection.heuristics import HOUR, Rules
+from blocklist.detection.heuristics import HOUR_MS, Rules
 from blocklist.model.errors import InvalidError
 
 _DEFAULT = Rules()
@@ -23,9 +23,9 @@ def parser() -> argparse.ArgumentParser:
         "--event-logs", nargs="+", required=True, metavar="PATH", help="files and folders, also hdfs://…"
     )
     parser.add_argument(
-        "--since", type=_moment, metavar="TIME", help="only what happened from then on (2026-11-21T12:00)"
+        "--since", type=_timestamp, metavar="TIME", help="only what happened from then on (2026-11-21T12:00)"
     )
-    parser.add_argument("--until", type=_moment, metavar="TIME", help="only what happened before")
+    parser.add_argument("--until", type=_timestamp, metavar="TIME", help="only what happened before")
     parser.add_argument("--url", help=f"the service, for its history (BLOCKLIST_URL, else {DEFAULT_URL})")
     do = parser.add_mutually_exclusive_group()
     do.add_argument("--apply", action="store_true", help="block what is proposed")
@@ -45,22 +45,25 @@ def parser() -> argparse.ArgumentParser:
 def _rules(group: argparse._ArgumentGroup) -> None:
     about = f"probability that a run over healthy nodes blames one ({_DEFAULT.alarm_rate:g})"
     group.add_argument("--alarm-rate", type=_fraction, default=_DEFAULT.alarm_rate, metavar="RATE", help=about)
-    about = f"block at most this part of the nodes in one run, but always one ({_DEFAULT.share:g})"
-    group.add_argument("--max-share", type=_fraction, default=_DEFAULT.share, metavar="SHARE", help=about)
-    about = f"applications that must agree ({_DEFAULT.applications})"
-    group.add_argument("--applications", type=_count, default=_DEFAULT.applications, metavar="N", help=about)
+    about = f"block at most this part of the nodes in one run, but always one ({_DEFAULT.max_share:g})"
+    group.add_argument("--max-share", type=_fraction, default=_DEFAULT.max_share, metavar="SHARE", help=about)
+    about = f"applications that must agree ({_DEFAULT.min_applications})"
+    group.add_argument("--applications", type=_count, default=_DEFAULT.min_applications, metavar="N", help=about)
     about = "length of a first block (1); each one before doubles it, up to a week"
-    group.add_argument("--hours", type=_hours, default=_DEFAULT.length, metavar="HOURS", help=about)
+    group.add_argument("--hours", type=_hours, default=_DEFAULT.block_ms, metavar="HOURS", help=about)
 
 
-def rules(given: argparse.Namespace) -> Rules:
+def parse_rules(args: argparse.Namespace) -> Rules:
     """The rules that were asked for."""
     return Rules(
-        alarm_rate=given.alarm_rate, share=given.max_share, applications=given.applications, length=given.hours
+        alarm_rate=args.alarm_rate,
+        max_share=args.max_share,
+        min_applications=args.applications,
+        block_ms=args.hours,
     )
 
 
-def _moment(text: str) -> int:
+def _timestamp(text: str) -> int:
     """Unix milliseconds; without a time zone it is UTC."""
     try:
         moment = datetime.fromisoformat(text)
@@ -84,7 +87,7 @@ def _fraction(text: str) -> float:
 
 
 def _hours(text: str) -> int:
-    return round(_number(text, "give hours, above 0 and at most 168", 0, 168) * HOUR)
+    return round(_number(text, "give hours, above 0 and at most 168", 0, 168) * HOUR_MS)
 
 
 def _count(text: str) -> int:
@@ -93,11 +96,11 @@ def _count(text: str) -> int:
     return int(text)
 
 
-def check(given: argparse.Namespace) -> None:
+def validate(args: argparse.Namespace) -> None:
     """Raises InvalidError for what does not go together."""
-    if given.follow and not given.checkpoint:
+    if args.follow and not args.checkpoint:
         raise InvalidError("--follow needs --checkpoint FOLDER.")
-    if given.checkpoint and not given.follow:
+    if args.checkpoint and not args.follow:
         raise InvalidError("--checkpoint belongs to --follow.")
-    if given.follow and (given.since or given.until or given.parquet or given.html):
+    if args.follow and (args.since or args.until or args.parquet or args.html):
         raise InvalidError("--since, --until, --parquet and --html do not go with --follow.")

@@ -13,23 +13,23 @@ _TITLES = {"node": "NODE", "severity": "SEVERITY", "until": "UNTIL (UTC)", "what
 
 def row(proposal: Proposal, *, applied: bool) -> dict[str, str]:
     """A proposal as texts."""
-    own = proposal.verdict
-    if proposal.why_not is not None:
-        what = f"not applied: {proposal.why_not}"
+    verdict = proposal.verdict
+    if proposal.skip_reason is not None:
+        what = f"not applied: {proposal.skip_reason}"
     else:
         what = "blocked" if applied else "would be blocked"
     return {
-        "node": own.host,
-        "severity": own.severity.name.lower(),
-        "action": own.action.name,
-        "cause": own.cause,
-        "until": moment(own.end),
-        "chance": f"{own.chance:.0e}",
+        "node": verdict.host,
+        "severity": verdict.severity.name.lower(),
+        "action": verdict.action.name,
+        "cause": verdict.cause,
+        "until": format_time(verdict.end),
+        "chance": f"{verdict.p_value:.0e}",
         "what": what,
     }
 
 
-def moment(millis: int) -> str:
+def format_time(millis: int) -> str:
     """Unix ms as people read it, in UTC."""
     return f"{datetime.fromtimestamp(millis // 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
@@ -45,17 +45,17 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
 
 def json_line(proposal: Proposal, *, applied: bool) -> str:
     """One JSON object, as numbers and not as texts; times are Unix milliseconds."""
-    own = proposal.verdict
+    verdict = proposal.verdict
     body = {
-        "node": own.host,
-        "severity": own.severity.name,
-        "action": own.action.name,
-        "cause": own.cause,
-        "seen": own.seen,
-        "end": own.end,
-        "chance": own.chance,
-        "earlierBlocks": proposal.earlier,
-        "applied": applied and proposal.why_not is None,
-        "whyNot": proposal.why_not,
+        "node": verdict.host,
+        "severity": verdict.severity.name,
+        "action": verdict.action.name,
+        "cause": verdict.cause,
+        "seen": verdict.last_evidence,
+        "end": verdict.end,
+        "chance": verdict.p_value,
+        "earlierBlocks": proposal.earlier_blocks,
+        "applied": applied and proposal.skip_reason is None,
+        "whyNot": proposal.skip_reason,
     }
     return json.dumps(body, ensure_ascii=False)

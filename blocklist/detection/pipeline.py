@@ -12,11 +12,11 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
 
 from blocklist.detection import host_comparison
-from blocklist.detection.node_summary import Failure, Failures, NodeSummary
+from blocklist.detection.node_summary import FailureClass, FailureCounts, NodeSummary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Evidence:
+class Analysis:
     """What the logs say, as DataFrames (schemas.NODES, HOST_STAGES, FAILURES), kept until it is closed."""
 
     facts: DataFrame
@@ -55,7 +55,7 @@ class Evidence:
         return [_summary(row, failed.get(row["host"], {})) for row in self.nodes.orderBy("host").collect()]
 
 
-def _summary(row: Row, failures: Mapping[Failure, Failures]) -> NodeSummary:
+def _summary(row: Row, failures: Mapping[FailureClass, FailureCounts]) -> NodeSummary:
     return NodeSummary(
         host=row["host"],
         tasks=row["tasks"],
@@ -72,7 +72,7 @@ def _summary(row: Row, failures: Mapping[Failure, Failures]) -> NodeSummary:
     )
 
 
-def _failures(frame: DataFrame) -> dict[str, dict[Failure, Failures]]:
+def _failures(frame: DataFrame) -> dict[str, dict[FailureClass, FailureCounts]]:
     counted: Sequence[Row] = (
         frame.groupBy("failure", "host")
         .agg(
@@ -87,9 +87,9 @@ def _failures(frame: DataFrame) -> dict[str, dict[Failure, Failures]]:
     for row in counted:
         all_stages[row["failure"]] += row["stages"]
         all_tasks[row["failure"]] += row["tasks"]
-    found: defaultdict[str, dict[Failure, Failures]] = defaultdict(dict)
+    found: defaultdict[str, dict[FailureClass, FailureCounts]] = defaultdict(dict)
     for row in counted:
-        found[row["host"]][Failure(row["failure"])] = Failures(
+        found[row["host"]][FailureClass(row["failure"])] = FailureCounts(
             stages=row["stages"],
             tasks=row["tasks"],
             applications=row["applications"],

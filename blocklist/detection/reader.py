@@ -11,28 +11,28 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
 
 from blocklist.detection import event_parser
-from blocklist.detection.decoders import decoder
-from blocklist.detection.log_discovery import Log
+from blocklist.detection.decoders import decoder_for
+from blocklist.detection.log_discovery import LogFile
 from blocklist.detection.schemas import FACTS
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-_PIECE: Final = 1024 * 1024  # bytes that are decoded at once
+_CHUNK: Final = 1024 * 1024  # bytes that are decoded at once
 _BATCH: Final = 1000  # lines that go back to the JVM at once
-_MANY: Final = 20  # problems that are named one by one
+_MAX_NAMED: Final = 20  # problems that are named one by one
 _PLAIN: Final = "file string, value string"
-_BEGINNINGS: Final = tuple(f'{event_parser.EVENT}{event}"'.encode() for event in event_parser.KINDS)
-_EVENT: Final = event_parser.EVENT.encode()
+_PREFIXES: Final = tuple(f'{event_parser.EVENT_PREFIX}{event}"'.encode() for event in event_parser.KINDS)
+_EVENT: Final = event_parser.EVENT_PREFIX.encode()
 
 
-def read_facts(spark: SparkSession, logs: Sequence[Log]) -> DataFrame:
+def read_facts(spark: SparkSession, logs: Sequence[LogFile]) -> DataFrame:
     """schemas.FACTS of these logs (see sources.find). A broken line is a fact of its own and gives no other."""
     frames = [
         event_parser.facts(_lines(spark, group, compressed=compressed).withColumn("open", F.lit(is_open)))
         for compressed in (False, True)
         for is_open in (False, True)
-        if (group := [log for log in logs if (log.compressed, log.open) == (compressed, is_open)])
+        if (group := [log for log in logs if (log.compressed, log.in_progress) == (compressed, is_open)])
     ]
     return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], FACTS)
 
@@ -52,19 +52,21 @@ def problems(facts: DataFrame) -> list[str]:
     broken = facts.where(F.col("kind") == "broken").groupBy("file")
     counted = broken.agg(F.count("*").alias("lines"), F.min("detail").alias("first")).orderBy(F.desc("lines"), "file")
     rows = counted.collect()
-    said = [f"{row['file']}: {_lines_of(row['lines'])} not read, such as {row['first']!r}." for row in rows[:_MANY]]
-    if rest := rows[_MANY:]:
-        said.append(f"{len(rest)} more files: {_lines_of(sum(row['lines'] for row in rest))} not read.")
-    return said
+    sentences = [
+        f"{row['file']}: {_line_count(row['lines'])} not read, such as {row['first']!r}." for row in rows[:_MAX_NAMED]
+    ]
+    if rest := rows[_MAX_NAMED:]:
+        sentences.append(f"{len(rest)} more files: {_line_count(sum(row['lines'] for row in rest))} not read.")
+    return sentences
 
 
-def _lines_of(count: int) -> str:
+def _line_count(count: int) -> str:
     return f"{count:,} broken line was" if count == 1 else f"{count:,} broken lines were"
 
 
-def _lines(spark: SparkSession, logs: Sequence[Log], *, compressed: bool) -> DataFrame:
+def _lines(spark: SparkSession, logs: Sequence[LogFile], *, compressed: bool) -> DataFrame:
     """`file` and `value`: the lines of plain logs, or those of compressed ones that count."""
-    paths = [_literal(log.path) for log in logs]
+    paths = [_escape_glob(log.path) for log in logs]
     reader = spark.read.option("ignoreMissingFiles", True)  # an application that ends renames its log
     file = F.col("_metadata.file_path").alias("file")
     if not compressed:
@@ -73,7 +75,7 @@ def _lines(spark: SparkSession, logs: Sequence[Log], *, compressed: bool) -> Dat
     return content.mapInArrow(_decoded, _PLAIN)
 
 
-def _literal(path: str) -> str:
+def _escape_glob(path: str) -> str:
     """Spark takes paths as patterns."""
     return re.sub(r"([*?{}\[\]\\])", r"\\\1", path)
 
@@ -84,7 +86,7 @@ def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         for file, content in zip(batch.column(0), batch.column(1), strict=True):
             name = file.as_py()
-            for lines in _batches(counting(name, memoryview(content.as_buffer()))):
+            for lines in _batches(relevant_lines(name, memoryview(content.as_buffer()))):
                 yield pa.RecordBatch.from_pydict({"file": [name] * len(lines), "value": lines})
 
 
@@ -99,22 +101,22 @@ def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
         yield batch
 
 
-def counting(name: str, content: memoryview) -> Iterator[str]:
+def relevant_lines(name: str, content: memoryview) -> Iterator[str]:
     """The lines of a compressed log that count: events that are facts, and broken lines.
 
     A log that is damaged, or cut off, ends with a broken line: what was there of the last, or a word in its place.
     """
-    decode = decoder(name)
+    decode = decoder_for(name)
     assert decode is not None
     rest = b""
-    for at in range(0, len(content), _PIECE):
-        *lines, rest = (rest + decode(bytes(content[at : at + _PIECE]))).split(b"\n")
-        yield from (line.decode(errors="replace") for line in lines if _counts(line))
+    for at in range(0, len(content), _CHUNK):
+        *lines, rest = (rest + decode(bytes(content[at : at + _CHUNK]))).split(b"\n")
+        yield from (line.decode(errors="replace") for line in lines if _is_relevant(line))
     if rest:
         yield rest.decode(errors="replace")
     elif not decode.complete:
         yield "(the file is damaged or cut off here)"
 
 
-def _counts(line: bytes) -> bool:
-    return line.startswith(_BEGINNINGS) or (line != b"" and not (line.startswith(_EVENT) and line.endswith(b"}")))
+def _is_relevant(line: bytes) -> bool:
+    return line.startswith(_PREFIXES) or (line != b"" and not (line.startswith(_EVENT) and line.endswith(b"}")))

@@ -12,8 +12,8 @@ from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
 
 from blocklist.detection.node_summary import NodeSummary
-from blocklist.detection.output import moment
-from blocklist.detection.pipeline import Evidence
+from blocklist.detection.output import format_time
+from blocklist.detection.pipeline import Analysis
 
 MAX_HOSTS: Final = 60
 """Hosts in the heat map: the slowest, and those about which something is proposed."""
@@ -47,7 +47,7 @@ class HeatMap:
     hosts: Sequence[str]
     stages: Sequence[str]
     cells: Sequence[Cell]
-    left_out: int
+    hidden_hosts: int
     """Hosts that are not shown."""
 
 
@@ -77,30 +77,32 @@ class Timeline:
 
 
 def render(
-    evidence: Evidence, summaries: Sequence[NodeSummary], rows: Sequence[Mapping[str, str]], notes: Sequence[str]
+    evidence: Analysis, summaries: Sequence[NodeSummary], rows: Sequence[Mapping[str, str]], notes: Sequence[str]
 ) -> str:
     """The page. `rows` are the proposals as texts, `notes` what else there is to say, one sentence each."""
     environment = Environment(
         loader=PackageLoader("blocklist.detection", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
-    wanted = {row["node"] for row in rows}
+    proposed = {row["node"] for row in rows}
     return environment.get_template("report.html.j2").render(
         rows=rows,
         notes=notes,
-        summaries=sorted(summaries, key=lambda own: (own.host not in wanted, -own.slowdown, own.host)),
-        heat=_heat_map(evidence.host_stages, summaries, wanted),
+        summaries=sorted(summaries, key=lambda own: (own.host not in proposed, -own.slowdown, own.host)),
+        heat=_heat_map(evidence.host_stages, summaries, proposed),
         timeline=_timeline(evidence.facts, evidence.failures),
         counts=_counts(evidence, summaries),
     )
 
 
-def _counts(evidence: Evidence, summaries: Sequence[NodeSummary]) -> Mapping[str, str]:
+def _counts(evidence: Analysis, summaries: Sequence[NodeSummary]) -> Mapping[str, str]:
     (row,) = evidence.facts.agg(
         F.min("time").alias("begin"), F.max("time").alias("end"), F.countDistinct("app").alias("applications")
     ).collect()
     stages = evidence.host_stages.select("app", "stage", "attempt").distinct().count()
     return {
-        "period": f"{moment(row['begin'])} to {moment(row['end'])}" if row["begin"] is not None else "nothing",
+        "period": f"{format_time(row['begin'])} to {format_time(row['end'])}"
+        if row["begin"] is not None
+        else "nothing",
         "applications": f"{row['applications']:,}",
         "nodes": f"{len(summaries):,}",
         "tasks": f"{sum(own.tasks for own in summaries):,}",
@@ -108,9 +110,9 @@ def _counts(evidence: Evidence, summaries: Sequence[NodeSummary]) -> Mapping[str
     }
 
 
-def _heat_map(host_stages: DataFrame, summaries: Sequence[NodeSummary], wanted: set[str]) -> HeatMap:
+def _heat_map(host_stages: DataFrame, summaries: Sequence[NodeSummary], proposed: set[str]) -> HeatMap:
     compared = [own for own in summaries if own.stages]
-    worst = sorted(compared, key=lambda own: (own.host not in wanted, -own.slowdown, own.host))[:MAX_HOSTS]
+    worst = sorted(compared, key=lambda own: (own.host not in proposed, -own.slowdown, own.host))[:MAX_HOSTS]
     hosts = [own.host for own in worst]
     stages = (
         host_stages.groupBy("app", "stage", "attempt")
@@ -133,7 +135,7 @@ def _heat_map(host_stages: DataFrame, summaries: Sequence[NodeSummary], wanted: 
         )
         for row in rows
     ]
-    return HeatMap(hosts=hosts, stages=names, cells=cells, left_out=len(compared) - len(hosts))
+    return HeatMap(hosts=hosts, stages=names, cells=cells, hidden_hosts=len(compared) - len(hosts))
 
 
 def _stage(row: Row) -> str:
@@ -156,6 +158,6 @@ def _timeline(facts: DataFrame, failures: DataFrame) -> Timeline:
     for row in rows:
         below = heights.get(row["column"], 0)
         heights[row["column"]] = below + row["count"]
-        when = moment(begin + row["column"] * width)
+        when = format_time(begin + row["column"] * width)
         bars.append(Bar(column=row["column"], failure=row["failure"], count=row["count"], below=below, moment=when))
-    return Timeline(bars=bars, highest=max(heights.values(), default=0), begin=moment(begin), end=moment(end))
+    return Timeline(bars=bars, highest=max(heights.values(), default=0), begin=format_time(begin), end=format_time(end))

@@ -7,13 +7,13 @@ from typing import Final
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
 
-from blocklist.detection.node_summary import Failure
-from blocklist.detection.peer_median import HOSTS, STAGE, median_elsewhere
+from blocklist.detection.node_summary import FailureClass
+from blocklist.detection.peer_median import MIN_HOSTS, STAGE, median_of_others
 from blocklist.detection.schemas import FAILURES, conform
 
-TIMES: Final = 2.0
+MIN_WAIT_RATIO: Final = 2.0
 """The others wait so many times as long as the one that they wait for."""
-SHARE: Final = 0.25
+MIN_WAIT_SHARE: Final = 0.25
 """And for so much of a task's run time, or it is not worth a word."""
 
 
@@ -41,15 +41,15 @@ def slow_servers(tasks: DataFrame) -> DataFrame:
         .withColumn("usual_remote", F.median("remote").over(stage))
         .withColumn("tasks", F.sum("own_tasks").over(stage) - F.col("own_tasks"))
     )
-    others = median_elsewhere("waits", F.lit(0))
+    others = median_of_others("waits", F.lit(0))
     found = compared.where(
         F.col("least")
-        & (F.size("waits") >= HOSTS)
-        & (others >= TIMES * F.greatest("wait", F.lit(1.0)))
-        & (others >= SHARE * F.col("usual_run"))
+        & (F.size("waits") >= MIN_HOSTS)
+        & (others >= MIN_WAIT_RATIO * F.greatest("wait", F.lit(1.0)))
+        & (others >= MIN_WAIT_SHARE * F.col("usual_run"))
         & (F.col("remote") >= F.col("usual_remote") / 2)
     )
-    named = found.withColumn("failure", F.lit(Failure.SLOW_SERVER.value)).withColumn(
+    named = found.withColumn("failure", F.lit(FailureClass.SLOW_SERVER.value)).withColumn(
         "message", F.lit(None).cast("string")
     )
     return conform(named, FAILURES)

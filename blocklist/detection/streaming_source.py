@@ -15,8 +15,8 @@ from typing import Any, BinaryIO, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from blocklist.detection.decoders import decoder
-from blocklist.detection.file_names import OPEN, hidden
+from blocklist.detection.decoders import decoder_for
+from blocklist.detection.file_names import IN_PROGRESS, is_hidden
 
 FORMAT: Final = "blocklist-event-logs"
 CHUNK: Final = 1024 * 1024
@@ -26,7 +26,7 @@ Offset = dict[str, int]
 
 
 @dataclass
-class Part(InputPartition):
+class ByteRange(InputPartition):
     """The lines of a file that end in the bytes from `start` to `end`."""
 
     path: str
@@ -34,7 +34,7 @@ class Part(InputPartition):
     end: int
 
 
-class EventLogs(DataSource):
+class EventLogSource(DataSource):
     """`file`, `value`: a log, by its name without `.inprogress`, and one of its lines. Option `paths`: a JSON array."""
 
     @classmethod
@@ -45,10 +45,10 @@ class EventLogs(DataSource):
         return "file string, value string"
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's name
-        return _Reader(json.loads(self.options["paths"]))
+        return _StreamReader(json.loads(self.options["paths"]))
 
 
-class _Reader(DataSourceStreamReader):
+class _StreamReader(DataSourceStreamReader):
     def __init__(self, paths: list[str]) -> None:
         self._paths = paths
 
@@ -56,15 +56,15 @@ class _Reader(DataSourceStreamReader):
         return {}
 
     def latestOffset(self) -> Offset:  # type: ignore[override]  # noqa: N802 - as Spark 4.0 has it; 4.2 takes it still
-        return {name: size for path in self._paths for name, size in _sizes(Path(path))}
+        return {name: size for path in self._paths for name, size in _file_sizes(Path(path))}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
         # One that has shrunk was begun anew.
-        grown = ((name, start.get(name, 0), size) for name, size in sorted(end.items()))
-        return [Part(name, begin if begin <= size else 0, size) for name, begin, size in grown if begin != size]
+        changed = ((name, start.get(name, 0), size) for name, size in sorted(end.items()))
+        return [ByteRange(name, begin if begin <= size else 0, size) for name, begin, size in changed if begin != size]
 
     def read(self, partition: InputPartition) -> Iterator[tuple[str, str]]:
-        assert isinstance(partition, Part)
+        assert isinstance(partition, ByteRange)
         for line in lines(partition.path, partition.start, partition.end):
             yield partition.path, line.decode(errors="replace")
 
@@ -76,7 +76,7 @@ def lines(name: str, start: int, end: int, chunk: int = CHUNK) -> Iterator[bytes
     except FileNotFoundError:
         return
     with file:
-        decode = decoder(name)
+        decode = decoder_for(name)
         rest = b""
         if decode is None:
             start = _line_start(file, start, chunk)
@@ -94,14 +94,14 @@ def lines(name: str, start: int, end: int, chunk: int = CHUNK) -> Iterator[bytes
                 rest += piece
 
 
-def _sizes(path: Path) -> Iterator[tuple[str, int]]:
+def _file_sizes(path: Path) -> Iterator[tuple[str, int]]:
     files = [path] if path.is_file() else sorted(path.rglob("*"))
     for file in files:
-        if any(map(hidden, file.relative_to(path).parts)):
+        if any(map(is_hidden, file.relative_to(path).parts)):
             continue
         try:
             if file.is_file():
-                yield str(file).removesuffix(OPEN), file.stat().st_size
+                yield str(file).removesuffix(IN_PROGRESS), file.stat().st_size
         except OSError:
             continue  # it is gone
 
@@ -110,7 +110,7 @@ def _open(name: str) -> BinaryIO:
     try:
         return Path(name).open("rb")
     except FileNotFoundError:
-        return Path(name + OPEN).open("rb")
+        return Path(name + IN_PROGRESS).open("rb")
 
 
 def _line_start(file: BinaryIO, position: int, chunk: int) -> int:

@@ -11,13 +11,13 @@ import time
 from typing import Any
 
 from blocklist.client.client import BlocklistClient
-from blocklist.client.listener_session import Membership
-from blocklist.client.watch_thread import Feed
-from blocklist.managers.options import parser
-from blocklist.managers.plan import Manager, ManagerError, Wanted
-from blocklist.managers.reconcile import Reconciler, settle
+from blocklist.client.listener_session import ListenerSession
+from blocklist.client.watch_thread import WatchThread
+from blocklist.managers.options import build_parser
+from blocklist.managers.plan import DesiredState, Manager, ManagerError
+from blocklist.managers.reconcile import ReconcileLoop, reconcile
 from blocklist.model.errors import BlocklistError, InvalidError
-from blocklist.model.listener import Registration, Role
+from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import check_node_id
 from blocklist.spark.submit_conf import EXCLUDE_NODES, exclude_nodes
 
@@ -26,14 +26,14 @@ log = logging.getLogger("blocklist.managers")
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code: 0 ended as asked, 1 it failed or another took over, 2 the operator's mistake."""
-    command = parser()
-    given = command.parse_args(argv)
+    command = build_parser()
+    args = command.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        if given.once or given.dry_run or given.print:
-            return _once(given)
-        return _serve(given)
+        if args.once or args.dry_run or args.print:
+            return _run_once(args)
+        return _run_loop(args)
     except InvalidError as error:
         command.error(str(error))
     except (BlocklistError, ManagerError) as error:
@@ -41,35 +41,35 @@ def main(argv: list[str] | None = None) -> int:
         return 1
 
 
-def _once(given: argparse.Namespace) -> int:
+def _run_once(args: argparse.Namespace) -> int:
     """One look at the list, without registering."""
-    with BlocklistClient(given.url) as client:
+    with BlocklistClient(args.url) as client:
         snapshot = client.snapshot()
-    wanted = Wanted(revision=snapshot.revision, nodes=snapshot.nodes)
-    if given.print:
-        return _say(f"{EXCLUDE_NODES}={exclude_nodes(wanted.nodes)}")
-    manager: Manager[Any] = given.make(given)
-    if given.dry_run:
-        plan = manager.plan(wanted)
+    desired = DesiredState(revision=snapshot.revision, nodes=snapshot.nodes)
+    if args.print:
+        return _print(f"{EXCLUDE_NODES}={exclude_nodes(desired.nodes)}")
+    manager: Manager[Any] = args.make(args)
+    if args.dry_run:
+        plan = manager.plan(desired)
         lines = [step.reason for step in plan.steps] or ["Nothing to do."]
-        return _say(*lines, *plan.refused.values())
-    settled = settle(manager, wanted)
-    return _say(*settled.done, *settled.refused.values())
+        return _print(*lines, *plan.refused.values())
+    result = reconcile(manager, desired)
+    return _print(*result.actions, *result.refused.values())
 
 
-def _serve(given: argparse.Namespace) -> int:
-    manager: Manager[Any] = given.make(given)
-    name = check_node_id(given.id or f"{given.manager}-{socket.gethostname()}")
+def _run_loop(args: argparse.Namespace) -> int:
+    manager: Manager[Any] = args.make(args)
+    name = check_node_id(args.id or f"{args.manager}-{socket.gethostname()}")
     # One session for each start: a second process with this id takes over, and the first one ends.
     session = str(time.time_ns())
-    registration = Registration(id=name, role=Role.RESOURCE_MANAGER, session=session, min_nodes=given.min_nodes)
-    membership = Membership(given.url, registration)
-    reconciler = Reconciler(manager, membership, every=given.every)
+    registration = Registration(id=name, role=ListenerRole.RESOURCE_MANAGER, session=session, min_nodes=args.min_nodes)
+    membership = ListenerSession(args.url, registration)
+    loop = ReconcileLoop(manager, membership, interval=args.every)
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: reconciler.stop())
-    feed = Feed(BlocklistClient(given.url).watch, reconciler.wake)
+        signal.signal(number, lambda *_: loop.stop())
+    feed = WatchThread(BlocklistClient(args.url).watch, loop.wake)
     try:
-        stopped = reconciler.run(feed)
+        stopped = loop.run(feed)
     finally:
         feed.close()
         membership.close()
@@ -78,7 +78,7 @@ def _serve(given: argparse.Namespace) -> int:
     return 0 if stopped else 1
 
 
-def _say(*lines: str) -> int:
+def _print(*lines: str) -> int:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
     return 0
 

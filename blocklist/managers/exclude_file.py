@@ -13,15 +13,15 @@ from typing import Final
 
 from blocklist.managers.plan import ManagerError
 
-BEGIN: Final = "blocklist: begin"
-END: Final = "blocklist: end"
+BEGIN_MARK: Final = "blocklist: begin"
+END_MARK: Final = "blocklist: end"
 
 Entries = Mapping[str, int | None]
 """Name to timeout in seconds: None where the file gives none, -1 for one without end."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Parted:
+class FileSections:
     """A file in three: what stands before our part and after it, and our entries."""
 
     before: bytes
@@ -29,31 +29,31 @@ class Parted:
     after: bytes = b""
 
 
-def part(data: bytes) -> Parted:
+def parse(data: bytes) -> FileSections:
     """Find our part of a plain file. Raises ManagerError if our marks in it are damaged."""
     lines = data.splitlines(keepends=True)
-    begins = [number for number, line in enumerate(lines) if _is(BEGIN, line)]
-    ends = [number for number, line in enumerate(lines) if _is(END, line)]
+    begins = [number for number, line in enumerate(lines) if _is_mark(BEGIN_MARK, line)]
+    ends = [number for number, line in enumerate(lines) if _is_mark(END_MARK, line)]
     if not begins and not ends:
         # A last line without a line end is somebody else's entry.
-        return Parted(before=data if not data or data.endswith(b"\n") else data + b"\n")
+        return FileSections(before=data if not data or data.endswith(b"\n") else data + b"\n")
     if len(begins) != 1 or len(ends) != 1 or begins > ends:
-        raise damaged(f"# {BEGIN}", f"# {END}")
+        raise damaged_marks(f"# {BEGIN_MARK}", f"# {END_MARK}")
     first, last = begins[0], ends[0]
     names = b"".join(line.partition(b"#")[0] + b"\n" for line in lines[first:last]).split()
     entries = {name.decode(errors="replace"): None for name in names}
-    return Parted(before=b"".join(lines[:first]), entries=entries, after=b"".join(lines[last + 1 :]))
+    return FileSections(before=b"".join(lines[:first]), entries=entries, after=b"".join(lines[last + 1 :]))
 
 
-def join(parted: Parted, entries: Entries) -> bytes:
+def render(sections: FileSections, entries: Entries) -> bytes:
     """The file with these entries in our part; without any there are no marks either."""
     if not entries:
-        return parted.before + parted.after
-    lines = [f"# {BEGIN} (kept by blocklist.managers)", *sorted(entries), f"# {END}"]
-    return parted.before + "".join(f"{line}\n" for line in lines).encode() + parted.after
+        return sections.before + sections.after
+    lines = [f"# {BEGIN_MARK} (kept by blocklist.managers)", *sorted(entries), f"# {END_MARK}"]
+    return sections.before + "".join(f"{line}\n" for line in lines).encode() + sections.after
 
 
-def damaged(begin: str, end: str) -> ManagerError:
+def damaged_marks(begin: str, end: str) -> ManagerError:
     """Nobody can say what is ours."""
     return ManagerError(
         f"The marks in the exclude file are damaged: there must be one '{begin}' and, after it, one '{end}', or"
@@ -61,5 +61,5 @@ def damaged(begin: str, end: str) -> ManagerError:
     )
 
 
-def _is(mark: str, line: bytes) -> bool:
+def _is_mark(mark: str, line: bytes) -> bool:
     return line.startswith(b"#") and line.lstrip(b"#").split()[:2] == mark.encode().split()

@@ -9,41 +9,41 @@ from __future__ import annotations
 from typing import Final
 from xml.parsers.expat import ExpatError, ParserCreate
 
-from blocklist.managers.exclude_file import BEGIN, END, Entries, Parted, damaged
+from blocklist.managers.exclude_file import BEGIN_MARK, END_MARK, Entries, FileSections, damaged_marks
 from blocklist.managers.plan import ManagerError
 
-_EMPTY: Final = b'<?xml version="1.0"?>\n<hosts>\n</hosts>\n'
-_LEAD: Final = b"\n  "
+_EMPTY_FILE: Final = b'<?xml version="1.0"?>\n<hosts>\n</hosts>\n'
+_INDENT: Final = b"\n  "
 
 
-def part(data: bytes) -> Parted:
+def parse(data: bytes) -> FileSections:
     """Find our part. Raises ManagerError if it is not XML in UTF-8 or the like, or if our marks are damaged."""
     if b"\0" in data:
         raise ManagerError("The exclude file is XML in an encoding of two bytes: write it in UTF-8.")
-    reader = _Reader(data if data.strip() else _EMPTY)
-    if not reader.begins and not reader.ends:
-        return reader.unmarked()
-    if len(reader.begins) != 1 or len(reader.ends) != 1 or reader.begins > reader.ends:
-        raise damaged(f"<!-- {BEGIN} -->", f"<!-- {END} -->")
-    first, last = reader.begins[0], data.index(b"-->", reader.ends[0]) + 3
-    if data[:first].endswith(_LEAD):
-        first -= len(_LEAD)
-    return Parted(before=data[:first], entries=reader.entries, after=data[last:])
+    scanner = _XmlScanner(data if data.strip() else _EMPTY_FILE)
+    if not scanner.begins and not scanner.ends:
+        return scanner.split_at_root()
+    if len(scanner.begins) != 1 or len(scanner.ends) != 1 or scanner.begins > scanner.ends:
+        raise damaged_marks(f"<!-- {BEGIN_MARK} -->", f"<!-- {END_MARK} -->")
+    first, last = scanner.begins[0], data.index(b"-->", scanner.ends[0]) + 3
+    if data[:first].endswith(_INDENT):
+        first -= len(_INDENT)
+    return FileSections(before=data[:first], entries=scanner.entries, after=data[last:])
 
 
-def join(parted: Parted, entries: Entries) -> bytes:
+def render(sections: FileSections, entries: Entries) -> bytes:
     """The file with these entries in our part; without any there are no marks either."""
     if not entries:
-        return parted.before + parted.after
-    lines = [f"<!-- {BEGIN} (kept by blocklist.managers) -->"]
+        return sections.before + sections.after
+    lines = [f"<!-- {BEGIN_MARK} (kept by blocklist.managers) -->"]
     for name, timeout in sorted(entries.items()):
         seconds = "" if timeout is None else f"<timeout>{timeout}</timeout>"
         lines.append(f"<host><name>{name}</name>{seconds}</host>")
-    lines.append(f"<!-- {END} -->")
-    return parted.before + b"".join(_LEAD + line.encode() for line in lines) + parted.after
+    lines.append(f"<!-- {END_MARK} -->")
+    return sections.before + b"".join(_INDENT + line.encode() for line in lines) + sections.after
 
 
-class _Reader:
+class _XmlScanner:
     """Where the marks are, and the entries between them; places are in bytes from the start of the file."""
 
     def __init__(self, data: bytes) -> None:
@@ -52,57 +52,59 @@ class _Reader:
         self.ends: list[int] = []
         self.entries: dict[str, int | None] = {}
         self._data = data
-        self._open: list[str] = []
-        self._root = 0
-        self._inside: int | None = None
+        self._open_tags: list[str] = []
+        self._root_start = 0
+        self._content_start: int | None = None
         self._text = {"name": "", "timeout": ""}
         self._parser = parser = ParserCreate()
-        parser.StartElementHandler = self._started
-        parser.EndElementHandler = self._ended
+        parser.StartElementHandler = self._start_element
+        parser.EndElementHandler = self._end_element
         parser.CharacterDataHandler = self._characters
         parser.CommentHandler = self._comment
-        parser.ProcessingInstructionHandler = lambda *_: self._note()
+        parser.ProcessingInstructionHandler = lambda *_: self._mark_content_start()
         try:
             parser.Parse(data, True)
         except ExpatError as error:
             raise ManagerError(f"The exclude file is not XML: {error}.") from error
 
-    def unmarked(self) -> Parted:
+    def split_at_root(self) -> FileSections:
         """Parted right behind the root's start tag; `<hosts/>` is opened for it."""
-        if self._inside is not None:
-            return Parted(before=self._data[: self._inside], after=self._data[self._inside :])
-        close = self._data.index(b"/>", self._root)
-        name = self._data[self._root + 1 : close].split()[0]
-        return Parted(before=self._data[:close].rstrip() + b">", after=b"\n</" + name + b">" + self._data[close + 2 :])
+        if self._content_start is not None:
+            return FileSections(before=self._data[: self._content_start], after=self._data[self._content_start :])
+        close = self._data.index(b"/>", self._root_start)
+        name = self._data[self._root_start + 1 : close].split()[0]
+        return FileSections(
+            before=self._data[:close].rstrip() + b">", after=b"\n</" + name + b">" + self._data[close + 2 :]
+        )
 
-    def _note(self) -> None:
+    def _mark_content_start(self) -> None:
         """Whatever comes first in the root stands right behind its start tag."""
-        if self._open and self._inside is None:
-            self._inside = self._parser.CurrentByteIndex
+        if self._open_tags and self._content_start is None:
+            self._content_start = self._parser.CurrentByteIndex
 
-    def _started(self, name: str, _attributes: object) -> None:
-        self._note()
-        if not self._open:
-            self._root = self._parser.CurrentByteIndex
-        self._open.append(name)
+    def _start_element(self, name: str, _attributes: object) -> None:
+        self._mark_content_start()
+        if not self._open_tags:
+            self._root_start = self._parser.CurrentByteIndex
+        self._open_tags.append(name)
         if name == "host":
             self._text = {"name": "", "timeout": ""}
 
-    def _ended(self, name: str) -> None:
+    def _end_element(self, name: str) -> None:
         if self._data.startswith(b"</", self._parser.CurrentByteIndex):
-            self._note()
-        self._open.pop()
+            self._mark_content_start()
+        self._open_tags.pop()
         if name == "host" and self.begins and not self.ends:
             timeout = self._text["timeout"].strip()
             self.entries[self._text["name"].strip()] = int(timeout) if timeout.lstrip("-").isdecimal() else None
 
     def _characters(self, text: str) -> None:
-        self._note()
-        if self._open[-1] in self._text:
-            self._text[self._open[-1]] += text
+        self._mark_content_start()
+        if self._open_tags[-1] in self._text:
+            self._text[self._open_tags[-1]] += text
 
     def _comment(self, text: str) -> None:
-        self._note()
-        for mark, places in ((BEGIN, self.begins), (END, self.ends)):
-            if self._open and text.split()[:2] == mark.split():
+        self._mark_content_start()
+        for mark, places in ((BEGIN_MARK, self.begins), (END_MARK, self.ends)):
+            if self._open_tags and text.split()[:2] == mark.split():
                 places.append(self._parser.CurrentByteIndex)

@@ -14,22 +14,30 @@ from pathlib import Path
 from typing import Final
 
 from blocklist.managers import files
-from blocklist.managers.command import Output, run
-from blocklist.managers.plan import Do, ManagerError, Plan, Step, Wanted, action, until
+from blocklist.managers.command import CommandOutput, run
+from blocklist.managers.plan import (
+    DesiredState,
+    ManagerError,
+    ManagerPlan,
+    PlanStep,
+    StepAction,
+    action_for,
+    format_end,
+)
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import BlockedNode
 from blocklist.wire.nodes import Json, NodeBody, dump_json, node_fields, parse_json
 
 log = logging.getLogger("blocklist.managers")
 
-LINES: Final = 50
+MAX_LOG_LINES: Final = 50
 """Lines of output that go into the log, at most 500 characters of each."""
 
 Nodes = Mapping[str, BlockedNode]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Done:
+class ExecState:
     """What the command has carried out: the nodes as it was told them, and what it refused."""
 
     nodes: Nodes = field(default_factory=dict)
@@ -37,76 +45,79 @@ class Done:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ExecPlan(Plan):
+class ExecPlan(ManagerPlan):
     """`wanted` is the list, `nodes` each step's node: as it is to be, or for a free one as it last was."""
 
-    wanted: Wanted
+    desired: DesiredState
     nodes: Nodes
 
 
-class Exec:
+class ExecManager:
     """`state` is the file of what has been carried out, `limit` the seconds that the command may take."""
 
-    def __init__(self, command: Sequence[str], state: Path, limit: float) -> None:
+    def __init__(self, command: Sequence[str], state_file: Path, timeout: float) -> None:
         self._command = command
-        self._state = state
-        self._limit = limit
+        self._state_file = state_file
+        self._timeout = timeout
 
-    def plan(self, wanted: Wanted) -> ExecPlan:
-        return make_plan(wanted, read_done(files.read(self._state).data, self._state))
+    def plan(self, desired: DesiredState) -> ExecPlan:
+        return make_plan(desired, parse_state(files.read(self._state_file).data, self._state_file))
 
     def apply(self, plan: ExecPlan) -> Mapping[str, str]:
         if not plan.steps:
             return {}
-        before = files.read(self._state)
-        output = run(self._command, timeout=self._limit, stdin=dump_json(plan_body(plan)))
-        refused = _refused(output, plan)
-        _log(output)
-        done = Done(nodes=plan.wanted.nodes, refused={**plan.refused, **refused})
-        files.replace(self._state, dump_json(done_body(done)), before)
+        before = files.read(self._state_file)
+        output = run(self._command, timeout=self._timeout, stdin=dump_json(plan_body(plan)))
+        refused = _parse_refused(output, plan)
+        _log_output(output)
+        done = ExecState(nodes=plan.desired.nodes, refused={**plan.refused, **refused})
+        files.replace(self._state_file, dump_json(state_body(done)), before)
         return refused
 
 
-def make_plan(wanted: Wanted, done: Done) -> ExecPlan:
+def make_plan(desired: DesiredState, state: ExecState) -> ExecPlan:
     """Decide: whatever is not as it was told last, is told."""
-    told = sorted(node_id for node_id, node in wanted.nodes.items() if done.nodes.get(node_id) != node)
-    freed = sorted(done.nodes.keys() - wanted.nodes.keys())
+    changed = sorted(node_id for node_id, node in desired.nodes.items() if state.nodes.get(node_id) != node)
+    freed = sorted(state.nodes.keys() - desired.nodes.keys())
     steps = [
-        *(Step(do=action(wanted.nodes[name]), name=name, reason=_reason(wanted.nodes[name])) for name in told),
-        *(Step(do=Do.FREE, name=name, reason=f"Node {name} is blocked no more.") for name in freed),
+        *(
+            PlanStep(action=action_for(desired.nodes[name]), name=name, reason=_step_reason(desired.nodes[name]))
+            for name in changed
+        ),
+        *(PlanStep(action=StepAction.FREE, name=name, reason=f"Node {name} is blocked no more.") for name in freed),
     ]
-    still = {name: why for name, why in done.refused.items() if name in wanted.nodes and name not in told}
-    nodes = {step.name: wanted.nodes.get(step.name) or done.nodes[step.name] for step in steps}
-    return ExecPlan(steps=tuple(steps), refused=still, wanted=wanted, nodes=nodes)
+    still_refused = {name: why for name, why in state.refused.items() if name in desired.nodes and name not in changed}
+    nodes = {step.name: desired.nodes.get(step.name) or state.nodes[step.name] for step in steps}
+    return ExecPlan(steps=tuple(steps), refused=still_refused, desired=desired, nodes=nodes)
 
 
 def plan_body(plan: ExecPlan) -> Json:
     """What the command reads: the revision, the steps with their nodes, and all that is blocked."""
     steps = [
-        {"do": step.do.value, "id": step.name, "reason": step.reason, "node": _body(plan.nodes[step.name])}
+        {"do": step.action.value, "id": step.name, "reason": step.reason, "node": _body(plan.nodes[step.name])}
         for step in plan.steps
     ]
-    wanted = plan.wanted.nodes
+    blocked = plan.desired.nodes
     return {
-        "revision": plan.wanted.revision,
+        "revision": plan.desired.revision,
         "steps": steps,
-        "blocked": [_body(wanted[name]) for name in sorted(wanted)],
+        "blocked": [_body(blocked[name]) for name in sorted(blocked)],
     }
 
 
-def done_body(done: Done) -> Json:
+def state_body(state: ExecState) -> Json:
     """What the file holds."""
-    return {"blocked": [_body(done.nodes[name]) for name in sorted(done.nodes)], "refused": dict(done.refused)}
+    return {"blocked": [_body(state.nodes[name]) for name in sorted(state.nodes)], "refused": dict(state.refused)}
 
 
-def read_done(data: bytes, path: Path) -> Done:
+def parse_state(data: bytes, path: Path) -> ExecState:
     """Read the file; there is none before the first run. Raises ManagerError for one that is not ours."""
     if not data:
-        return Done()
+        return ExecState()
     try:
         body = parse_json(data)
         nodes = [NodeBody.parse(node).value() for node in body["blocked"]]
-        return Done(nodes={node.id: node for node in nodes}, refused=_sentences(body["refused"]))
+        return ExecState(nodes={node.id: node for node in nodes}, refused=_sentences(body["refused"]))
     except (InvalidError, KeyError, TypeError, AttributeError):
         raise ManagerError(
             f"{path} is not what an exec manager writes. Without it nodes that were freed meanwhile are not told to the"
@@ -118,27 +129,27 @@ def _body(node: BlockedNode) -> Json:
     return {"id": node.id, **node_fields(node)}
 
 
-def _reason(node: BlockedNode) -> str:
-    return f"Node {node.id} is blocked {until(node)} ({node.cause})."
+def _step_reason(node: BlockedNode) -> str:
+    return f"Node {node.id} is blocked {format_end(node)} ({node.cause})."
 
 
-def _refused(output: Output, plan: ExecPlan) -> dict[str, str]:
+def _parse_refused(output: CommandOutput, plan: ExecPlan) -> dict[str, str]:
     """What the command refused: it may write `{"refused": {id: sentence}}`, and nothing else, to its stdout."""
     try:
         body = json.loads(output.stdout)
         refused = _sentences(body["refused"])
     except (ValueError, RecursionError, KeyError, TypeError, AttributeError):
         return {}
-    return {node_id: sentence for node_id, sentence in refused.items() if node_id in plan.wanted.nodes}
+    return {node_id: sentence for node_id, sentence in refused.items() if node_id in plan.desired.nodes}
 
 
 def _sentences(value: Mapping[str, object]) -> dict[str, str]:
     return {name: str(sentence) for name, sentence in value.items()}
 
 
-def _log(output: Output) -> None:
+def _log_output(output: CommandOutput) -> None:
     lines = [line for line in (output.stdout + "\n" + output.stderr).splitlines() if line.strip()]
-    for line in lines[:LINES]:
+    for line in lines[:MAX_LOG_LINES]:
         log.info("| %s", line[:500])
-    if len(lines) > LINES or not output.whole:
+    if len(lines) > MAX_LOG_LINES or not output.complete:
         log.info("| … and more")

@@ -12,14 +12,14 @@ from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.time import utc
+from blocklist.model.time import to_utc
 
 
 class ManagerError(Exception):
     """The cluster manager could not be asked, or did not do what it was told; try again later."""
 
 
-class Do(StrEnum):
+class StepAction(StrEnum):
     """What a step does to a node."""
 
     BLOCK = "block"
@@ -28,55 +28,55 @@ class Do(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Step:
+class PlanStep:
     """One thing to do. `name` is the node as the cluster manager names it, `reason` a sentence."""
 
-    do: Do
+    action: StepAction
     name: str
     reason: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class ManagerPlan:
     """What to do; nothing where all is as the list says. `refused` are ids that it does not carry out, and why.
 
     `all_nodes` are the names of all nodes that the cluster manager has, None where planning does not show them.
     """
 
-    steps: tuple[Step, ...] = ()
+    steps: tuple[PlanStep, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     all_nodes: tuple[str, ...] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Wanted:
+class DesiredState:
     """What the list says at a revision: the nodes that are blocked now, by id."""
 
     revision: int
     nodes: Mapping[str, BlockedNode] = field(default_factory=dict)
 
 
-P = TypeVar("P", bound=Plan)
+P = TypeVar("P", bound=ManagerPlan)
 
 
 class Manager(Protocol[P]):
     """A way to one cluster manager. Both methods may block for as long as its commands take."""
 
-    def plan(self, wanted: Wanted) -> P:
+    def plan(self, desired: DesiredState) -> P:
         """Look at what is, and decide. Changes nothing. Raises ManagerError."""
 
     def apply(self, plan: P) -> Mapping[str, str]:
         """Do it; returns what was refused in doing so. Raises ManagerError; what was done until then stands."""
 
 
-def action(node: BlockedNode) -> Do:
+def action_for(node: BlockedNode) -> StepAction:
     """What the list asks for."""
-    return Do.EVACUATE if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS else Do.BLOCK
+    return StepAction.EVACUATE if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS else StepAction.BLOCK
 
 
-def until(node: BlockedNode) -> str:
+def format_end(node: BlockedNode) -> str:
     """`until 2026-11-21T12:00:00Z`, in UTC and rounded up to the second, or `without end`."""
     if node.permanent:
         return "without end"
-    moment = utc(-(-node.end // 1000) * 1000)
+    moment = to_utc(-(-node.end // 1000) * 1000)
     return f"until {node.end}" if moment is None else f"until {moment:%Y-%m-%dT%H:%M:%SZ}"

@@ -10,54 +10,54 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, Generic
 
-from blocklist.client.listener_session import Membership
-from blocklist.client.watch_thread import Feed
-from blocklist.managers.plan import Manager, ManagerError, P, Wanted
+from blocklist.client.listener_session import ListenerSession
+from blocklist.client.watch_thread import WatchThread
+from blocklist.managers.plan import DesiredState, Manager, ManagerError, P
 from blocklist.model.backoff import Backoff
-from blocklist.model.listener import MAX_ENTRIES, fitting
+from blocklist.model.listener import MAX_ENTRIES, truncate_refused
 from blocklist.model.node import PERMANENT, is_node_id
 
 log = logging.getLogger("blocklist.managers")
 
-EVERY: Final = 60.0
+DEFAULT_INTERVAL: Final = 60.0
 """Seconds after which the cluster manager is looked at again, though nothing was heard."""
-_BACKOFF: Final = Backoff(first=1.0, cap=60.0, floor=0.5)
-_LOOK: Final = 5.0
+_BACKOFF: Final = Backoff(initial=1.0, cap=60.0, floor=0.5)
+_POLL_INTERVAL: Final = 5.0
 """Seconds between two looks whether another session has taken over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Settled:
+class ReconcileResult:
     """What a round has done, a sentence for each, what it refused, by id, and all nodes that there are, if known."""
 
-    done: tuple[str, ...]
+    actions: tuple[str, ...]
     refused: Mapping[str, str]
     all_nodes: tuple[str, ...] | None = None
 
 
-def settle(manager: Manager[P], wanted: Wanted) -> Settled:
+def reconcile(manager: Manager[P], desired: DesiredState) -> ReconcileResult:
     """Plan and apply once. Raises ManagerError; then part of it may be done."""
-    plan = manager.plan(wanted)
+    plan = manager.plan(desired)
     refused = {**plan.refused, **manager.apply(plan)}
-    return Settled(done=tuple(step.reason for step in plan.steps), refused=refused, all_nodes=plan.all_nodes)
+    return ReconcileResult(actions=tuple(step.reason for step in plan.steps), refused=refused, all_nodes=plan.all_nodes)
 
 
-class Reconciler(Generic[P]):
+class ReconcileLoop(Generic[P]):
     """Plans and applies whenever the list changes, a block ends, or `every` seconds have passed; in one thread.
 
     A revision is acknowledged when it is applied, not before. What fails is tried again with jittered back-off. Before
     the first list nothing is done; without service the last one stands, and its blocks end in time all the same.
     """
 
-    def __init__(self, manager: Manager[P], membership: Membership, *, every: float = EVERY) -> None:
+    def __init__(self, manager: Manager[P], membership: ListenerSession, *, interval: float = DEFAULT_INTERVAL) -> None:
         self._manager = manager
         self._membership = membership
-        self._every = every
+        self._interval = interval
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._failures = 0
-        self._due = 0.0
+        self._next_run = 0.0
         self._next_end = PERMANENT
-        self._told: frozenset[str] = frozenset()
+        self._logged_refusals: frozenset[str] = frozenset()
 
     def wake(self) -> None:
         """There is news; from any thread."""
@@ -68,69 +68,69 @@ class Reconciler(Generic[P]):
         self._stopping.set()
         self._wake.set()
 
-    def run(self, feed: Feed) -> bool:
+    def run(self, feed: WatchThread) -> bool:
         """Go on until `stop`, or until another session has taken over: whether it was stopped."""
-        heard = False
+        pending = False
         while not (self._stopping.is_set() or self._membership.fenced):
             self._wake.clear()
-            heard |= feed.take()
-            if feed.tracker is not None and self._is_due(heard):
+            pending |= feed.apply_pending()
+            if feed.tracker is not None and self._is_due(pending):
                 now = _now()
                 nodes = feed.tracker.blocked(now)
                 self._next_end = min((node.end for node in nodes.values()), default=PERMANENT)
-                heard = not self._round(Wanted(revision=feed.tracker.revision, nodes=nodes))
-            self._wake.wait(_LOOK if feed.tracker is None else self._pause())
+                pending = not self._reconcile_once(DesiredState(revision=feed.tracker.revision, nodes=nodes))
+            self._wake.wait(_POLL_INTERVAL if feed.tracker is None else self._wait_seconds())
         return self._stopping.is_set()
 
-    def _is_due(self, heard: bool) -> bool:
-        moment = time.monotonic()
+    def _is_due(self, pending: bool) -> bool:
+        monotonic = time.monotonic()
         if self._failures:
-            return moment >= self._due
-        return heard or moment >= self._due or _now() >= self._next_end
+            return monotonic >= self._next_run
+        return pending or monotonic >= self._next_run or _now() >= self._next_end
 
-    def _pause(self) -> float:
+    def _wait_seconds(self) -> float:
         """Seconds until there may be something to do."""
-        until_due = self._due - time.monotonic()
+        until_due = self._next_run - time.monotonic()
         until_end = (self._next_end - _now()) / 1000
-        return max(0.0, min(_LOOK, until_due if self._failures else min(until_due, until_end)))
+        return max(0.0, min(_POLL_INTERVAL, until_due if self._failures else min(until_due, until_end)))
 
-    def _round(self, wanted: Wanted) -> bool:
+    def _reconcile_once(self, desired: DesiredState) -> bool:
         """Settle, and say so; whether it went well."""
         try:
-            settled = settle(self._manager, wanted)
+            result = reconcile(self._manager, desired)
         except ManagerError as error:
-            self._failed(str(error))
+            self._schedule_retry(str(error))
             return False
         except Exception as error:
             log.exception("A fault of ours; trying again.")
-            self._failed(str(error) or type(error).__name__)
+            self._schedule_retry(str(error) or type(error).__name__)
             return False
-        self._report(settled)
-        self._membership.say(
-            acked=wanted.revision, refused=fitting(settled.refused), nodes=_tellable(settled.all_nodes)
+        self._log_result(result)
+        self._membership.report(
+            acked=desired.revision, refused=truncate_refused(result.refused), nodes=_reportable_nodes(result.all_nodes)
         )
         self._failures = 0
-        self._due = time.monotonic() + self._every
+        self._next_run = time.monotonic() + self._interval
         return True
 
-    def _failed(self, sentence: str) -> None:
+    def _schedule_retry(self, message: str) -> None:
         self._failures += 1
         delay = _BACKOFF.delay(self._failures, random.random())  # noqa: S311
-        self._due = time.monotonic() + delay
-        log.warning("%s Trying again in %.1f s.", sentence, delay)
+        self._next_run = time.monotonic() + delay
+        log.warning("%s Trying again in %.1f s.", message, delay)
 
-    def _report(self, settled: Settled) -> None:
+    def _log_result(self, result: ReconcileResult) -> None:
         if self._failures:
             log.info("In line with the list again.")
-        for sentence in settled.done:
+        for sentence in result.actions:
             log.info("%s", sentence)
-        refused = frozenset(settled.refused.values())
-        for sentence in sorted(refused - self._told):
+        refused = frozenset(result.refused.values())
+        for sentence in sorted(refused - self._logged_refusals):
             log.warning("%s", sentence)
-        self._told = refused
+        self._logged_refusals = refused
 
 
-def _tellable(nodes: tuple[str, ...] | None) -> tuple[str, ...] | None:
+def _reportable_nodes(nodes: tuple[str, ...] | None) -> tuple[str, ...] | None:
     """All nodes as a heartbeat may name them; None where they are too many: a part would be taken for the whole."""
     if nodes is None or len(nodes) > MAX_ENTRIES:
         return None

@@ -9,18 +9,18 @@ from dataclasses import dataclass
 class Backoff:
     """Exponential back-off with full jitter: the n-th failure in a row waits `floor` to min(cap, first * 2^n)."""
 
-    first: float = 0.2
+    initial: float = 0.2
     cap: float = 10.0
     floor: float = 0.05
 
-    def delay(self, failures: int, jitter: float, asked: float | None = None) -> float:
+    def delay(self, failures: int, jitter: float, retry_after: float | None = None) -> float:
         """Seconds to wait after `failures` failures in a row (1 is the first).
 
-        `jitter` is a random number in [0, 1). `asked` is what the other side asked for (Retry-After, an event
+        `jitter` is a random number in [0, 1). `retry_after` is what the other side asked for (Retry-After, an event
         stream's `retry:`): never less than that, up to the cap.
         """
         if failures < 1:
             raise ValueError("there was no failure")
-        ceiling = min(self.cap, self.first * 2.0 ** min(failures - 1, 32))
+        ceiling = min(self.cap, self.initial * 2.0 ** min(failures - 1, 32))
         wait = self.floor + jitter * max(0.0, ceiling - self.floor)
-        return max(wait, min(asked, self.cap)) if asked else wait
+        return max(wait, min(retry_after, self.cap)) if retry_after else wait

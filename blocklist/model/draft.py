@@ -8,14 +8,14 @@ from typing import Final, Protocol
 from blocklist.model.changes import Author, Change, ChangeType, Source
 from blocklist.model.errors import ConflictError, NotFoundError
 from blocklist.model.node import BlockedNode, merge
-from blocklist.model.time import utc
+from blocklist.model.time import to_utc
 
-_TIME: Final = Author(source=Source.TIME)
+_EXPIRY: Final = Author(source=Source.TIME)
 # How many more are blocked after a change. An expired node was blocked no more before it.
-_MORE: Final = {ChangeType.BLOCKED: 1, ChangeType.UNBLOCKED: -1}
+_COUNT_DELTA: Final = {ChangeType.BLOCKED: 1, ChangeType.UNBLOCKED: -1}
 
 
-class Nodes(Protocol):
+class BlocklistView(Protocol):
     """Something that knows the nodes at a revision: a BlocklistTracker, or another Draft."""
 
     @property
@@ -35,13 +35,13 @@ class Draft:
     `author` first.
     """
 
-    def __init__(self, base: Nodes, now: int) -> None:
+    def __init__(self, base: BlocklistView, now: int) -> None:
         self.now = now
         self.author = Author()
         self.changes: list[Change] = []
         self._base = base
         self._nodes: dict[str, BlockedNode | None] = {}
-        self._more = 0
+        self._count_delta = 0
 
     @property
     def revision(self) -> int:
@@ -54,25 +54,25 @@ class Draft:
 
     def count(self, now: int) -> int:
         """How many nodes are blocked at `now`, which is the draft's own moment."""
-        return self._base.count(now) + self._more
+        return self._base.count(now) + self._count_delta
 
-    def trial(self) -> Draft:
+    def fork(self) -> Draft:
         """A draft on top of this one, for the same author: to be adopted, or dropped."""
-        trial = Draft(self, self.now)
-        trial.author = self.author
-        return trial
+        fork = Draft(self, self.now)
+        fork.author = self.author
+        return fork
 
-    def adopt(self, trial: Draft) -> None:
+    def adopt(self, fork: Draft) -> None:
         """Take over the changes of a trial of this very draft as it is now."""
-        self.changes += trial.changes
-        self._nodes |= trial._nodes
-        self._more += trial._more
+        self.changes += fork.changes
+        self._nodes |= fork._nodes
+        self._count_delta += fork._count_delta
 
     def get(self, node_id: str) -> BlockedNode | None:
         """The node's record as of this draft, also when its end has passed."""
         return self._nodes[node_id] if node_id in self._nodes else self._base.get(node_id)
 
-    def blocked(self, node_id: str) -> BlockedNode | None:
+    def get_blocked(self, node_id: str) -> BlockedNode | None:
         """The node if it is blocked at `now`."""
         node = self.get(node_id)
         return None if node is None or node.ended(self.now) else node
@@ -82,15 +82,15 @@ class Draft:
 
         A merge that changes nothing makes no change. Raises ConflictError if it is blocked and may not be merged.
         """
-        present = self.blocked(node.id)
-        if present is None:
+        current = self.get_blocked(node.id)
+        if current is None:
             self.expire(node.id)
             self._record(ChangeType.BLOCKED, node)
             return node
         if not allow_merge:
-            raise ConflictError(already_blocked(present), {node.id: present})
-        merged = merge(present, node)
-        if merged is not present:
+            raise ConflictError(already_blocked_message(current), {node.id: current})
+        merged = merge(current, node)
+        if merged is not current:
             self._record(ChangeType.MERGED, merged)
         return merged
 
@@ -100,20 +100,20 @@ class Draft:
         Raises ConflictError naming every conflict, with nothing changed.
         """
         conflicts = {
-            node_id: present
+            node_id: current
             for node_id, (_, allow_merge) in nodes.items()
-            if not allow_merge and (present := self.blocked(node_id))
+            if not allow_merge and (current := self.get_blocked(node_id))
         }
         if conflicts:
-            lines = [already_blocked(present) for present in conflicts.values()]
+            lines = [already_blocked_message(node) for node in conflicts.values()]
             raise ConflictError(f"{len(lines)} of {len(nodes)} nodes are blocked already.", conflicts, lines)
         return {node_id: self.block(node, allow_merge=allow_merge) for node_id, (node, allow_merge) in nodes.items()}
 
     def unblock(self, node_id: str) -> BlockedNode:
         """Free a node before its end; returns it as it last was. Raises NotFoundError if it is not blocked."""
-        node = self.blocked(node_id)
+        node = self.get_blocked(node_id)
         if node is None:
-            raise NotFoundError(not_blocked(node_id))
+            raise NotFoundError(not_blocked_message(node_id))
         self._record(ChangeType.UNBLOCKED, node)
         return node
 
@@ -121,7 +121,7 @@ class Draft:
         """Record that the node's end has passed, if there is a record and it has."""
         node = self.get(node_id)
         if node is not None and node.ended(self.now):
-            self._record(ChangeType.EXPIRED, node, _TIME)
+            self._record(ChangeType.EXPIRED, node, _EXPIRY)
 
     def _record(self, kind: ChangeType, node: BlockedNode, author: Author | None = None) -> None:
         by = author or self.author
@@ -137,20 +137,20 @@ class Draft:
         )
         self.changes.append(change)
         self._nodes[node.id] = None if kind.frees else node
-        self._more += _MORE.get(kind, 0)
+        self._count_delta += _COUNT_DELTA.get(kind, 0)
 
 
-def already_blocked(node: BlockedNode) -> str:
+def already_blocked_message(node: BlockedNode) -> str:
     """The sentence for a conflict."""
     until = "without end" if node.permanent else f"until {_utc(node.end)}"
     return f"Node {node.id} is already blocked {until} ({node.cause}); send allowMerge true to merge with that block."
 
 
-def not_blocked(node_id: str) -> str:
+def not_blocked_message(node_id: str) -> str:
     """The sentence for a node that is free."""
     return f"Node {node_id} is not blocked."
 
 
 def _utc(millis: int) -> str:
-    moment = utc(millis)
-    return str(millis) if moment is None else moment.isoformat(timespec="seconds")
+    time = to_utc(millis)
+    return str(millis) if time is None else time.isoformat(timespec="seconds")

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from ipaddress import ip_address
 
 
-class Matcher:
+class HostMatcher:
     """Finds the hosts that an id means. An address that several hosts claim says nothing, and is not used."""
 
     def __init__(self, hosts: Iterable[str], addresses: Mapping[str, frozenset[str]]) -> None:
@@ -15,28 +15,28 @@ class Matcher:
         self._by_name: defaultdict[str, set[str]] = defaultdict(set)
         self._by_address: defaultdict[str, set[str]] = defaultdict(set)
         for host in hosts:
-            for name in _answers_to(host.lower()):
+            for name in _index_keys(host.lower()):
                 self._by_name[name].add(host)
             for address in addresses_of(host, addresses):
                 self._by_address[address].add(host)
 
     def hosts_of(self, node_id: str) -> set[str]:
         """The hosts with this id's name, in any case, short or full, or with an address of it."""
-        found = set().union(*(self._by_name.get(name, ()) for name in _asks_for(node_id.lower())))
+        hosts = set().union(*(self._by_name.get(name, ()) for name in _lookup_keys(node_id.lower())))
         for address in addresses_of(node_id, self._addresses):
             claimed = self._by_address.get(address, set())
             if len(claimed) == 1:
-                found |= claimed
-        return found
+                hosts |= claimed
+        return hosts
 
 
 def addresses_of(name: str, addresses: Mapping[str, frozenset[str]]) -> frozenset[str]:
     """The addresses known for a name; an address is its own, in its shortest form."""
-    address = as_address(name)
+    address = normalize_address(name)
     return addresses.get(name.lower(), frozenset()) if address is None else frozenset((address,))
 
 
-def as_address(name: str) -> str | None:
+def normalize_address(name: str) -> str | None:
     """The shortest form of an IP address (IPv6 also in brackets, as Spark writes it); None for a name."""
     bare = name.strip("[]")
     # Most names at once: all addresses of version 4 begin with a digit, all of version 6 have a colon.
@@ -48,28 +48,28 @@ def as_address(name: str) -> str | None:
         return None
 
 
-def coming_names(node_id: str, addresses: Mapping[str, frozenset[str]], named: Mapping[str, set[str]]) -> set[str]:
+def possible_names(node_id: str, addresses: Mapping[str, frozenset[str]], named: Mapping[str, set[str]]) -> set[str]:
     """The names that a host of this id may turn up with, in lower case. `named` are the names known by address.
 
     A short name is there once more with a dot behind it, which stands for every full name that it begins.
     """
     own = addresses_of(node_id, addresses)
     bracketed = {f"[{address}]" for address in own if ":" in address}
-    return _asks_for(node_id.lower()).union(own, bracketed, *(named.get(address, ()) for address in own))
+    return _lookup_keys(node_id.lower()).union(own, bracketed, *(named.get(address, ()) for address in own))
 
 
-def by_address(addresses: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
+def names_by_address(addresses: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
     """The map turned around: address to names."""
     named: dict[str, set[str]] = {}
-    for name, own in addresses.items():
-        for address in own:
+    for name, known in addresses.items():
+        for address in known:
             named.setdefault(address, set()).add(name)
     return named
 
 
-def _asks_for(name: str) -> set[str]:
+def _lookup_keys(name: str) -> set[str]:
     """`n7` asks for `n7` and all `n7.…`; `n7.example.com` for itself and for the short `n7`."""
-    if as_address(name) is not None:
+    if normalize_address(name) is not None:
         return {name}
     short, dot, _ = name.partition(".")
     if dot:
@@ -78,6 +78,6 @@ def _asks_for(name: str) -> set[str]:
     return {name} if name.isdigit() else {name, f"{name}."}
 
 
-def _answers_to(name: str) -> set[str]:
+def _index_keys(name: str) -> set[str]:
     short, dot, _ = name.partition(".")
-    return {name, f"{short}."} if dot and as_address(name) is None else {name}
+    return {name, f"{short}."} if dot and normalize_address(name) is None else {name}

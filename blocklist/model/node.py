@@ -16,8 +16,8 @@ from blocklist.model.errors import InvalidError
 PERMANENT: Final = 2**63 - 1
 """The end of a block without end, in Unix milliseconds (Java's Long.MAX_VALUE)."""
 
-EARLIEST: Final = -(2**63)
-MAX_CAUSE: Final = 1024
+MIN_TIMESTAMP: Final = -(2**63)
+MAX_CAUSE_LENGTH: Final = 1024
 """Longest cause of one request, in characters; merging may make a longer one."""
 MAX_CAUSES: Final = 32
 """A merged cause keeps at most so many parts."""
@@ -34,17 +34,17 @@ class BlockAction(IntEnum):
     MARK_BLOCKED_AND_EVACUATE_TASKS = 2
 
     @property
-    def word(self) -> str:
+    def short_name(self) -> str:
         """It in one word, `mark` or `evacuate`."""
-        return _WORDS[self]
+        return _SHORT_NAMES[self]
 
 
-ACTIONS: Final[Mapping[str, BlockAction]] = {
+ACTION_BY_NAME: Final[Mapping[str, BlockAction]] = {
     "mark": BlockAction.MARK_BLOCKED,
     "evacuate": BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS,
 }
 """By their words, as the command and the page say them, and the label `blocklist` of alerts."""
-_WORDS: Final = {action: word for word, action in ACTIONS.items()}
+_SHORT_NAMES: Final = {action: word for word, action in ACTION_BY_NAME.items()}
 
 
 @dataclass(unsafe_hash=True, kw_only=True, slots=True)
@@ -66,7 +66,7 @@ class BlockedNode:
         check_text(self.cause)
         if not self.cause:
             raise InvalidError("The cause of a block must not be empty.")
-        if not EARLIEST <= self.start <= PERMANENT or not EARLIEST <= self.end <= PERMANENT:
+        if not MIN_TIMESTAMP <= self.start <= PERMANENT or not MIN_TIMESTAMP <= self.end <= PERMANENT:
             raise InvalidError("Times are signed 64-bit Unix milliseconds.")
 
     @property
@@ -78,26 +78,26 @@ class BlockedNode:
         return now >= self.end
 
 
-def merge(present: BlockedNode, new: BlockedNode) -> BlockedNode:
+def merge(current: BlockedNode, new: BlockedNode) -> BlockedNode:
     """Join two blocks of one node, field by field (FLIP-224, Merge).
 
     The stronger action, the later end, the earlier start, the causes of both. Joining field by field, not record by
     record, so that a later but weaker block never cancels an evacuation. Idempotent; commutative but for the order
     of causes and their cap. Returns `present` itself when nothing changes.
     """
-    if present.id != new.id:
-        raise ValueError(f"cannot merge {new.id} into {present.id}")
+    if current.id != new.id:
+        raise ValueError(f"cannot merge {new.id} into {current.id}")
     merged = replace(
-        present,
-        action=max(present.action, new.action),
-        start=min(present.start, new.start),
-        end=max(present.end, new.end),
-        cause=merge_causes(present.cause, new.cause),
+        current,
+        action=max(current.action, new.action),
+        start=min(current.start, new.start),
+        end=max(current.end, new.end),
+        cause=merge_causes(current.cause, new.cause),
     )
-    return present if merged == present else merged
+    return current if merged == current else merged
 
 
-def merge_causes(present: str, new: str) -> str:
+def merge_causes(current: str, new: str) -> str:
     """Union of two comma-joined causes as an ordered set.
 
     The string is the whole state: a cause put back changes nothing, byte for byte. At most MAX_CAUSES parts of the
@@ -105,9 +105,9 @@ def merge_causes(present: str, new: str) -> str:
     names stay, or putting it twice would not be the same as once.
     """
     added = new.split(",")[-MAX_CAUSES:]
-    known = set(parts := present.split(","))
-    if known.issuperset(added):
-        return present
+    existing = set(parts := current.split(","))
+    if existing.issuperset(added):
+        return current
     union = list(dict.fromkeys((*parts, *added)))
     excess = len(union) - MAX_CAUSES
     if excess > 0:

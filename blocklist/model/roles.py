@@ -9,7 +9,7 @@ from blocklist.model.errors import InvalidError
 from blocklist.model.node import PERMANENT, check_node_id
 
 
-class Access(StrEnum):
+class Role(StrEnum):
     """Roles of credentials, from the least to the most: each may do what those before it may.
 
     A reader reads and watches, a listener registers and reports, an operator blocks and unblocks, an admin makes
@@ -26,12 +26,12 @@ class Access(StrEnum):
         """Its place in this order. Roles themselves compare as strings."""
         return _RANKS[self]
 
-    def allows(self, needed: Access) -> bool:
+    def allows(self, required: Role) -> bool:
         """Whether who has this role may do what needs that one."""
-        return self.rank >= needed.rank
+        return self.rank >= required.rank
 
 
-_RANKS = {access: rank for rank, access in enumerate(Access)}
+_RANKS = {role: rank for rank, role in enumerate(Role)}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -43,14 +43,14 @@ class Token:
 
     id: str
     name: str
-    access: Access
+    role: Role
     created_at: int
     created_by: str | None = None
     end: int = PERMANENT
     revoked_at: int | None = None
     last_used_at: int | None = None
 
-    def valid(self, now: int) -> bool:
+    def is_valid(self, now: int) -> bool:
         """Whether it opens anything at this moment."""
         return self.revoked_at is None and now < self.end
 
@@ -63,7 +63,7 @@ class NewToken:
     text: str = field(repr=False)
 
 
-def check_name(name: str) -> str:
+def check_token_name(name: str) -> str:
     """Return the name of a token; raise InvalidError unless it is written like a node id."""
     try:
         return check_node_id(name)

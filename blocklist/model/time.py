@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 
-def utc(millis: int) -> datetime | None:
+def to_utc(millis: int) -> datetime | None:
     """The moment in UTC; None for a year that datetime does not know: the last is 9999."""
     try:
         return datetime.fromtimestamp(millis / 1000, UTC)
@@ -13,6 +13,6 @@ def utc(millis: int) -> datetime | None:
         return None
 
 
-def in_millis(duration: timedelta) -> int:
+def to_millis(duration: timedelta) -> int:
     """The duration in milliseconds, to the nearest."""
     return round(duration.total_seconds() * 1000)

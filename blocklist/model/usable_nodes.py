@@ -8,9 +8,9 @@ from typing import Final
 
 from blocklist.model.changes import ChangeType
 from blocklist.model.draft import Draft
-from blocklist.model.host_matching import Matcher
+from blocklist.model.host_matching import HostMatcher
 
-_REMEMBERED: Final = 20_000
+_MAX_CACHED: Final = 20_000
 
 
 class NodeSet:
@@ -21,37 +21,37 @@ class NodeSet:
 
     def __init__(self, nodes: Iterable[str]) -> None:
         self.names = frozenset(node.lower() for node in nodes)
-        self._matcher: Matcher | None = None
-        self._found: dict[str, frozenset[str]] = {}
+        self._matcher: HostMatcher | None = None
+        self._cache: dict[str, frozenset[str]] = {}
 
     def __len__(self) -> int:
         return len(self.names)
 
-    def taken(self, ids: Iterable[str]) -> set[str]:
+    def matching(self, ids: Iterable[str]) -> set[str]:
         """Those that these ids mean."""
-        found: set[str] = set()
-        return found.union(*map(self._meant, ids))
+        matches: set[str] = set()
+        return matches.union(*map(self._match, ids))
 
-    def _meant(self, node_id: str) -> frozenset[str]:
+    def _match(self, node_id: str) -> frozenset[str]:
         """Each id is looked for once: the blocked ones are asked for again with each change."""
-        found = self._found.get(node_id)
-        if found is None:
+        matches = self._cache.get(node_id)
+        if matches is None:
             if self._matcher is None:
-                self._matcher = Matcher(self.names, {})
-            if len(self._found) >= _REMEMBERED:
-                self._found.clear()
-            found = self._found[node_id] = frozenset(self._matcher.hosts_of(node_id))
-        return found
+                self._matcher = HostMatcher(self.names, {})
+            if len(self._cache) >= _MAX_CACHED:
+                self._cache.clear()
+            matches = self._cache[node_id] = frozenset(self._matcher.hosts_of(node_id))
+        return matches
 
 
-def node_set(nodes: Iterable[str], before: NodeSet | None) -> NodeSet:
+def node_set(nodes: Iterable[str], previous: NodeSet | None) -> NodeSet:
     """The set of these nodes: the one before if they are the same, for it knows by now which ids mean what."""
     new = NodeSet(nodes)
-    return before if before is not None and before.names == new.names else new
+    return previous if previous is not None and previous.names == new.names else new
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Using:
+class ListenerNodes:
     """A live listener, the nodes that it may use, and how many of them are to stay usable."""
 
     id: str
@@ -60,28 +60,28 @@ class Using:
 
     def usable(self, draft: Draft) -> int:
         """How many of its nodes are not blocked as of the draft."""
-        return len(self.nodes) - len(self.nodes.taken(blocked_ids(draft)))
+        return len(self.nodes) - len(self.nodes.matching(blocked_ids(draft)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Below:
+class Shortfall:
     """A listener with fewer usable nodes than its minimum, and how many it had before."""
 
     listener: str
     usable: int
     minimum: int
-    before: int
+    usable_before: int
 
 
-def below(listeners: Iterable[Using], present: Draft, wanted: Draft) -> list[Below]:
+def shortfalls(listeners: Iterable[ListenerNodes], current: Draft, proposed: Draft) -> list[Shortfall]:
     """Those of whose nodes the changes from `present` to `wanted` block or free some, and that are then below."""
-    ids = [change.node.id for change in wanted.changes if change.type in {ChangeType.BLOCKED, ChangeType.UNBLOCKED}]
-    touched = [own for own in listeners if own.minimum > 0 and own.nodes.taken(ids)]
-    found = [
-        Below(listener=own.id, usable=own.usable(wanted), minimum=own.minimum, before=own.usable(present))
-        for own in touched
+    ids = [change.node.id for change in proposed.changes if change.type in {ChangeType.BLOCKED, ChangeType.UNBLOCKED}]
+    affected = [listener for listener in listeners if listener.minimum > 0 and listener.nodes.matching(ids)]
+    after = [
+        Shortfall(listener=it.id, usable=it.usable(proposed), minimum=it.minimum, usable_before=it.usable(current))
+        for it in affected
     ]
-    return [own for own in found if own.usable < own.minimum and own.usable != own.before]
+    return [it for it in after if it.usable < it.minimum and it.usable != it.usable_before]
 
 
 def blocked_ids(draft: Draft) -> Sequence[str]:

@@ -9,36 +9,36 @@ from pathlib import Path
 
 from blocklist.client.client import DEFAULT_URL, BlocklistClient
 from blocklist.model.errors import BlocklistError, InvalidError
-from blocklist.spark.submit_conf import confs, pod_template, unfit
+from blocklist.spark.submit_conf import confs, not_label_values, pod_template
 
 
 def main(argv: list[str] | None = None) -> int:
     """The exit code: 0, 1 if the service is out of reach, 2 for the operator's mistake."""
     parser = _parser()
-    given = parser.parse_args(argv)
+    args = parser.parse_args(argv)
     try:
-        with BlocklistClient(given.url) as client:
+        with BlocklistClient(args.url) as client:
             ids = sorted(client.snapshot().nodes)
-        if given.pod_template is not None:
-            given.pod_template.write_text(pod_template(ids), encoding="utf-8")
+        if args.pod_template is not None:
+            args.pod_template.write_text(pod_template(ids), encoding="utf-8")
     except InvalidError as error:
         parser.error(str(error))
     except OSError as error:
-        parser.error(f"{given.pod_template} cannot be written: {error.strerror}.")
+        parser.error(f"{args.pod_template} cannot be written: {error.strerror}.")
     except BlocklistError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    template = None if given.pod_template is None else str(given.pod_template.absolute())
-    if template is not None and (left_out := unfit(ids)):
-        sys.stderr.write(f"No node of Kubernetes can have these names; left out: {', '.join(left_out)}.\n")
-    sys.stdout.write(_written(confs(ids, template), given.form))
+    template = None if args.pod_template is None else str(args.pod_template.absolute())
+    if template is not None and (omitted := not_label_values(ids)):
+        sys.stderr.write(f"No node of Kubernetes can have these names; left out: {', '.join(omitted)}.\n")
+    sys.stdout.write(_format(confs(ids, template), args.form))
     return 0
 
 
-def _written(found: dict[str, str], form: str) -> str:
+def _format(confs: dict[str, str], form: str) -> str:
     if form == "arguments":
-        return shlex.join(part for name, value in found.items() for part in ("--conf", f"{name}={value}")) + "\n"
-    return "".join(f"{name}={value}\n" for name, value in found.items())
+        return shlex.join(part for name, value in confs.items() for part in ("--conf", f"{name}={value}")) + "\n"
+    return "".join(f"{name}={value}\n" for name, value in confs.items())
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -15,18 +15,18 @@ from pyspark import SparkContext
 from pyspark.sql import SparkSession
 
 from blocklist.client.client import BlocklistClient
-from blocklist.client.credentials import credentials
-from blocklist.client.watch_thread import Feed
-from blocklist.spark.dns_cache import Addresses
-from blocklist.spark.driver_bridge import DriverError, DriverGoneError, HealthTracker
-from blocklist.spark.reconciler import Applied, Steering
+from blocklist.client.credentials import resolve_auth
+from blocklist.client.watch_thread import WatchThread
+from blocklist.spark.dns_cache import DnsCache
+from blocklist.spark.driver_bridge import DriverBridge, DriverError, DriverGoneError
+from blocklist.spark.reconciler import AppliedState, Reconciler
 from blocklist.spark.reporter import Reporter
 
 log = logging.getLogger("blocklist.spark")
 
-FIRST_LIST: Final = 10.0
+START_TIMEOUT: Final = 10.0
 """Seconds that `start` waits for the first list to be applied."""
-POLL: Final = 0.2
+POLL_INTERVAL: Final = 0.2
 """Seconds between two looks whether hosts came or went; news from the service does not wait for them."""
 
 _agents: WeakKeyDictionary[SparkContext, BlocklistAgent] = WeakKeyDictionary()
@@ -77,16 +77,16 @@ class BlocklistAgent:
         self._keep_hosts = keep_hosts
         self._report_evidence = report_evidence
         self._min_nodes = min_nodes
-        self._wake, self._stopping, self._first = threading.Event(), threading.Event(), threading.Event()
+        self._wake, self._stopping, self._first_applied = threading.Event(), threading.Event(), threading.Event()
         client = BlocklistClient(url, token=token)
-        self._token = credentials(token)
+        self._token = resolve_auth(token)
         self._url = client.url
-        self._feed = Feed(client.watch, self._wake.set)
-        self._addresses = Addresses(self._wake.set)
-        self._tracker: HealthTracker | None = None
-        self._steering: Steering | None = None
+        self._watch = WatchThread(client.watch, self._wake.set)
+        self._addresses = DnsCache(self._wake.set)
+        self._bridge: DriverBridge | None = None
+        self._reconciler: Reconciler | None = None
         self._reporter: Reporter | None = None
-        self._error: str | None = None
+        self._last_error: str | None = None
         self._thread = threading.Thread(target=self._run, name="blocklist-agent", daemon=True)
 
     @classmethod
@@ -118,35 +118,35 @@ class BlocklistAgent:
         context = getattr(spark, "_sc", None)
         if not isinstance(context, SparkContext):
             raise TypeError("The agent runs where the driver runs; a Spark Connect session has none in this process.")
-        if (before := _agents.pop(context, None)) is not None:
-            before.stop()
+        if (previous := _agents.pop(context, None)) is not None:
+            previous.stop()
         agent = _agents[context] = cls(context, url, token, keep_hosts, report_evidence, min_nodes)
-        agent._begin()
+        agent._start_thread()
         return agent
 
     def status(self) -> AgentStatus:
         """How it stands at this moment."""
         running = self._thread.is_alive() and not self._stopping.is_set()
-        applied = self._steering.applied if self._steering is not None else Applied()
+        applied = self._reconciler.applied if self._reconciler is not None else AppliedState()
         return AgentStatus(
             running=running,
-            connected=running and self._feed.connected,
+            connected=running and self._watch.connected,
             revision=applied.revision,
             blocked=applied.blocked if running else {},
             refused=applied.refused if running else {},
-            last_error=self._error or (self._feed.last_error if running else None),
+            last_error=self._last_error or (self._watch.last_error if running else None),
             registered=running and self._reporter is not None and self._reporter.registered,
         )
 
     def stop(self) -> None:
         """Stop, lift what the agent put, and leave the service; what Spark excluded by itself stands. Twice is once."""
-        self._halt()
-        if self._tracker is not None:
+        self._stop_thread()
+        if self._bridge is not None:
             try:
-                self._tracker.detach()
+                self._bridge.detach()
             except (DriverGoneError, DriverError) as error:
                 log.debug("Nothing to lift: %s", error)
-        self._leave()
+        self._deregister()
 
     def __enter__(self) -> Self:
         return self
@@ -156,70 +156,70 @@ class BlocklistAgent:
     ) -> None:
         self.stop()
 
-    def _begin(self) -> None:
+    def _start_thread(self) -> None:
         # Before the interpreter takes its threads away and the gateway closes under the agent's hands.
-        atexit.register(self._end)
+        atexit.register(self._on_exit)
         self._thread.start()
-        self._first.wait(FIRST_LIST)
+        self._first_applied.wait(START_TIMEOUT)
 
-    def _halt(self) -> None:
+    def _stop_thread(self) -> None:
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(5)
 
-    def _leave(self) -> None:
+    def _deregister(self) -> None:
         if self._reporter is not None:
             self._reporter.close()
 
-    def _end(self) -> None:
-        self._halt()
-        self._leave()
+    def _on_exit(self) -> None:
+        self._stop_thread()
+        self._deregister()
 
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                self._turn()
-                self._wake.wait(POLL)
+                self._run_once()
+                self._wake.wait(POLL_INTERVAL)
                 self._wake.clear()
         except DriverGoneError as error:
             log.debug("The agent ends with its application: %s", error)
         finally:
-            self._first.set()
-            self._feed.close()
+            self._first_applied.set()
+            self._watch.close()
             self._addresses.close()
             # Who stops the agent lifts the blocks first: a service that does not answer must not keep him from it.
             if not self._stopping.is_set():
-                self._leave()
-            atexit.unregister(self._end)
+                self._deregister()
+            atexit.unregister(self._on_exit)
 
-    def _turn(self) -> None:
+    def _run_once(self) -> None:
         """One turn. An error is logged once, until a turn goes well again; each turn tries again."""
         try:
-            self._steer()
+            self._reconcile()
         except DriverGoneError:
             raise
         except Exception as error:
-            if self._error is None:
+            if self._last_error is None:
                 log.exception("The blocklist is not applied; trying again.")
-            self._error = str(error) or type(error).__name__
+            self._last_error = str(error) or type(error).__name__
             self._stopping.wait(1)
         else:
-            self._error = None
+            self._last_error = None
 
-    def _steer(self) -> None:
-        if self._steering is None or self._reporter is None:
-            self._tracker = HealthTracker(self._context)
+    def _reconcile(self) -> None:
+        if self._reconciler is None or self._reporter is None:
+            self._bridge = DriverBridge(self._context)
             self._reporter = Reporter(
-                self._tracker,
+                self._bridge,
                 self._url,
                 token=self._token,
                 evidence=self._report_evidence,
                 min_nodes=self._min_nodes,
             )
-            self._steering = Steering(self._tracker, self._addresses, self._keep_hosts)
-        heard = self._feed.take()
-        self._steering.turn(self._feed.tracker, heard=heard)
-        if self._steering.applied.revision is not None:
-            self._first.set()
-        self._reporter.turn(self._steering.applied)
+            self._reconciler = Reconciler(self._bridge, self._addresses, self._keep_hosts)
+        list_changed = self._watch.apply_pending()
+        self._reconciler.reconcile_if_needed(self._watch.tracker, list_changed=list_changed)
+        if self._reconciler.applied.revision is not None:
+            self._first_applied.set()
+        self._reporter.report_if_changed(self._reconciler.applied)

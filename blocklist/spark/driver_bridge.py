@@ -22,11 +22,11 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 
 from blocklist.model.node import BlockedNode
-from blocklist.spark.evidence_collector import Seen, Sort
+from blocklist.spark.evidence_collector import Observation, ObservationKind
 from blocklist.spark.heartbeat_report import Executor
-from blocklist.spark.plan import Cluster, Plan, strength
+from blocklist.spark.plan import ClusterState, ExclusionPlan, block_strength
 
-__all__ = ["DriverError", "DriverGoneError", "HealthTracker"]
+__all__ = ["DriverBridge", "DriverError", "DriverGoneError"]
 
 _CLASS: Final = "BlocklistBridge"
 _SCHEDULER: Final = "org.apache.spark.scheduler.TaskSchedulerImpl"
@@ -43,7 +43,7 @@ class DriverError(Exception):
     """Spark's driver is not what this module knows: another scheduler, or a version whose insides have changed."""
 
 
-class _Bridge(Protocol):
+class _JavaBridge(Protocol):
     def install(self) -> None: ...
     def uninstall(self) -> None: ...
     def epoch(self) -> int: ...
@@ -55,7 +55,7 @@ class _Bridge(Protocol):
     def apply(self, made_for: int, keep_hosts: int, plan: str) -> str: ...
 
 
-class HealthTracker:
+class DriverBridge:
     """The blocklist's place in one application. May be used by one thread at a time.
 
     Methods raise DriverGoneError when the application has ended, DriverError when Spark's own code failed.
@@ -64,70 +64,73 @@ class HealthTracker:
     def __init__(self, context: SparkContext) -> None:
         """Take the place, or take over the one that an agent before left behind. Until a plan it changes nothing."""
         self._context = context
-        with _translated():
-            self._bridge = _installed(context) or _new(context)
+        with _translating_errors():
+            self._bridge = _find_installed(context) or _create_bridge(context)
             self._bridge.install()
 
     def epoch(self) -> int:
         """Cheap: a number that grows when hosts come or go, or when a block ended or was lifted in the driver."""
-        with _translated():
+        with _translating_errors():
             epoch = self._bridge.epoch()
         if epoch == _ENDED:
             raise DriverGoneError("The application has ended.")
         return epoch
 
-    def cluster(self) -> Cluster:
+    def cluster_state(self) -> ClusterState:
         """What the application has now."""
-        with _translated():
-            return _cluster(self._bridge.state())
+        with _translating_errors():
+            return _parse_state(self._bridge.state())
 
     def application(self) -> tuple[str, str | None]:
         """Its id, and which attempt it is where the cluster manager counts them."""
-        with _translated():
+        with _translating_errors():
             own = self._context._jsc.sc()
             attempt = own.applicationAttemptId()
             return str(own.applicationId()), str(attempt.get()) if attempt.isDefined() else None
 
-    def moves(self) -> int:
+    def executor_changes(self) -> int:
         """Cheap: a number that grows when executors come or go, as `epoch` has seen it last."""
-        with _translated():
+        with _translating_errors():
             return self._bridge.moves()
 
     def executors(self) -> list[Executor]:
         """Those alive now."""
-        with _translated():
+        with _translating_errors():
             lines = [line.split("\t") for line in self._bridge.executors().splitlines()]
         return [Executor(id=own, host=host, running=int(running)) for own, host, running in lines]
 
-    def apply(self, plan: Plan, epoch: int, *, keep_hosts: int) -> dict[str, int] | None:
+    def apply(self, plan: ExclusionPlan, epoch: int, *, keep_hosts: int) -> dict[str, int] | None:
         """Put the plan in place in one step; returns host -> number of tasks told to stop.
 
         None, with nothing done, when the application is not any more at the epoch that the plan was made for.
         """
-        with _translated():
-            verdict, *lines = self._bridge.apply(epoch, keep_hosts, render(plan)).splitlines()
-            return None if verdict == "stale" else {host: int(count) for host, count in map(_pair, lines)}
+        with _translating_errors():
+            verdict, *lines = self._bridge.apply(epoch, keep_hosts, encode_plan(plan)).splitlines()
+            return None if verdict == "stale" else {host: int(count) for host, count in map(_split, lines)}
 
-    def witness(self) -> None:
+    def start_observing(self) -> None:
         """From now on remember what Spark finds out about hosts by itself, until `detach`."""
-        with _translated():
+        with _translating_errors():
             self._bridge.witness()
 
-    def seen(self) -> list[Seen]:
+    def observed(self) -> list[Observation]:
         """What Spark excludes by itself now, and what it excluded or speculated since this was asked last."""
-        with _translated():
+        with _translating_errors():
             lines = [line.split("\t") for line in self._bridge.seen().splitlines()]
-        return [Seen(sort=Sort(sort), host=host, stage=stage, task=task) for sort, host, stage, task in lines]
+        return [
+            Observation(kind=ObservationKind(sort), host=host, stage=stage, task=task)
+            for sort, host, stage, task in lines
+        ]
 
     def detach(self) -> None:
         """Lift all blocks and leave the driver as it was; what Spark excluded by itself stands."""
-        with _translated():
+        with _translating_errors():
             self._bridge.uninstall()
 
 
-def render(plan: Plan) -> str:
+def encode_plan(plan: ExclusionPlan) -> str:
     """The plan as the bridge reads it: one text, as each value would be a round trip of its own."""
-    hosts = ((strength(block), "host", block.host, block.node) for block in plan.blocks)
+    hosts = ((block_strength(block), "host", block.host, block.node) for block in plan.blocks)
     names = (((node.action, node.start, name), "name", name, node) for name, node in plan.names.items())
     # Hosts to come stand between the others by strength, so that they are given up in their turn.
     return "\n".join(_line(kind, key, node) for _, kind, key, node in sorted([*hosts, *names], key=lambda e: e[:3]))
@@ -135,13 +138,13 @@ def render(plan: Plan) -> str:
 
 def _line(kind: str, key: str, node: BlockedNode) -> str:
     reason = f"host is blocked as {node.id}: {node.cause}"[:_MAX_REASON]
-    return "\t".join((kind, key, str(node.end), node.action.word, reason))
+    return "\t".join((kind, key, str(node.end), node.action.short_name, reason))
 
 
-def _cluster(state: str) -> Cluster:
+def _parse_state(state: str) -> ClusterState:
     lines = [line.split("\t") for line in state.splitlines()]
     live = [(line[1], line[2]) for line in lines if line[0] == "live"]
-    return Cluster(
+    return ClusterState(
         epoch=next(int(line[1]) for line in lines if line[0] == "epoch"),
         open=frozenset(host for host, how in live if how == "open"),
         excluded=frozenset(host for host, how in live if how == "excluded"),
@@ -150,13 +153,13 @@ def _cluster(state: str) -> Cluster:
     )
 
 
-def _pair(line: str) -> tuple[str, str]:
+def _split(line: str) -> tuple[str, str]:
     host, _, value = line.partition("\t")
     return host, value
 
 
 @contextmanager
-def _translated() -> Iterator[None]:
+def _translating_errors() -> Iterator[None]:
     """Turn py4j's errors into this module's."""
     try:
         yield
@@ -166,24 +169,24 @@ def _translated() -> Iterator[None]:
         raise DriverGoneError(f"Spark's driver is out of reach: {error}") from error
 
 
-def _installed(context: SparkContext) -> _Bridge | None:
+def _find_installed(context: SparkContext) -> _JavaBridge | None:
     """The bridge that is in place already, when this very source made it; one of another version is taken out."""
     tracker = _scheduler(context).healthTrackerOpt()
     if not tracker.isDefined():
         return None
     name = str(tracker.get().getClass().getName())
-    if name.startswith(f"{_CLASS}_{_digest()}_"):
-        return cast("_Bridge", tracker.get())
+    if name.startswith(f"{_CLASS}_{_source_digest()}_"):
+        return cast("_JavaBridge", tracker.get())
     if name.startswith(f"{_CLASS}_"):
         tracker.get().uninstall()
     return None
 
 
-def _new(context: SparkContext) -> _Bridge:
+def _create_bridge(context: SparkContext) -> _JavaBridge:
     constructor = _constructor(context)
     arguments = _gateway(context).new_array(_gateway(context).jvm.java.lang.Object, 1)
     arguments[0] = context._jsc.sc()
-    return cast("_Bridge", constructor.newInstance(arguments))
+    return cast("_JavaBridge", constructor.newInstance(arguments))
 
 
 def _constructor(context: SparkContext) -> Any:
@@ -191,7 +194,7 @@ def _constructor(context: SparkContext) -> Any:
     if (known := _constructors.get(_gateway(context))) is not None:
         return known
     # py4j knows methods by the class's name, so no name may come twice in one JVM.
-    name = f"{_CLASS}_{_digest()}_{uuid.uuid4().hex[:8]}"
+    name = f"{_CLASS}_{_source_digest()}_{uuid.uuid4().hex[:8]}"
     compiler = _gateway(context).jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(_scheduler(context).getClass().getClassLoader())
     compiler.cook(_source().replace(_CLASS, name))
@@ -212,7 +215,7 @@ def _gateway(context: SparkContext) -> Any:
     return context._gateway
 
 
-def _digest() -> str:
+def _source_digest() -> str:
     return hashlib.sha256(_source().encode()).hexdigest()[:8]
 
 

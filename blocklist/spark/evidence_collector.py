@@ -11,23 +11,23 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from blocklist.model.evidence import Finding, Kind
+from blocklist.model.evidence import Finding, FindingKind
 from blocklist.model.listener import MAX_ENTRIES
 from blocklist.model.node import is_node_id
 
-MEMORY: Final = 60.0
+SPECULATION_WINDOW: Final = 60.0
 """Seconds for which a speculated task is remembered."""
-FRESH: Final = 10.0
-"""Seconds for which a finding is still said after what was seen last."""
-STAGES: Final = 2
-TASKS: Final = 3
+FINDING_TTL: Final = 10.0
+"""Seconds for which a finding is still reported after what was seen last."""
+MIN_STAGES: Final = 2
+MIN_TASKS: Final = 3
 """A host is slow when so many stages, or so many tasks of one, were speculated within MEMORY."""
 MAX_HOSTS: Final = MAX_ENTRIES
 """What the service takes. Fewer would hide from it that an application finds fault with all its hosts."""
 _MAX_TASKS: Final = 10_000
 
 
-class Sort(StrEnum):
+class ObservationKind(StrEnum):
     """Spark excluded the host, for the application or for one stage; or it ran a second copy of a task elsewhere."""
 
     APPLICATION = "application"
@@ -36,56 +36,60 @@ class Sort(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Seen:
+class Observation:
     """Something that Spark made of a host; `stage` is `id.attempt`, `task` the task's number in it."""
 
-    sort: Sort
+    kind: ObservationKind
     host: str
     stage: str = ""
     task: str = ""
 
 
-class Findings:
+class EvidenceCollector:
     """Remembers for a minute what was seen. What grows: the tasks speculated within it, at most 10,000."""
 
     def __init__(self) -> None:
         self._excluded: dict[str, tuple[str, float]] = {}
-        self._slow: dict[Seen, float] = {}
+        self._speculated: dict[Observation, float] = {}
 
-    def turn(self, seen: Iterable[Seen], now: float) -> dict[str, Finding]:
-        """Take what was seen since the last turn; what is to be said now, host to finding, at most of MAX_HOSTS."""
-        for one in seen:
-            if one.sort is Sort.SLOW:
-                self._slow[one] = now
+    def update(self, observations: Iterable[Observation], now: float) -> dict[str, Finding]:
+        """Take what was seen since the last turn; what is to be reported now, host to finding, at most of MAX_HOSTS."""
+        for one in observations:
+            if one.kind is ObservationKind.SLOW:
+                self._speculated[one] = now
             else:
                 self._exclude(one, now)
-        self._forget(now)
+        self._expire(now)
         found = {**self._slow_hosts(now), **self._excluded_hosts()}
         return {host: found[host] for host in sorted(found)[:MAX_HOSTS] if is_node_id(host)}
 
-    def _exclude(self, seen: Seen, now: float) -> None:
+    def _exclude(self, seen: Observation, now: float) -> None:
         sentence = "Spark excluded the host for the application."
-        if seen.sort is Sort.STAGE:
+        if seen.kind is ObservationKind.STAGE:
             # One sentence as long as it lasts: a new one is news, which makes a heartbeat of its own.
             sentence, _ = self._excluded.get(seen.host, (f"Spark excluded the host for stage {seen.stage}.", now))
         self._excluded[seen.host] = (sentence, now)
 
-    def _forget(self, now: float) -> None:
-        self._excluded = {host: said for host, said in self._excluded.items() if now - said[1] < FRESH}
-        recent = [(seen, at) for seen, at in self._slow.items() if now - at < MEMORY]
-        self._slow = dict(recent[-_MAX_TASKS:])
+    def _expire(self, now: float) -> None:
+        self._excluded = {
+            host: sentence for host, sentence in self._excluded.items() if now - sentence[1] < FINDING_TTL
+        }
+        recent = [(seen, at) for seen, at in self._speculated.items() if now - at < SPECULATION_WINDOW]
+        self._speculated = dict(recent[-_MAX_TASKS:])
 
     def _excluded_hosts(self) -> Mapping[str, Finding]:
-        return {host: Finding(kind=Kind.EXCLUDED, reason=said) for host, (said, _) in self._excluded.items()}
+        return {
+            host: Finding(kind=FindingKind.EXCLUDED, reason=sentence) for host, (sentence, _) in self._excluded.items()
+        }
 
     def _slow_hosts(self, now: float) -> Mapping[str, Finding]:
-        fresh = {seen.host for seen, at in self._slow.items() if now - at < FRESH}
+        fresh = {seen.host for seen, at in self._speculated.items() if now - at < FINDING_TTL}
         found = {}
         for host in fresh:
-            tasks = [seen for seen in self._slow if seen.host == host]
+            tasks = [seen for seen in self._speculated if seen.host == host]
             stages = {seen.stage for seen in tasks}
-            if len(stages) >= STAGES or len(tasks) >= TASKS:
-                found[host] = Finding(kind=Kind.SLOW, reason=_sentence(len(tasks), len(stages)))
+            if len(stages) >= MIN_STAGES or len(tasks) >= MIN_TASKS:
+                found[host] = Finding(kind=FindingKind.SLOW, reason=_sentence(len(tasks), len(stages)))
         return found
 
 

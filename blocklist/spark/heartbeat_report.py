@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from blocklist.model.listener import MAX_ENTRIES, fitting
+from blocklist.model.listener import MAX_ENTRIES, truncate_refused
 from blocklist.model.node import is_node_id
 
 MAX_EXECUTORS: Final = MAX_ENTRIES
@@ -24,7 +24,7 @@ class Executor:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class HeartbeatReport:
     """As in BlocklistClient.heartbeat: TaskManager to node id, TaskManager to number of tasks, node id to sentence.
 
     `nodes` are all that have an executor, sorted.
@@ -37,19 +37,19 @@ class Report:
 
 
 def make_report(
-    application: str, executors: Iterable[Executor], known_as: Mapping[str, str], refused: Mapping[str, str]
-) -> Report:
+    application: str, executors: Iterable[Executor], node_ids: Mapping[str, str], refused: Mapping[str, str]
+) -> HeartbeatReport:
     """Report executors under the blocked id of their host (`known_as`), else under the host's name.
 
-    What the service has no letters for is left out. Running tasks are told of blocked nodes alone, where somebody
+    What the service has no letters for is left out. Running tasks are reported of blocked nodes alone, where somebody
     waits for them to end; or every busy application would have news each second.
     """
-    blocked_first = sorted(executors, key=lambda own: (own.host not in known_as, own.id))
-    named = [(f"{application}:{own.id}", known_as.get(own.host, own.host), own) for own in blocked_first]
-    told = [entry for entry in named if is_node_id(entry[0]) and is_node_id(entry[1])][:MAX_EXECUTORS]
-    return Report(
-        task_managers={task_manager: node_id for task_manager, node_id, _ in told},
-        running_tasks={task_manager: own.running for task_manager, _, own in told if own.host in known_as},
-        refused=fitting(refused, MAX_REFUSED),
-        nodes=tuple(sorted({node_id for _, node_id, _ in told})),
+    blocked_first = sorted(executors, key=lambda own: (own.host not in node_ids, own.id))
+    named = [(f"{application}:{own.id}", node_ids.get(own.host, own.host), own) for own in blocked_first]
+    reported = [entry for entry in named if is_node_id(entry[0]) and is_node_id(entry[1])][:MAX_EXECUTORS]
+    return HeartbeatReport(
+        task_managers={task_manager: node_id for task_manager, node_id, _ in reported},
+        running_tasks={task_manager: own.running for task_manager, _, own in reported if own.host in node_ids},
+        refused=truncate_refused(refused, MAX_REFUSED),
+        nodes=tuple(sorted({node_id for _, node_id, _ in reported})),
     )

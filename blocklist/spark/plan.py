@@ -13,17 +13,17 @@ from functools import reduce
 from types import MappingProxyType
 from typing import Final
 
-from blocklist.model.host_matching import Matcher, by_address, coming_names
+from blocklist.model.host_matching import HostMatcher, names_by_address, possible_names
 from blocklist.model.node import BlockAction, BlockedNode, merge
 
-LAST: Final = "last"
-STUCK: Final = "stuck"
+LAST_HOST: Final = "last"
+STUCK_TASK: Final = "stuck"
 """Why a host had to be opened again: it was the last one, or a task that Spark kept from the others needs it."""
-_SHORT: Final = 80
+MAX_CAUSE: Final = 80
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Cluster:
+class ClusterState:
     """What the application has at one moment, hosts as Spark names them.
 
     `open` and `excluded` are the hosts with a live executor: not excluded, and excluded, by Spark itself. `blocked` is
@@ -56,7 +56,7 @@ class HostBlock:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Plan:
+class ExclusionPlan:
     """What to do. Every choice has its sentence: `blocks` in their `reason`, the others as values.
 
     `blocks` are hosts with a live executor, the weakest first: in that order they would be opened again. `names` are
@@ -67,12 +67,12 @@ class Plan:
 
     blocks: tuple[HostBlock, ...] = ()
     names: Mapping[str, BlockedNode] = field(default_factory=dict)
-    free: Mapping[str, str] = field(default_factory=dict)
+    freed: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
-    known_as: Mapping[str, str] = field(default_factory=dict)
+    node_ids: Mapping[str, str] = field(default_factory=dict)
 
     @property
-    def matched(self) -> dict[str, str]:
+    def blocked_as(self) -> dict[str, str]:
         """Host to the id it is blocked as."""
         return {block.host: block.node.id for block in self.blocks}
 
@@ -83,38 +83,38 @@ class Plan:
 
 def make_plan(
     nodes: Iterable[BlockedNode],
-    cluster: Cluster,
+    cluster: ClusterState,
     *,
     now: int,
     keep_hosts: int = 1,
     addresses: Mapping[str, frozenset[str]] = MappingProxyType({}),
-    needed: frozenset[str] = frozenset(),
-) -> Plan:
-    """Decide. `addresses` are those known so far, by lower-case name; `needed` hosts stay open for a stuck task.
+    required: frozenset[str] = frozenset(),
+) -> ExclusionPlan:
+    """Decide. `addresses` are those known so far, by lower-case name; `required` hosts stay open for a stuck task.
 
     Blocks that have ended at `now` count no more. Who stays open when not all hosts may be blocked: the weakest
     action first, then the oldest block.
     """
-    present = [node for node in nodes if not node.ended(now)]
-    matches = _matches(present, Matcher(cluster.open | cluster.excluded, addresses))
-    blocks = sorted((_joined(host, found) for host, found in matches.items()), key=strength)
-    left_open = _left_open(blocks, cluster, keep_hosts, needed)
+    current = [node for node in nodes if not node.ended(now)]
+    matches = _matches(current, HostMatcher(cluster.open | cluster.excluded, addresses))
+    blocks = sorted((_merged(host, found) for host, found in matches.items()), key=block_strength)
+    left_open = _choose_open(blocks, cluster, keep_hosts, required)
     kept = tuple(block for block in blocks if block.host not in left_open)
-    return Plan(
+    return ExclusionPlan(
         blocks=kept,
-        names=_names(present, addresses),
-        free=_free(cluster, {block.host for block in kept}, left_open),
+        names=_future_names(current, addresses),
+        freed=_freed(cluster, {block.host for block in kept}, left_open),
         refused=_refused(matches, left_open),
-        known_as={block.host: block.node.id for block in blocks},
+        node_ids={block.host: block.node.id for block in blocks},
     )
 
 
-def strength(block: HostBlock) -> tuple[int, int, str]:
+def block_strength(block: HostBlock) -> tuple[int, int, str]:
     """Sort key: what is to be given up first comes first."""
     return block.node.action, block.node.start, block.host
 
 
-def _matches(nodes: Iterable[BlockedNode], matcher: Matcher) -> dict[str, list[BlockedNode]]:
+def _matches(nodes: Iterable[BlockedNode], matcher: HostMatcher) -> dict[str, list[BlockedNode]]:
     matches: dict[str, list[BlockedNode]] = {}
     for node in sorted(nodes, key=lambda node: node.id):
         for host in sorted(matcher.hosts_of(node.id)):
@@ -122,53 +122,53 @@ def _matches(nodes: Iterable[BlockedNode], matcher: Matcher) -> dict[str, list[B
     return matches
 
 
-def _joined(host: str, nodes: Iterable[BlockedNode]) -> HostBlock:
+def _merged(host: str, nodes: Iterable[BlockedNode]) -> HostBlock:
     """Several ids may mean one host: the stronger action, the later end, as if it were one node."""
     strongest_first = sorted(nodes, key=lambda node: (-node.action, -node.end, node.id))
     first = strongest_first[0]
     return HostBlock(host=host, node=reduce(lambda a, b: merge(a, replace(b, id=a.id)), strongest_first, first))
 
 
-def _left_open(
-    blocks: Iterable[HostBlock], cluster: Cluster, keep_hosts: int, needed: frozenset[str]
+def _choose_open(
+    blocks: Iterable[HostBlock], cluster: ClusterState, keep_hosts: int, required: frozenset[str]
 ) -> dict[str, str]:
     """Host to the sentence why it is not blocked."""
     open_blocks = [block for block in blocks if block.host in cluster.open]
-    sentences = {block.host: _stuck(block) for block in open_blocks if block.host in needed}
+    sentences = {block.host: _stuck_task_reason(block) for block in open_blocks if block.host in required}
     missing = keep_hosts - (len(cluster.open) - len(open_blocks) + len(sentences))
     for block in open_blocks:
         if missing > 0 and block.host not in sentences:
-            sentences[block.host] = _last(block, keep_hosts)
+            sentences[block.host] = _last_host_reason(block, keep_hosts)
             missing -= 1
     return sentences
 
 
-def _last(block: HostBlock, keep_hosts: int) -> str:
+def _last_host_reason(block: HostBlock, keep_hosts: int) -> str:
     hosts = "a host" if keep_hosts == 1 else f"{keep_hosts} hosts"
     return (
-        f"Host {block.host} stays open although {block.node.id} is blocked ({_short(block)}): the job must keep"
-        f" {hosts} with a live executor, and this is the weakest block."
+        f"Host {block.host} stays open although {block.node.id} is blocked ({_truncated_cause(block)}): the job must"
+        f" keep {hosts} with a live executor, and this is the weakest block."
     )
 
 
-def _stuck(block: HostBlock) -> str:
+def _stuck_task_reason(block: HostBlock) -> str:
     return (
-        f"Host {block.host} stays open although {block.node.id} is blocked ({_short(block)}): a task that failed on"
-        " other hosts can run nowhere else."
+        f"Host {block.host} stays open although {block.node.id} is blocked ({_truncated_cause(block)}): a task that"
+        " failed on other hosts can run nowhere else."
     )
 
 
-def _short(block: HostBlock) -> str:
+def _truncated_cause(block: HostBlock) -> str:
     """The cause, short enough for the service to take the whole sentence."""
     cause = block.node.cause
-    return cause if len(cause) <= _SHORT else f"{cause[: _SHORT - 1]}…"
+    return cause if len(cause) <= MAX_CAUSE else f"{cause[: MAX_CAUSE - 1]}…"
 
 
 def _refused(matches: Mapping[str, Iterable[BlockedNode]], left_open: Mapping[str, str]) -> dict[str, str]:
     return {node.id: sentence for host, sentence in left_open.items() for node in matches[host]}
 
 
-def _free(cluster: Cluster, kept: Collection[str], left_open: Mapping[str, str]) -> dict[str, str]:
+def _freed(cluster: ClusterState, kept: Collection[str], left_open: Mapping[str, str]) -> dict[str, str]:
     live = cluster.open | cluster.excluded
 
     def reason(host: str) -> str:
@@ -178,11 +178,11 @@ def _free(cluster: Cluster, kept: Collection[str], left_open: Mapping[str, str])
     return {host: reason(host) for host in sorted(cluster.blocked.keys() - set(kept))}
 
 
-def _names(nodes: Iterable[BlockedNode], addresses: Mapping[str, frozenset[str]]) -> dict[str, BlockedNode]:
+def _future_names(nodes: Iterable[BlockedNode], addresses: Mapping[str, frozenset[str]]) -> dict[str, BlockedNode]:
     names: dict[str, BlockedNode] = {}
-    named = by_address(addresses)
+    named = names_by_address(addresses)
     for node in nodes:
-        for name in coming_names(node.id, addresses, named):
+        for name in possible_names(node.id, addresses, named):
             before = names.get(name)
-            names[name] = node if before is None else _joined(name, [before, node]).node
+            names[name] = node if before is None else _merged(name, [before, node]).node
     return names

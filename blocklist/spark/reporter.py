@@ -6,17 +6,17 @@ import logging
 import time
 from typing import Final
 
-from blocklist.client.credentials import Bearer
-from blocklist.client.listener_session import Membership
-from blocklist.model.listener import Registration, Role
-from blocklist.spark.driver_bridge import DriverError, HealthTracker
-from blocklist.spark.evidence_collector import Findings
+from blocklist.client.credentials import BearerAuth
+from blocklist.client.listener_session import ListenerSession
+from blocklist.model.listener import ListenerRole, Registration
+from blocklist.spark.driver_bridge import DriverBridge, DriverError
+from blocklist.spark.evidence_collector import EvidenceCollector
 from blocklist.spark.heartbeat_report import make_report
-from blocklist.spark.reconciler import Applied
+from blocklist.spark.reconciler import AppliedState
 
 log = logging.getLogger("blocklist.spark")
 
-LOOK: Final = 1.0
+INTERVAL: Final = 1.0
 """Seconds between two looks how many tasks run on blocked hosts, and what Spark finds out about hosts."""
 
 
@@ -25,10 +25,10 @@ class Reporter:
 
     def __init__(
         self,
-        tracker: HealthTracker,
+        bridge: DriverBridge,
         url: str,
         *,
-        token: str | Bearer | None = None,
+        token: str | BearerAuth | None = None,
         evidence: bool = False,
         min_nodes: int = 0,
     ) -> None:
@@ -36,53 +36,55 @@ class Reporter:
 
         With `evidence` it also tells what Spark finds out about hosts by itself, with `min_nodes` on which it runs.
         """
-        self._tracker = tracker
-        self._application, attempt = tracker.application()
+        self._bridge = bridge
+        self._application, attempt = bridge.application()
         session = f"{attempt or 0}-{time.time_ns() // 1_000_000}"
-        registration = Registration(id=self._application, role=Role.JOB_MASTER, session=session, min_nodes=min_nodes)
-        self._tells_nodes = min_nodes > 0
-        self._membership = Membership(url, registration, token=token)
-        self._told: object = None
-        self._next_look = self._next_finding = 0.0
-        self._findings = Findings() if evidence else None
-        self._witnessing = False
+        registration = Registration(
+            id=self._application, role=ListenerRole.JOB_MASTER, session=session, min_nodes=min_nodes
+        )
+        self._reports_nodes = min_nodes > 0
+        self._session = ListenerSession(url, registration, token=token)
+        self._last_reported: object = None
+        self._next_report = self._next_evidence = 0.0
+        self._evidence = EvidenceCollector() if evidence else None
+        self._observing = False
 
     @property
     def registered(self) -> bool:
-        return self._membership.registered
+        return self._session.registered
 
-    def turn(self, applied: Applied) -> None:
+    def report_if_changed(self, applied: AppliedState) -> None:
         """Report at once what was applied or refused and who came or went, each second what still runs and evidence."""
-        self._testify()
-        moment, now = (applied, self._tracker.moves()), time.monotonic()
-        if moment == self._told and not (applied.known_as and now >= self._next_look):
+        self._report_evidence()
+        moment, now = (applied, self._bridge.executor_changes()), time.monotonic()
+        if moment == self._last_reported and not (applied.node_ids and now >= self._next_report):
             return
-        report = make_report(self._application, self._tracker.executors(), applied.known_as, applied.refused)
-        self._membership.say(
+        report = make_report(self._application, self._bridge.executors(), applied.node_ids, applied.refused)
+        self._session.report(
             acked=applied.revision,
             task_managers=report.task_managers,
             running_tasks=report.running_tasks,
             refused=report.refused,
-            nodes=report.nodes if self._tells_nodes else None,
+            nodes=report.nodes if self._reports_nodes else None,
         )
-        self._told, self._next_look = moment, now + LOOK
+        self._last_reported, self._next_report = moment, now + INTERVAL
 
-    def _testify(self) -> None:
+    def _report_evidence(self) -> None:
         now = time.monotonic()
-        if self._findings is None or now < self._next_finding:
+        if self._evidence is None or now < self._next_evidence:
             return
-        self._next_finding = now + LOOK
+        self._next_evidence = now + INTERVAL
         try:
-            if not self._witnessing:
-                self._tracker.witness()
-            self._witnessing = True
-            self._membership.say(evidence=self._findings.turn(self._tracker.seen(), now))
+            if not self._observing:
+                self._bridge.start_observing()
+            self._observing = True
+            self._session.report(evidence=self._evidence.update(self._bridge.observed(), now))
         except DriverError:
             # To obey the list matters more: nothing of it may stop because of this.
             log.exception("What Spark finds out about hosts is not reported.")
-            self._findings = None
-            self._membership.say(evidence={})
+            self._evidence = None
+            self._session.report(evidence={})
 
     def close(self) -> None:
         """Leave the service, if that takes no longer than a few seconds."""
-        self._membership.close()
+        self._session.close()

@@ -14,7 +14,7 @@ EXCLUDE_NODES: Final = "spark.yarn.exclude.nodes"
 POD_TEMPLATES: Final = ("spark.kubernetes.driver.podTemplateFile", "spark.kubernetes.executor.podTemplateFile")
 HOSTNAME: Final = "kubernetes.io/hostname"
 # What the value of a Kubernetes label may be; no node can have any other.
-_LABEL: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
+_LABEL_VALUE: Final = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,61}[A-Za-z0-9])?", re.ASCII)
 
 
 def exclude_nodes(ids: Iterable[str]) -> str:
@@ -28,7 +28,7 @@ def pod_template(ids: Iterable[str]) -> str:
     Ids that no label of a node could be are left out: see `unfit`.
     """
     lines = ["apiVersion: v1", "kind: Pod"]
-    if not (values := sorted(node_id for node_id in ids if _LABEL.fullmatch(node_id))):
+    if not (values := sorted(node_id for node_id in ids if _LABEL_VALUE.fullmatch(node_id))):
         # NotIn with no value at all is refused by Kubernetes.
         return "\n".join([*lines, "spec: {}", ""])
     lines += [
@@ -46,12 +46,12 @@ def pod_template(ids: Iterable[str]) -> str:
     return "\n".join([*lines, ""])
 
 
-def unfit(ids: Collection[str]) -> list[str]:
+def not_label_values(ids: Collection[str]) -> list[str]:
     """The ids that a pod template cannot name."""
-    return sorted(node_id for node_id in ids if not _LABEL.fullmatch(node_id))
+    return sorted(node_id for node_id in ids if not _LABEL_VALUE.fullmatch(node_id))
 
 
 def confs(ids: Collection[str], template: str | None) -> dict[str, str]:
     """Spark's confs for this list; `template` is where the pod template stands, None for no Kubernetes."""
-    found = {EXCLUDE_NODES: exclude_nodes(ids)} if ids else {}
-    return found if template is None else found | dict.fromkeys(POD_TEMPLATES, template)
+    result = {EXCLUDE_NODES: exclude_nodes(ids)} if ids else {}
+    return result if template is None else result | dict.fromkeys(POD_TEMPLATES, template)

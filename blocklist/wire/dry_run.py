@@ -6,11 +6,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from blocklist.model.usable_nodes import Below
+from blocklist.model.usable_nodes import Shortfall
 from blocklist.wire.nodes import Body, Json, NodeBody
 
 
-class TouchedTaskManager(Body):
+class AffectedTaskManager(Body):
     """A TaskManager that is on the node now."""
 
     id: str
@@ -23,10 +23,10 @@ class DryRunNode(Body):
 
     status: Annotated[Literal[200, 201, 202], Field(description="201 blocked, 202 merged, 200 unblocked.")]
     node: NodeBody
-    task_managers: list[TouchedTaskManager]
+    task_managers: list[AffectedTaskManager]
 
 
-class BelowBody(Body):
+class ShortfallBody(Body):
     """A listener that would have fewer usable nodes than its minimum."""
 
     listener: str
@@ -39,10 +39,10 @@ class DryRunBody(Body):
 
     dry_run: Literal[True]
     nodes: list[DryRunNode]
-    below_minimum: list[BelowBody]
+    below_minimum: list[ShortfallBody]
     refused: Annotated[str | None, Field(description="The sentence with which a limit would refuse it.")]
 
 
-def below_body(own: Below) -> Json:
+def shortfall_body(shortfall: Shortfall) -> Json:
     """As DryRunBody has it."""
-    return {"listener": own.listener, "usable": own.usable, "minimum": own.minimum}
+    return {"listener": shortfall.listener, "usable": shortfall.usable, "minimum": shortfall.minimum}

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from blocklist.model.evidence import MAX_REASON, Evidence, Finding, Judged, Kind
+from blocklist.model.evidence import MAX_REASON_LENGTH, AssessedEvidence, Evidence, Finding, FindingKind
 from blocklist.model.node import check_text
 from blocklist.wire.nodes import TEXT_PATTERN, Body, Json, MillisOut
 
@@ -24,12 +24,12 @@ class FindingBody(Body):
     ]
     reason: Annotated[
         str,
-        Field(min_length=1, max_length=MAX_REASON, json_schema_extra={"pattern": TEXT_PATTERN}),
+        Field(min_length=1, max_length=MAX_REASON_LENGTH, json_schema_extra={"pattern": TEXT_PATTERN}),
         AfterValidator(check_text),
     ]
 
     def value(self) -> Finding:
-        return Finding(kind=Kind(self.kind), reason=self.reason)
+        return Finding(kind=FindingKind(self.kind), reason=self.reason)
 
 
 class EvidenceBody(Body):
@@ -68,22 +68,22 @@ class EvidenceListBody(Body):
     evidence: list[EvidenceBody]
 
 
-def findings(said: Mapping[str, FindingBody] | None) -> dict[str, Finding] | None:
+def findings(bodies: Mapping[str, FindingBody] | None) -> dict[str, Finding] | None:
     """What a heartbeat says, node id to finding; None if it says nothing of it."""
-    return None if said is None else {node: body.value() for node, body in said.items()}
+    return None if bodies is None else {node: body.value() for node, body in bodies.items()}
 
 
-def findings_body(said: Mapping[str, Finding]) -> Json:
+def findings_body(findings: Mapping[str, Finding]) -> Json:
     """Findings as a heartbeat sends them."""
-    return {node: {"kind": finding.kind.value, "reason": finding.reason} for node, finding in said.items()}
+    return {node: {"kind": finding.kind.value, "reason": finding.reason} for node, finding in findings.items()}
 
 
-def evidence_list(judged: Iterable[Judged]) -> Json:
+def evidence_list_body(assessed: Iterable[AssessedEvidence]) -> Json:
     """The answer to GET /evidence."""
-    return {"evidence": [{**_evidence(own.evidence), **_belief(own)} for own in judged]}
+    return {"evidence": [{**_evidence_fields(piece.evidence), **_assessment_fields(piece)} for piece in assessed]}
 
 
-def _evidence(evidence: Evidence) -> Json:
+def _evidence_fields(evidence: Evidence) -> Json:
     return {
         "node": evidence.node,
         "application": evidence.application,
@@ -94,5 +94,5 @@ def _evidence(evidence: Evidence) -> Json:
     }
 
 
-def _belief(judged: Judged) -> Json:
-    return {"believed": judged.doubt is None, "doubt": judged.doubt}
+def _assessment_fields(assessed: AssessedEvidence) -> Json:
+    return {"believed": assessed.ignored_reason is None, "doubt": assessed.ignored_reason}

@@ -9,13 +9,20 @@ from urllib.parse import urlsplit
 from pydantic import AfterValidator, ConfigDict, Field
 
 from blocklist.model.changes import Change
-from blocklist.model.listener import LEASE_SECONDS, MAX_ENTRIES, MAX_SENTENCE, Listener, Registration, Role
+from blocklist.model.listener import (
+    LEASE_SECONDS,
+    MAX_ENTRIES,
+    MAX_REFUSAL_LENGTH,
+    Listener,
+    ListenerRole,
+    Registration,
+)
 from blocklist.model.node import BlockedNode, check_node_id, check_text
 from blocklist.wire.evidence import FindingBody
 from blocklist.wire.nodes import TEXT_PATTERN, Body, Json, MillisOut, NodeBody, node_fields
 
 
-def _url(text: str) -> str:
+def _check_callback_url(text: str) -> str:
     parts = urlsplit(text)
     port = parts.port  # raises ValueError for one that is none
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or port == 0:
@@ -27,8 +34,8 @@ def _url(text: str) -> str:
 
 Id = Annotated[str, AfterValidator(check_node_id), Field(json_schema_extra={"pattern": "^[A-Za-z0-9._:-]{1,253}$"})]
 _ENTRIES: Final = Field(max_length=MAX_ENTRIES, json_schema_extra={"additionalProperties": False})
-Sentence = Annotated[
-    str, Field(max_length=MAX_SENTENCE, json_schema_extra={"pattern": TEXT_PATTERN}), AfterValidator(check_text)
+RefusalReason = Annotated[
+    str, Field(max_length=MAX_REFUSAL_LENGTH, json_schema_extra={"pattern": TEXT_PATTERN}), AfterValidator(check_text)
 ]
 
 
@@ -47,7 +54,8 @@ class RegistrationBody(Body):
     role: Literal["JOB_MASTER", "RESOURCE_MANAGER"]
     session_id: Annotated[Id, Field(description="A new one takes over from the old one.")]
     callback_url: Annotated[
-        Annotated[str, AfterValidator(_url)] | None, Field(description="Where to push to; without it, watch.")
+        Annotated[str, AfterValidator(_check_callback_url)] | None,
+        Field(description="Where to push to; without it, watch."),
     ] = None
     lease_seconds: Annotated[int, Field(ge=1, le=3600)] = LEASE_SECONDS
     min_nodes: Annotated[
@@ -57,7 +65,7 @@ class RegistrationBody(Body):
     def value(self, listener_id: str) -> Registration:
         return Registration(
             id=listener_id,
-            role=Role(self.role),
+            role=ListenerRole(self.role),
             session=self.session_id,
             callback_url=self.callback_url,
             lease=self.lease_seconds * 1000,
@@ -78,7 +86,7 @@ class ReportBody(Body):
         Field(description="How many tasks run on each of them."),
     ] = None
     refused: Annotated[
-        Annotated[dict[Id, Sentence], _ENTRIES] | None,
+        Annotated[dict[Id, RefusalReason], _ENTRIES] | None,
         Field(description="Blocks that it does not carry out: node id to the reason."),
     ] = None
     nodes: Annotated[
@@ -171,7 +179,7 @@ class TaskManagerBody(Body):
     blocked_node: NodeBody | None = None
 
 
-class TaskManagerThere(Body):
+class TaskManagerOnNode(Body):
     """A TaskManager that is still on the node."""
 
     id: str
@@ -187,10 +195,10 @@ class AppliedBody(Body):
     applied_at: Annotated[MillisOut | None, Field(description="Null if it has not, or if that was not seen.")]
     late_ms: Annotated[int | None, Field(description="From the change to then.")]
     refused: Annotated[str | None, Field(description="Why it does not carry the block out.")]
-    task_managers: list[TaskManagerThere]
+    task_managers: list[TaskManagerOnNode]
 
 
-class StatusBody(Body):
+class NodeStatusBody(Body):
     """Who has applied the last change of a node; live listeners only."""
 
     id: str
@@ -224,9 +232,9 @@ def listener_body(
         "role": listener.role.value,
         "sessionId": listener.session,
         "callbackUrl": listener.callback_url,
-        "state": "live" if listener.live(now) else "lapsed",
+        "state": "live" if listener.is_live(now) else "lapsed",
         "ackedRevision": acked,
-        "lagRevisions": revision - acked if listener.behind(revision) else 0,
+        "lagRevisions": revision - acked if listener.is_behind(revision) else 0,
         "lagMs": lag,
         "lastError": error,
         "minNodes": listener.min_nodes,
@@ -236,23 +244,23 @@ def listener_body(
     }
 
 
-def batch_of_changes(changes: Sequence[Change]) -> Json:
+def changes_batch(changes: Sequence[Change]) -> Json:
     """Changes as a push tells them: each node once, in its last state."""
     last: Mapping[str, Change] = {change.node.id: change for change in changes}
     return {
         "toRevision": changes[-1].revision,
         "snapshot": False,
-        "blocked": [_node(change.node) for change in last.values() if not change.type.frees],
+        "blocked": [_batch_node(change.node) for change in last.values() if not change.type.frees],
         "unblocked": [
             {"id": change.node.id, "type": change.type.value} for change in last.values() if change.type.frees
         ],
     }
 
 
-def batch_of_list(revision: int, nodes: Iterable[BlockedNode]) -> Json:
+def snapshot_batch(revision: int, nodes: Iterable[BlockedNode]) -> Json:
     """The whole list as a push tells it."""
-    return {"toRevision": revision, "snapshot": True, "blocked": [_node(node) for node in nodes], "unblocked": []}
+    return {"toRevision": revision, "snapshot": True, "blocked": [_batch_node(node) for node in nodes], "unblocked": []}
 
 
-def _node(node: BlockedNode) -> Json:
+def _batch_node(node: BlockedNode) -> Json:
     return {"id": node.id, **node_fields(node)}

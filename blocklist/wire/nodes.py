@@ -17,7 +17,7 @@ from pydantic_core import to_json
 
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.errors import InvalidError
-from blocklist.model.node import EARLIEST, MAX_CAUSE, PERMANENT, BlockAction, BlockedNode, check_text
+from blocklist.model.node import MAX_CAUSE_LENGTH, MIN_TIMESTAMP, PERMANENT, BlockAction, BlockedNode, check_text
 
 Json = dict[str, Any]
 ActionName = Literal["MARK_BLOCKED", "MARK_BLOCKED_AND_EVACUATE_TASKS"]
@@ -28,7 +28,7 @@ _DECIMAL = re.compile(r"0|-?[1-9][0-9]{0,18}", re.ASCII)
 def parse_json(body: bytes) -> Any:
     """Read a JSON document strictly: UTF-8, no repeated field, no NaN. Raises InvalidError."""
     try:
-        text = body.decode().strip(_BLANKS)
+        text = body.decode().strip(_WHITESPACE)
         value, end = _decoder.raw_decode(text)
     except UnicodeDecodeError:
         raise InvalidError("The body is not UTF-8.") from None
@@ -51,7 +51,7 @@ def dump_json(value: object) -> bytes:
     return to_json(value)
 
 
-def _unrepeated(pairs: list[tuple[str, Any]]) -> Json:
+def _reject_repeated_fields(pairs: list[tuple[str, Any]]) -> Json:
     fields = dict(pairs)
     if len(fields) < len(pairs):
         names = [name for name, _ in pairs]
@@ -60,21 +60,21 @@ def _unrepeated(pairs: list[tuple[str, Any]]) -> Json:
     return fields
 
 
-def _no_constant(name: str) -> None:
+def _reject_constant(name: str) -> None:
     raise InvalidError(f"{name} is not JSON.")
 
 
-def _millis(value: object) -> int:
+def _parse_millis(value: object) -> int:
     if isinstance(value, str) and _DECIMAL.fullmatch(value):
         value = int(value)
     if not isinstance(value, int) or isinstance(value, bool):
         raise ValueError("give Unix milliseconds as a whole number or its decimal string")
-    if not EARLIEST <= value <= PERMANENT:
+    if not MIN_TIMESTAMP <= value <= PERMANENT:
         raise ValueError("the time does not fit into 64 bits")
     return value
 
 
-def _flag(value: object) -> bool:
+def _parse_flag(value: object) -> bool:
     if value is True or value == "true":
         return True
     if value is False or value == "false":
@@ -82,11 +82,11 @@ def _flag(value: object) -> bool:
     raise ValueError('give true, false, "true" or "false"')
 
 
-_BLANKS: Final = " \t\n\r"
-_decoder: Final = json.JSONDecoder(object_pairs_hook=_unrepeated, parse_constant=_no_constant)
+_WHITESPACE: Final = " \t\n\r"
+_decoder: Final = json.JSONDecoder(object_pairs_hook=_reject_repeated_fields, parse_constant=_reject_constant)
 
 
-def _text(value: object) -> object:
+def _check_if_text(value: object) -> object:
     return check_text(value) if isinstance(value, str) else value
 
 
@@ -96,18 +96,19 @@ TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f]*(?![\s\S])"
 _MILLIS_STRING: Json = {"type": "string", "pattern": "^(0|-?[1-9][0-9]{0,18})$"}
 MillisIn = Annotated[
     int,
-    BeforeValidator(_millis),
+    BeforeValidator(_parse_millis),
     WithJsonSchema(
-        {"anyOf": [_MILLIS_STRING, {"type": "integer", "minimum": EARLIEST, "maximum": PERMANENT}]}, mode="validation"
+        {"anyOf": [_MILLIS_STRING, {"type": "integer", "minimum": MIN_TIMESTAMP, "maximum": PERMANENT}]},
+        mode="validation",
     ),
 ]
-MillisOut = Annotated[int, BeforeValidator(_millis), PlainSerializer(str), WithJsonSchema(_MILLIS_STRING)]
+MillisOut = Annotated[int, BeforeValidator(_parse_millis), PlainSerializer(str), WithJsonSchema(_MILLIS_STRING)]
 Flag = Annotated[
     bool,
-    BeforeValidator(_flag),
+    BeforeValidator(_parse_flag),
     WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "enum": ["true", "false"]}]}),
 ]
-Cause = Annotated[str, Field(min_length=1, max_length=MAX_CAUSE), BeforeValidator(_text)]
+Cause = Annotated[str, Field(min_length=1, max_length=MAX_CAUSE_LENGTH), BeforeValidator(_check_if_text)]
 
 
 class Body(BaseModel):
@@ -126,7 +127,7 @@ class Body(BaseModel):
             # What model_validate looks at first is a quarter of its time.
             body: Self = cls.__pydantic_validator__.validate_python(value)
         except ValidationError as error:
-            lines = [_sentence(fault) for fault in error.errors(include_url=False)]
+            lines = [_fault_line(fault) for fault in error.errors(include_url=False)]
             raise InvalidError(" ".join(lines), lines) from None
         return body
 
@@ -159,15 +160,15 @@ class BlockRequest(Body):
         return BlockedNode(id=node_id, action=action, start=now, end=self.end_timestamp, cause=self.cause)
 
 
-def _sentence(fault: Any) -> str:
+def _fault_line(fault: Any) -> str:
     where = ".".join(str(part) for part in fault["loc"]) or "the body"
-    known = {
+    messages = {
         "missing": "this field is required",
         "extra_forbidden": "there is no such field",
         "model_type": "give an object",
     }
-    said = known.get(fault["type"]) or str(fault["msg"]).removeprefix("Value error, ")
-    return f"{ascii(where)[1:-1][:80]}: {said[0].lower()}{said[1:].removesuffix('.')}."
+    message = messages.get(fault["type"]) or str(fault["msg"]).removeprefix("Value error, ")
+    return f"{ascii(where)[1:-1][:80]}: {message[0].lower()}{message[1:].removesuffix('.')}."
 
 
 class ListedNode(Body):
@@ -314,7 +315,7 @@ class Problem(BaseModel):
     errors: list[str]
 
 
-LIMIT: Final = "urn:blocklist:problem:limit"
+LIMIT_PROBLEM: Final = "urn:blocklist:problem:limit"
 """The type of a problem that only a limit makes: other than at a conflict there is no block to merge with."""
 
 
@@ -353,15 +354,15 @@ def node_body(node: BlockedNode, task_managers: list[str]) -> Json:
 
 def dump_node(node: BlockedNode, task_managers: list[str]) -> bytes:
     """The JSON of node_body, put together here: a PUT answers one, and takes half as long for it."""
-    return f'{{"id":"{node.id}",{_fields(node, task_managers)}}}'.encode()
+    return f'{{"id":"{node.id}",{_dump_fields(node, task_managers)}}}'.encode()
 
 
-def dump_listed(node: BlockedNode, task_managers: list[str]) -> bytes:
+def dump_list_entry(node: BlockedNode, task_managers: list[str]) -> bytes:
     """The same as GET /blocklist shows it, a member of the list under its id."""
-    return f'"{node.id}":{{{_fields(node, task_managers)}}}'.encode()
+    return f'"{node.id}":{{{_dump_fields(node, task_managers)}}}'.encode()
 
 
-def _fields(node: BlockedNode, task_managers: list[str]) -> str:
+def _dump_fields(node: BlockedNode, task_managers: list[str]) -> str:
     return (
         f'"action":"{node.action.name}","startTimestamp":"{node.start}","endTimestamp":"{node.end}",'
         f'"cause":{encode_basestring(node.cause)},"taskManagers":{dump_json(task_managers).decode()}'

@@ -7,11 +7,13 @@ from typing import Annotated, Any, Literal
 from pydantic import AfterValidator, ConfigDict, Field
 
 from blocklist.model.node import PERMANENT
-from blocklist.model.roles import Access, NewToken, Token, check_name
+from blocklist.model.roles import NewToken, Role, Token, check_token_name
 from blocklist.wire.nodes import Body, Json, MillisIn, MillisOut
 
 RoleName = Literal["reader", "listener", "operator", "admin"]
-Name = Annotated[str, AfterValidator(check_name), Field(json_schema_extra={"pattern": "^[A-Za-z0-9._:-]{1,253}$"})]
+Name = Annotated[
+    str, AfterValidator(check_token_name), Field(json_schema_extra={"pattern": "^[A-Za-z0-9._:-]{1,253}$"})
+]
 
 
 class TokenRequest(Body):
@@ -29,7 +31,7 @@ class TokenRequest(Body):
     ] = PERMANENT
 
 
-class _MadeToken(Body):
+class _TokenFields(Body):
     """What is known of a token from the first."""
 
     model_config = ConfigDict(extra="ignore")
@@ -41,19 +43,19 @@ class _MadeToken(Body):
     created_by: str | None
     end_timestamp: MillisOut | None
 
-    def _token(self, **more: int | None) -> Token:
+    def _token(self, **state: int | None) -> Token:
         return Token(
             id=self.id,
             name=self.name,
-            access=Access(self.role),
+            role=Role(self.role),
             created_at=self.created_at,
             created_by=self.created_by,
             end=PERMANENT if self.end_timestamp is None else self.end_timestamp,
-            **more,
+            **state,
         )
 
 
-class NewTokenBody(_MadeToken):
+class NewTokenBody(_TokenFields):
     """A token that was just made."""
 
     token: Annotated[str, Field(repr=False, description="What to send as `Authorization: Bearer`; shown this once.")]
@@ -62,7 +64,7 @@ class NewTokenBody(_MadeToken):
         return NewToken(token=self._token(), text=self.token)
 
 
-class TokenBody(_MadeToken):
+class TokenBody(_TokenFields):
     """What is known of a token."""
 
     revoked_at: MillisOut | None
@@ -72,7 +74,7 @@ class TokenBody(_MadeToken):
         return self._token(revoked_at=self.revoked_at, last_used_at=self.last_used_at)
 
 
-class WhoBody(Body):
+class IdentityBody(Body):
     """Who asks: the author of their changes, and what they may do."""
 
     name: str | None
@@ -85,17 +87,17 @@ class TokensBody(Body):
     tokens: list[TokenBody]
 
 
-def new_token_body(made: NewToken) -> Json:
+def new_token_body(created: NewToken) -> Json:
     """A new token as an answer shows it."""
-    return {**_fields(made.token), "token": made.text}
+    return {**_fields(created.token), "token": created.text}
 
 
 def token_body(token: Token) -> Json:
     """A token as the list shows it."""
     return {
         **_fields(token),
-        "revokedAt": _moment(token.revoked_at),
-        "lastUsedAt": _moment(token.last_used_at),
+        "revokedAt": _optional_millis(token.revoked_at),
+        "lastUsedAt": _optional_millis(token.last_used_at),
     }
 
 
@@ -103,12 +105,12 @@ def _fields(token: Token) -> dict[str, Any]:
     return {
         "id": token.id,
         "name": token.name,
-        "role": token.access.value,
+        "role": token.role.value,
         "createdAt": str(token.created_at),
         "createdBy": token.created_by,
         "endTimestamp": None if token.end == PERMANENT else str(token.end),
     }
 
 
-def _moment(at: int | None) -> str | None:
-    return None if at is None else str(at)
+def _optional_millis(timestamp: int | None) -> str | None:
+    return None if timestamp is None else str(timestamp)

@@ -82,14 +82,14 @@ def service(service_process: ServiceProcess) -> Iterator[BlocklistClient]:
             client.unblock(node_id)
 
 
-class Start(Protocol):
+class StartAgent(Protocol):
     """Start an agent on an application; it stops with the test."""
 
     def __call__(self, spark: SparkSession, **options: Any) -> BlocklistAgent: ...
 
 
 @pytest.fixture
-def start_agent(service_process: ServiceProcess) -> Iterator[Start]:
+def start_agent(service_process: ServiceProcess) -> Iterator[StartAgent]:
     agents: list[BlocklistAgent] = []
 
     def start(spark: SparkSession, **options: Any) -> BlocklistAgent:
@@ -102,18 +102,18 @@ def start_agent(service_process: ServiceProcess) -> Iterator[Start]:
 
 
 @pytest.fixture
-def agent(spark: SparkSession, service: BlocklistClient, start_agent: Start) -> BlocklistAgent:
+def agent(spark: SparkSession, service: BlocklistClient, start_agent: StartAgent) -> BlocklistAgent:
     """On the application with no settings of its own, and known to the service."""
     started = start_agent(spark)
     await_registration(started)
     return started
 
 
-Block = Callable[..., None]
+BlockNode = Callable[..., None]
 
 
 @pytest.fixture
-def block(service: BlocklistClient, agent: BlocklistAgent) -> Block:
+def block(service: BlocklistClient, agent: BlocklistAgent) -> BlockNode:
     """Block a node and wait until Spark knows; `refused` when the agent is to leave its host open."""
 
     def block(node_id: str, action: BlockAction = MARK, *, end: int = PERMANENT, refused: bool = False) -> None:

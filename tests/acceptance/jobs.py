@@ -33,7 +33,7 @@ SPECULATING: Final = {
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Start:
+class TaskStart:
     """A task attempt that has started: on which host, and when in Unix milliseconds."""
 
     partition: int
@@ -75,7 +75,7 @@ class Job(threading.Thread):
         except BaseException as error:
             self._error = error
 
-    def starts(self) -> list[Start]:
+    def starts(self) -> list[TaskStart]:
         """The task attempts that have started so far."""
         return [self._start(file) for file in self._folder.glob("*.started")]
 
@@ -100,9 +100,9 @@ class Job(threading.Thread):
             raise self._error
         return [self._hosts[address] for address in self._result]
 
-    def _start(self, file: Path) -> Start:
+    def _start(self, file: Path) -> TaskStart:
         partition, attempt, address, at = file.stem.split("_")
-        return Start(partition=int(partition), attempt=int(attempt), host=self._hosts[address], at=int(at))
+        return TaskStart(partition=int(partition), attempt=int(attempt), host=self._hosts[address], at=int(at))
 
 
 def used_hosts(spark: SparkSession, cluster: Cluster) -> set[str]:
@@ -116,9 +116,9 @@ def slow_on(spark: SparkSession, cluster: Cluster, host: str) -> None:
     assert spark.sparkContext.range(0, 12, 1, 12).mapPartitions(task).count() == 12
 
 
-def await_use(spark: SparkSession, cluster: Cluster, host: str) -> list[Start]:
+def await_use(spark: SparkSession, cluster: Cluster, host: str) -> list[TaskStart]:
     """Run small jobs until one has a task on the host; all task attempts of them."""
-    starts: list[Start] = []
+    starts: list[TaskStart] = []
 
     def used() -> bool:
         job = Job(spark, cluster, 12)

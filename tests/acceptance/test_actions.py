@@ -11,7 +11,7 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
-from tests.acceptance.conftest import EVACUATE, MARK, A, B, Block, C, is_blocked, unblock
+from tests.acceptance.conftest import EVACUATE, MARK, A, B, BlockNode, C, is_blocked, unblock
 from tests.acceptance.jobs import Job, await_use, used_hosts
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_a_marked_host_gets_no_task_and_its_running_tasks_finish(
-    spark: SparkSession, cluster: Cluster, block: Block
+    spark: SparkSession, cluster: Cluster, block: BlockNode
 ) -> None:
     job = Job(spark, cluster, 24, hold_on=(A, B, C))
     job.await_running(A, B, C)
@@ -33,7 +33,7 @@ def test_a_marked_host_gets_no_task_and_its_running_tasks_finish(
     assert hosts.count(B) == 2
 
 
-def test_evacuated_tasks_start_again_elsewhere(spark: SparkSession, cluster: Cluster, block: Block) -> None:
+def test_evacuated_tasks_start_again_elsewhere(spark: SparkSession, cluster: Cluster, block: BlockNode) -> None:
     """Its executor lives on: there may be shuffle files that somebody still wants."""
     executors = executor_ids(spark)
     job = Job(spark, cluster, 24, hold_on=[B])
@@ -44,7 +44,7 @@ def test_evacuated_tasks_start_again_elsewhere(spark: SparkSession, cluster: Clu
     assert executor_ids(spark) == executors
 
 
-def test_a_mark_that_becomes_an_evacuation_evacuates(spark: SparkSession, cluster: Cluster, block: Block) -> None:
+def test_a_mark_that_becomes_an_evacuation_evacuates(spark: SparkSession, cluster: Cluster, block: BlockNode) -> None:
     job = Job(spark, cluster, 24, hold_on=[B])
     job.await_running(B)
     block(B)
@@ -53,7 +53,7 @@ def test_a_mark_that_becomes_an_evacuation_evacuates(spark: SparkSession, cluste
 
 
 def test_an_unblocked_host_gets_tasks_again(
-    spark: SparkSession, cluster: Cluster, block: Block, service: BlocklistClient, agent: BlocklistAgent
+    spark: SparkSession, cluster: Cluster, block: BlockNode, service: BlocklistClient, agent: BlocklistAgent
 ) -> None:
     block(B)
     assert used_hosts(spark, cluster) == {A, C}
@@ -62,7 +62,7 @@ def test_an_unblocked_host_gets_tasks_again(
 
 
 def test_at_the_end_the_host_is_free(
-    spark: SparkSession, cluster: Cluster, block: Block, agent: BlocklistAgent
+    spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent
 ) -> None:
     end = now() + 4000
     block(B, end=end)
@@ -72,18 +72,18 @@ def test_at_the_end_the_host_is_free(
 
 
 def test_at_the_end_the_host_is_free_though_the_agent_is_dead(
-    spark: SparkSession, cluster: Cluster, block: Block, agent: BlocklistAgent
+    spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent
 ) -> None:
     end = now() + 5000
     block(B, end=end)
     # As if its thread had died: nothing is lifted.
-    agent._halt()
+    agent._stop_thread()
     starts = await_use(spark, cluster, B)
     assert min(start.at for start in starts if start.host == B) >= end
 
 
 def test_a_stopped_agent_leaves_no_block_behind(
-    spark: SparkSession, cluster: Cluster, block: Block, agent: BlocklistAgent
+    spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent
 ) -> None:
     block(B)
     agent.stop()

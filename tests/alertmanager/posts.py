@@ -20,7 +20,7 @@ def real_posts() -> list[Body]:
     return [json.loads(line) for line in _REAL.read_text().splitlines()]
 
 
-def asking(post: Body, action: str = "mark") -> Body:
+def with_action(post: Body, action: str = "mark") -> Body:
     """The post as it would be if its alerts asked for a block."""
     changed = deepcopy(post)
     for own in changed["alerts"]:

@@ -34,33 +34,33 @@ def chromium() -> Iterator[Browser]:
 
 
 @dataclass
-class Watched:
+class MonitoredContext:
     """A browser context in which nothing may go wrong: `complaints` gathers what does."""
 
     context: BrowserContext
-    complaints: list[str] = field(default_factory=list)
+    errors: list[str] = field(default_factory=list)
     expected: set[str] = field(default_factory=set)
     """Parts of complaints that a test provokes."""
 
     def unexpected(self) -> list[str]:
-        return [own for own in self.complaints if not any(part in own for part in self.expected)]
+        return [own for own in self.errors if not any(part in own for part in self.expected)]
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
-            self.complaints.append(f"{message.type}: {message.text}")
+            self.errors.append(f"{message.type}: {message.text}")
 
     def _request(self, request: Request) -> None:
         if urlsplit(request.url).hostname not in {"127.0.0.1", None} and not request.url.startswith(("data:", "file:")):
-            self.complaints.append(f"asks elsewhere: {request.url}")
+            self.errors.append(f"asks elsewhere: {request.url}")
 
     def _response(self, response: Response) -> None:
         if response.status >= 400:
-            self.complaints.append(f"{response.status}: {response.request.method} {urlsplit(response.url).path}")
+            self.errors.append(f"{response.status}: {response.request.method} {urlsplit(response.url).path}")
 
     def _page(self, page: Page) -> None:
-        page.on("pageerror", lambda error: self.complaints.append(f"exception: {error}"))
+        page.on("pageerror", lambda error: self.errors.append(f"exception: {error}"))
 
-    def listen(self) -> None:
+    def install(self) -> None:
         self.context.on("console", self._console)
         self.context.on("request", self._request)
         self.context.on("response", self._response)
@@ -68,12 +68,12 @@ class Watched:
 
 
 @contextmanager
-def watched(browser: Browser, url: str, size: tuple[int, int] = WIDE, **options: Any) -> Iterator[Watched]:
+def monitored(browser: Browser, url: str, size: tuple[int, int] = WIDE, **options: Any) -> Iterator[MonitoredContext]:
     """A context on the service at `url`; leaving it fails if anything was complained of that was not expected."""
     context = browser.new_context(base_url=url, viewport={"width": size[0], "height": size[1]}, **options)
     context.set_default_timeout(20_000)
-    own = Watched(context)
-    own.listen()
+    own = MonitoredContext(context)
+    own.install()
     try:
         yield own
         assert own.unexpected() == []

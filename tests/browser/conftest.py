@@ -14,13 +14,22 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.browsing import Watched, chromium, watched
-from tests.integration.conftest import Start, databases, desk, fresh, fresh_client, listened, migrated, start
+from tests.browser.browsing import MonitoredContext, chromium, monitored
+from tests.integration.conftest import (
+    Start,
+    databases,
+    fresh,
+    fresh_client,
+    listener_client,
+    listener_service,
+    migrated,
+    start,
+)
 from tests.integration.process import ServiceProcess
 
 expect.set_options(timeout=30_000)  # a busy machine is no fault of the page
 
-__all__ = ["databases", "desk", "fresh", "fresh_client", "listened", "migrated", "start"]
+__all__ = ["databases", "fresh", "fresh_client", "listener_client", "listener_service", "migrated", "start"]
 
 
 @pytest.fixture(scope="module")
@@ -30,19 +39,19 @@ def browser() -> Iterator[Browser]:
 
 
 @pytest.fixture
-def window(browser: Browser, listened: ServiceProcess) -> Iterator[Watched]:
-    """A window on the service that `desk` is a client of, wide."""
-    with watched(browser, listened.url) as own:
+def window(browser: Browser, listener_service: ServiceProcess) -> Iterator[MonitoredContext]:
+    """A window on the service that `listener_client` is a client of, wide."""
+    with monitored(browser, listener_service.url) as own:
         yield own
 
 
 @pytest.fixture
-def page(window: Watched) -> Page:
+def page(window: MonitoredContext) -> Page:
     return window.context.new_page()
 
 
 @dataclass
-class Guarded:
+class SecuredService:
     """A service that asks for tokens: of each role one."""
 
     service: ServiceProcess
@@ -51,7 +60,7 @@ class Guarded:
 
 
 @pytest.fixture
-def guarded(start: Start, tmp_path: Path) -> Iterator[Guarded]:
+def secured(start: Start, tmp_path: Path) -> Iterator[SecuredService]:
     """A service of one's own with tokens of `reader`, `operator` and `admin`, by these names."""
     file = tmp_path / "admin.token"
     service = start(auth="tokens", admin_token_file=str(file), max_blocked="3")
@@ -63,7 +72,7 @@ def guarded(start: Start, tmp_path: Path) -> Iterator[Guarded]:
             made = admin.post("/tokens", json={"name": f"the-{role}", "role": role})
             assert made.status_code == 201, made.text
             tokens[role] = made.json()["token"]
-        yield Guarded(service, admin, tokens)
+        yield SecuredService(service, admin, tokens)
 
 
 def log_in(page: Page, token: str, path: str = "/") -> None:

@@ -30,7 +30,7 @@ _CAUSES: Final = (
 )
 
 
-def past(database: Path, now: int) -> None:
+def write_history(database: Path, now: int) -> None:
     """A week of changes before `now` (Unix ms), in a database that nobody serves."""
     asyncio.run(_write(make_store(url_of(database), "scene", 2.0), now))
 
@@ -81,7 +81,7 @@ def _apply(
     return draft.changes
 
 
-def present(admin: httpx.Client, names: dict[str, httpx.Client]) -> None:
+def create_current_state(admin: httpx.Client, names: dict[str, httpx.Client]) -> None:
     """What is there now. `names` are clients of people and programs, by name."""
     for number in range(1, 9):
         role = {"role": RM} if number == 1 else {"role": "JOB_MASTER"}

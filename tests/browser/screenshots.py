@@ -11,8 +11,8 @@ from typing import Final
 import httpx
 from playwright.sync_api import Browser
 
-from tests.browser.browsing import chromium, watched
-from tests.browser.scene import past, present
+from tests.browser.browsing import chromium, monitored
+from tests.browser.scene import create_current_state, write_history
 from tests.integration.bodies import now_ms
 from tests.integration.process import NO_TLS, ROOT, ServiceProcess, run_app
 
@@ -30,7 +30,7 @@ def main(folder: Path) -> None:
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         service = ServiceProcess(Path(scratch), auth="tokens", admin_token_file=str(Path(scratch) / "admin.token"))
         run_app("migrate", env=service.environment()).check_returncode()
-        past(service.database, now_ms())
+        write_history(service.database, now_ms())
         stack.enter_context(service)
         tokens = make_scene(service, Path(scratch) / "admin.token", stack)
         browser = stack.enter_context(chromium())
@@ -48,12 +48,12 @@ def make_scene(service: ServiceProcess, admin_token: Path, stack: ExitStack) -> 
         tokens[name] = made["token"]
         clients[name] = stack.enter_context(httpx.Client(base_url=service.url, trust_env=False, verify=NO_TLS))
         clients[name].headers["Authorization"] = f"Bearer {made['token']}"
-    present(admin, clients)
+    create_current_state(admin, clients)
     return tokens
 
 
 def _shoot(browser: Browser, url: str, token: str, to: Path, path: str, scheme: str, size: tuple[int, int]) -> None:
-    with watched(browser, url, size, color_scheme=scheme, device_scale_factor=1) as own:
+    with monitored(browser, url, size, color_scheme=scheme, device_scale_factor=1) as own:
         page = own.context.new_page()
         page.goto(f"/login?next={path}")
         page.get_by_label("Token").fill(token)

@@ -11,8 +11,8 @@ import pytest
 from playwright.sync_api import Browser, expect
 
 from app.api.security_headers import PAGE_POLICY
-from tests.browser.browsing import watched
-from tests.browser.conftest import Guarded, log_in
+from tests.browser.browsing import monitored
+from tests.browser.conftest import SecuredService, log_in
 from tests.integration.bodies import all_changes, block
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -22,10 +22,10 @@ HERE = {"Sec-Fetch-Site": "same-origin"}
 
 
 @contextmanager
-def logged_in(guarded: Guarded, role: str) -> Iterator[httpx.Client]:
+def logged_in(secured: SecuredService, role: str) -> Iterator[httpx.Client]:
     """A client with a session, as a browser has one."""
-    with guarded.service.client() as client:
-        answer = client.post("/login", data={"token": guarded.tokens[role], "next": "/"}, headers=HERE)
+    with secured.service.client() as client:
+        answer = client.post("/login", data={"token": secured.tokens[role], "next": "/"}, headers=HERE)
         assert answer.status_code == 303, answer.text
         yield client
 
@@ -36,9 +36,9 @@ def csrf_of(client: httpx.Client) -> str:
     return found[1]
 
 
-def test_log_in_and_out(browser: Browser, guarded: Guarded) -> None:
+def test_log_in_and_out(browser: Browser, secured: SecuredService) -> None:
     """Who is not logged in comes to the form, and from there to where they wanted to go."""
-    with watched(browser, guarded.service.url) as own:
+    with monitored(browser, secured.service.url) as own:
         own.expected.add("401")
         page = own.context.new_page()
         page.goto("/page/listeners?x=1")
@@ -46,7 +46,7 @@ def test_log_in_and_out(browser: Browser, guarded: Guarded) -> None:
         page.get_by_label("Token").fill("blocklist_00000000_nonsense")
         page.get_by_role("button", name="Log in").click()
         expect(page.get_by_role("alert")).to_contain_text("The token is not valid")
-        page.get_by_label("Token").fill(guarded.tokens["operator"])
+        page.get_by_label("Token").fill(secured.tokens["operator"])
         page.get_by_role("button", name="Log in").click()
         page.wait_for_url("/page/listeners?x=1")
         expect(page.get_by_text("the-operator")).to_be_visible()
@@ -62,26 +62,26 @@ def test_log_in_and_out(browser: Browser, guarded: Guarded) -> None:
         page.wait_for_url("/login")
 
 
-def test_who_blocks_by_the_page_is_the_author(browser: Browser, guarded: Guarded) -> None:
-    with watched(browser, guarded.service.url) as own:
+def test_who_blocks_by_the_page_is_the_author(browser: Browser, secured: SecuredService) -> None:
+    with monitored(browser, secured.service.url) as own:
         page = own.context.new_page()
-        log_in(page, guarded.tokens["operator"], "/page/block")
+        log_in(page, secured.tokens["operator"], "/page/block")
         page.get_by_label("Nodes").fill("n1")
         page.get_by_label("Reason").fill("Fan broken")
         page.get_by_role("button", name="Show what it would do").click()
         page.get_by_role("button", name="Block n1").click()
         page.wait_for_url("/page/nodes/n1")
-        assert [own["createdBy"] for own in all_changes(guarded.admin)] == ["the-operator"]
+        assert [own["createdBy"] for own in all_changes(secured.admin)] == ["the-operator"]
         page.goto("/?by=the-operator")
         expect(page.locator("#node-n1")).to_contain_text("the-operator")
 
 
-def test_a_reader_reads(browser: Browser, guarded: Guarded) -> None:
+def test_a_reader_reads(browser: Browser, secured: SecuredService) -> None:
     """No button that would not work; who goes there all the same is told which role it takes."""
-    guarded.admin.put("/blocklist/nodes/n1", json=block())
-    with watched(browser, guarded.service.url) as own:
+    secured.admin.put("/blocklist/nodes/n1", json=block())
+    with monitored(browser, secured.service.url) as own:
         page = own.context.new_page()
-        log_in(page, guarded.tokens["reader"])
+        log_in(page, secured.tokens["reader"])
         page.get_by_text("Live", exact=True).wait_for()
         expect(page.locator("#node-n1")).to_be_visible()
         for path in ("/", "/page/nodes/n1"):
@@ -92,10 +92,10 @@ def test_a_reader_reads(browser: Browser, guarded: Guarded) -> None:
         expect(page.get_by_role("alert")).to_have_text("This needs the role operator; yours is reader.")
 
 
-def test_an_operator_cannot_force(guarded: Guarded) -> None:
+def test_an_operator_cannot_force(secured: SecuredService) -> None:
     for number in range(3):
-        guarded.admin.put(f"/blocklist/nodes/a{number}", json=block())
-    with logged_in(guarded, "operator") as client:
+        secured.admin.put(f"/blocklist/nodes/a{number}", json=block())
+    with logged_in(secured, "operator") as client:
         form = FORM | {"csrf_token": csrf_of(client)}
         answer = client.post("/page/block", data=form, headers=HERE)
         assert answer.status_code == 409
@@ -103,7 +103,7 @@ def test_an_operator_cannot_force(guarded: Guarded) -> None:
         assert "Force it" not in answer.text
         forced = client.post("/page/block", data=form | {"force": "because"}, headers=HERE)
         assert forced.status_code == 403
-    assert len(guarded.admin.get("/blocklist").json()) == 3
+    assert len(secured.admin.get("/blocklist").json()) == 3
 
 
 @pytest.mark.parametrize(
@@ -111,40 +111,40 @@ def test_an_operator_cannot_force(guarded: Guarded) -> None:
     [{"Sec-Fetch-Site": "cross-site"}, {"Sec-Fetch-Site": "same-site"}, {"Origin": "http://evil.example"}, {}],
     ids=str,
 )
-def test_a_form_of_another_site_does_nothing(guarded: Guarded, headers: dict[str, str]) -> None:
+def test_a_form_of_another_site_does_nothing(secured: SecuredService, headers: dict[str, str]) -> None:
     """Not even with the session and its secret."""
-    with logged_in(guarded, "operator") as client:
+    with logged_in(secured, "operator") as client:
         form = FORM | {"csrf_token": csrf_of(client)}
         assert client.post("/page/block", data=form, headers=headers).status_code == 403
         assert client.post("/logout", data=form, headers=headers).status_code == 403
         assert client.get("/").status_code == 200
-    assert guarded.admin.get("/blocklist").json() == {}
+    assert secured.admin.get("/blocklist").json() == {}
 
 
 @pytest.mark.parametrize("secret", [{}, {"csrf_token": ""}, {"csrf_token": "0" * 64}], ids=str)
-def test_a_form_without_the_session_s_secret_does_nothing(guarded: Guarded, secret: dict[str, str]) -> None:
-    with logged_in(guarded, "operator") as client:
+def test_a_form_without_the_session_s_secret_does_nothing(secured: SecuredService, secret: dict[str, str]) -> None:
+    with logged_in(secured, "operator") as client:
         assert client.post("/page/block", data=FORM | secret, headers=HERE).status_code == 403
         assert client.post("/page/nodes/n1/unblock", data=secret, headers=HERE).status_code == 403
         assert client.post("/logout", data=secret, headers=HERE).status_code == 403
-    assert guarded.admin.get("/blocklist").json() == {}
+    assert secured.admin.get("/blocklist").json() == {}
 
 
 @pytest.mark.parametrize("headers", [{"Sec-Fetch-Site": "cross-site"}, {"Origin": "http://evil.example"}], ids=str)
 def test_without_authentication_forms_of_other_sites_do_nothing_either(
-    desk: httpx.Client, headers: dict[str, str]
+    listener_client: httpx.Client, headers: dict[str, str]
 ) -> None:
-    assert desk.post("/page/block", data=FORM, headers=headers).status_code == 403
-    assert desk.get("/blocklist").json() == {}
-    assert desk.post("/page/block", data=FORM, headers=HERE).status_code == 303
-    assert desk.post("/page/nodes/n1/unblock", headers=headers).status_code == 403
-    assert list(desk.get("/blocklist").json()) == ["n1"]
+    assert listener_client.post("/page/block", data=FORM, headers=headers).status_code == 403
+    assert listener_client.get("/blocklist").json() == {}
+    assert listener_client.post("/page/block", data=FORM, headers=HERE).status_code == 303
+    assert listener_client.post("/page/nodes/n1/unblock", headers=headers).status_code == 403
+    assert list(listener_client.get("/blocklist").json()) == ["n1"]
 
 
-def test_the_cookie_is_for_https_alone_where_the_browser_speaks_it(guarded: Guarded) -> None:
+def test_the_cookie_is_for_https_alone_where_the_browser_speaks_it(secured: SecuredService) -> None:
     """Also where a proxy in front does."""
-    form = {"token": guarded.tokens["reader"], "next": "/"}
-    with guarded.service.client() as client:
+    form = {"token": secured.tokens["reader"], "next": "/"}
+    with secured.service.client() as client:
         host = client.base_url.netloc.decode()
         cookies = [
             client.post("/login", data=form, headers={"Origin": f"{scheme}://{host}"}).headers["set-cookie"]
@@ -156,41 +156,41 @@ def test_the_cookie_is_for_https_alone_where_the_browser_speaks_it(guarded: Guar
 @pytest.mark.parametrize(
     "wanted", ["//evil.example", "/\\evil.example", "https://evil.example", "javascript:alert(1)", "/a\r\nX: 1", ""]
 )
-def test_log_in_leads_to_this_service_alone(guarded: Guarded, wanted: str) -> None:
-    with guarded.service.client() as client:
-        form = {"token": guarded.tokens["reader"], "next": wanted}
+def test_log_in_leads_to_this_service_alone(secured: SecuredService, wanted: str) -> None:
+    with secured.service.client() as client:
+        form = {"token": secured.tokens["reader"], "next": wanted}
         assert client.post("/login", data=form, headers=HERE).headers["location"] == "/"
         cross = client.post("/login", data=form, headers={"Origin": "http://evil.example"})
         assert (cross.status_code, "set-cookie" in cross.headers) == (403, False)
 
 
-def test_every_page_has_its_policy(desk: httpx.Client) -> None:
+def test_every_page_has_its_policy(listener_client: httpx.Client) -> None:
     """Nothing inline, nothing from elsewhere, in nobody's frame; and static files may be kept."""
     for path in ("/", "/page/block", "/page/history", "/page/listeners", "/page/evidence", "/docs"):
-        answer = desk.get(path)
+        answer = listener_client.get(path)
         assert answer.status_code == 200
         assert answer.headers["content-security-policy"] == PAGE_POLICY
         assert answer.headers["cache-control"] == "no-store"
         assert not re.search(r"<style|<script(?! src=)|\son[a-z]+=|\sstyle=", answer.text), path
         for name in re.findall(r'(?:src|href)="(/static/[^"]+)"', answer.text):
-            static = desk.get(name)
+            static = listener_client.get(name)
             assert static.status_code == 200
             assert "immutable" in static.headers["cache-control"]
-            again = desk.get(name, headers={"If-None-Match": static.headers["etag"]})
+            again = listener_client.get(name, headers={"If-None-Match": static.headers["etag"]})
             assert again.status_code == 304
-            assert desk.get(name.partition("?")[0]).headers["cache-control"] == "no-cache"
+            assert listener_client.get(name.partition("?")[0]).headers["cache-control"] == "no-cache"
     for path in (
         "/static/nothing",
         "/static/../main.py",
         "/static/%2e%2e/pages.py",
         "/static/vendor/htmx-4.0.1/LICENSE",
     ):
-        assert desk.get(path).status_code == 404
+        assert listener_client.get(path).status_code == 404
 
 
 @pytest.mark.parametrize("body", [b"\xff=1", b"a=1&" * 100, b"nodes=" + b"a" * 70_000], ids=["bytes", "many", "large"])
-def test_what_is_no_form_of_the_page(desk: httpx.Client, body: bytes) -> None:
+def test_what_is_no_form_of_the_page(listener_client: httpx.Client, body: bytes) -> None:
     headers = HERE | {"Content-Type": "application/x-www-form-urlencoded"}
-    answer = desk.post("/page/block", content=body, headers=headers)
+    answer = listener_client.post("/page/block", content=body, headers=headers)
     assert answer.status_code in {400, 413}
     assert answer.headers["content-type"] == "text/html; charset=utf-8"

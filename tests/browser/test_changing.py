@@ -9,24 +9,24 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.browsing import Watched, watched
+from tests.browser.browsing import MonitoredContext, monitored
 from tests.integration.bodies import all_changes, block, later, now_ms
 from tests.integration.conftest import Start
-from tests.integration.listeners import put, register, report
+from tests.integration.listeners import heartbeat, put, register
 from tests.integration.process import ServiceProcess
 
 pytestmark = pytest.mark.xdist_group("browser")
 
 
 @pytest.fixture(params=[True, False], ids=["with scripts", "without scripts"])
-def either(request: pytest.FixtureRequest, browser: Browser, listened: ServiceProcess) -> Iterator[Page]:
+def either(request: pytest.FixtureRequest, browser: Browser, listener_service: ServiceProcess) -> Iterator[Page]:
     """A window where JavaScript runs, and one where it does not."""
-    with watched(browser, listened.url, java_script_enabled=request.param) as own:
+    with monitored(browser, listener_service.url, java_script_enabled=request.param) as own:
         own.expected |= {"400", "409"}
         yield own.context.new_page()
 
 
-def ask(page: Page, nodes: str, reason: str, *, evacuate: bool = False) -> None:
+def fill_block_form(page: Page, nodes: str, reason: str, *, evacuate: bool = False) -> None:
     """Fill the form and look at what it would do."""
     page.goto("/")
     page.get_by_role("link", name="Block nodes").click()
@@ -37,15 +37,17 @@ def ask(page: Page, nodes: str, reason: str, *, evacuate: bool = False) -> None:
     page.get_by_role("button", name="Show what it would do").click()
 
 
-def test_block_extend_and_unblock(either: Page, desk: httpx.Client) -> None:
+def test_block_extend_and_unblock(either: Page, listener_client: httpx.Client) -> None:
     """The whole way, with scripts and without any."""
     page = either
-    register(desk, "jm-1")
-    report(desk, "jm-1", taskManagers={"app:1": "n1", "app:2": "n1"}, runningTasks={"app:1": 3, "app:2": 4})
-    ask(page, "n1, n2\nn1", "Fan broken", evacuate=True)
+    register(listener_client, "jm-1")
+    heartbeat(
+        listener_client, "jm-1", taskManagers={"app:1": "n1", "app:2": "n1"}, runningTasks={"app:1": 3, "app:2": 4}
+    )
+    fill_block_form(page, "n1, n2\nn1", "Fan broken", evacuate=True)
     expect(page.get_by_role("heading", name="Block 2 nodes?")).to_be_visible()
     expect(page.locator("main")).to_contain_text("2 TaskManagers of 1 listener, with 7 running tasks")
-    assert desk.get("/blocklist").json() == {}, "nothing is done yet"
+    assert listener_client.get("/blocklist").json() == {}, "nothing is done yet"
     page.get_by_role("button", name="Change it").click()
     expect(page.get_by_label("Reason")).to_have_value("Fan broken")
     page.get_by_label("Duration from now").fill("3h")
@@ -53,7 +55,7 @@ def test_block_extend_and_unblock(either: Page, desk: httpx.Client) -> None:
     page.get_by_role("button", name="Block and evacuate 2 nodes").click()
     page.wait_for_url("/")
     expect(page.locator("tbody tr")).to_have_count(2)
-    listed = desk.get("/blocklist").json()
+    listed = listener_client.get("/blocklist").json()
     assert {node["cause"] for node in listed.values()} == {"Fan broken"}
     assert abs(int(listed["n1"]["endTimestamp"]) - now_ms() - 3 * 3_600_000) < 120_000
 
@@ -65,51 +67,51 @@ def test_block_extend_and_unblock(either: Page, desk: httpx.Client) -> None:
     page.get_by_role("button", name="Extend n1").click()
     page.wait_for_url("/page/nodes/n1")
     expect(page.locator("main")).to_contain_text("without end")
-    node = desk.get("/blocklist/nodes/n1").json()
+    node = listener_client.get("/blocklist/nodes/n1").json()
     assert (node["cause"], node["endTimestamp"]) == ("Fan broken,No spare part", "9223372036854775807")
 
     page.get_by_role("link", name="Unblock").click()
     expect(page.locator("main")).to_contain_text("Tasks may start there again at once.")
-    assert "n1" in desk.get("/blocklist").json(), "nothing is done yet"
+    assert "n1" in listener_client.get("/blocklist").json(), "nothing is done yet"
     page.get_by_role("button", name="Unblock n1").click()
     page.wait_for_url("/page/nodes/n1")
     expect(page.get_by_text("free", exact=True)).to_be_visible()
-    assert list(desk.get("/blocklist").json()) == ["n2"]
-    assert [own["type"] for own in all_changes(desk, node="n1")[-3:]] == ["blocked", "merged", "unblocked"]
+    assert list(listener_client.get("/blocklist").json()) == ["n2"]
+    assert [own["type"] for own in all_changes(listener_client, node="n1")[-3:]] == ["blocked", "merged", "unblocked"]
 
 
-def test_only_longer_changes_nothing_else(page: Page, desk: httpx.Client) -> None:
+def test_only_longer_changes_nothing_else(page: Page, listener_client: httpx.Client) -> None:
     """Whatever the cause looks like: it stays as it was, byte for byte."""
     for cause in ("a, b ,a", ",", " x", "y" * 1024):
-        put(desk, "n1", cause=cause, endTimestamp=later(60))
+        put(listener_client, "n1", cause=cause, endTimestamp=later(60))
         page.goto("/page/nodes/n1/extend")
         page.get_by_label("Duration from now").fill("1d")
         page.get_by_role("button", name="Show what it would do").click()
         page.get_by_role("button", name="Extend n1").click()
         page.wait_for_url("/page/nodes/n1")
-        node = desk.get("/blocklist/nodes/n1").json()
+        node = listener_client.get("/blocklist/nodes/n1").json()
         assert node["cause"] == cause
         assert int(node["endTimestamp"]) > now_ms() + 86_000_000
-        desk.delete("/blocklist/nodes/n1")
+        listener_client.delete("/blocklist/nodes/n1")
 
 
 def test_a_block_that_is_there_is_joined_only_when_that_was_said(
-    page: Page, window: Watched, desk: httpx.Client
+    page: Page, window: MonitoredContext, listener_client: httpx.Client
 ) -> None:
     """Somebody was quicker: nothing is done, and the page asks again."""
     window.expected.add("409")
-    ask(page, "n1", "Mine")
-    put(desk, "n1", cause="Theirs")
+    fill_block_form(page, "n1", "Mine")
+    put(listener_client, "n1", cause="Theirs")
     page.get_by_role("button", name="Block n1").click()
     expect(page.get_by_role("alert")).to_contain_text("Node n1 is already blocked without end (Theirs)")
     expect(page.locator("main")).to_contain_text("the two blocks are joined")
-    assert desk.get("/blocklist/nodes/n1").json()["cause"] == "Theirs"
+    assert listener_client.get("/blocklist/nodes/n1").json()["cause"] == "Theirs"
     page.get_by_role("button", name="Block n1").click()
     page.wait_for_url("/page/nodes/n1")
-    assert desk.get("/blocklist/nodes/n1").json()["cause"] == "Theirs,Mine"
+    assert listener_client.get("/blocklist/nodes/n1").json()["cause"] == "Theirs,Mine"
 
 
-def test_faults_are_said_and_nothing_typed_is_lost(either: Page, desk: httpx.Client) -> None:
+def test_faults_are_said_and_nothing_typed_is_lost(either: Page, listener_client: httpx.Client) -> None:
     page = either
     page.goto("/page/block")
     page.get_by_label("Nodes").fill("good bad/one")
@@ -124,16 +126,16 @@ def test_faults_are_said_and_nothing_typed_is_lost(either: Page, desk: httpx.Cli
     page.get_by_label("Moment in UTC").fill("2020-01-01T00:00")
     page.get_by_role("button", name="Show what it would do").click()
     expect(page.get_by_role("alert")).to_contain_text("That moment has passed already")
-    assert desk.get("/blocklist").json() == {}
+    assert listener_client.get("/blocklist").json() == {}
 
 
 def test_a_limit_is_said_before_and_may_be_forced(browser: Browser, start: Start) -> None:
     """By an admin, as is anybody without authentication, with a reason that the log keeps."""
     service = start(max_blocked="2")
-    with watched(browser, service.url) as own, service.client() as client:
+    with monitored(browser, service.url) as own, service.client() as client:
         client.put("/blocklist/nodes/n1", json=block())
         page = own.context.new_page()
-        ask(page, "n2 n3", "Rack 7")
+        fill_block_form(page, "n2 n3", "Rack 7")
         expect(page.get_by_role("alert")).to_contain_text("This would block 3 nodes; at most 2 may be blocked at once")
         expect(page.get_by_role("button", name=re.compile("Block"))).to_have_count(0)
         page.get_by_label("Why go beyond the limit?").fill("It burns")
@@ -145,14 +147,14 @@ def test_a_limit_is_said_before_and_may_be_forced(browser: Browser, start: Start
         expect(page.locator(".timeline")).to_contain_text("Beyond a limit, forced: It burns")
 
 
-def test_a_minimum_is_said_before(page: Page, desk: httpx.Client) -> None:
-    register(desk, "jm-1", minNodes=2)
-    report(desk, "jm-1", nodes=["n1", "n2"])
-    ask(page, "n1", "Rack 7")
+def test_a_minimum_is_said_before(page: Page, listener_client: httpx.Client) -> None:
+    register(listener_client, "jm-1", minNodes=2)
+    heartbeat(listener_client, "jm-1", nodes=["n1", "n2"])
+    fill_block_form(page, "n1", "Rack 7")
     expect(page.locator("main")).to_contain_text("Listener jm-1 would have 1 usable node left; it needs 2.")
 
 
-def test_by_keyboard_alone(page: Page, desk: httpx.Client) -> None:
+def test_by_keyboard_alone(page: Page, listener_client: httpx.Client) -> None:
     """From the address to a block and back to free, and what has the focus can be seen."""
     page.goto("/")
     page.keyboard.press("Tab")
@@ -174,14 +176,14 @@ def test_by_keyboard_alone(page: Page, desk: httpx.Client) -> None:
     _tab_to(page, "Block and evacuate n1")
     page.keyboard.press("Enter")
     page.wait_for_url("/page/nodes/n1")
-    assert desk.get("/blocklist/nodes/n1").json()["action"] == "MARK_BLOCKED_AND_EVACUATE_TASKS"
+    assert listener_client.get("/blocklist/nodes/n1").json()["action"] == "MARK_BLOCKED_AND_EVACUATE_TASKS"
     _tab_to(page, "Unblock")
     page.keyboard.press("Enter")
     page.wait_for_url("/page/nodes/n1/unblock")
     _tab_to(page, "Unblock n1")
     page.keyboard.press("Enter")
     page.wait_for_url("/page/nodes/n1")
-    assert desk.get("/blocklist").json() == {}
+    assert listener_client.get("/blocklist").json() == {}
 
 
 def _tab_to(page: Page, name: str) -> None:

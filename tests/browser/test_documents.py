@@ -5,16 +5,16 @@ from __future__ import annotations
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.browsing import overflows, watched
+from tests.browser.browsing import monitored, overflows
 from tests.integration.process import ServiceProcess
 
 pytestmark = pytest.mark.xdist_group("browser")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_api_document(browser: Browser, listened: ServiceProcess, scheme: str) -> None:
+def test_the_api_document(browser: Browser, listener_service: ServiceProcess, scheme: str) -> None:
     """Without a network, and one can try a request out."""
-    with watched(browser, listened.url, color_scheme=scheme) as own:
+    with monitored(browser, listener_service.url, color_scheme=scheme) as own:
         page = own.context.new_page()
         page.goto("/docs")
         page.get_by_text("The blocked nodes", exact=True).click()

@@ -8,78 +8,78 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from tests.browser.browsing import watched
+from tests.browser.browsing import monitored
 from tests.integration.bodies import EVACUATE, block, later
 from tests.integration.conftest import Start
-from tests.integration.listeners import free, put, register, report
+from tests.integration.listeners import heartbeat, put, register, unblock
 from tests.integration.process import ServiceProcess
 
 pytestmark = pytest.mark.xdist_group("browser")
 
 
-def live(page: Page, path: str = "/") -> None:
+def open_live(page: Page, path: str = "/") -> None:
     """Open the list, and wait until it follows the watch."""
     page.goto(path)
     page.get_by_text("Live", exact=True).wait_for()
 
 
-def test_an_empty_list_says_what_to_do(page: Page, desk: httpx.Client) -> None:
-    live(page)
+def test_an_empty_list_says_what_to_do(page: Page, listener_client: httpx.Client) -> None:
+    open_live(page)
     expect(page.get_by_text("No node is blocked.")).to_be_visible()
-    expect(page.locator("pre")).to_contain_text(f"curl -X PUT {desk.base_url.scheme}://127.0.0.1")
+    expect(page.locator("pre")).to_contain_text(f"curl -X PUT {listener_client.base_url.scheme}://127.0.0.1")
     expect(page.locator("pre")).to_contain_text("/blocklist/nodes/worker-17")
 
 
-def test_it_is_live(page: Page, desk: httpx.Client) -> None:
+def test_it_is_live(page: Page, listener_client: httpx.Client) -> None:
     """What others change is there without a reload, in place, and is said to who cannot see it."""
-    live(page)
+    open_live(page)
     page.evaluate("window.mark = 'not reloaded'")
-    put(desk, "n1", endTimestamp=later(7200))
+    put(listener_client, "n1", endTimestamp=later(7200))
     cells = page.locator("#node-n1")
     expect(cells).to_contain_text("no new tasks")
     expect(cells).to_contain_text("1 h 59 min left")
     expect(page.locator("#news")).to_have_text("n1 was blocked.")
-    put(desk, "n1", action=EVACUATE, cause="Hot machine")
+    put(listener_client, "n1", action=EVACUATE, cause="Hot machine")
     expect(cells).to_contain_text("disk · Hot machine".replace(" · ", ""))
     expect(cells).to_contain_text("evacuate")
-    free(desk, "n1")
+    unblock(listener_client, "n1")
     expect(page.get_by_text("No node is blocked.")).to_be_visible()
     assert page.evaluate("window.mark") == "not reloaded"
 
 
-def test_who_has_applied_it_and_who_is_still_there(page: Page, desk: httpx.Client) -> None:
+def test_who_has_applied_it_and_who_is_still_there(page: Page, listener_client: httpx.Client) -> None:
     """Neither makes a change of the list, and yet it shows."""
-    register(desk, "jm-1")
-    register(desk, "jm-2")
-    report(desk, "jm-1", taskManagers={"app:1": "n1"}, runningTasks={"app:1": 4})
-    revision = put(desk, "n1", action=EVACUATE)
-    live(page)
+    register(listener_client, "jm-1")
+    register(listener_client, "jm-2")
+    heartbeat(listener_client, "jm-1", taskManagers={"app:1": "n1"}, runningTasks={"app:1": 4})
+    revision = put(listener_client, "n1", action=EVACUATE)
+    open_live(page)
     cells = page.locator("#node-n1")
     expect(cells).to_contain_text("1 still there")
     expect(cells).to_contain_text("0/2")
-    report(desk, "jm-1", ackedRevision=revision)
+    heartbeat(listener_client, "jm-1", ackedRevision=revision)
     expect(cells).to_contain_text("1/2")
-    report(desk, "jm-2", ackedRevision=revision)
-    report(desk, "jm-1", taskManagers={})
+    heartbeat(listener_client, "jm-2", ackedRevision=revision)
+    heartbeat(listener_client, "jm-1", taskManagers={})
     expect(cells).to_contain_text("2/2")
     expect(cells).not_to_contain_text("still there")
 
 
-def test_times_count(page: Page, desk: httpx.Client) -> None:
-    put(desk, "n1", endTimestamp=later(3000))
-    live(page)
+def test_times_count(page: Page, listener_client: httpx.Client) -> None:
+    put(listener_client, "n1", endTimestamp=later(3000))
+    open_live(page)
     cell = page.locator("#node-n1 time[data-left]")
     before = cell.inner_text()
     assert re.fullmatch(r"(49 min 5\d s|50 min) left", before)
     expect(cell).not_to_have_text(before)
 
 
-def test_the_filter_is_in_the_address(page: Page, desk: httpx.Client) -> None:
+def test_the_filter_is_in_the_address(page: Page, listener_client: httpx.Client) -> None:
     """Typing narrows the list and moves the address; that address, opened anew, shows the same, and lives on."""
-    put(desk, "n1", cause="Disk full")
-    put(desk, "n2", cause="Hot machine")
-    put(desk, "n3", cause="DISK errors", action=EVACUATE)
-    live(page)
+    put(listener_client, "n1", cause="Disk full")
+    put(listener_client, "n2", cause="Hot machine")
+    put(listener_client, "n3", cause="DISK errors", action=EVACUATE)
+    open_live(page)
     page.get_by_label("Node or cause").fill("disk")
     expect(page.locator("tbody tr")).to_have_count(2)
     page.get_by_label("Action").select_option("evacuate")
@@ -87,11 +87,11 @@ def test_the_filter_is_in_the_address(page: Page, desk: httpx.Client) -> None:
     expect(page).to_have_url(re.compile(r"q=disk&action=evacuate"))
     address = page.url
     page.goto("about:blank")
-    live(page, address)
+    open_live(page, address)
     expect(page.locator("tbody tr")).to_have_count(1)
     expect(page.get_by_label("Node or cause")).to_have_value("disk")
-    put(desk, "n4", cause="Disk again", action=EVACUATE)
-    put(desk, "n5", cause="Disk again")
+    put(listener_client, "n4", cause="Disk again", action=EVACUATE)
+    put(listener_client, "n5", cause="Disk again")
     expect(page.locator("tbody tr")).to_have_count(2)
     page.go_back()
     page.go_back()
@@ -99,10 +99,10 @@ def test_the_filter_is_in_the_address(page: Page, desk: httpx.Client) -> None:
     expect(page.get_by_text("No blocked node is like that.")).to_be_visible()
 
 
-def test_many_nodes_come_in_pages(page: Page, desk: httpx.Client) -> None:
+def test_many_nodes_come_in_pages(page: Page, listener_client: httpx.Client) -> None:
     many = {f"many-{number:03}": block() for number in range(250)}
-    assert desk.put("/blocklist/nodes", json=many).status_code == 200
-    live(page, "/?sort=node")
+    assert listener_client.put("/blocklist/nodes", json=many).status_code == 200
+    open_live(page, "/?sort=node")
     expect(page.get_by_text("1 to 100 of 250")).to_be_visible()
     page.get_by_role("link", name="Next").click()
     expect(page.locator("#node-many-100")).to_be_visible()
@@ -110,18 +110,20 @@ def test_many_nodes_come_in_pages(page: Page, desk: httpx.Client) -> None:
     expect(page.get_by_text("201 to 250 of 250")).to_be_visible()
     page.get_by_role("link", name="Previous").click()
     expect(page.get_by_text("101 to 200 of 250")).to_be_visible()
-    free(desk, "many-000")
+    unblock(listener_client, "many-000")
     expect(page.get_by_text("101 to 200 of 249")).to_be_visible()
 
 
-def test_html_in_a_cause_is_text(page: Page, desk: httpx.Client) -> None:
+def test_html_in_a_cause_is_text(page: Page, listener_client: httpx.Client) -> None:
     """On every page that shows it, and in what is read aloud."""
     evil = "<img src=x onerror=window.hit=1><script>window.hit=1</script>\"'{{7*7}}"
-    live(page)
-    put(desk, "n1", cause=evil)
+    open_live(page)
+    put(listener_client, "n1", cause=evil)
     expect(page.locator("#node-n1")).to_contain_text(evil)
-    register(desk, "jm-1")
-    report(desk, "jm-1", refused={"n1": "<b>no</b>"}, evidence={"n1": {"kind": "slow", "reason": "<i>slow</i>"}})
+    register(listener_client, "jm-1")
+    heartbeat(
+        listener_client, "jm-1", refused={"n1": "<b>no</b>"}, evidence={"n1": {"kind": "slow", "reason": "<i>slow</i>"}}
+    )
     for path in ("/", "/page/nodes/n1", "/page/nodes/n1/extend", "/page/nodes/n1/unblock", "/page/history"):
         page.goto(path)
         expect(page.locator("main")).to_contain_text(evil)
@@ -138,10 +140,10 @@ def test_html_in_a_cause_is_text(page: Page, desk: httpx.Client) -> None:
 def test_a_lost_connection_shows(browser: Browser, start: Start) -> None:
     """And when the service is back, so is the list, as it is then."""
     service = start()
-    with watched(browser, service.url) as own, service.client() as client:
+    with monitored(browser, service.url) as own, service.client() as client:
         own.expected |= {"ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE", "ERR_CONNECTION_RESET", "htmx:error"}
         page = own.context.new_page()
-        live(page)
+        open_live(page)
         service.stop()
         expect(page.locator("#live-text")).to_have_text("Connection lost; trying again")
         service.start()
@@ -154,11 +156,13 @@ def test_the_other_pages(browser: Browser, fresh: ServiceProcess, fresh_client: 
     """Listeners with their lag, evidence, the node's history, the charts with their tables."""
     client = fresh_client
     register(client, "jm-1")
-    report(client, "jm-1", evidence={"n9": {"kind": "slow", "reason": "Tasks were slow."}}, refused={"n1": "the last"})
+    heartbeat(
+        client, "jm-1", evidence={"n9": {"kind": "slow", "reason": "Tasks were slow."}}, refused={"n1": "the last"}
+    )
     put(client, "n1", cause="Disk: sda")
     put(client, "n1", cause="Hot machine", action=EVACUATE)
-    free(client, "n1")
-    with watched(browser, fresh.url) as own:
+    unblock(client, "n1")
+    with monitored(browser, fresh.url) as own:
         page = own.context.new_page()
         page.goto("/page/listeners")
         expect(page.get_by_role("row", name="jm-1")).to_contain_text("3 changes")

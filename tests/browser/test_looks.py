@@ -8,9 +8,9 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.browsing import NARROW, WIDE, overflows, watched
+from tests.browser.browsing import NARROW, WIDE, monitored, overflows
 from tests.integration.bodies import EVACUATE, block, later
-from tests.integration.listeners import register, report
+from tests.integration.listeners import heartbeat, register
 from tests.integration.process import ServiceProcess
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -21,23 +21,27 @@ PAGES = ("/", "/page/block", "/page/history", "/page/listeners", "/page/evidence
 CONTRAST = Path(__file__).with_name("contrast.js").read_text()
 
 
-def crowd(desk: httpx.Client) -> None:
+def create_long_content(listener_client: httpx.Client) -> None:
     """Nodes, listeners and causes as long as they may be."""
-    register(desk, "l" * 253)
+    register(listener_client, "l" * 253)
     said = {LONG: {"kind": "slow", "reason": "r" * 300}}
-    report(desk, "l" * 253, taskManagers={"t" * 253: LONG}, refused={LONG: "no" * 150}, evidence=said)
-    desk.put(f"/blocklist/nodes/{LONG}", json=block(action=EVACUATE, cause="c" * 1024, endTimestamp=later()))
-    desk.put("/blocklist/nodes/n1", json=block(cause="Hot machine"))
+    heartbeat(listener_client, "l" * 253, taskManagers={"t" * 253: LONG}, refused={LONG: "no" * 150}, evidence=said)
+    listener_client.put(f"/blocklist/nodes/{LONG}", json=block(action=EVACUATE, cause="c" * 1024, endTimestamp=later()))
+    listener_client.put("/blocklist/nodes/n1", json=block(cause="Hot machine"))
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [NARROW, WIDE], ids=["400", "1600"])
 def test_it_can_be_read(
-    browser: Browser, desk: httpx.Client, listened: ServiceProcess, size: tuple[int, int], scheme: str
+    browser: Browser,
+    listener_client: httpx.Client,
+    listener_service: ServiceProcess,
+    size: tuple[int, int],
+    scheme: str,
 ) -> None:
     """No page is wider than the window, and all text has the contrast that WCAG 2 AA asks for."""
-    crowd(desk)
-    with watched(browser, listened.url, size, color_scheme=scheme) as own:
+    create_long_content(listener_client)
+    with monitored(browser, listener_service.url, size, color_scheme=scheme) as own:
         page = own.context.new_page()
         for path in PAGES:
             page.goto(path)
@@ -55,9 +59,11 @@ def test_it_can_be_read(
         assert dark == (scheme == "dark")
 
 
-def test_every_control_has_a_name(browser: Browser, desk: httpx.Client, listened: ServiceProcess) -> None:
-    crowd(desk)
-    with watched(browser, listened.url) as own:
+def test_every_control_has_a_name(
+    browser: Browser, listener_client: httpx.Client, listener_service: ServiceProcess
+) -> None:
+    create_long_content(listener_client)
+    with monitored(browser, listener_service.url) as own:
         page = own.context.new_page()
         for path in PAGES:
             page.goto(path)

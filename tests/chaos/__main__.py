@@ -8,21 +8,21 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from tests.chaos.cluster import cluster_of
-from tests.chaos.trial import Trial
+from tests.chaos.chaos_run import ChaosRun
+from tests.chaos.cluster import running_cluster
 
 
 def main() -> None:
     """Run it, and say what was done and what was wrong; the exit code is 1 if anything was."""
-    asked = _arguments()
+    arguments = _arguments()
     folder = Path(tempfile.mkdtemp(prefix="blocklist-chaos-"))
-    with cluster_of(folder, asked.replicas) as cluster:
-        evidence = Trial(cluster, asked.seed).run(asked.minutes * 60)
-    print("\n".join(evidence.figures()), flush=True)
-    found = evidence.violations()
+    with running_cluster(folder, arguments.replicas) as cluster:
+        record = ChaosRun(cluster, arguments.seed).run(arguments.minutes * 60)
+    print("\n".join(record.summary()), flush=True)
+    found = record.violations()
     print("\n".join([f"{len(found)} violations", *found]))
     if found:
-        evidence.keep(folder)
+        record.save(folder)
         raise SystemExit(f"All of it is in {folder}.")
     shutil.rmtree(folder)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from blocklist.model.node import BlockedNode, merge
-from tests.chaos.operation import Nodes
+from tests.chaos.operation import NodeParser
 
 FREES = frozenset({"unblocked", "expired"})
 
@@ -36,7 +36,7 @@ class Entry:
         return new[0] if new and self.type not in FREES else None
 
 
-class States:
+class NodeHistory:
     """Each node as it was at a revision."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
@@ -53,7 +53,7 @@ class States:
 
 def read_log(changes: Iterable[Mapping[str, Any]]) -> list[Entry]:
     """The entries of the log from its JSON."""
-    nodes, held, entries = Nodes(), dict[str, BlockedNode](), list[Entry]()
+    nodes, held, entries = NodeParser(), dict[str, BlockedNode](), list[Entry]()
     for change in changes:
         node_id = change["node"]["id"]
         node = nodes.read(node_id, change["node"])
@@ -64,17 +64,17 @@ def read_log(changes: Iterable[Mapping[str, Any]]) -> list[Entry]:
     return entries
 
 
-def faults(entries: Sequence[Entry]) -> Iterator[str]:
+def log_errors(entries: Sequence[Entry]) -> Iterator[str]:
     """What is wrong with the log by itself."""
     for number, entry in enumerate(entries, start=1):
         if entry.revision != number:
             yield f"the log has revision {entry.revision} where {number} belongs"
             return
-        if (wrong := _wrong(entry)) is not None:
+        if (wrong := _entry_error(entry)) is not None:
             yield f"revision {number} ({entry.type}) {wrong}: {entry.node} after {entry.before}"
 
 
-def _wrong(entry: Entry) -> str | None:
+def _entry_error(entry: Entry) -> str | None:
     before, node = entry.before, entry.node
     if (before is None) != (entry.type == "blocked"):
         return "cannot follow"

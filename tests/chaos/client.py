@@ -9,28 +9,28 @@ from typing import Any, Final
 
 import httpx
 
-from tests.chaos.operation import CHANGES, Kind, Nodes, Operation, WallClock
+from tests.chaos.operation import CHANGES, Kind, NodeParser, Operation, WallClock
 from tests.chaos.workload import Request, Workload
 from tests.integration.process import NO_TLS
 
-_PATIENCE: Final = (0.2, 3.0)
+_TIMEOUT_SECONDS: Final = (0.2, 3.0)
 """Seconds that a client waits for an answer, at least and at most."""
-_PAUSE: Final = 0.03
+_THINK_SECONDS: Final = 0.03
 """Seconds between two requests, on average."""
-_PAUSE_WITHOUT_ANSWER: Final = 0.25
+_BACKOFF_SECONDS: Final = 0.25
 """Seconds more, so that a replica that is down is not most of what is seen."""
-_MOVES: Final = 0.3
+_SWITCH_PROBABILITY: Final = 0.3
 """How likely it is that the next request goes to another replica; without an answer it always may."""
 
 
-class Horizon:
+class HighestRevision:
     """The highest revision that anybody has seen."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._revision = 0
 
-    def see(self, revision: int) -> None:
+    def observe(self, revision: int) -> None:
         with self._lock:
             self._revision = max(self._revision, revision)
 
@@ -43,12 +43,12 @@ class Horizon:
 class Client:
     """Sends requests to replicas, one after the other, and keeps them in `operations`."""
 
-    def __init__(self, number: int, urls: Sequence[str], clock: WallClock, horizon: Horizon) -> None:
+    def __init__(self, number: int, urls: Sequence[str], clock: WallClock, horizon: HighestRevision) -> None:
         self.operations: list[Operation] = []
         self._number = number
         self._clock = clock
-        self._horizon = horizon
-        self._nodes = Nodes()
+        self._highest_revision = horizon
+        self._nodes = NodeParser()
         self._replicas = [httpx.Client(base_url=url, trust_env=False, verify=NO_TLS) for url in urls]
 
     def close(self) -> None:
@@ -56,23 +56,23 @@ class Client:
             replica.close()
 
     def run(self, seed: str, stop: threading.Event) -> None:
-        """Ask what the dice say until the end."""
-        dice = random.Random(f"{seed} client {self._number}")
-        workload = Workload(str(self._number), dice, lambda: self._clock.now() // 1_000_000)
+        """Ask what the rng say until the end."""
+        rng = random.Random(f"{seed} client {self._number}")
+        workload = Workload(str(self._number), rng, lambda: self._clock.now() // 1_000_000)
         again: Request | None = None
-        replica = dice.randrange(len(self._replicas))
-        while not stop.wait(dice.expovariate(1 / _PAUSE)):
+        replica = rng.randrange(len(self._replicas))
+        while not stop.wait(rng.expovariate(1 / _THINK_SECONDS)):
             request = again or workload.next()
-            ordered = request.kind in CHANGES or dice.random() < 0.7
-            patience = dice.uniform(*_PATIENCE)
-            done = self.ask(request, replica, ordered=ordered, patience=patience)
+            ordered = request.kind in CHANGES or rng.random() < 0.7
+            patience = rng.uniform(*_TIMEOUT_SECONDS)
+            done = self.request(request, replica, with_min_revision=ordered, timeout_seconds=patience)
             if done.status is None:
-                stop.wait(_PAUSE_WITHOUT_ANSWER)
-            if done.status is None or dice.random() < _MOVES:
-                replica = dice.randrange(len(self._replicas))
-            again = request if done.unknown and request.kind is not Kind.PUT_MANY and dice.random() < 0.5 else None
+                stop.wait(_BACKOFF_SECONDS)
+            if done.status is None or rng.random() < _SWITCH_PROBABILITY:
+                replica = rng.randrange(len(self._replicas))
+            again = request if done.unknown and request.kind is not Kind.PUT_MANY and rng.random() < 0.5 else None
 
-    def ask(self, request: Request, replica: int, *, ordered: bool, patience: float) -> Operation:
+    def request(self, request: Request, replica: int, *, with_min_revision: bool, timeout_seconds: float) -> Operation:
         """Send a request and wait so many seconds; a read that is `ordered` names the highest revision seen by anybody.
 
         The moment comes first and the revision after it, and at the return the other way round: so whatever returned
@@ -80,15 +80,15 @@ class Client:
         """
         invoked = self._clock.now()
         reads = request.kind not in CHANGES
-        min_revision = self._horizon.revision if reads and ordered else None
-        answer = self._send(request, replica, min_revision, patience)
+        min_revision = self._highest_revision.revision if reads and with_min_revision else None
+        answer = self._send(request, replica, min_revision, timeout_seconds)
         if answer is not None and (revision := answer.headers.get("blocklist-revision")):
-            self._horizon.see(int(revision))
+            self._highest_revision.observe(int(revision))
         operation = Operation(
             client=self._number,
             replica=replica,
             kind=request.kind,
-            asked=request.asked,
+            requested=request.requested,
             min_revision=min_revision,
             invoked=invoked,
             returned=self._clock.now(),
@@ -97,19 +97,21 @@ class Client:
         self.operations.append(operation)
         return operation
 
-    def _send(self, request: Request, replica: int, min_revision: int | None, patience: float) -> httpx.Response | None:
+    def _send(
+        self, request: Request, replica: int, min_revision: int | None, timeout_seconds: float
+    ) -> httpx.Response | None:
         params = {} if min_revision is None else {"minRevision": min_revision}
         # Without gzip: each encoding has an ETag of its own.
         headers = {"Accept-Encoding": "identity"}
         try:
             return self._replicas[replica].request(
-                request.method, request.path, json=request.body, params=params, headers=headers, timeout=patience
+                request.method, request.path, json=request.body, params=params, headers=headers, timeout=timeout_seconds
             )
         except httpx.TransportError:
             return None
 
     def _read(self, request: Request, answer: httpx.Response) -> dict[str, Any]:
-        shown = {node_id: self._nodes.read(node_id, node) for node_id, node in _shown(request, answer).items()}
+        nodes = {node_id: self._nodes.read(node_id, node) for node_id, node in _shown(request, answer).items()}
         several = request.kind is Kind.PUT_MANY and answer.status_code == 200
         revision = answer.headers.get("blocklist-revision")
         return {
@@ -117,7 +119,7 @@ class Client:
             "revision": None if revision is None else int(revision),
             "history": answer.headers.get("blocklist-history"),
             "etag": answer.headers.get("etag"),
-            "shown": shown,
+            "nodes": nodes,
             "statuses": {node_id: node["status"] for node_id, node in answer.json().items()} if several else {},
             "retry_after": "retry-after" in answer.headers,
         }

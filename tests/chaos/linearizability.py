@@ -10,23 +10,23 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from tests.chaos.register import State, Step, after
+from tests.chaos.register import State, Step, successors
 
 
 @dataclass(frozen=True, slots=True)
-class Stuck:
+class NotLinearizable:
     """There is no order: after `done` steps, with the register in this state, none of the next can come first."""
 
-    done: int
+    completed: int
     state: State
     next: tuple[Step, ...]
 
     def __str__(self) -> str:
-        lines = [f"after {self.done} operations the node is {self.state}, and none of these fits:"]
+        lines = [f"after {self.completed} operations the node is {self.state}, and none of these fits:"]
         return "\n    ".join([*lines, *map(str, self.next)])
 
 
-class _Position(NamedTuple):
+class _SearchState(NamedTuple):
     """Which steps have happened, in the order of their invocation.
 
     All before `first`, and of the rest those whose bit of `ahead` is set, counted from `first`.
@@ -35,29 +35,29 @@ class _Position(NamedTuple):
     first: int
     ahead: int
     state: State
-    moment: int
+    timestamp: int
 
 
-def find_stuck(steps: Iterable[Step]) -> Stuck | None:
+def find_violation(steps: Iterable[Step]) -> NotLinearizable | None:
     """Where the search for an order ends that never goes further; None if there is an order of all steps.
 
     The register is free at first. Each step is taken once, between its invocation and its return.
     """
     ordered = sorted(steps, key=lambda step: step.invoked)
-    position = furthest = _Position(0, 0, None, 0)
-    known, ways = {position}, [_ways(ordered, position)]
+    position = furthest = _SearchState(0, 0, None, 0)
+    known, ways = {position}, [_next_states(ordered, position)]
     while ways and furthest.first < len(ordered):
         following = next(ways[-1], None)
         if following is None:
             ways.pop()
         elif following not in known:
             known.add(following)
-            ways.append(_ways(ordered, following))
-            furthest = max(furthest, following, key=_done)
-    return None if furthest.first == len(ordered) else _stuck(ordered, furthest)
+            ways.append(_next_states(ordered, following))
+            furthest = max(furthest, following, key=_completed)
+    return None if furthest.first == len(ordered) else _violation(ordered, furthest)
 
 
-def _ways(ordered: Sequence[Step], position: _Position) -> Iterator[_Position]:
+def _next_states(ordered: Sequence[Step], position: _SearchState) -> Iterator[_SearchState]:
     """The positions that are one step further.
 
     A step that leaves everything as it is, a read most often, is taken at once: whatever may follow now may follow
@@ -65,16 +65,16 @@ def _ways(ordered: Sequence[Step], position: _Position) -> Iterator[_Position]:
     """
     ways = []
     for place in _candidates(ordered, position):
-        for state, moment in after(ordered[place], position.state, position.moment):
-            further = _advanced(position, place, state, moment)
-            if (state, moment) == (position.state, position.moment):
+        for state, moment in successors(ordered[place], position.state, position.timestamp):
+            further = _advance(position, place, state, moment)
+            if (state, moment) == (position.state, position.timestamp):
                 yield further
                 return
             ways.append(further)
     yield from ways
 
 
-def _candidates(ordered: Sequence[Step], position: _Position) -> list[int]:
+def _candidates(ordered: Sequence[Step], position: _SearchState) -> list[int]:
     """The steps that may come next: those that were invoked before any that is left had returned."""
     deadline, found = None, []
     for place in range(position.first, len(ordered)):
@@ -87,17 +87,17 @@ def _candidates(ordered: Sequence[Step], position: _Position) -> list[int]:
     return found
 
 
-def _advanced(position: _Position, place: int, state: State, moment: int) -> _Position:
+def _advance(position: _SearchState, place: int, state: State, moment: int) -> _SearchState:
     first, ahead = position.first, position.ahead | 1 << (place - position.first)
     while ahead & 1:
         first, ahead = first + 1, ahead >> 1
-    return _Position(first, ahead, state, moment)
+    return _SearchState(first, ahead, state, moment)
 
 
-def _done(position: _Position) -> int:
+def _completed(position: _SearchState) -> int:
     return position.first + position.ahead.bit_count()
 
 
-def _stuck(ordered: Sequence[Step], position: _Position) -> Stuck:
+def _violation(ordered: Sequence[Step], position: _SearchState) -> NotLinearizable:
     candidates = tuple(ordered[place] for place in _candidates(ordered, position))
-    return Stuck(done=_done(position), state=position.state, next=candidates)
+    return NotLinearizable(completed=_completed(position), state=position.state, next=candidates)

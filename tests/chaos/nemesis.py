@@ -1,4 +1,4 @@
-"""What makes things go wrong, by dice."""
+"""What makes things go wrong, by rng."""
 
 from __future__ import annotations
 
@@ -7,25 +7,25 @@ import threading
 from collections import Counter
 from typing import Final
 
-from tests.chaos.cluster import Victim
+from tests.chaos.cluster import FaultTarget
 
-_LONGEST: Final = 5.0
-_SHORTEST: Final = 0.05
+_MAX_SECONDS: Final = 5.0
+_MIN_SECONDS: Final = 0.05
 """Seconds that a fault lasts: short ones are as frequent as long ones, by orders of magnitude."""
 
 
 class Nemesis:
     """Torments one victim, and counts how often by which fault."""
 
-    def __init__(self, victim: Victim) -> None:
-        self.victim = victim
-        self.caused = Counter[str]()
+    def __init__(self, target: FaultTarget) -> None:
+        self.target = target
+        self.injected = Counter[str]()
 
     def run(self, seed: str, stop: threading.Event) -> None:
         """One fault after the other until the end; then the victim is well."""
-        dice = random.Random(f"{seed} {self.victim.name}")
-        while not stop.wait(dice.uniform(0, self.victim.peace)):
-            name = dice.choice(sorted(self.victim.faults))
-            self.caused[name] += 1
-            with self.victim.faults[name]():
-                stop.wait(_SHORTEST * (_LONGEST / _SHORTEST) ** dice.random())
+        rng = random.Random(f"{seed} {self.target.name}")
+        while not stop.wait(rng.uniform(0, self.target.max_interval_seconds)):
+            name = rng.choice(sorted(self.target.faults))
+            self.injected[name] += 1
+            with self.target.faults[name]():
+                stop.wait(_MIN_SECONDS * (_MAX_SECONDS / _MIN_SECONDS) ** rng.random())

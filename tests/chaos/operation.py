@@ -9,9 +9,9 @@ from enum import StrEnum
 from typing import Any, Final
 
 from blocklist.model.node import BlockAction, BlockedNode
-from tests.chaos.register import Asked, Get, Put, Step
+from tests.chaos.register import Get, NodeRequest, Put, Step
 
-HELD: Final = frozenset({200, 201, 202, 404, 409})
+CONCLUSIVE_STATUSES: Final = frozenset({200, 201, 202, 404, 409})
 """Answers that say what the list was at a moment; after any other one nothing is known of it."""
 
 
@@ -44,16 +44,16 @@ class WallClock:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One request. `asked` is by node id, and empty for the list, which asks for all.
+    """One request. `requested` is by node id, and empty for the list, which asks for all.
 
-    `status` is None when no answer came: then the connection broke, or the client lost patience. `shown` are the nodes
+    `status` is None when no answer came: then the connection broke, or the client lost patience. `nodes` are the nodes
     of the answer; `statuses` those of a PUT of several, by node id.
     """
 
     client: int
     replica: int
     kind: Kind
-    asked: Mapping[str, Asked]
+    requested: Mapping[str, NodeRequest]
     min_revision: int | None
     invoked: int
     returned: int
@@ -61,7 +61,7 @@ class Operation:
     revision: int | None = None
     history: str | None = None
     etag: str | None = None
-    shown: Mapping[str, BlockedNode] = field(default_factory=dict)
+    nodes: Mapping[str, BlockedNode] = field(default_factory=dict)
     statuses: Mapping[str, int] = field(default_factory=dict)
     retry_after: bool = False
 
@@ -76,57 +76,61 @@ class Operation:
         return self.kind in CHANGES and self.status in {200, 201, 202}
 
     @property
-    def by(self) -> str:
+    def origin(self) -> str:
         """Whose it is."""
         return f"client {self.client} at replica {self.replica}"
 
 
-def steps(operation: Operation, nodes: Iterable[str]) -> Iterator[tuple[str, Step]]:
+def register_steps(operation: Operation, nodes: Iterable[str]) -> Iterator[tuple[str, Step]]:
     """What it says of each single node, as far as the contract orders it with what others saw.
 
     Reads are ordered if they name a revision: the highest that anybody had seen by then.
     """
-    if operation.status not in HELD or (operation.kind not in CHANGES and operation.min_revision is None):
+    if operation.status not in CONCLUSIVE_STATUSES or (
+        operation.kind not in CHANGES and operation.min_revision is None
+    ):
         return
-    for node_id, asked in (operation.asked or dict.fromkeys(nodes, Get())).items():
-        node = plain(operation.shown.get(node_id))
-        seen = _seen(operation, asked, node_id, node)
+    for node_id, requested in (operation.requested or dict.fromkeys(nodes, Get())).items():
+        node = without_start(operation.nodes.get(node_id))
+        seen = _observation(operation, requested, node_id, node)
         if seen is not None:
             yield (
                 node_id,
                 Step(
                     invoked=operation.invoked,
                     returned=operation.returned,
-                    asked=seen[0],
+                    requested=seen[0],
                     answer=(seen[1], node),
-                    by=operation.by,
+                    origin=operation.origin,
                 ),
             )
 
 
-def _seen(operation: Operation, asked: Asked, node_id: str, node: BlockedNode | None) -> tuple[Asked, int] | None:
+def _observation(
+    operation: Operation, requested: NodeRequest, node_id: str, node: BlockedNode | None
+) -> tuple[NodeRequest, int] | None:
     """What was found out about one node, and by which status."""
     status = operation.status
     assert status is not None
     if operation.kind is Kind.LIST:
-        return asked, 404 if node is None else 200
+        return requested, 404 if node is None else 200
     if operation.kind is not Kind.PUT_MANY:
-        return asked, status
+        return requested, status
     if status == 200:
-        return asked, operation.statuses[node_id]
+        return requested, operation.statuses[node_id]
     # A refusal of all says only of those without leave to merge whether they were blocked.
-    assert isinstance(asked, Put)
+    assert isinstance(requested, Put)
     if node is not None:
-        return asked, 409
-    return None if asked.allow_merge else (Get(), 404)
+        return requested, 409
+    return None if requested.allow_merge else (Get(), 404)
 
 
-def plain(node: BlockedNode | None) -> BlockedNode | None:
+def without_start(node: BlockedNode | None) -> BlockedNode | None:
     """The node as a client can know it: without the moment at which the service took it."""
     return None if node is None else replace(node, start=0)
 
 
-class Nodes:
+class NodeParser:
     """Reads nodes from JSON; equal ones are kept once."""
 
     def __init__(self) -> None:

@@ -8,7 +8,7 @@ from typing import Final
 
 from blocklist.model.node import BlockedNode, merge
 
-NANOS: Final = 1_000_000
+NANOS_PER_MS: Final = 1_000_000
 """Nanoseconds in the milliseconds in which ends are counted."""
 
 
@@ -30,7 +30,7 @@ class Get:
     """Look whether it is blocked."""
 
 
-Asked = Put | Delete | Get
+NodeRequest = Put | Delete | Get
 State = BlockedNode | None
 """None is free. A block that has ended is free, too, with no operation between."""
 Answer = tuple[int, BlockedNode | None]
@@ -48,56 +48,56 @@ class Step:
 
     invoked: int
     returned: int
-    asked: Asked
+    requested: NodeRequest
     answer: Answer
-    decided: int | None = None
-    raw: bool = False
-    by: str = ""
+    decided_at: int | None = None
+    reads_log: bool = False
+    origin: str = ""
 
 
-def after(step: Step, state: State, moment: int) -> Iterator[tuple[State, int]]:
+def successors(step: Step, state: State, timestamp: int) -> Iterator[tuple[State, int]]:
     """The states in which the step may leave the register, each with the earliest moment at which it did so.
 
     `moment` is the earliest at which the register can be in the state that it has. There are two ways where a block
     may have ended before the step or after it, and none if the answer is wrong whenever it happened. Who finds a block
     ended leaves it there: a merge may be under way that was decided before.
     """
-    if step.raw:
-        if (at := max(moment, step.invoked)) <= step.returned and _is_raw(step, state):
+    if step.reads_log:
+        if (at := max(timestamp, step.invoked)) <= step.returned and _matches_log(step, state):
             yield state, at
         return
-    for seen, at in _seen(step, state, max(moment, step.invoked)):
-        answer, left = carry_out(step.asked, seen)
+    for seen, at in _visible_states(step, state, max(timestamp, step.invoked)):
+        answer, left = apply_request(step.requested, seen)
         if answer == step.answer and at <= step.returned:
             yield (state if left == seen else left), at
 
 
-def _is_raw(step: Step, state: State) -> bool:
+def _matches_log(step: Step, state: State) -> bool:
     """Whether the log may say of the node what the step has read; that a block has expired is in the log, too."""
     read = step.answer[1]
-    return state == read or (read is None and state is not None and state.end * NANOS <= step.returned)
+    return state == read or (read is None and state is not None and state.end * NANOS_PER_MS <= step.returned)
 
 
-def carry_out(asked: Asked, present: State) -> tuple[Answer, State]:
+def apply_request(requested: NodeRequest, current: State) -> tuple[Answer, State]:
     """The answer that the contract gives, and what is left; `present` has not ended."""
-    match asked:
-        case Put(node=node) if present is None:
+    match requested:
+        case Put(node=node) if current is None:
             return (201, node), node
         case Put(allow_merge=False):
-            return (409, present), present
-        case Put(node=node) if present is not None:
-            merged = merge(present, node)
+            return (409, current), current
+        case Put(node=node) if current is not None:
+            merged = merge(current, node)
             return (202, merged), merged
         case Delete():
-            return (404 if present is None else 200, None), None
+            return (404 if current is None else 200, None), None
         case _:
-            return (404 if present is None else 200, present), present
+            return (404 if current is None else 200, current), current
 
 
-def _seen(step: Step, state: State, earliest: int) -> Iterator[tuple[State, int]]:
-    end = None if state is None else state.end * NANOS
-    if step.decided is not None:
-        yield None if end is not None and end <= step.decided else state, max(earliest, step.decided)
+def _visible_states(step: Step, state: State, earliest: int) -> Iterator[tuple[State, int]]:
+    end = None if state is None else state.end * NANOS_PER_MS
+    if step.decided_at is not None:
+        yield None if end is not None and end <= step.decided_at else state, max(earliest, step.decided_at)
         return
     if end is None or earliest < end:
         yield state, earliest

@@ -14,7 +14,7 @@ from tests.integration.process import NO_TLS, ServiceProcess, run_app, wait_unti
 _TRACEBACK: Final = re.compile(r"^Traceback .*\n(?:[ |].*\n)*(.*)$", re.MULTILINE)
 
 
-class Replica(ServiceProcess):
+class ChaosReplica(ServiceProcess):
     """One of those that serve a database; it has the same port at every start."""
 
     def __init__(self, folder: Path, database_url: str) -> None:
@@ -36,12 +36,12 @@ class Replica(ServiceProcess):
         """The last line of each in its log: nothing that goes wrong here is a surprise to the service."""
         return set(_TRACEBACK.findall(self.log()))
 
-    def revive(self) -> None:
+    def start_supervised(self) -> None:
         """Start it, and again if it ends because the database is away: as whoever supervises it does."""
         self.launch()
-        wait_until(self._revived, seconds=180)
+        wait_until(self._is_up, seconds=180)
 
-    def _revived(self) -> bool:
+    def _is_up(self) -> bool:
         if self._running().poll() is not None:
             self.launch()
         with suppress(httpx.TransportError):

@@ -9,8 +9,19 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
-from tests.chaos.linearizability import find_stuck
-from tests.chaos.register import NANOS, Answer, Asked, Delete, Get, Put, State, Step, after, carry_out
+from tests.chaos.linearizability import find_violation
+from tests.chaos.register import (
+    NANOS_PER_MS,
+    Answer,
+    Delete,
+    Get,
+    NodeRequest,
+    Put,
+    State,
+    Step,
+    apply_request,
+    successors,
+)
 
 A, B, C = "a", "b", "c"
 FREE: Answer = (404, None)
@@ -25,10 +36,18 @@ def put(cause: str, end: int = PERMANENT, *, merging: bool = False) -> Put:
     return Put(node(cause, end), allow_merge=merging)
 
 
-def step(invoked: float, returned: float, asked: Asked, answer: Answer, decided: float | None = None) -> Step:
+def step(
+    invoked: float, returned: float, requested: NodeRequest, answer: Answer, decided_at: float | None = None
+) -> Step:
     """A step between two moments in milliseconds."""
-    when = None if decided is None else int(decided * NANOS)
-    return Step(invoked=int(invoked * NANOS), returned=int(returned * NANOS), asked=asked, answer=answer, decided=when)
+    when = None if decided_at is None else int(decided_at * NANOS_PER_MS)
+    return Step(
+        invoked=int(invoked * NANOS_PER_MS),
+        returned=int(returned * NANOS_PER_MS),
+        requested=requested,
+        answer=answer,
+        decided_at=when,
+    )
 
 
 def both(first: str, second: str) -> BlockedNode:
@@ -90,7 +109,7 @@ GOOD = {
     ],
     "a block that ends while a merge with it is made": [
         step(1, 2, put(A, end=10), (201, node(A, 10))),
-        step(8, 14, put(B, end=20, merging=True), (202, merge(node(A, 10), node(B, 20))), decided=9),
+        step(8, 14, put(B, end=20, merging=True), (202, merge(node(A, 10), node(B, 20))), decided_at=9),
         step(11, 12, Get(), FREE),
         step(13, 13.5, Get(), (200, merge(node(A, 10), node(B, 20)))),
     ],
@@ -157,11 +176,11 @@ BAD = {
     ],
     "a merge that was decided when the block had ended": [
         step(1, 2, put(A, end=10), (201, node(A, 10))),
-        step(8, 14, put(B, end=20, merging=True), (202, merge(node(A, 10), node(B, 20))), decided=10),
+        step(8, 14, put(B, end=20, merging=True), (202, merge(node(A, 10), node(B, 20))), decided_at=10),
     ],
     "free after a merge was seen": [
         step(1, 2, put(A, end=10), (201, node(A, 10))),
-        step(8, 14, put(B, end=20, merging=True), (202, merge(node(A, 10), node(B, 20))), decided=9),
+        step(8, 14, put(B, end=20, merging=True), (202, merge(node(A, 10), node(B, 20))), decided_at=9),
         step(11, 12, Get(), (200, merge(node(A, 10), node(B, 20)))),
         step(13, 13.5, Get(), FREE),
     ],
@@ -169,27 +188,27 @@ BAD = {
 
 
 @pytest.mark.parametrize("steps", GOOD.values(), ids=GOOD)
-def test_there_is_an_order(steps: list[Step]) -> None:
-    assert find_stuck(steps) is None
+def test_a_linearizable_history_is_accepted(steps: list[Step]) -> None:
+    assert find_violation(steps) is None
 
 
 @pytest.mark.parametrize("steps", BAD.values(), ids=BAD)
-def test_there_is_no_order(steps: list[Step]) -> None:
-    assert find_stuck(steps) is not None
+def test_a_history_without_an_order_is_rejected(steps: list[Step]) -> None:
+    assert find_violation(steps) is not None
 
 
-def test_it_says_where_it_is_stuck() -> None:
+def test_the_report_names_the_operations_that_do_not_fit() -> None:
     steps = [*GOOD["one after the other"], step(20, 21, Get(), (200, node(B))), step(22, 23, Get(), FREE)]
-    stuck = find_stuck(steps)
+    stuck = find_violation(steps)
     assert stuck is not None
-    assert (stuck.done, stuck.state, stuck.next) == (7, None, (steps[7],))
+    assert (stuck.completed, stuck.state, stuck.next) == (7, None, (steps[7],))
 
 
 @pytest.mark.parametrize("last", [FREE, (200, node(A))], ids=["possible", "not"])
-def test_many_reads_at_once_take_no_exponential_time(last: Answer) -> None:
+def test_many_concurrent_reads_take_no_exponential_time(last: Answer) -> None:
     reads = [step(3 + n / 40, 5, Get(), (200, node(A)) if n % 2 else FREE) for n in range(40)]
     steps = [step(1, 2, put(A), (201, node(A))), step(3, 5, Delete(), FREED), *reads, step(6, 7, Get(), last)]
-    assert (find_stuck(steps) is None) == (last == FREE)
+    assert (find_violation(steps) is None) == (last == FREE)
 
 
 moments = st.integers(0, 12)
@@ -215,11 +234,11 @@ def possible_histories(draw: st.DrawFn) -> list[Step]:
     found: list[Step] = []
     state: State = None
     for moment in sorted(draw(st.lists(moments, max_size=8))):
-        asked = draw(asks)
+        requested = draw(asks)
         before, behind = draw(st.integers(0, 4)), draw(st.integers(0, 4))
         present = None if state is None or state.ended(moment) else state
-        answer, state = carry_out(asked, present)
-        found.append(step(moment - before, moment + behind, asked, answer))
+        answer, state = apply_request(requested, present)
+        found.append(step(moment - before, moment + behind, requested, answer))
     return found
 
 
@@ -231,17 +250,17 @@ def any_order(steps: list[Step]) -> bool:
 def _fits(order: list[Step], state: State, moment: int) -> bool:
     if not order:
         return True
-    return any(_fits(order[1:], left, at) for left, at in after(order[0], state, moment))
+    return any(_fits(order[1:], left, at) for left, at in successors(order[0], state, moment))
 
 
 @settings(max_examples=300, deadline=None)
 @given(possible_histories())
-def test_what_a_register_did_has_an_order(steps: list[Step]) -> None:
-    assert find_stuck(steps) is None
+def test_every_history_of_a_register_is_linearizable(steps: list[Step]) -> None:
+    assert find_violation(steps) is None
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(random_steps(), max_size=2), possible_histories())
-def test_it_agrees_with_trying_all_orders(random: list[Step], possible: list[Step]) -> None:
+def test_the_search_agrees_with_brute_force(random: list[Step], possible: list[Step]) -> None:
     steps = [*random, *possible[:4]]
-    assert (find_stuck(steps) is None) == any_order(steps)
+    assert (find_violation(steps) is None) == any_order(steps)

@@ -14,9 +14,9 @@ from httpx_sse import ServerSentEvent
 from tests.integration.event_stream import watching
 from tests.integration.process import NO_TLS
 
-_SILENCE: Final = 3.0
+_READ_TIMEOUT_SECONDS: Final = 3.0
 """Seconds without an event after which it turns to another replica."""
-_STAY: Final = (0.2, 4.0)
+_STREAM_SECONDS: Final = (0.2, 4.0)
 """Seconds that it stays at a replica, at least and at most."""
 
 
@@ -24,8 +24,8 @@ class Watcher:
     """Keeps every change that it is told from the first one on, and what it should not have been told."""
 
     def __init__(self, number: int, urls: Sequence[str]) -> None:
-        self.told: list[Any] = []
-        self.surprises: list[str] = []
+        self.received: list[Any] = []
+        self.anomalies: list[str] = []
         self.streams = 0
         self._number = number
         self._urls = urls
@@ -33,12 +33,14 @@ class Watcher:
 
     def run(self, seed: str, stop: threading.Event) -> None:
         """Watch until the end."""
-        dice = random.Random(f"{seed} watcher {self._number}")
+        rng = random.Random(f"{seed} watcher {self._number}")
         while not stop.wait(0.05):
-            url = dice.choice(self._urls)
+            url = rng.choice(self._urls)
             try:
-                with httpx.Client(base_url=url, timeout=_SILENCE, trust_env=False, verify=NO_TLS) as client:
-                    self._follow(client, time.monotonic() + dice.uniform(*_STAY), stop)
+                with httpx.Client(
+                    base_url=url, timeout=_READ_TIMEOUT_SECONDS, trust_env=False, verify=NO_TLS
+                ) as client:
+                    self._follow(client, time.monotonic() + rng.uniform(*_STREAM_SECONDS), stop)
             except httpx.TransportError:
                 continue
 
@@ -47,16 +49,16 @@ class Watcher:
         with watching(client, since=since, last_event_id=self._cursor) as events:
             self.streams += 1
             for event in _changes(events):
-                self._hear(event)
+                self._receive(event)
                 if stop.is_set() or time.monotonic() > until:
                     return
 
-    def _hear(self, event: ServerSentEvent) -> None:
+    def _receive(self, event: ServerSentEvent) -> None:
         if event.event == "snapshot":
             # The log reaches back to the first change: each cursor of this history can be resumed.
-            self.surprises.append(f"watcher {self._number}, at {self._cursor}, was sent a snapshot of {event.id}")
+            self.anomalies.append(f"watcher {self._number}, at {self._cursor}, was sent a snapshot of {event.id}")
         else:
-            self.told.append(event.json())
+            self.received.append(event.json())
         self._cursor = event.id
 
 

@@ -9,14 +9,14 @@ from typing import Any, Final
 
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from tests.chaos.operation import Kind
-from tests.chaos.register import Asked, Delete, Get, Put
+from tests.chaos.register import Delete, Get, NodeRequest, Put
 
 HOT: Final = tuple(f"hot-{number}" for number in range(1, 4))
 COLD: Final = tuple(f"cold-{number}" for number in range(1, 41))
 NODES: Final = (*HOT, *COLD)
-LONGEST_SHORT_BLOCK: Final = 3.0
+MAX_SHORT_BLOCK_SECONDS: Final = 3.0
 """Seconds: blocks end after at most so long, or an hour, or never."""
-_HEAT: Final = 0.6
+_HOT_SHARE: Final = 0.6
 """The share of requests on one node that go to a hot one."""
 _WEIGHTS: Final = {Kind.PUT: 36, Kind.DELETE: 22, Kind.GET: 20, Kind.LIST: 14, Kind.PUT_MANY: 8}
 
@@ -26,7 +26,7 @@ class Request:
     """A request before it is sent, and what it means."""
 
     kind: Kind
-    asked: Mapping[str, Asked] = field(default_factory=dict)
+    requested: Mapping[str, NodeRequest] = field(default_factory=dict)
     body: Any = None
 
     @property
@@ -37,7 +37,7 @@ class Request:
     def path(self) -> str:
         if self.kind is Kind.LIST:
             return "/blocklist"
-        return "/blocklist/nodes" + ("" if self.kind is Kind.PUT_MANY else f"/{next(iter(self.asked))}")
+        return "/blocklist/nodes" + ("" if self.kind is Kind.PUT_MANY else f"/{next(iter(self.requested))}")
 
 
 class Workload:
@@ -46,9 +46,9 @@ class Workload:
     `now` gives Unix milliseconds.
     """
 
-    def __init__(self, name: str, dice: random.Random, now: Callable[[], int]) -> None:
+    def __init__(self, name: str, rng: random.Random, now: Callable[[], int]) -> None:
         self._name = name
-        self._dice = dice
+        self._dice = rng
         self._now = now
         self._made = 0
 
@@ -58,7 +58,7 @@ class Workload:
             return Request(kind)
         if kind is Kind.PUT_MANY:
             return _put(kind, {node_id: self._block(node_id) for node_id in self._several()})
-        node_id = self._dice.choice(HOT if self._dice.random() < _HEAT else COLD)
+        node_id = self._dice.choice(HOT if self._dice.random() < _HOT_SHARE else COLD)
         if kind is Kind.PUT:
             return _put(kind, {node_id: self._block(node_id)})
         return Request(kind, {node_id: Get() if kind is Kind.GET else Delete()})
@@ -81,13 +81,13 @@ class Workload:
     def _end(self) -> int:
         draw = self._dice.random()
         if draw < 0.6:
-            return self._now() + self._dice.randint(50, int(LONGEST_SHORT_BLOCK * 1000))
+            return self._now() + self._dice.randint(50, int(MAX_SHORT_BLOCK_SECONDS * 1000))
         return PERMANENT if draw < 0.8 else self._now() + 3_600_000
 
 
-def _put(kind: Kind, asked: Mapping[str, Put]) -> Request:
-    bodies = {node_id: _body(put) for node_id, put in asked.items()}
-    return Request(kind, asked, bodies if kind is Kind.PUT_MANY else next(iter(bodies.values())))
+def _put(kind: Kind, requested: Mapping[str, Put]) -> Request:
+    bodies = {node_id: _body(put) for node_id, put in requested.items()}
+    return Request(kind, requested, bodies if kind is Kind.PUT_MANY else next(iter(bodies.values())))
 
 
 def _body(put: Put) -> dict[str, Any]:

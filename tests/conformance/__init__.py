@@ -1,4 +1,1 @@
-"""Who must hear what, in how many calls: FLIP-224's and Flink's behaviours as data, run against three ways to be told.
-
-The rules in process, pushes of a running service, and its watch.
-"""
+"""FLIP-224's and Flink's notification behaviour as data, run in three ways: in process, over push and over watch."""

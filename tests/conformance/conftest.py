@@ -2,6 +2,6 @@
 
 from __future__ import annotations
 
-from tests.integration.conftest import databases, desk, listened, migrated
+from tests.integration.conftest import databases, listener_client, listener_service, migrated
 
-__all__ = ["databases", "desk", "listened", "migrated"]
+__all__ = ["databases", "listener_client", "listener_service", "migrated"]

@@ -1,4 +1,4 @@
-"""Runs a scenario against anything that can be told: after each step all that was heard is just what must be."""
+"""Runs a scenario against a subject: after each step every party has received exactly the expected notifications."""
 
 from __future__ import annotations
 
@@ -6,21 +6,32 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Protocol
 
-from tests.conformance.scenario import Block, Expire, Leave, Node, Register, Report, Scenario, Step, Told, Unblock
+from tests.conformance.scenario import (
+    Block,
+    Expire,
+    Leave,
+    Node,
+    Notification,
+    Register,
+    Report,
+    Scenario,
+    Step,
+    Unblock,
+)
 
 END = {"the-end": Node("the end")}
-"""Blocked last: who was told more than he should have been was told it before this."""
+"""Blocked last: any unexpected notification arrives before this one."""
 
 
 class Subject(Protocol):
-    """What tells, seen from outside. A party is a registered listener, in one session."""
+    """The system under test, seen from outside. A party is one session of a registered listener."""
 
     def register(self, step: Register) -> None: ...
 
     def leave(self, party: str) -> None: ...
 
     def block(self, nodes: Mapping[str, Node], *, merge: bool) -> bool:
-        """Whether it was not refused."""
+        """False if it was a conflict."""
         ...
 
     def unblock(self, node: str) -> None: ...
@@ -31,36 +42,36 @@ class Subject(Protocol):
 
     def blocked(self, task_manager: str) -> bool | None: ...
 
-    def heard(self, party: str, number: int) -> list[Told]:
-        """All calls that a party got, when it has got at least so many."""
+    def notifications(self, party: str, number: int) -> list[Notification]:
+        """All notifications of a party, once it has received at least `number`."""
         ...
 
 
 def run(scenario: Scenario, subject: Subject) -> None:
-    expected: dict[str, list[Told]] = defaultdict(list)
-    present: dict[str, str] = {}
+    expected: dict[str, list[Notification]] = defaultdict(list)
+    registered: dict[str, str] = {}
     for step in scenario.steps:
-        _perform(step, subject)
-        _enter(step, present)
+        _execute(step, subject)
+        _track_registration(step, registered)
         _compare(step, subject, expected)
-    end = Step(Block(END), {party: Told(blocked=END) for party in present.values()})
-    _perform(end, subject)
+    end = Step(Block(END), {party: Notification(blocked=END) for party in registered.values()})
+    _execute(end, subject)
     _compare(end, subject, expected)
 
 
-def _enter(step: Step, present: dict[str, str]) -> None:
-    """Keep who is registered at present: listener -> party."""
+def _track_registration(step: Step, registered: dict[str, str]) -> None:
+    """Record the registered party of each listener."""
     match step.action:
         case Register() as registration:
-            present[registration.id] = registration.party
+            registered[registration.id] = registration.party
         case Leave(party):
-            for listener in [known for known, it in present.items() if it == party]:
-                del present[listener]
+            for listener in [known for known, it in registered.items() if it == party]:
+                del registered[listener]
         case _:
             pass
 
 
-def _perform(step: Step, subject: Subject) -> None:
+def _execute(step: Step, subject: Subject) -> None:
     match step.action:
         case Register() as registration:
             subject.register(registration)
@@ -76,12 +87,12 @@ def _perform(step: Step, subject: Subject) -> None:
             subject.report(party, task_managers)
 
 
-def _compare(step: Step, subject: Subject, expected: dict[str, list[Told]]) -> None:
+def _compare(step: Step, subject: Subject, expected: dict[str, list[Notification]]) -> None:
     if isinstance(step.action, Register):
         expected[step.action.party] = []
-    for party, told in step.hears.items():
-        expected[party].append(told)
+    for party, notification in step.notifies.items():
+        expected[party].append(notification)
     for party, calls in expected.items():
-        assert subject.heard(party, len(calls)) == calls, (party, step)
+        assert subject.notifications(party, len(calls)) == calls, (party, step)
     for task_manager, blocked in step.blocked.items():
         assert subject.blocked(task_manager) is blocked, (task_manager, step)

@@ -1,4 +1,4 @@
-"""What a scenario is made of: steps, and what each party must hear after each of them."""
+"""The parts of a scenario: steps, and the notification that each party must receive after each step."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RM: Final = "RESOURCE_MANAGER"
 
 @dataclass(frozen=True)
 class Node:
-    """How a node is to be blocked, or said to be. A brief block ends by itself soon, any other never."""
+    """How a node is blocked. A brief block expires soon, any other never."""
 
     cause: str = "disk"
     action: BlockAction = MARK
@@ -24,8 +24,8 @@ class Node:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Told:
-    """One call: the nodes that are blocked, and those that are free and why. A snapshot is the whole list."""
+class Notification:
+    """One notification: nodes that are blocked, and unblocked nodes with the reason. A snapshot is the whole list."""
 
     blocked: Mapping[str, Node] = field(default_factory=dict)
     unblocked: Mapping[str, str] = field(default_factory=dict)
@@ -47,14 +47,14 @@ class Register:
 
 @dataclass(frozen=True)
 class Leave:
-    """A party takes its registration back."""
+    """A party deregisters."""
 
     party: str
 
 
 @dataclass(frozen=True)
 class Block:
-    """Nodes are blocked in one request; `refused` says that it must fail for a conflict."""
+    """Nodes are blocked in one request; with `refused` it must fail with a conflict."""
 
     nodes: Mapping[str, Node]
     merge: bool = False
@@ -68,12 +68,12 @@ class Unblock:
 
 @dataclass(frozen=True)
 class Expire:
-    """The time of all brief blocks passes."""
+    """All brief blocks expire."""
 
 
 @dataclass(frozen=True)
 class Report:
-    """A party says where its TaskManagers are."""
+    """A party reports its TaskManagers."""
 
     party: str
     task_managers: Mapping[str, str]
@@ -84,13 +84,13 @@ Action = Register | Leave | Block | Unblock | Expire | Report
 
 @dataclass(frozen=True)
 class Step:
-    """`hears` is, by party, the one call that it must get for this; a party that is not there must get none.
+    """`notifies` maps each party to the one notification that it must receive; other parties must receive none.
 
-    `blocked` says of TaskManagers whether they are blocked afterwards; None for one that nobody knows.
+    `blocked` maps TaskManagers to whether they are blocked afterwards; None for an unknown one.
     """
 
     action: Action
-    hears: Mapping[str, Told] = field(default_factory=dict)
+    notifies: Mapping[str, Notification] = field(default_factory=dict)
     blocked: Mapping[str, bool | None] = field(default_factory=dict)
 
 

@@ -1,4 +1,4 @@
-"""A running service as the subject of a scenario; how parties hear of changes is up to the runner."""
+"""A running service as the subject of a scenario; subclasses receive the notifications."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from tests.integration.bodies import PERMANENT, all_changes, later
 from tests.integration.process import wait_until
 
 
-class Service:
-    """The list and its TaskManagers over HTTP. Ids of the scenario's parties are sessions."""
+class ServiceSubject:
+    """The list and its TaskManagers over HTTP. A party's id is its session id."""
 
     def __init__(self, client: httpx.Client) -> None:
         self.client = client
@@ -34,7 +34,7 @@ class Service:
         assert self.client.delete(f"/blocklist/nodes/{node}").status_code == 200
 
     def expire(self) -> None:
-        """Brief blocks end by themselves: wait until the log says so."""
+        """Wait until the brief blocks have expired in the change log."""
         wait_until(lambda: not any(map(self._is_brief, self.brief)))
 
     def blocked(self, task_manager: str) -> bool | None:
@@ -49,8 +49,8 @@ class Service:
         body = {"sessionId": party, **fields}
         return self.client.post(f"/listeners/{self.listeners[party]}/heartbeat", json=body)
 
-    def enrol(self, step: Register, **fields: object) -> None:
-        """Register; a party that was there before under this id is fenced from now on."""
+    def register_party(self, step: Register, **fields: object) -> None:
+        """Register; an earlier party of the same listener is fenced from now on."""
         former = [party for party, listener in self.listeners.items() if listener == step.id]
         self.listeners[step.party] = step.id
         body = {"role": step.role, "sessionId": step.party, **fields}
@@ -62,8 +62,8 @@ class Service:
     def fenced(self, party: str) -> None:
         assert self.heartbeat(party).status_code == 409
 
-    def strike(self, party: str) -> None:
-        """Take its registration back."""
+    def deregister_party(self, party: str) -> None:
+        """Deregister."""
         assert self.client.delete(f"/listeners/{self.listeners.pop(party)}").status_code == 204
 
     def _is_brief(self, node_id: str) -> bool:
@@ -71,12 +71,12 @@ class Service:
         return last["type"] in {"blocked", "merged"} and last["node"]["endTimestamp"] != PERMANENT
 
 
-def told_node(node: Mapping[str, Any]) -> Node:
-    """A node as it came over the wire."""
+def parse_node(node: Mapping[str, Any]) -> Node:
+    """A node of a response."""
     return Node(node["cause"], BlockAction[node["action"]], brief=node["endTimestamp"] != PERMANENT)
 
 
 def _body(node: Node, *, merge: bool) -> dict[str, Any]:
-    """Brief is long enough for what a scenario does before the end."""
+    """A brief block outlasts the steps before its end."""
     end = {"endTimestamp": later(2)} if node.brief else {}
     return {"action": node.action.name, "cause": node.cause, "allowMerge": merge, **end}

@@ -1,4 +1,4 @@
-"""The rules alone: tracker, draft and listeners, on a clock that the test moves."""
+"""The rules alone: tracker, draft and listeners, with a manual clock."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import pytest
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.draft import Draft
 from blocklist.model.errors import ConflictError
-from blocklist.model.listener import FencedError, Listener, Registration, Role, heartbeat, register
+from blocklist.model.listener import FencedError, Listener, ListenerRole, Registration, heartbeat, register
 from blocklist.model.node import PERMANENT, BlockedNode
 from blocklist.model.tracker import BlocklistTracker
 from tests.conformance.runner import run
-from tests.conformance.scenario import Node, Register, Scenario, Told
+from tests.conformance.scenario import Node, Notification, Register, Scenario
 from tests.conformance.scenarios import SCENARIOS
 
 BRIEF = 1_000
 
 
-class InProcess:
-    """Tells each listener, after each operation, everything after its acknowledged revision in one call."""
+class InProcessSubject:
+    """After each operation, notifies each listener once of everything after its acknowledged revision."""
 
     def __init__(self) -> None:
         self.now = 1_000_000
         self.tracker = BlocklistTracker(Snapshot(revision=0, history="00c0ffee"))
         self.log: list[Change] = []
         self.listeners: dict[str, Listener] = {}
-        self.calls: dict[str, list[Told]] = defaultdict(list)
+        self.calls: dict[str, list[Notification]] = defaultdict(list)
         self.task_managers: dict[str, dict[str, str]] = {}
 
     def register(self, step: Register) -> None:
         before = self.listeners.get(step.id)
-        wanted = Registration(id=step.id, role=Role(step.role), session=step.party)
+        wanted = Registration(id=step.id, role=ListenerRole(step.role), session=step.party)
         empty = not self.tracker.blocked(self.now)
         self.listeners[step.id] = register(before, wanted, now=self.now, revision=self.tracker.revision, empty=empty)
         if before is not None:
@@ -74,7 +74,7 @@ class InProcess:
         nodes = [known[task_manager] for known in self.task_managers.values() if task_manager in known]
         return nodes[-1] in self.tracker.blocked(self.now) if nodes else None
 
-    def heard(self, party: str, number: int) -> list[Told]:
+    def notifications(self, party: str, number: int) -> list[Notification]:
         return self.calls[party]
 
     def _of(self, party: str) -> Listener:
@@ -93,27 +93,29 @@ class InProcess:
     def _fan_out(self) -> None:
         revision = self.tracker.revision
         for listener in list(self.listeners.values()):
-            if listener.behind(revision):
+            if listener.is_behind(revision):
                 self.calls[listener.session].append(self._push(listener.acked))
             self.listeners[listener.id] = heartbeat(
                 listener, listener.session, revision, now=self.now, revision=revision
             )
 
-    def _push(self, acked: int | None) -> Told:
+    def _push(self, acked: int | None) -> Notification:
         if acked is None:
             blocked = self.tracker.blocked(self.now)
-            return Told(blocked={node_id: _plain(node) for node_id, node in blocked.items()}, snapshot=True)
+            return Notification(
+                blocked={node_id: _scenario_node(node) for node_id, node in blocked.items()}, snapshot=True
+            )
         last = {change.node.id: change for change in self.log[acked:]}
-        return Told(
-            blocked={node_id: _plain(change.node) for node_id, change in last.items() if not change.type.frees},
+        return Notification(
+            blocked={node_id: _scenario_node(change.node) for node_id, change in last.items() if not change.type.frees},
             unblocked={node_id: change.type.value for node_id, change in last.items() if change.type.frees},
         )
 
 
-def _plain(node: BlockedNode) -> Node:
+def _scenario_node(node: BlockedNode) -> Node:
     return Node(node.cause, node.action, brief=not node.permanent)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
 def test_in_process(scenario: Scenario) -> None:
-    run(scenario, InProcess())
+    run(scenario, InProcessSubject())

@@ -1,4 +1,4 @@
-"""The same over HTTP: each party is a real callback of a running service."""
+"""The scenarios over push: each party is a real callback of a running service."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ import httpx
 import pytest
 
 from tests.conformance.runner import run
-from tests.conformance.scenario import Register, Scenario, Told
+from tests.conformance.scenario import Notification, Register, Scenario
 from tests.conformance.scenarios import SCENARIOS
-from tests.conformance.service import Service, told_node
+from tests.conformance.service import ServiceSubject, parse_node
 from tests.integration.receiver import Push, Receiver, receiving
 
 
-class Pushes(Service):
-    """Heartbeats are left out; everything else that arrives is a call."""
+class PushSubject(ServiceSubject):
+    """Every received push is a notification, except heartbeats."""
 
     def __init__(self, client: httpx.Client, stack: ExitStack) -> None:
         super().__init__(client)
@@ -26,32 +26,32 @@ class Pushes(Service):
     def register(self, step: Register) -> None:
         receiver = self._stack.enter_context(receiving(session=step.party))
         self._receivers[step.party] = receiver
-        self.enrol(step, callbackUrl=receiver.url)
+        self.register_party(step, callbackUrl=receiver.url)
 
     def leave(self, party: str) -> None:
-        self.strike(party)
+        self.deregister_party(party)
 
-    def heard(self, party: str, number: int) -> list[Told]:
+    def notifications(self, party: str, number: int) -> list[Notification]:
         receiver = self._receivers[party]
         receiver.wait(lambda it: len(it.applied) >= number)
-        assert receiver.repeated == receiver.strangers == 0
-        return [_told(push) for push in receiver.applied]
+        assert receiver.repeated == receiver.wrong_session == 0
+        return [_notification(push) for push in receiver.applied]
 
 
-def _told(push: Push) -> Told:
-    return Told(
-        blocked={node["id"]: told_node(node) for node in push.body["blocked"]},
+def _notification(push: Push) -> Notification:
+    return Notification(
+        blocked={node["id"]: parse_node(node) for node in push.body["blocked"]},
         unblocked={node["id"]: node["type"] for node in push.body["unblocked"]},
         snapshot=push.body["snapshot"],
     )
 
 
 @pytest.fixture
-def pushes(desk: httpx.Client) -> Iterator[Pushes]:
+def pushes(listener_client: httpx.Client) -> Iterator[PushSubject]:
     with ExitStack() as stack:
-        yield Pushes(desk, stack)
+        yield PushSubject(listener_client, stack)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
-def test_push(scenario: Scenario, pushes: Pushes) -> None:
+def test_push(scenario: Scenario, pushes: PushSubject) -> None:
     run(scenario, pushes)

@@ -17,19 +17,19 @@ import httpx
 from tests.crash.replay import Replay
 from tests.crash.watcher import Watcher
 from tests.crash.writer import Writer
-from tests.integration.bodies import all_changes, block, held, now_ms
+from tests.integration.bodies import all_changes, block, current_list, now_ms
 from tests.integration.process import ServiceProcess, wait_until
 
 WRITERS = 4
 WATCHERS = 2
 CHANGES_BETWEEN = 50
 """So many changes are acknowledged between a start and the next kill, at least."""
-LONGEST = 0.4
+MAX_PAUSE_SECONDS = 0.4
 """Seconds that a kill waits at most beyond that, or after a start that is to be killed, too."""
 
 
 @dataclass
-class Figures:
+class TrialStats:
     """What happened in a trial; `starts` are the seconds from each start to its first answer."""
 
     kills: int = 0
@@ -49,7 +49,7 @@ class KillTrial:
     """
 
     service: ServiceProcess
-    figures: Figures = field(default_factory=Figures)
+    stats: TrialStats = field(default_factory=TrialStats)
 
     def __post_init__(self) -> None:
         self._writers = [Writer(f"w{n}") for n in range(WRITERS)]
@@ -57,21 +57,21 @@ class KillTrial:
         self._replay = Replay()
         self._pause = threading.Event()
 
-    def run(self, kills: int) -> Figures:
+    def run(self, kills: int) -> TrialStats:
         """Kill it so often; the figures of the trial. The service runs before and after."""
         with self._running(self._watchers), self.service.client() as client:
             with self._running(self._writers) as writing:
                 for _ in range(kills):
-                    self._write_on(writing)
+                    self._wait_for_changes(writing)
                     self._kill()
                     self._check(client)
             client.put("/blocklist/nodes/the-end", json=block()).raise_for_status()
             self._check(client)
-            told = all_changes(client)[: len(self._replay.log)]
-            assert told == self._replay.log, "the log said the same of the past after every start"
+            told = all_changes(client)[: len(self._replay.changes)]
+            assert told == self._replay.changes, "the log said the same of the past after every start"
         if self.service.database.exists():
             self._check_file()
-        return self._counted()
+        return self._final_stats()
 
     @contextmanager
     def _running(self, clients: list[Writer] | list[Watcher]) -> Iterator[list[Future[None]]]:
@@ -92,46 +92,46 @@ class KillTrial:
         with suppress(httpx.TransportError), self.service.client() as client:
             client.put(f"/blocklist/nodes/wake-{now_ms()}", json=block())
 
-    def _write_on(self, writing: list[Future[None]]) -> None:
+    def _wait_for_changes(self, writing: list[Future[None]]) -> None:
         goal = self._acknowledged() + CHANGES_BETWEEN
         wait_until(lambda: self._acknowledged() >= goal or any(done.done() for done in writing), seconds=60)
         assert not any(done.done() for done in writing), [done.exception() for done in writing if done.done()]
-        self._pause.wait(random.uniform(0, LONGEST))
+        self._pause.wait(random.uniform(0, MAX_PAUSE_SECONDS))
 
     def _kill(self) -> None:
         self.service.kill()
-        self.figures.kills += 1
-        if self.figures.kills % 3 == 0:
+        self.stats.kills += 1
+        if self.stats.kills % 3 == 0:
             self.service.launch()
-            self._pause.wait(random.uniform(0, 2 * LONGEST))
+            self._pause.wait(random.uniform(0, 2 * MAX_PAUSE_SECONDS))
             self.service.kill()
-            self.figures.kills_in_start += 1
+            self.stats.kills_in_start += 1
         begin = time.monotonic()
         self.service.start()
-        self.figures.starts.append(time.monotonic() - begin)
+        self.stats.starts.append(time.monotonic() - begin)
 
     def _check(self, client: httpx.Client) -> None:
         """While the others go on."""
         acknowledged = [dict(writer.acknowledged) for writer in self._writers]
-        checked, begin = len(self._replay.log), now_ms()
-        revision, told = held(client)
+        checked, begin = len(self._replay.changes), now_ms()
+        revision, told = current_list(client)
         self._read_log(client, revision)
-        log = self._replay.log
+        log = self._replay.changes
         self._replay.check_list(told, begin, now_ms())
         for number, made in chain.from_iterable(changes.items() for changes in acknowledged):
             assert number <= len(log), f"revision {number} was acknowledged and is lost: {made}"
             change = log[number - 1]
             assert made == (change["type"], change["node"]["id"]), "another change has its revision"
-        wait_until(lambda: all(len(watcher.seen) >= revision for watcher in self._watchers), seconds=60)
+        wait_until(lambda: all(len(watcher.changes) >= revision for watcher in self._watchers), seconds=60)
         for watcher in self._watchers:
-            assert watcher.seen[checked:revision] == log[checked:], "a watcher has each change once, in order"
+            assert watcher.changes[checked:revision] == log[checked:], "a watcher has each change once, in order"
 
     def _read_log(self, client: httpx.Client, until: int) -> None:
         """Bring the replay up to this revision."""
-        while (since := len(self._replay.log)) < until:
+        while (since := len(self._replay.changes)) < until:
             params = {"since": since, "limit": min(1000, until - since)}
             for change in client.get("/blocklist/changes", params=params).raise_for_status().json()["changes"]:
-                self._replay.take(change)
+                self._replay.apply(change)
 
     def _check_file(self) -> None:
         """What SQLite says of its file, if the list is in one."""
@@ -145,9 +145,9 @@ class KillTrial:
     def _acknowledged(self) -> int:
         return sum(len(writer.acknowledged) for writer in self._writers)
 
-    def _counted(self) -> Figures:
-        self.figures.acknowledged = self._acknowledged()
-        self.figures.changes = len(self._replay.log)
-        self.figures.unanswered = sum(writer.unanswered for writer in self._writers)
-        self.figures.resumed = sum(watcher.connected - 1 for watcher in self._watchers)
-        return self.figures
+    def _final_stats(self) -> TrialStats:
+        self.stats.acknowledged = self._acknowledged()
+        self.stats.changes = len(self._replay.changes)
+        self.stats.unanswered = sum(writer.unanswered for writer in self._writers)
+        self.stats.resumed = sum(watcher.connections - 1 for watcher in self._watchers)
+        return self.stats

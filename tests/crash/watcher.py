@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 from httpx_sse import ServerSentEvent
 
-from tests.crash.writer import PAUSE
+from tests.crash.writer import RETRY_SECONDS
 from tests.integration.event_stream import watching
 from tests.integration.process import ServiceProcess
 
@@ -22,8 +22,8 @@ _CHANGES = {"blocked", "merged", "unblocked", "expired"}
 class Watcher:
     """Reads every change from the first one on; `connected` counts its connections."""
 
-    seen: list[Any] = field(default_factory=list)
-    connected: int = 0
+    changes: list[Any] = field(default_factory=list)
+    connections: int = 0
 
     def run(self, service: ServiceProcess, stop: threading.Event) -> None:
         cursor: str | None = None
@@ -31,10 +31,10 @@ class Watcher:
             while not stop.is_set():
                 since = 0 if cursor is None else None
                 with suppress(httpx.TransportError), watching(client, since=since, last_event_id=cursor) as events:
-                    self.connected += 1
+                    self.connections += 1
                     for event in self._until(events, stop):
                         cursor = event.id
-                stop.wait(PAUSE)
+                stop.wait(RETRY_SECONDS)
 
     def _until(self, events: Iterator[ServerSentEvent], stop: threading.Event) -> Iterator[ServerSentEvent]:
         for event in events:
@@ -42,8 +42,8 @@ class Watcher:
                 return
             assert event.event in _CHANGES, "a cursor of this history never needs a snapshot"
             change = event.json()
-            assert change["revision"] == len(self.seen) + 1, f"{change} came after {self.seen[-1:]}"
-            self.seen.append(change)
+            assert change["revision"] == len(self.changes) + 1, f"{change} came after {self.changes[-1:]}"
+            self.changes.append(change)
             yield event
             if stop.is_set():
                 return

@@ -14,9 +14,9 @@ import httpx
 from tests.integration.bodies import block, later, revision_of
 from tests.integration.process import ServiceProcess
 
-PAUSE: Final = 0.1
+RETRY_SECONDS: Final = 0.1
 """Seconds between two tries while the service is down."""
-TOGETHER: Final = 3
+NODES_PER_BATCH: Final = 3
 """Nodes that are blocked by one request now and then, all or none."""
 
 
@@ -32,7 +32,7 @@ class Writer:
     """Revision -> (type of the change, node id)."""
     unanswered: int = 0
     _nodes: int = 0
-    _held: list[str] = field(default_factory=list)
+    _blocked: list[str] = field(default_factory=list)
 
     def run(self, service: ServiceProcess, stop: threading.Event) -> None:
         with service.client() as client:
@@ -44,17 +44,17 @@ class Writer:
                     self._wait_until_up(client, stop)
 
     def _wait_until_up(self, client: httpx.Client, stop: threading.Event) -> None:
-        while not stop.wait(PAUSE):
+        while not stop.wait(RETRY_SECONDS):
             with suppress(httpx.TransportError):
                 client.get("/healthz")
                 return
 
     def _change(self, client: httpx.Client) -> None:
         number = random.random()
-        if self._held and number < 0.45:
-            self._unblock(client, self._any_held())
-        elif self._held and number < 0.6:
-            self._merge(client, self._any_held())
+        if self._blocked and number < 0.45:
+            self._unblock(client, self._any_blocked())
+        elif self._blocked and number < 0.6:
+            self._merge(client, self._any_blocked())
         elif number < 0.7:
             self._block_for_a_moment(client)
         elif number < 0.8:
@@ -62,41 +62,41 @@ class Writer:
         else:
             self._block(client)
 
-    def _any_held(self) -> str:
-        return self._held.pop(random.randrange(len(self._held)))
+    def _any_blocked(self) -> str:
+        return self._blocked.pop(random.randrange(len(self._blocked)))
 
     def _block(self, client: httpx.Client) -> None:
-        [node_id] = self._new(1)
+        [node_id] = self._new_ids(1)
         answer = client.put(f"/blocklist/nodes/{node_id}", json=block())
-        self._note(answer, 201, "blocked", [node_id])
-        self._held.append(node_id)
+        self._record(answer, 201, "blocked", [node_id])
+        self._blocked.append(node_id)
 
     def _block_for_a_moment(self, client: httpx.Client) -> None:
-        [node_id] = self._new(1)
+        [node_id] = self._new_ids(1)
         answer = client.put(f"/blocklist/nodes/{node_id}", json=block(endTimestamp=later(1)))
-        self._note(answer, 201, "blocked", [node_id])
+        self._record(answer, 201, "blocked", [node_id])
 
     def _block_together(self, client: httpx.Client) -> None:
-        ids = self._new(TOGETHER)
+        ids = self._new_ids(NODES_PER_BATCH)
         answer = client.put("/blocklist/nodes", json={node_id: block() for node_id in ids})
-        self._note(answer, 200, "blocked", ids)
-        self._held += ids
+        self._record(answer, 200, "blocked", ids)
+        self._blocked += ids
 
     def _merge(self, client: httpx.Client, node_id: str) -> None:
-        [cause] = self._new(1)
+        [cause] = self._new_ids(1)
         answer = client.put(f"/blocklist/nodes/{node_id}", json=block(cause=cause, allowMerge=True))
-        self._note(answer, 202, "merged", [node_id])
-        self._held.append(node_id)
+        self._record(answer, 202, "merged", [node_id])
+        self._blocked.append(node_id)
 
     def _unblock(self, client: httpx.Client, node_id: str) -> None:
-        self._note(client.delete(f"/blocklist/nodes/{node_id}"), 200, "unblocked", [node_id])
+        self._record(client.delete(f"/blocklist/nodes/{node_id}"), 200, "unblocked", [node_id])
 
-    def _new(self, number: int) -> list[str]:
+    def _new_ids(self, number: int) -> list[str]:
         """Names that were never used."""
         self._nodes += number
         return [f"{self.name}-{self._nodes - n}" for n in reversed(range(number))]
 
-    def _note(self, answer: httpx.Response, status: int, kind: str, ids: Sequence[str]) -> None:
+    def _record(self, answer: httpx.Response, status: int, kind: str, ids: Sequence[str]) -> None:
         """The answer names the revision of the last of these changes; each of the others has one of its own before."""
         assert answer.status_code == status, answer.text
         for revision, node_id in enumerate(ids, start=revision_of(answer) - len(ids) + 1):

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from demo.java_home import java_home
-from tests.detection.written import event_log
+from tests.detection.synthetic_logs import event_log
 from tests.integration.process import ROOT, environment
 
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"

@@ -22,7 +22,7 @@ from blocklist import BlockAction, BlocklistClient
 from blocklist.detection.__main__ import main
 from blocklist.detection.schemas import FAILURES, HOST_STAGES, NODES
 from tests.detection.command import DryRun, now, run, settings
-from tests.detection.written import event_log
+from tests.detection.synthetic_logs import event_log
 from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
 
 pytestmark = pytest.mark.xdist_group("detection")
@@ -34,9 +34,9 @@ Command = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+def run_command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
     """The command in this process: its exit code, output and errors."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the command adds to it
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the run_command adds to it
 
     def call(*arguments: str) -> tuple[int, str, str]:
         code = main(list(arguments))
@@ -46,7 +46,7 @@ def command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest
 
 
 @pytest.mark.timeout(600)
-def test_it_proposes_and_applies_once(proposed: DryRun, fresh: ServiceProcess, command: Command) -> None:
+def test_it_proposes_and_applies_once(proposed: DryRun, fresh: ServiceProcess, run_command: Command) -> None:
     """A dry run shows all there is to see and changes nothing; applied it blocks, and applied again it does nothing."""
     out, err = proposed.done.stdout, proposed.done.stderr
     (line,) = [json.loads(text) for text in proposed.lines.read_text().splitlines()]
@@ -60,7 +60,7 @@ def test_it_proposes_and_applies_once(proposed: DryRun, fresh: ServiceProcess, c
         assert pq.read_table(proposed.parquet / name).column_names == schema.fieldNames()
 
     given = ("--event-logs", str(proposed.logs), "--url", fresh.url, "--apply", "--json", "-")
-    applied = [command(*given) for _ in range(2)]
+    applied = [run_command(*given) for _ in range(2)]
     first, second = (json.loads(out) for _, out, _ in applied)
     assert (first["applied"], first["whyNot"]) == (True, None)
     assert (second["applied"], second["whyNot"]) == (False, "it is blocked for this already")
@@ -93,17 +93,17 @@ def test_a_mistake_is_a_sentence(arguments: list[str], sentence: str) -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_nothing_to_read_is_said_and_no_verdict(tmp_path: Path, command: Command) -> None:
+def test_nothing_to_read_is_said_and_no_verdict(tmp_path: Path, run_command: Command) -> None:
     (tmp_path / "empty").mkdir()
-    code, out, err = command("--event-logs", str(tmp_path / "empty"), str(tmp_path / "missing"))
+    code, out, err = run_command("--event-logs", str(tmp_path / "empty"), str(tmp_path / "missing"))
     assert (code, out) == (0, "No node is to be blocked.\n"), err
     assert f"{tmp_path}/empty holds no event log." in err
     assert f"{tmp_path}/missing cannot be read: " in err
 
 
-def test_a_service_that_is_away_is_a_sentence(proposed: DryRun, command: Command) -> None:
+def test_a_service_that_is_away_is_a_sentence(proposed: DryRun, run_command: Command) -> None:
     url = f"http://127.0.0.1:{free_port()}"
-    code, _, err = command("--event-logs", str(proposed.logs), "--url", url, "--apply")
+    code, _, err = run_command("--event-logs", str(proposed.logs), "--url", url, "--apply")
     assert code == 1
     assert f"{url} is out of reach" in err
 

@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blocklist.detection.decoders import Decoder, decoder
+from blocklist.detection.decoders import Decoder, decoder_for
 
 TEXT = b"".join(b'{"Event":"%d"}\n' % number for number in range(20_000))
 CONTENTS = st.lists(st.binary(max_size=2000), max_size=4)
@@ -38,7 +38,7 @@ PACKS: dict[str, Callable[[bytes], bytes]] = {
 
 
 def _decoder(name: str) -> Decoder:
-    made = decoder(name)
+    made = decoder_for(name)
     assert made is not None
     return made
 
@@ -84,9 +84,9 @@ def test_what_comes_before_the_damage_is_given(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["app-1", "app-1.inprogress", "events_1_app-1", "app-1.log"])
 def test_plain_text_needs_no_decoder(name: str) -> None:
-    assert decoder(name) is None
+    assert decoder_for(name) is None
 
 
 @pytest.mark.parametrize("name", ["app-1.zstd.inprogress", "events_1_app-1.zstd.compact"])
 def test_what_follows_the_codecs_ending_does_not_matter(name: str) -> None:
-    assert decoder(name) is not None
+    assert decoder_for(name) is not None

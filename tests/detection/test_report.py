@@ -8,7 +8,7 @@ import re
 import pytest
 from playwright.sync_api import Browser, expect
 
-from tests.browser.browsing import watched
+from tests.browser.browsing import monitored
 from tests.detection.command import DryRun
 
 pytestmark = pytest.mark.xdist_group("detection")
@@ -24,7 +24,7 @@ def test_it_says_what_was_found(proposed: DryRun) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_its_plots_are_there(browser: Browser, proposed: DryRun, scheme: str) -> None:
-    with watched(browser, proposed.report.as_uri(), color_scheme=scheme) as own:
+    with monitored(browser, proposed.report.as_uri(), color_scheme=scheme) as own:
         page = own.context.new_page()
         page.goto(proposed.report.as_uri())
         expect(page.get_by_role("cell", name="n3", exact=True).first).to_be_visible()

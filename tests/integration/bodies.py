@@ -27,7 +27,7 @@ def later(seconds: float = 3600) -> str:
     return str(now_ms() + int(seconds * 1000))
 
 
-def held(client: httpx.Client | httpx2.Client) -> tuple[int, dict[str, Any]]:
+def current_list(client: httpx.Client | httpx2.Client) -> tuple[int, dict[str, Any]]:
     """The revision and the list at present."""
     answer = client.get("/blocklist")
     return revision_of(answer), answer.json()

@@ -1,4 +1,4 @@
-"""The command as `make` installs it, run as its users run it: a process of its own."""
+"""The installed command, run as users run it: in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
-from tests.integration.process import ROOT, environment
+from tests.integration.process import environment
 
-SECONDS: Final = 60
+TIMEOUT: Final = 60
 
 
 class Command:
@@ -33,13 +33,13 @@ class Command:
             env=self.env | env,
             capture_output=True,
             text=True,
-            timeout=SECONDS,
+            timeout=TIMEOUT,
             check=False,
         )
         assert "Traceback" not in done.stderr, done.stderr
         return done
 
-    def says(self, *arguments: str, stdin: str = "", **env: str) -> str:
+    def stdout_of(self, *arguments: str, stdin: str = "", **env: str) -> str:
         """What it writes to stdout, when all is well."""
         done = self.run(*arguments, stdin=stdin, **env)
         assert done.returncode == 0, done.stderr
@@ -49,7 +49,7 @@ class Command:
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
         """Run it meanwhile, with pipes to read from."""
         # Tests may run in a shell's background, where Ctrl-C is ignored, by children too.
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": _heed_interrupts}
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": _restore_sigint}
         with subprocess.Popen(["blocklist", *arguments], env=self.env, **pipes) as process:  # type: ignore[call-overload]
             try:
                 yield process
@@ -63,34 +63,34 @@ class Command:
             ["blocklist", *arguments], env=self.env | {"TERM": "xterm"} | env, stdin=theirs, stdout=theirs
         ):
             os.close(theirs)
-            text = b"".join(_all(ours))
+            text = b"".join(_read_all(ours))
         os.close(ours)
         return text.decode().replace("\r\n", "\n")
 
 
-def _heed_interrupts() -> None:
+def _restore_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
     """Press Ctrl-C; the exit code, and what was on stderr."""
     process.send_signal(signal.SIGINT)
-    _, stderr = process.communicate(timeout=SECONDS)
+    _, stderr = process.communicate(timeout=TIMEOUT)
     return process.returncode, stderr
 
 
 def install(folder: Path) -> Path:
-    """Install the command as `make setup` does, for the Python that runs the tests; the folder of its script."""
+    """Create `folder/bin` with the Python that runs the tests and the command that `make setup` installed beside it."""
     binaries = folder / "bin"
     binaries.mkdir()
-    python = binaries / "python"
-    python.write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
-    python.chmod(0o755)
-    subprocess.run(["make", "--silent", f"VENV={folder}", str(binaries / "blocklist")], cwd=ROOT, check=True)
+    for name, program in {"python": sys.executable, "blocklist": Path(sys.executable).with_name("blocklist")}.items():
+        script = binaries / name
+        script.write_text(f'#!/bin/sh\nexec "{program}" "$@"\n')
+        script.chmod(0o755)
     return binaries
 
 
-def _all(terminal: int) -> Iterator[bytes]:
+def _read_all(terminal: int) -> Iterator[bytes]:
     # Linux says that the other side is gone with an error.
     with suppress(OSError):
         while data := os.read(terminal, 65536):

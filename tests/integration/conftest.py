@@ -14,11 +14,11 @@ import httpx
 import pytest
 
 from tests.integration.databases import Databases, PostgresDatabases, SqliteFiles
-from tests.integration.guarded import Guarded, guarding
 from tests.integration.nginx import nginx_before
 from tests.integration.process import ServiceProcess, environment, run_app, url_of, wait_until
 from tests.integration.receiver import Receiver, receiving
-from tests.integration.replicas import Replicas, replicated
+from tests.integration.replicas import Replicas, running_replicas
+from tests.integration.secured import SecuredService, secured_service
 from tests.postgres import PostgresServer
 
 numbers = count(1)
@@ -68,7 +68,7 @@ def databases(request: pytest.FixtureRequest) -> Databases:
 @pytest.fixture
 def database_url(databases: Databases, tmp_path: Path) -> Iterator[str]:
     """An empty database."""
-    yield databases.of(tmp_path)
+    yield databases.url_for(tmp_path)
     databases.drop(tmp_path)
 
 
@@ -87,17 +87,17 @@ def client(service: ServiceProcess) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="session")
-def listened(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[ServiceProcess]:
+def listener_service(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[ServiceProcess]:
     """A service for tests with listeners, which asks quiet ones each second."""
-    folder = tmp_path_factory.mktemp("listened")
+    folder = tmp_path_factory.mktemp("listener_service")
     with ServiceProcess(folder, **databases.settings(folder), heartbeat="1s") as process:
         yield process
 
 
 @pytest.fixture
-def desk(listened: ServiceProcess) -> Iterator[httpx.Client]:
+def listener_client(listener_service: ServiceProcess) -> Iterator[httpx.Client]:
     """A client of that service, where nobody listens and nothing is blocked; revisions go on from test to test."""
-    with listened.client() as client:
+    with listener_service.client() as client:
         yield client
         for listener in client.get("/listeners").json()["listeners"]:
             client.delete(f"/listeners/{listener['id']}")
@@ -106,10 +106,10 @@ def desk(listened: ServiceProcess) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Guarded]:
+def secured(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[SecuredService]:
     """A service where who asks needs a token, for the tests of one file."""
-    with guarding(tmp_path_factory.mktemp("guarded"), databases) as guarded:
-        yield guarded
+    with secured_service(tmp_path_factory.mktemp("secured"), databases) as secured:
+        yield secured
 
 
 @pytest.fixture
@@ -137,12 +137,12 @@ def start(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Ite
 def replicas(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Replicas]:
     """Two that most tests of replicas share; each uses node ids of its own."""
     folder = tmp_path_factory.mktemp("replicas")
-    with replicated(folder, 2, **databases.settings(folder), heartbeat="1s") as replicas:
+    with running_replicas(folder, 2, **databases.settings(folder), heartbeat="1s") as replicas:
         yield replicas
 
 
 @pytest.fixture
-def one(replicas: Replicas) -> Iterator[httpx.Client]:
+def client_a(replicas: Replicas) -> Iterator[httpx.Client]:
     """A client of one of them. After the test nobody listens at either."""
     client = replicas.clients[0]
     yield client
@@ -153,28 +153,28 @@ def one(replicas: Replicas) -> Iterator[httpx.Client]:
 
 
 @pytest.fixture
-def other(replicas: Replicas) -> httpx.Client:
+def client_b(replicas: Replicas) -> httpx.Client:
     """A client of the other one."""
     return replicas.clients[1]
 
 
 @pytest.fixture(scope="session")
-def mortals(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Replicas]:
+def restartable_replicas(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Replicas]:
     """Two that tests kill and stop, and start again. They trust a proxy on this machine.
 
     JobMasters wait for ResourceManagers for longer than any test runs, and a database that is slow is not away.
     """
-    folder = tmp_path_factory.mktemp("mortals")
+    folder = tmp_path_factory.mktemp("restartable_replicas")
     settings = {"heartbeat": "1s", "managers_first": "10m", "trusted_proxies": "127.0.0.1/32"}
     settings |= {"max_waits_per_client": "20"} | databases.settings(folder)
-    with replicated(folder, 2, **settings) as replicas:
+    with running_replicas(folder, 2, **settings) as replicas:
         yield replicas
 
 
 @pytest.fixture(scope="session")
-def front(tmp_path_factory: pytest.TempPathFactory, mortals: Replicas) -> Iterator[str]:
+def nginx_url(tmp_path_factory: pytest.TempPathFactory, restartable_replicas: Replicas) -> Iterator[str]:
     """The URL of nginx before those two."""
-    with nginx_before(tmp_path_factory.mktemp("nginx"), mortals.processes) as url:
+    with nginx_before(tmp_path_factory.mktemp("nginx"), restartable_replicas.processes) as url:
         yield url
 
 
@@ -186,7 +186,7 @@ def start_replicas(tmp_path_factory: pytest.TempPathFactory, databases: Database
         def start(number: int = 2, **settings: str) -> Replicas:
             folder = tmp_path_factory.mktemp("replicas")
             stack.callback(databases.drop, folder)
-            return stack.enter_context(replicated(folder, number, **databases.settings(folder), **settings))
+            return stack.enter_context(running_replicas(folder, number, **databases.settings(folder), **settings))
 
         yield start
 

@@ -27,7 +27,7 @@ def watching(
         yield EventSource(answer).iter_sse()
 
 
-def take(events: Iterator[ServerSentEvent], number: int) -> list[ServerSentEvent]:
+def next_events(events: Iterator[ServerSentEvent], number: int) -> list[ServerSentEvent]:
     """The next events; fails by timeout when they do not come."""
     taken = list(islice(events, number))
     assert len(taken) == number, f"the stream ended after {len(taken)} of {number} events"
@@ -45,7 +45,7 @@ def changes(events: list[ServerSentEvent]) -> list[Any]:
 
 
 @dataclass
-class Follower:
+class WatchFollower:
     """A watch that goes on at the next of some URLs whenever a stream ends; `ends` says how each one did."""
 
     revision: int
@@ -84,10 +84,10 @@ class Follower:
 
 
 @contextmanager
-def following(urls: Sequence[str], since: int) -> Iterator[Follower]:
+def following(urls: Sequence[str], since: int) -> Iterator[WatchFollower]:
     """A follower at work in a thread of its own; the caller makes a last change before leaving, which ends it."""
     history = httpx.get(f"{urls[0]}/blocklist", trust_env=False, verify=NO_TLS).headers["blocklist-history"]
-    follower, stop = Follower(since, history), threading.Event()
+    follower, stop = WatchFollower(since, history), threading.Event()
     thread = threading.Thread(target=follower.run, args=(urls, stop))
     thread.start()
     try:

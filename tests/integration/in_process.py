@@ -23,7 +23,7 @@ class ManualClock:
 
 
 @contextmanager
-def served(database_url: str, clock: ManualClock) -> Iterator[TestClient]:
+def running_service(database_url: str, clock: ManualClock) -> Iterator[TestClient]:
     """A client of the service on a migrated database; the service stops on leaving."""
     settings = Settings(database_url=database_url, database_timeout=timedelta(seconds=30))
     with TestClient(create_app(settings, clock=clock)) as client:

@@ -30,32 +30,32 @@ FIELDS: Final = frozenset(
 )
 
 
-def watcher(session: str = "s1", **fields: object) -> dict[str, Any]:
+def registration_body(session: str = "s1", **fields: object) -> dict[str, Any]:
     """The body that registers a JobMaster which watches."""
     return {"role": JM, "sessionId": session, **fields}
 
 
 def register(client: httpx.Client, listener: str, session: str = "s1", **fields: object) -> dict[str, Any]:
-    answer = client.put(f"/listeners/{listener}", json=watcher(session, **fields))
+    answer = client.put(f"/listeners/{listener}", json=registration_body(session, **fields))
     assert answer.status_code in {200, 201}, answer.text
     body: dict[str, Any] = answer.json()
     return body
 
 
-def beat(client: httpx.Client, listener: str, session: str = "s1", **fields: object) -> httpx.Response:
+def post_heartbeat(client: httpx.Client, listener: str, session: str = "s1", **fields: object) -> httpx.Response:
     """One heartbeat, as it was answered."""
     return client.post(f"/listeners/{listener}/heartbeat", json={"sessionId": session, **fields})
 
 
-def report(client: httpx.Client, listener: str, session: str = "s1", **fields: object) -> dict[str, Any]:
+def heartbeat(client: httpx.Client, listener: str, session: str = "s1", **fields: object) -> dict[str, Any]:
     """One heartbeat that is taken."""
-    answer = beat(client, listener, session, **fields)
+    answer = post_heartbeat(client, listener, session, **fields)
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
     return body
 
 
-def known(client: httpx.Client, listener: str) -> dict[str, Any]:
+def get_listener(client: httpx.Client, listener: str) -> dict[str, Any]:
     """A listener as the service sees it."""
     answer = client.get(f"/listeners/{listener}")
     assert answer.status_code == 200, answer.text
@@ -63,14 +63,14 @@ def known(client: httpx.Client, listener: str) -> dict[str, Any]:
     return body
 
 
-def settled(client: httpx.Client, listener: str) -> dict[str, Any]:
+def without_lag(client: httpx.Client, listener: str) -> dict[str, Any]:
     """The part that passing time does not change: all but how late it is."""
-    return {name: value for name, value in known(client, listener).items() if name not in {"lagMs", "lastError"}}
+    return {name: value for name, value in get_listener(client, listener).items() if name not in {"lagMs", "lastError"}}
 
 
-def lapse(client: httpx.Client, listener: str) -> None:
+def wait_until_lapsed(client: httpx.Client, listener: str) -> None:
     """Wait for its lease to end."""
-    wait_until(lambda: known(client, listener)["state"] == "lapsed")
+    wait_until(lambda: get_listener(client, listener)["state"] == "lapsed")
 
 
 def put(client: httpx.Client, node_id: str, **fields: object) -> int:
@@ -81,14 +81,14 @@ def put(client: httpx.Client, node_id: str, **fields: object) -> int:
     return int(answer.headers["blocklist-revision"])
 
 
-def free(client: httpx.Client, node_id: str) -> int:
+def unblock(client: httpx.Client, node_id: str) -> int:
     """Unblock a node; the revision that it made."""
     answer = client.delete(f"/blocklist/nodes/{node_id}")
     assert answer.status_code == 200, answer.text
     return int(answer.headers["blocklist-revision"])
 
 
-def plain(client: httpx.Client) -> dict[str, Any]:
+def current_nodes(client: httpx.Client) -> dict[str, Any]:
     """The list as listeners keep it: node id -> node, without TaskManagers."""
     listed = client.get("/blocklist").json()
     return {
@@ -97,7 +97,7 @@ def plain(client: httpx.Client) -> dict[str, Any]:
     }
 
 
-def told(client: httpx.Client, receiver: Receiver, revision: int, listener: str = "jm") -> None:
+def wait_until_pushed(client: httpx.Client, receiver: Receiver, revision: int, listener: str = "jm") -> None:
     """Wait until a receiver has a revision, and the service knows it."""
     receiver.wait(lambda it: it.has(revision))
-    wait_until(lambda: known(client, listener)["ackedRevision"] >= revision)
+    wait_until(lambda: get_listener(client, listener)["ackedRevision"] >= revision)

@@ -66,7 +66,7 @@ def run_module(module: str, *arguments: str, **more: str) -> subprocess.Complete
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
-def acked(service: ServiceProcess, listener: str) -> int:
+def acked_revision(service: ServiceProcess, listener: str) -> int:
     """The revision that the listener has acknowledged; -1 where the service knows no such listener, or a lapsed one."""
     with service.client() as http:
         answer = http.get(f"/listeners/{listener}")
@@ -74,7 +74,7 @@ def acked(service: ServiceProcess, listener: str) -> int:
     return int(body["ackedRevision"]) if answer.status_code == 200 and body["state"] == "live" else -1
 
 
-def refusal(service: ServiceProcess, node: str) -> str | None:
+def refused_reason(service: ServiceProcess, node: str) -> str | None:
     """Why the one listener does not carry out this block."""
     with service.client() as http:
         (listener,) = http.get(f"/blocklist/nodes/{node}/status").json()["listeners"]

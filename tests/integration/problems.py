@@ -8,14 +8,14 @@ from typing import Any
 import httpx
 import httpx2
 
-from tests.integration.raw_http import RawAnswer
+from tests.integration.raw_http import RawResponse
 
 INSIDE = ("Traceback", "pydantic", "sqlalchemy", "sqlite", "starlette", "fastapi", 'File "', ".py")
 
 
-def problem_of(answer: httpx.Response | httpx2.Response | RawAnswer, status: int) -> dict[str, Any]:
+def problem_of(answer: httpx.Response | httpx2.Response | RawResponse, status: int) -> dict[str, Any]:
     """The problem in an answer, checked to be well-formed and of that status."""
-    if isinstance(answer, RawAnswer):
+    if isinstance(answer, RawResponse):
         code, kind, body = answer.status, answer.header("content-type"), answer.body
     else:
         code, kind, body = answer.status_code, answer.headers.get("content-type"), answer.content

@@ -10,11 +10,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import IO, Any
 
-_OWN = ("date", "x-request-id")
+_VOLATILE_HEADERS = ("date", "x-request-id")
 
 
 @dataclass(frozen=True, kw_only=True)
-class RawAnswer:
+class RawResponse:
     """One answer as it came; `headers` in their order, names in lower case."""
 
     status: int
@@ -27,9 +27,9 @@ class RawAnswer:
     def json(self) -> Any:
         return json.loads(self.body)
 
-    def undated(self) -> tuple[int, list[tuple[str, str]], bytes]:
+    def without_volatile_headers(self) -> tuple[int, list[tuple[str, str]], bytes]:
         """Everything that may not differ between two servers with one content: not the date, nor the request's id."""
-        return self.status, [header for header in self.headers if header[0] not in _OWN], self.body
+        return self.status, [header for header in self.headers if header[0] not in _VOLATILE_HEADERS], self.body
 
 
 def request(
@@ -48,40 +48,40 @@ def request(
     return b"\r\n".join([method.encode() + b" " + path + b" " + version.encode(), *lines, b"", body])
 
 
-def exchange(port: int, *payloads: bytes, methods: Iterable[str] = ("GET",)) -> list[RawAnswer]:
+def exchange(port: int, *payloads: bytes, methods: Iterable[str] = ("GET",)) -> list[RawResponse]:
     """Send the payloads on one connection and read an answer for each of `methods` (a HEAD has no body)."""
-    with connected(port) as connection:
+    with connection_to(port) as connection:
         for payload in payloads:
             connection.sendall(payload)
         with connection.makefile("rb") as stream:
-            return [read_answer(stream, method) for method in methods]
+            return [read_response(stream, method) for method in methods]
 
 
-def ask(port: int, payload: bytes, method: str = "GET") -> RawAnswer:
+def send_request(port: int, payload: bytes, method: str = "GET") -> RawResponse:
     """One request on a connection of its own."""
     return exchange(port, payload, methods=[method])[0]
 
 
-def until_closed(port: int, payload: bytes) -> bytes:
+def read_until_closed(port: int, payload: bytes) -> bytes:
     """Send, and read all that comes until the server closes the connection; without Date lines."""
-    with connected(port) as connection:
+    with connection_to(port) as connection:
         connection.sendall(payload)
         with connection.makefile("rb") as stream:
-            return undated(stream.read())
+            return without_volatile_lines(stream.read())
 
 
-def undated(raw: bytes) -> bytes:
+def without_volatile_lines(raw: bytes) -> bytes:
     """Without the lines that say when, and which request it was."""
     return re.sub(rb"(?im)^(date|x-request-id): [^\r]*\r\n", b"", raw)
 
 
 @contextmanager
-def connected(port: int) -> Iterator[socket.socket]:
+def connection_to(port: int) -> Iterator[socket.socket]:
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         yield connection
 
 
-def read_answer(stream: IO[bytes], method: str = "GET") -> RawAnswer:
+def read_response(stream: IO[bytes], method: str = "GET") -> RawResponse:
     """Read one final answer, interim ones (1xx) passed over."""
     status, headers = _read_head(stream)
     while 100 <= status < 200:
@@ -95,7 +95,7 @@ def read_answer(stream: IO[bytes], method: str = "GET") -> RawAnswer:
         body = stream.read(int(named["content-length"]))
     else:
         body = stream.read()
-    return RawAnswer(status=status, headers=headers, body=body)
+    return RawResponse(status=status, headers=headers, body=body)
 
 
 def _read_head(stream: IO[bytes]) -> tuple[int, tuple[tuple[str, str], ...]]:

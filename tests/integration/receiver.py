@@ -51,7 +51,7 @@ class Push:
         return [node["id"] for node in self.body["blocked"]], [node["id"] for node in self.body["unblocked"]]
 
 
-Answer = Callable[["Receiver", Push, socket.socket], None]
+Responder = Callable[["Receiver", Push, socket.socket], None]
 """What a receiver does with a push: it writes its answer to the socket, or not."""
 
 
@@ -61,9 +61,9 @@ class Receiver:
 
     url: str
     session: str = "s1"
-    answer: Answer = field(default_factory=lambda: obeys)
+    responder: Responder = field(default_factory=lambda: acknowledges)
     secrets: list[str] = field(default_factory=list)
-    said: Json = field(default_factory=dict)
+    report: Json = field(default_factory=dict)
     """What its answers carry besides: taskManagers, runningTasks, refused."""
     nodes: dict[str, Json] = field(default_factory=dict)
     revision: int | None = None
@@ -73,20 +73,20 @@ class Receiver:
     applied: list[Push] = field(default_factory=list)
     """What changed the list, in order; heartbeats and repeats are left out."""
     repeated: int = 0
-    strangers: int = 0
+    wrong_session: int = 0
     """Pushes to another session than the present one; refused."""
     faults: list[str] = field(default_factory=list)
-    held: threading.Event = field(default_factory=threading.Event)
+    release: threading.Event = field(default_factory=threading.Event)
     """Set to let go what an answer of `holds` keeps waiting."""
-    gone: int = 0
+    abandoned: int = 0
     """Answers that were given up on by the service."""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
-    def take(self, push: Push) -> bool:
+    def receive(self, push: Push) -> bool:
         """Check the push and bring the list to its revision; False if it is for another session."""
         with self.lock:
             if push.body["sessionId"] != self.session:
-                self.strangers += 1
+                self.wrong_session += 1
                 return False
             self._check(push)
             if not push.heartbeat:
@@ -100,8 +100,8 @@ class Receiver:
         """Whether it has applied the list up to a revision."""
         return self.revision is not None and self.revision >= revision
 
-    def wait(self, holds: Callable[[Receiver], bool]) -> None:
-        wait_until(lambda: holds(self) or bool(self.faults))
+    def wait(self, condition: Callable[[Receiver], bool]) -> None:
+        wait_until(lambda: condition(self) or bool(self.faults))
         assert not self.faults, self.faults
 
     def registration(self, **fields: object) -> Json:
@@ -117,7 +117,7 @@ class Receiver:
             self.secrets.append(registered["secret"])
         return registered
 
-    def begin(self, session: str) -> None:
+    def start_session(self, session: str) -> None:
         """A new session: it knows nothing any more."""
         with self.lock:
             self.session, self.revision, self.nodes = session, None, {}
@@ -156,79 +156,79 @@ def http(status: int, body: bytes = b"", *headers: str) -> bytes:
     return "\r\n".join(lines).encode() + body
 
 
-def obeys(receiver: Receiver, push: Push, connection: socket.socket) -> None:
+def acknowledges(receiver: Receiver, push: Push, connection: socket.socket) -> None:
     """Applies the push and says so; with what the receiver has to say, if anything."""
-    if not receiver.take(push):
+    if not receiver.receive(push):
         connection.sendall(http(410))
-    elif receiver.said:
-        connection.sendall(http(200, json.dumps(receiver.said).encode(), "Content-Type: application/json"))
+    elif receiver.report:
+        connection.sendall(http(200, json.dumps(receiver.report).encode(), "Content-Type: application/json"))
     else:
         connection.sendall(http(204))
 
 
-def says(raw: bytes) -> Answer:
+def responds(raw: bytes) -> Responder:
     """Answers these bytes, whatever comes, and applies nothing."""
     return lambda _receiver, _push, connection: connection.sendall(raw)
 
 
-def fails(times: int, status: int = 500) -> Answer:
+def fails(times: int, status: int = 500) -> Responder:
     """Applies nothing the first few times, then obeys."""
     left = iter(range(times))
 
     def answer(receiver: Receiver, push: Push, connection: socket.socket) -> None:
         if next(left, None) is None:
-            obeys(receiver, push, connection)
+            acknowledges(receiver, push, connection)
         else:
             connection.sendall(http(status, b"sorry"))
 
     return answer
 
 
-def forgets(times: int) -> Answer:
+def loses_response(times: int) -> Responder:
     """Applies the push, but the first few times its answer is lost on the way."""
     left = iter(range(times))
 
     def answer(receiver: Receiver, push: Push, connection: socket.socket) -> None:
         if next(left, None) is None:
-            obeys(receiver, push, connection)
+            acknowledges(receiver, push, connection)
         else:
-            receiver.take(push)
+            receiver.receive(push)
             connection.shutdown(socket.SHUT_RDWR)
 
     return answer
 
 
-def holds(receiver: Receiver, push: Push, connection: socket.socket) -> None:
+def delays(receiver: Receiver, push: Push, connection: socket.socket) -> None:
     """Obeys, but only when let go; the connection may be gone by then."""
-    receiver.held.wait(120)
+    receiver.release.wait(120)
     with suppress(OSError):
-        obeys(receiver, push, connection)
+        acknowledges(receiver, push, connection)
 
 
-def never(receiver: Receiver, _push: Push, connection: socket.socket) -> None:
+def never_responds(receiver: Receiver, _push: Push, connection: socket.socket) -> None:
     """Says nothing until the service gives up."""
     while connection.recv(65536):
         pass
-    receiver.gone += 1
+    receiver.abandoned += 1
 
 
-def drips(raw: bytes) -> Answer:
+def drips(raw: bytes) -> Responder:
     """Answers byte by byte, and `x` for ever after."""
 
     def answer(receiver: Receiver, _push: Push, connection: socket.socket) -> None:
         with suppress(OSError):
             for number in range(10_000):
                 connection.sendall(raw[number : number + 1] or b"x")
-                if receiver.held.wait(0.05):
+                if receiver.release.wait(0.05):
                     break
             connection.shutdown(socket.SHUT_RDWR)
             return
-        receiver.gone += 1
+        receiver.abandoned += 1
 
     return answer
 
 
-def floods(head: bytes, more: bytes, limit: int) -> Answer:
+def floods(head: bytes, more: bytes, limit: int) -> Responder:
     """Answers without end; `gone` counts the MiB that the service has taken, up to the limit."""
 
     def answer(receiver: Receiver, _push: Push, connection: socket.socket) -> None:
@@ -236,7 +236,7 @@ def floods(head: bytes, more: bytes, limit: int) -> Answer:
         with suppress(OSError):
             for sent in range(limit * 2**20 // len(more)):
                 connection.sendall(more)
-                receiver.gone = max(receiver.gone, sent * len(more) // 2**20)
+                receiver.abandoned = max(receiver.abandoned, sent * len(more) // 2**20)
             connection.shutdown(socket.SHUT_RDWR)
 
     return answer
@@ -276,7 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         push = _push(raw, dict(self.headers), self.receiver.secrets)
         self.receiver.requests.append(push)
-        self.receiver.answer(self.receiver, push, self.connection)
+        self.receiver.responder(self.receiver, push, self.connection)
 
     def log_message(self, *_: object) -> None:
         """Tests read `requests`."""
@@ -298,7 +298,7 @@ def _verifies(raw: bytes, headers: dict[str, str], secret: str) -> bool:
 
 
 @contextmanager
-def receiving(answer: Answer = obeys, *, session: str = "s1", port: int = 0) -> Iterator[Receiver]:
+def receiving(answer: Responder = acknowledges, *, session: str = "s1", port: int = 0) -> Iterator[Receiver]:
     """A receiver that runs until the end of the block; what it saw wrong fails the test."""
     with serving(answer, session=session, port=port) as receiver:
         yield receiver
@@ -306,12 +306,12 @@ def receiving(answer: Answer = obeys, *, session: str = "s1", port: int = 0) -> 
 
 
 @contextmanager
-def serving(answer: Answer, *, session: str = "s1", port: int = 0) -> Iterator[Receiver]:
+def serving(answer: Responder, *, session: str = "s1", port: int = 0) -> Iterator[Receiver]:
     """The same, with faults left to look at; leaving cuts its connections and refuses new ones."""
     connections: set[socket.socket] = set()
     handler = type("Handler", (_Handler,), {"connections": connections})
     with _Server(("127.0.0.1", port), handler) as server:
-        receiver = Receiver(url=f"http://127.0.0.1:{server.server_port}/hook", session=session, answer=answer)
+        receiver = Receiver(url=f"http://127.0.0.1:{server.server_port}/hook", session=session, responder=answer)
         server.receiver = handler.receiver = receiver  # type: ignore[attr-defined]
         accepting = threading.Thread(target=server.serve_forever, args=(0.02,))
         accepting.start()
@@ -321,7 +321,7 @@ def serving(answer: Answer, *, session: str = "s1", port: int = 0) -> Iterator[R
             server.shutdown()
             accepting.join()
             server.socket.close()
-            receiver.held.set()
+            receiver.release.set()
             _cut(connections)
 
 

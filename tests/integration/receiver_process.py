@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from tests.integration.process import ROOT
-from tests.integration.receiver import obeys, serving
+from tests.integration.receiver import acknowledges, serving
 
 
 class ReceiverProcess:
@@ -54,7 +54,7 @@ def receiver_process(port: int, session: str) -> Iterator[ReceiverProcess]:
 
 
 def main() -> None:
-    with serving(obeys, port=int(sys.argv[1]), session=sys.argv[2]) as receiver:
+    with serving(acknowledges, port=int(sys.argv[1]), session=sys.argv[2]) as receiver:
         print(receiver.url, flush=True)  # noqa: T201
         for _ in sys.stdin:
             with receiver.lock:

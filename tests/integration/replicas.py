@@ -22,18 +22,18 @@ class Replicas:
 
 
 @contextmanager
-def replicated(folder: Path, number: int, **settings: str) -> Iterator[Replicas]:
+def running_replicas(folder: Path, count: int, **settings: str) -> Iterator[Replicas]:
     """So many replicas with the same settings, the database among them."""
     with ExitStack() as stack:
         processes = []
-        for place in range(number):
+        for place in range(count):
             own = folder / f"replica-{place}"
             own.mkdir()
             processes.append(stack.enter_context(ServiceProcess(own, **settings)))
         yield Replicas(processes, [stack.enter_context(process.client()) for process in processes])
 
 
-def state(client: httpx.Client, path: str = "/blocklist") -> tuple[int, dict[str, str], bytes]:
+def comparable_response(client: httpx.Client, path: str = "/blocklist") -> tuple[int, dict[str, str], bytes]:
     """An answer but for the fields that are of one request, or say how old the replica's knowledge is."""
     answer = client.get(path, headers={"Accept-Encoding": "identity"})
     own = ("date", "x-request-id")
@@ -44,12 +44,12 @@ def state(client: httpx.Client, path: str = "/blocklist") -> tuple[int, dict[str
     )
 
 
-def agree(clients: Sequence[httpx.Client], path: str = "/blocklist") -> Any:
+def wait_until_equal(clients: Sequence[httpx.Client], path: str = "/blocklist") -> Any:
     """Wait until all replicas give the same answer; that."""
     answers: list[tuple[int, dict[str, str], bytes]] = []
 
     def same() -> bool:
-        answers[:] = [state(client, path) for client in clients]
+        answers[:] = [comparable_response(client, path) for client in clients]
         return all(answer == answers[0] for answer in answers)
 
     wait_until(same)

@@ -64,24 +64,24 @@ class SlurmCluster:
         (folder / "slurm.conf").write_text(conf)
 
     def start(self) -> None:
-        self._begin_munge()
-        self.begin_controller()
+        self._start_munged()
+        self.start_controller()
         for node in NODES:
-            self._processes.append(self._begin("slurmd", "-D", "-N", node))
+            self._processes.append(self._start_process("slurmd", "-D", "-N", node))
         wait_until(lambda: all(self.state(node) == "IDLE" for node in NODES), seconds=60)
 
     def stop(self) -> None:
-        self.end_controller()
+        self.stop_controller()
         for process in reversed(self._processes):
-            _end(process)
+            _terminate(process)
 
-    def begin_controller(self) -> None:
-        self._controller = self._begin("slurmctld", "-D")
+    def start_controller(self) -> None:
+        self._controller = self._start_process("slurmctld", "-D")
         wait_until(lambda: self.run("scontrol", "ping").returncode == 0, seconds=60)
 
-    def end_controller(self) -> None:
+    def stop_controller(self) -> None:
         if self._controller is not None:
-            _end(self._controller)
+            _terminate(self._controller)
             self._controller = None
 
     def state(self, node: str) -> str:
@@ -92,22 +92,22 @@ class SlurmCluster:
         """As Slurm shows it, with who gave it and when; empty for none."""
         return self._field(node, "Reason=")
 
-    def update(self, node: str, *what: str) -> None:
+    def update(self, node: str, *assignments: str) -> None:
         """By an administrator's hand."""
-        self.run("scontrol", "update", f"nodename={node}", *what).check_returncode()
+        self.run("scontrol", "update", f"nodename={node}", *assignments).check_returncode()
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
         command = [self._programs[program], *arguments]
         env = environment() | self.settings
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
 
-    def begin_job(self, node: str, *command: str) -> subprocess.Popen[bytes]:
+    def start_job(self, node: str, *command: str) -> subprocess.Popen[bytes]:
         """Run a command on this node and no other; it waits in the queue as long as the node takes none."""
-        job = self._begin("srun", "--nodelist", node, *command)
+        job = self._start_process("srun", "--nodelist", node, *command)
         self._processes.append(job)
         return job
 
-    def waiting(self) -> int:
+    def pending_jobs(self) -> int:
         """How many jobs wait in the queue."""
         return len(self.run("squeue", "--noheader", "--states", "PENDING").stdout.splitlines())
 
@@ -116,17 +116,17 @@ class SlurmCluster:
         found = [line.removeprefix(name) for line in lines if line.startswith(name)]
         return found[0] if found else ""
 
-    def _begin_munge(self) -> None:
+    def _start_munged(self) -> None:
         key, socket = self._folder / "munge.key", self._folder / "munge.sock"
         key.write_bytes(secrets.token_bytes(128))
         key.chmod(0o600)
         files = {"key-file": key, "socket": socket, "pid-file": Path("munged.pid"), "seed-file": Path("munged.seed")}
         options = [f"--{name}={self._folder / file}" for name, file in files.items()]
         # By force: pytest's folder is closed to other users, as munged's own must not be.
-        self._processes.append(self._begin("munged", "--foreground", "--force", *options))
+        self._processes.append(self._start_process("munged", "--foreground", "--force", *options))
         wait_until(socket.exists)
 
-    def _begin(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def _start_process(self, program: str, *arguments: str) -> subprocess.Popen[bytes]:
         with (self._folder / f"{program}.out").open("ab") as out:
             command = [self._programs[program], *arguments]
             return subprocess.Popen(command, env=environment() | self.settings, stdout=out, stderr=out)
@@ -142,7 +142,7 @@ def slurm(folder: Path) -> Iterator[SlurmCluster]:
         cluster.stop()
 
 
-def _end(process: subprocess.Popen[bytes]) -> None:
+def _terminate(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
         process.wait(20)

@@ -40,51 +40,51 @@ class SmallDisk:
 
     def __enter__(self) -> Self:
         self._folder.mkdir(exist_ok=True)
-        self._holder = subprocess.Popen(
+        self._namespace_process = subprocess.Popen(
             ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", _MOUNT, str(self._folder), self._size],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
         )
-        assert self._holder.stdout is not None
-        if self._holder.stdout.readline() != "mounted\n":
-            said = self._holder.communicate()[1].strip()
+        assert self._namespace_process.stdout is not None
+        if self._namespace_process.stdout.readline() != "mounted\n":
+            said = self._namespace_process.communicate()[1].strip()
             raise AssertionError(f"no disk could be mounted: run this as root, or where users may unshare ({said})")
-        namespaces = (f"--target={self._holder.pid}", "--user", "--mount", "--preserve-credentials")
-        self.wrapper = ("nsenter", *namespaces, f"--wd={ROOT}")
-        self.inside = Path(f"/proc/{self._holder.pid}/root{self._folder}")
+        namespaces = (f"--target={self._namespace_process.pid}", "--user", "--mount", "--preserve-credentials")
+        self.command_prefix = ("nsenter", *namespaces, f"--wd={ROOT}")
+        self.inside = Path(f"/proc/{self._namespace_process.pid}/root{self._folder}")
         self.database = self.inside / "blocklist.db"
         return self
 
     def __exit__(self, *_: object) -> None:
-        with self._holder:
-            self._holder.kill()
+        with self._namespace_process:
+            self._namespace_process.kill()
 
-    def fill(self, *, but: int = 0) -> None:
+    def fill(self, *, leave_bytes: int = 0) -> None:
         """Leave no room on it, or only so many bytes."""
-        with self._ballast.open("ab", buffering=0) as ballast:
+        with self._filler.open("ab", buffering=0) as ballast:
             with suppress(OSError):
                 while True:
                     ballast.write(bytes(4096))
-            ballast.truncate(self._ballast.stat().st_size - but)
+            ballast.truncate(self._filler.stat().st_size - leave_bytes)
 
     def free(self) -> None:
         """There is room again."""
-        self._ballast.unlink()
+        self._filler.unlink()
 
     def make_read_only(self) -> None:
         """Nothing can be written to it any more; nobody may have a file open for that."""
-        subprocess.run([*self.wrapper, "mount", "-o", "remount,bind,ro", str(self._folder)], check=True)
+        subprocess.run([*self.command_prefix, "mount", "-o", "remount,bind,ro", str(self._folder)], check=True)
 
     def sql(self, statement: str) -> str:
         """Run a statement on the database, as another program; its rows as Python writes them."""
-        command = [*self.wrapper, sys.executable, "-c", _SQL, str(self._folder / self.database.name), statement]
+        command = [*self.command_prefix, sys.executable, "-c", _SQL, str(self._folder / self.database.name), statement]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     @contextmanager
-    def reader(self) -> Iterator[None]:
+    def open_reader(self) -> Iterator[None]:
         """Another program reads the database all the time, in one transaction."""
-        command = [*self.wrapper, sys.executable, "-c", _READER, str(self._folder / self.database.name)]
+        command = [*self.command_prefix, sys.executable, "-c", _READER, str(self._folder / self.database.name)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
             assert reader.stdout is not None
             assert reader.stdout.readline() == "reading\n"
@@ -92,5 +92,5 @@ class SmallDisk:
             reader.communicate("enough\n")
 
     @property
-    def _ballast(self) -> Path:
+    def _filler(self) -> Path:
         return self.inside / "ballast"

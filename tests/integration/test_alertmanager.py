@@ -12,22 +12,22 @@ import httpx2
 import pytest
 
 from app.settings import SettingsError, read_settings
-from blocklist.model.roles import Access
-from tests.alertmanager.posts import Body, alert, asking, post, real_posts
-from tests.integration.bodies import EVACUATE, MARK, all_changes, block, held, now_ms, revision_of
+from blocklist.model.roles import Role
+from tests.alertmanager.posts import Body, alert, post, real_posts, with_action
+from tests.integration.bodies import EVACUATE, MARK, all_changes, block, current_list, now_ms, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import Databases
-from tests.integration.guarded import guarding
-from tests.integration.in_process import ManualClock, served
+from tests.integration.in_process import ManualClock, running_service
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
+from tests.integration.secured import secured_service
 from tests.integration.test_problems import away
 
 PATH: Final = "/integrations/alertmanager"
 HOUR: Final = 3_600_000
 
 
-def send(client: httpx.Client | httpx2.Client, body: Body) -> Body:
+def post_alerts(client: httpx.Client | httpx2.Client, body: Body) -> Body:
     """Post it; what became of its alerts."""
     answer = client.post(PATH, json=body)
     assert answer.status_code == 200, answer.text
@@ -36,13 +36,13 @@ def send(client: httpx.Client | httpx2.Client, body: Body) -> Body:
     return became
 
 
-def node(client: httpx.Client | httpx2.Client, node_id: str = "n1") -> Body | None:
+def get_node(client: httpx.Client | httpx2.Client, node_id: str = "n1") -> Body | None:
     answer = client.get(f"/blocklist/nodes/{node_id}")
     body: Body = answer.json()
     return body if answer.status_code == 200 else None
 
 
-def counts(client: httpx.Client | httpx2.Client) -> dict[str, float]:
+def alertmanager_metrics(client: httpx.Client | httpx2.Client) -> dict[str, float]:
     """The counters that are not 0, by what tells them apart."""
     lines = [line for line in client.get("/metrics").text.splitlines() if line.startswith("blocklist_alertmanager_")]
     found = (line.removeprefix("blocklist_alertmanager_").rsplit(" ", 1) for line in lines)
@@ -55,30 +55,32 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture
-def desk(database_url: str, clock: ManualClock) -> Iterator[httpx2.Client]:
+def in_process_client(database_url: str, clock: ManualClock) -> Iterator[httpx2.Client]:
     """A client of a service with an empty list, inside the test's process."""
-    with served(database_url, clock) as client:
+    with running_service(database_url, clock) as client:
         yield client
 
 
-def test_the_real_posts_block_and_free_as_the_alerts_fire_and_resolve(desk: httpx2.Client, clock: ManualClock) -> None:
-    first, other, second, third, again, last = (asking(own, "evacuate") for own in real_posts())
-    assert send(desk, first) == {"blocked": 2}
-    body = node(desk, "worker-17")
+def test_the_real_posts_block_and_free_as_the_alerts_fire_and_resolve(
+    in_process_client: httpx2.Client, clock: ManualClock
+) -> None:
+    first, other, second, third, again, last = (with_action(own, "evacuate") for own in real_posts())
+    assert post_alerts(in_process_client, first) == {"blocked": 2}
+    body = get_node(in_process_client, "worker-17")
     assert body is not None
     assert (body["action"], body["cause"]) == (
         EVACUATE,
         "alert NodeDiskPressure: disk almost full on worker-17 [809c736d]",
     )
     assert body["endTimestamp"] == str(clock.now + HOUR)
-    assert send(desk, other) == {"no_node": 1}
-    assert send(desk, second) == {"unchanged": 1, "freed": 1}
-    assert list(held(desk)[1]) == ["worker-18"]
-    assert send(desk, third) == {"blocked": 1, "unchanged": 1}
-    assert send(desk, again) == {"unchanged": 2}
-    assert send(desk, last) == {"freed": 2}
-    assert held(desk) == (6, {})
-    log = [(change["type"], change["node"]["id"], change["createdBy"]) for change in all_changes(desk)]
+    assert post_alerts(in_process_client, other) == {"no_node": 1}
+    assert post_alerts(in_process_client, second) == {"unchanged": 1, "freed": 1}
+    assert list(current_list(in_process_client)[1]) == ["worker-18"]
+    assert post_alerts(in_process_client, third) == {"blocked": 1, "unchanged": 1}
+    assert post_alerts(in_process_client, again) == {"unchanged": 2}
+    assert post_alerts(in_process_client, last) == {"freed": 2}
+    assert current_list(in_process_client) == (6, {})
+    log = [(change["type"], change["node"]["id"], change["createdBy"]) for change in all_changes(in_process_client)]
     assert log == [
         (kind, f"worker-{number}", "alertmanager")
         for kind, number in [
@@ -87,104 +89,106 @@ def test_the_real_posts_block_and_free_as_the_alerts_fire_and_resolve(desk: http
     ]  # fmt: skip
 
 
-def test_unless_they_carry_the_label_nothing_is_done(desk: httpx2.Client) -> None:
+def test_unless_they_carry_the_label_nothing_is_done(in_process_client: httpx2.Client) -> None:
     for own in real_posts():
-        assert send(desk, own) == {"unlabelled": len(own["alerts"])}
-    assert held(desk) == (0, {})
+        assert post_alerts(in_process_client, own) == {"unlabelled": len(own["alerts"])}
+    assert current_list(in_process_client) == (0, {})
 
 
-def test_the_answer_says_what_became_of_all_and_which_revision_it_made(desk: httpx2.Client) -> None:
+def test_the_answer_says_what_became_of_all_and_which_revision_it_made(in_process_client: httpx2.Client) -> None:
     body = post(
         alert(), alert(node="n2", blocklist="evacuate"), alert(blocklist=""), alert(node=""), {}, alert(node="a b"),
         alert(blocklist="off"), truncatedAlerts=3,
     )  # fmt: skip
-    answer = desk.post(PATH, json=body)
+    answer = in_process_client.post(PATH, json=body)
     alerts = {"blocked": 2, "unlabelled": 1, "unknown_action": 1, "no_node": 1, "bad_node": 1, "unreadable": 1}
     assert answer.json() == {"alerts": alerts, "truncatedAlerts": 3}
     assert (answer.headers["content-type"], revision_of(answer)) == ("application/json", 2)
-    assert {own: (body["action"], body["cause"][:15]) for own, body in held(desk)[1].items()} == {
+    assert {own: (body["action"], body["cause"][:15]) for own, body in current_list(in_process_client)[1].items()} == {
         "n1": (MARK, "alert DiskFull "),
         "n2": (EVACUATE, "alert DiskFull "),
     }
-    assert revision_of(desk.post(PATH, json=post())) == 2
-    assert counts(desk) == {
+    assert revision_of(in_process_client.post(PATH, json=post())) == 2
+    assert alertmanager_metrics(in_process_client) == {
         "posts_total": 2,
         "truncated_total": 3,
         **{f'alerts_total{{outcome="{outcome}"}}': count for outcome, count in alerts.items()},
     }
 
 
-def test_all_outcomes_are_there_from_the_start(desk: httpx2.Client) -> None:
-    text = desk.get("/metrics").text
+def test_all_outcomes_are_there_from_the_start(in_process_client: httpx2.Client) -> None:
+    text = in_process_client.get("/metrics").text
     for outcome in ("blocked", "merged", "renewed", "unchanged", "freed", "kept", "crowded", "limited"):
         assert f'blocklist_alertmanager_alerts_total{{outcome="{outcome}"}} 0.0' in text
 
 
 class TestResolving:
-    def test_two_alerts_about_one_node_free_it_with_the_last(self, desk: httpx2.Client) -> None:
-        assert send(desk, post(alert("DiskFull"), alert("Hot"))) == {"blocked": 2}
-        assert send(desk, post(alert("Hot", resolved=True))) == {"kept": 1}
-        assert send(desk, post(alert("DiskFull", resolved=True))) == {"freed": 1}
-        assert held(desk) == (3, {})
+    def test_two_alerts_about_one_node_free_it_with_the_last(self, in_process_client: httpx2.Client) -> None:
+        assert post_alerts(in_process_client, post(alert("DiskFull"), alert("Hot"))) == {"blocked": 2}
+        assert post_alerts(in_process_client, post(alert("Hot", resolved=True))) == {"kept": 1}
+        assert post_alerts(in_process_client, post(alert("DiskFull", resolved=True))) == {"freed": 1}
+        assert current_list(in_process_client) == (3, {})
 
     def test_which_alerts_hold_a_node_is_known_after_a_crash(self, fresh: ServiceProcess) -> None:
         with fresh.client() as client:
-            send(client, post(alert("DiskFull"), alert("Hot")))
-            send(client, post(alert("Hot", resolved=True)))
+            post_alerts(client, post(alert("DiskFull"), alert("Hot")))
+            post_alerts(client, post(alert("Hot", resolved=True)))
         fresh.kill()
         with fresh.start().client() as client:
-            assert send(client, post(alert("DiskFull"))) == {"unchanged": 1}
-            assert send(client, post(alert("DiskFull", resolved=True))) == {"freed": 1}
+            assert post_alerts(client, post(alert("DiskFull"))) == {"unchanged": 1}
+            assert post_alerts(client, post(alert("DiskFull", resolved=True))) == {"freed": 1}
 
     @pytest.mark.parametrize("first", [True, False])
-    def test_what_somebody_else_has_blocked_stays_blocked(self, desk: httpx2.Client, first: bool) -> None:
+    def test_what_somebody_else_has_blocked_stays_blocked(self, in_process_client: httpx2.Client, first: bool) -> None:
         def by_hand() -> None:
             body = block(cause="Kernel upgrade", allowMerge=True)
-            assert desk.put("/blocklist/nodes/n1", json=body).is_success
+            assert in_process_client.put("/blocklist/nodes/n1", json=body).is_success
 
         if first:
             by_hand()
-        send(desk, post(alert(summary="/data1 is full")))
+        post_alerts(in_process_client, post(alert(summary="/data1 is full")))
         if not first:
             by_hand()
-        assert send(desk, post(alert(resolved=True))) == {"kept": 1}
-        body = node(desk)
+        assert post_alerts(in_process_client, post(alert(resolved=True))) == {"kept": 1}
+        body = get_node(in_process_client)
         assert body is not None
         assert "Kernel upgrade" in body["cause"].split(",")
         assert body["cause"].split(",")[-1].startswith("resolved DiskFull [")
 
-    def test_a_node_that_was_never_blocked_is_left_alone(self, desk: httpx2.Client) -> None:
-        assert send(desk, post(alert(resolved=True))) == {"unchanged": 1}
-        assert held(desk) == (0, {})
+    def test_a_node_that_was_never_blocked_is_left_alone(self, in_process_client: httpx2.Client) -> None:
+        assert post_alerts(in_process_client, post(alert(resolved=True))) == {"unchanged": 1}
+        assert current_list(in_process_client) == (0, {})
 
 
 class TestTime:
     """As the test's clock goes on."""
 
-    def test_repeats_renew_it_in_the_last_half_of_its_time(self, desk: httpx2.Client, clock: ManualClock) -> None:
-        send(desk, post(alert(summary="97 %")))
-        first = node(desk)
+    def test_repeats_renew_it_in_the_last_half_of_its_time(
+        self, in_process_client: httpx2.Client, clock: ManualClock
+    ) -> None:
+        post_alerts(in_process_client, post(alert(summary="97 %")))
+        first = get_node(in_process_client)
         clock.now += HOUR // 2
-        assert send(desk, post(alert(summary="98 %"))) == {"unchanged": 1}
-        assert node(desk) == first
+        assert post_alerts(in_process_client, post(alert(summary="98 %"))) == {"unchanged": 1}
+        assert get_node(in_process_client) == first
         clock.now += 1
-        assert send(desk, post(alert(summary="99 %"))) == {"renewed": 1}
-        assert node(desk) == {**(first or {}), "endTimestamp": str(clock.now + HOUR)}
-        assert [change["type"] for change in all_changes(desk)] == ["blocked", "merged"]
+        assert post_alerts(in_process_client, post(alert(summary="99 %"))) == {"renewed": 1}
+        assert get_node(in_process_client) == {**(first or {}), "endTimestamp": str(clock.now + HOUR)}
+        assert [change["type"] for change in all_changes(in_process_client)] == ["blocked", "merged"]
 
-    def test_without_repeats_it_ends_by_itself(self, desk: httpx2.Client, clock: ManualClock) -> None:
-        send(desk, post(alert()))
+    def test_without_repeats_it_ends_by_itself(self, in_process_client: httpx2.Client, clock: ManualClock) -> None:
+        post_alerts(in_process_client, post(alert()))
         clock.now += HOUR
-        assert node(desk) is None
-        assert send(desk, post(alert(resolved=True))) == {"unchanged": 1}
+        assert get_node(in_process_client) is None
+        assert post_alerts(in_process_client, post(alert(resolved=True))) == {"unchanged": 1}
 
 
 class TestSettings:
     def test_the_label_and_the_duration(self, start: Start) -> None:
         with start(alertmanager_node_label="host", alertmanager_duration="2h").client() as client:
             before = now_ms()
-            assert send(client, post(alert(host="n7"), alert(node="x", instance="[::1]:9100"))) == {"blocked": 2}
-            nodes = held(client)[1]
+            assert post_alerts(client, post(alert(host="n7"), alert(node="x", instance="[::1]:9100"))) == {"blocked": 2}
+            nodes = current_list(client)[1]
             assert sorted(nodes) == ["::1", "n7"]
             assert before + 2 * HOUR <= int(nodes["n7"]["endTimestamp"]) <= now_ms() + 2 * HOUR
 
@@ -204,35 +208,35 @@ class TestLimits:
         process = start(max_blocked="2")
         with process.client() as client:
             body = post(alert(), alert(node="n2"), alert(node="n3"))
-            assert send(client, body) == {"blocked": 2, "limited": 1}
-            assert sorted(held(client)[1]) == ["n1", "n2"]
-            assert counts(client)['alerts_total{outcome="limited"}'] == 1
+            assert post_alerts(client, body) == {"blocked": 2, "limited": 1}
+            assert sorted(current_list(client)[1]) == ["n1", "n2"]
+            assert alertmanager_metrics(client)['alerts_total{outcome="limited"}'] == 1
             assert 'blocklist_refused_by_limit_total{source="alertmanager"} 1.0' in client.get("/metrics").text
             assert "a limit forbids what an alert asks for" in process.log()
             # What is freed makes room, whatever the order.
-            assert send(client, post(alert(node="n3"), alert(resolved=True))) == {"freed": 1, "blocked": 1}
+            assert post_alerts(client, post(alert(node="n3"), alert(resolved=True))) == {"freed": 1, "blocked": 1}
 
     def test_a_resolved_alert_counts_where_another_meets_a_limit(self, start: Start) -> None:
         first = start()
         with first.client() as client:
-            send(client, post(alert("Hot")))
+            post_alerts(client, post(alert("Hot")))
         first.stop()
         with start(first.folder, longest_block_admin="2h", alertmanager_duration="3h").client() as client:
             body = post(alert("Hot", resolved=True), alert("DiskFull"))
-            assert send(client, body) == {"limited": 1, "freed": 1}
-            assert held(client)[1] == {}
+            assert post_alerts(client, body) == {"limited": 1, "freed": 1}
+            assert current_list(client)[1] == {}
 
 
 class TestTokens:
     def test_who_posts_must_be_an_operator_and_is_the_author(self, tmp_path: Path, databases: Databases) -> None:
-        with guarding(tmp_path, databases) as service:
-            for access, status in [(Access.READER, 403), (Access.LISTENER, 403)]:
+        with secured_service(tmp_path, databases) as service:
+            for access, status in [(Role.READER, 403), (Role.LISTENER, 403)]:
                 with service.client(service.tokens[access]) as client:
                     problem_of(client.post(PATH, json=post(alert())), status)
             with service.client() as client:
                 problem_of(client.post(PATH, json=post(alert())), 401)
-            with service.client(service.tokens[Access.OPERATOR]) as client:
-                assert send(client, post(alert())) == {"blocked": 1}
+            with service.client(service.tokens[Role.OPERATOR]) as client:
+                assert post_alerts(client, post(alert())) == {"blocked": 1}
                 assert [change["createdBy"] for change in all_changes(client)] == ["some-operator"]
 
 
@@ -274,14 +278,16 @@ class TestErrors:
             answer = fresh_client.post(PATH, json=body, timeout=60)
             problem_of(answer, 503)
             assert int(answer.headers["retry-after"]) >= 1
-            assert held(fresh_client)[1] == {}
-            assert counts(fresh_client) == {}
-        assert send(fresh_client, body) == {"blocked": 2, "unlabelled": 1}
-        assert counts(fresh_client)["posts_total"] == 1
+            assert current_list(fresh_client)[1] == {}
+            assert alertmanager_metrics(fresh_client) == {}
+        assert post_alerts(fresh_client, body) == {"blocked": 2, "unlabelled": 1}
+        assert alertmanager_metrics(fresh_client)["posts_total"] == 1
 
-    def test_one_post_is_one_transaction(self, desk: httpx2.Client) -> None:
-        assert send(desk, post(*(alert(node=f"n{number}") for number in range(500)))) == {"blocked": 500}
-        metrics = desk.get("/metrics").text
+    def test_one_post_is_one_transaction(self, in_process_client: httpx2.Client) -> None:
+        assert post_alerts(in_process_client, post(*(alert(node=f"n{number}") for number in range(500)))) == {
+            "blocked": 500
+        }
+        metrics = in_process_client.get("/metrics").text
         assert "blocklist_commit_changes_count 1.0" in metrics
         assert "blocklist_commit_changes_sum 500.0" in metrics
 
@@ -297,7 +303,7 @@ NASTY: Final[list[Any]] = [
 def test_no_text_does_harm(client: httpx.Client, node_id: str, text: str, where: str) -> None:
     own = alert(summary=text, node=node_id) if where == "summary" else alert(text, node=node_id)
     assert send_escaped(client, post(own)) == {"blocked": 1}
-    body = node(client, node_id)
+    body = get_node(client, node_id)
     assert body is not None
     assert len(body["cause"]) <= 1024
     assert len(body["cause"].split(",")) == 1

@@ -8,31 +8,31 @@ from pathlib import Path
 import httpx
 import pytest
 
-from blocklist.model.roles import Access
+from blocklist.model.roles import Role
 from tests.alertmanager.monitoring import Monitoring, monitoring
 from tests.integration.bodies import all_changes
 from tests.integration.databases import Databases
-from tests.integration.guarded import Guarded, guarding
 from tests.integration.process import wait_until
+from tests.integration.secured import SecuredService, secured_service
 from tests.integration.test_problems import away
 
 
 @pytest.fixture
-def service(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Guarded]:
-    with guarding(tmp_path_factory.mktemp("service"), databases) as service:
+def service(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[SecuredService]:
+    with secured_service(tmp_path_factory.mktemp("service"), databases) as service:
         yield service
 
 
 @pytest.fixture
-def monitored(tmp_path: Path, service: Guarded) -> Iterator[Monitoring]:
+def monitored(tmp_path: Path, service: SecuredService) -> Iterator[Monitoring]:
     """Alertmanager has an operator's token."""
-    with monitoring(tmp_path, service.process.url, "n1", "n2", token=service.tokens[Access.OPERATOR]) as running:
+    with monitoring(tmp_path, service.process.url, "n1", "n2", token=service.tokens[Role.OPERATOR]) as running:
         yield running
 
 
 @pytest.fixture
-def client(service: Guarded) -> Iterator[httpx.Client]:
-    with service.client(service.tokens[Access.READER]) as client:
+def client(service: SecuredService) -> Iterator[httpx.Client]:
+    with service.client(service.tokens[Role.READER]) as client:
         yield client
 
 
@@ -40,7 +40,9 @@ def blocked(client: httpx.Client) -> set[str]:
     return set(client.get("/blocklist").raise_for_status().json())
 
 
-def test_what_could_not_be_stored_is_told_again(monitored: Monitoring, service: Guarded, client: httpx.Client) -> None:
+def test_what_could_not_be_stored_is_told_again(
+    monitored: Monitoring, service: SecuredService, client: httpx.Client
+) -> None:
     with away(service.process.database):
         monitored.bad.add("n1")
         wait_until(lambda: monitored.failed() > 0, seconds=120)
@@ -49,7 +51,7 @@ def test_what_could_not_be_stored_is_told_again(monitored: Monitoring, service: 
 
 
 def test_a_resolve_that_comes_while_the_service_is_away_is_told_again(
-    monitored: Monitoring, service: Guarded, client: httpx.Client
+    monitored: Monitoring, service: SecuredService, client: httpx.Client
 ) -> None:
     monitored.bad.add("n1")
     wait_until(lambda: blocked(client) == {"n1"}, seconds=90)

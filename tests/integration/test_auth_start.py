@@ -8,38 +8,40 @@ from pathlib import Path
 import pytest
 
 from tests.integration.databases import Databases
-from tests.integration.guarded import guarding
 from tests.integration.process import ServiceProcess, free_port, run_app
-from tests.integration.test_start import on, refused
+from tests.integration.secured import secured_service
+from tests.integration.test_start import assert_refused, settings_for
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1", "blocklist.example", "0"])
 def test_without_authentication_it_listens_on_loopback_only(migrated: Path, host: str) -> None:
-    refused(run_app(env=on(migrated, host=host)), "BLOCKLIST_AUTH=tokens", "BLOCKLIST_ADMIN_TOKEN_FILE", host)
+    assert_refused(
+        run_app(env=settings_for(migrated, host=host)), "BLOCKLIST_AUTH=tokens", "BLOCKLIST_ADMIN_TOKEN_FILE", host
+    )
 
 
 def test_tokens_that_nobody_has_are_refused(migrated: Path) -> None:
-    refused(run_app(env=on(migrated, auth="tokens")), "no valid token", "BLOCKLIST_ADMIN_TOKEN_FILE")
+    assert_refused(run_app(env=settings_for(migrated, auth="tokens")), "no valid token", "BLOCKLIST_ADMIN_TOKEN_FILE")
 
 
 def test_a_token_that_was_made_before_is_enough_until_it_is_revoked(tmp_path: Path, databases: Databases) -> None:
-    with guarding(tmp_path, databases) as guarded:
-        ids = [token.split("_")[1] for token in guarded.tokens.values()]
+    with secured_service(tmp_path, databases) as secured:
+        ids = [token.split("_")[1] for token in secured.tokens.values()]
     process = ServiceProcess(tmp_path, auth="tokens")
     with process:
         pass
-    with guarding(tmp_path, databases) as guarded, guarded.client(guarded.admin) as client:
-        ids += [token.split("_")[1] for token in guarded.tokens.values()]
+    with secured_service(tmp_path, databases) as secured, secured.client(secured.admin) as client:
+        ids += [token.split("_")[1] for token in secured.tokens.values()]
         for token_id in ids:
             client.delete(f"/tokens/{token_id}").raise_for_status()
-    refused(run_app(env=on(process.database, auth="tokens")), "no valid token")
+    assert_refused(run_app(env=settings_for(process.database, auth="tokens")), "no valid token")
 
 
 def test_the_admins_file_is_made_for_its_owner_only_and_named(tmp_path: Path, databases: Databases) -> None:
-    with guarding(tmp_path, databases) as guarded:
-        assert guarded.admin_file.stat().st_mode & 0o777 == 0o600
-        assert str(guarded.admin_file) in guarded.process.log()
-        assert guarded.admin not in guarded.process.log()
+    with secured_service(tmp_path, databases) as secured:
+        assert secured.admin_file.stat().st_mode & 0o777 == 0o600
+        assert str(secured.admin_file) in secured.process.log()
+        assert secured.admin not in secured.process.log()
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604])
@@ -47,8 +49,8 @@ def test_an_admins_file_that_anybody_can_read_is_refused(tmp_path: Path, migrate
     file = tmp_path / "admin.token"
     file.write_text("x" * 43)
     file.chmod(mode)
-    done = run_app(env=on(migrated, auth="tokens", admin_token_file=str(file)))
-    refused(done, "BLOCKLIST_ADMIN_TOKEN_FILE", "chmod 600")
+    done = run_app(env=settings_for(migrated, auth="tokens", admin_token_file=str(file)))
+    assert_refused(done, "BLOCKLIST_ADMIN_TOKEN_FILE", "chmod 600")
     assert "x" * 43 not in done.stderr
 
 
@@ -57,14 +59,16 @@ def test_an_admins_file_without_a_token_is_refused(tmp_path: Path, migrated: Pat
     file = tmp_path / "admin.token"
     file.write_text(text)
     file.chmod(0o600)
-    done = run_app(env=on(migrated, auth="tokens", admin_token_file=str(file)))
-    refused(done, "holds no token")
+    done = run_app(env=settings_for(migrated, auth="tokens", admin_token_file=str(file)))
+    assert_refused(done, "holds no token")
     assert not text or text not in done.stderr
 
 
 def test_an_admins_file_that_cannot_be_made_is_said(tmp_path: Path, migrated: Path) -> None:
     file = tmp_path / "missing" / "admin.token"
-    refused(run_app(env=on(migrated, auth="tokens", admin_token_file=str(file))), "cannot be made", str(file))
+    assert_refused(
+        run_app(env=settings_for(migrated, auth="tokens", admin_token_file=str(file))), "cannot be made", str(file)
+    )
 
 
 @pytest.mark.parametrize(
@@ -80,7 +84,7 @@ def test_an_admins_file_that_cannot_be_made_is_said(tmp_path: Path, migrated: Pa
     ],
 )
 def test_a_bad_setting_is_refused_and_named(migrated: Path, settings: dict[str, str], word: str) -> None:
-    refused(run_app(env=on(migrated, **settings)), word)
+    assert_refused(run_app(env=settings_for(migrated, **settings)), word)
 
 
 def test_an_issuer_is_enough_though_it_is_away(tmp_path: Path, migrated: Path) -> None:

@@ -9,11 +9,11 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.bodies import block, held, now_ms
+from tests.integration.bodies import block, current_list, now_ms
 from tests.integration.databases import ON_BOTH
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
-from tests.integration.raw_http import ask, exchange, request
+from tests.integration.raw_http import exchange, request, send_request
 
 pytestmark = ON_BOTH
 
@@ -23,9 +23,9 @@ MIB_1 = 1024 * 1024
 
 @pytest.fixture(autouse=True)
 def _nothing_changes(client: httpx.Client) -> Iterator[None]:
-    before = held(client)
+    before = current_list(client)
     yield
-    assert held(client) == before
+    assert current_list(client) == before
 
 
 def raw_body(**raw: str) -> bytes:
@@ -208,7 +208,7 @@ def test_an_end_not_after_now_is_400(client: httpx.Client, node: str, end: int, 
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD"])
 def test_a_malformed_node_id_is_refused(service: ServiceProcess, method: str, target: str, status: int) -> None:
     body = json.dumps(block()).encode() if method == "PUT" else b""
-    answer = ask(service.port, request(target, method=method, body=body), method)
+    answer = send_request(service.port, request(target, method=method, body=body), method)
     assert answer.status == status
     if method != "HEAD":
         problem_of(answer, status)
@@ -237,7 +237,7 @@ def test_a_node_id_twice_among_several_is_400(client: httpx.Client, body: bytes)
 
 
 def test_an_id_is_percent_decoded_once(client: httpx.Client, service: ServiceProcess) -> None:
-    problem = problem_of(ask(service.port, request("/blocklist/nodes/%66%72%65%65-%6e%6F%64%65")), 404)
+    problem = problem_of(send_request(service.port, request("/blocklist/nodes/%66%72%65%65-%6e%6F%64%65")), 404)
     assert "free-node" in problem["detail"]
 
 
@@ -250,7 +250,7 @@ def test_an_id_is_percent_decoded_once(client: httpx.Client, service: ServicePro
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/blocklist", "/blocklist/nodes/free", "/blocklist/changes"])
 def test_a_malformed_min_revision_is_400(service: ServiceProcess, path: str, query: str) -> None:
-    problem_of(ask(service.port, request(f"{path}?{query}")), 400)
+    problem_of(send_request(service.port, request(f"{path}?{query}")), 400)
 
 
 def padded(length: int, body: dict[str, Any]) -> bytes:

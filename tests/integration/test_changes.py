@@ -8,10 +8,10 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.bodies import EVACUATE, all_changes, block, held, now_ms, revision_of
+from tests.integration.bodies import EVACUATE, all_changes, block, current_list, now_ms, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH
-from tests.integration.event_stream import revisions, take, watching
+from tests.integration.event_stream import next_events, revisions, watching
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 
@@ -49,11 +49,11 @@ class TestPages:
     @pytest.fixture(autouse=True)
     def _log(self, client: httpx.Client) -> None:
         """At least 250 changes, the last of them in one go."""
-        body = {f"paged-{n}": block(cause=f"c{held(client)[0]}", allowMerge=True) for n in range(250)}
+        body = {f"paged-{n}": block(cause=f"c{current_list(client)[0]}", allowMerge=True) for n in range(250)}
         client.put("/blocklist/nodes", json=body).raise_for_status()
 
     def test_a_page_has_a_hundred_changes_and_names_the_next(self, client: httpx.Client) -> None:
-        start = held(client)[0] - 250
+        start = current_list(client)[0] - 250
         first = page(client, since=start)
         assert [change["revision"] for change in first["changes"]] == list(range(start + 1, start + 101))
         assert (first["revision"], first["next"]) == (start + 250, start + 100)
@@ -61,16 +61,16 @@ class TestPages:
         assert (len(last["changes"]), last["next"]) == (50, None)
 
     def test_a_page_that_ends_with_the_last_change_is_the_last(self, client: httpx.Client) -> None:
-        start = held(client)[0] - 100
+        start = current_list(client)[0] - 100
         assert (len(page(client, since=start)["changes"]), page(client, since=start)["next"]) == (100, None)
 
     def test_at_the_present_revision_there_is_nothing_more(self, client: httpx.Client) -> None:
-        revision = held(client)[0]
+        revision = current_list(client)[0]
         assert page(client, since=revision) == {"changes": [], "revision": revision, "next": None}
 
     @pytest.mark.parametrize("limit", [1, 7, 1000])
     def test_pages_of_any_size_make_one_log_without_gaps(self, client: httpx.Client, limit: int) -> None:
-        start = held(client)[0] - 30
+        start = current_list(client)[0] - 30
         found: list[int] = []
         since: int | None = start
         while since is not None:
@@ -135,12 +135,12 @@ class TestCompaction:
 
         for since in (0, oldest - 2, f"{oldest - 2}-{self._history(client)}"):
             with watching(client, since=since) as events:
-                (snapshot,) = take(events, 1)
+                (snapshot,) = next_events(events, 1)
             assert (snapshot.event, snapshot.json()["revision"]) == ("snapshot", 3000)
         with watching(client, since=oldest - 1) as events:
-            assert revisions(take(events, 3001 - oldest)) == list(range(oldest, 3001))
-        assert held(client)[0] == 3000
-        assert {node["cause"] for node in held(client)[1].values()} == {"a,b,c"}
+            assert revisions(next_events(events, 3001 - oldest)) == list(range(oldest, 3001))
+        assert current_list(client)[0] == 3000
+        assert {node["cause"] for node in current_list(client)[1].values()} == {"a,b,c"}
 
     @staticmethod
     def _history(client: httpx.Client) -> str:

@@ -25,8 +25,17 @@ from blocklist import (
 )
 from blocklist.model.errors import CompactedError
 from tests.integration.bodies import now_ms
+from tests.integration.fake_servers import (
+    SERVICE_HEADERS,
+    Responder,
+    fake_server,
+    http_response,
+    relay,
+    respond_and_hang,
+    respond_and_reset,
+    respond_endlessly,
+)
 from tests.integration.process import ServiceProcess, free_port
-from tests.integration.strangers import OURS, Answer, answer, goes_on, relay, resets, stranger, waits
 
 EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 HOUR = 3_600_000
@@ -43,35 +52,37 @@ def node(node_id: str, cause: str = "disk", *, end: int = PERMANENT, start: int 
 
 
 class TestBlock:
-    def test_without_more_it_is_permanent_and_only_marks(self, blocklist: BlocklistClient, node_id: str) -> None:
+    def test_the_default_is_a_permanent_mark(self, blocklist: BlocklistClient, node_id: str) -> None:
         before = now_ms()
         blocked = blocklist.block(node_id, "disk")
         assert before <= blocked.start <= now_ms()
         assert blocked == node(node_id, start=blocked.start)
         assert blocklist.get(node_id) == blocked
 
-    def test_every_argument_arrives(self, blocklist: BlocklistClient, node_id: str) -> None:
+    def test_every_argument_is_sent(self, blocklist: BlocklistClient, node_id: str) -> None:
         end = now_ms() + HOUR
         blocked = blocklist.block(node_id, 'ünïcode \u2028 🐢, "quoted"', action=EVACUATE, end=end)
         assert (blocked.action, blocked.end, blocked.cause) == (EVACUATE, end, 'ünïcode \u2028 🐢, "quoted"')
         assert blocklist.get(node_id) == blocked
 
-    def test_a_blocked_node_is_a_conflict_that_shows_it(self, blocklist: BlocklistClient, node_id: str) -> None:
-        present = blocklist.block(node_id, "disk")
-        with pytest.raises(ConflictError, match=node_id) as refused:
+    def test_blocking_a_blocked_node_is_a_conflict_with_its_block(
+        self, blocklist: BlocklistClient, node_id: str
+    ) -> None:
+        current = blocklist.block(node_id, "disk")
+        with pytest.raises(ConflictError, match=node_id) as error:
             blocklist.block(node_id, "memory")
-        assert refused.value.blocked == {node_id: present}
-        assert blocklist.get(node_id) == present
+        assert error.value.blocked == {node_id: current}
+        assert blocklist.get(node_id) == current
 
-    def test_allow_merge_joins_the_two(self, blocklist: BlocklistClient, node_id: str) -> None:
-        present = blocklist.block(node_id, "disk", end=now_ms() + HOUR)
+    def test_allow_merge_merges_the_blocks(self, blocklist: BlocklistClient, node_id: str) -> None:
+        current = blocklist.block(node_id, "disk", end=now_ms() + HOUR)
         merged = blocklist.block(node_id, "memory", action=EVACUATE, allow_merge=True)
         assert merged == BlockedNode(
-            id=node_id, action=EVACUATE, start=present.start, end=PERMANENT, cause="disk,memory"
+            id=node_id, action=EVACUATE, start=current.start, end=PERMANENT, cause="disk,memory"
         )
 
     @pytest.mark.parametrize("node_id", ["fe80::1", "10.0.0.1", "...", "_", "A" * 253, "a:b.c-d_e"])
-    def test_any_node_id_will_do(self, blocklist: BlocklistClient, node_id: str) -> None:
+    def test_every_valid_node_id_works(self, blocklist: BlocklistClient, node_id: str) -> None:
         blocked = blocklist.block(node_id, "disk")
         assert blocklist.get(node_id) == blocked
         blocklist.unblock(node_id)
@@ -79,7 +90,7 @@ class TestBlock:
     @pytest.mark.parametrize(
         "bad", ["", ".", "..", "a/b", "a b", "ä", "a?b", "a#b", "%41", "\ud800", "a\r\nb", "a" * 254]
     )
-    def test_what_is_no_node_id_is_not_sent(self, blocklist: BlocklistClient, bad: str) -> None:
+    def test_an_invalid_node_id_is_not_sent(self, blocklist: BlocklistClient, bad: str) -> None:
         calls: list[Callable[[], object]] = [
             lambda: blocklist.block(bad, "disk"),
             lambda: blocklist.get(bad),
@@ -98,10 +109,10 @@ class TestBlock:
 
     @pytest.mark.parametrize("end", [0, -1, 1, PERMANENT + 1, -(2**63) - 1, 10**30])
     def test_a_bad_end_is_invalid_and_named(self, blocklist: BlocklistClient, node_id: str, end: int) -> None:
-        with pytest.raises(InvalidError) as refused:
+        with pytest.raises(InvalidError) as error:
             blocklist.block(node_id, "disk", end=end)
-        assert refused.value.lines == (refused.value.detail,)
-        assert refused.value.detail.startswith("endTimestamp: ")
+        assert error.value.lines == (error.value.detail,)
+        assert error.value.detail.startswith("endTimestamp: ")
 
 
 class TestBlockMany:
@@ -115,26 +126,26 @@ class TestBlockMany:
         with blocklist.watch(since=first) as watch:
             assert [next(watch).revision for _ in names] == [first + 1, first + 2, first + 3]
 
-    def test_all_or_none_and_every_conflict_is_told(self, blocklist: BlocklistClient, node_id: str) -> None:
-        present = {name: blocklist.block(name, "disk") for name in (f"{node_id}-a", f"{node_id}-c")}
+    def test_all_or_none_and_every_conflict_is_reported(self, blocklist: BlocklistClient, node_id: str) -> None:
+        current = {name: blocklist.block(name, "disk") for name in (f"{node_id}-a", f"{node_id}-c")}
         nodes = [node(f"{node_id}-{letter}", "memory") for letter in "abcd"]
-        with pytest.raises(ConflictError) as refused:
+        with pytest.raises(ConflictError) as error:
             blocklist.block_many(nodes)
-        assert refused.value.blocked == present
-        assert len(refused.value.lines) == 2
-        assert blocklist.snapshot().nodes.keys() & {it.id for it in nodes} == present.keys()
+        assert error.value.blocked == current
+        assert len(error.value.lines) == 2
+        assert blocklist.snapshot().nodes.keys() & {it.id for it in nodes} == current.keys()
 
-    def test_allow_merge_holds_for_all(self, blocklist: BlocklistClient, node_id: str) -> None:
-        present = blocklist.block(f"{node_id}-a", "disk")
+    def test_allow_merge_applies_to_all(self, blocklist: BlocklistClient, node_id: str) -> None:
+        current = blocklist.block(f"{node_id}-a", "disk")
         blocked = blocklist.block_many([node(f"{node_id}-{it}", "memory") for it in "ab"], allow_merge=True)
         assert [it.cause for it in blocked.values()] == ["disk,memory", "memory"]
-        assert blocked[present.id].start == present.start
+        assert blocked[current.id].start == current.start
 
     def test_a_line_for_each_fault(self, blocklist: BlocklistClient, node_id: str) -> None:
         nodes = [node(f"{node_id}-a", end=5), node(f"{node_id}-b"), node(f"{node_id}-c", "c" * 1025)]
-        with pytest.raises(InvalidError) as refused:
+        with pytest.raises(InvalidError) as error:
             blocklist.block_many(nodes)
-        assert [line.partition(":")[0] for line in refused.value.lines] == [f"'{node_id}-a'", f"'{node_id}-c'"]
+        assert [line.partition(":")[0] for line in error.value.lines] == [f"'{node_id}-a'", f"'{node_id}-c'"]
 
     def test_a_node_given_twice_is_invalid(self, blocklist: BlocklistClient, node_id: str) -> None:
         with pytest.raises(InvalidError, match="more than once"):
@@ -156,17 +167,17 @@ class TestRead:
         revision = blocklist.snapshot().revision
         assert blocklist.snapshot(min_revision=revision).revision >= revision
 
-    def test_a_revision_that_does_not_come_is_unavailable(self, blocklist: BlocklistClient) -> None:
-        with pytest.raises(UnavailableError) as refused:
+    def test_a_future_revision_is_unavailable(self, blocklist: BlocklistClient) -> None:
+        with pytest.raises(UnavailableError) as error:
             blocklist.snapshot(min_revision=2**53)
-        assert refused.value.retry_after == 1
+        assert error.value.retry_after == 1
 
     @pytest.mark.parametrize("revision", [-1, 2**53 + 1])
-    def test_a_revision_that_is_none_is_invalid(self, blocklist: BlocklistClient, revision: int) -> None:
+    def test_an_invalid_min_revision_is_rejected(self, blocklist: BlocklistClient, revision: int) -> None:
         with pytest.raises(InvalidError):
             blocklist.snapshot(min_revision=revision)
 
-    def test_what_is_not_blocked_is_not_found(self, blocklist: BlocklistClient, node_id: str) -> None:
+    def test_a_node_that_is_not_blocked_is_not_found(self, blocklist: BlocklistClient, node_id: str) -> None:
         with pytest.raises(NotFoundError, match=node_id):
             blocklist.get(node_id)
         with pytest.raises(NotFoundError, match=node_id):
@@ -198,7 +209,7 @@ class TestUrl:
         [("127.0.0.1", b"", "/"), ("127.0.0.1", b"/team/a", ""), ("127.0.0.1", b"/team/a", "//"), ("::1", b"", "")],
         ids=["slash at the end", "prefix", "prefix and slashes", "IPv6"],
     )
-    def test_any_way_to_write_it(
+    def test_every_form_of_the_url_works(
         self, service: ServiceProcess, node_id: str, host: str, prefix: bytes, end: str
     ) -> None:
         with (
@@ -224,15 +235,13 @@ class TestUrl:
         ["host:8224", "ftp://host", "http://", "http://host:port", "http://host/?a=b", "http://host/#a", "http://[::1",
          "/", " ", "http://a\nb", "http://\ud800"],
     )  # fmt: skip
-    def test_what_is_no_url_is_invalid_at_once(self, bad: str) -> None:
+    def test_an_invalid_url_is_rejected_at_once(self, bad: str) -> None:
         with pytest.raises(InvalidError, match="is not the URL of a service"):
             BlocklistClient(bad)
 
-    def test_a_proxy_does_not_come_between_loopback(
-        self, service: ServiceProcess, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_a_proxy_is_not_used_for_loopback(self, service: ServiceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
         """A proxy elsewhere would look for the service on its own loopback."""
-        with stranger(answer(b"{}", "200 OK", *OURS)) as proxy:
+        with fake_server(http_response(b"{}", "200 OK", *SERVICE_HEADERS)) as proxy:
             for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
                 monkeypatch.setenv(name, proxy.url)
             for url in (service.url, service.url.replace("127.0.0.1", "localhost")):
@@ -240,8 +249,8 @@ class TestUrl:
                     assert next(watch).revision == blocklist.snapshot().revision
             assert proxy.requests == []
 
-    def test_a_proxy_is_asked_for_other_hosts(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with stranger(answer(b"{}", "200 OK", *OURS)) as proxy:
+    def test_a_proxy_is_used_for_other_hosts(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with fake_server(http_response(b"{}", "200 OK", *SERVICE_HEADERS)) as proxy:
             monkeypatch.setenv("HTTP_PROXY", proxy.url)
             with BlocklistClient("http://blocklist.test", timeout=30) as blocklist:
                 assert blocklist.snapshot().revision == 7
@@ -272,7 +281,7 @@ PAGE = b"<h1>Please log in</h1>"
 NODES = b'{"a": {"action": "MARK_BLOCKED", "startTimestamp": "1", "endTimestamp": "2", "cause": "disk"}}'
 
 
-class TestStrangers:
+class TestNotTheService:
     """Whatever answers in the service's place, the one error is UnavailableError."""
 
     def test_nothing_listens(self) -> None:
@@ -280,74 +289,99 @@ class TestStrangers:
             assert_unavailable(client)
 
     @pytest.mark.parametrize("host", ["nowhere.invalid", "a..b", "a" * 64 + ".invalid"])
-    def test_a_host_that_is_none(self, host: str) -> None:
+    def test_an_unknown_host(self, host: str) -> None:
         with BlocklistClient(f"http://{host}") as client:
             assert_unavailable(client, 1)
 
     @pytest.mark.parametrize(
         "said",
         [
-            pytest.param(answer(PAGE, "200 OK", HTML), id="page"),
-            pytest.param(answer(b"{}"), id="JSON of somebody else"),
-            pytest.param(answer(b"", "204 No Content"), id="nothing to say"),
-            pytest.param(answer(PAGE, "400 Bad Request", HTML), id="400 of a proxy"),
-            pytest.param(answer(PAGE, "404 Not Found", HTML), id="404 of a proxy"),
-            pytest.param(answer(PAGE, "409 Conflict", HTML), id="409 of a proxy"),
-            pytest.param(answer(PAGE, "413 Content Too Large", HTML), id="413 of a proxy"),
-            pytest.param(answer(PAGE, "500 Oh", HTML), id="500"),
-            pytest.param(answer(b"", "502 Bad Gateway"), id="502"),
-            pytest.param(answer(b"", "503 Service Unavailable", *OURS), id="503 without a problem"),
-            pytest.param(answer(b"", "302 Found", "Location: /elsewhere"), id="redirect"),
-            pytest.param(answer(b"", "307 Temporary Redirect", "Location: http://[", *OURS), id="redirect to nowhere"),
-            pytest.param(answer(b"{}", "200 OK", "Content-Encoding: gzip", *OURS), id="not gzip"),
-            pytest.param(answer(b"{", "200 OK", *OURS, length=100), id="cut in the body"),
+            pytest.param(http_response(PAGE, "200 OK", HTML), id="page"),
+            pytest.param(http_response(b"{}"), id="JSON of somebody else"),
+            pytest.param(http_response(b"", "204 No Content"), id="nothing to say"),
+            pytest.param(http_response(PAGE, "400 Bad Request", HTML), id="400 of a proxy"),
+            pytest.param(http_response(PAGE, "404 Not Found", HTML), id="404 of a proxy"),
+            pytest.param(http_response(PAGE, "409 Conflict", HTML), id="409 of a proxy"),
+            pytest.param(http_response(PAGE, "413 Content Too Large", HTML), id="413 of a proxy"),
+            pytest.param(http_response(PAGE, "500 Oh", HTML), id="500"),
+            pytest.param(http_response(b"", "502 Bad Gateway"), id="502"),
+            pytest.param(http_response(b"", "503 Service Unavailable", *SERVICE_HEADERS), id="503 without a problem"),
+            pytest.param(http_response(b"", "302 Found", "Location: /elsewhere"), id="redirect"),
+            pytest.param(
+                http_response(b"", "307 Temporary Redirect", "Location: http://[", *SERVICE_HEADERS),
+                id="redirect to nowhere",
+            ),
+            pytest.param(http_response(b"{}", "200 OK", "Content-Encoding: gzip", *SERVICE_HEADERS), id="not gzip"),
+            pytest.param(http_response(b"{", "200 OK", *SERVICE_HEADERS, length=100), id="cut in the body"),
             pytest.param(b"HTTP/1.1 200 OK\r\nBlocklist-Rev", id="cut in the head"),
             pytest.param(b"", id="closed without a word"),
-            pytest.param(resets(), id="reset"),
-            pytest.param(resets(answer(b"{", "200 OK", *OURS, length=100)), id="reset in the body"),
+            pytest.param(respond_and_reset(), id="reset"),
+            pytest.param(
+                respond_and_reset(http_response(b"{", "200 OK", *SERVICE_HEADERS, length=100)), id="reset in the body"
+            ),
             pytest.param(b"\x00\xff\x17 no HTTP at all\r\n\r\n", id="noise"),
             pytest.param(b"SSH-2.0-OpenSSH_9.2\r\n", id="another protocol"),
-            pytest.param(goes_on(answer(b"", "200 OK", length=2**60), b"x" * 65536), id="a body without end"),
-            pytest.param(goes_on(b"HTTP/1.1 200 OK\r\nX: ", b"x" * 65536), id="a head without end"),
+            pytest.param(
+                respond_endlessly(http_response(b"", "200 OK", length=2**60), b"x" * 65536), id="a body without end"
+            ),
+            pytest.param(respond_endlessly(b"HTTP/1.1 200 OK\r\nX: ", b"x" * 65536), id="a head without end"),
         ],
-    )  # fmt: skip
-    def test_is_unavailable(self, said: Answer | bytes) -> None:
-        with stranger(said) as there, BlocklistClient(there.url, timeout=30) as client:
+    )
+    def test_is_unavailable(self, said: Responder | bytes) -> None:
+        with fake_server(said) as there, BlocklistClient(there.url, timeout=30) as client:
             assert_unavailable(client)
             assert len(there.requests) == 5, "a change is sent once: to repeat it is the caller's decision"
 
     @pytest.mark.parametrize(
         "said",
-        [b"", b"HTTP/1.1 200 OK\r\nBlocklist-", answer(b"{", "200 OK", *OURS, length=9)],
+        [b"", b"HTTP/1.1 200 OK\r\nBlocklist-", http_response(b"{", "200 OK", *SERVICE_HEADERS, length=9)],
         ids=["all", "head", "body"],
     )
-    def test_an_answer_that_does_not_come_is_a_timeout(self, said: bytes) -> None:
-        with stranger(waits(said)) as there, BlocklistClient(there.url, timeout=0.1) as client:
+    def test_a_missing_response_is_a_timeout(self, said: bytes) -> None:
+        with fake_server(respond_and_hang(said)) as there, BlocklistClient(there.url, timeout=0.1) as client:
             assert_unavailable(client)
 
     @pytest.mark.parametrize(
         "body",
         [
-            b"", b"no JSON", b"\xff", b"[]", b"7", b"null", b'"a"', b'{"a": 7}', b'{"a": null}', b'{"a": {}}',
-            b"[" * 100_000, b'{"a": ' * 100_000, b'{"a": %s}' % (b"9" * 5000),
-            NODES.replace(b'"a"', b'"a b"'), NODES.replace(b"MARK", b"HARK"), NODES.replace(b'"1"', b'"later"'),
-            NODES.replace(b'"2"', b'"9223372036854775808"'), NODES.replace(b'"2"', b"2.0"),
-            NODES.replace(b"disk", b""), NODES.replace(b"disk", b"\\ud800"),
+            b"",
+            b"no JSON",
+            b"\xff",
+            b"[]",
+            b"7",
+            b"null",
+            b'"a"',
+            b'{"a": 7}',
+            b'{"a": null}',
+            b'{"a": {}}',
+            b"[" * 100_000,
+            b'{"a": ' * 100_000,
+            b'{"a": %s}' % (b"9" * 5000),
+            NODES.replace(b'"a"', b'"a b"'),
+            NODES.replace(b"MARK", b"HARK"),
+            NODES.replace(b'"1"', b'"later"'),
+            NODES.replace(b'"2"', b'"9223372036854775808"'),
+            NODES.replace(b'"2"', b"2.0"),
+            NODES.replace(b"disk", b""),
+            NODES.replace(b"disk", b"\\ud800"),
         ],
         ids=ascii,
-    )  # fmt: skip
-    def test_what_is_no_list_and_no_node_is_unavailable(self, body: bytes) -> None:
-        with stranger(answer(body, "200 OK", *OURS)) as there, BlocklistClient(there.url, timeout=30) as client:
+    )
+    def test_an_invalid_list_or_node_is_unavailable(self, body: bytes) -> None:
+        with (
+            fake_server(http_response(body, "200 OK", *SERVICE_HEADERS)) as there,
+            BlocklistClient(there.url, timeout=30) as client,
+        ):
             assert_unavailable(client, 4)
 
     @pytest.mark.parametrize("revision", ["", "x", "-1", "1.5", "7 7", "٣", "9" * 5000])
-    def test_a_revision_that_is_none_is_unavailable(self, revision: str) -> None:
-        said = answer(NODES, "200 OK", f"Blocklist-Revision: {revision}")
-        with stranger(said) as there, BlocklistClient(there.url, timeout=30) as client:
+    def test_an_invalid_revision_header_is_unavailable(self, revision: str) -> None:
+        said = http_response(NODES, "200 OK", f"Blocklist-Revision: {revision}")
+        with fake_server(said) as there, BlocklistClient(there.url, timeout=30) as client:
             assert_unavailable(client, 1)
 
 
-class TestRefusals:
+class TestErrors:
     """What the service refuses, down to a problem that is not well-formed."""
 
     @pytest.mark.parametrize(
@@ -367,29 +401,31 @@ class TestRefusals:
         [b"", b"[]", b'{"detail": 7, "errors": 7, "oldest": "x"}', b'{"errors": {"a": 1}}', b"[" * 100_000],
         ids=["empty", "list", "numbers", "object", "deep"],
     )
-    def test_the_status_decides(self, status: str, error: type[BlocklistError], problem: bytes) -> None:
-        said = answer(problem, status, "Content-Type: application/problem+json", *OURS)
-        with stranger(said) as there, BlocklistClient(there.url, timeout=30) as client:
+    def test_the_status_decides_the_error(self, status: str, error: type[BlocklistError], problem: bytes) -> None:
+        said = http_response(problem, status, "Content-Type: application/problem+json", *SERVICE_HEADERS)
+        with fake_server(said) as there, BlocklistClient(there.url, timeout=30) as client:
             for call in calls(client):
-                with pytest.raises(error) as refused:
+                with pytest.raises(error) as raised:
                     call()
-                assert type(refused.value) is error
-                assert refused.value.detail
-                assert refused.value.lines
+                assert type(raised.value) is error
+                assert raised.value.detail
+                assert raised.value.lines
 
     @pytest.mark.parametrize("conflict", [{"blockedNode": 7}, {"blockedNodes": [7]}, {"blockedNodes": {"a": 7}}])
-    def test_a_conflict_with_what_is_no_node(self, conflict: dict[str, Any]) -> None:
-        said = answer(json.dumps(conflict).encode(), "409 Conflict", "Content-Type: application/problem+json", *OURS)
-        with stranger(said) as there, BlocklistClient(there.url, timeout=30) as client:
+    def test_a_conflict_with_an_invalid_node(self, conflict: dict[str, Any]) -> None:
+        said = http_response(
+            json.dumps(conflict).encode(), "409 Conflict", "Content-Type: application/problem+json", *SERVICE_HEADERS
+        )
+        with fake_server(said) as there, BlocklistClient(there.url, timeout=30) as client:
             assert_unavailable(client)
 
     @pytest.mark.parametrize(("header", "seconds"), [("3", 3.0), ("0", 0.0), ("Wed, 21 Oct 2026 07:28:00 GMT", None)])
-    def test_retry_after_is_told_in_seconds(self, header: str, seconds: float | None) -> None:
-        said = answer(b"", "503 Service Unavailable", f"Retry-After: {header}")
-        with stranger(said) as there, BlocklistClient(there.url) as client:
-            with pytest.raises(UnavailableError) as refused:
+    def test_retry_after_is_in_seconds(self, header: str, seconds: float | None) -> None:
+        said = http_response(b"", "503 Service Unavailable", f"Retry-After: {header}")
+        with fake_server(said) as there, BlocklistClient(there.url) as client:
+            with pytest.raises(UnavailableError) as error:
                 client.snapshot()
-            assert refused.value.retry_after == seconds
+            assert error.value.retry_after == seconds
 
 
 def test_the_snapshot_is_the_whole_list_before_and_after_a_restart(fresh: ServiceProcess) -> None:
@@ -412,14 +448,14 @@ def test_threads_may_share_a_client(blocklist: BlocklistClient, node_id: str) ->
     assert all(listed[it.id] == it for it in nodes)
 
 
-def test_a_closed_client_leaves_its_watches_alone(service: ServiceProcess, node_id: str) -> None:
+def test_closing_a_client_keeps_its_watches_open(service: ServiceProcess, node_id: str) -> None:
     with BlocklistClient(service.url, timeout=30) as client:
         watch = client.watch()
     with watch:
         assert next(watch).revision >= 0
 
 
-def test_the_client_logs_nothing_of_its_own(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_client_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
     """What went wrong is in the error; whether it is worth a line is the caller's decision."""
     with caplog.at_level(logging.DEBUG), BlocklistClient(f"http://127.0.0.1:{free_port()}") as client:
         assert_unavailable(client, 1)

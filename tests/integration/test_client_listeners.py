@@ -8,9 +8,9 @@ from itertools import count
 import pytest
 
 from blocklist import BlocklistClient, InvalidError, NotFoundError, UnavailableError
-from blocklist.model.listener import FencedError, Registration, Role
+from blocklist.model.listener import FencedError, ListenerRole, Registration
+from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response
 from tests.integration.process import ServiceProcess
-from tests.integration.strangers import OURS, answer, stranger
 
 numbers = count(1)
 
@@ -33,7 +33,7 @@ def own(blocklist: BlocklistClient) -> Iterator[str]:
 
 
 def watching(listener_id: str, session: str = "0-1") -> Registration:
-    return Registration(id=listener_id, role=Role.JOB_MASTER, session=session)
+    return Registration(id=listener_id, role=ListenerRole.JOB_MASTER, session=session)
 
 
 def test_the_secret_is_shown_to_the_first_registration_alone(blocklist: BlocklistClient, own: str) -> None:
@@ -47,7 +47,7 @@ def test_the_secret_is_shown_to_the_first_registration_alone(blocklist: Blocklis
 def test_every_part_of_a_registration_arrives(blocklist: BlocklistClient, own: str, service: ServiceProcess) -> None:
     url = "http://127.0.0.1:9/blocklist"
     blocklist.register(
-        Registration(id=own, role=Role.RESOURCE_MANAGER, session="rm:1", callback_url=url, lease=3_600_000)
+        Registration(id=own, role=ListenerRole.RESOURCE_MANAGER, session="rm:1", callback_url=url, lease=3_600_000)
     )
     with service.client() as http:
         listener = http.get(f"/listeners/{own}").json()
@@ -110,7 +110,7 @@ def test_what_the_service_refuses_is_invalid(blocklist: BlocklistClient, own: st
 
 @pytest.mark.parametrize("status", ["404 Not Found", "409 Conflict", "204 No Content"])
 def test_a_stranger_s_answer_says_nothing(status: str) -> None:
-    with stranger(answer(b"", status)) as other, BlocklistClient(other.url) as client:
+    with fake_server(http_response(b"", status)) as other, BlocklistClient(other.url) as client:
         with pytest.raises(UnavailableError):
             client.register(watching("app-1"))
         with pytest.raises(UnavailableError):
@@ -122,7 +122,7 @@ def test_a_stranger_s_answer_says_nothing(status: str) -> None:
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"revision": "7"}', b'{"revision": true}'])
 def test_a_heartbeat_s_answer_without_a_revision_is_none(body: bytes) -> None:
     with (
-        stranger(answer(body, "200 OK", *OURS)) as other,
+        fake_server(http_response(body, "200 OK", *SERVICE_HEADERS)) as other,
         BlocklistClient(other.url) as client,
         pytest.raises(UnavailableError),
     ):

@@ -1,4 +1,4 @@
-"""The client with tokens: where they come from, when they change, and that they are never shown."""
+"""The client with tokens: where they come from, when they change, and that they are never outputs."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from blocklist.client.client import BlocklistClient
-from blocklist.client.listener_session import Membership
+from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch import Watch
 from blocklist.model.backoff import Backoff
 from blocklist.model.changes import Snapshot
@@ -22,12 +22,12 @@ from blocklist.model.errors import (
     UnauthorizedError,
     UnavailableError,
 )
-from blocklist.model.listener import Registration, Role
-from blocklist.model.roles import Access
+from blocklist.model.listener import ListenerRole, Registration
+from blocklist.model.roles import Role
 from tests.integration.bodies import later
 from tests.integration.databases import Databases
-from tests.integration.guarded import Guarded, guarding
 from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.secured import SecuredService, secured_service
 
 WRONG = "blocklist_00000000_" + "A" * 43
 
@@ -40,13 +40,13 @@ def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
-def test_a_token_is_given_or_found_in_the_environment(
-    guarded: Guarded, environment: pytest.MonkeyPatch, tmp_path: Path
+def test_a_token_is_an_argument_or_from_the_environment(
+    secured: SecuredService, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    url, reader = guarded.process.url, guarded.tokens[Access.READER]
-    with BlocklistClient(url) as client, pytest.raises(UnauthorizedError) as caught:
+    url, reader = secured.process.url, secured.tokens[Role.READER]
+    with BlocklistClient(url) as client, pytest.raises(UnauthorizedError) as error:
         client.snapshot()
-    assert not caught.value.given
+    assert not error.value.given
     with BlocklistClient(url, token=reader) as client:
         assert client.snapshot().nodes is not None
     file = tmp_path / "token"
@@ -55,127 +55,127 @@ def test_a_token_is_given_or_found_in_the_environment(
     with BlocklistClient(url) as client:
         client.snapshot()
     environment.setenv("BLOCKLIST_TOKEN", WRONG)
-    with BlocklistClient(url) as client, pytest.raises(UnauthorizedError) as caught:
+    with BlocklistClient(url) as client, pytest.raises(UnauthorizedError) as error:
         client.snapshot()
-    assert caught.value.given
+    assert error.value.given
     with BlocklistClient(url, token=reader) as client:
         client.snapshot()
 
 
-def test_what_the_role_does_not_allow_is_forbidden(guarded: Guarded) -> None:
-    with BlocklistClient(guarded.process.url, token=guarded.tokens[Access.LISTENER]) as client:
+def test_a_request_beyond_the_role_is_forbidden(secured: SecuredService) -> None:
+    with BlocklistClient(secured.process.url, token=secured.tokens[Role.LISTENER]) as client:
         with pytest.raises(ForbiddenError, match="operator"):
             client.block("a", "disk")
         with pytest.raises(ForbiddenError, match="admin"):
             client.tokens()
 
 
-def test_tokens_are_made_listed_and_revoked(guarded: Guarded) -> None:
+def test_tokens_are_created_listed_and_revoked(secured: SecuredService) -> None:
     end = int(later(3600))
-    with BlocklistClient(guarded.process.url, token=guarded.admin) as client:
-        made = client.create_token("of-a-client", Access.OPERATOR, end=end)
-        assert (made.token.name, made.token.access, made.token.end) == ("of-a-client", Access.OPERATOR, end)
-        with BlocklistClient(guarded.process.url, token=made.text) as other:
+    with BlocklistClient(secured.process.url, token=secured.admin) as client:
+        created = client.create_token("of-a-client", Role.OPERATOR, end=end)
+        assert (created.token.name, created.token.role, created.token.end) == ("of-a-client", Role.OPERATOR, end)
+        with BlocklistClient(secured.process.url, token=created.text) as other:
             other.block("by-a-client", "disk")
-        (found,) = [token for token in client.tokens() if token.id == made.token.id]
-        assert found.created_by == "admin"
-        assert found.last_used_at is not None
-        client.revoke_token(made.token.id)
-        (found,) = [token for token in client.tokens() if token.id == made.token.id]
-        assert found.revoked_at is not None
+        (listed,) = [token for token in client.tokens() if token.id == created.token.id]
+        assert listed.created_by == "admin"
+        assert listed.last_used_at is not None
+        client.revoke_token(created.token.id)
+        (listed,) = [token for token in client.tokens() if token.id == created.token.id]
+        assert listed.revoked_at is not None
         with pytest.raises(NotFoundError):
             client.revoke_token("00000000")
         with pytest.raises(InvalidError):
-            client.create_token("a b", Access.READER)
+            client.create_token("a b", Role.READER)
         with pytest.raises(InvalidError):
-            client.create_token("late", Access.READER, end=1)
-        assert client.create_token("endless", Access.READER).token.end == 2**63 - 1
+            client.create_token("late", Role.READER, end=1)
+        assert client.create_token("endless", Role.READER).token.end == 2**63 - 1
 
 
-def test_the_last_admin_is_a_conflict(tmp_path: Path, databases: Databases) -> None:
-    with guarding(tmp_path, databases) as guarded:
-        text = guarded.tokens[Access.ADMIN]
+def test_revoking_the_last_admin_token_is_a_conflict(tmp_path: Path, databases: Databases) -> None:
+    with secured_service(tmp_path, databases) as secured:
+        text = secured.tokens[Role.ADMIN]
     with ServiceProcess(tmp_path, auth="tokens") as process, BlocklistClient(process.url, token=text) as client:
-        (own,) = [token for token in client.tokens() if token.access is Access.ADMIN]
+        (token,) = [token for token in client.tokens() if token.role is Role.ADMIN]
         with pytest.raises(ConflictError, match="last"):
-            client.revoke_token(own.id)
+            client.revoke_token(token.id)
 
 
-def test_a_token_file_that_changes_is_read_again(
-    guarded: Guarded, environment: pytest.MonkeyPatch, tmp_path: Path
+def test_a_changed_token_file_is_read_again(
+    secured: SecuredService, environment: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    old, new = (guarded.make(Access.LISTENER) for _ in range(2))
+    old, new = (secured.make_token(Role.LISTENER) for _ in range(2))
     file = tmp_path / "token"
     file.write_text(old["token"])
     environment.setenv("BLOCKLIST_TOKEN_FILE", str(file))
-    url, quick = guarded.process.url, Backoff(first=0.05, cap=0.2)
-    registration = Registration(id="rotating", role=Role.JOB_MASTER, session="1")
-    member = Membership(url, registration, interval=0.1, backoff=quick)
-    with BlocklistClient(url) as client, Watch(url, backoff=quick) as watch:
+    url, backoff = secured.process.url, Backoff(initial=0.05, cap=0.2)
+    registration = Registration(id="rotating", role=ListenerRole.JOB_MASTER, session="1")
+    session = ListenerSession(url, registration, interval=0.1, backoff=backoff)
+    with BlocklistClient(url) as client, Watch(url, backoff=backoff) as watch:
         assert isinstance(next(watch), Snapshot)
         client.snapshot()
-        wait_until(lambda: member.registered)
-        with guarded.client(guarded.admin) as admin:
+        wait_until(lambda: session.registered)
+        with secured.client(secured.admin) as admin:
             admin.delete(f"/tokens/{old['id']}").raise_for_status()
         with pytest.raises(UnauthorizedError):
             client.snapshot()
-        wait_until(lambda: member.last_error is not None)
+        wait_until(lambda: session.last_error is not None)
         file.write_text(new["token"])
         client.snapshot()
-        wait_until(lambda: member.registered and member.last_error is None)
-        with BlocklistClient(url, token=guarded.admin) as other:
+        wait_until(lambda: session.registered and session.last_error is None)
+        with BlocklistClient(url, token=secured.admin) as other:
             other.block("seen-after-rotation", "disk")
         assert next(watch).node.id == "seen-after-rotation"  # type: ignore[union-attr]
-    member.close()
+    session.close()
 
 
 @pytest.mark.parametrize("text", [None, "", "two words", "é"])
-def test_a_file_without_a_token_is_trouble_that_may_pass(
-    guarded: Guarded, environment: pytest.MonkeyPatch, tmp_path: Path, text: str | None
+def test_a_token_file_without_a_token_is_a_temporary_error(
+    secured: SecuredService, environment: pytest.MonkeyPatch, tmp_path: Path, text: str | None
 ) -> None:
     file = tmp_path / "token"
     if text is not None:
         file.write_text(text)
     environment.setenv("BLOCKLIST_TOKEN_FILE", str(file))
-    with BlocklistClient(guarded.process.url) as client:
+    with BlocklistClient(secured.process.url) as client:
         with pytest.raises(UnavailableError, match="token file"):
             client.snapshot()
-        file.write_text(guarded.tokens[Access.READER])
+        file.write_text(secured.tokens[Role.READER])
         client.snapshot()
 
 
 @pytest.mark.parametrize("text", ["two words", "line\nbreak", "é", "a\x00b", 'quo"te'])
-def test_what_could_be_no_token_is_refused_at_once_and_not_repeated(text: str) -> None:
+def test_a_malformed_token_is_rejected_at_once_and_not_quoted(text: str) -> None:
     for make in (
         lambda: BlocklistClient("http://127.0.0.1:1", token=text),
         lambda: Watch("http://127.0.0.1:1", token=text),
     ):
-        with pytest.raises(InvalidError) as caught:
+        with pytest.raises(InvalidError) as error:
             make()
-        assert text not in str(caught.value)
+        assert text not in str(error.value)
 
 
-def test_a_token_is_never_shown(guarded: Guarded, caplog: pytest.LogCaptureFixture) -> None:
-    text = guarded.tokens[Access.LISTENER]
-    shown: list[str] = []
+def test_a_token_is_never_shown(secured: SecuredService, caplog: pytest.LogCaptureFixture) -> None:
+    text = secured.tokens[Role.LISTENER]
+    outputs: list[str] = []
     with caplog.at_level(logging.DEBUG):
-        for url, token in ((guarded.process.url, text), ("http://127.0.0.1:1", text), (guarded.process.url, WRONG)):
+        for url, token in ((secured.process.url, text), ("http://127.0.0.1:1", text), (secured.process.url, WRONG)):
             client = BlocklistClient(url, token=token)
             for act in (client.tokens, lambda client=client: client.block("a", "x"), client.snapshot):
                 try:
                     act()
                 except (ForbiddenError, UnauthorizedError, UnavailableError) as error:
-                    shown += [repr(error), "".join(traceback.format_exception(error))]
-            shown += [repr(client), repr(vars(client))]
+                    outputs += [repr(error), "".join(traceback.format_exception(error))]
+            outputs += [repr(client), repr(vars(client))]
             client.close()
-    shown += [caplog.text]
-    assert len(shown) > 6
+    outputs += [caplog.text]
+    assert len(outputs) > 6
     for secret in (text, WRONG):
-        assert not [one for one in shown if secret in one]
+        assert not [output for output in outputs if secret in output]
 
 
-def test_a_token_does_not_go_where_the_service_redirects_to(guarded: Guarded) -> None:
+def test_a_token_is_not_sent_to_a_redirect(secured: SecuredService) -> None:
     """The client follows nobody: a 3xx is no answer of the service."""
-    with BlocklistClient(guarded.process.url, token=guarded.admin) as client:
+    with BlocklistClient(secured.process.url, token=secured.admin) as client:
         assert not client._http.follow_redirects
     assert httpx.Client().follow_redirects is False

@@ -21,13 +21,23 @@ from blocklist.client.client import Watch
 from blocklist.model.backoff import Backoff
 from blocklist.wire.nodes import ChangeBody
 from tests.integration.bodies import all_changes, now_ms
+from tests.integration.fake_servers import (
+    SERVICE_HEADERS,
+    Responder,
+    event_stream_head,
+    fake_server,
+    http_response,
+    relay,
+    respond_and_hang,
+    respond_and_reset,
+    respond_endlessly,
+)
 from tests.integration.process import ServiceProcess, free_port, wait_until
-from tests.integration.strangers import OURS, Answer, answer, goes_on, relay, resets, stranger, stream, waits
 
 MARK: Final = BlockAction.MARK_BLOCKED
-AT_ONCE: Final = Backoff(first=0.001, cap=0.01, floor=0.0)
-AS_ASKED: Final = Backoff(first=0.001, cap=600, floor=0.0)
-NEVER: Final = Backoff(first=600, cap=600, floor=600)
+IMMEDIATELY: Final = Backoff(initial=0.001, cap=0.01, floor=0.0)
+ON_REQUEST: Final = Backoff(initial=0.001, cap=600, floor=0.0)
+NEVER: Final = Backoff(initial=600, cap=600, floor=600)
 """Waits longer than any test: one that ends did not wait for it."""
 
 
@@ -49,23 +59,23 @@ def logged(client: httpx.Client, since: int = 0) -> list[Change]:
     return [ChangeBody.parse(body).value() for body in all_changes(client) if body["revision"] > since]
 
 
-def take(watch: Watch, number: int) -> list[Any]:
+def take_items(watch: Watch, number: int) -> list[Any]:
     return list(islice(watch, number))
 
 
 @contextmanager
 def reading(watch: Watch) -> Iterator[list[Any]]:
     """What a watch yields, read by another thread; leaving closes it and sees the thread end."""
-    seen: list[Snapshot | Change] = []
+    received: list[Snapshot | Change] = []
 
     def read() -> None:
         for item in watch:
-            seen.append(item)  # noqa: PERF402
+            received.append(item)  # noqa: PERF402
 
     thread = threading.Thread(target=read)
     thread.start()
     try:
-        yield seen
+        yield received
     finally:
         watch.close()
         thread.join(60)
@@ -87,8 +97,8 @@ def writing(client: BlocklistClient, name: str) -> Iterator[None]:
     thread.join()
 
 
-def await_length(seen: list[Any], number: int) -> None:
-    wait_until(lambda: len(seen) >= number)
+def await_length(received: list[Any], number: int) -> None:
+    wait_until(lambda: len(received) >= number)
 
 
 @pytest.fixture
@@ -98,17 +108,17 @@ def blocklist(service: ServiceProcess) -> Iterator[BlocklistClient]:
 
 
 class TestYields:
-    def test_the_list_first_and_then_each_change(
+    def test_the_list_comes_first_and_then_each_change(
         self, blocklist: BlocklistClient, client: httpx.Client, node_id: str
     ) -> None:
         with blocklist.watch() as watch:
-            (first,) = take(watch, 1)
+            (first,) = take_items(watch, 1)
             assert first == blocklist.snapshot()
             blocklist.block(node_id, "disk")
             blocklist.block(node_id, "memory", allow_merge=True)
             blocklist.unblock(node_id)
             blocklist.block(node_id, "disk", end=now_ms() + 300)
-            changes = take(watch, 5)
+            changes = take_items(watch, 5)
         assert [it.type.value for it in changes] == ["blocked", "merged", "unblocked", "blocked", "expired"]
         assert changes == logged(client, since=first.revision)
 
@@ -122,136 +132,155 @@ class TestYields:
         since = cursor.format(revision=before.revision, history=before.history)
         expected = logged(client, since=int(since.partition("-")[0]))
         with blocklist.watch(since) as text, blocklist.watch(since=int(since.partition("-")[0])) as number:
-            assert take(text, len(expected)) == take(number, len(expected)) == expected
+            assert take_items(text, len(expected)) == take_items(number, len(expected)) == expected
 
-    def test_another_history_is_the_list_anew(self, blocklist: BlocklistClient) -> None:
+    def test_another_history_starts_from_a_snapshot(self, blocklist: BlocklistClient) -> None:
         with blocklist.watch("1-00000000") as watch:
             assert isinstance(next(watch), Snapshot)
 
     @pytest.mark.parametrize("since", [-1, "", "x", "7-", "7-XYZ", "7\n", "\ud800", "٣", "9" * 17, 2**60])
-    def test_what_is_no_cursor_is_invalid_at_once(self, blocklist: BlocklistClient, since: str | int) -> None:
+    def test_an_invalid_cursor_is_rejected_at_once(self, blocklist: BlocklistClient, since: str | int) -> None:
         with pytest.raises(InvalidError, match="since"):
             blocklist.watch(since)
 
     @pytest.mark.parametrize("cause", ["line\u2028para\u2029", "🐢 ünïcode", "data: x", "\ufeff", "\xa0 "])
-    def test_any_cause_arrives_whole(self, blocklist: BlocklistClient, node_id: str, cause: str) -> None:
+    def test_every_cause_is_received_unchanged(self, blocklist: BlocklistClient, node_id: str, cause: str) -> None:
         with blocklist.watch(since=blocklist.snapshot().revision) as watch:
             blocked = blocklist.block(node_id, cause)
             assert next(watch).node == blocked  # type: ignore[union-attr]
 
-    def test_what_a_newer_service_may_say_is_passed_over(self) -> None:
+    def test_unknown_events_of_a_newer_service_are_ignored(self) -> None:
         newer = "event: quarantined\ndata: no JSON\n\ndata: x\n\n: comment\n\n" + change(8, colour="red")
-        with stranger(waits(stream(snapshot() + newer))) as there, Watch(there.url) as watch:
-            assert [it.revision for it in take(watch, 2)] == [7, 8]
+        with fake_server(respond_and_hang(event_stream_head(snapshot() + newer))) as there, Watch(there.url) as watch:
+            assert [it.revision for it in take_items(watch, 2)] == [7, 8]
 
 
 class TestResumes:
-    def test_after_kill_9_and_after_a_clean_stop(self, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
+    def test_after_sigkill_and_after_a_clean_stop(self, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
         """None twice and none missing, while another goes on writing."""
-        with BlocklistClient(fresh.url, timeout=30) as client, reading(Watch(fresh.url, "0", backoff=AT_ONCE)) as seen:
+        with (
+            BlocklistClient(fresh.url, timeout=30) as client,
+            reading(Watch(fresh.url, "0", backoff=IMMEDIATELY)) as received,
+        ):
             for end, number in ((fresh.kill, 30), (fresh.stop, 100)):
                 with writing(client, f"until-{number}"):
-                    await_length(seen, number)
+                    await_length(received, number)
                     end()
                 fresh.start()
             client.block("last", "disk")
             log = logged(fresh_client)
-            await_length(seen, len(log))
-            assert seen == log
-        assert [it.revision for it in seen] == list(range(1, len(log) + 1))
+            await_length(received, len(log))
+            assert received == log
+        assert [it.revision for it in received] == list(range(1, len(log) + 1))
 
-    def test_wherever_the_line_is_cut(self, service: ServiceProcess, blocklist: BlocklistClient, node_id: str) -> None:
+    def test_wherever_the_connection_is_cut(
+        self, service: ServiceProcess, blocklist: BlocklistClient, node_id: str
+    ) -> None:
         """In the head, in the middle of an event, between two: each time it goes on where it was."""
         since = blocklist.snapshot().revision
         nodes = [BlockedNode(id=f"{node_id}-{n}", action=MARK, start=0, end=2**60, cause="ü" * n) for n in range(1, 99)]
         blocklist.block_many(nodes)
         with (
             relay(service.url, limits=cycle(range(150, 2500, 77))) as way,
-            Watch(way.url, str(since), backoff=AT_ONCE) as watch,
+            Watch(way.url, str(since), backoff=IMMEDIATELY) as watch,
         ):
-            seen = take(watch, len(nodes))
+            received = take_items(watch, len(nodes))
         assert len(way.requests) > 10
-        assert [it.revision for it in seen] == list(range(since + 1, since + 99))
-        assert [it.node.cause for it in seen] == [it.cause for it in nodes]
+        assert [it.revision for it in received] == list(range(since + 1, since + 99))
+        assert [it.node.cause for it in received] == [it.cause for it in nodes]
 
     @pytest.mark.parametrize(
         "said",
         [
-            pytest.param(answer(b"<h1>Log in</h1>", "200 OK", "Content-Type: text/html"), id="page"),
-            pytest.param(answer(b"<h1>Log in</h1>", "200 OK", "Content-Type: text/html", *OURS), id="not a stream"),
-            pytest.param(stream(snapshot(9), "X-Stream: of somebody else"), id="stream of somebody else"),
-            pytest.param(answer(b"", "302 Found", "Location: /login"), id="redirect"),
-            pytest.param(answer(b"", "302 Found", "Location: http://["), id="redirect to nowhere"),
-            pytest.param(answer(b"", "400 Bad Request", *OURS), id="400"),
-            pytest.param(answer(b"", "502 Bad Gateway"), id="502"),
+            pytest.param(http_response(b"<h1>Log in</h1>", "200 OK", "Content-Type: text/html"), id="page"),
+            pytest.param(
+                http_response(b"<h1>Log in</h1>", "200 OK", "Content-Type: text/html", *SERVICE_HEADERS),
+                id="not a stream",
+            ),
+            pytest.param(event_stream_head(snapshot(9), "X-Stream: of somebody else"), id="stream of somebody else"),
+            pytest.param(http_response(b"", "302 Found", "Location: /login"), id="redirect"),
+            pytest.param(http_response(b"", "302 Found", "Location: http://["), id="redirect to nowhere"),
+            pytest.param(http_response(b"", "400 Bad Request", *SERVICE_HEADERS), id="400"),
+            pytest.param(http_response(b"", "502 Bad Gateway"), id="502"),
             pytest.param(b"", id="closed without a word"),
             pytest.param(b"HTTP/1.1 200 O", id="cut in the head"),
-            pytest.param(stream(), id="ended at once"),
-            pytest.param(stream(change(8)[:-2]), id="ended before the end of an event"),
-            pytest.param(resets(stream("id: 8")), id="reset"),
+            pytest.param(event_stream_head(), id="ended at once"),
+            pytest.param(event_stream_head(change(8)[:-2]), id="ended before the end of an event"),
+            pytest.param(respond_and_reset(event_stream_head("id: 8")), id="reset"),
             pytest.param(b"\x00\xff\x17 no HTTP at all\r\n\r\n", id="noise"),
-            pytest.param(goes_on(b"HTTP/1.1 200 OK\r\nX: ", b"x" * 65536), id="a head without end"),
-            pytest.param(stream("", "Content-Encoding: gzip", *OURS), id="not gzip"),
-            pytest.param(stream("event: blocked\ndata: no JSON\n\n"), id="no JSON"),
-            pytest.param(stream("event: blocked\ndata: [7]\n\n"), id="no object"),
-            pytest.param(stream(f"event: blocked\ndata: {'[' * 100_000}\n\n"), id="deep"),
-            pytest.param(stream(change(8, type="eaten")), id="an unknown type of change"),
-            pytest.param(stream(change(8, revision=2**60)), id="a revision out of range"),
-            pytest.param(stream(change(8, revision="8")), id="a revision that is no number"),
-            pytest.param(stream(change(8, node=None)), id="no node"),
-            pytest.param(stream(snapshot().replace("{}", '{"a": 7}')), id="snapshot of no nodes"),
-            pytest.param(stream(change(8).partition("\n")[2]), id="no id"),
-            pytest.param(stream(change(8).replace("id: 8-00c0ffee", "id: ü\ud7ff")), id="an id that no header carries"),
-            pytest.param(stream(change(8).replace("id: 8-", "id: 9-")), id="the id of another revision"),
-            pytest.param(stream(f"retry: {'9' * 4000}\n\n"), id="a retry out of range"),
-            pytest.param(stream("retry: -5\n\n"), id="a negative retry"),
+            pytest.param(respond_endlessly(b"HTTP/1.1 200 OK\r\nX: ", b"x" * 65536), id="a head without end"),
+            pytest.param(event_stream_head("", "Content-Encoding: gzip", *SERVICE_HEADERS), id="not gzip"),
+            pytest.param(event_stream_head("event: blocked\ndata: no JSON\n\n"), id="no JSON"),
+            pytest.param(event_stream_head("event: blocked\ndata: [7]\n\n"), id="no object"),
+            pytest.param(event_stream_head(f"event: blocked\ndata: {'[' * 100_000}\n\n"), id="deep"),
+            pytest.param(event_stream_head(change(8, type="eaten")), id="an unknown type of change"),
+            pytest.param(event_stream_head(change(8, revision=2**60)), id="a revision out of range"),
+            pytest.param(event_stream_head(change(8, revision="8")), id="a revision that is no number"),
+            pytest.param(event_stream_head(change(8, node=None)), id="no node"),
+            pytest.param(event_stream_head(snapshot().replace("{}", '{"a": 7}')), id="snapshot of no nodes"),
+            pytest.param(event_stream_head(change(8).partition("\n")[2]), id="no id"),
+            pytest.param(
+                event_stream_head(change(8).replace("id: 8-00c0ffee", "id: ü\ud7ff")), id="an id that no header carries"
+            ),
+            pytest.param(event_stream_head(change(8).replace("id: 8-", "id: 9-")), id="the id of another revision"),
+            pytest.param(event_stream_head(f"retry: {'9' * 4000}\n\n"), id="a retry out of range"),
+            pytest.param(event_stream_head("retry: -5\n\n"), id="a negative retry"),
         ],
-    )  # fmt: skip
-    def test_after_garbage(self, said: Answer | bytes) -> None:
+    )
+    def test_after_an_invalid_response(self, said: Responder | bytes) -> None:
         with (
-            stranger(said, waits(stream(change(8)))) as there,
-            Watch(there.url, "7-00c0ffee", backoff=AT_ONCE) as watch,
+            fake_server(said, respond_and_hang(event_stream_head(change(8)))) as there,
+            Watch(there.url, "7-00c0ffee", backoff=IMMEDIATELY) as watch,
         ):
-            assert take(watch, 1)[0].revision == 8
+            assert take_items(watch, 1)[0].revision == 8
             assert len(there.requests) == 2
             assert all(b"\r\nLast-Event-ID: 7-00c0ffee\r\n" in request for request in there.requests)
 
-    def test_the_character_set_is_utf_8_whatever_is_said(self) -> None:
-        said = stream(change(8).replace("disk", "ü")).replace(b"event-stream", b"event-stream; charset=base64")
-        with stranger(waits(said)) as there, Watch(there.url, backoff=NEVER) as watch:
-            assert take(watch, 1)[0].node.cause == "ü"
+    def test_the_character_set_is_always_utf_8(self) -> None:
+        said = event_stream_head(change(8).replace("disk", "ü")).replace(
+            b"event-stream", b"event-stream; charset=base64"
+        )
+        with fake_server(respond_and_hang(said)) as there, Watch(there.url, backoff=NEVER) as watch:
+            assert take_items(watch, 1)[0].node.cause == "ü"
 
-    def test_a_stream_without_a_byte_is_taken_for_dead(self) -> None:
-        with stranger(waits(stream()), waits(stream(change(8)))) as there:
-            with Watch(there.url, "7", quiet=0.2, backoff=AT_ONCE) as watch:
-                assert take(watch, 1)[0].revision == 8
+    def test_an_idle_stream_times_out(self) -> None:
+        with fake_server(
+            respond_and_hang(event_stream_head()), respond_and_hang(event_stream_head(change(8)))
+        ) as there:
+            with Watch(there.url, "7", idle_timeout=0.2, backoff=IMMEDIATELY) as watch:
+                assert take_items(watch, 1)[0].revision == 8
             assert len(there.requests) > 1
 
     @pytest.mark.parametrize(
         "said",
         [
-            stream('retry: 300\nevent: bye\ndata: {"revision": 7}\n\n'),
-            stream('retry: 300\nevent: bye\ndata: {"revision": 7}\n\n', "Content-Length: 9999", *OURS),
-            answer(b"", "503 Service Unavailable", "Retry-After: 1"),
+            event_stream_head('retry: 300\nevent: bye\ndata: {"revision": 7}\n\n'),
+            event_stream_head(
+                'retry: 300\nevent: bye\ndata: {"revision": 7}\n\n', "Content-Length: 9999", *SERVICE_HEADERS
+            ),
+            http_response(b"", "503 Service Unavailable", "Retry-After: 1"),
         ],
         ids=["bye", "bye and a broken line", "503"],
     )
-    def test_it_does_not_come_back_before_it_is_asked_to(self, said: Answer | bytes) -> None:
-        with stranger(said, waits(stream(snapshot()))) as there, Watch(there.url, backoff=AS_ASKED) as watch:
-            take(watch, 1)
-        assert there.times[1] - there.times[0] >= 0.3
+    def test_it_does_not_reconnect_before_the_requested_time(self, said: Responder | bytes) -> None:
+        with (
+            fake_server(said, respond_and_hang(event_stream_head(snapshot()))) as there,
+            Watch(there.url, backoff=ON_REQUEST) as watch,
+        ):
+            take_items(watch, 1)
+        assert there.request_times[1] - there.request_times[0] >= 0.3
 
 
-class TestSays:
+class TestState:
     """`connected`, `last_error`, and a line for an outage and one for its end."""
 
-    def test_connected_with_nothing_to_tell(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_connected_without_events(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "blocklist.client.watch")
         lost, back = threading.Event(), threading.Event()
-        with stranger(after(lost, b"", first=stream()), after(back, stream())) as there:
-            watch = Watch(there.url, "7", backoff=AT_ONCE)
+        with fake_server(after(lost, b"", first=event_stream_head()), after(back, event_stream_head())) as there:
+            watch = Watch(there.url, "7", backoff=IMMEDIATELY)
             assert state(watch) == (False, None)
-            with reading(watch) as seen:
+            with reading(watch) as received:
                 wait_until(lambda: watch.connected)
                 lost.set()
                 wait_until(lambda: not watch.connected)
@@ -259,25 +288,33 @@ class TestSays:
                 back.set()
                 wait_until(lambda: watch.connected)
                 assert state(watch) == (True, None)
-            assert seen == []
+            assert received == []
         assert state(watch) == (False, None)
         assert lines(caplog) == ["WARNING", "INFO"]
 
-    def test_an_outage_is_one_warning_however_long_and_whatever_comes(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_outage_is_one_warning(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "blocklist.client.watch")
-        outage: list[Answer | bytes] = [b"", answer(b"", "502 Bad Gateway"), b"noise\r\n\r\n", answer(b"{}"), resets()]
-        with stranger(*outage, stream(snapshot()), *outage, waits(stream(change(8)))) as there:
-            with Watch(there.url, backoff=AT_ONCE) as watch:
-                take(watch, 1)
+        outage: list[Responder | bytes] = [
+            b"",
+            http_response(b"", "502 Bad Gateway"),
+            b"noise\r\n\r\n",
+            http_response(b"{}"),
+            respond_and_reset(),
+        ]
+        with fake_server(
+            *outage, event_stream_head(snapshot()), *outage, respond_and_hang(event_stream_head(change(8)))
+        ) as there:
+            with Watch(there.url, backoff=IMMEDIATELY) as watch:
+                take_items(watch, 1)
                 assert lines(caplog) == ["WARNING", "INFO"]
-                take(watch, 1)
+                take_items(watch, 1)
                 assert lines(caplog) == ["WARNING", "INFO"] * 2
             assert len(there.requests) == 12
 
-    def test_a_stream_that_opens_well_and_brings_garbage_is_no_recovery(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_stream_with_an_invalid_event_is_no_recovery(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "blocklist.client.watch")
-        with stranger(stream("event: blocked\ndata: x\n\n")) as there:
-            watch = Watch(there.url, "0", backoff=AT_ONCE)
+        with fake_server(event_stream_head("event: blocked\ndata: x\n\n")) as there:
+            watch = Watch(there.url, "0", backoff=IMMEDIATELY)
             with reading(watch):
                 await_length(there.requests, 4)
                 assert not watch.connected
@@ -287,7 +324,7 @@ class TestSays:
     def test_the_error_is_one_short_line(self) -> None:
         nodes = {str(n): {"id": 7} for n in range(1000)}
         body = {"revision": 7, "history": "00c0ffee", "nodes": nodes}
-        with stranger(stream(f"event: snapshot\ndata: {json.dumps(body)}\n\n")) as there:
+        with fake_server(event_stream_head(f"event: snapshot\ndata: {json.dumps(body)}\n\n")) as there:
             watch = Watch(there.url, backoff=NEVER)
             with reading(watch):
                 wait_until(lambda: watch.last_error is not None)
@@ -297,14 +334,14 @@ class TestSays:
         assert "\n" not in watch.last_error
 
 
-def after(event: threading.Event, then: bytes, *, first: bytes = b"") -> Answer:
+def after(event: threading.Event, then: bytes, *, first: bytes = b"") -> Responder:
     """Says `first`, after the event says `then`, and waits for the client to leave if there is something to say."""
 
     def serve(connection: socket.socket) -> None:
         connection.sendall(first)
         event.wait()
         if then:
-            waits(then)(connection)
+            respond_and_hang(then)(connection)
 
     return serve
 
@@ -321,9 +358,9 @@ class TestEnds:
     """close() from another thread ends a next() wherever it waits; `reading` closes and sees the thread end."""
 
     def test_while_nothing_changes(self, service: ServiceProcess) -> None:
-        watch = Watch(service.url, quiet=600, backoff=NEVER)
-        with reading(watch) as seen:
-            await_length(seen, 1)
+        watch = Watch(service.url, idle_timeout=600, backoff=NEVER)
+        with reading(watch) as received:
+            await_length(received, 1)
         assert list(watch) == []
 
     @pytest.mark.parametrize(
@@ -331,55 +368,58 @@ class TestEnds:
         [
             b"",
             b"HTTP/1.1 200 OK\r\nBlock",
-            stream(),
-            stream("event: blocked\ndata: {"),
-            answer(b"", "200 OK", *OURS, length=9),
+            event_stream_head(),
+            event_stream_head("event: blocked\ndata: {"),
+            http_response(b"", "200 OK", *SERVICE_HEADERS, length=9),
         ],
         ids=["before an answer", "in the head", "before an event", "in an event", "in a page"],
     )
-    def test_while_a_server_does_not_go_on(self, said: bytes) -> None:
-        with stranger(waits(said)) as there, reading(Watch(there.url, timeout=600, quiet=600, backoff=NEVER)):
+    def test_while_a_server_stalls(self, said: bytes) -> None:
+        with (
+            fake_server(respond_and_hang(said)) as there,
+            reading(Watch(there.url, timeout=600, idle_timeout=600, backoff=NEVER)),
+        ):
             await_length(there.requests, 1)
 
-    def test_while_a_proxy_does_not_answer(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        with stranger(waits()) as there:
+    def test_while_a_proxy_does_not_respond(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with fake_server(respond_and_hang()) as there:
             monkeypatch.setenv("HTTP_PROXY", there.url)
-            with reading(Watch("http://blocklist.test", timeout=600, quiet=600, backoff=NEVER)):
+            with reading(Watch("http://blocklist.test", timeout=600, idle_timeout=600, backoff=NEVER)):
                 await_length(there.requests, 1)
 
-    def test_while_it_waits_to_try_again(self) -> None:
+    def test_while_it_waits_to_reconnect(self) -> None:
         watch = Watch(f"http://127.0.0.1:{free_port()}", backoff=NEVER)
         with reading(watch):
             wait_until(lambda: watch.last_error is not None)
 
-    def test_while_a_server_goes_on_and_on(self) -> None:
-        says_on = goes_on(stream(), b"event: news\ndata: none\n\n" * 1000)
-        with stranger(says_on) as there, reading(Watch(there.url, backoff=NEVER)):
+    def test_while_a_server_sends_without_end(self) -> None:
+        endless = respond_endlessly(event_stream_head(), b"event: news\ndata: none\n\n" * 1000)
+        with fake_server(endless) as there, reading(Watch(there.url, backoff=NEVER)):
             await_length(there.requests, 1)
 
-    def test_before_it_began(self) -> None:
-        with stranger(b"") as there:
+    def test_before_it_started(self) -> None:
+        with fake_server(b"") as there:
             watch = Watch(there.url)
             watch.close()
             watch.close()
             assert list(watch) == []
             assert there.requests == []
 
-    def test_between_two_changes_and_nothing_comes_after(self) -> None:
-        with stranger(waits(stream(snapshot() + change(8) + change(9)))) as there:
+    def test_between_two_changes_and_nothing_follows(self) -> None:
+        with fake_server(respond_and_hang(event_stream_head(snapshot() + change(8) + change(9)))) as there:
             watch = Watch(there.url)
-            assert [it.revision for it in take(watch, 2)] == [7, 8]
+            assert [it.revision for it in take_items(watch, 2)] == [7, 8]
             watch.close()
             assert (list(watch), watch.connected) == ([], False)
 
-    def test_for_all_threads_that_share_it(self) -> None:
-        with stranger(waits(stream(snapshot() + change(8)))) as there:
-            watch = Watch(there.url, quiet=600)
+    def test_for_all_threads_that_share_the_watch(self) -> None:
+        with fake_server(respond_and_hang(event_stream_head(snapshot() + change(8)))) as there:
+            watch = Watch(there.url, idle_timeout=600)
             with reading(watch) as one, reading(watch) as two:
                 wait_until(lambda: len(one) + len(two) == 2)
 
 
-class TestLeavesNothing:
+class TestCleanup:
     """The sockets of a watch go with it; an unclosed one is a ResourceWarning, and so an error here."""
 
     def test_after_close(self, service: ServiceProcess) -> None:
@@ -392,20 +432,25 @@ class TestLeavesNothing:
 
     def test_after_close_in_another_thread(self, service: ServiceProcess) -> None:
         before = sockets()
-        with reading(Watch(service.url)) as seen:
-            await_length(seen, 1)
+        with reading(Watch(service.url)) as received:
+            await_length(received, 1)
         assert sockets() == before
 
     def test_after_an_outage(self, service: ServiceProcess) -> None:
         before = sockets()
-        outage: list[Answer | bytes] = [b"", stream(), answer(b"", "502 Bad Gateway"), resets()]
-        with stranger(*outage, waits(stream(snapshot()))) as there:
-            with Watch(there.url, backoff=AT_ONCE) as watch:
-                take(watch, 1)
+        outage: list[Responder | bytes] = [
+            b"",
+            event_stream_head(),
+            http_response(b"", "502 Bad Gateway"),
+            respond_and_reset(),
+        ]
+        with fake_server(*outage, respond_and_hang(event_stream_head(snapshot()))) as there:
+            with Watch(there.url, backoff=IMMEDIATELY) as watch:
+                take_items(watch, 1)
             assert len(there.requests) == 5
         assert sockets() == before
 
-    def test_after_a_loop_that_was_left_by_break(self, service: ServiceProcess) -> None:
+    def test_after_a_loop_that_ended_by_break(self, service: ServiceProcess) -> None:
         """Without close: the garbage collector finds a watch, and closes its connection."""
         before = sockets()
         for _ in Watch(service.url):

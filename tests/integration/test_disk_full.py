@@ -12,8 +12,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.integration.bodies import all_changes, block, held, later
-from tests.integration.event_stream import changes, take, watching
+from tests.integration.bodies import all_changes, block, current_list, later
+from tests.integration.event_stream import changes, next_events, watching
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, run_app, url_of, wait_until
 from tests.integration.small_disk import SmallDisk
@@ -49,13 +49,13 @@ def serve(disk: SmallDisk, tmp_path: Path, migrated: Path) -> Iterator[Serve]:
                 shutil.copy(migrated, disk.database)
             url = url_of(tmp_path / "disk" / disk.database.name)
             service = ServiceProcess(tmp_path, database_url=url, **settings)
-            service.wrapper = disk.wrapper
+            service.wrapper = disk.command_prefix
             return stack.enter_context(service)
 
         yield serve
 
 
-def refused(answer: httpx.Response) -> None:
+def assert_disk_full(answer: httpx.Response) -> None:
     """It says what is wrong, what helps, and when to come again."""
     detail = problem_of(answer, 503)["detail"]
     assert "disk" in detail
@@ -69,43 +69,43 @@ def age(client: httpx.Client) -> int:
     return int(client.get("/blocklist").headers.get("age", "-1"))
 
 
-def short(client: httpx.Client) -> bool:
+def is_compacted(client: httpx.Client) -> bool:
     """Whether the log no longer has the first change."""
     return client.get("/blocklist/changes").status_code == 410
 
 
-def fill(disk: SmallDisk) -> None:
+def fill_disk(disk: SmallDisk) -> None:
     """Leave no room, not even in the write-ahead log, whose pages are used again."""
     wait_until(lambda: disk.sql("PRAGMA wal_checkpoint(TRUNCATE)") == "[(0, 0, 0)]\n")
     disk.fill()
 
 
-class TestWhileItIsFull:
-    def test_every_change_is_refused_and_says_why(self, disk: SmallDisk, serve: Serve) -> None:
+class TestDiskFull:
+    def test_every_change_is_refused_with_the_reason(self, disk: SmallDisk, serve: Serve) -> None:
         with serve().client() as client:
             client.put("/blocklist/nodes/a", json=block())
             client.put("/listeners/known", json=JOB)
             token = client.post("/tokens", json={"name": "otto", "role": "reader"}).json()["id"]
-            fill(disk)
+            fill_disk(disk)
             before = [client.get(path).json() for path in ("/blocklist", "/blocklist/changes", "/tokens")]
             for method, path, body in [*CHANGES, ("DELETE", f"/tokens/{token}", None)]:
-                refused(client.request(method, path, json=body))
+                assert_disk_full(client.request(method, path, json=body))
             after = [client.get(path).json() for path in ("/blocklist", "/blocklist/changes", "/tokens")]
             assert after == before
             listener = client.get("/listeners/known").json()
             assert (listener["sessionId"], listener["state"]) == ("s", "live")
             assert client.get("/listeners/new").status_code == 404
 
-    def test_reads_go_on_with_an_age_that_grows_until_there_is_room(self, disk: SmallDisk, serve: Serve) -> None:
+    def test_reads_continue_with_an_age_until_there_is_room(self, disk: SmallDisk, serve: Serve) -> None:
         with serve().client() as client, watching(client, since=0) as events:
             client.put("/blocklist/nodes/a", json=block())
             client.put("/blocklist/nodes/short", json=block(endTimestamp=later(2)))
-            fill(disk)
-            refused(client.put("/blocklist/nodes/b", json=block()))
+            fill_disk(disk)
+            assert_disk_full(client.put("/blocklist/nodes/b", json=block()))
             # Longer than between two looks whether the database is back.
             wait_until(lambda: age(client) >= 3)
-            assert "a" in held(client)[1]
-            assert "short" not in held(client)[1]
+            assert "a" in current_list(client)[1]
+            assert "short" not in current_list(client)[1]
             for path in ("/blocklist/nodes/a", "/blocklist/changes", "/listeners", "/healthz"):
                 assert client.get(path).status_code == 200, path
             disk.free()
@@ -115,38 +115,38 @@ class TestWhileItIsFull:
             log = all_changes(client)
             assert [change["revision"] for change in log] == list(range(1, len(log) + 1))
             assert {"a", "b", "short"} <= {change["node"]["id"] for change in log}
-            assert changes(take(events, len(log))) == log
+            assert changes(next_events(events, len(log))) == log
 
-    def test_what_a_listener_acknowledged_is_kept_once_there_is_room(self, disk: SmallDisk, serve: Serve) -> None:
+    def test_acknowledgements_are_stored_once_there_is_room(self, disk: SmallDisk, serve: Serve) -> None:
         service = serve()
         with service.client() as client:
             client.put("/listeners/known", json=JOB)
             client.put("/blocklist/nodes/a", json=block())
-            fill(disk)
-            revision = held(client)[0]
+            fill_disk(disk)
+            revision = current_list(client)[0]
             said = client.post("/listeners/known/heartbeat", json={"sessionId": "s", "ackedRevision": revision})
             assert said.status_code == 200
             disk.free()
             wait_until(lambda: disk.sql("SELECT acked FROM listeners") == f"[({revision},)]\n")
 
-    def test_the_log_is_made_shorter_once_there_is_room(self, disk: SmallDisk, serve: Serve) -> None:
+    def test_the_change_log_is_compacted_once_there_is_room(self, disk: SmallDisk, serve: Serve) -> None:
         service = serve(log_max_changes="1000")
         with service.client() as client:
             for name in "xyz":
                 client.put("/blocklist/nodes", json={f"{name}{n}": block() for n in range(500)}).raise_for_status()
-            fill(disk)
+            fill_disk(disk)
             # Unless the machine was so slow that it was made shorter before.
-            wait_until(lambda: "the change log was not compacted" in service.log() or short(client))
+            wait_until(lambda: "the change log was not compacted" in service.log() or is_compacted(client))
             disk.free()
-            wait_until(lambda: short(client))
+            wait_until(lambda: is_compacted(client))
             client.put("/blocklist/nodes/b", json=block(allowMerge=True)).raise_for_status()
 
-    def test_the_log_says_once_that_it_is_away_and_once_that_it_is_back(self, disk: SmallDisk, serve: Serve) -> None:
+    def test_the_outage_and_the_recovery_are_logged_once_each(self, disk: SmallDisk, serve: Serve) -> None:
         service = serve()
         with service.client() as client:
-            fill(disk)
+            fill_disk(disk)
             for _ in range(20):
-                refused(client.put("/blocklist/nodes/a", json=block()))
+                assert_disk_full(client.put("/blocklist/nodes/a", json=block()))
             wait_until(lambda: age(client) >= 2)
             disk.free()
             wait_until(lambda: age(client) == -1)
@@ -155,36 +155,36 @@ class TestWhileItIsFull:
         assert "full" in lines[0]
 
 
-class TestWhatBecomesOfIt:
-    def test_killed_while_it_is_full_nothing_acknowledged_is_lost(self, disk: SmallDisk, serve: Serve) -> None:
+class TestRestart:
+    def test_a_kill_while_the_disk_is_full_loses_nothing_acknowledged(self, disk: SmallDisk, serve: Serve) -> None:
         service = serve()
         with service.client() as client:
             client.put("/blocklist/nodes/a", json=block())
-            fill(disk)
-            before, log = held(client), all_changes(client)
+            fill_disk(disk)
+            before, log = current_list(client), all_changes(client)
             service.kill()
             service.start()
-            assert (held(client), all_changes(client)) == (before, log)
+            assert (current_list(client), all_changes(client)) == (before, log)
             disk.free()
             wait_until(lambda: client.put("/blocklist/nodes/b", json=block(allowMerge=True)).is_success)
 
-    def test_a_start_on_a_full_disk_is_refused_in_words(self, disk: SmallDisk, serve: Serve) -> None:
+    def test_a_start_on_a_full_disk_fails_with_the_reason(self, disk: SmallDisk, serve: Serve) -> None:
         service = serve()
         with service.client() as client:
             client.put("/blocklist/nodes/a", json=block())
-            before = held(client)
+            before = current_list(client)
         service.stop()
         disk.fill()
-        done = run_app(env=service.environment(), wrapper=disk.wrapper)
+        done = run_app(env=service.environment(), wrapper=disk.command_prefix)
         assert done.returncode == 2
         assert "Traceback" not in done.stderr
         assert "full" in done.stderr
         disk.free()
         service.start()
         with service.client() as client:
-            assert held(client) == before
+            assert current_list(client) == before
 
-    def test_a_log_that_a_reader_let_grow_until_it_was_full_is_made_short_when_the_reader_leaves(
+    def test_a_write_ahead_log_that_filled_the_disk_shrinks_when_its_reader_ends(
         self, disk: SmallDisk, serve: Serve
     ) -> None:
         """SQLite appends to its write-ahead log while somebody reads, and takes it back at a commit that succeeds."""
@@ -194,8 +194,8 @@ class TestWhatBecomesOfIt:
         disk.sql("DROP TABLE room")
         disk.sql("PRAGMA wal_checkpoint(TRUNCATE)")
         with service.client() as client:
-            with disk.reader():
-                disk.fill(but=1_000_000)
+            with disk.open_reader():
+                disk.fill(leave_bytes=1_000_000)
                 numbers = count()
                 wait_until(lambda: client.put(f"/blocklist/nodes/{next(numbers)}", json=block()).status_code == 503)
             wait_until(lambda: client.put("/blocklist/nodes/a", json=block(allowMerge=True)).is_success)

@@ -9,11 +9,11 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.integration.bodies import EVACUATE, PERMANENT, all_changes, block, held, later, revision_of
+from tests.integration.bodies import EVACUATE, PERMANENT, all_changes, block, current_list, later, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, ON_SQLITE
-from tests.integration.event_stream import take, watching
-from tests.integration.listeners import known, put, register, report
+from tests.integration.event_stream import next_events, watching
+from tests.integration.listeners import get_listener, heartbeat, put, register
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
 
@@ -24,7 +24,7 @@ DRY: Final = {"dryRun": "true"}
 FIELDS: Final = {"dryRun", "nodes", "belowMinimum", "refused"}
 
 
-def said(answer: httpx.Response) -> Body:
+def dry_run_body(answer: httpx.Response) -> Body:
     """The body of a dry run's answer."""
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/json"
@@ -33,23 +33,23 @@ def said(answer: httpx.Response) -> Body:
     return body
 
 
-def one(answer: httpx.Response) -> Body:
+def single_node(answer: httpx.Response) -> Body:
     """The only node of it."""
-    (node,) = said(answer)["nodes"]
+    (node,) = dry_run_body(answer)["nodes"]
     assert set(node) == {"status", "node", "taskManagers"}
     found: Body = node
     return found
 
 
-def try_one(client: httpx.Client, node_id: str, **fields: object) -> httpx.Response:
+def dry_put(client: httpx.Client, node_id: str, **fields: object) -> httpx.Response:
     return client.put(f"/blocklist/nodes/{node_id}", json=block(**fields), params=DRY)
 
 
-def real(client: httpx.Client, method: str, path: str, body: Body | None = None) -> httpx.Response:
+def send(client: httpx.Client, method: str, path: str, body: Body | None = None) -> httpx.Response:
     return client.request(method, path, json=body)
 
 
-def timeless(node: Body) -> Body:
+def without_times(node: Body) -> Body:
     return {name: value for name, value in node.items() if name not in {"startTimestamp", "status"}}
 
 
@@ -68,40 +68,42 @@ class TestWhatItSays:
         path = f"/blocklist/nodes/{node_id}"
         if name.startswith("blocked"):
             put(client, node_id, cause="there", endTimestamp="4000000000000")
-        would = one(client.put(path, json=self.CASES[name], params=DRY))
-        answer = real(client, "PUT", path, self.CASES[name])
-        assert (would["status"], timeless(would["node"])) == (answer.status_code, timeless(answer.json()))
+        would = single_node(client.put(path, json=self.CASES[name], params=DRY))
+        answer = send(client, "PUT", path, self.CASES[name])
+        assert (would["status"], without_times(would["node"])) == (answer.status_code, without_times(answer.json()))
         assert would["taskManagers"] == []
 
     def test_of_several(self, client: httpx.Client, node_id: str) -> None:
         put(client, f"{node_id}-a", cause="there")
         nodes = {f"{node_id}-{own}": block(allowMerge=True, cause=own) for own in "cab"}
-        would = said(client.put("/blocklist/nodes", json=nodes, params=DRY))
-        answer = real(client, "PUT", "/blocklist/nodes", nodes).json()
+        would = dry_run_body(client.put("/blocklist/nodes", json=nodes, params=DRY))
+        answer = send(client, "PUT", "/blocklist/nodes", nodes).json()
         assert [own["node"]["id"] for own in would["nodes"]] == list(nodes)
         assert {own["node"]["id"]: own["status"] for own in would["nodes"]} == {
             own: node["status"] for own, node in answer.items()
         }
-        assert [timeless(own["node"]) for own in would["nodes"]] == [timeless(node) for node in answer.values()]
+        assert [without_times(own["node"]) for own in would["nodes"]] == [
+            without_times(node) for node in answer.values()
+        ]
 
     def test_of_unblocking(self, client: httpx.Client, node_id: str) -> None:
         path = f"/blocklist/nodes/{node_id}"
         put(client, node_id)
         before = client.get(path).json()
-        would = one(client.delete(path, params=DRY))
+        would = single_node(client.delete(path, params=DRY))
         assert (would["status"], would["node"]) == (200, before)
         assert client.get(path).json() == before
         assert client.delete(path).status_code == 200
 
     def test_by_the_alias_too(self, client: httpx.Client, node_id: str) -> None:
-        assert one(client.put(f"/blocklist/node/{node_id}", json=block(), params=DRY))["status"] == 201
+        assert single_node(client.put(f"/blocklist/node/{node_id}", json=block(), params=DRY))["status"] == 201
         problem_of(client.delete(f"/blocklist/node/{node_id}", params=DRY), 404)
 
     def test_a_node_whose_end_has_passed_is_blocked_anew(self, client: httpx.Client, node_id: str) -> None:
         put(client, node_id, endTimestamp=later(0.05))
         while client.get(f"/blocklist/nodes/{node_id}").status_code == 200:
             pass
-        would = one(try_one(client, node_id))
+        would = single_node(dry_put(client, node_id))
         assert (would["status"], would["node"]["endTimestamp"]) == (201, PERMANENT)
 
 
@@ -111,7 +113,7 @@ class TestWhatItRefuses:
     def test_a_conflict(self, client: httpx.Client, node_id: str) -> None:
         put(client, node_id)
         without = problem_of(client.put(f"/blocklist/nodes/{node_id}", json=block()), 409)
-        assert problem_of(try_one(client, node_id), 409) == without
+        assert problem_of(dry_put(client, node_id), 409) == without
         nodes = {node_id: block(), f"{node_id}-b": block()}
         without = problem_of(client.put("/blocklist/nodes", json=nodes), 409)
         assert problem_of(client.put("/blocklist/nodes", json=nodes, params=DRY), 409) == without
@@ -141,10 +143,10 @@ class TestWhatItRefuses:
 def test_a_misspelt_parameter_does_not_do_the_real_thing(
     client: httpx.Client, method: str, path: str, query: str
 ) -> None:
-    real(client, "PUT", "/blocklist/nodes/there", block())
-    real(client, "DELETE", "/blocklist/nodes/a")
+    send(client, "PUT", "/blocklist/nodes/there", block())
+    send(client, "DELETE", "/blocklist/nodes/a")
     body = {"PUT nodes/a": block(), "PUT nodes": {"a": block()}}.get(f"{method} {path}")
-    answer = real(client, method, f"/blocklist/{path}?{query}", body)
+    answer = send(client, method, f"/blocklist/{path}?{query}", body)
     assert "takes the parameters" in problem_of(answer, 400)["detail"]
     assert [client.get(f"/blocklist/nodes/{own}").status_code for own in ("a", "there")] == [404, 200]
 
@@ -153,24 +155,26 @@ class TestNothingIsDone:
     """No revision, no other ETag, nothing on the watch, nothing in the database."""
 
     def try_all(self, client: httpx.Client) -> None:
-        said(try_one(client, "new"))
-        said(try_one(client, "there", allowMerge=True, cause="more"))
-        said(client.put("/blocklist/nodes", json={own: block(allowMerge=True) for own in ("x", "there")}, params=DRY))
-        said(client.delete("/blocklist/nodes/there", params=DRY))
+        dry_run_body(dry_put(client, "new"))
+        dry_run_body(dry_put(client, "there", allowMerge=True, cause="more"))
+        dry_run_body(
+            client.put("/blocklist/nodes", json={own: block(allowMerge=True) for own in ("x", "there")}, params=DRY)
+        )
+        dry_run_body(client.delete("/blocklist/nodes/there", params=DRY))
 
     @ON_SQLITE
     def test_nobody_sees_anything(self, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
         client = fresh_client
         put(client, "there")
-        before, tag = held(client), client.get("/blocklist").headers["etag"]
+        before, tag = current_list(client), client.get("/blocklist").headers["etag"]
         files = self.files(fresh.database)
         with fresh.client() as other, watching(other, since=1) as events:
             self.try_all(client)
-            assert (held(client), client.get("/blocklist").headers["etag"]) == (before, tag)
+            assert (current_list(client), client.get("/blocklist").headers["etag"]) == (before, tag)
             assert len(all_changes(client)) == 1
             assert self.files(fresh.database) == files
             put(client, "next")
-            (event,) = take(events, 1)
+            (event,) = next_events(events, 1)
             assert (event.event, event.id.partition("-")[0]) == ("blocked", "2")
 
     def files(self, database: Path) -> dict[str, int]:
@@ -181,12 +185,12 @@ class TestNothingIsDone:
     def test_the_revision_in_the_answer_is_the_present_one(self, fresh_client: httpx.Client) -> None:
         put(fresh_client, "there")
         for _ in range(3):
-            assert revision_of(try_one(fresh_client, "new")) == 1
+            assert revision_of(dry_put(fresh_client, "new")) == 1
 
-    def test_prefer_is_ignored(self, desk: httpx.Client) -> None:
-        register(desk, "jm")
-        answer = desk.put("/blocklist/nodes/a", json=block(), params=DRY, headers={"Prefer": "wait=60"})
-        assert one(answer)["status"] == 201
+    def test_prefer_is_ignored(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm")
+        answer = listener_client.put("/blocklist/nodes/a", json=block(), params=DRY, headers={"Prefer": "wait=60"})
+        assert single_node(answer)["status"] == 201
         assert "preference-applied" not in answer.headers
 
     def test_among_real_changes_it_sees_each_list_as_it_was(self, fresh_client: httpx.Client) -> None:
@@ -196,12 +200,12 @@ class TestNothingIsDone:
             if number % 2:
                 assert put(fresh_client, f"n-{number}") > 0
             else:
-                answer = try_one(fresh_client, f"n-{number + 1}")
-                assert (answer.status_code == 409) or one(answer)["status"] == 201
+                answer = dry_put(fresh_client, f"n-{number + 1}")
+                assert (answer.status_code == 409) or single_node(answer)["status"] == 201
 
         with ThreadPoolExecutor(16) as pool:
             list(pool.map(turn, range(200)))
-        assert sorted(held(fresh_client)[1]) == sorted(f"n-{number}" for number in range(1, 200, 2))
+        assert sorted(current_list(fresh_client)[1]) == sorted(f"n-{number}" for number in range(1, 200, 2))
         assert [change["revision"] for change in all_changes(fresh_client)] == list(range(1, 101))
 
 
@@ -209,55 +213,60 @@ class TestWhomItTouches:
     """TaskManagers and their tasks, and listeners that would have too few nodes."""
 
     @pytest.fixture
-    def desk(self, desk: httpx.Client) -> httpx.Client:
-        register(desk, "jm", minNodes=2)
+    def listener_client(self, listener_client: httpx.Client) -> httpx.Client:
+        register(listener_client, "jm", minNodes=2)
         there = {"t-1": "a", "t-2": "a", "t-3": "b", "t-4": "c"}
-        report(desk, "jm", taskManagers=there, runningTasks={"t-1": 3, "t-3": 0})
-        register(desk, "other")
-        report(desk, "other", taskManagers={"o-1": "a"})
-        return desk
+        heartbeat(listener_client, "jm", taskManagers=there, runningTasks={"t-1": 3, "t-3": 0})
+        register(listener_client, "other")
+        heartbeat(listener_client, "other", taskManagers={"o-1": "a"})
+        return listener_client
 
-    def test_what_runs_there_now(self, desk: httpx.Client) -> None:
-        would = one(try_one(desk, "a"))
+    def test_what_runs_there_now(self, listener_client: httpx.Client) -> None:
+        would = single_node(dry_put(listener_client, "a"))
         assert would["taskManagers"] == [
             {"id": "o-1", "listener": "other", "runningTasks": None},
             {"id": "t-1", "listener": "jm", "runningTasks": 3},
             {"id": "t-2", "listener": "jm", "runningTasks": None},
         ]
         assert would["node"]["taskManagers"] == ["o-1", "t-1", "t-2"]
-        assert one(try_one(desk, "b"))["taskManagers"] == [{"id": "t-3", "listener": "jm", "runningTasks": 0}]
+        assert single_node(dry_put(listener_client, "b"))["taskManagers"] == [
+            {"id": "t-3", "listener": "jm", "runningTasks": 0}
+        ]
 
-    def test_who_would_be_below_and_what_the_real_call_says(self, desk: httpx.Client) -> None:
-        assert (said(try_one(desk, "a"))["belowMinimum"], said(try_one(desk, "a"))["refused"]) == ([], None)
+    def test_who_would_be_below_and_what_the_real_call_says(self, listener_client: httpx.Client) -> None:
+        assert (
+            dry_run_body(dry_put(listener_client, "a"))["belowMinimum"],
+            dry_run_body(dry_put(listener_client, "a"))["refused"],
+        ) == ([], None)
         nodes = {own: block() for own in ("a", "b", "x")}
-        would = said(desk.put("/blocklist/nodes", json=nodes, params=DRY))
+        would = dry_run_body(listener_client.put("/blocklist/nodes", json=nodes, params=DRY))
         assert would["belowMinimum"] == [{"listener": "jm", "usable": 1, "minimum": 2}]
-        problem = problem_of(desk.put("/blocklist/nodes", json=nodes), 409)
+        problem = problem_of(listener_client.put("/blocklist/nodes", json=nodes), 409)
         assert problem["detail"] == would["refused"]
-        assert known(desk, "jm")["usableNodes"] == 3
+        assert get_listener(listener_client, "jm")["usableNodes"] == 3
 
-    def test_to_force_is_refused_by_nothing_and_says_who_suffers(self, desk: httpx.Client) -> None:
-        put(desk, "a")
+    def test_to_force_is_refused_by_nothing_and_says_who_suffers(self, listener_client: httpx.Client) -> None:
+        put(listener_client, "a")
         params = DRY | {"force": "a fire"}
-        would = said(desk.put("/blocklist/nodes/b", json=block(), params=params))
+        would = dry_run_body(listener_client.put("/blocklist/nodes/b", json=block(), params=params))
         assert would["refused"] is None
         assert would["belowMinimum"] == [{"listener": "jm", "usable": 1, "minimum": 2}]
 
-    def test_who_is_still_below_when_a_node_is_freed(self, desk: httpx.Client) -> None:
+    def test_who_is_still_below_when_a_node_is_freed(self, listener_client: httpx.Client) -> None:
         for own in "abc":
-            answer = desk.put(f"/blocklist/nodes/{own}", json=block(), params={"force": "a fire"})
+            answer = listener_client.put(f"/blocklist/nodes/{own}", json=block(), params={"force": "a fire"})
             assert answer.status_code == 201
-        would = said(desk.delete("/blocklist/nodes/a", params=DRY))
+        would = dry_run_body(listener_client.delete("/blocklist/nodes/a", params=DRY))
         assert (would["belowMinimum"], would["refused"]) == ([{"listener": "jm", "usable": 1, "minimum": 2}], None)
-        assert desk.delete("/blocklist/nodes/a").status_code == 200
-        assert said(desk.delete("/blocklist/nodes/b", params=DRY))["belowMinimum"] == []
+        assert listener_client.delete("/blocklist/nodes/a").status_code == 200
+        assert dry_run_body(listener_client.delete("/blocklist/nodes/b", params=DRY))["belowMinimum"] == []
 
 
 @ON_SQLITE
 def test_a_limit_refuses_in_the_same_words(start: Start) -> None:
     with start(max_blocked="1", longest_block_admin="1h").client() as client:
         put(client, "a", endTimestamp=later())
-        would = said(try_one(client, "b"))
+        would = dry_run_body(dry_put(client, "b"))
         assert [own["status"] for own in would["nodes"]] == [201]
         parts = problem_of(client.put("/blocklist/nodes/b", json=block()), 409)["errors"]
         assert len(parts) == 2

@@ -9,16 +9,28 @@ import httpx
 import httpx2
 import pytest
 
-from app.engine.evidence_blocks import GRACE
+from app.engine.evidence_blocks import RESTART_GRACE_MS
 from blocklist import BlocklistClient
-from blocklist.client.listener_session import Membership
-from blocklist.model.evidence import HOLD, Finding, Kind
-from blocklist.model.listener import Registration, Role
-from tests.integration.bodies import all_changes, held, later, now_ms
+from blocklist.client.listener_session import ListenerSession
+from blocklist.model.evidence import TTL_MS, Finding, FindingKind
+from blocklist.model.listener import ListenerRole, Registration
+from tests.integration.bodies import all_changes, current_list, later, now_ms
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, ON_SQLITE
-from tests.integration.in_process import ManualClock, served
-from tests.integration.listeners import JM, RM, beat, free, known, lapse, put, register, report, settled, watcher
+from tests.integration.in_process import ManualClock, running_service
+from tests.integration.listeners import (
+    JM,
+    RM,
+    get_listener,
+    heartbeat,
+    post_heartbeat,
+    put,
+    register,
+    registration_body,
+    unblock,
+    wait_until_lapsed,
+    without_lag,
+)
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.receiver import Receiver
@@ -29,18 +41,18 @@ Body = dict[str, Any]
 WHERE = {"tm-1": "a", "tm-2": "b", "tm-3": "c", "tm-4": "d", "tm-5": "e"}
 EXCLUDED = {"kind": "excluded", "reason": "Spark excluded the host."}
 SLOW = {"kind": "slow", "reason": "Spark speculated 3 tasks, of 1 stage."}
-SAID = "2 applications say so: x (Spark excluded the host); y (Spark excluded the host)"
+CAUSE = "2 applications say so: x (Spark excluded the host); y (Spark excluded the host)"
 
 
 def application(client: httpx.Client, own: str, session: str = "s1", **fields: object) -> str:
     """A JobMaster with TaskManagers on five nodes."""
     register(client, own, session, **fields)
-    report(client, own, session, taskManagers={f"{own}:{name}": node for name, node in WHERE.items()})
+    heartbeat(client, own, session, taskManagers={f"{own}:{name}": node for name, node in WHERE.items()})
     return own
 
 
-def say(client: httpx.Client, own: str, *nodes: str, session: str = "s1") -> None:
-    report(client, own, session, evidence=dict.fromkeys(nodes, EXCLUDED))
+def report_evidence(client: httpx.Client, own: str, *nodes: str, session: str = "s1") -> None:
+    heartbeat(client, own, session, evidence=dict.fromkeys(nodes, EXCLUDED))
 
 
 def evidence(client: httpx.Client | httpx2.Client) -> list[Body]:
@@ -50,7 +62,7 @@ def evidence(client: httpx.Client | httpx2.Client) -> list[Body]:
     return found
 
 
-def named(client: httpx.Client | httpx2.Client) -> list[tuple[str, str, bool]]:
+def summary(client: httpx.Client | httpx2.Client) -> list[tuple[str, str, bool]]:
     return [(own["node"], own["application"], own["believed"]) for own in evidence(client)]
 
 
@@ -61,15 +73,15 @@ def blocked(client: httpx.Client, node: str) -> Body:
     return body
 
 
-def looked(client: httpx.Client) -> None:
+def wait_until_evaluated(client: httpx.Client) -> None:
     """Return when the service has certainly judged all that was said before: it blocks another node by then."""
     for own in ("look-1", "look-2"):
         application(client, own)
-        say(client, own, "looked")
+        report_evidence(client, own, "looked")
     blocked(client, "looked")
     for own in ("look-1", "look-2"):
         client.delete(f"/listeners/{own}")
-    free(client, "looked")
+    unblock(client, "looked")
 
 
 def metric(client: httpx.Client, line: str) -> float:
@@ -81,21 +93,21 @@ def metric(client: httpx.Client, line: str) -> float:
 class TestSaying:
     """The map `evidence` of a heartbeat, and GET /evidence."""
 
-    def test_nobody_has_said_anything(self, desk: httpx.Client) -> None:
-        answer = desk.get("/evidence")
+    def test_nobody_has_said_anything(self, listener_client: httpx.Client) -> None:
+        answer = listener_client.get("/evidence")
         assert (answer.status_code, answer.json()) == (200, {"evidence": []})
         assert answer.headers["content-type"] == "application/json"
-        assert answer.headers["blocklist-revision"] == desk.get("/blocklist").headers["blocklist-revision"]
-        assert (desk.head("/evidence").status_code, desk.head("/evidence").content) == (200, b"")
+        assert answer.headers["blocklist-revision"] == listener_client.get("/blocklist").headers["blocklist-revision"]
+        assert (listener_client.head("/evidence").status_code, listener_client.head("/evidence").content) == (200, b"")
 
-    def test_it_is_listed_by_node_and_application(self, desk: httpx.Client) -> None:
-        application(desk, "y")
-        application(desk, "x")
+    def test_it_is_listed_by_node_and_application(self, listener_client: httpx.Client) -> None:
+        application(listener_client, "y")
+        application(listener_client, "x")
         before = now_ms()
-        report(desk, "y", evidence={"b": EXCLUDED, "a": SLOW})
-        say(desk, "x", "c")
-        assert named(desk) == [("a", "y", True), ("b", "y", True), ("c", "x", True)]
-        own = evidence(desk)[0]
+        heartbeat(listener_client, "y", evidence={"b": EXCLUDED, "a": SLOW})
+        report_evidence(listener_client, "x", "c")
+        assert summary(listener_client) == [("a", "y", True), ("b", "y", True), ("c", "x", True)]
+        own = evidence(listener_client)[0]
         assert before <= int(own["firstSeen"]) == int(own["lastSeen"]) <= now_ms()
         assert own == {
             "node": "a",
@@ -107,62 +119,64 @@ class TestSaying:
             "doubt": None,
         }
 
-    def test_a_node_may_be_one_where_it_has_no_task_manager(self, desk: httpx.Client) -> None:
-        register(desk, "x")
-        say(desk, "x", "gone")
-        assert named(desk) == [("gone", "x", True)]
+    def test_a_node_may_be_one_where_it_has_no_task_manager(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "x")
+        report_evidence(listener_client, "x", "gone")
+        assert summary(listener_client) == [("gone", "x", True)]
 
     @pytest.mark.parametrize("fields", [{}, {"taskManagers": {}}, {"evidence": {}}])
-    def test_what_is_not_said_again_is_not_renewed(self, desk: httpx.Client, fields: Body) -> None:
-        application(desk, "x")
-        say(desk, "x", "a")
-        before = evidence(desk)
-        report(desk, "x", **fields)
-        assert evidence(desk) == before
+    def test_what_is_not_said_again_is_not_renewed(self, listener_client: httpx.Client, fields: Body) -> None:
+        application(listener_client, "x")
+        report_evidence(listener_client, "x", "a")
+        before = evidence(listener_client)
+        heartbeat(listener_client, "x", **fields)
+        assert evidence(listener_client) == before
 
-    def test_saying_it_again_renews_it(self, desk: httpx.Client) -> None:
-        application(desk, "x")
-        say(desk, "x", "a")
-        (before,) = evidence(desk)
+    def test_saying_it_again_renews_it(self, listener_client: httpx.Client) -> None:
+        application(listener_client, "x")
+        report_evidence(listener_client, "x", "a")
+        (before,) = evidence(listener_client)
 
         def renewed() -> bool:
-            say(desk, "x", "a")
-            (after,) = evidence(desk)
+            report_evidence(listener_client, "x", "a")
+            (after,) = evidence(listener_client)
             assert after["firstSeen"] == before["firstSeen"]
             return int(after["lastSeen"]) > int(before["lastSeen"])
 
         wait_until(renewed)
 
-    def test_only_a_job_master_may(self, desk: httpx.Client) -> None:
-        register(desk, "rm", role=RM)
-        before = settled(desk, "rm")
-        problem = problem_of(beat(desk, "rm", evidence={"a": EXCLUDED}, taskManagers={"tm-9": "a"}), 400)
+    def test_only_a_job_master_may(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "rm", role=RM)
+        before = without_lag(listener_client, "rm")
+        problem = problem_of(
+            post_heartbeat(listener_client, "rm", evidence={"a": EXCLUDED}, taskManagers={"tm-9": "a"}), 400
+        )
         assert problem["detail"] == "evidence: only a JOB_MASTER runs tasks that could give any."
-        problem_of(beat(desk, "rm", evidence={}), 400)
-        assert (evidence(desk), settled(desk, "rm")) == ([], before)
-        assert desk.get("/taskmanagers/tm-9").status_code == 404
+        problem_of(post_heartbeat(listener_client, "rm", evidence={}), 400)
+        assert (evidence(listener_client), without_lag(listener_client, "rm")) == ([], before)
+        assert listener_client.get("/taskmanagers/tm-9").status_code == 404
 
-    def test_it_is_gone_when_it_becomes_a_resource_manager(self, desk: httpx.Client) -> None:
-        application(desk, "x")
-        say(desk, "x", "a")
-        register(desk, "x", role=RM)
-        assert evidence(desk) == []
+    def test_it_is_gone_when_it_becomes_a_resource_manager(self, listener_client: httpx.Client) -> None:
+        application(listener_client, "x")
+        report_evidence(listener_client, "x", "a")
+        register(listener_client, "x", role=RM)
+        assert evidence(listener_client) == []
 
-    def test_the_answer_to_a_push_may_carry_it(self, desk: httpx.Client, receiver: Receiver) -> None:
-        receiver.said = {"evidence": {"a": EXCLUDED}}
-        receiver.register(desk, "x")
-        put(desk, "b")
-        wait_until(lambda: named(desk) == [("a", "x", True)])
+    def test_the_answer_to_a_push_may_carry_it(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        receiver.report = {"evidence": {"a": EXCLUDED}}
+        receiver.register(listener_client, "x")
+        put(listener_client, "b")
+        wait_until(lambda: summary(listener_client) == [("a", "x", True)])
 
     def test_of_a_resource_manager_s_answer_only_the_rest_is_taken(
-        self, desk: httpx.Client, receiver: Receiver
+        self, listener_client: httpx.Client, receiver: Receiver
     ) -> None:
-        receiver.said = {"evidence": {"a": EXCLUDED}, "taskManagers": {"tm-9": "b"}}
-        receiver.register(desk, "rm", role=RM)
-        revision = put(desk, "b")
-        wait_until(lambda: known(desk, "rm")["ackedRevision"] == revision)
-        assert desk.get("/taskmanagers/tm-9").status_code == 200
-        assert evidence(desk) == []
+        receiver.report = {"evidence": {"a": EXCLUDED}, "taskManagers": {"tm-9": "b"}}
+        receiver.register(listener_client, "rm", role=RM)
+        revision = put(listener_client, "b")
+        wait_until(lambda: get_listener(listener_client, "rm")["ackedRevision"] == revision)
+        assert listener_client.get("/taskmanagers/tm-9").status_code == 200
+        assert evidence(listener_client) == []
 
 
 BAD: list[object] = [
@@ -175,121 +189,126 @@ BAD: list[object] = [
 
 
 @pytest.mark.parametrize("value", [pytest.param(value, id=ascii(value)[:50]) for value in BAD])
-def test_what_is_malformed_changes_nothing(desk: httpx.Client, value: object) -> None:
-    application(desk, "x")
-    say(desk, "x", "a")
-    before = (evidence(desk), settled(desk, "x"))
-    problem_of(beat(desk, "x", evidence=value, ackedRevision=0), 400)
-    assert (evidence(desk), settled(desk, "x")) == before
+def test_what_is_malformed_changes_nothing(listener_client: httpx.Client, value: object) -> None:
+    application(listener_client, "x")
+    report_evidence(listener_client, "x", "a")
+    before = (evidence(listener_client), without_lag(listener_client, "x"))
+    problem_of(post_heartbeat(listener_client, "x", evidence=value, ackedRevision=0), 400)
+    assert (evidence(listener_client), without_lag(listener_client, "x")) == before
 
 
 @pytest.mark.parametrize("method", ["PUT", "POST", "DELETE", "PATCH"])
-def test_evidence_is_only_read(desk: httpx.Client, method: str) -> None:
-    problem_of(desk.request(method, "/evidence"), 405)
+def test_evidence_is_only_read(listener_client: httpx.Client, method: str) -> None:
+    problem_of(listener_client.request(method, "/evidence"), 405)
 
 
-def test_10_000_entries_are_taken(desk: httpx.Client) -> None:
-    register(desk, "x")
-    report(desk, "x", evidence={f"n-{number}": EXCLUDED for number in range(10_000)})
-    found = evidence(desk)
+def test_10_000_entries_are_taken(listener_client: httpx.Client) -> None:
+    register(listener_client, "x")
+    heartbeat(listener_client, "x", evidence={f"n-{number}": EXCLUDED for number in range(10_000)})
+    found = evidence(listener_client)
     assert (len(found), {own["believed"] for own in found}) == (10_000, {False})
 
 
 class TestLeaving:
     """It is forgotten when its listener leaves, lapses or is fenced."""
 
-    def test_who_leaves_takes_it_along(self, desk: httpx.Client) -> None:
-        application(desk, "x")
-        application(desk, "y")
-        say(desk, "x", "a")
-        say(desk, "y", "b")
-        desk.delete("/listeners/x")
-        assert named(desk) == [("b", "y", True)]
+    def test_who_leaves_takes_it_along(self, listener_client: httpx.Client) -> None:
+        application(listener_client, "x")
+        application(listener_client, "y")
+        report_evidence(listener_client, "x", "a")
+        report_evidence(listener_client, "y", "b")
+        listener_client.delete("/listeners/x")
+        assert summary(listener_client) == [("b", "y", True)]
 
-    def test_so_does_who_lapses(self, desk: httpx.Client) -> None:
-        application(desk, "x", leaseSeconds=1)
-        say(desk, "x", "a")
-        lapse(desk, "x")
-        wait_until(lambda: evidence(desk) == [])
+    def test_so_does_who_lapses(self, listener_client: httpx.Client) -> None:
+        application(listener_client, "x", leaseSeconds=1)
+        report_evidence(listener_client, "x", "a")
+        wait_until_lapsed(listener_client, "x")
+        wait_until(lambda: evidence(listener_client) == [])
 
-    def test_a_new_session_begins_without(self, desk: httpx.Client) -> None:
-        application(desk, "x")
-        say(desk, "x", "a")
-        assert desk.put("/listeners/x", json=watcher("s2")).status_code == 200
-        assert evidence(desk) == []
-        problem_of(beat(desk, "x", evidence={"a": EXCLUDED}), 409)
-        assert evidence(desk) == []
+    def test_a_new_session_begins_without(self, listener_client: httpx.Client) -> None:
+        application(listener_client, "x")
+        report_evidence(listener_client, "x", "a")
+        assert listener_client.put("/listeners/x", json=registration_body("s2")).status_code == 200
+        assert evidence(listener_client) == []
+        problem_of(post_heartbeat(listener_client, "x", evidence={"a": EXCLUDED}), 409)
+        assert evidence(listener_client) == []
 
-    def test_a_renewal_keeps_it(self, desk: httpx.Client) -> None:
-        application(desk, "x")
-        say(desk, "x", "a")
-        register(desk, "x")
-        assert named(desk) == [("a", "x", True)]
+    def test_a_renewal_keeps_it(self, listener_client: httpx.Client) -> None:
+        application(listener_client, "x")
+        report_evidence(listener_client, "x", "a")
+        register(listener_client, "x")
+        assert summary(listener_client) == [("a", "x", True)]
 
 
 class TestBlocking:
     """Where enough applications agree the node is blocked for all."""
 
-    def test_two_applications_make_a_block_of_a_minute(self, desk: httpx.Client) -> None:
+    def test_two_applications_make_a_block_of_a_minute(self, listener_client: httpx.Client) -> None:
         for own in "xy":
-            application(desk, own)
-        made = metric(desk, "blocklist_evidence_blocks_total")
-        say(desk, "x", "a", "b")
-        looked(desk)
-        assert list(held(desk)[1]) == []
-        say(desk, "y", "a")
-        node = blocked(desk, "a")
-        (_, last, _) = evidence(desk)
-        assert (node["action"], node["cause"]) == ("MARK_BLOCKED", SAID)
-        assert int(node["endTimestamp"]) == int(last["lastSeen"]) + HOLD
+            application(listener_client, own)
+        made = metric(listener_client, "blocklist_evidence_blocks_total")
+        report_evidence(listener_client, "x", "a", "b")
+        wait_until_evaluated(listener_client)
+        assert list(current_list(listener_client)[1]) == []
+        report_evidence(listener_client, "y", "a")
+        node = blocked(listener_client, "a")
+        (_, last, _) = evidence(listener_client)
+        assert (node["action"], node["cause"]) == ("MARK_BLOCKED", CAUSE)
+        assert int(node["endTimestamp"]) == int(last["lastSeen"]) + TTL_MS
         assert int(node["startTimestamp"]) >= int(last["lastSeen"])
         # One for the node that was looked for, one for this one.
-        assert metric(desk, "blocklist_evidence_blocks_total") == made + 2
-        assert metric(desk, 'blocklist_evidence{believed="true",kind="excluded"}') == 3
-        assert metric(desk, 'blocklist_evidence{believed="false",kind="slow"}') == 0
+        assert metric(listener_client, "blocklist_evidence_blocks_total") == made + 2
+        assert metric(listener_client, 'blocklist_evidence{believed="true",kind="excluded"}') == 3
+        assert metric(listener_client, 'blocklist_evidence{believed="false",kind="slow"}') == 0
 
-    def test_somebody_else_s_block_is_merged_with(self, desk: httpx.Client) -> None:
+    def test_somebody_else_s_block_is_merged_with(self, listener_client: httpx.Client) -> None:
         end = later(7200)
-        put(desk, "a", action="MARK_BLOCKED_AND_EVACUATE_TASKS", cause="Hot", endTimestamp=end)
+        put(listener_client, "a", action="MARK_BLOCKED_AND_EVACUATE_TASKS", cause="Hot", endTimestamp=end)
         for own in "xy":
-            application(desk, own)
-            say(desk, own, "a")
-        wait_until(lambda: blocked(desk, "a")["cause"] == f"Hot,{SAID}")
-        node = blocked(desk, "a")
+            application(listener_client, own)
+            report_evidence(listener_client, own, "a")
+        wait_until(lambda: blocked(listener_client, "a")["cause"] == f"Hot,{CAUSE}")
+        node = blocked(listener_client, "a")
         assert (node["action"], node["endTimestamp"]) == ("MARK_BLOCKED_AND_EVACUATE_TASKS", end)
 
-    def test_who_condemns_most_of_its_nodes_is_not_believed(self, desk: httpx.Client) -> None:
+    def test_who_condemns_most_of_its_nodes_is_not_believed(self, listener_client: httpx.Client) -> None:
         for own in "xy":
-            application(desk, own)
-        say(desk, "x", "a", "b", "c")
-        say(desk, "y", "a")
-        looked(desk)
-        assert list(held(desk)[1]) == []
-        assert named(desk) == [("a", "x", False), ("a", "y", True), ("b", "x", False), ("c", "x", False)]
-        assert evidence(desk)[0]["doubt"] == ("The application says so of 3 of its 5 nodes: it is believed of none.")
+            application(listener_client, own)
+        report_evidence(listener_client, "x", "a", "b", "c")
+        report_evidence(listener_client, "y", "a")
+        wait_until_evaluated(listener_client)
+        assert list(current_list(listener_client)[1]) == []
+        assert summary(listener_client) == [("a", "x", False), ("a", "y", True), ("b", "x", False), ("c", "x", False)]
+        assert evidence(listener_client)[0]["doubt"] == (
+            "The application says so of 3 of its 5 nodes: it is believed of none."
+        )
 
-    def test_what_somebody_unblocks_is_blocked_again_by_new_evidence_alone(self, desk: httpx.Client) -> None:
+    def test_what_somebody_unblocks_is_blocked_again_by_new_evidence_alone(self, listener_client: httpx.Client) -> None:
         for own in "vwxy":
-            application(desk, own)
+            application(listener_client, own)
         for own in "xy":
-            say(desk, own, "a")
-        blocked(desk, "a")
-        free(desk, "a")
+            report_evidence(listener_client, own, "a")
+        blocked(listener_client, "a")
+        unblock(listener_client, "a")
         for own in "xy":
-            say(desk, own, "a")
-        looked(desk)
-        assert (list(held(desk)[1]), named(desk)) == ([], [("a", "x", False), ("a", "y", False)])
-        assert evidence(desk)[0]["doubt"] == "The node was unblocked by hand after this was first said."
+            report_evidence(listener_client, own, "a")
+        wait_until_evaluated(listener_client)
+        assert (list(current_list(listener_client)[1]), summary(listener_client)) == (
+            [],
+            [("a", "x", False), ("a", "y", False)],
+        )
+        assert evidence(listener_client)[0]["doubt"] == "The node was unblocked by hand after this was first said."
         for own in "vw":
-            say(desk, own, "a")
-        assert blocked(desk, "a")["cause"] == SAID.replace("x (", "v (").replace("y (", "w (")
+            report_evidence(listener_client, own, "a")
+        assert blocked(listener_client, "a")["cause"] == CAUSE.replace("x (", "v (").replace("y (", "w (")
 
 
 @ON_SQLITE
 def test_how_many_and_how_long_are_settings(start: Start) -> None:
     with start(evidence_applications="1", evidence_window="1s").client() as client:
         application(client, "x")
-        say(client, "x", "a")
+        report_evidence(client, "x", "a")
         assert blocked(client, "a")["cause"] == "1 application says so: x (Spark excluded the host)"
 
 
@@ -298,27 +317,27 @@ def test_0_applications_are_never_enough(start: Start) -> None:
     with start(evidence_applications="0").client() as client:
         for own in "xyz":
             application(client, own)
-            say(client, own, "a")
+            report_evidence(client, own, "a")
         register(client, "late", leaseSeconds=1)
         # The lease is looked at as often as the evidence.
-        wait_until(lambda: known(client, "late")["state"] == "lapsed")
-        assert (held(client)[1], len(evidence(client))) == ({}, 3)
+        wait_until(lambda: get_listener(client, "late")["state"] == "lapsed")
+        assert (current_list(client)[1], len(evidence(client))) == ({}, 3)
 
 
 def test_after_a_restart_old_evidence_does_not_undo_an_unblock(fresh: ServiceProcess) -> None:
     with fresh.client() as client:
         for own in "xy":
             application(client, own)
-            say(client, own, "a")
+            report_evidence(client, own, "a")
         blocked(client, "a")
-        free(client, "a")
+        unblock(client, "a")
         fresh.kill()
         fresh.start()
         for own in "xy":
-            say(client, own, "a")
-        looked(client)
-        assert [node for node in held(client)[1] if node == "a"] == []
-        assert named(client) == [("a", "x", False), ("a", "y", False)]
+            report_evidence(client, own, "a")
+        wait_until_evaluated(client)
+        assert [node for node in current_list(client)[1] if node == "a"] == []
+        assert summary(client) == [("a", "x", False), ("a", "y", False)]
 
 
 class TestTime:
@@ -330,7 +349,7 @@ class TestTime:
 
     @pytest.fixture
     def client(self, database_url: str, clock: ManualClock) -> Iterator[httpx2.Client]:
-        with served(database_url, clock) as client:
+        with running_service(database_url, clock) as client:
             for own in "xy":
                 body = {"role": JM, "sessionId": "s1", "leaseSeconds": 3600}
                 assert client.put(f"/listeners/{own}", json=body).status_code == 201
@@ -348,10 +367,10 @@ class TestTime:
         self, client: httpx2.Client, clock: ManualClock, say: Callable[[str], None]
     ) -> None:
         say("x")
-        clock.now += HOLD - 1
-        assert named(client) == [("a", "x", True)]
+        clock.now += TTL_MS - 1
+        assert summary(client) == [("a", "x", True)]
         clock.now += 1
-        assert named(client) == []
+        assert summary(client) == []
 
     def test_the_block_is_renewed_while_it_is_said_and_ends_a_minute_later(
         self, client: httpx2.Client, clock: ManualClock, say: Callable[[str], None]
@@ -359,58 +378,62 @@ class TestTime:
         say("x")
         say("y")
         began = clock.now
-        wait_until(lambda: list(held(client)[1]) == ["a"])
+        wait_until(lambda: list(current_list(client)[1]) == ["a"])
         for _ in range(6):
             clock.now += 10_000
             say("x")
             say("y")
-            if (clock.now - began) % (HOLD // 2) == 0:
-                end = str(clock.now + HOLD)
-                wait_until(lambda end=end: held(client)[1]["a"]["endTimestamp"] == end)  # type: ignore[misc]
-        assert held(client)[1]["a"]["cause"] == SAID
-        clock.now += HOLD - 1
-        assert list(held(client)[1]) == ["a"]
+            if (clock.now - began) % (TTL_MS // 2) == 0:
+                end = str(clock.now + TTL_MS)
+                wait_until(lambda end=end: current_list(client)[1]["a"]["endTimestamp"] == end)  # type: ignore[misc]
+        assert current_list(client)[1]["a"]["cause"] == CAUSE
+        clock.now += TTL_MS - 1
+        assert list(current_list(client)[1]) == ["a"]
         clock.now += 1
-        assert list(held(client)[1]) == []
+        assert list(current_list(client)[1]) == []
         wait_until(lambda: [own["type"] for own in all_changes(client)][-1] == "expired")
         assert [own["type"] for own in all_changes(client)] == ["blocked", "merged", "merged", "expired"]
 
 
 def test_some_time_after_a_restart_evidence_is_new_for_certain(database_url: str) -> None:
     clock = ManualClock()
-    with served(database_url, clock) as client:
+    with running_service(database_url, clock) as client:
         body = {"action": "MARK_BLOCKED", "cause": "test"}
         assert client.put("/blocklist/nodes/a", json=body).status_code == 201
         assert client.delete("/blocklist/nodes/a").status_code == 200
     began = clock.now
-    with served(database_url, clock) as client:
-        for own, passed in (("early", GRACE), ("late", GRACE + 1)):
+    with running_service(database_url, clock) as client:
+        for own, passed in (("early", RESTART_GRACE_MS), ("late", RESTART_GRACE_MS + 1)):
             clock.now = began + passed
             assert client.put(f"/listeners/{own}", json={"role": JM, "sessionId": "s1"}).status_code == 201
             said = {"sessionId": "s1", "evidence": {"a": EXCLUDED}}
             assert client.post(f"/listeners/{own}/heartbeat", json=said).status_code == 200
-        assert named(client) == [("a", "early", False), ("a", "late", True)]
+        assert summary(client) == [("a", "early", False), ("a", "late", True)]
 
 
 class TestPython:
     """The client and the membership."""
 
-    FOUND: Final = {"a": Finding(kind=Kind.EXCLUDED, reason="Spark excluded the host.")}
+    FOUND: Final = {"a": Finding(kind=FindingKind.EXCLUDED, reason="Spark excluded the host.")}
 
-    def test_a_client_says_it(self, desk: httpx.Client, listened: ServiceProcess) -> None:
-        with BlocklistClient(listened.url) as client:
-            client.register(Registration(id="x", role=Role.JOB_MASTER, session="s1"))
+    def test_a_client_says_it(self, listener_client: httpx.Client, listener_service: ServiceProcess) -> None:
+        with BlocklistClient(listener_service.url) as client:
+            client.register(Registration(id="x", role=ListenerRole.JOB_MASTER, session="s1"))
             client.heartbeat("x", "s1", evidence=self.FOUND)
-        assert [(own["node"], own["kind"], own["reason"]) for own in evidence(desk)] == [("a", *EXCLUDED.values())]
+        assert [(own["node"], own["kind"], own["reason"]) for own in evidence(listener_client)] == [
+            ("a", *EXCLUDED.values())
+        ]
 
-    def test_a_membership_says_it_again_and_again(self, desk: httpx.Client, listened: ServiceProcess) -> None:
-        registration = Registration(id="x", role=Role.JOB_MASTER, session="s1")
-        membership = Membership(listened.url, registration, interval=0.1)
+    def test_a_membership_says_it_again_and_again(
+        self, listener_client: httpx.Client, listener_service: ServiceProcess
+    ) -> None:
+        registration = Registration(id="x", role=ListenerRole.JOB_MASTER, session="s1")
+        membership = ListenerSession(listener_service.url, registration, interval=0.1)
         try:
-            membership.say(evidence=self.FOUND)
-            wait_until(lambda: named(desk) == [("a", "x", True)])
-            first = int(evidence(desk)[0]["lastSeen"])
-            wait_until(lambda: int(evidence(desk)[0]["lastSeen"]) > first)
+            membership.report(evidence=self.FOUND)
+            wait_until(lambda: summary(listener_client) == [("a", "x", True)])
+            first = int(evidence(listener_client)[0]["lastSeen"])
+            wait_until(lambda: int(evidence(listener_client)[0]["lastSeen"]) > first)
         finally:
             membership.close()
-        assert evidence(desk) == []
+        assert evidence(listener_client) == []

@@ -9,9 +9,9 @@ import pytest
 from fastapi.testclient import TestClient
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.bodies import EVACUATE, all_changes, block, held, revision_of
+from tests.integration.bodies import EVACUATE, all_changes, block, current_list, revision_of
 from tests.integration.databases import ON_BOTH
-from tests.integration.in_process import ManualClock, served
+from tests.integration.in_process import ManualClock, running_service
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 
@@ -29,7 +29,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def client(database_url: str, clock: ManualClock) -> Iterator[TestClient]:
-    with served(database_url, clock) as client:
+    with running_service(database_url, clock) as client:
         yield client
 
 
@@ -47,7 +47,7 @@ def test_a_node_is_blocked_until_the_millisecond_before_its_end(client: TestClie
     assert made["startTimestamp"] == str(START)
     clock.now = END - 1
     assert client.get(NODE).json() == made
-    assert list(held(client)[1]) == ["a"]
+    assert list(current_list(client)[1]) == ["a"]
     problem_of(client.put(NODE, json=block()), 409)
     assert blocked_nodes(client) == 1
 
@@ -65,13 +65,13 @@ ABSENT: dict[str, Callable[[TestClient], object]] = {
 }
 
 
-@pytest.mark.parametrize("look", [pytest.param(look, id=name) for name, look in ABSENT.items()])
-def test_at_its_end_it_is_absent_whoever_asks_first(
-    client: TestClient, clock: ManualClock, look: Callable[[TestClient], object]
+@pytest.mark.parametrize("is_absent", [pytest.param(is_absent, id=name) for name, is_absent in ABSENT.items()])
+def test_at_its_end_a_node_is_absent_from_every_endpoint(
+    client: TestClient, clock: ManualClock, is_absent: Callable[[TestClient], object]
 ) -> None:
     client.put(NODE, json=block(endTimestamp=END))
     clock.now = END
-    assert look(client)
+    assert is_absent(client)
 
 
 def test_the_list_has_a_new_etag_from_the_end_on(client: TestClient, clock: ManualClock) -> None:
@@ -89,22 +89,22 @@ def test_the_revision_may_lag_behind_the_body_but_never_runs_ahead(client: TestC
     client.put("/blocklist/nodes", json={f"n{n}": block(endTimestamp=END + n) for n in range(20)})
     for now in range(END - 1, END + 21):
         clock.now = now
-        revision, listed = held(client)
+        revision, listed = current_list(client)
         assert set(listed) == {f"n{n}" for n in range(20) if END + n > now}
         assert revision <= 20 + 20 - len(listed)
 
 
-def test_the_expired_change_comes_by_itself(client: TestClient, clock: ManualClock) -> None:
+def test_the_expired_change_is_committed_without_a_request(client: TestClient, clock: ManualClock) -> None:
     made = client.put(NODE, json=block(endTimestamp=END, action=EVACUATE)).json()
     del made["taskManagers"]
     clock.now = END
     wait_until(lambda: len(all_changes(client)) == 2)
     change: dict[str, Any] = all_changes(client)[1]
     assert change == {"revision": 2, "type": "expired", "at": str(END), "createdBy": None, "node": made}
-    assert held(client) == (2, {})
+    assert current_list(client) == (2, {})
 
 
-def test_it_expires_once(client: TestClient, clock: ManualClock) -> None:
+def test_a_block_expires_once(client: TestClient, clock: ManualClock) -> None:
     client.put(NODE, json=block(endTimestamp=END))
     clock.now = END
     wait_until(lambda: len(all_changes(client)) == 2)
@@ -140,7 +140,7 @@ def test_an_ended_node_among_several_expires_before_it_is_blocked_again(client: 
     assert [kind for _, kind, node_id in changes if node_id == "a"] == ["blocked", "expired", "blocked"]
 
 
-def test_an_end_at_the_present_millisecond_is_400_and_one_after_it_is_taken(client: TestClient) -> None:
+def test_an_end_not_after_now_is_400(client: TestClient) -> None:
     problem_of(client.put(NODE, json=block(endTimestamp=START)), 400)
     problem_of(client.put(NODE, json=block(endTimestamp=str(START - 1))), 400)
     assert client.put(NODE, json=block(endTimestamp=START + 1)).status_code == 201
@@ -163,7 +163,7 @@ def test_a_merge_keeps_the_earlier_start(client: TestClient, clock: ManualClock)
     assert (merged.json()["startTimestamp"], revision_of(merged)) == (str(START), 2)
 
 
-def test_a_permanent_block_does_not_end(client: TestClient, clock: ManualClock) -> None:
+def test_a_permanent_block_never_ends(client: TestClient, clock: ManualClock) -> None:
     client.put(NODE, json=block())
     client.put("/blocklist/nodes/b", json=block(endTimestamp=END))
     clock.now = 2**62
@@ -171,7 +171,7 @@ def test_a_permanent_block_does_not_end(client: TestClient, clock: ManualClock) 
     assert client.get(NODE).status_code == 200
 
 
-def test_each_ended_node_has_its_change_in_the_order_of_the_ends(client: TestClient, clock: ManualClock) -> None:
+def test_expired_changes_are_in_the_order_of_the_ends(client: TestClient, clock: ManualClock) -> None:
     client.put("/blocklist/nodes", json={f"n{n}": block(endTimestamp=END - n) for n in range(50)})
     clock.now = END
     wait_until(lambda: len(all_changes(client)) == 100)
@@ -181,11 +181,11 @@ def test_each_ended_node_has_its_change_in_the_order_of_the_ends(client: TestCli
 def test_a_node_that_ended_while_the_service_was_down_is_absent_from_the_start(
     database_url: str, clock: ManualClock
 ) -> None:
-    with served(database_url, clock) as client:
+    with running_service(database_url, clock) as client:
         client.put("/blocklist/nodes", json={"a": block(endTimestamp=END), "b": block()})
     clock.now = END
-    with served(database_url, clock) as client:
-        assert list(held(client)[1]) == ["b"]
+    with running_service(database_url, clock) as client:
+        assert list(current_list(client)[1]) == ["b"]
         assert client.delete(NODE).status_code == 404
         wait_until(lambda: len(all_changes(client)) == 3)
         assert log(client)[2] == (3, "expired", "a")

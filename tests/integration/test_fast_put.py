@@ -16,12 +16,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.integration.bodies import EVACUATE, all_changes, block, held
+from tests.integration.bodies import EVACUATE, all_changes, block, current_list
 from tests.integration.process import ServiceProcess
-from tests.integration.raw_http import ask, connected, exchange, read_answer, request, undated, until_closed
+from tests.integration.raw_http import (
+    connection_to,
+    exchange,
+    read_response,
+    read_until_closed,
+    request,
+    send_request,
+    without_volatile_lines,
+)
 
 BODY: Final = json.dumps(block()).encode()
-LAST: Final = request("/healthz", "Connection: close")
+CLOSING_REQUEST: Final = request("/healthz", "Connection: close")
 NODE: Final = "/blocklist/nodes/put"
 FORM: Final = "Content-Type: application/x-www-form-urlencoded"
 
@@ -38,18 +46,22 @@ def pair(tmp_path_factory: pytest.TempPathFactory, migrated: Path) -> Iterator[P
         yield fast, ordinary
 
 
-def timeless(raw: bytes) -> bytes:
+def without_volatile_parts(raw: bytes) -> bytes:
     """Without what differs from one moment or one database to the next."""
-    raw = re.sub(rb'"(startTimestamp|at)":"[0-9]+"', b"", undated(raw))
+    raw = re.sub(rb'"(startTimestamp|at)":"[0-9]+"', b"", without_volatile_lines(raw))
     raw = re.sub(rb"the present [0-9]+", b"", raw)
     return re.sub(rb"(?im)^(etag|content-length|blocklist-history): [^\r]*\r\n", b"", raw)
 
 
-def same(pair: Pair, payload: bytes) -> None:
+def same_response(pair: Pair, payload: bytes) -> None:
     """Both answer the same until they close the connection, and then hold the same."""
-    fast, ordinary = (timeless(until_closed(process.port, payload + LAST)) for process in pair)
+    fast, ordinary = (
+        without_volatile_parts(read_until_closed(process.port, payload + CLOSING_REQUEST)) for process in pair
+    )
     assert fast == ordinary
-    fast, ordinary = (timeless(ask(process.port, request("/blocklist")).body) for process in pair)
+    fast, ordinary = (
+        without_volatile_parts(send_request(process.port, request("/blocklist")).body) for process in pair
+    )
     assert fast == ordinary
 
 
@@ -130,18 +142,18 @@ DELETE: Final = request(NODE, method="DELETE")
 @pytest.mark.parametrize("payload", [pytest.param(payload, id=name) for name, payload in PUTS.items()])
 @pytest.mark.parametrize("before", [pytest.param(DELETE, id="free"), pytest.param(put(), id="blocked")])
 def test_the_answer_and_the_list_are_those_of_the_ordinary_route(pair: Pair, payload: bytes, before: bytes) -> None:
-    same(pair, before)
-    same(pair, payload)
+    same_response(pair, before)
+    same_response(pair, payload)
 
 
 def one_by_one(port: int, *payloads: bytes) -> list[tuple[int, bytes]]:
     """Send each on one connection once the one before is answered."""
     answers = []
-    with connected(port) as connection, connection.makefile("rb") as stream:
+    with connection_to(port) as connection, connection.makefile("rb") as stream:
         for payload in payloads:
             connection.sendall(payload)
-            answer = read_answer(stream, "PUT")
-            answers.append((answer.status, timeless(answer.body)))
+            answer = read_response(stream, "PUT")
+            answers.append((answer.status, without_volatile_parts(answer.body)))
     return answers
 
 
@@ -185,33 +197,33 @@ def test_known_header_lines_under_another_first_line(pair: Pair, line: bytes) ->
 
 def test_a_body_may_come_after_header_lines_that_are_known(pair: Pair) -> None:
     for process in pair:
-        with connected(process.port) as connection, connection.makefile("rb") as stream:
+        with connection_to(process.port) as connection, connection.makefile("rb") as stream:
             for cut in (None, None, -len(BODY), -5):
                 connection.sendall(put()[:cut])
                 if cut is not None:
                     # Answered on another connection, so the first part has been read by now.
-                    ask(process.port, request("/healthz"))
+                    send_request(process.port, request("/healthz"))
                     connection.sendall(put()[cut:])
-                assert read_answer(stream, "PUT").status in (201, 409)
+                assert read_response(stream, "PUT").status in (201, 409)
 
 
 def test_what_comes_behind_a_known_request_waits_for_its_answer(pair: Pair) -> None:
     many = [DELETE, put(), put(), put() + DELETE + put() + request("/blocklist/nodes/put")]
     for process in pair:
-        with connected(process.port) as connection, connection.makefile("rb") as stream:
+        with connection_to(process.port) as connection, connection.makefile("rb") as stream:
             found = []
             for payload, answers in zip(many, (1, 1, 1, 4), strict=True):
                 connection.sendall(payload)
-                found += [read_answer(stream, "PUT").status for _ in range(answers)]
+                found += [read_response(stream, "PUT").status for _ in range(answers)]
         assert found[1:] == [201, 409, 409, 200, 201, 200]
 
 
 def test_each_request_has_its_own_id_also_where_its_header_lines_are_known(pair: Pair) -> None:
-    with connected(pair[0].port) as connection, connection.makefile("rb") as stream:
+    with connection_to(pair[0].port) as connection, connection.makefile("rb") as stream:
         ids = []
         for headers in ([], [], [], ["X-Request-ID: mine"], ["X-Request-ID: mine"], ["X-Request-ID: {}"], []):
             connection.sendall(put(*headers))
-            ids.append(read_answer(stream, "PUT").header("x-request-id"))
+            ids.append(read_response(stream, "PUT").header("x-request-id"))
     assert ids[3:5] == ["mine", "mine"]
     assert len(set(ids)) == 6
     assert None not in ids
@@ -221,38 +233,38 @@ def test_a_known_request_as_the_body_of_a_put_is_a_body(pair: Pair) -> None:
     """The very bytes of a request that is answered from ready bytes, arriving by themselves."""
     looks = request("/blocklist")
     for process in pair:
-        with connected(process.port) as connection, connection.makefile("rb") as stream:
+        with connection_to(process.port) as connection, connection.makefile("rb") as stream:
             for _ in range(2):
                 connection.sendall(looks)
-                assert read_answer(stream).status == 200
+                assert read_response(stream).status == 200
             connection.sendall(raw_put(b"Content-Length: %d" % len(looks)))
             # Answered on another connection, so the head has been read by now.
-            ask(process.port, request("/healthz"))
+            send_request(process.port, request("/healthz"))
             connection.sendall(looks + looks)
-            assert [read_answer(stream).status for _ in range(2)] == [400, 200]
+            assert [read_response(stream).status for _ in range(2)] == [400, 200]
 
 
 def test_of_clients_that_leave_before_their_answer_the_list_and_the_log_agree(fresh: ServiceProcess) -> None:
     """Whether such a PUT is taken nobody promised; but the service goes on, and after a restart all is as it was."""
     for number in range(50):
         exchange(fresh.port, put(target=f"/blocklist/nodes/gone-{number}"), methods=())
-    assert ask(fresh.port, put()).status == 201
+    assert send_request(fresh.port, put()).status == 201
     fresh.stop()
     fresh.start()
     with fresh.client() as client:
         logged = [change["node"]["id"] for change in all_changes(client)]
         assert "put" in logged
-        assert sorted(logged) == sorted(held(client)[1])
+        assert sorted(logged) == sorted(current_list(client)[1])
 
 
 def test_many_connections_at_once_each_get_their_own_answer(pair: Pair) -> None:
     def write(port: int, writer: int) -> set[str]:
-        with connected(port) as connection, connection.makefile("rb") as stream:
+        with connection_to(port) as connection, connection.makefile("rb") as stream:
             revisions = set()
             for number in range(50):
                 node_id = f"many-{writer}-{number}"
                 connection.sendall(put(target=f"/blocklist/nodes/{node_id}"))
-                answer = read_answer(stream)
+                answer = read_response(stream)
                 assert (answer.status, answer.json()["id"]) == (201, node_id)
                 revisions.add(answer.header("blocklist-revision") or "")
             return revisions
@@ -280,12 +292,12 @@ steps = st.sampled_from(
 @given(st.lists(steps, min_size=1, max_size=8))
 @settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_mix_in_one_go_is_answered_as_on_the_ordinary_route(pair: Pair, mix: list[bytes]) -> None:
-    same(pair, b"".join(mix))
+    same_response(pair, b"".join(mix))
 
 
 def test_a_request_may_come_in_pieces(pair: Pair) -> None:
-    with connected(pair[0].port) as connection:
+    with connection_to(pair[0].port) as connection:
         for byte in put(target="/blocklist/nodes/pieces"):
             connection.sendall(bytes([byte]))
         with connection.makefile("rb") as stream:
-            assert read_answer(stream, "PUT").status == 201
+            assert read_response(stream, "PUT").status == 201

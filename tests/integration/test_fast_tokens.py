@@ -10,15 +10,15 @@ from typing import Final
 
 import pytest
 
-from blocklist.model.roles import Access
+from blocklist.model.roles import Role
 from tests.integration.bodies import block
 from tests.integration.databases import Databases
-from tests.integration.guarded import guarding
 from tests.integration.process import ServiceProcess
-from tests.integration.raw_http import ask, connected, exchange, read_answer, request, until_closed
-from tests.integration.test_fast_put import timeless
+from tests.integration.raw_http import connection_to, exchange, read_response, read_until_closed, request, send_request
+from tests.integration.secured import secured_service
+from tests.integration.test_fast_put import without_volatile_parts
 
-LAST: Final = request("/healthz", "Connection: close")
+CLOSING_REQUEST: Final = request("/healthz", "Connection: close")
 BODY: Final = json.dumps(block(allowMerge=True)).encode()
 WRONG: Final = "blocklist_00000000_" + "A" * 43
 
@@ -68,13 +68,13 @@ REQUESTS: Final[dict[str, tuple[str, str, list[str], bytes]]] = {
 def tokens(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> dict[str, str]:
     """Which text stands for each word above; the database with them is in FOLDER."""
     folder = tmp_path_factory.mktemp("tokens")
-    with guarding(folder, databases) as guarded:
-        revoked = guarded.make(Access.ADMIN)
-        with guarded.client(guarded.admin) as client:
+    with secured_service(folder, databases) as secured:
+        revoked = secured.make_token(Role.ADMIN)
+        with secured.client(secured.admin) as client:
             client.delete(f"/tokens/{revoked['id']}").raise_for_status()
-        found = {access.name: token for access, token in guarded.tokens.items()}
+        found = {access.name: token for access, token in secured.tokens.items()}
     mixed = found["OPERATOR"][:18] + found["ADMIN"][18:]
-    return {**found, "FILE": guarded.admin, "REVOKED": revoked["token"], "MIXED": mixed, "FOLDER": str(folder)}
+    return {**found, "FILE": secured.admin, "REVOKED": revoked["token"], "MIXED": mixed, "FOLDER": str(folder)}
 
 
 @pytest.fixture(scope="module")
@@ -102,7 +102,9 @@ def test_the_answer_is_the_ordinary_routes(
     pair: list[ServiceProcess], tokens: dict[str, str], name: str, who: str
 ) -> None:
     payload = payload_of(name, who, tokens)
-    fast, ordinary = (timeless(until_closed(process.port, payload + LAST)) for process in pair)
+    fast, ordinary = (
+        without_volatile_parts(read_until_closed(process.port, payload + CLOSING_REQUEST)) for process in pair
+    )
     assert fast == ordinary
     assert fast.startswith(b"HTTP/1.1 ")
 
@@ -112,14 +114,14 @@ def test_nobody_is_taken_for_who_asked_before_on_the_connection(
 ) -> None:
     """All credentials in turn, again and again: the first answer to each is its answer ever after."""
     for process in pair:
-        with connected(process.port) as connection, connection.makefile("rb") as stream:
+        with connection_to(process.port) as connection, connection.makefile("rb") as stream:
             rounds = []
             for _ in range(4):
                 statuses = []
                 for who in ("operator", "none", "reader", "revoked", "admin", "another's secret"):
                     for name in ("list", "put"):
                         connection.sendall(payload_of(name, who, tokens))
-                        statuses.append(read_answer(stream).status)
+                        statuses.append(read_response(stream).status)
                 rounds.append(statuses)
             assert rounds[1:] == [[200, 202, 401, 401, 200, 403, 401, 401, 200, 202, 401, 401]] * 3
 
@@ -133,7 +135,7 @@ def test_a_poller_with_a_token_is_answered_from_ready_bytes(pair: list[ServicePr
         return line
 
     # Made ready by the route; after that nobody needs it.
-    assert ask(pair[0].port, request("/blocklist?", bearer)).status == 200
+    assert send_request(pair[0].port, request("/blocklist?", bearer)).status == 200
     before = by_the_route()
     answers = exchange(pair[0].port, *[request("/blocklist", bearer)] * 10, methods=["GET"] * 10)
     assert [answer.status for answer in answers] == [200] * 10

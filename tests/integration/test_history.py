@@ -14,11 +14,11 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.store.engine import make_engine
-from app.store.history_queries import Wanted, changes_like
+from app.store.history_queries import ChangeFilter, changes_matching
 from tests.integration.bodies import EVACUATE, all_changes, block, later, now_ms, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, Databases
-from tests.integration.in_process import ManualClock, served
+from tests.integration.in_process import ManualClock, running_service
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, url_of, wait_until
 
@@ -37,7 +37,7 @@ def clock() -> ManualClock:
 @pytest.fixture
 def past(database_url: str, clock: ManualClock) -> Iterator[TestClient]:
     """A service whose time the test moves."""
-    with served(database_url, clock) as client:
+    with running_service(database_url, clock) as client:
         yield client
 
 
@@ -229,10 +229,10 @@ class TestFilters:
     def test_by_author(self, tmp_path: Path, migrated: Path, clock: ManualClock) -> None:
         database = tmp_path / "authors.db"
         shutil.copy(migrated, database)
-        with served(url_of(database), clock) as client:
+        with running_service(url_of(database), clock) as client:
             client.put("/blocklist/nodes", json={f"n{n}": block() for n in range(10)})
         _write(database, "UPDATE changes SET created_by = CASE revision % 3 WHEN 0 THEN 'ann' ELSE NULL END")
-        with served(url_of(database), clock) as client:
+        with running_service(url_of(database), clock) as client:
             first = client.get("/blocklist/changes", params={"createdBy": "ann", "limit": 2}).json()
             assert ([change["revision"] for change in first["changes"]], first["next"]) == ([3, 6], 6)
             rest = client.get("/blocklist/changes", params={"createdBy": "ann", "limit": 2, "since": 6}).json()
@@ -260,12 +260,12 @@ class TestFilters:
     @pytest.mark.parametrize(
         ("wanted", "index"),
         [
-            (Wanted(created_by="ann"), "ix_changes_created_by_revision (created_by=? AND revision>?)"),
-            (Wanted(node_id="a"), "ix_changes_node_id_revision (node_id=? AND revision>?)"),
-            (Wanted(begin=0, end=1), "INTEGER PRIMARY KEY (rowid>?)"),
+            (ChangeFilter(created_by="ann"), "ix_changes_created_by_revision (created_by=? AND revision>?)"),
+            (ChangeFilter(node_id="a"), "ix_changes_node_id_revision (node_id=? AND revision>?)"),
+            (ChangeFilter(begin=0, end=1), "INTEGER PRIMARY KEY (rowid>?)"),
         ],
     )
-    def test_an_index_serves_each(self, migrated: Path, wanted: Wanted, index: str) -> None:
+    def test_an_index_serves_each(self, migrated: Path, wanted: ChangeFilter, index: str) -> None:
         """And nothing is sorted: what is read is bounded by the page, but for moments far behind `since`."""
         plans: list[str] = []
         engine = make_engine(url_of(migrated), readers=1)
@@ -274,7 +274,7 @@ class TestFilters:
             assert isinstance(driver, sqlite3.Connection)
             statements: list[str] = []
             driver.set_trace_callback(statements.append)
-            changes_like(connection, wanted, 0, 100)
+            changes_matching(connection, wanted, 0, 100)
             driver.set_trace_callback(None)
             query = next(statement for statement in statements if statement.startswith("SELECT"))
             plans = [str(row[3]) for row in driver.execute(f"EXPLAIN QUERY PLAN {query}")]
@@ -356,7 +356,7 @@ class TestMigration:
             "UPDATE log_head SET revision = 13, compacted = 10",
         )
         migrate(url_of(database))
-        with served(url_of(database), ManualClock(MONDAY + 10)) as client:
+        with running_service(url_of(database), ManualClock(MONDAY + 10)) as client:
             detailed = listed(client, details=True)
             assert {own: (node["createdBy"], node["revision"]) for own, node in detailed.items()} == {
                 "before": (None, 0),

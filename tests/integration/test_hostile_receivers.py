@@ -8,14 +8,24 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from tests.integration.listeners import known, put, told
+from tests.integration.listeners import get_listener, put, wait_until_pushed
 from tests.integration.process import free_port, wait_until
-from tests.integration.receiver import Answer, Receiver, drips, fails, floods, http, never, receiving, says
+from tests.integration.receiver import (
+    Receiver,
+    Responder,
+    drips,
+    fails,
+    floods,
+    http,
+    never_responds,
+    receiving,
+    responds,
+)
 
 HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\n"
 CHUNK = b"10000\r\n" + b"x" * 65536 + b"\r\n"
-HOSTILE: dict[str, Answer] = {
-    "never answers": never,
+HOSTILE: dict[str, Responder] = {
+    "never answers": never_responds,
     "byte by byte": drips(http(204)),
     "a body byte by byte": drips(HEAD + b"Content-Length: 9999\r\n\r\n"),
     "a body without end": floods(HEAD + b'\r\n{"a": "', b"x" * 65536, 64),
@@ -26,14 +36,14 @@ HOSTILE: dict[str, Answer] = {
     "a status line without end": floods(b"HTTP/1.1 200 ", b"x" * 65536, 64),
     "interim answers without end": floods(b"", b"HTTP/1.1 102 Processing\r\n\r\n" * 1000, 64),
     "huge": floods(HEAD + b"Content-Length: 1000000000\r\n\r\n", b"x" * 65536, 64),
-    "a zipped bomb": says(http(200, b"\x1f\x8b" + b"\x00" * 1000, "Content-Encoding: gzip")),
+    "a zipped bomb": responds(http(200, b"\x1f\x8b" + b"\x00" * 1000, "Content-Encoding: gzip")),
     "500": fails(10**9),
-    "to itself": says(http(307, b"", "Location: /hook")),
+    "to itself": responds(http(307, b"", "Location: /hook")),
 }
 
 
 @pytest.fixture
-def crowd(desk: httpx.Client) -> Iterator[dict[str, Receiver]]:
+def crowd(listener_client: httpx.Client) -> Iterator[dict[str, Receiver]]:
     """Three of each kind, and three that nobody listens for any more."""
     with ExitStack() as stack:
         hostile: dict[str, Receiver] = {}
@@ -42,40 +52,44 @@ def crowd(desk: httpx.Client) -> Iterator[dict[str, Receiver]]:
                 receiver = stack.enter_context(receiving(answer))
                 hostile[f"{kind.replace(' ', '-')}-{number}"] = receiver
         for listener, receiver in hostile.items():
-            receiver.register(desk, listener, leaseSeconds=600)
+            receiver.register(listener_client, listener, leaseSeconds=600)
         for number in range(3):
-            Receiver(url=f"http://127.0.0.1:{free_port()}/").register(desk, f"dead-{number}", leaseSeconds=600)
+            Receiver(url=f"http://127.0.0.1:{free_port()}/").register(
+                listener_client, f"dead-{number}", leaseSeconds=600
+            )
         yield hostile
         for listener in hostile:
-            desk.delete(f"/listeners/{listener}")
+            listener_client.delete(f"/listeners/{listener}")
 
 
-def test_others_are_told_meanwhile(desk: httpx.Client, receiver: Receiver, crowd: dict[str, Receiver]) -> None:
+def test_others_are_told_meanwhile(
+    listener_client: httpx.Client, receiver: Receiver, crowd: dict[str, Receiver]
+) -> None:
     """Each of the crowd would hold up the next by seconds if they were told one after the other."""
-    receiver.register(desk, "jm")
+    receiver.register(listener_client, "jm")
     for number in range(5):
-        told(desk, receiver, put(desk, f"n-{number}"))
+        wait_until_pushed(listener_client, receiver, put(listener_client, f"n-{number}"))
     assert [push.ids[0] for push in receiver.applied] == [[f"n-{number}"] for number in range(5)]
     wait_until(lambda: all(it.requests for it in crowd.values()))
-    told(desk, receiver, put(desk, "last"))
-    assert known(desk, "dead-0")["lastError"]
+    wait_until_pushed(listener_client, receiver, put(listener_client, "last"))
+    assert get_listener(listener_client, "dead-0")["lastError"]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HOSTILE if "without end" in kind or kind == "huge"])
-def test_an_answer_without_end_is_cut(desk: httpx.Client, kind: str) -> None:
+def test_an_answer_without_end_is_cut(listener_client: httpx.Client, kind: str) -> None:
     """What lies in the sockets' buffers counts too."""
     with receiving(HOSTILE[kind]) as receiver:
-        receiver.register(desk, "jm")
-        put(desk, "a")
+        receiver.register(listener_client, "jm")
+        put(listener_client, "a")
         receiver.wait(lambda it: len(it.requests) >= 2)
-        assert receiver.gone < 16, "MiB"
+        assert receiver.abandoned < 16, "MiB"
 
 
 @pytest.mark.parametrize("kind", ["never answers", "a body byte by byte"])
-def test_who_takes_too_long_is_given_up_and_tried_again(desk: httpx.Client, kind: str) -> None:
+def test_who_takes_too_long_is_given_up_and_tried_again(listener_client: httpx.Client, kind: str) -> None:
     with receiving(HOSTILE[kind]) as receiver:
-        receiver.register(desk, "jm", leaseSeconds=600)
-        revision = put(desk, "a")
-        receiver.wait(lambda it: it.gone >= 1 and len(it.requests) >= 2)
-        wait_until(lambda: known(desk, "jm")["lastError"] is not None)
-        assert known(desk, "jm")["ackedRevision"] < revision
+        receiver.register(listener_client, "jm", leaseSeconds=600)
+        revision = put(listener_client, "a")
+        receiver.wait(lambda it: it.abandoned >= 1 and len(it.requests) >= 2)
+        wait_until(lambda: get_listener(listener_client, "jm")["lastError"] is not None)
+        assert get_listener(listener_client, "jm")["ackedRevision"] < revision

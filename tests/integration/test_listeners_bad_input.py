@@ -10,10 +10,10 @@ import httpx
 import pytest
 
 from tests.integration.databases import ON_BOTH
-from tests.integration.listeners import JM, beat, put, register, report, watcher
+from tests.integration.listeners import JM, heartbeat, post_heartbeat, put, register, registration_body
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
-from tests.integration.raw_http import ask, request
+from tests.integration.raw_http import request, send_request
 from tests.integration.test_bad_input import NOT_ONE_OBJECT
 
 pytestmark = ON_BOTH
@@ -23,20 +23,20 @@ NO_IDS: list[object] = [*BAD_IDS, 5, True, [], {}]
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _someone(listened: ServiceProcess) -> Iterator[None]:
+def _someone(listener_service: ServiceProcess) -> Iterator[None]:
     """A listener and a node that must stay as they are, for all tests of this file."""
-    with listened.client() as client:
+    with listener_service.client() as client:
         register(client, "jm", leaseSeconds=3600)
-        report(client, "jm", ackedRevision=put(client, "a"), taskManagers={"tm-1": "a"}, runningTasks={"tm-1": 2})
+        heartbeat(client, "jm", ackedRevision=put(client, "a"), taskManagers={"tm-1": "a"}, runningTasks={"tm-1": 2})
         yield
         client.delete("/listeners/jm")
         client.delete("/blocklist/nodes/a")
 
 
 @pytest.fixture
-def same(listened: ServiceProcess) -> Iterator[httpx.Client]:
+def same(listener_service: ServiceProcess) -> Iterator[httpx.Client]:
     """A client; what the service holds, down to the end of the lease, is the same afterwards."""
-    with listened.client() as client:
+    with listener_service.client() as client:
         before = state(client)
         yield client
         assert state(client) == before
@@ -104,12 +104,12 @@ def sent(body: dict[str, Any]) -> bytes:
 @pytest.mark.parametrize(("field", "value"), named(BAD_REGISTRATION))
 @pytest.mark.parametrize("listener", ["new", "jm"])
 def test_a_registration(same: httpx.Client, listener: str, field: str, value: object) -> None:
-    problem_of(same.put(f"/listeners/{listener}", content=sent({**watcher(), field: value})), 400)
+    problem_of(same.put(f"/listeners/{listener}", content=sent({**registration_body(), field: value})), 400)
 
 
 @pytest.mark.parametrize("url", ELSEWHERE)
 def test_a_callback_that_is_not_allowed(same: httpx.Client, url: str) -> None:
-    problem_of(same.put("/listeners/new", json=watcher(callbackUrl=url)), 400)
+    problem_of(same.put("/listeners/new", json=registration_body(callbackUrl=url)), 400)
 
 
 @pytest.mark.parametrize(
@@ -117,11 +117,11 @@ def test_a_callback_that_is_not_allowed(same: httpx.Client, url: str) -> None:
     [
         pytest.param({"role": JM}, id="no session"),
         pytest.param({"sessionId": "s1"}, id="no role"),
-        pytest.param(watcher(id="new"), id="the id"),
-        pytest.param(watcher(secret="whsec_AAAA"), id="the secret"),
-        pytest.param(watcher(ackedRevision=0), id="a cursor"),
-        pytest.param(watcher(lease_seconds=5), id="snake case"),
-        pytest.param(watcher(taskManagers={}), id="taskManagers"),
+        pytest.param(registration_body(id="new"), id="the id"),
+        pytest.param(registration_body(secret="whsec_AAAA"), id="the secret"),
+        pytest.param(registration_body(ackedRevision=0), id="a cursor"),
+        pytest.param(registration_body(lease_seconds=5), id="snake case"),
+        pytest.param(registration_body(taskManagers={}), id="taskManagers"),
     ],
 )
 def test_a_registration_has_its_fields_and_no_others(same: httpx.Client, body: dict[str, Any]) -> None:
@@ -154,15 +154,15 @@ def test_a_heartbeat(same: httpx.Client, field: str, value: object) -> None:
 
 def test_one_bad_entry_among_many_takes_none_of_them(same: httpx.Client) -> None:
     several = {**{f"tm-{number}": "a" for number in range(100)}, "tm bad": "a"}
-    problem_of(beat(same, "jm", taskManagers=several, runningTasks={"tm-1": 9}, ackedRevision=0), 400)
+    problem_of(post_heartbeat(same, "jm", taskManagers=several, runningTasks={"tm-1": 9}, ackedRevision=0), 400)
 
 
 def test_a_body_of_more_than_2_mib_is_413(same: httpx.Client) -> None:
-    problem_of(beat(same, "jm", refused={"a": "x" * (2 * 2**20)}), 413)
+    problem_of(post_heartbeat(same, "jm", refused={"a": "x" * (2 * 2**20)}), 413)
 
 
 def test_a_registration_of_more_than_64_kib_is_413(same: httpx.Client) -> None:
-    problem_of(same.put("/listeners/new", json=watcher(callbackUrl="http://127.0.0.1/" + "a" * 70_000)), 413)
+    problem_of(same.put("/listeners/new", json=registration_body(callbackUrl="http://127.0.0.1/" + "a" * 70_000)), 413)
 
 
 @pytest.mark.parametrize("path", ["/listeners/jm", "/listeners/jm/heartbeat", "/listeners/jm/secret"])
@@ -172,17 +172,19 @@ def test_other_methods_are_405(same: httpx.Client, path: str) -> None:
 
 @pytest.mark.parametrize("listener", ["a%20b", "a%2Cb", "%C3%A4", "a" * 254, "a%00", "%2541", "%5B%3A%3A1%5D"])
 @pytest.mark.parametrize(("method", "end"), [("PUT", ""), ("GET", ""), ("DELETE", ""), ("POST", "/heartbeat")])
-def test_an_id_that_is_none(same: httpx.Client, listened: ServiceProcess, listener: str, method: str, end: str) -> None:
-    body = json.dumps(watcher() if method == "PUT" else {"sessionId": "s1"}).encode()
+def test_an_id_that_is_none(
+    same: httpx.Client, listener_service: ServiceProcess, listener: str, method: str, end: str
+) -> None:
+    body = json.dumps(registration_body() if method == "PUT" else {"sessionId": "s1"}).encode()
     raw = request(
         f"/listeners/{listener}{end}",
         "Content-Type: application/json",
         method=method,
         body=body if method in {"PUT", "POST"} else b"",
     )
-    problem_of(ask(listened.port, raw, method=method), 400)
+    problem_of(send_request(listener_service.port, raw, method=method), 400)
 
 
 @pytest.mark.parametrize("path", ["/listeners/", "/listeners/a%2Fb", "/listeners/jm/other", "/listeners//heartbeat"])
-def test_a_path_that_is_none(same: httpx.Client, listened: ServiceProcess, path: str) -> None:
-    problem_of(ask(listened.port, request(path)), 404)
+def test_a_path_that_is_none(same: httpx.Client, listener_service: ServiceProcess, path: str) -> None:
+    problem_of(send_request(listener_service.port, request(path)), 404)

@@ -13,19 +13,19 @@ from tests.integration.bodies import block, later, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import Databases
 from tests.integration.process import ServiceProcess, wait_until
-from tests.integration.raw_http import ask, exchange, request
+from tests.integration.raw_http import exchange, request, send_request
 
 BODY = json.dumps(block()).encode()
 
 
 @pytest.fixture(params=["true", "false"], ids=["fast", "ordinary"])
-def logging(request: pytest.FixtureRequest, start: Start) -> ServiceProcess:
+def logging_service(request: pytest.FixtureRequest, start: Start) -> ServiceProcess:
     """A service that logs JSON, with and without the short cuts."""
     return start(log_format="json", fast_path=request.param)
 
 
 @pytest.fixture(scope="module", params=["true", "false"], ids=["fast", "ordinary"])
-def shared(
+def shared_service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> Iterator[ServiceProcess]:
     """The same, for tests that do not look at the log."""
@@ -35,15 +35,15 @@ def shared(
         yield process
 
 
-def lines(service: ServiceProcess, event: str = "change") -> list[dict[str, Any]]:
+def log_entries(service: ServiceProcess, event: str = "change") -> list[dict[str, Any]]:
     """The lines of this event, which are all there once the service has stopped."""
     service.stop()
     return [line for line in map(json.loads, service.log().splitlines()) if line["event"] == event]
 
 
 class TestChanges:
-    def test_each_has_a_line_and_nothing_else_has_one(self, logging: ServiceProcess) -> None:
-        with logging.client() as client:
+    def test_each_has_a_line_and_nothing_else_has_one(self, logging_service: ServiceProcess) -> None:
+        with logging_service.client() as client:
             headers = {"x-request-id": "deploy-7"}
             client.put("/blocklist/nodes/a", json=block(cause='"disk" é\u2028'), headers=headers)
             client.put("/blocklist/nodes/a", json=block(cause="fan", allowMerge=True))
@@ -55,7 +55,7 @@ class TestChanges:
             client.get("/blocklist/nodes/free")
             wait_until(lambda: "b" not in client.get("/blocklist").json())
             wait_until(lambda: revision_of(client.get("/blocklist")) == 6)
-        found = lines(logging)
+        found = log_entries(logging_service)
         assert [(line["revision"], line["kind"], line["node"], line["source"]) for line in found] == [
             (1, "blocked", "a", "request"),
             (2, "merged", "a", "request"),
@@ -71,14 +71,14 @@ class TestChanges:
         assert len(found[1]["request_id"]) > 8, "made for a request that came without"
         assert {line["by"] for line in found} == {None}
         assert {line["level"] for line in found} == {"info"}
-        rest = [line for line in map(json.loads, logging.log().splitlines()) if line not in found]
+        rest = [line for line in map(json.loads, logging_service.log().splitlines()) if line not in found]
         assert {line["event"] for line in rest} <= {"listening", "stopping"}
 
-    def test_the_id_in_the_answer_is_that_of_the_line(self, logging: ServiceProcess) -> None:
-        with logging.client() as client:
+    def test_the_id_in_the_answer_is_that_of_the_line(self, logging_service: ServiceProcess) -> None:
+        with logging_service.client() as client:
             made = [client.put(f"/blocklist/nodes/n{n}", json=block()) for n in range(3)]
         ids = [answer.headers["x-request-id"] for answer in made]
-        assert [line["request_id"] for line in lines(logging)] == ids
+        assert [line["request_id"] for line in log_entries(logging_service)] == ids
         assert len(set(ids)) == 3
 
     def test_a_change_cannot_forge_a_line(self, start: Start) -> None:
@@ -97,7 +97,7 @@ class TestChanges:
             for cause in "abcde":
                 body = {f"n{n}": block(cause=cause, allowMerge=True) for n in range(1000)}
                 client.put("/blocklist/nodes", json=body).raise_for_status()
-        assert [line["revision"] for line in lines(service)] == list(range(1, 5001))
+        assert [line["revision"] for line in log_entries(service)] == list(range(1, 5001))
 
 
 class TestRequestIds:
@@ -106,39 +106,41 @@ class TestRequestIds:
         ("method", "path"),
         [("GET", "/blocklist"), ("GET", "/healthz"), ("PUT", "/blocklist/nodes/a"), ("GET", "/blocklist/nodes/free")],
     )
-    def test_a_good_one_comes_back(self, shared: ServiceProcess, method: str, path: str, given: str) -> None:
+    def test_a_good_one_comes_back(self, shared_service: ServiceProcess, method: str, path: str, given: str) -> None:
         body = BODY if method == "PUT" else b""
         payload = request(path, f"X-Request-ID: {given}", method=method, body=body)
-        for answer in exchange(shared.port, payload, payload, methods=[method, method]):
+        for answer in exchange(shared_service.port, payload, payload, methods=[method, method]):
             assert [value for name, value in answer.headers if name == "x-request-id"] == [given]
 
     @pytest.mark.parametrize("given", ["", "x" * 129, "a b", "a\tb", "a;b", "<b>", "\xe9", "a,b"])
-    def test_another_is_replaced(self, shared: ServiceProcess, given: str) -> None:
-        answer = ask(shared.port, request("/blocklist/nodes/free", f"X-Request-ID: {given}"))
+    def test_another_is_replaced(self, shared_service: ServiceProcess, given: str) -> None:
+        answer = send_request(shared_service.port, request("/blocklist/nodes/free", f"X-Request-ID: {given}"))
         assert answer.header("x-request-id") not in (None, given)
-        answer = ask(shared.port, request("/blocklist/nodes/b", f"X-Request-ID: {given}", method="PUT", body=BODY))
+        answer = send_request(
+            shared_service.port, request("/blocklist/nodes/b", f"X-Request-ID: {given}", method="PUT", body=BODY)
+        )
         assert answer.header("x-request-id") not in (None, given)
 
-    def test_two_are_none(self, shared: ServiceProcess) -> None:
+    def test_two_are_none(self, shared_service: ServiceProcess) -> None:
         payload = request("/blocklist/nodes/free", "X-Request-ID: a", "X-Request-ID: b")
-        assert ask(shared.port, payload).header("x-request-id") not in ("a", "b", "a, b")
+        assert send_request(shared_service.port, payload).header("x-request-id") not in ("a", "b", "a, b")
 
-    def test_a_plain_read_without_one_has_none(self, shared: ServiceProcess) -> None:
-        assert ask(shared.port, request("/blocklist")).header("x-request-id") is None
-        assert ask(shared.port, request("/blocklist/nodes/free")).header("x-request-id") is not None
+    def test_a_plain_read_without_one_has_none(self, shared_service: ServiceProcess) -> None:
+        assert send_request(shared_service.port, request("/blocklist")).header("x-request-id") is None
+        assert send_request(shared_service.port, request("/blocklist/nodes/free")).header("x-request-id") is not None
 
-    def test_polls_with_ids_get_the_same_list(self, shared: ServiceProcess) -> None:
-        with shared.client() as client:
+    def test_polls_with_ids_get_the_same_list(self, shared_service: ServiceProcess) -> None:
+        with shared_service.client() as client:
             client.put("/blocklist/nodes", json={f"n{n}": block() for n in range(50)})
-        plain = ask(shared.port, request("/blocklist"))
-        named = ask(shared.port, request("/blocklist", "X-Request-ID: a"))
+        plain = send_request(shared_service.port, request("/blocklist"))
+        named = send_request(shared_service.port, request("/blocklist", "X-Request-ID: a"))
         assert named.body == plain.body
         assert named.headers[-1] == ("x-request-id", "a")
-        assert named.undated() == plain.undated()
+        assert named.without_volatile_headers() == plain.without_volatile_headers()
 
-    def test_a_watch_says_it_too(self, shared: ServiceProcess) -> None:
+    def test_a_watch_says_it_too(self, shared_service: ServiceProcess) -> None:
         with (
-            shared.client() as client,
+            shared_service.client() as client,
             client.stream("GET", "/blocklist/watch", headers={"x-request-id": "w"}) as answer,
         ):
             assert answer.headers["x-request-id"] == "w"

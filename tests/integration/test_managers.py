@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from blocklist import BlockAction, BlocklistClient
-from tests.integration.manager_process import ManagerProcess, acked, refusal, run_module
+from tests.integration.manager_process import ManagerProcess, acked_revision, refused_reason, run_module
 from tests.integration.process import ServiceProcess, free_port, wait_until
 
 EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
@@ -23,13 +23,13 @@ class Script:
 
     def __init__(self, path: Path, body: str) -> None:
         self.path = path
-        self.notes = path.with_suffix(".notes")
-        path.write_text(f"#!/bin/sh\nnotes={self.notes}\n{body}\n")
+        self.record_file = path.with_suffix(".notes")
+        path.write_text(f"#!/bin/sh\nnotes={self.record_file}\n{body}\n")
         path.chmod(0o755)
 
     @property
     def calls(self) -> list[str]:
-        return self.notes.read_text().splitlines() if self.notes.exists() else []
+        return self.record_file.read_text().splitlines() if self.record_file.exists() else []
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def exclude(tmp_path: Path) -> Path:
     return file
 
 
-def managed_yarn(folder: Path, service: ServiceProcess, yarn: Script, *options: str) -> ManagerProcess:
+def yarn_manager(folder: Path, service: ServiceProcess, yarn: Script, *options: str) -> ManagerProcess:
     file = ("--exclude-file", str(folder / "exclude"), "--command", f"{yarn.path} rmadmin -refreshNodes")
     return ManagerProcess(folder, service.url, "yarn", *file, *options)
 
@@ -56,29 +56,29 @@ def test_yarn_follows_the_list_and_leaves_the_rest_of_the_file(
     tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path
 ) -> None:
     original = exclude.read_bytes()
-    with managed_yarn(tmp_path, fresh, yarn) as manager, BlocklistClient(fresh.url) as client:
-        wait_until(lambda: acked(fresh, "yarn") == 0)
+    with yarn_manager(tmp_path, fresh, yarn) as manager, BlocklistClient(fresh.url) as client:
+        wait_until(lambda: acked_revision(fresh, "yarn") == 0)
         client.block("n1", "Hot machine")
         client.block("n2", "Disk errors", action=EVACUATE)
-        wait_until(lambda: acked(fresh, "yarn") == 2)
+        wait_until(lambda: acked_revision(fresh, "yarn") == 2)
         assert yarn.calls[-1] == "rmadmin -refreshNodes -g -server old-1 n1 n2"
         assert exclude.stat().st_mode & 0o777 == 0o640
-        wait_until(lambda: "a plain exclude file gives no timeouts" in (refusal(fresh, "n2") or ""))
+        wait_until(lambda: "a plain exclude file gives no timeouts" in (refused_reason(fresh, "n2") or ""))
         client.unblock("n1")
         client.unblock("n2")
-        wait_until(lambda: acked(fresh, "yarn") == 4)
+        wait_until(lambda: acked_revision(fresh, "yarn") == 4)
         assert yarn.calls[-1].endswith("-server old-1")
         assert exclude.read_bytes() == original
         assert manager.stop() == 0
-        assert acked(fresh, "yarn") == -1, "it has left"
+        assert acked_revision(fresh, "yarn") == -1, "it has left"
     for sentence in ("Node n1 is blocked without end (Hot machine)", "Node n1 is blocked no more."):
         assert sentence in manager.log()
 
 
-def test_a_block_ends_in_time_also_without_the_service(
+def test_a_block_ends_on_time_without_the_service(
     tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path
 ) -> None:
-    with managed_yarn(tmp_path, fresh, yarn), BlocklistClient(fresh.url) as client:
+    with yarn_manager(tmp_path, fresh, yarn), BlocklistClient(fresh.url) as client:
         end = time.time_ns() // 1_000_000 + 3_000
         client.block("n1", "Hot machine", end=end)
         wait_until(lambda: "n1" in exclude.read_text())
@@ -87,27 +87,27 @@ def test_a_block_ends_in_time_also_without_the_service(
         assert time.time_ns() // 1_000_000 >= end
 
 
-def test_what_fails_is_tried_again_and_not_acknowledged_before_it_worked(
+def test_a_failure_is_retried_and_acknowledged_only_after_success(
     tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path
 ) -> None:
-    with managed_yarn(tmp_path, fresh, yarn) as manager, BlocklistClient(fresh.url) as client:
-        wait_until(lambda: acked(fresh, "yarn") == 0)
+    with yarn_manager(tmp_path, fresh, yarn) as manager, BlocklistClient(fresh.url) as client:
+        wait_until(lambda: acked_revision(fresh, "yarn") == 0)
         (tmp_path / "broken").touch()
         client.block("n1", "Hot machine")
         wait_until(lambda: len([call for call in yarn.calls if call.endswith("old-1 n1")]) >= 2)
-        assert acked(fresh, "yarn") == 0
+        assert acked_revision(fresh, "yarn") == 0
         (tmp_path / "broken").unlink()
-        wait_until(lambda: acked(fresh, "yarn") == 1)
+        wait_until(lambda: acked_revision(fresh, "yarn") == 1)
     assert "ended with exit code 1" in manager.log()
     assert "In line with the list again." in manager.log()
 
 
-def test_a_manager_that_was_killed_goes_on_where_it_stood(
+def test_a_killed_manager_resumes_after_a_restart(
     tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path
 ) -> None:
     """Killed after the file was written and before YARN was told: a file that is right already is told all the same."""
     (tmp_path / "broken").touch()
-    with managed_yarn(tmp_path, fresh, yarn) as manager, BlocklistClient(fresh.url) as client:
+    with yarn_manager(tmp_path, fresh, yarn) as manager, BlocklistClient(fresh.url) as client:
         client.block("n1", "Hot machine")
         client.block("n2", "Hot machine")
         wait_until(lambda: bool(yarn.calls) and yarn.calls[-1].endswith("n1 n2"))
@@ -117,32 +117,36 @@ def test_a_manager_that_was_killed_goes_on_where_it_stood(
         client.block("n1", "Hot machine")
         told = len(yarn.calls)
         manager.start()
-        wait_until(lambda: acked(fresh, "yarn") == 4)
+        wait_until(lambda: acked_revision(fresh, "yarn") == 4)
         assert yarn.calls[told:] == ["rmadmin -refreshNodes -g -server old-1 n1 n2"]
         manager.kill()
         client.unblock("n1")
         manager.start()
-        wait_until(lambda: acked(fresh, "yarn") == 5)
+        wait_until(lambda: acked_revision(fresh, "yarn") == 5)
         assert yarn.calls[-1].endswith("old-1 n2")
 
 
-def test_it_looks_again_by_itself(tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path) -> None:
+def test_a_manual_change_is_found_and_corrected(
+    tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path
+) -> None:
     """Somebody takes our entry away; nothing is heard of it, but the next look finds it."""
-    with managed_yarn(tmp_path, fresh, yarn, "--every", "0.2"), BlocklistClient(fresh.url) as client:
+    with yarn_manager(tmp_path, fresh, yarn, "--every", "0.2"), BlocklistClient(fresh.url) as client:
         client.block("n1", "Hot machine")
-        wait_until(lambda: acked(fresh, "yarn") == 1)
+        wait_until(lambda: acked_revision(fresh, "yarn") == 1)
         exclude.write_text("old-1\nold-2\n")
         wait_until(lambda: yarn.calls[-1].endswith("old-1 old-2 n1"))
 
 
-def test_the_second_of_one_name_takes_over(tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path) -> None:
+def test_a_second_manager_with_the_same_id_takes_over(
+    tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path
+) -> None:
     (tmp_path / "second").mkdir()
     options = ("--exclude-file", str(exclude), "--command", str(yarn.path))
-    with managed_yarn(tmp_path, fresh, yarn) as first:
-        wait_until(lambda: acked(fresh, "yarn") == 0)
+    with yarn_manager(tmp_path, fresh, yarn) as first:
+        wait_until(lambda: acked_revision(fresh, "yarn") == 0)
         with ManagerProcess(tmp_path / "second", fresh.url, "yarn", *options), BlocklistClient(fresh.url) as client:
             client.block("n1", "Hot machine")
-            wait_until(lambda: acked(fresh, "yarn") == 1)
+            wait_until(lambda: acked_revision(fresh, "yarn") == 1)
             assert first.exit_code() == 1
     assert "Another process has taken over as listener yarn" in first.log()
 
@@ -172,45 +176,45 @@ class TestExec:
         body = f"cat >> $notes; echo >> $notes; cat {tmp_path}/answer 2>&1; test ! -e {tmp_path}/broken"
         return Script(tmp_path / "attach", body)
 
-    def managed(self, folder: Path, service: ServiceProcess, *command: str) -> ManagerProcess:
+    def exec_manager(self, folder: Path, service: ServiceProcess, *command: str) -> ManagerProcess:
         return ManagerProcess(folder, service.url, "exec", "--state", str(folder / "done.json"), "--", *command)
 
     def test_the_command_gets_the_plan_and_can_refuse(
         self, tmp_path: Path, fresh: ServiceProcess, command: Script
     ) -> None:
         (tmp_path / "answer").write_text('{"refused": {"n2": "There is no such node.", "n9": "Not asked for."}}')
-        with self.managed(tmp_path, fresh, str(command.path)) as manager, BlocklistClient(fresh.url) as client:
+        with self.exec_manager(tmp_path, fresh, str(command.path)) as manager, BlocklistClient(fresh.url) as client:
             with client.watch() as watch:
                 next(watch)
                 client.block("n1", "Hot machine")
                 client.block("n2", "Disk errors", action=EVACUATE)
-            wait_until(lambda: acked(fresh, "exec") == 2)
+            wait_until(lambda: acked_revision(fresh, "exec") == 2)
             told = [(step["do"], step["id"]) for call in command.calls for step in json.loads(call)["steps"]]
             assert told == [("block", "n1"), ("evacuate", "n2")]
             assert [node["id"] for node in json.loads(command.calls[-1])["blocked"]] == ["n1", "n2"]
-            wait_until(lambda: refusal(fresh, "n2") == "There is no such node.")
-            assert refusal(fresh, "n1") is None
+            wait_until(lambda: refused_reason(fresh, "n2") == "There is no such node.")
+            assert refused_reason(fresh, "n1") is None
             manager.kill()
             client.unblock("n1")
             manager.start()
-            wait_until(lambda: acked(fresh, "exec") == 3)
+            wait_until(lambda: acked_revision(fresh, "exec") == 3)
             assert [step["do"] for step in json.loads(command.calls[-1])["steps"]] == ["free"]
-            assert refusal(fresh, "n2") == "There is no such node.", "also after a restart"
+            assert refused_reason(fresh, "n2") == "There is no such node.", "also after a restart"
         assert "There is no such node." in manager.log()
 
-    def test_a_failure_is_tried_again(self, tmp_path: Path, fresh: ServiceProcess, command: Script) -> None:
+    def test_a_failure_is_retried(self, tmp_path: Path, fresh: ServiceProcess, command: Script) -> None:
         (tmp_path / "broken").touch()
         (tmp_path / "answer").write_text("the gate is closed\n" * 10_000)
-        with self.managed(tmp_path, fresh, str(command.path)) as manager, BlocklistClient(fresh.url) as client:
+        with self.exec_manager(tmp_path, fresh, str(command.path)) as manager, BlocklistClient(fresh.url) as client:
             client.block("n1", "Hot machine")
             wait_until(lambda: len(command.calls) >= 2)
-            assert acked(fresh, "exec") <= 0
+            assert acked_revision(fresh, "exec") <= 0
             (tmp_path / "broken").unlink()
-            wait_until(lambda: acked(fresh, "exec") == 1)
+            wait_until(lambda: acked_revision(fresh, "exec") == 1)
         assert "exit code 1. It said: the gate is closed the gate" in manager.log()
         assert len(manager.log()) < 20_000, "what it says goes into the log, but not all of it"
 
-    def test_a_command_that_does_not_end_is_ended(self, tmp_path: Path, fresh: ServiceProcess) -> None:
+    def test_a_command_that_exceeds_its_timeout_is_killed(self, tmp_path: Path, fresh: ServiceProcess) -> None:
         """With all that it started."""
         hanging = Script(tmp_path / "hang", "sleep 1000 & echo $! >> $notes; wait")
         with BlocklistClient(fresh.url) as client:
@@ -252,13 +256,13 @@ class TestOperators:
             (["exec", "--id", "a b", "--state", "/tmp/x", "true"], "'a b' is not a node id"),
         ],
     )
-    def test_a_mistake_is_a_sentence(self, arguments: list[str], sentence: str) -> None:
+    def test_a_usage_error_is_a_sentence(self, arguments: list[str], sentence: str) -> None:
         done = run_module("blocklist.managers", *arguments)
         assert done.returncode == 2
         assert sentence in done.stderr
         assert "Traceback" not in done.stderr
 
-    def test_a_service_that_is_away_is_a_sentence(self, tmp_path: Path) -> None:
+    def test_an_unreachable_service_is_a_sentence(self, tmp_path: Path) -> None:
         url = f"http://127.0.0.1:{free_port()}"
         for module, arguments in (("blocklist.managers", ["yarn", "--print"]), ("blocklist.spark", ["conf"])):
             done = run_module(module, *arguments, "--url", url)
@@ -266,7 +270,7 @@ class TestOperators:
             assert f"{url} is out of reach" in done.stderr
             assert "Traceback" not in done.stderr
 
-    def test_a_dry_run_says_what_there_is_to_do_and_does_nothing(
+    def test_a_dry_run_prints_the_plan_and_changes_nothing(
         self, tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path
     ) -> None:
         before = exclude.read_bytes()
@@ -278,7 +282,7 @@ class TestOperators:
         assert (exclude.read_bytes(), yarn.calls) == (before, [])
 
 
-def test_what_a_submit_is_told(tmp_path: Path, fresh: ServiceProcess) -> None:
+def test_the_configuration_of_a_spark_submit(tmp_path: Path, fresh: ServiceProcess) -> None:
     """And no PySpark is imported for it: that takes a second, and may not be there."""
     with BlocklistClient(fresh.url) as client:
         client.block("n1", "Hot machine")

@@ -15,12 +15,12 @@ from sqlalchemy.engine import Inspector
 
 from app.main import create_app
 from app.settings import Settings
-from app.store.engine import make_start_engine
+from app.store.engine import make_blocking_engine
 from app.store.migration import migrate
 from app.store.tables import metadata
-from tests.integration.bodies import EVACUATE, MARK, PERMANENT, block, held
+from tests.integration.bodies import EVACUATE, MARK, PERMANENT, block, current_list
 from tests.integration.in_process import ManualClock
-from tests.migrations.past import ROWS, SCHEMAS, make, rows, upgrade
+from tests.migrations.old_databases import ROWS, SCHEMAS, create_with_rows, migrate_to, read_rows
 from tests.postgres import PostgresServer
 
 HISTORY: Final = "c0ffee07"
@@ -62,16 +62,16 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return server.url(request.getfixturevalue("empty_database"))
 
 
-class TestData:
+class TestOldRows:
     def test_there_are_rows_for_every_schema(self) -> None:
         """Who adds a migration adds `tests/migrations/<revision>.sql`: rows as the service then writes them."""
         assert sorted(path.stem for path in ROWS.glob("*.sql")) == SCHEMAS
 
     @pytest.mark.parametrize("schema", SCHEMAS)
-    def test_they_have_a_value_for_every_column(self, tmp_path: Path, schema: str) -> None:
+    def test_the_rows_fill_every_column(self, tmp_path: Path, schema: str) -> None:
         url = f"sqlite:///{tmp_path}/past.db"
-        make(url, schema)
-        for table, found in rows(url).items():
+        create_with_rows(url, schema)
+        for table, found in read_rows(url).items():
             assert found, f"nothing is in {table}"
             empty = {f"{table}.{name}" for name in found[0] if all(row[name] is None for row in found)}
             assert empty <= NEVER_FILLED.get(schema, set())
@@ -80,17 +80,17 @@ class TestData:
 @pytest.mark.parametrize("schema", SCHEMAS)
 class TestUpgrade:
     def test_no_row_is_lost_or_changed(self, empty: str, schema: str) -> None:
-        make(empty, schema)
-        before = rows(empty)
+        create_with_rows(empty, schema)
+        before = read_rows(empty)
         migrate(empty)
-        after = rows(empty)
+        after = read_rows(empty)
         for table, found in before.items():
             names = found[0].keys()
             kept = [{name: row[name] for name in names} for row in after[table]]
             assert sorted(map(repr, kept)) == sorted(map(repr, found)), table
 
-    def test_the_service_goes_on_with_it(self, empty: str, schema: str) -> None:
-        make(empty, schema)
+    def test_the_service_serves_the_migrated_database(self, empty: str, schema: str) -> None:
+        create_with_rows(empty, schema)
         migrate(empty)
         auth: Any = "tokens" if schema >= "0004" else "off"
         settings = Settings(database_url=empty, auth=auth, forget_listeners="10000d")  # type: ignore[arg-type]
@@ -108,7 +108,7 @@ class TestUpgrade:
 
 
 def check_list(client: TestClient) -> None:
-    listed = held(client)[1]
+    listed = current_list(client)[1]
     assert {
         node_id: (node["action"], int(node["startTimestamp"]), node["endTimestamp"], node["cause"])
         for node_id, node in listed.items()
@@ -162,21 +162,21 @@ def check_credentials(client: TestClient) -> None:
 
 
 class TestSchema:
-    def test_migrations_make_the_tables_that_the_queries_know(self, empty: str) -> None:
+    def test_migrations_create_the_tables_of_the_metadata(self, empty: str) -> None:
         migrate(empty)
-        engine = make_start_engine(empty)
+        engine = make_blocking_engine(empty)
         with engine.connect() as connection:
             found = compare_metadata(MigrationContext.configure(connection), metadata)
         engine.dispose()
         # Comments are for who reads the code.
-        assert [difference for difference in found if not _comments(difference)] == []
+        assert [difference for difference in found if not _is_comment(difference)] == []
 
-    def test_each_migration_only_adds(self, empty: str) -> None:
+    def test_each_migration_only_adds_columns(self, empty: str) -> None:
         """A replica of the version before goes on with the new schema: its statements find all that they name."""
         for earlier, later in pairwise(SCHEMAS):
-            upgrade(empty, earlier)
+            migrate_to(empty, earlier)
             before = _shape(empty)
-            upgrade(empty, later)
+            migrate_to(empty, later)
             after = _shape(empty)
             for table, shape in before.items():
                 assert after[table].items() >= shape.items(), f"{later} takes from {table}"
@@ -186,13 +186,13 @@ class TestSchema:
                 assert not demanding, f"the version before {later} does not write {demanding} of {table}"
 
 
-def _comments(difference: Any) -> bool:
+def _is_comment(difference: Any) -> bool:
     return isinstance(difference, tuple) and "comment" in difference[0]
 
 
 def _shape(url: str) -> dict[str, dict[str, str]]:
     """Of each table what a statement may lean on: columns, and what must be unique."""
-    engine = make_start_engine(url)
+    engine = make_blocking_engine(url)
     inspector = inspect(engine)
     shape = {table: _columns(inspector, table) | _unique(inspector, table) for table in inspector.get_table_names()}
     engine.dispose()

@@ -13,23 +13,23 @@ from threading import Event
 import httpx
 import pytest
 
-from app.listeners.registry import REACH_SECONDS
-from app.watch.event_stream import COMMENT_SECONDS
-from tests.integration.bodies import all_changes, block, held, revision_of
-from tests.integration.event_stream import following, take, watching
-from tests.integration.listeners import register, report
+from app.listeners.registry import CATCH_UP_SECONDS
+from app.watch.event_stream import KEEPALIVE_SECONDS
+from tests.integration.bodies import all_changes, block, current_list, revision_of
+from tests.integration.event_stream import following, next_events, watching
+from tests.integration.listeners import heartbeat, register
 from tests.integration.nginx import CONFIG, nginx_before
 from tests.integration.problems import problem_of
 from tests.integration.process import NO_TLS, wait_until
-from tests.integration.replicas import Replicas, agree
+from tests.integration.replicas import Replicas, wait_until_equal
 
 pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
 
 
 @pytest.fixture
-def client(front: str) -> Iterator[httpx.Client]:
+def client(nginx_url: str) -> Iterator[httpx.Client]:
     """A client that knows nginx alone."""
-    with httpx.Client(base_url=front, timeout=30, trust_env=False, verify=NO_TLS) as client:
+    with httpx.Client(base_url=nginx_url, timeout=30, trust_env=False, verify=NO_TLS) as client:
         yield client
 
 
@@ -82,11 +82,11 @@ class TestTheFile:
     """Rules that would take too long to try."""
 
     def test_a_watch_outlives_its_silence(self) -> None:
-        assert read_timeout("= /blocklist/watch") > 2 * COMMENT_SECONDS
+        assert read_timeout("= /blocklist/watch") > 2 * KEEPALIVE_SECONDS
 
     def test_who_waits_is_not_cut_off(self) -> None:
         assert read_timeout("@waiting") > 60
-        assert read_timeout("/") > 2 * REACH_SECONDS
+        assert read_timeout("/") > 2 * CATCH_UP_SECONDS
 
     def test_a_change_is_not_repeated_while_the_first_replica_may_still_make_it(self) -> None:
         for name in ("@changing", "@waiting"):
@@ -122,9 +122,9 @@ class TestRequests:
             assert waiting.result(30).status_code == 200
 
     def test_who_waits_for_longer_than_others_may_take_is_answered_in_the_end(
-        self, client: httpx.Client, mortals: Replicas
+        self, client: httpx.Client, restartable_replicas: Replicas
     ) -> None:
-        _, headers, _ = agree(mortals.clients)
+        _, headers, _ = wait_until_equal(restartable_replicas.clients)
         seconds = int(read_timeout("/")) + 1
         asked = {"Accept-Encoding": "identity", "Prefer": f"wait={seconds}", "If-None-Match": headers["etag"]}
         answer = client.get("/blocklist", headers=asked)
@@ -135,7 +135,7 @@ class TestRequests:
         with ThreadPoolExecutor(1) as pool:
             asked = pool.submit(client.put, node, json=block(), headers={"Prefer": "wait=30"})
             wait_until(lambda: client.get(node).status_code == 200)
-            report(client, "jm", ackedRevision=revision_of(client.get(node)))
+            heartbeat(client, "jm", ackedRevision=revision_of(client.get(node)))
             assert asked.result(30).headers["blocklist-applied"] == "1/1"
         client.delete("/listeners/jm")
 
@@ -144,13 +144,13 @@ class TestRequests:
         asked = {"details": "true", "minRevision": str(revision_of(blocked))}
         assert client.get("/blocklist", params=asked).json()[node_id]["createdBy"] is None
 
-    def test_the_replicas_know_the_clients_by_their_addresses(self, front: str) -> None:
+    def test_the_replicas_know_the_clients_by_their_addresses(self, nginx_url: str) -> None:
         """Each may have so many watches open, whoever else comes by the same proxy."""
         addresses = ("127.0.0.1", "127.0.0.2")
         with ExitStack() as stack:
             one, another = (
                 stack.enter_context(
-                    httpx.Client(base_url=front, transport=httpx.HTTPTransport(local_address=own), timeout=30)
+                    httpx.Client(base_url=nginx_url, transport=httpx.HTTPTransport(local_address=own), timeout=30)
                 )
                 for own in addresses
             )
@@ -161,22 +161,22 @@ class TestRequests:
 
             wait_until(refused)
             with watching(another) as events:
-                assert take(events, 1)[0].event == "snapshot"
+                assert next_events(events, 1)[0].event == "snapshot"
 
 
 class TestAReplicaThatHangsUp:
     """It takes a request and closes the connection, as one may at its end."""
 
-    def test_heartbeats_are_sent_to_the_other_one(self, tmp_path: Path, mortals: Replicas) -> None:
-        one = mortals.clients[0]
+    def test_heartbeats_are_sent_to_the_other_one(self, tmp_path: Path, restartable_replicas: Replicas) -> None:
+        one = restartable_replicas.clients[0]
         register(one, "jm")
         with (
             hanging_up() as dying,
-            nginx_before(tmp_path, [dying, mortals.processes[0]]) as url,
+            nginx_before(tmp_path, [dying, restartable_replicas.processes[0]]) as url,
             httpx.Client(base_url=url, timeout=30, trust_env=False, verify=NO_TLS) as client,
         ):
             for _ in range(4):
-                report(client, "jm")
+                heartbeat(client, "jm")
         one.delete("/listeners/jm").raise_for_status()
         assert any(request.startswith(b"POST /listeners/jm/heartbeat") for request in dying.requests)
 
@@ -185,19 +185,19 @@ class TestWatches:
     def test_what_comes_comes_at_once(self, client: httpx.Client, node: str) -> None:
         """Each event before the next change: a buffer would hold it back."""
         with watching(client) as events:
-            assert take(events, 1)[0].event == "snapshot"
+            assert next_events(events, 1)[0].event == "snapshot"
             for _ in range(3):
                 client.put(node, json=block()).raise_for_status()
-                assert take(events, 1)[0].event == "blocked"
+                assert next_events(events, 1)[0].event == "blocked"
                 client.delete(node).raise_for_status()
-                assert take(events, 1)[0].event == "unblocked"
+                assert next_events(events, 1)[0].event == "unblocked"
 
     def test_a_replica_that_stops_says_bye_and_the_other_goes_on(
-        self, front: str, client: httpx.Client, mortals: Replicas, node: str
+        self, nginx_url: str, client: httpx.Client, restartable_replicas: Replicas, node: str
     ) -> None:
-        since, _ = held(client)
-        with following([front], since) as follower:
-            for process in mortals.processes:
+        since, _ = current_list(client)
+        with following([nginx_url], since) as follower:
+            for process in restartable_replicas.processes:
                 _toggle(client, node)
                 process.stop()
                 last = _toggle(client, node)
@@ -209,7 +209,9 @@ class TestWatches:
 
 
 class TestWithoutAReplica:
-    def test_one_that_is_killed_fails_no_request(self, client: httpx.Client, mortals: Replicas, node_id: str) -> None:
+    def test_one_that_is_killed_fails_no_request(
+        self, client: httpx.Client, restartable_replicas: Replicas, node_id: str
+    ) -> None:
         over = Event()
 
         def ask(number: int) -> set[int]:
@@ -226,7 +228,7 @@ class TestWithoutAReplica:
         with ThreadPoolExecutor(4) as pool:
             asking = [pool.submit(ask, number) for number in range(4)]
             try:
-                for process in mortals.processes:
+                for process in restartable_replicas.processes:
                     process.kill()
                     process.start()
             finally:
@@ -234,9 +236,9 @@ class TestWithoutAReplica:
             assert set().union(*(asked.result(60) for asked in asking)) == {200, 201}
 
     def test_where_there_is_none_nginx_says_so_as_a_replica_would(
-        self, client: httpx.Client, mortals: Replicas, node: str
+        self, client: httpx.Client, restartable_replicas: Replicas, node: str
     ) -> None:
-        for process in mortals.processes:
+        for process in restartable_replicas.processes:
             process.kill()
         try:
             for answer in (client.get("/blocklist"), client.put(node, json=block()), client.get("/blocklist/watch")):
@@ -244,7 +246,7 @@ class TestWithoutAReplica:
                 assert answer.headers["content-type"] == "application/problem+json"
                 assert answer.json()["errors"] == [answer.json()["detail"]]
         finally:
-            for process in mortals.processes:
+            for process in restartable_replicas.processes:
                 process.start()
         wait_until(lambda: client.get("/blocklist").status_code == 200)
 

@@ -8,7 +8,17 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, block, held, later, now_ms, revision_of
+from tests.integration.bodies import (
+    EVACUATE,
+    MARK,
+    PERMANENT,
+    all_changes,
+    block,
+    current_list,
+    later,
+    now_ms,
+    revision_of,
+)
 from tests.integration.databases import ON_BOTH
 from tests.integration.problems import problem_of
 
@@ -35,17 +45,17 @@ def test_blocking_a_free_node_is_201_with_the_node(client: httpx.Client, node: s
     assert before <= int(start) <= after
 
 
-def test_get_is_the_same_object_as_put_answered(client: httpx.Client, node: str) -> None:
+def test_get_returns_the_object_that_put_returned(client: httpx.Client, node: str) -> None:
     made = client.put(node, json=block(action=EVACUATE, endTimestamp=later()))
     read = client.get(node)
     assert (read.status_code, read.json()) == (200, made.json())
     assert set(read.json()) == FIELDS
 
 
-def test_the_list_has_the_same_object_without_its_id(client: httpx.Client, node: str, node_id: str) -> None:
+def test_the_list_contains_the_same_object_without_its_id(client: httpx.Client, node: str, node_id: str) -> None:
     made = client.put(node, json=block()).json()
     del made["id"]
-    assert held(client)[1][node_id] == made
+    assert current_list(client)[1][node_id] == made
 
 
 def test_a_free_node_is_404(client: httpx.Client, node: str, node_id: str) -> None:
@@ -53,12 +63,12 @@ def test_a_free_node_is_404(client: httpx.Client, node: str, node_id: str) -> No
 
 
 def test_blocking_a_blocked_node_is_409_with_the_present_node(client: httpx.Client, node: str) -> None:
-    present = client.put(node, json=block(cause="first")).json()
-    before = held(client)
+    current = client.put(node, json=block(cause="first")).json()
+    before = current_list(client)
     refused = client.put(node, json=block(cause="second", action=EVACUATE))
-    assert problem_of(refused, 409)["blockedNode"] == present
-    assert held(client) == before
-    assert client.get(node).json() == present
+    assert problem_of(refused, 409)["blockedNode"] == current
+    assert current_list(client) == before
+    assert client.get(node).json() == current
 
 
 @pytest.mark.parametrize(
@@ -83,7 +93,7 @@ def test_blocking_a_blocked_node_is_409_with_the_present_node(client: httpx.Clie
         ),
     ],
 )
-def test_a_merge_is_202_field_by_field(
+def test_a_merge_is_202_and_joins_each_field(
     client: httpx.Client, node: str, first: dict[str, Any], second: dict[str, Any], expected: dict[str, Any]
 ) -> None:
     made = client.put(node, json=block(**first))
@@ -102,7 +112,7 @@ def test_a_merge_that_changes_nothing_is_202_without_a_revision(client: httpx.Cl
     assert len(all_changes(client, node=node_id)) == 1
 
 
-def test_a_nodes_own_cause_put_back_changes_nothing_byte_for_byte(client: httpx.Client, node: str) -> None:
+def test_merging_a_nodes_own_cause_changes_nothing(client: httpx.Client, node: str) -> None:
     made = client.put(node, json=block(cause=", ,a,,a, b,"))
     again = client.put(node, json=block(cause=made.json()["cause"], allowMerge=True))
     assert (again.status_code, again.json()) == (202, made.json())
@@ -155,7 +165,7 @@ def test_a_cause_comes_back_as_it_was_sent(client: httpx.Client, node: str, node
     made = client.put(node, json=block(cause=cause))
     assert made.status_code == 201
     assert made.json()["cause"] == client.get(node).json()["cause"] == cause
-    assert held(client)[1][node_id]["cause"] == cause
+    assert current_list(client)[1][node_id]["cause"] == cause
     assert all_changes(client, node=node_id)[0]["node"]["cause"] == cause
 
 
@@ -167,9 +177,9 @@ def test_a_surrogate_pair_is_one_character(client: httpx.Client, node: str) -> N
 @pytest.mark.parametrize("body", [b'{"cause": "x"}', b"rubbish", b"", b'{"action": "MARK_BLOCKED", "cause": ""}'])
 def test_a_malformed_body_for_a_blocked_node_is_400_and_not_409(client: httpx.Client, node: str, body: bytes) -> None:
     client.put(node, json=block())
-    before = held(client)
+    before = current_list(client)
     problem_of(client.put(node, content=body), 400)
-    assert held(client) == before
+    assert current_list(client) == before
 
 
 def test_unblocking_is_200_with_an_empty_body_and_then_404(client: httpx.Client, node: str, node_id: str) -> None:
@@ -179,7 +189,7 @@ def test_unblocking_is_200_with_an_empty_body_and_then_404(client: httpx.Client,
     assert revision_of(freed) == revision_of(made) + 1
     assert node_id in problem_of(client.delete(node), 404)["detail"]
     assert client.get(node).status_code == 404
-    assert node_id not in held(client)[1]
+    assert node_id not in current_list(client)[1]
 
 
 @pytest.mark.parametrize("headers", [{}, {"content-type": "application/json"}, {"content-type": "text/plain"}])
@@ -220,7 +230,7 @@ def test_host_names_and_addresses_are_node_ids(client: httpx.Client, odd_id: str
     path = f"/blocklist/nodes/{odd_id}"
     made = client.put(path, json=block())
     assert (made.status_code, made.json()["id"]) == (201, odd_id)
-    assert held(client)[1][odd_id]["cause"] == "disk"
+    assert current_list(client)[1][odd_id]["cause"] == "disk"
     assert client.delete(path).status_code == 200
 
 
@@ -240,8 +250,8 @@ def test_the_singular_path_is_an_alias(client: httpx.Client, node: str, node_id:
     assert client.get(node).status_code == 404
 
 
-def test_every_change_says_its_revision(client: httpx.Client, node: str) -> None:
-    start = held(client)[0]
+def test_every_change_returns_its_revision(client: httpx.Client, node: str) -> None:
+    start = current_list(client)[0]
     answers = [
         client.put(node, json=block()),
         client.put(node, json=block(cause="b", allowMerge=True)),
@@ -252,7 +262,7 @@ def test_every_change_says_its_revision(client: httpx.Client, node: str) -> None
     assert len({answer.headers["blocklist-history"] for answer in answers}) == 1
 
 
-def test_of_many_at_once_exactly_one_blocks(client: httpx.Client, node: str, node_id: str) -> None:
+def test_of_concurrent_blocks_exactly_one_succeeds(client: httpx.Client, node: str, node_id: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda n: client.put(node, json=block(cause=f"c{n}")), range(24)))
     assert sorted(answer.status_code for answer in answers) == [201] + [409] * 23
@@ -261,7 +271,7 @@ def test_of_many_at_once_exactly_one_blocks(client: httpx.Client, node: str, nod
     assert len(all_changes(client, node=node_id)) == 1
 
 
-def test_merges_at_once_lose_no_cause(client: httpx.Client, node: str, node_id: str) -> None:
+def test_concurrent_merges_lose_no_cause(client: httpx.Client, node: str, node_id: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda n: client.put(node, json=block(cause=f"c{n}", allowMerge=True)), range(24)))
     assert sorted(answer.status_code for answer in answers) == [201] + [202] * 23

@@ -15,61 +15,63 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 
-from blocklist.model.roles import Access
+from blocklist.model.roles import Role
 from tests.integration.bodies import all_changes, block
 from tests.integration.databases import Databases
-from tests.integration.guarded import Guarded, good_until_its_end, guarding
-from tests.integration.issuer import AUDIENCE, Issuer, issuing, rsa_key
+from tests.integration.fake_issuer import AUDIENCE, FakeIssuer, rsa_key, running_issuer
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
+from tests.integration.secured import SecuredService, good_until_its_end, secured_service
 
 
 @pytest.fixture(scope="module")
-def issuer() -> Iterator[Issuer]:
-    with issuing() as issuer:
+def issuer() -> Iterator[FakeIssuer]:
+    with running_issuer() as issuer:
         yield issuer
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, databases: Databases, issuer: Issuer) -> Iterator[Guarded]:
+def secured(
+    tmp_path_factory: pytest.TempPathFactory, databases: Databases, issuer: FakeIssuer
+) -> Iterator[SecuredService]:
     settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE}
-    with guarding(tmp_path_factory.mktemp("oidc"), databases, **settings) as guarded:
-        yield guarded
+    with secured_service(tmp_path_factory.mktemp("oidc"), databases, **settings) as secured:
+        yield secured
 
 
-def get(guarded: Guarded, token: str) -> httpx.Response:
-    with guarded.client(token) as client:
+def get(secured: SecuredService, token: str) -> httpx.Response:
+    with secured.client(token) as client:
         return client.get("/blocklist")
 
 
-def test_its_claims_say_who_and_what_one_is(guarded: Guarded, issuer: Issuer) -> None:
-    with guarded.client(issuer.sign()) as client:
+def test_its_claims_say_who_and_what_one_is(secured: SecuredService, issuer: FakeIssuer) -> None:
+    with secured.client(issuer.sign()) as client:
         for number in range(3):
             client.put(f"/blocklist/nodes/jwt-{number}", json=block()).raise_for_status()
         assert {change["createdBy"] for change in all_changes(client)} == {"ann"}
         problem_of(client.get("/tokens"), 403)
-    with guarded.client(issuer.sign(preferred_username=None, roles="reader admin", nbf=int(time.time()))) as client:
+    with secured.client(issuer.sign(preferred_username=None, roles="reader admin", nbf=int(time.time()))) as client:
         client.put("/blocklist/nodes/jwt-sub", json=block()).raise_for_status()
         assert all_changes(client, node="jwt-sub")[0]["createdBy"] == "u-17"
         assert client.get("/tokens").status_code == 200
 
 
-def test_its_tokens_and_ours_live_together(guarded: Guarded, issuer: Issuer) -> None:
-    assert get(guarded, guarded.admin).status_code == 200
-    assert get(guarded, guarded.tokens[Access.READER]).status_code == 200
+def test_its_tokens_and_ours_live_together(secured: SecuredService, issuer: FakeIssuer) -> None:
+    assert get(secured, secured.admin).status_code == 200
+    assert get(secured, secured.tokens[Role.READER]).status_code == 200
 
 
-def unsigned(issuer: Issuer) -> str:
+def unsigned(issuer: FakeIssuer) -> str:
     head, body = (_encoded(json.dumps(part).encode()) for part in _parts(issuer, "none"))
     return f"{head.decode()}.{body.decode()}."
 
 
-def _parts(issuer: Issuer, algorithm: str) -> tuple[dict[str, object], dict[str, object]]:
+def _parts(issuer: FakeIssuer, algorithm: str) -> tuple[dict[str, object], dict[str, object]]:
     claims = jwt.decode(issuer.sign(roles=["admin"]), options={"verify_signature": False})
     return {"alg": algorithm, "typ": "JWT", "kid": "one"}, claims
 
 
-def signed_with_the_public_key(issuer: Issuer) -> str:
+def signed_with_the_public_key(issuer: FakeIssuer) -> str:
     """The oldest trick: the key that everybody has, as the secret of a HMAC."""
     public = issuer.keys["one"].public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     signing = b".".join(_encoded(json.dumps(part).encode()) for part in _parts(issuer, "HS256"))
@@ -80,7 +82,7 @@ def _encoded(raw: bytes) -> bytes:
     return base64.urlsafe_b64encode(raw).rstrip(b"=")
 
 
-BAD: dict[str, Callable[[Issuer], str]] = {
+BAD_JWTS: dict[str, Callable[[FakeIssuer], str]] = {
     "ended": lambda issuer: issuer.sign(exp=int(time.time()) - 31),
     "without end": lambda issuer: issuer.sign(exp=None),
     "not yet valid": lambda issuer: issuer.sign(nbf=int(time.time()) + 60),
@@ -113,61 +115,67 @@ def _altered(token: str) -> str:
     return f"{head}.{_encoded(json.dumps({**claims, 'roles': ['admin']}).encode()).decode()}.{signature}"
 
 
-@pytest.mark.parametrize("name", BAD)
-def test_what_is_not_good_is_401_with_a_sentence(guarded: Guarded, issuer: Issuer, name: str) -> None:
-    token = BAD[name](issuer)
-    answer = get(guarded, token)
+@pytest.mark.parametrize("name", BAD_JWTS)
+def test_what_is_not_good_is_401_with_a_sentence(secured: SecuredService, issuer: FakeIssuer, name: str) -> None:
+    token = BAD_JWTS[name](issuer)
+    answer = get(secured, token)
     said = problem_of(answer, 401)
     assert answer.headers["www-authenticate"] == 'Bearer error="invalid_token"'
     assert not [part for part in token.split(".") if len(part) > 5 and part in json.dumps(said)]
 
 
-def test_a_public_key_is_no_secret(guarded: Guarded, issuer: Issuer) -> None:
-    problem_of(get(guarded, signed_with_the_public_key(issuer)), 401)
+def test_a_public_key_is_no_secret(secured: SecuredService, issuer: FakeIssuer) -> None:
+    problem_of(get(secured, signed_with_the_public_key(issuer)), 401)
 
 
 @pytest.mark.parametrize("roles", [None, [], ["viewer"], "nothing here", {"admin": 1}, 7])
-def test_without_one_of_our_roles_it_is_403(guarded: Guarded, issuer: Issuer, roles: object) -> None:
-    assert "reader" in problem_of(get(guarded, issuer.sign(roles=roles)), 403)["detail"]
+def test_without_one_of_our_roles_it_is_403(secured: SecuredService, issuer: FakeIssuer, roles: object) -> None:
+    assert "reader" in problem_of(get(secured, issuer.sign(roles=roles)), 403)["detail"]
 
 
-def test_clocks_may_differ_by_half_a_minute(guarded: Guarded, issuer: Issuer) -> None:
+def test_clocks_may_differ_by_half_a_minute(secured: SecuredService, issuer: FakeIssuer) -> None:
     now = int(time.time())
-    assert get(guarded, issuer.sign(exp=now - 10)).status_code == 200
-    assert get(guarded, issuer.sign(nbf=now + 20)).status_code == 200
+    assert get(secured, issuer.sign(exp=now - 10)).status_code == 200
+    assert get(secured, issuer.sign(nbf=now + 20)).status_code == 200
 
 
-def test_it_ends_also_for_requests_known_by_their_bytes(guarded: Guarded, issuer: Issuer) -> None:
-    good_until_its_end(guarded, issuer.sign(exp=int(time.time()) - 27))
+def test_it_ends_also_for_requests_known_by_their_bytes(secured: SecuredService, issuer: FakeIssuer) -> None:
+    good_until_its_end(secured, issuer.sign(exp=int(time.time()) - 27))
 
 
 def test_a_new_key_is_fetched_when_it_is_named_but_not_for_each_stranger(tmp_path: Path, databases: Databases) -> None:
-    with issuing() as issuer, guarding(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as guarded:
+    with (
+        running_issuer() as issuer,
+        secured_service(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as secured,
+    ):
         issuer.keys["curve"] = ec.generate_private_key(ec.SECP256R1())
-        assert get(guarded, issuer.sign("curve", algorithm="ES256")).status_code == 200
+        assert get(secured, issuer.sign("curve", algorithm="ES256")).status_code == 200
         for number in range(20):
-            problem_of(get(guarded, issuer.sign(kid=f"unknown-{number}", key=issuer.keys["one"])), 401)
-        assert issuer.asked <= 3
+            problem_of(get(secured, issuer.sign(kid=f"unknown-{number}", key=issuer.keys["one"])), 401)
+        assert issuer.key_requests <= 3
 
 
 def test_while_the_issuer_is_away_what_is_known_goes_on(tmp_path: Path, databases: Databases) -> None:
-    with issuing() as issuer:
+    with running_issuer() as issuer:
         settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE, "oidc_roles_claim": "realm.roles"}
-        with guarding(tmp_path, databases, **settings) as guarded:
-            issuer.away = True
+        with secured_service(tmp_path, databases, **settings) as secured:
+            issuer.unavailable = True
             early = issuer.sign(realm={"roles": ["reader"]})
-            assert "out of reach" in problem_of(get(guarded, early), 401)["detail"]
-            issuer.away = False
-            wait_until(lambda: get(guarded, early).status_code == 200)
-            issuer.away = True
-            assert get(guarded, issuer.sign(realm={"roles": ["admin"]})).status_code == 200
-            guarded.process.stop()
-            log = guarded.process.log()
+            assert "out of reach" in problem_of(get(secured, early), 401)["detail"]
+            issuer.unavailable = False
+            wait_until(lambda: get(secured, early).status_code == 200)
+            issuer.unavailable = True
+            assert get(secured, issuer.sign(realm={"roles": ["admin"]})).status_code == 200
+            secured.process.stop()
+            log = secured.process.log()
     assert "were not fetched" in log
     assert not [part for part in early.split(".") if part in log]
 
 
 def test_a_discovery_document_of_another_issuer_is_not_believed(tmp_path: Path, databases: Databases) -> None:
-    with issuing() as issuer, guarding(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as guarded:
-        issuer.named = "http://127.0.0.1:1"
-        problem_of(get(guarded, issuer.sign()), 401)
+    with (
+        running_issuer() as issuer,
+        secured_service(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as secured,
+    ):
+        issuer.advertised_issuer = "http://127.0.0.1:1"
+        problem_of(get(secured, issuer.sign()), 401)

@@ -16,19 +16,19 @@ from typing import Any, Final
 import httpx
 import pytest
 
-from tests.integration.bodies import block, held, now_ms
-from tests.integration.listeners import register, report
+from tests.integration.bodies import block, current_list, now_ms
+from tests.integration.listeners import heartbeat, register
 from tests.integration.process import ServiceProcess, wait_until
-from tests.integration.raw_http import read_answer, request
-from tests.postgres import PostgresServer, name_of
+from tests.integration.raw_http import read_response, request
+from tests.postgres import PostgresServer, database_name
 
 pytestmark = pytest.mark.databases("postgresql")
 
-MAX_WAITING: Final = 1000
+MAX_QUEUED: Final = 1000
 FLOOD: Final = 1500
-UNDER_WAY: Final = 20
+IN_FLIGHT: Final = 20
 """Changes that may have come to the database, and wait no more, when it stands still."""
-PER_WAITING: Final = 32 * 1024
+BYTES_PER_QUEUED_CHANGE: Final = 32 * 1024
 """Bytes that a change which waits may take, with its connection."""
 MEGABYTE: Final = 1024 * 1024
 COMMIT: Final = "WITH head AS"
@@ -37,15 +37,15 @@ COMMIT: Final = "WITH head AS"
 @pytest.fixture
 def service(database_url: str, tmp_path: Path) -> Iterator[ServiceProcess]:
     """It waits for its database for longer than the test runs."""
-    settings = {"max_waiting": str(MAX_WAITING), "database_timeout": "10m", "database_url": database_url}
+    settings = {"max_waiting": str(MAX_QUEUED), "database_timeout": "10m", "database_url": database_url}
     with ServiceProcess(tmp_path, **settings) as service:
         yield service
 
 
 @contextmanager
-def held_up(client: httpx.Client, server: PostgresServer, url: str) -> Iterator[None]:
+def frozen_backend(client: httpx.Client, server: PostgresServer, url: str) -> Iterator[None]:
     """The part of the server that makes the changes stands still; all others go on, so nobody is alarmed."""
-    query = f"SELECT pid FROM pg_stat_activity WHERE datname = '{name_of(url)}' AND query LIKE '{COMMIT}%'"
+    query = f"SELECT pid FROM pg_stat_activity WHERE datname = '{database_name(url)}' AND query LIKE '{COMMIT}%'"
     found: list[Any] = []
 
     def makes_changes() -> bool:
@@ -62,13 +62,13 @@ def held_up(client: httpx.Client, server: PostgresServer, url: str) -> Iterator[
         os.kill(backend, signal.SIGCONT)
 
 
-def memory(service: ServiceProcess) -> int:
+def resident_bytes(service: ServiceProcess) -> int:
     """Bytes that the process has in memory."""
     pages = int(Path(f"/proc/{service.pid}/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
-def waiting(client: httpx.Client) -> int:
+def queued_changes(client: httpx.Client) -> int:
     """How many changes wait, as the service counts them."""
     lines = client.get("/metrics").text.splitlines()
     return next(int(float(line.split()[1])) for line in lines if line.startswith("blocklist_waiting_commands "))
@@ -78,29 +78,31 @@ class Flood:
     """Many connections with a PUT on each, and the answers that have come."""
 
     def __init__(self, port: int, stack: ExitStack) -> None:
-        self.open: list[socket.socket] = []
-        self.answers: list[Any] = []
+        self.open_connections: list[socket.socket] = []
+        self.responses: list[Any] = []
         self._port = port
         self._stack = stack
 
-    def rise(self, number: int) -> None:
+    def add(self, number: int) -> None:
         """So many more."""
         body = json.dumps(block(cause="x" * 1000)).encode()
-        for place in range(len(self.open) + len(self.answers), len(self.open) + len(self.answers) + number):
+        for place in range(
+            len(self.open_connections) + len(self.responses), len(self.open_connections) + len(self.responses) + number
+        ):
             connection = self._stack.enter_context(socket.create_connection(("127.0.0.1", self._port), timeout=60))
             connection.sendall(request(f"/blocklist/nodes/flood-{place}", method="PUT", body=body))
-            self.open.append(connection)
+            self.open_connections.append(connection)
 
-    def settle(self, left: int) -> None:
+    def wait_until_open(self, left: int) -> None:
         """Wait until at most so many have no answer."""
 
         def settled() -> bool:
-            for connection in list(self.open):
+            for connection in list(self.open_connections):
                 if _readable(connection):
-                    self.open.remove(connection)
+                    self.open_connections.remove(connection)
                     with connection.makefile("rb") as stream:
-                        self.answers.append(read_answer(stream, "PUT"))
-            return len(self.open) <= left
+                        self.responses.append(read_response(stream, "PUT"))
+            return len(self.open_connections) <= left
 
         wait_until(settled, seconds=60)
 
@@ -122,30 +124,30 @@ def test_a_flood_of_changes_before_a_database_that_stands_still(
     with ExitStack() as stack:
         client = stack.enter_context(service.client())
         register(client, "jm")
-        before = memory(service)
-        with held_up(client, postgres, database_url):
+        before = resident_bytes(service)
+        with frozen_backend(client, postgres, database_url):
             flood = Flood(service.port, stack)
-            while waiting(client) == 0:
-                flood.rise(1)
+            while queued_changes(client) == 0:
+                flood.add(1)
             # Some have come to the database; of the others so many may wait.
-            flood.rise(FLOOD)
-            flood.settle(MAX_WAITING + UNDER_WAY)
-            risen = memory(service)
-            assert waiting(client) == MAX_WAITING
-            assert risen - before < FLOOD * PER_WAITING
-            flood.rise(200)
-            flood.settle(MAX_WAITING + UNDER_WAY)
-            assert {answer.status for answer in flood.answers} == {503}
-            assert all(answer.header("retry-after") == "1" for answer in flood.answers)
+            flood.add(FLOOD)
+            flood.wait_until_open(MAX_QUEUED + IN_FLIGHT)
+            risen = resident_bytes(service)
+            assert queued_changes(client) == MAX_QUEUED
+            assert risen - before < FLOOD * BYTES_PER_QUEUED_CHANGE
+            flood.add(200)
+            flood.wait_until_open(MAX_QUEUED + IN_FLIGHT)
+            assert {answer.status for answer in flood.responses} == {503}
+            assert all(answer.header("retry-after") == "1" for answer in flood.responses)
             for number in range(2000):
-                report(client, "jm", taskManagers={f"tm-{number}": "a"})
+                heartbeat(client, "jm", taskManagers={f"tm-{number}": "a"})
             assert client.get("/blocklist").status_code == 200
-            assert memory(service) - risen < 200 * PER_WAITING + 4 * MEGABYTE
-            answers = len(flood.answers)
-        flood.settle(0)
-        statuses = Counter(answer.status for answer in flood.answers[answers:])
+            assert resident_bytes(service) - risen < 200 * BYTES_PER_QUEUED_CHANGE + 4 * MEGABYTE
+            answers = len(flood.responses)
+        flood.wait_until_open(0)
+        statuses = Counter(answer.status for answer in flood.responses[answers:])
         assert statuses.keys() <= {201, 503}
-        assert len(held(client)[1].keys() - {"one"}) == statuses[201] >= MAX_WAITING
+        assert len(current_list(client)[1].keys() - {"one"}) == statuses[201] >= MAX_QUEUED
 
 
 def test_watches_that_nobody_reads(service: ServiceProcess) -> None:
@@ -160,10 +162,10 @@ def test_watches_that_nobody_reads(service: ServiceProcess) -> None:
             stream.connect(("127.0.0.1", service.port))
             stream.sendall(request("/blocklist/watch?since=0"))
             streams.append(stream)
-        before = memory(service)
+        before = resident_bytes(service)
         told = 0
         for turn in range(rounds):
             several = {f"n-{turn}-{number}": block(cause="x" * 800, allowMerge=True) for number in range(1000)}
             wait_until(lambda several=several: client.put("/blocklist/nodes", json=several).status_code == 200)  # type: ignore[misc]
             told += len(json.dumps(several))
-        assert memory(service) - before < 40 * MEGABYTE < watches * told / 10
+        assert resident_bytes(service) - before < 40 * MEGABYTE < watches * told / 10

@@ -24,11 +24,11 @@ ODD: Final = (
 @pytest.fixture
 def url(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
     databases = PostgresDatabases(postgres)
-    yield databases.of(tmp_path)
+    yield databases.url_for(tmp_path)
     databases.drop(tmp_path)
 
 
-def test_texts_of_all_kinds_come_back(url: str) -> None:
+def test_any_text_survives_a_commit(url: str) -> None:
     changes = [
         Change(
             revision=revision,
@@ -44,7 +44,7 @@ def test_texts_of_all_kinds_come_back(url: str) -> None:
         for revision, text in enumerate(ODD, start=1)
     ]
 
-    async def there_and_back() -> None:
+    async def commit_and_reload() -> None:
         store = make_store(url, "here", 5.0)
         history = (await store.open()).snapshot.history
         await store.commit(changes, after=0, history=history)
@@ -54,4 +54,4 @@ def test_texts_of_all_kinds_come_back(url: str) -> None:
         assert (await again.open()).snapshot.nodes == {change.node.id: change.node for change in changes}
         await again.close()
 
-    asyncio.run(there_and_back())
+    asyncio.run(commit_and_reload())

@@ -10,7 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from app.store.postgresql_connection import at_most, connect_async
+from app.store.postgresql_connection import connect_async, deadline
 from tests.postgres import PostgresServer
 
 
@@ -20,10 +20,10 @@ def url(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
     postgres.drop(tmp_path.name)
 
 
-def test_an_answer_that_does_not_come_is_not_waited_for(url: str) -> None:
+def test_an_answer_after_the_deadline_is_a_timeout(url: str) -> None:
     async def ask() -> None:
         connection = await connect_async(url, autocommit=True)
-        with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"), at_most(0.1, connection):
+        with pytest.raises(TimeoutError, match=r"no answer within 0\.1 s"), deadline(0.1, connection):
             await connection.execute("SELECT pg_sleep(60)")
         with pytest.raises(psycopg.OperationalError):
             await connection.execute("SELECT 1")
@@ -32,10 +32,10 @@ def test_an_answer_that_does_not_come_is_not_waited_for(url: str) -> None:
     asyncio.run(ask())
 
 
-def test_an_answer_that_came_while_the_process_stood_still_is_taken(url: str) -> None:
+def test_an_answer_received_while_the_process_was_paused_is_used(url: str) -> None:
     async def ask() -> None:
         connection = await connect_async(url, autocommit=True)
-        with at_most(0.1, connection):
+        with deadline(0.1, connection):
             asked = asyncio.create_task(connection.execute("SELECT 1"))
             await asyncio.sleep(0)
             # As a process that is stopped, or gets no turn on a busy machine.

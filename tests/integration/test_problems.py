@@ -14,7 +14,7 @@ from fastapi.testclient import TestClient
 
 from app.main import create_app
 from app.settings import Settings
-from tests.integration.bodies import all_changes, block, held
+from tests.integration.bodies import all_changes, block, current_list
 from tests.integration.problems import check_problem, problem_of
 from tests.integration.process import ServiceProcess, url_of, wait_until
 
@@ -96,14 +96,14 @@ def test_while_the_database_is_away_writes_are_503_and_reads_go_on_marked_by_an_
     fresh: ServiceProcess, fresh_client: httpx.Client
 ) -> None:
     fresh_client.put("/blocklist/nodes/a", json=block()).raise_for_status()
-    before = held(fresh_client)
+    before = current_list(fresh_client)
     assert "age" not in fresh_client.get("/blocklist").headers
     with away(fresh.database):
         for method, path, body in [("PUT", "/blocklist/nodes/b", block()), ("DELETE", "/blocklist/nodes/a", None)]:
             answer = fresh_client.request(method, path, json=body, timeout=60)
             problem_of(answer, 503)
             assert int(answer.headers["retry-after"]) >= 0
-        assert held(fresh_client) == before
+        assert current_list(fresh_client) == before
         for path in ("/blocklist", "/blocklist/nodes/a"):
             read = fresh_client.get(path)
             assert (read.status_code, int(read.headers["age"]) >= 0) == (200, True), path

@@ -10,21 +10,44 @@ from itertools import pairwise
 import httpx
 import pytest
 
-from tests.integration.bodies import EVACUATE, PERMANENT, held, later
+from tests.integration.bodies import EVACUATE, PERMANENT, current_list, later
 from tests.integration.conftest import Start
-from tests.integration.listeners import RM, beat, free, known, lapse, plain, put, register, report, told
+from tests.integration.listeners import (
+    RM,
+    current_nodes,
+    get_listener,
+    heartbeat,
+    post_heartbeat,
+    put,
+    register,
+    unblock,
+    wait_until_lapsed,
+    wait_until_pushed,
+)
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
-from tests.integration.receiver import Push, Receiver, fails, forgets, holds, http, never, receiving, says
+from tests.integration.receiver import (
+    Push,
+    Receiver,
+    delays,
+    fails,
+    http,
+    loses_response,
+    never_responds,
+    receiving,
+    responds,
+)
 
 
 class TestWhatIsSaid:
     """The bodies, and in how many calls."""
 
-    def test_nothing_on_an_empty_list_and_then_what_changed(self, desk: httpx.Client, receiver: Receiver) -> None:
-        start = receiver.register(desk, "jm")["revision"]
-        revision = put(desk, "a", endTimestamp=(end := later()))
-        told(desk, receiver, revision)
+    def test_nothing_on_an_empty_list_and_then_what_changed(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
+        start = receiver.register(listener_client, "jm")["revision"]
+        revision = put(listener_client, "a", endTimestamp=(end := later()))
+        wait_until_pushed(listener_client, receiver, revision)
         [push] = receiver.applied
         assert push.body == {
             "listenerId": "jm",
@@ -32,53 +55,55 @@ class TestWhatIsSaid:
             "fromRevision": start,
             "toRevision": revision,
             "snapshot": False,
-            "blocked": [plain(desk)["a"]],
+            "blocked": [current_nodes(listener_client)["a"]],
             "unblocked": [],
         }
         assert push.body["blocked"][0]["endTimestamp"] == end
         assert push.headers["content-type"].split(";")[0] == "application/json"
 
-    def test_a_late_one_gets_the_whole_list_merged_in_one_call(self, desk: httpx.Client, receiver: Receiver) -> None:
-        put(desk, "b", cause="x")
-        put(desk, "b", cause="y", action=EVACUATE)
-        put(desk, "c")
-        free(desk, "c")
-        revision = put(desk, "a")
-        receiver.register(desk, "jm")
-        told(desk, receiver, revision)
+    def test_a_late_one_gets_the_whole_list_merged_in_one_call(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
+        put(listener_client, "b", cause="x")
+        put(listener_client, "b", cause="y", action=EVACUATE)
+        put(listener_client, "c")
+        unblock(listener_client, "c")
+        revision = put(listener_client, "a")
+        receiver.register(listener_client, "jm")
+        wait_until_pushed(listener_client, receiver, revision)
         [push] = receiver.applied
         assert (push.body["snapshot"], push.revisions, push.ids[1]) == (True, (0, revision), [])
-        assert receiver.nodes == plain(desk)
+        assert receiver.nodes == current_nodes(listener_client)
         assert (receiver.nodes["b"]["cause"], receiver.nodes["b"]["action"]) == ("x,y", EVACUATE)
 
-    def test_one_batch_is_one_call(self, desk: httpx.Client, receiver: Receiver) -> None:
-        receiver.register(desk, "jm")
+    def test_one_batch_is_one_call(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        receiver.register(listener_client, "jm")
         many = {f"n-{number}": {"action": "MARK_BLOCKED", "cause": "disk"} for number in range(100)}
-        revision = int(desk.put("/blocklist/nodes", json=many).headers["blocklist-revision"])
-        told(desk, receiver, revision)
+        revision = int(listener_client.put("/blocklist/nodes", json=many).headers["blocklist-revision"])
+        wait_until_pushed(listener_client, receiver, revision)
         assert [sorted(push.ids[0]) for push in receiver.applied] == [sorted(many)]
 
-    def test_a_merge_tells_the_merged_record_alone(self, desk: httpx.Client, receiver: Receiver) -> None:
-        receiver.register(desk, "jm")
-        told(desk, receiver, put(desk, "a", cause="x", endTimestamp=later()))
-        told(desk, receiver, put(desk, "a", cause="y", action=EVACUATE))
+    def test_a_merge_tells_the_merged_record_alone(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        receiver.register(listener_client, "jm")
+        wait_until_pushed(listener_client, receiver, put(listener_client, "a", cause="x", endTimestamp=later()))
+        wait_until_pushed(listener_client, receiver, put(listener_client, "a", cause="y", action=EVACUATE))
         [node] = receiver.applied[-1].body["blocked"]
         assert (node["cause"], node["action"], node["endTimestamp"]) == ("x,y", EVACUATE, PERMANENT)
 
-    def test_a_merge_that_changes_nothing_tells_nobody(self, desk: httpx.Client, receiver: Receiver) -> None:
-        receiver.register(desk, "jm")
-        first = put(desk, "a")
-        told(desk, receiver, first)
-        assert [put(desk, "a"), put(desk, "a")] == [first, first]
-        told(desk, receiver, put(desk, "b"))
+    def test_a_merge_that_changes_nothing_tells_nobody(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        receiver.register(listener_client, "jm")
+        first = put(listener_client, "a")
+        wait_until_pushed(listener_client, receiver, first)
+        assert [put(listener_client, "a"), put(listener_client, "a")] == [first, first]
+        wait_until_pushed(listener_client, receiver, put(listener_client, "b"))
         assert [push.ids[0] for push in receiver.applied] == [["a"], ["b"]]
         assert not [push for push in receiver.requests if push.heartbeat and push.revisions[0] != push.revisions[1]]
 
-    def test_what_was_freed_is_said_and_how(self, desk: httpx.Client, receiver: Receiver) -> None:
-        receiver.register(desk, "jm")
-        put(desk, "a", endTimestamp=later(1.5))
-        told(desk, receiver, put(desk, "b"))
-        told(desk, receiver, free(desk, "b"))
+    def test_what_was_freed_is_said_and_how(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        receiver.register(listener_client, "jm")
+        put(listener_client, "a", endTimestamp=later(1.5))
+        wait_until_pushed(listener_client, receiver, put(listener_client, "b"))
+        wait_until_pushed(listener_client, receiver, unblock(listener_client, "b"))
         receiver.wait(lambda it: "a" not in it.nodes)
         freed = [node for push in receiver.applied for node in push.body["unblocked"]]
         assert sorted(freed, key=lambda node: node["id"]) == [
@@ -86,111 +111,111 @@ class TestWhatIsSaid:
             {"id": "b", "type": "unblocked"},
         ]
 
-    def test_each_node_comes_once_in_its_last_state(self, desk: httpx.Client) -> None:
+    def test_each_node_comes_once_in_its_last_state(self, listener_client: httpx.Client) -> None:
         """What happens while a push is on its way comes in the next one, in one call."""
-        with receiving(holds) as receiver:
-            receiver.register(desk, "jm")
-            put(desk, "first")
+        with receiving(delays) as receiver:
+            receiver.register(listener_client, "jm")
+            put(listener_client, "first")
             receiver.wait(lambda it: bool(it.requests))
             for node_id in ("a", "b", "c"):
-                put(desk, node_id)
-            put(desk, "a", cause="more")
-            free(desk, "b")
-            free(desk, "c")
-            last = put(desk, "c", action=EVACUATE)
-            receiver.held.set()
-            told(desk, receiver, last)
-            assert receiver.nodes == plain(desk)
+                put(listener_client, node_id)
+            put(listener_client, "a", cause="more")
+            unblock(listener_client, "b")
+            unblock(listener_client, "c")
+            last = put(listener_client, "c", action=EVACUATE)
+            receiver.release.set()
+            wait_until_pushed(listener_client, receiver, last)
+            assert receiver.nodes == current_nodes(listener_client)
             [_, push] = receiver.applied
         blocked, unblocked = push.ids
         assert (sorted(blocked), unblocked) == (["a", "c"], ["b"])
         assert push.revisions == (receiver.applied[0].revisions[1], last)
 
     def test_each_change_is_one_request_that_begins_where_the_last_one_ended(
-        self, desk: httpx.Client, receiver: Receiver
+        self, listener_client: httpx.Client, receiver: Receiver
     ) -> None:
-        receiver.register(desk, "jm")
+        receiver.register(listener_client, "jm")
         for number in range(20):
-            told(desk, receiver, put(desk, f"n-{number}"))
+            wait_until_pushed(listener_client, receiver, put(listener_client, f"n-{number}"))
         assert len(receiver.applied) == 20
         assert all(one.revisions[1] == next_one.revisions[0] for one, next_one in pairwise(receiver.applied))
         assert receiver.repeated == 0
 
-    def test_a_path_and_query_of_the_callback_stay_as_they_are(self, desk: httpx.Client) -> None:
+    def test_a_path_and_query_of_the_callback_stay_as_they_are(self, listener_client: httpx.Client) -> None:
         with receiving() as receiver:
             receiver.url += "/a%20b?token=x%2Fy&z"
-            assert receiver.register(desk, "jm")["callbackUrl"] == receiver.url
-            told(desk, receiver, put(desk, "a"))
+            assert receiver.register(listener_client, "jm")["callbackUrl"] == receiver.url
+            wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
 
 
 class TestWhoIsTold:
     """Sessions, leaving, lapse."""
 
-    def test_who_left_hears_no_more(self, desk: httpx.Client, receiver: Receiver) -> None:
+    def test_who_left_hears_no_more(self, listener_client: httpx.Client, receiver: Receiver) -> None:
         with receiving() as other:
-            receiver.register(desk, "jm")
-            other.register(desk, "other")
-            told(desk, receiver, put(desk, "a"))
-            assert desk.delete("/listeners/jm").status_code == 204
+            receiver.register(listener_client, "jm")
+            other.register(listener_client, "other")
+            wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
+            assert listener_client.delete("/listeners/jm").status_code == 204
             heard = len(receiver.requests)
-            told(desk, other, put(desk, "b"), "other")
+            wait_until_pushed(listener_client, other, put(listener_client, "b"), "other")
             other.wait(lambda it: len(it.heartbeats()) >= 2)
         assert len(receiver.requests) == heard
 
     def test_a_new_session_gets_what_was_before_and_the_old_one_nothing_more(
-        self, desk: httpx.Client, receiver: Receiver
+        self, listener_client: httpx.Client, receiver: Receiver
     ) -> None:
-        receiver.register(desk, "rm", role=RM)
-        told(desk, receiver, put(desk, "a"), "rm")
+        receiver.register(listener_client, "rm", role=RM)
+        wait_until_pushed(listener_client, receiver, put(listener_client, "a"), "rm")
         with receiving(session="s2") as leader:
-            leader.register(desk, "rm", role=RM)
+            leader.register(listener_client, "rm", role=RM)
             heard = len(receiver.requests)
-            told(desk, leader, put(desk, "b"), "rm")
+            wait_until_pushed(listener_client, leader, put(listener_client, "b"), "rm")
             leader.wait(lambda it: bool(it.heartbeats()))
-            assert leader.nodes == plain(desk)
+            assert leader.nodes == current_nodes(listener_client)
             assert leader.applied[0].body["snapshot"]
         assert (len(receiver.requests), sorted(receiver.nodes)) == (heard, ["a"])
 
-    def test_a_word_of_the_old_session_acknowledges_nothing_for_the_new(self, desk: httpx.Client) -> None:
-        with receiving(holds) as old, receiving(session="s2") as new:
-            old.register(desk, "jm")
-            first = put(desk, "a")
+    def test_a_word_of_the_old_session_acknowledges_nothing_for_the_new(self, listener_client: httpx.Client) -> None:
+        with receiving(delays) as old, receiving(session="s2") as new:
+            old.register(listener_client, "jm")
+            first = put(listener_client, "a")
             old.wait(lambda it: bool(it.requests))
-            new.register(desk, "jm")
-            old.held.set()
-            told(desk, new, first)
+            new.register(listener_client, "jm")
+            old.release.set()
+            wait_until_pushed(listener_client, new, first)
             assert new.applied[0].body["snapshot"]
-            told(desk, new, put(desk, "b"))
-            assert new.nodes == plain(desk)
+            wait_until_pushed(listener_client, new, put(listener_client, "b"))
+            assert new.nodes == current_nodes(listener_client)
 
-    def test_one_that_does_not_answer_lapses_and_is_told_nothing_more(self, desk: httpx.Client) -> None:
+    def test_one_that_does_not_answer_lapses_and_is_told_nothing_more(self, listener_client: httpx.Client) -> None:
         with receiving(fails(10**9)) as receiver, receiving() as other:
-            receiver.register(desk, "jm", leaseSeconds=1)
-            other.register(desk, "other")
-            put(desk, "a")
-            lapse(desk, "jm")
-            assert known(desk, "jm")["lastError"]
+            receiver.register(listener_client, "jm", leaseSeconds=1)
+            other.register(listener_client, "other")
+            put(listener_client, "a")
+            wait_until_lapsed(listener_client, "jm")
+            assert get_listener(listener_client, "jm")["lastError"]
             receiver.wait(lambda _: True)
-            told(desk, other, put(desk, "b"), "other")
+            wait_until_pushed(listener_client, other, put(listener_client, "b"), "other")
             heard = len(receiver.requests)
-            told(desk, other, put(desk, "c"), "other")
+            wait_until_pushed(listener_client, other, put(listener_client, "c"), "other")
             other.wait(lambda it: bool(it.heartbeats()))
             assert len(receiver.requests) == heard
 
     def test_answers_renew_the_lease(self, start: Start, receiver: Receiver) -> None:
         """Heartbeats keep one that answers, far beyond the lease of one that does not."""
-        with start(heartbeat="200ms").client() as client, receiving(never) as dead:
+        with start(heartbeat="200ms").client() as client, receiving(never_responds) as dead:
             receiver.register(client, "jm", leaseSeconds=2)
             dead.register(client, "dead", leaseSeconds=2)
-            lapse(client, "dead")
-            end = int(known(client, "jm")["leaseEnd"])
-            wait_until(lambda: int(known(client, "jm")["leaseEnd"]) > end + 2_000)
-            assert known(client, "jm")["state"] == "live"
+            wait_until_lapsed(client, "dead")
+            end = int(get_listener(client, "jm")["leaseEnd"])
+            wait_until(lambda: int(get_listener(client, "jm")["leaseEnd"]) > end + 2_000)
+            assert get_listener(client, "jm")["state"] == "live"
 
-    def test_a_quiet_one_is_asked_for_a_sign_of_life(self, desk: httpx.Client, receiver: Receiver) -> None:
-        receiver.register(desk, "jm")
-        revision = put(desk, "a")
-        told(desk, receiver, revision)
+    def test_a_quiet_one_is_asked_for_a_sign_of_life(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        receiver.register(listener_client, "jm")
+        revision = put(listener_client, "a")
+        wait_until_pushed(listener_client, receiver, revision)
         receiver.wait(lambda it: len(it.heartbeats()) >= 2)
         body = receiver.heartbeats()[-1].body
         assert body == {
@@ -204,22 +229,22 @@ class TestWhoIsTold:
         }
         assert len(receiver.applied) == 1
 
-    def test_one_that_may_be_pushed_may_send_heartbeats_too(self, desk: httpx.Client) -> None:
+    def test_one_that_may_be_pushed_may_send_heartbeats_too(self, listener_client: httpx.Client) -> None:
         with receiving(fails(10**9)) as receiver:
-            receiver.register(desk, "jm")
-            revision = put(desk, "a")
-            report(desk, "jm", ackedRevision=revision)
-            assert known(desk, "jm")["ackedRevision"] == revision
+            receiver.register(listener_client, "jm")
+            revision = put(listener_client, "a")
+            heartbeat(listener_client, "jm", ackedRevision=revision)
+            assert get_listener(listener_client, "jm")["ackedRevision"] == revision
 
-    def test_one_that_watches_is_never_pushed_to(self, desk: httpx.Client, receiver: Receiver) -> None:
+    def test_one_that_watches_is_never_pushed_to(self, listener_client: httpx.Client, receiver: Receiver) -> None:
         """A renewal without a callback ends the pushes."""
-        receiver.register(desk, "jm")
-        told(desk, receiver, put(desk, "a"))
-        assert register(desk, "jm")["callbackUrl"] is None
+        receiver.register(listener_client, "jm")
+        wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
+        assert register(listener_client, "jm")["callbackUrl"] is None
         with receiving() as other:
-            other.register(desk, "other")
+            other.register(listener_client, "other")
             heard = len(receiver.requests)
-            told(desk, other, put(desk, "b"), "other")
+            wait_until_pushed(listener_client, other, put(listener_client, "b"), "other")
             other.wait(lambda it: bool(it.heartbeats()))
         assert len(receiver.requests) == heard
 
@@ -235,17 +260,17 @@ class TestResourceManagersFirst:
 
     def test_a_jobmaster_is_told_after_every_resourcemanager(self, patient: httpx.Client) -> None:
         with ExitStack() as stack:
-            held_rm = stack.enter_context(receiving(holds))
+            held_rm = stack.enter_context(receiving(delays))
             quick_rm, jm = (stack.enter_context(receiving()) for _ in range(2))
             held_rm.register(patient, "rm-1", role=RM)
             quick_rm.register(patient, "rm-2", role=RM)
             jm.register(patient, "jm")
             revision = put(patient, "a")
-            told(patient, quick_rm, revision, "rm-2")
+            wait_until_pushed(patient, quick_rm, revision, "rm-2")
             held_rm.wait(lambda it: bool(it.requests))
             assert jm.requests == []
-            held_rm.held.set()
-            told(patient, jm, revision)
+            held_rm.release.set()
+            wait_until_pushed(patient, jm, revision)
             assert held_rm.has(revision)
 
     def test_one_that_watches_is_waited_for_until_it_acknowledges(self, patient: httpx.Client) -> None:
@@ -254,12 +279,12 @@ class TestResourceManagersFirst:
             jm.register(patient, "jm")
             first = put(patient, "a")
             second = put(patient, "b")
-            assert known(patient, "jm")["lagRevisions"] == 2
-            report(patient, "rm", ackedRevision=first)
-            told(patient, jm, first)
+            assert get_listener(patient, "jm")["lagRevisions"] == 2
+            heartbeat(patient, "rm", ackedRevision=first)
+            wait_until_pushed(patient, jm, first)
             assert (jm.revision, sorted(jm.nodes)) == (first, ["a"])
-            report(patient, "rm", ackedRevision=second)
-            told(patient, jm, second)
+            heartbeat(patient, "rm", ackedRevision=second)
+            wait_until_pushed(patient, jm, second)
 
     def test_one_that_is_no_more_is_not_waited_for(self, patient: httpx.Client) -> None:
         with receiving() as jm:
@@ -267,45 +292,45 @@ class TestResourceManagersFirst:
             register(patient, "leaves", role=RM)
             jm.register(patient, "jm")
             revision = put(patient, "a")
-            lapse(patient, "lapses")
+            wait_until_lapsed(patient, "lapses")
             assert jm.requests == []
             patient.delete("/listeners/leaves")
-            told(patient, jm, revision)
+            wait_until_pushed(patient, jm, revision)
 
-    def test_the_wait_is_bounded(self, desk: httpx.Client, receiver: Receiver) -> None:
-        register(desk, "silent", role=RM)
-        with receiving(never) as stuck:
-            stuck.register(desk, "stuck", role=RM)
-            receiver.register(desk, "jm")
-            revision = put(desk, "a")
-            told(desk, receiver, revision)
-            assert known(desk, "silent")["ackedRevision"] < revision
-            assert known(desk, "stuck")["ackedRevision"] < revision
+    def test_the_wait_is_bounded(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        register(listener_client, "silent", role=RM)
+        with receiving(never_responds) as stuck:
+            stuck.register(listener_client, "stuck", role=RM)
+            receiver.register(listener_client, "jm")
+            revision = put(listener_client, "a")
+            wait_until_pushed(listener_client, receiver, revision)
+            assert get_listener(listener_client, "silent")["ackedRevision"] < revision
+            assert get_listener(listener_client, "stuck")["ackedRevision"] < revision
 
     def test_without_a_resourcemanager_nobody_waits(self, patient: httpx.Client, receiver: Receiver) -> None:
         receiver.register(patient, "jm")
-        told(patient, receiver, put(patient, "a"))
+        wait_until_pushed(patient, receiver, put(patient, "a"))
 
 
 class TestFailures:
     """Retries: nothing is skipped, and the order stays."""
 
     @pytest.mark.parametrize("status", [400, 401, 404, 410, 429, 500, 503])
-    def test_anything_but_2xx_is_no_acknowledgement(self, desk: httpx.Client, status: int) -> None:
+    def test_anything_but_2xx_is_no_acknowledgement(self, listener_client: httpx.Client, status: int) -> None:
         with receiving(fails(3, status)) as receiver:
-            receiver.register(desk, "jm")
-            revision = put(desk, "a")
-            wait_until(lambda: known(desk, "jm")["lastError"] is not None or receiver.has(revision))
-            told(desk, receiver, put(desk, "b"))
-            assert receiver.nodes == plain(desk)
-            wait_until(lambda: known(desk, "jm")["lastError"] is None)
+            receiver.register(listener_client, "jm")
+            revision = put(listener_client, "a")
+            wait_until(lambda: get_listener(listener_client, "jm")["lastError"] is not None or receiver.has(revision))
+            wait_until_pushed(listener_client, receiver, put(listener_client, "b"))
+            assert receiver.nodes == current_nodes(listener_client)
+            wait_until(lambda: get_listener(listener_client, "jm")["lastError"] is None)
 
     @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
-    def test_any_2xx_acknowledges(self, desk: httpx.Client, status: int) -> None:
-        with receiving(says(http(status))) as receiver:
-            receiver.register(desk, "jm")
-            revision = put(desk, "a")
-            wait_until(lambda: known(desk, "jm")["ackedRevision"] == revision)
+    def test_any_2xx_acknowledges(self, listener_client: httpx.Client, status: int) -> None:
+        with receiving(responds(http(status))) as receiver:
+            receiver.register(listener_client, "jm")
+            revision = put(listener_client, "a")
+            wait_until(lambda: get_listener(listener_client, "jm")["ackedRevision"] == revision)
             assert [push.revisions[1] for push in receiver.requests if not push.heartbeat] == [revision]
 
     @pytest.mark.parametrize(
@@ -313,25 +338,25 @@ class TestFailures:
         [b"", b"\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200", b"HTTP/1.1 abc\r\n\r\n", b"\x00" * 4096],
         ids=ascii,
     )
-    def test_what_is_no_http_is_no_acknowledgement(self, desk: httpx.Client, raw: bytes) -> None:
+    def test_what_is_no_http_is_no_acknowledgement(self, listener_client: httpx.Client, raw: bytes) -> None:
         def answer(_receiver: Receiver, _push: Push, connection: socket.socket) -> None:
             connection.sendall(raw)
             connection.shutdown(socket.SHUT_RDWR)
 
         with receiving(answer) as receiver:
-            receiver.register(desk, "jm")
-            revision = put(desk, "a")
+            receiver.register(listener_client, "jm")
+            revision = put(listener_client, "a")
             receiver.wait(lambda it: len(it.requests) >= 2)
-            wait_until(lambda: known(desk, "jm")["lastError"] is not None)
-            assert known(desk, "jm")["ackedRevision"] < revision
+            wait_until(lambda: get_listener(listener_client, "jm")["lastError"] is not None)
+            assert get_listener(listener_client, "jm")["ackedRevision"] < revision
 
-    def test_an_answer_that_was_lost_is_said_again(self, desk: httpx.Client) -> None:
-        with receiving(forgets(2)) as receiver:
-            receiver.register(desk, "jm")
-            put(desk, "a")
+    def test_an_answer_that_was_lost_is_said_again(self, listener_client: httpx.Client) -> None:
+        with receiving(loses_response(2)) as receiver:
+            receiver.register(listener_client, "jm")
+            put(listener_client, "a")
             receiver.wait(lambda it: bool(it.applied))
-            told(desk, receiver, put(desk, "b"))
-            assert receiver.nodes == plain(desk)
+            wait_until_pushed(listener_client, receiver, put(listener_client, "b"))
+            assert receiver.nodes == current_nodes(listener_client)
             assert len(receiver.requests) > len(receiver.applied)
 
     @pytest.mark.parametrize(
@@ -354,29 +379,33 @@ class TestFailures:
         ids=lambda body: ascii(body[:40]),
     )
     def test_a_2xx_with_anything_in_it_acknowledges_and_nothing_bad_is_taken(
-        self, desk: httpx.Client, body: bytes
+        self, listener_client: httpx.Client, body: bytes
     ) -> None:
-        with receiving(says(http(200, body, "Content-Type: application/json"))) as receiver:
-            receiver.register(desk, "jm")
-            revision = put(desk, "a")
-            wait_until(lambda: known(desk, "jm")["ackedRevision"] == revision)
-            assert held(desk)[1]["a"]["taskManagers"] == []
+        with receiving(responds(http(200, body, "Content-Type: application/json"))) as receiver:
+            receiver.register(listener_client, "jm")
+            revision = put(listener_client, "a")
+            wait_until(lambda: get_listener(listener_client, "jm")["ackedRevision"] == revision)
+            assert current_list(listener_client)[1]["a"]["taskManagers"] == []
 
-    def test_nobody_who_left_a_connection_open_is_forgotten(self, desk: httpx.Client, receiver: Receiver) -> None:
+    def test_nobody_who_left_a_connection_open_is_forgotten(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
         """A callback that closes each connection after its answer is told like any other."""
 
         def closes(receiver: Receiver, push: Push, connection: socket.socket) -> None:
-            receiver.take(push)
+            receiver.receive(push)
             connection.sendall(http(204, b"", "Connection: close"))
             connection.shutdown(socket.SHUT_RDWR)
 
-        receiver.answer = closes
-        receiver.register(desk, "jm")
+        receiver.responder = closes
+        receiver.register(listener_client, "jm")
         for number in range(5):
-            told(desk, receiver, put(desk, f"n-{number}"))
-        assert receiver.nodes == plain(desk)
+            wait_until_pushed(listener_client, receiver, put(listener_client, f"n-{number}"))
+        assert receiver.nodes == current_nodes(listener_client)
 
-    def test_a_heartbeat_for_nobody_is_404_while_others_are_told(self, desk: httpx.Client, receiver: Receiver) -> None:
-        receiver.register(desk, "jm")
-        problem_of(beat(desk, "nobody"), 404)
-        told(desk, receiver, put(desk, "a"))
+    def test_a_heartbeat_for_nobody_is_404_while_others_are_told(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
+        receiver.register(listener_client, "jm")
+        problem_of(post_heartbeat(listener_client, "nobody"), 404)
+        wait_until_pushed(listener_client, receiver, put(listener_client, "a"))

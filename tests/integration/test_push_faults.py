@@ -12,11 +12,11 @@ from typing import Any
 import httpx
 
 from tests.integration.bodies import EVACUATE, MARK, all_changes, block
-from tests.integration.listeners import RM, known, plain, put
+from tests.integration.listeners import RM, current_nodes, get_listener, put
 from tests.integration.process import ServiceProcess, free_port, wait_until
-from tests.integration.receiver import Receiver, fails, forgets, receiving
+from tests.integration.receiver import Receiver, fails, loses_response, receiving
 from tests.integration.receiver_process import receiver_process
-from tests.integration.wire_cutter import ALL, cutting
+from tests.integration.truncating_proxy import ALL, truncating_proxy
 
 NODES = 20
 
@@ -69,7 +69,7 @@ def check(client: httpx.Client, receivers: list[Receiver]) -> None:
     last = put(client, "last")
     for receiver in receivers:
         receiver.wait(lambda it: it.has(last))
-        assert receiver.nodes == plain(client)
+        assert receiver.nodes == current_nodes(client)
     after = states(all_changes(client))
     for receiver in receivers:
         nodes: dict[str, Any] = {}
@@ -110,10 +110,10 @@ def test_a_push_goes_on_after_a_restart_where_it_stood(fresh: ServiceProcess) ->
             put(client, f"n-{number}")
         receiver.wait(lambda it: bool(it.requests))
         fresh.kill()
-        receiver.answer = fails(0)
+        receiver.responder = fails(0)
         fresh.start()
         receiver.wait(lambda it: it.has(5))
-        assert receiver.nodes == plain(client)
+        assert receiver.nodes == current_nodes(client)
 
 
 def test_a_listener_is_killed_and_back_with_a_new_session(fresh: ServiceProcess) -> None:
@@ -133,7 +133,7 @@ def test_a_listener_is_killed_and_back_with_a_new_session(fresh: ServiceProcess)
         body = {"role": "JOB_MASTER", "sessionId": "s4", "callbackUrl": receiver.url}
         assert client.put("/listeners/jm", json=body).is_success
         wait_until(lambda: receiver.knows()["revision"] == last)
-        assert receiver.knows()["nodes"] == plain(client)
+        assert receiver.knows()["nodes"] == current_nodes(client)
 
 
 def test_a_listener_answers_500_for_a_while(fresh: ServiceProcess) -> None:
@@ -143,7 +143,7 @@ def test_a_listener_answers_500_for_a_while(fresh: ServiceProcess) -> None:
         with changing(fresh):
             moved([receiver, other], 5)
         check(client, [receiver, other])
-        assert known(client, "jm")["lastError"] is None
+        assert get_listener(client, "jm")["lastError"] is None
 
 
 def test_the_network_cuts_pushes_in_the_middle(fresh: ServiceProcess) -> None:
@@ -151,17 +151,17 @@ def test_the_network_cuts_pushes_in_the_middle(fresh: ServiceProcess) -> None:
     cuts = [(700, ALL), (ALL, 0), (3_000, ALL), (ALL, 10), (50, ALL), (ALL, 200), (5_000, ALL), (1, ALL), (ALL, 30)]
     with receiving() as receiver, fresh.client() as client:
         host = receiver.url.split("/")[2]
-        with cutting(int(host.rpartition(":")[2]), cuts) as proxy:
+        with truncating_proxy(int(host.rpartition(":")[2]), cuts) as proxy:
             receiver.url = receiver.url.replace(host, proxy.address)
             receiver.register(client, "jm")
             with changing(fresh):
                 moved([receiver], 30)
             check(client, [receiver])
-            assert proxy.served > len(cuts)
+            assert proxy.accepted > len(cuts)
 
 
 def test_answers_are_lost_while_changes_go_on(fresh: ServiceProcess) -> None:
-    with receiving(forgets(5)) as receiver, fresh.client() as client:
+    with receiving(loses_response(5)) as receiver, fresh.client() as client:
         receiver.register(client, "jm")
         with changing(fresh):
             moved([receiver], 10)
@@ -182,4 +182,4 @@ def test_sessions_of_one_id_take_over_from_each_other(fresh: ServiceProcess) -> 
         moved_on = put(client, "after")
         receivers[-1].wait(lambda it: it.has(moved_on))
         assert [len(receiver.requests) for receiver in receivers[:-1]] == former
-        assert [receiver.strangers for receiver in receivers] == [0] * 5
+        assert [receiver.wrong_session for receiver in receivers] == [0] * 5

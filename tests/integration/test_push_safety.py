@@ -6,18 +6,20 @@ import httpx
 import pytest
 
 from tests.integration.conftest import Start
-from tests.integration.listeners import known, put, told, watcher
+from tests.integration.listeners import get_listener, put, registration_body, wait_until_pushed
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
-from tests.integration.receiver import Receiver, fails, http, receiving, says
+from tests.integration.receiver import Receiver, fails, http, receiving, responds
 
 
 class TestSignatures:
     """Standard Webhooks."""
 
-    def test_every_push_and_heartbeat_is_signed_with_the_secret(self, desk: httpx.Client, receiver: Receiver) -> None:
-        receiver.register(desk, "jm")
-        told(desk, receiver, put(desk, "a"))
+    def test_every_push_and_heartbeat_is_signed_with_the_secret(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
+        receiver.register(listener_client, "jm")
+        wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
         receiver.wait(lambda it: bool(it.heartbeats()))
         for push in receiver.requests:
             assert push.signatures == (True,)
@@ -25,29 +27,29 @@ class TestSignatures:
         ids = [push.headers["webhook-id"] for push in receiver.requests]
         assert len(set(ids)) == len(ids)
 
-    def test_each_listener_has_a_secret_of_its_own(self, desk: httpx.Client) -> None:
+    def test_each_listener_has_a_secret_of_its_own(self, listener_client: httpx.Client) -> None:
         with receiving() as one, receiving() as two:
-            one.register(desk, "one")
-            two.register(desk, "two")
+            one.register(listener_client, "one")
+            two.register(listener_client, "two")
             one.secrets.append(two.secrets[0])
-            told(desk, one, put(desk, "a"), "one")
+            wait_until_pushed(listener_client, one, put(listener_client, "a"), "one")
             assert {push.signatures for push in one.requests} == {(True, False)}
 
-    def test_a_message_that_is_sent_again_keeps_its_id(self, desk: httpx.Client) -> None:
+    def test_a_message_that_is_sent_again_keeps_its_id(self, listener_client: httpx.Client) -> None:
         with receiving(fails(2)) as receiver:
-            receiver.register(desk, "jm")
-            told(desk, receiver, put(desk, "a"))
+            receiver.register(listener_client, "jm")
+            wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
             pushes = [push for push in receiver.requests if not push.heartbeat]
             assert {push.raw for push in pushes} == {pushes[0].raw}
             assert len({push.headers["webhook-id"] for push in pushes}) == 1
             assert all(push.signatures == (True,) for push in pushes)
 
-    def test_after_a_rotation_pushes_verify_with_both(self, desk: httpx.Client, receiver: Receiver) -> None:
-        receiver.register(desk, "jm")
-        answer = desk.post("/listeners/jm/secret", json={"sessionId": "s1"})
+    def test_after_a_rotation_pushes_verify_with_both(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        receiver.register(listener_client, "jm")
+        answer = listener_client.post("/listeners/jm/secret", json={"sessionId": "s1"})
         receiver.secrets.append(answer.json()["secret"])
         receiver.secrets.append("whsec_c29tZWJvZHkgZWxzZSdz")
-        told(desk, receiver, put(desk, "a"))
+        wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
         push = receiver.applied[-1]
         assert push.signatures == (True, True, False)
         assert len(push.headers["webhook-signature"].split(" ")) == 2
@@ -56,19 +58,19 @@ class TestSignatures:
         service = start()
         with receiving() as receiver, service.client() as client:
             receiver.register(client, "jm")
-            receiver.begin("s2")
+            receiver.start_session("s2")
             assert "secret" not in receiver.register(client, "jm")
-            told(client, receiver, put(client, "a"))
+            wait_until_pushed(client, receiver, put(client, "a"))
             service.stop()
             service.start()
-            told(client, receiver, put(client, "b"))
+            wait_until_pushed(client, receiver, put(client, "b"))
             assert {push.signatures for push in receiver.requests} == {(True,)}
 
     def test_a_secret_is_in_no_log_and_no_answer(self, start: Start) -> None:
         service = start()
         with service.client() as client, receiving() as receiver:
             receiver.register(client, "jm")
-            told(client, receiver, put(client, "a"))
+            wait_until_pushed(client, receiver, put(client, "a"))
             answers = [client.get(path).text for path in ("/listeners", "/listeners/jm", "/metrics")]
         service.stop()
         bare = receiver.secrets[0].removeprefix("whsec_")
@@ -84,7 +86,7 @@ class TestCallbackHosts:
             assert "127.0.0.1" in problem_of(refused, 400)["detail"]
             receiver.url = receiver.url.replace("127.0.0.1", "localhost")
             receiver.register(client, "jm")
-            told(client, receiver, put(client, "a"))
+            wait_until_pushed(client, receiver, put(client, "a"))
             assert receiver.requests[0].headers["host"] == receiver.url.split("/")[2]
 
     def test_networks_and_patterns(self, start: Start) -> None:
@@ -100,21 +102,21 @@ class TestCallbackHosts:
                 "badspark.example": 400,
                 "a.spark.example.org": 400,
             }.items():
-                body = watcher(callbackUrl=f"http://{host}/hook")
+                body = registration_body(callbackUrl=f"http://{host}/hook")
                 answer = client.put("/listeners/jm", json=body)
                 assert answer.status_code == status, (host, answer.text)
                 client.delete("/listeners/jm")
 
     @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
-    def test_redirects_are_not_followed(self, desk: httpx.Client, status: int) -> None:
+    def test_redirects_are_not_followed(self, listener_client: httpx.Client, status: int) -> None:
         with receiving() as inside:
             location = f"Location: {inside.url}"
-            with receiving(says(http(status, b"", location))) as receiver:
-                receiver.register(desk, "jm")
-                revision = put(desk, "a")
+            with receiving(responds(http(status, b"", location))) as receiver:
+                receiver.register(listener_client, "jm")
+                revision = put(listener_client, "a")
                 receiver.wait(lambda it: len(it.requests) >= 2)
-                wait_until(lambda: known(desk, "jm")["lastError"] is not None)
-                assert known(desk, "jm")["ackedRevision"] < revision
+                wait_until(lambda: get_listener(listener_client, "jm")["lastError"] is not None)
+                assert get_listener(listener_client, "jm")["ackedRevision"] < revision
         assert inside.requests == []
 
     def test_a_proxy_of_the_environment_is_not_asked(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,5 +127,5 @@ class TestCallbackHosts:
                 monkeypatch.delenv(name, raising=False)
             with start().client() as client:
                 receiver.register(client, "jm")
-                told(client, receiver, put(client, "a"))
+                wait_until_pushed(client, receiver, put(client, "a"))
         assert proxy.requests == []

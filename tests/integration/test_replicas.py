@@ -13,14 +13,14 @@ from typing import Final
 import httpx
 import pytest
 
-from tests.integration.bodies import EVACUATE, all_changes, block, held, later, revision_of
+from tests.integration.bodies import EVACUATE, all_changes, block, current_list, later, revision_of
 from tests.integration.conftest import StartReplicas
-from tests.integration.event_stream import changes, revisions, take, watching
-from tests.integration.listeners import free, put, told
+from tests.integration.event_stream import changes, next_events, revisions, watching
+from tests.integration.listeners import put, unblock, wait_until_pushed
 from tests.integration.problems import problem_of
 from tests.integration.process import environment, run_app, wait_until
 from tests.integration.receiver import Receiver
-from tests.integration.replicas import Replicas, agree, state
+from tests.integration.replicas import Replicas, comparable_response, wait_until_equal
 from tests.postgres import PostgresServer
 
 pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
@@ -32,60 +32,62 @@ TURNS: Final = 40
 class TestReading:
     """What one replica took, all show."""
 
-    def test_who_writes_sees_it_at_once_and_others_within_moments(
-        self, one: httpx.Client, other: httpx.Client, node: str
+    def test_a_change_is_visible_at_once_to_its_replica_and_soon_to_others(
+        self, client_a: httpx.Client, client_b: httpx.Client, node: str
     ) -> None:
-        assert one.put(node, json=block()).status_code == 201
-        assert one.get(node).status_code == 200
-        wait_until(lambda: other.get(node).status_code == 200)
-        assert other.delete(node).status_code == 200
-        assert other.get(node).status_code == 404
-        wait_until(lambda: one.get(node).status_code == 404)
+        assert client_a.put(node, json=block()).status_code == 201
+        assert client_a.get(node).status_code == 200
+        wait_until(lambda: client_b.get(node).status_code == 200)
+        assert client_b.delete(node).status_code == 200
+        assert client_b.get(node).status_code == 404
+        wait_until(lambda: client_a.get(node).status_code == 404)
 
     @pytest.mark.parametrize("path", ["{node}", "/blocklist", "/blocklist/changes?node={node_id}&limit=1000"])
-    def test_a_reader_who_names_the_revision_sees_it_at_once(
-        self, one: httpx.Client, other: httpx.Client, node: str, node_id: str, path: str
+    def test_min_revision_reads_your_writes_at_any_replica(
+        self, client_a: httpx.Client, client_b: httpx.Client, node: str, node_id: str, path: str
     ) -> None:
         """Again and again: by chance it would not be there yet."""
-        for turn, (writer, reader) in enumerate(islice(cycle([(one, other), (other, one)]), 20)):
+        for turn, (writer, reader) in enumerate(islice(cycle([(client_a, client_b), (client_b, client_a)]), 20)):
             revision = put(writer, node_id, cause=f"turn {turn}", allowMerge=True)
             answer = reader.get(path.format(node=node, node_id=node_id), params={"minRevision": revision})
             assert answer.status_code == 200, answer.text
             assert f"turn {turn}" in answer.text
             assert revision_of(answer) >= revision
 
-    def test_all_give_the_same_answers(self, one: httpx.Client, other: httpx.Client, node: str, node_id: str) -> None:
+    def test_all_replicas_give_the_same_answers(
+        self, client_a: httpx.Client, client_b: httpx.Client, node: str, node_id: str
+    ) -> None:
         for number in range(20):
-            put((one, other)[number % 2], f"{node_id}-{number}", cause="x" * 100, endTimestamp=later())
-        put(one, f"{node_id}-0", cause="y", action=EVACUATE)
-        free(other, f"{node_id}-1")
-        clients = [one, other]
-        _, headers, _ = agree(clients)
+            put((client_a, client_b)[number % 2], f"{node_id}-{number}", cause="x" * 100, endTimestamp=later())
+        put(client_a, f"{node_id}-0", cause="y", action=EVACUATE)
+        unblock(client_b, f"{node_id}-1")
+        clients = [client_a, client_b]
+        _, headers, _ = wait_until_equal(clients)
         assert {"etag", "blocklist-revision", "blocklist-history"} <= headers.keys()
         for path in (f"{node}-0", f"{node}-1", "/blocklist/changes", "/blocklist?details=true", "/evidence"):
-            assert state(one, path) == state(other, path), path
+            assert comparable_response(client_a, path) == comparable_response(client_b, path), path
         zipped = [client.get("/blocklist", headers={"Accept-Encoding": "gzip"}).headers["etag"] for client in clients]
         assert zipped[0] == zipped[1] != headers["etag"]
-        assert other.get("/blocklist", headers={"If-None-Match": headers["etag"]}).status_code == 304
+        assert client_b.get("/blocklist", headers={"If-None-Match": headers["etag"]}).status_code == 304
 
-    def test_a_reader_who_waits_hears_of_a_change_at_another_replica(
-        self, one: httpx.Client, other: httpx.Client, node: str
+    def test_a_long_poll_returns_on_a_change_at_another_replica(
+        self, client_a: httpx.Client, client_b: httpx.Client, node: str
     ) -> None:
-        _, headers, _ = agree([one, other])
+        _, headers, _ = wait_until_equal([client_a, client_b])
         known = {"If-None-Match": headers["etag"], "Prefer": "wait=30", "Accept-Encoding": "identity"}
         with ThreadPoolExecutor(1) as pool:
-            waiting = pool.submit(other.get, "/blocklist", headers=known)
-            one.put(node, json=block())
+            waiting = pool.submit(client_b.get, "/blocklist", headers=known)
+            client_a.put(node, json=block())
             assert waiting.result(30).status_code == 200
 
 
 class TestWriting:
     """Changes of all replicas follow one another in one log."""
 
-    def test_what_another_replica_blocked_a_moment_ago_is_blocked(
-        self, one: httpx.Client, other: httpx.Client, node: str
+    def test_a_block_of_another_replica_is_a_conflict_at_once(
+        self, client_a: httpx.Client, client_b: httpx.Client, node: str
     ) -> None:
-        for writer, second in islice(cycle([(one, other), (other, one)]), 20):
+        for writer, second in islice(cycle([(client_a, client_b), (client_b, client_a)]), 20):
             assert writer.put(node, json=block(cause="first")).status_code == 201
             problem = problem_of(second.put(node, json=block(cause="second")), 409)
             assert problem["blockedNode"]["cause"] == "first"
@@ -94,34 +96,34 @@ class TestWriting:
             assert writer.delete(node).status_code == 200
             assert second.delete(node).status_code == 404
 
-    def test_several_at_once_are_refused_for_what_another_replica_did(
-        self, one: httpx.Client, other: httpx.Client, node_id: str
+    def test_a_batch_conflicts_with_a_block_of_another_replica(
+        self, client_a: httpx.Client, client_b: httpx.Client, node_id: str
     ) -> None:
-        put(one, f"{node_id}-2")
+        put(client_a, f"{node_id}-2")
         both = {f"{node_id}-{number}": block() for number in (1, 2)}
-        assert list(problem_of(other.put("/blocklist/nodes", json=both), 409)["blockedNodes"]) == [f"{node_id}-2"]
-        assert one.get(f"/blocklist/nodes/{node_id}-1").status_code == 404
+        assert list(problem_of(client_b.put("/blocklist/nodes", json=both), 409)["blockedNodes"]) == [f"{node_id}-2"]
+        assert client_a.get(f"/blocklist/nodes/{node_id}-1").status_code == 404
 
-    def test_writers_at_all_replicas_make_one_log(self, start_replicas: StartReplicas) -> None:
+    def test_concurrent_writers_at_all_replicas_produce_one_log(self, start_replicas: StartReplicas) -> None:
         """Three replicas; each answer names a revision of its own, and the log has exactly what was answered."""
         clients = start_replicas(3).clients
         with ThreadPoolExecutor(WRITERS) as pool:
             done = list(pool.map(lambda number: _write(clients, number), range(WRITERS)))
         made = Counter(one for answers in done for one in answers)
         last = max(revision for revision, _, _ in made)
-        logs = [agree([client], f"/blocklist/changes?limit=1000&minRevision={last}") for client in clients]
+        logs = [wait_until_equal([client], f"/blocklist/changes?limit=1000&minRevision={last}") for client in clients]
         assert logs[0] == logs[1] == logs[2]
         log = all_changes(clients[0])
         assert [change["revision"] for change in log] == list(range(1, last + 1))
         assert made == Counter((change["revision"], change["type"], change["node"]["id"]) for change in log)
 
-    def test_a_block_ends_once(self, one: httpx.Client, other: httpx.Client, node_id: str) -> None:
+    def test_a_block_expires_once(self, client_a: httpx.Client, client_b: httpx.Client, node_id: str) -> None:
         ids = [f"{node_id}-{number}" for number in range(30)]
         for number, own in enumerate(ids):
-            put((one, other)[number % 2], own, endTimestamp=later(0.3 + 0.02 * number))
-        wait_until(lambda: all(_kinds(one, own)[-1:] == ["expired"] for own in ids))
-        last = put(other, node_id)
-        for client in (one, other):
+            put((client_a, client_b)[number % 2], own, endTimestamp=later(0.3 + 0.02 * number))
+        wait_until(lambda: all(_kinds(client_a, own)[-1:] == ["expired"] for own in ids))
+        last = put(client_b, node_id)
+        for client in (client_a, client_b):
             client.get("/blocklist", params={"minRevision": last})
             assert [_kinds(client, own) for own in ids] == [["blocked", "expired"]] * len(ids)
 
@@ -129,52 +131,52 @@ class TestWriting:
 class TestWatching:
     """A watch is a cursor, good at any replica."""
 
-    def test_a_watch_that_moves_in_the_middle_misses_nothing_and_repeats_nothing(
-        self, one: httpx.Client, other: httpx.Client, node: str, node_id: str
+    def test_a_watch_resumed_at_another_replica_has_no_gap_and_no_duplicate(
+        self, client_a: httpx.Client, client_b: httpx.Client, node: str, node_id: str
     ) -> None:
         """It moves to a replica that may be behind what it has seen."""
-        since, _ = held(one)
-        history = one.get("/blocklist").headers["blocklist-history"]
+        since, _ = current_list(client_a)
+        history = client_a.get("/blocklist").headers["blocklist-history"]
         cursor = f"{since}-{history}"
         seen = []
         with ThreadPoolExecutor(1) as pool:
-            writing = pool.submit(_toggle, one, node, TURNS)
-            for client in islice(cycle([one, other]), TURNS // 5):
+            writing = pool.submit(_toggle, client_a, node, TURNS)
+            for client in islice(cycle([client_a, client_b]), TURNS // 5):
                 with watching(client, last_event_id=cursor) as events:
-                    seen += take(events, 5)
+                    seen += next_events(events, 5)
                 cursor = seen[-1].id
             writing.result(60)
         assert revisions(seen) == list(range(since + 1, since + 1 + TURNS))
-        assert changes(seen) == all_changes(one, node=node_id)
+        assert changes(seen) == all_changes(client_a, node=node_id)
 
-    def test_a_new_history_ends_every_watch_and_begins_with_snapshots(
-        self, mortals: Replicas, receiver: Receiver, node_id: str
+    def test_a_new_history_ends_every_watch_and_starts_with_snapshots(
+        self, restartable_replicas: Replicas, receiver: Receiver, node_id: str
     ) -> None:
-        one, other = mortals.clients
+        one, other = restartable_replicas.clients
         receiver.register(one, "jm")
         last = put(one, node_id)
-        told(one, receiver, last)
+        wait_until_pushed(one, receiver, last)
         other.get("/blocklist", params={"minRevision": last}).raise_for_status()
         with ExitStack() as stack:
-            streams = [stack.enter_context(watching(client)) for client in mortals.clients]
-            firsts = [take(events, 1)[0] for events in streams]
-            database = mortals.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
+            streams = [stack.enter_context(watching(client)) for client in restartable_replicas.clients]
+            firsts = [next_events(events, 1)[0] for events in streams]
+            database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
             assert run_app("new-history", env=environment(database_url=database)).returncode == 0
             for events in streams:
                 assert list(events)[-1].event == "bye"
-        agree(mortals.clients)
-        for client, first in zip(mortals.clients, firsts, strict=True):
+        wait_until_equal(restartable_replicas.clients)
+        for client, first in zip(restartable_replicas.clients, firsts, strict=True):
             with watching(client, last_event_id=first.id) as events:
-                (again,) = take(events, 1)
+                (again,) = next_events(events, 1)
             assert (again.event, again.json()["nodes"]) == ("snapshot", first.json()["nodes"])
             assert again.json()["history"] != first.json()["history"]
         receiver.wait(lambda it: it.applied[-1].body["snapshot"] and it.applied[-1].revisions == (0, last))
         assert put(other, f"{node_id}-2") == last + 1
-        told(other, receiver, last + 1)
+        wait_until_pushed(other, receiver, last + 1)
         assert other.delete("/listeners/jm").status_code == 204
 
 
-def test_replicas_that_start_together_make_the_tables_once(postgres: PostgresServer, tmp_path: Path) -> None:
+def test_concurrent_migrations_create_the_tables_once(postgres: PostgresServer, tmp_path: Path) -> None:
     url = postgres.create("together")
     with ThreadPoolExecutor(3) as pool:
         done = list(pool.map(lambda _: run_app("migrate", env=environment(database_url=url)), range(3)))

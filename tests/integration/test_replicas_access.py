@@ -11,43 +11,43 @@ import httpx
 import pytest
 
 from tests.integration.databases import Databases
-from tests.integration.event_stream import take, watching
+from tests.integration.event_stream import next_events, watching
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
-from tests.integration.replicas import Replicas, replicated
+from tests.integration.replicas import Replicas, running_replicas
 from tests.integration.test_sessions import csrf_of, log_in
 
 pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
 
 
 @pytest.fixture(scope="module")
-def guarded(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Replicas]:
+def secured(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Replicas]:
     """Two with one admin's token."""
-    folder = tmp_path_factory.mktemp("guarded")
+    folder = tmp_path_factory.mktemp("secured")
     admin = folder / "admin.token"
-    settings = {"auth": "tokens", "admin_token_file": str(admin), "database_url": databases.of(folder)}
-    with replicated(folder, 2, **settings) as replicas:
+    settings = {"auth": "tokens", "admin_token_file": str(admin), "database_url": databases.url_for(folder)}
+    with running_replicas(folder, 2, **settings) as replicas:
         for client in replicas.clients:
             client.headers["Authorization"] = f"Bearer {admin.read_text().strip()}"
         yield replicas
 
 
 @pytest.fixture
-def admins(guarded: Replicas) -> Sequence[httpx.Client]:
+def admins(secured: Replicas) -> Sequence[httpx.Client]:
     """The admin at each of them."""
-    return guarded.clients
+    return secured.clients
 
 
 @pytest.fixture
-def visitors(guarded: Replicas) -> Iterator[Sequence[httpx.Client]]:
+def visitors(secured: Replicas) -> Iterator[Sequence[httpx.Client]]:
     """Somebody without credentials at each of them."""
-    clients = [process.client() for process in guarded.processes]
+    clients = [process.client() for process in secured.processes]
     yield clients
     for client in clients:
         client.close()
 
 
-def make(client: httpx.Client, role: str = "reader") -> dict[str, Any]:
+def create_token(client: httpx.Client, role: str = "reader") -> dict[str, Any]:
     made: dict[str, Any] = client.post("/tokens", json={"name": "anna", "role": role}).raise_for_status().json()
     return made
 
@@ -56,24 +56,24 @@ def bearer(made: dict[str, Any]) -> dict[str, str]:
     return {"Authorization": f"Bearer {made['token']}"}
 
 
-def test_a_token_that_was_made_at_one_is_good_at_the_other_at_once(
+def test_a_token_created_at_one_replica_is_valid_at_the_other_at_once(
     admins: Sequence[httpx.Client], visitors: Sequence[httpx.Client]
 ) -> None:
     for here, there in islice(cycle([(0, 1), (1, 0)]), 10):
-        made = make(admins[here], "operator")
+        made = create_token(admins[here], "operator")
         assert visitors[there].get("/blocklist", headers=bearer(made)).status_code == 200
         assert visitors[there].get("/whoami", headers=bearer(made)).json()["name"] == "anna"
         assert any(token["id"] == made["id"] for token in admins[there].get("/tokens").json()["tokens"])
 
 
-def test_a_token_that_was_revoked_at_one_ends_at_the_other_and_its_watch_with_it(
+def test_a_token_revoked_at_one_replica_ends_at_the_other_with_its_watch(
     admins: Sequence[httpx.Client], visitors: Sequence[httpx.Client]
 ) -> None:
-    made = make(admins[0])
+    made = create_token(admins[0])
     there = visitors[1]
     there.headers.update(bearer(made))
     with watching(there) as events, ThreadPoolExecutor(1) as pool:
-        assert take(events, 1)[0].event == "snapshot"
+        assert next_events(events, 1)[0].event == "snapshot"
         rest = pool.submit(list, events)
         assert admins[0].delete(f"/tokens/{made['id']}").status_code == 204
         assert rest.result(30)[-1].event == "bye"
@@ -81,25 +81,25 @@ def test_a_token_that_was_revoked_at_one_ends_at_the_other_and_its_watch_with_it
     problem_of(visitors[0].get("/blocklist", headers=bearer(made)), 401)
 
 
-def test_a_session_is_good_at_both_until_it_ends_at_one(
-    admins: Sequence[httpx.Client], visitors: Sequence[httpx.Client], guarded: Replicas
+def test_a_session_is_valid_at_both_replicas_until_logout_at_one(
+    admins: Sequence[httpx.Client], visitors: Sequence[httpx.Client], secured: Replicas
 ) -> None:
-    made = make(admins[0], "operator")
+    made = create_token(admins[0], "operator")
     here, there = visitors
     assert there.get("/blocklist", headers=bearer(made)).status_code == 200
     assert log_in(here, made["token"]).status_code == 303
     there.cookies = here.cookies
     assert csrf_of(there) == csrf_of(here)
     form = {"csrf_token": csrf_of(there)}
-    assert here.post("/logout", data=form, headers={"Origin": guarded.processes[0].url}).status_code == 303
+    assert here.post("/logout", data=form, headers={"Origin": secured.processes[0].url}).status_code == 303
     assert here.get("/page/block").status_code == 303
     wait_until(lambda: there.get("/page/block").status_code == 303)
 
 
-def test_a_session_ends_with_its_token_wherever_that_is_revoked(
+def test_a_session_ends_with_its_token_at_every_replica(
     admins: Sequence[httpx.Client], visitors: Sequence[httpx.Client]
 ) -> None:
-    made = make(admins[0])
+    made = create_token(admins[0])
     here, there = visitors
     log_in(here, made["token"])
     there.cookies = here.cookies

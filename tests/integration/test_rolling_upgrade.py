@@ -9,15 +9,15 @@ import httpx
 import psycopg
 import pytest
 
-from app.store.schema_check import newest
+from app.store.schema_check import latest_revision
 from app.store.tables import metadata
 from tests.integration.bodies import all_changes, block, revision_of
 from tests.integration.conftest import Start
 from tests.integration.process import environment, run_app, wait_until
-from tests.migrations.past import make
+from tests.migrations.old_databases import create_with_rows
 from tests.postgres import PostgresServer
 
-HELD: Final = "0006"
+OLD_SCHEMA: Final = "0006"
 """What comes after it changes tables, with a lock that nobody else may have meanwhile."""
 ROUNDS: Final = 10
 """A driver prepares a statement that it sends often."""
@@ -32,24 +32,24 @@ def schema(postgres: PostgresServer, database: str) -> Any:
     return postgres.execute("SELECT version_num FROM alembic_version", database)
 
 
-class TestWhoIsServed:
+class TestOldVersion:
     @pytest.mark.databases("postgresql")
-    def test_the_running_version_goes_on_while_the_next_one_adds_to_every_table(
+    def test_the_running_version_tolerates_columns_added_to_every_table(
         self, start: Start, postgres: PostgresServer
     ) -> None:
         service = start()
         name = service.environment()["BLOCKLIST_DATABASE_URL"].rpartition("/")[2]
         with service.client() as client:
-            one_of_everything(client, "before")
+            exercise_all_endpoints(client, "before")
             for table in metadata.tables:
                 postgres.execute(f"ALTER TABLE {table} ADD COLUMN next_one TEXT NOT NULL DEFAULT 'x'", name)
                 postgres.execute(f"CREATE INDEX CONCURRENTLY next_{table} ON {table} (next_one)", name)
             postgres.execute("CREATE TABLE next_table (id INTEGER)", name)
-            one_of_everything(client, "after")
+            exercise_all_endpoints(client, "after")
             assert [change["revision"] for change in all_changes(client)] == list(range(1, 4 * ROUNDS + 1))
 
 
-def one_of_everything(client: httpx.Client, when: str) -> None:
+def exercise_all_endpoints(client: httpx.Client, when: str) -> None:
     """Whatever the service sends to its database, it sends some time in here."""
     for number in range(ROUNDS):
         node = f"/blocklist/nodes/{when}-{number}"
@@ -67,7 +67,7 @@ def one_of_everything(client: httpx.Client, when: str) -> None:
         client.delete(f"/tokens/{token}").raise_for_status()
 
 
-def waiting(postgres: PostgresServer, database: str) -> bool:
+def has_lock_waiters(postgres: PostgresServer, database: str) -> bool:
     """Whether somebody waits there for a lock."""
     sql = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}' AND wait_event_type = 'Lock'"
     return postgres.execute(sql) != [(0,)]
@@ -84,26 +84,28 @@ def write(url: str, node_id: str) -> None:
         )
 
 
-class TestWhoMigrates:
-    def test_who_reads_for_long_holds_up_the_migration_but_nobody_else(
+class TestMigration:
+    def test_a_long_read_delays_the_migration_but_no_other_transaction(
         self, postgres: PostgresServer, empty_database: str, url: str
     ) -> None:
-        make(url, HELD)
+        create_with_rows(url, OLD_SCHEMA)
         with ThreadPoolExecutor(1) as pool:
             with psycopg.connect(url) as reader:
                 reader.execute("SELECT * FROM listeners, changes")
                 migrating = pool.submit(run_app, "migrate", env=environment(database_url=url))
                 for turn in range(3):
-                    wait_until(lambda: waiting(postgres, empty_database))
+                    wait_until(lambda: has_lock_waiters(postgres, empty_database))
                     write(url, f"turn-{turn}")
                 assert not migrating.done()
             done = migrating.result()
         assert done.returncode == 0, done.stderr
-        assert schema(postgres, empty_database) == [(newest(),)]
+        assert schema(postgres, empty_database) == [(latest_revision(),)]
         assert postgres.execute("SELECT count(*) FROM blocked_nodes WHERE id LIKE 'turn-%'", empty_database) == [(3,)]
 
-    def test_several_at_once_are_ordered(self, postgres: PostgresServer, empty_database: str, url: str) -> None:
+    def test_concurrent_migrations_run_one_after_another(
+        self, postgres: PostgresServer, empty_database: str, url: str
+    ) -> None:
         with ThreadPoolExecutor(3) as pool:
             done = list(pool.map(lambda _: run_app("migrate", env=environment(database_url=url)), range(3)))
         assert [one.returncode for one in done] == [0, 0, 0], [one.stderr for one in done]
-        assert schema(postgres, empty_database) == [(newest(),)]
+        assert schema(postgres, empty_database) == [(latest_revision(),)]

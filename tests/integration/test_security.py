@@ -12,12 +12,12 @@ import httpx
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from app.api.security_headers import EVERYWHERE
+from app.api.security_headers import ALL_RESPONSES
 from tests.integration.conftest import Start
-from tests.integration.listeners import put, told, watcher
+from tests.integration.listeners import put, registration_body, wait_until_pushed
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
-from tests.integration.raw_http import RawAnswer, ask, exchange, request, until_closed
+from tests.integration.raw_http import RawResponse, exchange, read_until_closed, request, send_request
 from tests.integration.receiver import Push, Receiver, receiving
 
 FORGED: Final = "X-Injected: yes"
@@ -54,18 +54,18 @@ class TestSecurityHeaders:
         body = b'{"action": "MARK_BLOCKED", "cause": "Hot machine"}'
         answers = [
             *exchange(service.port, request("/blocklist") * 3, methods=["GET"] * 3),
-            ask(service.port, request("/blocklist", "If-None-Match: *")),
-            ask(service.port, request("/blocklist/nodes/a", method="PUT", body=body), "PUT"),
-            ask(service.port, request("/blocklist/nodes/a", method="PUT", body=body), "PUT"),
-            ask(service.port, request("/blocklist/nodes/a", method="DELETE"), "DELETE"),
-            ask(service.port, request("/nothing")),
-            ask(service.port, request("/metrics")),
-            ask(service.port, request("/blocklist", "X: " + "x" * 20_000)),
-            ask(service.port, b"no HTTP\r\n\r\n"),
+            send_request(service.port, request("/blocklist", "If-None-Match: *")),
+            send_request(service.port, request("/blocklist/nodes/a", method="PUT", body=body), "PUT"),
+            send_request(service.port, request("/blocklist/nodes/a", method="PUT", body=body), "PUT"),
+            send_request(service.port, request("/blocklist/nodes/a", method="DELETE"), "DELETE"),
+            send_request(service.port, request("/nothing")),
+            send_request(service.port, request("/metrics")),
+            send_request(service.port, request("/blocklist", "X: " + "x" * 20_000)),
+            send_request(service.port, b"no HTTP\r\n\r\n"),
         ]
         assert [answer.status for answer in answers] == [200, 200, 200, 304, 201, 409, 200, 404, 200, 431, 400]
         for answer in answers:
-            for name, value in EVERYWHERE:
+            for name, value in ALL_RESPONSES:
                 assert [own for key, own in answer.headers if key == name] == [value]
 
 
@@ -115,7 +115,7 @@ class TestInjection:
             request("/blocklist/nodes/hdr", line, method="PUT", body=b'{"action": "MARK_BLOCKED", "cause": "x"}'),
             request("/blocklist/changes?since=0", line),
         ):
-            answer = ask(service.port, payload)
+            answer = send_request(service.port, payload)
             assert answer.status < 500
             _check_head(answer)
         _check_log(service, "console")
@@ -123,12 +123,12 @@ class TestInjection:
     @pytest.mark.parametrize("header", HEADERS)
     def test_the_head_of_a_watch(self, service: ServiceProcess, header: str) -> None:
         last = request("/blocklist/watch?since=x", header.format("X-Request-ID"), "Connection: close")
-        answer = until_closed(service.port, last)
+        answer = read_until_closed(service.port, last)
         assert answer.startswith(b"HTTP/1.1 400 ")
         assert b"x-injected" not in answer.partition(b"\r\n\r\n")[0].lower()
 
 
-def _check_head(answer: RawAnswer) -> None:
+def _check_head(answer: RawResponse) -> None:
     names = [name for name, _ in answer.headers]
     assert "x-injected" not in names
     assert len(names) == len(set(names))
@@ -196,17 +196,19 @@ class TestForgedRequests:
         with receiving() as inside, start(callback_hosts="203.0.113.0/24").client() as client:
             port = inside.url.split(":")[2].partition("/")[0]
             for way in self.WAYS:
-                answer = client.put("/listeners/jm", json=watcher(callbackUrl=f"http://{way}:{port}/hook"))
+                answer = client.put("/listeners/jm", json=registration_body(callbackUrl=f"http://{way}:{port}/hook"))
                 problem_of(answer, 400)
             for url in (f"file:///etc/passwd?{port}", f"gopher://203.0.113.1:{port}/", "//127.0.0.1/", "http:///x"):
-                problem_of(client.put("/listeners/jm", json=watcher(callbackUrl=url)), 400)
+                problem_of(client.put("/listeners/jm", json=registration_body(callbackUrl=url)), 400)
             put(client, "a")
             assert client.get("/listeners").json() == {"listeners": []}
         assert inside.requests == []
 
-    def test_a_path_that_splits_the_request_is_no_url(self, desk: httpx.Client, receiver: Receiver) -> None:
+    def test_a_path_that_splits_the_request_is_no_url(self, listener_client: httpx.Client, receiver: Receiver) -> None:
         for tail in (" HTTP/1.1\r\nX: y", "\r\n\r\nGET /", "\nx", "\x00", "\u2028"):
-            problem_of(desk.put("/listeners/jm", json=watcher(callbackUrl=receiver.url + tail)), 400)
+            problem_of(
+                listener_client.put("/listeners/jm", json=registration_body(callbackUrl=receiver.url + tail)), 400
+            )
 
 
 def _altered(value: str) -> str:
@@ -219,25 +221,25 @@ class TestWebhooks:
     """A receiver that keeps to docs/listeners.md: it verifies the raw body, and remembers the ids for as long."""
 
     @pytest.fixture
-    def push(self, desk: httpx.Client, receiver: Receiver) -> Push:
-        receiver.register(desk, "jm")
-        told(desk, receiver, put(desk, "a"))
+    def push(self, listener_client: httpx.Client, receiver: Receiver) -> Push:
+        receiver.register(listener_client, "jm")
+        wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
         return receiver.applied[-1]
 
     def test_one_that_was_altered_is_refused(self, push: Push, receiver: Receiver) -> None:
-        door = _Door(receiver.secrets[0])
+        door = VerifyingReceiver(receiver.secrets[0])
         half, quarter = push.raw[: len(push.raw) // 2], push.raw.replace(b"MARK_BLOCKED", b"MARK_BLOCKED_AND")
         for raw in (push.raw + b" ", half, quarter, b"{}", b""):
-            assert not door.lets_in(raw, push.headers)
+            assert not door.accepts(raw, push.headers)
         for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
-            assert not door.lets_in(push.raw, push.headers | {name: _altered(push.headers[name])})
-            assert not door.lets_in(push.raw, {key: own for key, own in push.headers.items() if key != name})
-        assert not _Door("whsec_c29tZWJvZHkgZWxzZSdz").lets_in(push.raw, push.headers)
-        assert door.lets_in(push.raw, push.headers)
+            assert not door.accepts(push.raw, push.headers | {name: _altered(push.headers[name])})
+            assert not door.accepts(push.raw, {key: own for key, own in push.headers.items() if key != name})
+        assert not VerifyingReceiver("whsec_c29tZWJvZHkgZWxzZSdz").accepts(push.raw, push.headers)
+        assert door.accepts(push.raw, push.headers)
 
     def test_one_that_is_sent_again_is_refused(self, push: Push, receiver: Receiver) -> None:
-        door = _Door(receiver.secrets[0])
-        assert [door.lets_in(push.raw, push.headers) for _ in range(3)] == [True, False, False]
+        door = VerifyingReceiver(receiver.secrets[0])
+        assert [door.accepts(push.raw, push.headers) for _ in range(3)] == [True, False, False]
 
     @pytest.mark.parametrize("minutes", [-6, 6, -60 * 24 * 365])
     def test_one_of_another_time_is_refused(self, push: Push, receiver: Receiver, minutes: int) -> None:
@@ -245,22 +247,24 @@ class TestWebhooks:
         moment = datetime.now(UTC) + timedelta(minutes=minutes)
         signature = Webhook(receiver.secrets[0]).sign("msg_1", moment, push.raw.decode())
         stamped = {"webhook-id": "msg_1", "webhook-timestamp": str(int(moment.timestamp()))}
-        assert not _Door(receiver.secrets[0]).lets_in(push.raw, stamped | {"webhook-signature": signature})
+        assert not VerifyingReceiver(receiver.secrets[0]).accepts(push.raw, stamped | {"webhook-signature": signature})
 
-    def test_what_is_signed_for_one_listener_is_refused_by_another(self, desk: httpx.Client, push: Push) -> None:
+    def test_what_is_signed_for_one_listener_is_refused_by_another(
+        self, listener_client: httpx.Client, push: Push
+    ) -> None:
         with receiving() as other:
-            other.register(desk, "other")
-            assert not _Door(other.secrets[0]).lets_in(push.raw, push.headers)
+            other.register(listener_client, "other")
+            assert not VerifyingReceiver(other.secrets[0]).accepts(push.raw, push.headers)
 
 
-class _Door:
+class VerifyingReceiver:
     """What stands before a receiver's own code."""
 
     def __init__(self, secret: str) -> None:
         self._webhook = Webhook(secret)
         self._known: set[str] = set()
 
-    def lets_in(self, raw: bytes, headers: dict[str, str]) -> bool:
+    def accepts(self, raw: bytes, headers: dict[str, str]) -> bool:
         try:
             self._webhook.verify(raw, headers)
         except WebhookVerificationError:

@@ -9,12 +9,12 @@ from pathlib import Path
 import httpx
 import pytest
 
-from blocklist.model.roles import Access
+from blocklist.model.roles import Role
 from tests.integration.bodies import block
 from tests.integration.databases import ON_BOTH, Databases
-from tests.integration.event_stream import take, watching
-from tests.integration.guarded import Guarded, guarding
+from tests.integration.event_stream import next_events, watching
 from tests.integration.problems import problem_of
+from tests.integration.secured import SecuredService, secured_service
 
 pytestmark = ON_BOTH
 
@@ -22,11 +22,11 @@ COOKIE = "blocklist_session"
 
 
 @pytest.fixture
-def visitor(guarded: Guarded) -> Iterator[httpx.Client]:
+def logged_in(secured: SecuredService) -> Iterator[httpx.Client]:
     """An operator who has logged in, at the page itself."""
-    with guarded.client() as client:
-        log_in(client, guarded.tokens[Access.OPERATOR])
-        client.headers["Origin"] = guarded.process.url
+    with secured.client() as client:
+        log_in(client, secured.tokens[Role.OPERATOR])
+        client.headers["Origin"] = secured.process.url
         yield client
 
 
@@ -41,38 +41,38 @@ def csrf_of(client: httpx.Client) -> str:
     return found[1]
 
 
-def test_a_token_begins_a_session_whose_cookie_no_script_and_no_other_site_gets(guarded: Guarded) -> None:
-    with guarded.client() as client:
-        answer = log_in(client, f"  {guarded.tokens[Access.READER]}\n")
+def test_a_token_begins_a_session_whose_cookie_no_script_and_no_other_site_gets(secured: SecuredService) -> None:
+    with secured.client() as client:
+        answer = log_in(client, f"  {secured.tokens[Role.READER]}\n")
         said = answer.headers["set-cookie"].lower()
         assert answer.status_code == 303
         assert f"{COOKIE}=" in said
         assert "httponly" in said
         assert "samesite=strict" in said
-        assert guarded.tokens[Access.READER] not in str(answer.headers) + answer.text
+        assert secured.tokens[Role.READER] not in str(answer.headers) + answer.text
 
 
 @pytest.mark.parametrize("token", ["", "x", "blocklist_00000000_" + "A" * 43])
-def test_what_is_no_token_begins_none(guarded: Guarded, token: str) -> None:
-    with guarded.client() as client:
+def test_what_is_no_token_begins_none(secured: SecuredService, token: str) -> None:
+    with secured.client() as client:
         answer = log_in(client, token)
         assert answer.status_code == 401
         assert "set-cookie" not in answer.headers
         assert not token or f'value="{token}"' not in answer.text
 
 
-def test_it_reads_without_more_and_has_its_tokens_role(visitor: httpx.Client) -> None:
-    assert visitor.get("/blocklist").status_code == 200
-    problem_of(visitor.get("/tokens"), 403)
-    visitor.headers["Authorization"] = "Bearer rubbish"
-    problem_of(visitor.get("/blocklist"), 401)
+def test_it_reads_without_more_and_has_its_tokens_role(logged_in: httpx.Client) -> None:
+    assert logged_in.get("/blocklist").status_code == 200
+    problem_of(logged_in.get("/tokens"), 403)
+    logged_in.headers["Authorization"] = "Bearer rubbish"
+    problem_of(logged_in.get("/blocklist"), 401)
 
 
-def test_it_changes_with_the_value_of_its_forms(guarded: Guarded, visitor: httpx.Client) -> None:
-    csrf = csrf_of(visitor)
-    answer = visitor.put("/blocklist/nodes/by-header", json=block(), headers={"X-CSRF-Token": csrf})
+def test_it_changes_with_the_value_of_its_forms(secured: SecuredService, logged_in: httpx.Client) -> None:
+    csrf = csrf_of(logged_in)
+    answer = logged_in.put("/blocklist/nodes/by-header", json=block(), headers={"X-CSRF-Token": csrf})
     assert answer.status_code == 201
-    with guarded.client(guarded.admin) as admin:
+    with secured.client(secured.admin) as admin:
         (change,) = admin.get("/blocklist/changes", params={"node": "by-header"}).json()["changes"]
     assert change["createdBy"] == "some-operator"
 
@@ -101,64 +101,64 @@ def test_it_changes_with_the_value_of_its_forms(guarded: Guarded, visitor: httpx
         ("POST", "/tokens"),
     ],
 )
-def test_and_with_nothing_else(visitor: httpx.Client, method: str, path: str, headers: dict[str, str]) -> None:
-    csrf = csrf_of(visitor)
+def test_and_with_nothing_else(logged_in: httpx.Client, method: str, path: str, headers: dict[str, str]) -> None:
+    csrf = csrf_of(logged_in)
     given = {name: value.replace("CSRF", csrf) for name, value in headers.items()}
-    problem_of(visitor.request(method, path, json=block(), headers=given), 403)
+    problem_of(logged_in.request(method, path, json=block(), headers=given), 403)
 
 
-def test_the_value_of_another_session_is_not_taken(guarded: Guarded, visitor: httpx.Client) -> None:
-    with guarded.client() as other:
-        log_in(other, guarded.tokens[Access.OPERATOR])
+def test_the_value_of_another_session_is_not_taken(secured: SecuredService, logged_in: httpx.Client) -> None:
+    with secured.client() as other:
+        log_in(other, secured.tokens[Role.OPERATOR])
         csrf = csrf_of(other)
-    problem_of(visitor.put("/blocklist/nodes/forged", json=block(), headers={"X-CSRF-Token": csrf}), 403)
+    problem_of(logged_in.put("/blocklist/nodes/forged", json=block(), headers={"X-CSRF-Token": csrf}), 403)
 
 
-def test_who_says_nothing_of_where_it_comes_from_is_no_page(visitor: httpx.Client) -> None:
-    csrf = csrf_of(visitor)
-    del visitor.headers["Origin"]
-    problem_of(visitor.put("/blocklist/nodes/forged", json=block(), headers={"X-CSRF-Token": csrf}), 403)
+def test_who_says_nothing_of_where_it_comes_from_is_no_page(logged_in: httpx.Client) -> None:
+    csrf = csrf_of(logged_in)
+    del logged_in.headers["Origin"]
+    problem_of(logged_in.put("/blocklist/nodes/forged", json=block(), headers={"X-CSRF-Token": csrf}), 403)
 
 
-def test_a_form_may_carry_it_as_a_field(visitor: httpx.Client) -> None:
-    assert visitor.post("/logout", data={"csrf_token": "0" * 64}).status_code == 403
-    assert visitor.get("/blocklist").status_code == 200
-    assert visitor.post("/logout", data={"csrf_token": csrf_of(visitor)}).status_code == 303
+def test_a_form_may_carry_it_as_a_field(logged_in: httpx.Client) -> None:
+    assert logged_in.post("/logout", data={"csrf_token": "0" * 64}).status_code == 403
+    assert logged_in.get("/blocklist").status_code == 200
+    assert logged_in.post("/logout", data={"csrf_token": csrf_of(logged_in)}).status_code == 303
 
 
-def test_in_a_form_with_too_many_fields_nobody_looks_for_it(visitor: httpx.Client) -> None:
+def test_in_a_form_with_too_many_fields_nobody_looks_for_it(logged_in: httpx.Client) -> None:
     many = {f"field-{number}": "x" for number in range(100)}
-    assert visitor.post("/logout", data={"csrf_token": csrf_of(visitor), **many}).status_code == 403
-    assert visitor.get("/blocklist").status_code == 200
+    assert logged_in.post("/logout", data={"csrf_token": csrf_of(logged_in), **many}).status_code == 403
+    assert logged_in.get("/blocklist").status_code == 200
 
 
-def test_after_logging_out_the_cookie_opens_nothing(visitor: httpx.Client) -> None:
-    cookie = visitor.cookies[COOKIE]
-    visitor.post("/logout", data={"csrf_token": csrf_of(visitor)})
-    problem_of(visitor.get("/blocklist", headers={"Cookie": f"{COOKIE}={cookie}"}), 401)
+def test_after_logging_out_the_cookie_opens_nothing(logged_in: httpx.Client) -> None:
+    cookie = logged_in.cookies[COOKIE]
+    logged_in.post("/logout", data={"csrf_token": csrf_of(logged_in)})
+    problem_of(logged_in.get("/blocklist", headers={"Cookie": f"{COOKIE}={cookie}"}), 401)
 
 
 def test_it_outlives_a_restart(tmp_path: Path, databases: Databases) -> None:
-    with guarding(tmp_path, databases) as guarded, guarded.client() as client:
-        log_in(client, guarded.admin)
-        guarded.process.stop()
-        guarded.process.start()
+    with secured_service(tmp_path, databases) as secured, secured.client() as client:
+        log_in(client, secured.admin)
+        secured.process.stop()
+        secured.process.start()
         assert client.get("/tokens").status_code == 200
 
 
-def test_it_ends_with_its_token_and_so_do_its_watches(guarded: Guarded) -> None:
-    made = guarded.make(Access.READER)
-    with guarded.client() as client, guarded.client(guarded.admin) as admin:
+def test_it_ends_with_its_token_and_so_do_its_watches(secured: SecuredService) -> None:
+    made = secured.make_token(Role.READER)
+    with secured.client() as client, secured.client(secured.admin) as admin:
         log_in(client, made["token"])
         with watching(client) as events:
-            take(events, 1)
+            next_events(events, 1)
             admin.delete(f"/tokens/{made['id']}").raise_for_status()
             assert [event.event for event in events] in ([], ["bye"])
         problem_of(client.get("/blocklist"), 401)
 
 
 @pytest.mark.parametrize("cookie", ["x", "", "A" * 43, "\xff", "a%00b"])
-def test_what_is_no_cookie_of_ours_opens_nothing(guarded: Guarded, cookie: str) -> None:
-    with guarded.client() as client:
+def test_what_is_no_cookie_of_ours_opens_nothing(secured: SecuredService, cookie: str) -> None:
+    with secured.client() as client:
         header = (b"Cookie", f"{COOKIE}={cookie}".encode("latin-1"))
         problem_of(client.get("/blocklist", headers=[header]), 401)

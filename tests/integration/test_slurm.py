@@ -10,7 +10,7 @@ import pytest
 
 from blocklist import BlockAction, BlocklistClient
 from blocklist.model.errors import LimitError
-from tests.integration.manager_process import ManagerProcess, acked, refusal
+from tests.integration.manager_process import ManagerProcess, acked_revision, refused_reason
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.slurm import NODES, SlurmCluster, slurm
 
@@ -29,7 +29,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SlurmCluster]:
 def manager(tmp_path: Path, fresh: ServiceProcess, cluster: SlurmCluster) -> Iterator[ManagerProcess]:
     process = ManagerProcess(tmp_path, fresh.url, "slurm", "--command", cluster.scontrol, **cluster.settings)
     with process:
-        wait_until(lambda: acked(fresh, "slurm") == 0)
+        wait_until(lambda: acked_revision(fresh, "slurm") == 0)
         yield process
         with BlocklistClient(fresh.url) as client:
             for node in client.snapshot().nodes:
@@ -43,16 +43,16 @@ def client(fresh: ServiceProcess) -> Iterator[BlocklistClient]:
         yield client
 
 
-def test_a_blocked_node_gets_no_job_until_it_is_free_again(
+def test_a_blocked_node_gets_no_job_until_it_is_unblocked(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     client.block("N1", 'Hot "machine" [rack 7]')
-    wait_until(lambda: acked(fresh, "slurm") == 1)
+    wait_until(lambda: acked_revision(fresh, "slurm") == 1)
     assert "DRAIN" in cluster.state("n1")
     assert cluster.reason("n1").startswith("blocklist: without end, Hot 'machine' (rack 7) [root@")
     assert cluster.state("n2") == "IDLE"
-    job = cluster.begin_job("n1", "touch", str(tmp_path / "ran"))
-    wait_until(lambda: cluster.waiting() == 1)
+    job = cluster.start_job("n1", "touch", str(tmp_path / "ran"))
+    wait_until(lambda: cluster.pending_jobs() == 1)
     assert job.poll() is None
     assert not (tmp_path / "ran").exists()
     client.unblock("N1")
@@ -63,46 +63,46 @@ def test_a_blocked_node_gets_no_job_until_it_is_free_again(
     assert "Node n1 is blocked no more." in manager.log()
 
 
-def test_what_runs_there_may_finish_and_the_status_says_so(
+def test_running_jobs_finish_and_the_status_reports_it(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster, tmp_path: Path
 ) -> None:
     going_on = tmp_path / "going-on"
     going_on.touch()
-    job = cluster.begin_job("n2", "sh", "-c", f"touch {tmp_path}/began; while test -e {going_on}; do sleep 0.1; done")
+    job = cluster.start_job("n2", "sh", "-c", f"touch {tmp_path}/began; while test -e {going_on}; do sleep 0.1; done")
     wait_until((tmp_path / "began").exists, seconds=60)
     client.block("n2", "Disk errors", action=EVACUATE)
     wait_until(lambda: "DRAIN" in cluster.state("n2"))
     assert cluster.reason("n2").startswith("blocklist: evacuate, without end, Disk errors")
     sentence = "Node n2 gets no new jobs, but Slurm lets those that run there finish."
-    wait_until(lambda: refusal(fresh, "n2") == sentence)
+    wait_until(lambda: refused_reason(fresh, "n2") == sentence)
     assert job.poll() is None
     going_on.unlink()
     assert job.wait(60) == 0
     assert "DRAIN" in cluster.state("n2")
 
 
-def test_what_an_administrator_drained_stays_as_it_is(
+def test_a_node_drained_by_an_administrator_is_left_unchanged(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
 ) -> None:
     cluster.update("n3", "state=drain", "reason=new disk")
     client.block("n3", "Hot machine")
-    wait_until(lambda: "by somebody else's hand (new disk)" in (refusal(fresh, "n3") or ""))
+    wait_until(lambda: "by somebody else's hand (new disk)" in (refused_reason(fresh, "n3") or ""))
     client.unblock("n3")
-    wait_until(lambda: acked(fresh, "slurm") == 2)
+    wait_until(lambda: acked_revision(fresh, "slurm") == 2)
     assert cluster.reason("n3").startswith("new disk")
     assert "DRAIN" in cluster.state("n3")
     cluster.update("n3", "state=resume")
 
 
-def test_a_node_that_slurm_does_not_know_is_said(
+def test_a_node_unknown_to_slurm_is_reported(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
 ) -> None:
     client.block("n9", "Hot machine")
-    wait_until(lambda: refusal(fresh, "n9") == "Slurm knows no node n9.")
+    wait_until(lambda: refused_reason(fresh, "n9") == "Slurm knows no node n9.")
     assert all(cluster.state(node) == "IDLE" for node in NODES)
 
 
-def test_killed_it_knows_by_the_reason_which_nodes_are_ours(
+def test_a_killed_manager_recognises_its_nodes_by_their_reason(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
 ) -> None:
     client.block("n1", "Hot machine")
@@ -116,7 +116,7 @@ def test_killed_it_knows_by_the_reason_which_nodes_are_ours(
     cluster.update("n2", "state=resume")
 
 
-def test_a_block_that_changed_changes_the_reason_and_an_end_frees(
+def test_a_changed_block_changes_the_reason_and_its_end_resumes_the_node(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
 ) -> None:
     client.block("n1", "Hot machine", end=time.time_ns() // 1_000_000 + 4_000)
@@ -127,26 +127,26 @@ def test_a_block_that_changed_changes_the_reason_and_an_end_frees(
     wait_until(lambda: cluster.state("n1") == "IDLE")
 
 
-def test_without_slurmctld_it_goes_on_trying(
+def test_an_unreachable_slurmctld_is_retried(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
 ) -> None:
-    cluster.end_controller()
+    cluster.stop_controller()
     client.block("n1", "Hot machine")
     wait_until(lambda: "Trying again in" in manager.log(), seconds=60)
-    assert acked(fresh, "slurm") == 0
-    cluster.begin_controller()
-    wait_until(lambda: acked(fresh, "slurm") == 1, seconds=90)
+    assert acked_revision(fresh, "slurm") == 0
+    cluster.start_controller()
+    wait_until(lambda: acked_revision(fresh, "slurm") == 1, seconds=90)
     assert "DRAIN" in cluster.state("n1")
     assert "In line with the list again." in manager.log()
 
 
-def test_all_its_nodes_are_known_and_some_of_them_stay(
+def test_all_nodes_are_reported_and_the_minimum_is_kept(
     tmp_path: Path, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
 ) -> None:
     least = str(len(NODES) - 1)
     options = ("--command", cluster.scontrol, "--min-nodes", least)
     with ManagerProcess(tmp_path, fresh.url, "slurm", *options, **cluster.settings), fresh.client() as http:
-        wait_until(lambda: acked(fresh, "slurm") == 0)
+        wait_until(lambda: acked_revision(fresh, "slurm") == 0)
         wait_until(lambda: http.get("/listeners/slurm").json()["usableNodes"] == len(NODES))
         assert http.get("/listeners/slurm").json()["minNodes"] == int(least)
         client.block(NODES[0], "disk")

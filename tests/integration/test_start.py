@@ -15,18 +15,18 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.integration.bodies import block, held, later
+from tests.integration.bodies import block, current_list, later
 from tests.integration.conftest import Start
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
 
 # Root may write to any file; without this one capability it may not.
-AS_ANYBODY: Final = (
+UNPRIVILEGED: Final = (
     ("setpriv", "--bounding-set", "-dac_override", "--inh-caps", "-dac_override") if os.geteuid() == 0 else ()
 )
 
 
-def refused(done: CompletedProcess[str], *words: str) -> None:
+def assert_refused(done: CompletedProcess[str], *words: str) -> None:
     """It did not start, and says why in words for people."""
     assert done.returncode != 0
     assert "Traceback" not in done.stderr + done.stdout
@@ -36,7 +36,7 @@ def refused(done: CompletedProcess[str], *words: str) -> None:
         assert word in done.stderr
 
 
-def on(database: Path, **settings: str) -> dict[str, str]:
+def settings_for(database: Path, **settings: str) -> dict[str, str]:
     return environment(database_url=url_of(database), port=str(free_port()), **settings)
 
 
@@ -48,7 +48,7 @@ class TestSettings:
     def test_a_misspelt_name_stops_the_start_and_is_named(
         self, migrated: Path, command: tuple[str, ...], name: str
     ) -> None:
-        refused(run_app(*command, env={**on(migrated), f"BLOCKLIST_{name}": "1"}), f"BLOCKLIST_{name}")
+        assert_refused(run_app(*command, env={**settings_for(migrated), f"BLOCKLIST_{name}": "1"}), f"BLOCKLIST_{name}")
 
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -61,11 +61,11 @@ class TestSettings:
         ],
     )
     def test_a_bad_value_stops_the_start_and_its_name_is_said(self, migrated: Path, name: str, value: str) -> None:
-        refused(run_app(env={**on(migrated), f"BLOCKLIST_{name.upper()}": value}), name.upper())
+        assert_refused(run_app(env={**settings_for(migrated), f"BLOCKLIST_{name.upper()}": value}), name.upper())
 
     def test_a_password_is_not_repeated(self, migrated: Path) -> None:
-        done = run_app(env={**on(migrated), "BLOCKLIST_DATABASE_URL": "oracle://scott:hunter2@x/y"})
-        refused(done)
+        done = run_app(env={**settings_for(migrated), "BLOCKLIST_DATABASE_URL": "oracle://scott:hunter2@x/y"})
+        assert_refused(done)
         assert "hunter2" not in done.stderr + done.stdout
 
     def test_the_clients_own_names_are_passed_over_and_durations_have_units(self, start: Start) -> None:
@@ -80,7 +80,7 @@ class TestSettings:
         assert (done.returncode, done.stderr) == (0, "")
 
     def test_an_unknown_command_is_refused(self, migrated: Path) -> None:
-        refused(run_app("sevre", env=on(migrated)), "sevre")
+        assert_refused(run_app("sevre", env=settings_for(migrated)), "sevre")
 
     def test_a_port_in_use_stops_the_start(self, migrated: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -92,12 +92,12 @@ class TestSettings:
 
 class TestDatabase:
     def test_without_migration_it_does_not_start_says_what_to_do_and_makes_no_file(self, tmp_path: Path) -> None:
-        refused(run_app(env=on(tmp_path / "new.db")), "migrate")
+        assert_refused(run_app(env=settings_for(tmp_path / "new.db")), "migrate")
         assert list(tmp_path.iterdir()) == []
 
     def test_an_empty_file_is_not_migrated_either(self, tmp_path: Path) -> None:
         (tmp_path / "empty.db").touch()
-        refused(run_app(env=on(tmp_path / "empty.db")), "migrate")
+        assert_refused(run_app(env=settings_for(tmp_path / "empty.db")), "migrate")
 
     @pytest.mark.parametrize("command", [(), ("migrate",)])
     def test_another_programs_database_is_left_alone(self, tmp_path: Path, command: tuple[str, ...]) -> None:
@@ -106,14 +106,14 @@ class TestDatabase:
             other.execute("CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT)")
             other.commit()
         before = database.read_bytes()
-        refused(run_app(*command, env=on(database)))
+        assert_refused(run_app(*command, env=settings_for(database)))
         assert database.read_bytes() == before
 
     @pytest.mark.parametrize("command", [("serve",), ("migrate",)])
     def test_a_file_that_is_no_database_is_left_alone(self, tmp_path: Path, command: tuple[str, ...]) -> None:
         database = tmp_path / "notes.txt"
         database.write_text("not a database\n" * 1000)
-        refused(run_app(*command, env=on(database)), "notes.txt")
+        assert_refused(run_app(*command, env=settings_for(database)), "notes.txt")
         assert database.read_text() == "not a database\n" * 1000
 
     @pytest.mark.parametrize("command", [(), ("migrate",)])
@@ -123,29 +123,29 @@ class TestDatabase:
         with closing(sqlite3.connect(database)) as newer:
             newer.execute("UPDATE alembic_version SET version_num = 'from_the_future'")
             newer.commit()
-        refused(run_app(*command, env=on(database)), "newer")
+        assert_refused(run_app(*command, env=settings_for(database)), "newer")
 
     def test_a_file_that_may_not_be_written_is_refused(self, tmp_path: Path, migrated: Path) -> None:
         database = tmp_path / "readonly.db"
         database.write_bytes(migrated.read_bytes())
         database.chmod(0o444)
-        refused(run_app(env=on(database), wrapper=AS_ANYBODY), "readonly.db")
+        assert_refused(run_app(env=settings_for(database), wrapper=UNPRIVILEGED), "readonly.db")
 
     def test_a_file_that_another_service_uses_is_refused(self, service: ServiceProcess) -> None:
-        refused(run_app(env=on(service.database)), "blocklist.db")
+        assert_refused(run_app(env=settings_for(service.database)), "blocklist.db")
         assert httpx.get(f"{service.url}/readyz").status_code == 200
 
     def test_a_folder_that_is_missing_is_said(self, tmp_path: Path) -> None:
-        refused(run_app("migrate", env=on(tmp_path / "missing" / "blocklist.db")), "missing")
+        assert_refused(run_app("migrate", env=settings_for(tmp_path / "missing" / "blocklist.db")), "missing")
 
     def test_migrating_again_changes_nothing(self, fresh: ServiceProcess) -> None:
         with fresh.client() as client:
             client.put("/blocklist/nodes/a", json=block())
-            before, history = held(client), client.get("/blocklist").headers["blocklist-history"]
+            before, history = current_list(client), client.get("/blocklist").headers["blocklist-history"]
             fresh.stop()
             assert run_app("migrate", env=fresh.environment()).returncode == 0
             fresh.start()
-            assert (held(client), client.get("/blocklist").headers["blocklist-history"]) == (before, history)
+            assert (current_list(client), client.get("/blocklist").headers["blocklist-history"]) == (before, history)
 
     def test_two_databases_have_two_histories(self, tmp_path: Path, client: httpx.Client) -> None:
         other = ServiceProcess(tmp_path)
@@ -171,7 +171,7 @@ class TestHealth:
         fresh_client.delete("/blocklist/nodes/n2")
         assert _blocked_nodes(fresh_client) == 4
         fresh_client.put("/blocklist/nodes/short", json=block(endTimestamp=later(0.5)))
-        wait_until(lambda: "short" not in held(fresh_client)[1])
+        wait_until(lambda: "short" not in current_list(fresh_client)[1])
         assert _blocked_nodes(fresh_client) == 4
 
     def test_metrics_are_in_prometheus_text(self, client: httpx.Client) -> None:

@@ -14,9 +14,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, held, revision_of
+from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, current_list, revision_of
 from tests.integration.databases import ON_BOTH, Databases, SqliteFiles
-from tests.integration.in_process import ManualClock, served
+from tests.integration.in_process import ManualClock, running_service
 
 pytestmark = ON_BOTH
 
@@ -72,7 +72,7 @@ def requests(draw: st.DrawFn) -> tuple[Block, bool]:
     return new, draw(st.booleans())
 
 
-class Service(RuleBasedStateMachine):
+class ServiceMachine(RuleBasedStateMachine):
     """The requests that were answered, in `self.made` as the log should have them; time in `self.clock`."""
 
     def __init__(self, databases: Databases) -> None:
@@ -81,7 +81,7 @@ class Service(RuleBasedStateMachine):
         self.databases = databases
         self.clock = ManualClock()
         self.model: dict[str, Block] = {}
-        self.made: list[tuple[str, str, dict[str, Any]]] = []
+        self.expected_changes: list[tuple[str, str, dict[str, Any]]] = []
         self.stack = ExitStack()
         self.client = self._client()
 
@@ -91,7 +91,7 @@ class Service(RuleBasedStateMachine):
         self.folder.cleanup()
 
     def _client(self) -> TestClient:
-        return self.stack.enter_context(served(self.databases.of(Path(self.folder.name)), self.clock))
+        return self.stack.enter_context(running_service(self.databases.url_for(Path(self.folder.name)), self.clock))
 
     def _blocked(self, node_id: str) -> Block | None:
         found = self.model.get(node_id)
@@ -104,27 +104,27 @@ class Service(RuleBasedStateMachine):
         body: dict[str, Any] = {"action": new.action, "cause": new.cause, "allowMerge": allow}
         return new, body if new.end is None else {**body, "endTimestamp": new.end}
 
-    def _take(self, node_id: str, new: Block) -> int:
+    def _accept_block(self, node_id: str, new: Block) -> int:
         """Put an accepted block into the model; its status."""
-        present = self._blocked(node_id)
-        after = new if present is None else present.merged(new)
-        if after != present:
-            self.made.append(("blocked" if present is None else "merged", node_id, after.fields()))
+        current = self._blocked(node_id)
+        after = new if current is None else current.merged(new)
+        if after != current:
+            self.expected_changes.append(("blocked" if current is None else "merged", node_id, after.fields()))
         self.model[node_id] = after
-        return 201 if present is None else 202
+        return 201 if current is None else 202
 
     @rule(node_id=node_ids, request=requests())
     def block(self, node_id: str, request: tuple[Block, bool]) -> None:
         new, body = self._body(*request)
-        present = self._blocked(node_id)
+        current = self._blocked(node_id)
         answer = self.client.put(f"/blocklist/nodes/{node_id}", json=body)
-        if present is not None and not request[1]:
+        if current is not None and not request[1]:
             assert answer.status_code == 409
-            assert answer.json()["blockedNode"] == {"id": node_id, "taskManagers": [], **present.fields()}
+            assert answer.json()["blockedNode"] == {"id": node_id, "taskManagers": [], **current.fields()}
             return
-        assert answer.status_code == self._take(node_id, new)
+        assert answer.status_code == self._accept_block(node_id, new)
         assert answer.json() == {"id": node_id, "taskManagers": [], **self.model[node_id].fields()}
-        self._last_change_is_at(revision_of(answer))
+        self._assert_last_revision(revision_of(answer))
 
     @rule(several=st.dictionaries(node_ids, requests(), min_size=1))
     def block_many(self, several: dict[str, tuple[Block, bool]]) -> None:
@@ -137,35 +137,35 @@ class Service(RuleBasedStateMachine):
             assert answer.json()["blockedNodes"] == expected
             return
         assert answer.status_code == 200
-        statuses = {node_id: self._take(node_id, new) for node_id, (new, _) in asked.items()}
+        statuses = {node_id: self._accept_block(node_id, new) for node_id, (new, _) in asked.items()}
         assert {node_id: entry["status"] for node_id, entry in answer.json().items()} == statuses
-        self._last_change_is_at(revision_of(answer))
+        self._assert_last_revision(revision_of(answer))
 
     @rule(node_id=node_ids)
     def unblock(self, node_id: str) -> None:
-        present = self._blocked(node_id)
+        current = self._blocked(node_id)
         answer = self.client.delete(f"/blocklist/nodes/{node_id}")
-        assert (answer.status_code, answer.content) == (200, b"") or present is None
-        assert answer.status_code == 404 or present is not None
-        if present is not None:
-            self.made.append(("unblocked", node_id, present.fields()))
+        assert (answer.status_code, answer.content) == (200, b"") or current is None
+        assert answer.status_code == 404 or current is not None
+        if current is not None:
+            self.expected_changes.append(("unblocked", node_id, current.fields()))
             del self.model[node_id]
-            self._last_change_is_at(revision_of(answer))
+            self._assert_last_revision(revision_of(answer))
 
     @rule(node_id=node_ids)
     def get(self, node_id: str) -> None:
-        present = self._blocked(node_id)
+        current = self._blocked(node_id)
         answer = self.client.get(f"/blocklist/nodes/{node_id}")
-        assert answer.status_code == (404 if present is None else 200)
-        if present is not None:
-            assert answer.json() == {"id": node_id, "taskManagers": [], **present.fields()}
+        assert answer.status_code == (404 if current is None else 200)
+        if current is not None:
+            assert answer.json() == {"id": node_id, "taskManagers": [], **current.fields()}
 
     @rule(milliseconds=st.integers(1, 8))
     def pass_time(self, milliseconds: int) -> None:
         self.clock.now += milliseconds
 
     @rule(node_id=node_ids, body=st.sampled_from(INVALID), several=st.booleans())
-    def ask_for_nonsense(self, node_id: str, body: dict[str, Any], *, several: bool) -> None:
+    def send_invalid_body(self, node_id: str, body: dict[str, Any], *, several: bool) -> None:
         path = "/blocklist/nodes" if several else f"/blocklist/nodes/{node_id}"
         answer = self.client.put(path, content=json.dumps({node_id: body} if several else body))
         assert answer.status_code == 400
@@ -176,19 +176,19 @@ class Service(RuleBasedStateMachine):
         self.client = self._client()
 
     @invariant()
-    def the_list_is_the_models(self) -> None:
+    def the_list_equals_the_model(self) -> None:
         now = self.clock.now
         live = {i: {**b.fields(), "taskManagers": []} for i, b in sorted(self.model.items()) if not b.ended(now)}
-        listed = held(self.client)[1]
+        listed = current_list(self.client)[1]
         assert listed == live
         assert list(listed) == list(live)
 
     @invariant()
-    def the_log_replays_to_the_list(self) -> None:
+    def replaying_the_log_gives_the_list(self) -> None:
         log = all_changes(self.client)
         assert [change["revision"] for change in log] == list(range(1, len(log) + 1))
         asked = [(c["type"], c["node"]["id"], _fields(c["node"])) for c in log if c["type"] != "expired"]
-        assert asked == self.made
+        assert asked == self.expected_changes
         replayed: dict[str, dict[str, Any]] = {}
         for change in log:
             _replay(replayed, change)
@@ -196,12 +196,12 @@ class Service(RuleBasedStateMachine):
         live = {i: b.fields() for i, b in self.model.items() if not b.ended(self.clock.now)}
         assert {i: fields for i, fields in replayed.items() if i not in ended} == live
 
-    def _last_change_is_at(self, revision: int) -> None:
-        """The answer named the revision of its last change, or of the present if it made none."""
+    def _assert_last_revision(self, revision: int) -> None:
+        """The answer named the revision of its last change, or of the current if it made none."""
         log = [c for c in all_changes(self.client) if c["revision"] <= revision]
         assert len(log) == revision
         made = sum(change["type"] != "expired" for change in log)
-        assert made == len(self.made)
+        assert made == len(self.expected_changes)
 
 
 def _fields(node: dict[str, Any]) -> dict[str, Any]:
@@ -220,10 +220,10 @@ def _replay(nodes: dict[str, dict[str, Any]], change: dict[str, Any]) -> None:
     assert ended == (change["type"] == "expired")
 
 
-def test_the_service_is_a_dict_with_a_log(databases: Databases) -> None:
-    class OnItsOwn(Service):
+def test_the_service_behaves_like_a_dict_with_a_log(databases: Databases) -> None:
+    class Machine(ServiceMachine):
         def __init__(self) -> None:
             super().__init__(databases)
 
     examples = 40 if isinstance(databases, SqliteFiles) else 10
-    run_state_machine_as_test(OnItsOwn, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(Machine, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))

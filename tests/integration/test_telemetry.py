@@ -21,7 +21,7 @@ from tests.integration.process import ServiceProcess, environment, run_app, url_
 SECRET = "blocklist_0badcafe_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 
 
-class Collector:
+class FakeCollector:
     """What came by OTLP over HTTP: path and body of each POST."""
 
     def __init__(self) -> None:
@@ -61,9 +61,9 @@ class Collector:
 
 
 @contextmanager
-def collecting() -> Iterator[Collector]:
+def running_collector() -> Iterator[FakeCollector]:
     """A collector on loopback."""
-    collector = Collector()
+    collector = FakeCollector()
 
     class Handler(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -89,25 +89,27 @@ def collecting() -> Iterator[Collector]:
 
 
 @pytest.fixture
-def collector() -> Iterator[Collector]:
-    with collecting() as collector:
+def collector() -> Iterator[FakeCollector]:
+    with running_collector() as collector:
         yield collector
 
 
 @pytest.fixture
-def traced(collector: Collector, start: Start, monkeypatch: pytest.MonkeyPatch) -> ServiceProcess:
+def traced_service(collector: FakeCollector, start: Start, monkeypatch: pytest.MonkeyPatch) -> ServiceProcess:
     """A service that tells the collector."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     return start(telemetry="otlp")
 
 
-def test_requests_become_spans_under_the_trace_of_their_client(traced: ServiceProcess, collector: Collector) -> None:
+def test_requests_become_spans_under_the_trace_of_their_client(
+    traced_service: ServiceProcess, collector: FakeCollector
+) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
-    with traced.client() as client:
+    with traced_service.client() as client:
         headers = {"traceparent": f"00-{trace}-b7ad6b7169203331-01"}
         client.put("/blocklist/nodes/a", json=block(), headers=headers).raise_for_status()
         client.get("/blocklist/nodes/free")
-    traced.stop()
+    traced_service.stop()
     spans = {span["name"]: span for span in collector.spans()}
     put, get = spans["PUT /blocklist/nodes/{node_id}"], spans["GET /blocklist/nodes/{node_id}"]
     assert (put["trace"], put["http.response.status_code"], put["service"]) == (trace, 201, "blocklist")
@@ -115,32 +117,32 @@ def test_requests_become_spans_under_the_trace_of_their_client(traced: ServicePr
     assert "http.server.request.duration" in collector.metrics()
 
 
-def test_probes_polls_and_streams_do_not(traced: ServiceProcess, collector: Collector) -> None:
-    with traced.client() as client:
+def test_probes_polls_and_streams_do_not(traced_service: ServiceProcess, collector: FakeCollector) -> None:
+    with traced_service.client() as client:
         for path in ("/healthz", "/readyz", "/metrics", "/blocklist"):
             assert client.get(path).status_code == 200
         with client.stream("GET", "/blocklist/watch") as watch:
             next(watch.iter_lines())
         client.get("/blocklist/changes", headers={"accept": "application/x-ndjson"})
         client.get("/listeners")
-    traced.stop()
+    traced_service.stop()
     assert {span["name"] for span in collector.spans()} == {"GET /listeners"}
 
 
-def test_no_secret_goes_out(traced: ServiceProcess, collector: Collector) -> None:
-    with traced.client() as client:
+def test_no_secret_goes_out(traced_service: ServiceProcess, collector: FakeCollector) -> None:
+    with traced_service.client() as client:
         headers = {"authorization": f"Bearer {SECRET}", "cookie": f"blocklist_session={SECRET}", "x-request-id": "r"}
         client.get(f"/blocklist/changes?since=0&token={SECRET}", headers=headers)
         client.put(f"/blocklist/nodes/a?token={SECRET}", json=block(cause=SECRET), headers=headers)
         client.put(f"/blocklist/nodes/b?token={SECRET}", content=SECRET, headers=headers)
         client.get(f"/nothing?token={SECRET}")
-    traced.stop()
+    traced_service.stop()
     assert len(collector.spans()) == 4
     assert not any(SECRET.encode() in body for _, body in collector.posts)
     assert {span["url.query"] for span in collector.spans()} == {"REDACTED"}
 
 
-def test_it_is_off_by_default(collector: Collector, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_it_is_off_by_default(collector: FakeCollector, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     monkeypatch.setenv("FASTAPI_OTEL_AUTO_CONFIGURE", "true")
     service = start()

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from tests.integration.process import ServiceProcess, environment, run_app, url_of
-from tests.integration.raw_http import read_answer, request
+from tests.integration.raw_http import read_response, request
 
 NODE = {"action": "MARK_BLOCKED", "cause": "Hot machine"}
 
@@ -96,7 +96,7 @@ def test_a_request_that_does_not_end_is_a_408_here_too(tls: TlsProcess) -> None:
         connection.makefile("rb") as stream,
     ):
         connection.sendall(request("/blocklist")[:20])
-        assert read_answer(stream).status == 408
+        assert read_response(stream).status == 408
 
 
 def test_plain_http_gets_nothing(tls: TlsProcess) -> None:

@@ -16,13 +16,15 @@ import pytest
 from tests.integration.conftest import Start
 from tests.integration.process import environment, free_port, run_app, url_of
 from tests.integration.small_disk import SmallDisk
-from tests.integration.test_start import refused
-from tests.migrations.past import database_at
+from tests.integration.test_start import assert_refused
+from tests.migrations.old_databases import database_at
 
 COMMANDS: Final = ("serve", "migrate", "new-history")
 # Root may read and write any file; without these capabilities it is like anybody.
-_ROOTS: Final = "-dac_override,-dac_read_search"
-AS_ANYBODY: Final = ("setpriv", "--bounding-set", _ROOTS, "--inh-caps", _ROOTS) if os.geteuid() == 0 else ()
+_ROOT_CAPABILITIES: Final = "-dac_override,-dac_read_search"
+UNPRIVILEGED: Final = (
+    ("setpriv", "--bounding-set", _ROOT_CAPABILITIES, "--inh-caps", _ROOT_CAPABILITIES) if os.geteuid() == 0 else ()
+)
 
 
 @pytest.fixture
@@ -33,70 +35,73 @@ def file(tmp_path: Path, migrated: Path) -> Path:
     return Path(shutil.copy(migrated, folder / "blocklist.db"))
 
 
-def all_refused(
-    file: Path, *words: str, commands: Sequence[str] = COMMANDS, wrapper: tuple[str, ...] = AS_ANYBODY
+def assert_all_refused(
+    file: Path, *words: str, commands: Sequence[str] = COMMANDS, wrapper: tuple[str, ...] = UNPRIVILEGED
 ) -> None:
     for command in commands:
         env = environment(database_url=url_of(file), port=str(free_port()))
-        refused(run_app(command, env=env, wrapper=wrapper), file.name, *words)
+        assert_refused(run_app(command, env=env, wrapper=wrapper), file.name, *words)
 
 
 class TestPermissions:
-    def test_a_file_that_may_not_be_written(self, file: Path) -> None:
+    def test_a_read_only_file(self, file: Path) -> None:
         file.chmod(0o444)
-        all_refused(file, "write", commands=("serve", "new-history"))
+        assert_all_refused(file, "write", commands=("serve", "new-history"))
 
-    def test_a_file_that_may_not_be_read(self, file: Path) -> None:
+    def test_an_unreadable_file(self, file: Path) -> None:
         file.chmod(0)
-        all_refused(file)
+        assert_all_refused(file)
 
-    def test_a_folder_that_may_not_be_written(self, file: Path) -> None:
+    def test_a_read_only_folder(self, file: Path) -> None:
         file.parent.chmod(0o555)
-        all_refused(file, "folder", commands=("serve", "new-history"))
+        assert_all_refused(file, "folder", commands=("serve", "new-history"))
 
-    def test_a_folder_that_may_not_be_entered(self, file: Path) -> None:
+    def test_an_inaccessible_folder(self, file: Path) -> None:
         file.parent.chmod(0)
-        all_refused(file)
+        assert_all_refused(file)
         file.parent.chmod(0o755)  # pytest removes it.
 
-    def test_a_lock_file_that_somebody_else_left(self, file: Path) -> None:
+    def test_a_lock_file_of_another_user(self, file: Path) -> None:
         lock = file.with_name("blocklist.db.lock")
         lock.touch(0o400)
-        all_refused(file, lock.name, commands=("serve", "new-history"))
+        assert_all_refused(file, lock.name, commands=("serve", "new-history"))
 
-    def test_a_file_system_that_is_mounted_to_be_read(self, tmp_path: Path, migrated: Path) -> None:
+    def test_a_read_only_file_system(self, tmp_path: Path, migrated: Path) -> None:
         with SmallDisk(tmp_path / "disk") as disk:
             shutil.copy(migrated, disk.database)
             disk.make_read_only()
-            all_refused(
-                tmp_path / "disk" / "blocklist.db", "write", commands=("serve", "new-history"), wrapper=disk.wrapper
+            assert_all_refused(
+                tmp_path / "disk" / "blocklist.db",
+                "write",
+                commands=("serve", "new-history"),
+                wrapper=disk.command_prefix,
             )
-            all_refused(tmp_path / "disk" / "new.db", commands=("migrate",), wrapper=disk.wrapper)
+            assert_all_refused(tmp_path / "disk" / "new.db", commands=("migrate",), wrapper=disk.command_prefix)
 
 
-class TestWhatIsThere:
+class TestContent:
     def test_a_folder(self, tmp_path: Path) -> None:
-        all_refused(tmp_path)
+        assert_all_refused(tmp_path)
 
-    def test_a_link_to_nowhere(self, tmp_path: Path) -> None:
+    def test_a_dangling_link(self, tmp_path: Path) -> None:
         link = tmp_path / "link.db"
         link.symlink_to(tmp_path / "nowhere" / "blocklist.db")
-        all_refused(link)
+        assert_all_refused(link)
 
-    def test_a_file_that_was_cut_off(self, file: Path) -> None:
+    def test_a_truncated_file(self, file: Path) -> None:
         content = file.read_bytes()[:20_000]
         file.write_bytes(content)
-        all_refused(file, "damaged")
+        assert_all_refused(file, "damaged")
         assert file.read_bytes() == content
 
-    def test_a_file_that_is_damaged_where_the_list_is(self, file: Path) -> None:
+    def test_a_corrupted_table(self, file: Path) -> None:
         with closing(sqlite3.connect(file)) as database:
             [(page,)] = database.execute("SELECT rootpage FROM sqlite_master WHERE name = 'blocked_nodes'").fetchall()
             [(size,)] = database.execute("PRAGMA page_size").fetchall()
         with file.open("r+b") as content:
             content.seek((page - 1) * size)
             content.write(os.urandom(size))
-        all_refused(file, "damaged", "backup", commands=("serve",))
+        assert_all_refused(file, "damaged", "backup", commands=("serve",))
 
     @pytest.mark.parametrize("version", ["0001", "0003", "1975ea83b712"])
     def test_the_database_of_another_program_that_uses_alembic(self, tmp_path: Path, version: str) -> None:
@@ -107,24 +112,24 @@ class TestWhatIsThere:
             database.execute("INSERT INTO alembic_version VALUES (?)", (version,))
             database.commit()
         content = file.read_bytes()
-        all_refused(file, "another program", "customers")
+        assert_all_refused(file, "another program", "customers")
         assert file.read_bytes() == content
         assert list(tmp_path.iterdir()) == [file]
 
 
 class TestMigratingWhileAServiceRuns:
-    def test_where_there_is_something_to_do_it_is_refused(self, tmp_path: Path, start: Start) -> None:
+    def test_a_pending_migration_is_refused_while_a_service_runs(self, tmp_path: Path, start: Start) -> None:
         """The version before would go on by its own rules; only it can be served, by the version that is gone here."""
         service = start()
         older = database_at("0006", tmp_path / "older.db")
         # The service holds the lock of its own file: the older one takes its place under that name.
         older.replace(service.database)
         done = run_app("migrate", env=service.environment())
-        refused(done, "blocklist.db", "stop it")
+        assert_refused(done, "blocklist.db", "stop it")
         with closing(sqlite3.connect(service.database)) as database:
             assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0006",)]
 
-    def test_where_there_is_nothing_to_do_nobody_is_disturbed(self, start: Start) -> None:
+    def test_a_migration_with_nothing_to_do_succeeds_while_a_service_runs(self, start: Start) -> None:
         service = start()
         assert run_app("migrate", env=service.environment()).returncode == 0
         assert httpx.get(f"{service.url}/readyz").status_code == 200

@@ -6,55 +6,55 @@ from collections.abc import Sequence
 from typing import Final
 
 from tests.integration.process import environment, free_port, run_app
-from tests.integration.test_start import refused
+from tests.integration.test_start import assert_refused
 from tests.postgres import PASSWORD, USER, PostgresServer
 
 COMMANDS: Final = ("serve", "migrate", "new-history")
 
 
-def all_refused(url: str, *words: str, commands: Sequence[str] = COMMANDS) -> None:
+def assert_all_refused(url: str, *words: str, commands: Sequence[str] = COMMANDS) -> None:
     for command in commands:
         done = run_app(command, env=environment(database_url=url, port=str(free_port())))
-        refused(done, *words)
+        assert_refused(done, *words)
         assert PASSWORD not in done.stderr + done.stdout
 
 
 def test_there_is_no_server() -> None:
-    all_refused(f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{free_port()}/blocklist", "server")
+    assert_all_refused(f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{free_port()}/blocklist", "server")
 
 
 def test_there_is_no_such_database(postgres: PostgresServer) -> None:
-    all_refused(postgres.url("nowhere"), "nowhere", "CREATE DATABASE")
+    assert_all_refused(postgres.url("nowhere"), "nowhere", "CREATE DATABASE")
 
 
 def test_the_password_is_wrong(postgres: PostgresServer, empty_database: str) -> None:
-    all_refused(postgres.url(empty_database, password="wrong"), "password")
+    assert_all_refused(postgres.url(empty_database, password="wrong"), "password")
 
 
-def test_it_is_not_migrated(postgres: PostgresServer, empty_database: str) -> None:
-    all_refused(postgres.url(empty_database), "migrate", commands=("serve", "new-history"))
+def test_the_database_is_not_migrated(postgres: PostgresServer, empty_database: str) -> None:
+    assert_all_refused(postgres.url(empty_database), "migrate", commands=("serve", "new-history"))
     assert postgres.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", empty_database) == [(0,)]
 
 
-def test_it_is_of_another_program(postgres: PostgresServer, empty_database: str) -> None:
+def test_the_database_belongs_to_another_program(postgres: PostgresServer, empty_database: str) -> None:
     postgres.execute("CREATE TABLE customers (id INTEGER)", empty_database)
-    all_refused(postgres.url(empty_database), "another program", "customers")
+    assert_all_refused(postgres.url(empty_database), "another program", "customers")
     assert postgres.execute("SELECT tablename FROM pg_tables WHERE schemaname = 'public'", empty_database) == [
         ("customers",)
     ]
 
 
-def test_its_schema_is_newer(postgres: PostgresServer, empty_database: str) -> None:
+def test_the_schema_is_newer(postgres: PostgresServer, empty_database: str) -> None:
     assert run_app("migrate", env=environment(database_url=postgres.url(empty_database))).returncode == 0
     postgres.execute("UPDATE alembic_version SET version_num = 'from_the_future'", empty_database)
-    all_refused(postgres.url(empty_database), "newer")
+    assert_all_refused(postgres.url(empty_database), "newer")
 
 
-def test_it_may_only_be_read(postgres: PostgresServer, empty_database: str) -> None:
+def test_the_database_is_read_only(postgres: PostgresServer, empty_database: str) -> None:
     postgres.execute(f'ALTER DATABASE "{empty_database}" SET default_transaction_read_only = on')
-    all_refused(postgres.url(empty_database), "read-only", commands=("migrate",))
+    assert_all_refused(postgres.url(empty_database), "read-only", commands=("migrate",))
 
 
-def test_the_user_may_make_no_tables(postgres: PostgresServer, empty_database: str) -> None:
+def test_the_user_may_not_create_tables(postgres: PostgresServer, empty_database: str) -> None:
     postgres.execute(f'ALTER DATABASE "{empty_database}" OWNER TO postgres')
-    all_refused(postgres.url(empty_database), "owner", commands=("migrate",))
+    assert_all_refused(postgres.url(empty_database), "owner", commands=("migrate",))

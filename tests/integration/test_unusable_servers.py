@@ -11,16 +11,16 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from app.store.migration import MIGRATING, migrate
-from app.store.schema_check import SchemaError, check, version
-from tests.integration.bodies import all_changes, block, held
+from app.store.migration import MIGRATION_LOCK, migrate
+from app.store.schema_check import SchemaError, check_schema, schema_revision
+from tests.integration.bodies import all_changes, block, current_list
 from tests.integration.databases import Databases
 from tests.integration.problems import problem_of
 from tests.integration.process import ROOT, ServiceProcess, environment, free_port, run_app, wait_until
-from tests.integration.test_start import refused
+from tests.integration.test_start import assert_refused
 from tests.postgres import PASSWORD, USER, PostgresServer
 
-NO_ROOM = """
+DISK_FULL_TRIGGER = """
 CREATE FUNCTION no_room() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN
     RAISE EXCEPTION 'could not extend file "base/5/1259": No space left on device' USING ERRCODE = 'disk_full';
 END $$;
@@ -35,10 +35,10 @@ def url(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
     postgres.drop(tmp_path.name)
 
 
-def why(url: str) -> str:
+def refusal_message(url: str) -> str:
     """Why neither the service nor a migration takes it."""
     with pytest.raises(SchemaError) as served:
-        check(url)
+        check_schema(url)
     with pytest.raises(SchemaError) as migrated:
         migrate(url)
     said = str(served.value)
@@ -48,51 +48,51 @@ def why(url: str) -> str:
 
 
 class TestConnecting:
-    def test_nobody_listens(self) -> None:
-        said = why(f"postgresql://anna:{PASSWORD}@127.0.0.1:{free_port()}/blocklist")
+    def test_no_server_listens(self) -> None:
+        said = refusal_message(f"postgresql://anna:{PASSWORD}@127.0.0.1:{free_port()}/blocklist")
         assert "refused" in said
         assert "that the server runs" in said
 
-    def test_none_of_several_servers(self) -> None:
+    def test_none_of_several_servers_answers(self) -> None:
         ports = sorted((free_port(), free_port()))
-        said = why(f"postgresql://anna:{PASSWORD}@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/blocklist")
+        said = refusal_message(f"postgresql://anna:{PASSWORD}@127.0.0.1:{ports[0]},127.0.0.1:{ports[1]}/blocklist")
         assert all(f"127.0.0.1:{port}" in said for port in ports)
 
     def test_a_wrong_password(self, postgres: PostgresServer) -> None:
-        assert "does not let this user in" in why(postgres.url("postgres", password=f"not-{PASSWORD}"))
+        assert "does not let this user in" in refusal_message(postgres.url("postgres", password=f"not-{PASSWORD}"))
 
     def test_an_unknown_user(self, postgres: PostgresServer) -> None:
-        assert "does not let this user in" in why(postgres.url("postgres", user="nobody"))
+        assert "does not let this user in" in refusal_message(postgres.url("postgres", user="nobody"))
 
     def test_an_unknown_database(self, postgres: PostgresServer) -> None:
-        assert "CREATE DATABASE" in why(postgres.url("nowhere"))
+        assert "CREATE DATABASE" in refusal_message(postgres.url("nowhere"))
 
-    def test_one_that_only_reads(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
+    def test_a_read_only_database(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         postgres.execute(f'ALTER DATABASE "{tmp_path.name}" SET default_transaction_read_only = on')
-        assert "standby" in why(url)
+        assert "standby" in refusal_message(url)
 
-    def test_one_with_no_connection_to_spare(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
+    def test_no_free_connection(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         postgres.execute(f'ALTER DATABASE "{tmp_path.name}" CONNECTION LIMIT 1')
         with closing(psycopg.connect(url)):
-            assert "max_connections" in why(url)
+            assert "max_connections" in refusal_message(url)
 
-    def test_one_that_cannot_keep_every_text(self, postgres: PostgresServer, tmp_path: Path) -> None:
+    def test_an_encoding_other_than_utf8(self, postgres: PostgresServer, tmp_path: Path) -> None:
         name = f"{tmp_path.name}-latin"
         postgres.execute(f"CREATE DATABASE \"{name}\" TEMPLATE template0 ENCODING 'LATIN1'")
-        assert "UTF8" in why(postgres.url(name))
+        assert "UTF8" in refusal_message(postgres.url(name))
         postgres.drop(name)
 
 
-class TestWhatIsThere:
-    def test_nothing_yet(self, url: str) -> None:
+class TestContent:
+    def test_an_empty_database(self, url: str) -> None:
         with pytest.raises(SchemaError, match="has no tables yet: run `python -m app migrate`"):
-            check(url)
+            check_schema(url)
         migrate(url)
-        check(url)
+        check_schema(url)
 
     def test_tables_of_another_program(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         postgres.execute("CREATE TABLE customers (id int)", tmp_path.name)
-        assert "another program (customers)" in why(url)
+        assert "another program (customers)" in refusal_message(url)
 
     @pytest.mark.parametrize("schema", ["0001", "1975ea83b712"])
     def test_tables_of_another_program_that_uses_alembic(
@@ -101,33 +101,33 @@ class TestWhatIsThere:
         postgres.execute("CREATE TABLE alembic_version (version_num text)", tmp_path.name)
         postgres.execute(f"INSERT INTO alembic_version VALUES ('{schema}')", tmp_path.name)
         postgres.execute(f"ALTER TABLE alembic_version OWNER TO {USER}", tmp_path.name)
-        assert "another program (alembic_version)" in why(url)
+        assert "another program (alembic_version)" in refusal_message(url)
 
     def test_a_newer_schema(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         migrate(url)
         postgres.execute("UPDATE alembic_version SET version_num = 'from_the_future'", tmp_path.name)
-        assert "newer" in why(url)
+        assert "newer" in refusal_message(url)
 
-    def test_a_migration_that_was_broken_off_before_the_first_table(
+    def test_a_migration_interrupted_before_the_first_table(
         self, postgres: PostgresServer, url: str, tmp_path: Path
     ) -> None:
         postgres.execute("CREATE TABLE alembic_version (version_num varchar(32) PRIMARY KEY)", tmp_path.name)
         postgres.execute(f"ALTER TABLE alembic_version OWNER TO {USER}", tmp_path.name)
         migrate(url)
-        check(url)
+        check_schema(url)
 
-    def test_a_user_who_may_not_make_tables(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
+    def test_a_user_who_may_not_create_tables(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         postgres.execute("ALTER SCHEMA public OWNER TO postgres", tmp_path.name)
         with pytest.raises(SchemaError, match="lacks a right"):
             migrate(url)
 
 
 class TestMigrating:
-    def test_replicas_that_start_together_do_it_one_after_the_other_however_long_it_takes(
+    def test_concurrent_migrations_wait_for_each_other_without_a_timeout(
         self, postgres: PostgresServer, url: str, tmp_path: Path
     ) -> None:
         with closing(psycopg.connect(url, autocommit=True)) as first, ExitStack() as stack:
-            first.execute("SELECT pg_advisory_lock(%s)", (MIGRATING,))
+            first.execute("SELECT pg_advisory_lock(%s)", (MIGRATION_LOCK,))
             command = [sys.executable, "-m", "app", "migrate"]
             env = environment(database_url=url)
             others = [stack.enter_context(subprocess.Popen(command, cwd=ROOT, env=env)) for _ in range(2)]
@@ -137,35 +137,35 @@ class TestMigrating:
                 " AND now() - query_start > interval '3 seconds'"
             )
             wait_until(lambda: postgres.execute(waiting) == [(2,)])
-            assert version(url) is None
-            first.execute("SELECT pg_advisory_unlock(%s)", (MIGRATING,))
+            assert schema_revision(url) is None
+            first.execute("SELECT pg_advisory_unlock(%s)", (MIGRATION_LOCK,))
             assert [other.wait(60) for other in others] == [0, 0]
-        check(url)
+        check_schema(url)
 
-    def test_what_is_done_already_needs_no_lock(self, url: str) -> None:
+    def test_a_current_schema_needs_no_lock(self, url: str) -> None:
         migrate(url)
         with closing(psycopg.connect(url, autocommit=True)) as first:
-            first.execute("SELECT pg_advisory_lock(%s)", (MIGRATING,))
+            first.execute("SELECT pg_advisory_lock(%s)", (MIGRATION_LOCK,))
             migrate(url)
 
 
 @pytest.mark.databases("postgresql")
-class TestWhileItServes:
-    def test_a_disk_that_is_full_is_said_until_there_is_room(
+class TestRunningService:
+    def test_a_full_disk_is_reported_until_there_is_room(
         self, postgres: PostgresServer, databases: Databases, tmp_path: Path
     ) -> None:
         """As a server says it; little statements still get through then, and do not mean that it is back."""
-        url = databases.of(tmp_path)
+        url = databases.url_for(tmp_path)
         with ServiceProcess(tmp_path, database_url=url) as service, service.client() as client:
             client.put("/blocklist/nodes/a", json=block()).raise_for_status()
-            before = held(client)
+            before = current_list(client)
             with closing(psycopg.connect(url, autocommit=True)) as server:
-                server.execute(NO_ROOM)
+                server.execute(DISK_FULL_TRIGGER)
                 for _ in range(10):
                     said = problem_of(client.put("/blocklist/nodes/b", json=block()), 503)["detail"]
                     assert "disk of the database is full" in said
                 wait_until(lambda: int(client.get("/blocklist").headers["age"]) >= 3)
-                assert held(client) == before
+                assert current_list(client) == before
                 assert problem_of(client.get("/readyz"), 503)["detail"] == said
                 assert client.get("/healthz").status_code == 200
                 server.execute("DROP TRIGGER no_room ON changes")
@@ -178,8 +178,8 @@ class TestWhileItServes:
         assert "the database is back" in lines[1]
         databases.drop(tmp_path)
 
-    def test_the_start_without_a_server_says_why(self) -> None:
+    def test_a_start_without_a_server_fails_with_the_reason(self) -> None:
         url = f"postgresql://anna:{PASSWORD}@127.0.0.1:{free_port()}/blocklist"
         done = run_app(env=environment(database_url=url, port=str(free_port())))
-        refused(done, "refused", "BLOCKLIST_DATABASE_URL")
+        assert_refused(done, "refused", "BLOCKLIST_DATABASE_URL")
         assert PASSWORD not in done.stderr

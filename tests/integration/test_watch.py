@@ -8,10 +8,10 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
-from tests.integration.bodies import all_changes, block, held, later, revision_of
+from tests.integration.bodies import all_changes, block, current_list, later, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, ON_SQLITE
-from tests.integration.event_stream import changes, revisions, take, watching
+from tests.integration.event_stream import changes, next_events, revisions, watching
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
 
@@ -26,11 +26,11 @@ def test_without_a_cursor_a_snapshot_comes_first_and_then_changes(
     client: httpx.Client, node: str, node_id: str
 ) -> None:
     client.put(node, json=block())
-    revision, listed = held(client)
+    revision, listed = current_list(client)
     with watching(client) as events:
-        (snapshot,) = take(events, 1)
+        (snapshot,) = next_events(events, 1)
         freed = client.delete(node)
-        (change,) = take(events, 1)
+        (change,) = next_events(events, 1)
     assert snapshot.event == "snapshot"
     assert snapshot.id == f"{revision}-{history_of(client)}"
     body = snapshot.json()
@@ -45,14 +45,14 @@ def test_without_a_cursor_a_snapshot_comes_first_and_then_changes(
 
 
 def test_each_change_is_one_event_with_the_logs_object(client: httpx.Client, node: str, node_id: str) -> None:
-    since = held(client)[0]
+    since = current_list(client)[0]
     with watching(client, since=since) as events:
         client.put(node, json=block(endTimestamp=later(1)))
         client.put(node, json=block(cause="b", allowMerge=True, endTimestamp=later(1.5)))
         client.put(node, json=block(cause="b", allowMerge=True))
         client.delete(node)
         client.put(node, json=block(endTimestamp=later(0.5)))
-        seen = take(events, 6)
+        seen = next_events(events, 6)
     assert [event.event for event in seen] == ["blocked", "merged", "merged", "unblocked", "blocked", "expired"]
     assert changes(seen) == all_changes(client, node=node_id)
     assert revisions(seen) == list(range(since + 1, since + 7))
@@ -61,11 +61,11 @@ def test_each_change_is_one_event_with_the_logs_object(client: httpx.Client, nod
 
 
 def test_an_expired_event_carries_the_node_as_it_last_was(client: httpx.Client, node: str) -> None:
-    since = held(client)[0]
+    since = current_list(client)[0]
     made = client.put(node, json=block(endTimestamp=later(0.3))).json()
     del made["taskManagers"]
     with watching(client, since=since) as events:
-        _, expired = changes(take(events, 2))
+        _, expired = changes(next_events(events, 2))
     assert (expired["type"], expired["node"], expired["createdBy"]) == ("expired", made, None)
     end = int(made["endTimestamp"])
     assert end <= int(expired["at"])
@@ -82,30 +82,30 @@ class TestCursors:
     def test_since_a_revision_only_later_changes_come(
         self, client: httpx.Client, node: str, form: str, back: int
     ) -> None:
-        revision = held(client)[0]
+        revision = current_list(client)[0]
         since = form.format(revision=revision - back, history=history_of(client))
         with watching(client, since=since) as events:
             client.put(node, json=block(cause="x", allowMerge=True))
             client.delete(node)
-            last = held(client)[0]
-            assert revisions(take(events, last - revision + back)) == list(range(revision - back + 1, last + 1))
+            last = current_list(client)[0]
+            assert revisions(next_events(events, last - revision + back)) == list(range(revision - back + 1, last + 1))
 
     def test_since_0_is_from_the_first_change(self, client: httpx.Client) -> None:
         log = all_changes(client)
         with watching(client, since=0) as events:
-            assert changes(take(events, len(log))) == log
+            assert changes(next_events(events, len(log))) == log
 
     def test_last_event_id_resumes(self, client: httpx.Client) -> None:
-        revision = held(client)[0]
+        revision = current_list(client)[0]
         with watching(client, last_event_id=f"{revision - 2}-{history_of(client)}") as events:
-            assert revisions(take(events, 2)) == [revision - 1, revision]
+            assert revisions(next_events(events, 2)) == [revision - 1, revision]
 
     def test_the_header_wins_over_the_parameter(self, client: httpx.Client) -> None:
-        revision = held(client)[0]
+        revision = current_list(client)[0]
         header = f"{revision - 1}-{history_of(client)}"
         for since in ("0", f"{revision}-00000000", "rubbish"):
             with watching(client, since=since, last_event_id=header) as events:
-                assert revisions(take(events, 1)) == [revision]
+                assert revisions(next_events(events, 1)) == [revision]
 
     @pytest.mark.parametrize(
         "other", ["{revision}-{other}", "0-{other}", "999999-{other}", "999999-{history}", "999999"]
@@ -115,11 +115,11 @@ class TestCursors:
         self, client: httpx.Client, other: str, *, by_header: bool
     ) -> None:
         history = f"{int(history_of(client), 16) ^ 1:08x}"
-        cursor = other.format(revision=held(client)[0], other=history, history=history_of(client))
+        cursor = other.format(revision=current_list(client)[0], other=history, history=history_of(client))
         chosen = {"last_event_id": cursor} if by_header else {"since": cursor}
         with watching(client, **chosen) as events:
-            (first,) = take(events, 1)
-        assert (first.event, first.json()["revision"]) == ("snapshot", held(client)[0])
+            (first,) = next_events(events, 1)
+        assert (first.event, first.json()["revision"]) == ("snapshot", current_list(client)[0])
 
     @pytest.mark.parametrize(
         "header",
@@ -138,7 +138,7 @@ class TestCursors:
     )
     def test_a_malformed_header_gets_a_snapshot(self, client: httpx.Client, header: str) -> None:
         with watching(client, last_event_id=header.format(history=history_of(client))) as events:
-            assert take(events, 1)[0].event == "snapshot"
+            assert next_events(events, 1)[0].event == "snapshot"
 
     @pytest.mark.parametrize(
         "since",
@@ -155,7 +155,7 @@ class TestCursors:
 
 def test_a_comment_comes_at_once(client: httpx.Client) -> None:
     """So that a client behind a proxy knows that it is through, with nothing to tell."""
-    with client.stream("GET", "/blocklist/watch", params={"since": held(client)[0]}) as answer:
+    with client.stream("GET", "/blocklist/watch", params={"since": current_list(client)[0]}) as answer:
         assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
         assert answer.headers["blocklist-history"] == history_of(client)
         assert next(answer.iter_lines()).startswith(":")
@@ -163,13 +163,13 @@ def test_a_comment_comes_at_once(client: httpx.Client) -> None:
 
 @ON_SQLITE
 def test_comments_go_on_while_nothing_changes(client: httpx.Client) -> None:
-    with client.stream("GET", "/blocklist/watch", params={"since": held(client)[0]}) as answer:
+    with client.stream("GET", "/blocklist/watch", params={"since": current_list(client)[0]}) as answer:
         lines = (line for line in answer.iter_lines() if line)
         assert [next(lines)[:1], next(lines)[:1]] == [":", ":"]
 
 
 def test_many_watchers_see_the_same_changes_in_the_same_order(client: httpx.Client, node_id: str) -> None:
-    since = held(client)[0]
+    since = current_list(client)[0]
 
     def write(writer: int) -> None:
         for n in range(20):
@@ -182,17 +182,17 @@ def test_many_watchers_see_the_same_changes_in_the_same_order(client: httpx.Clie
         log = [change for change in all_changes(client) if change["revision"] > since]
         assert [change["revision"] for change in log] == list(range(since + 1, since + 81))
         for stream in (*streams, late[0]):
-            assert changes(take(stream, 80)) == log
-        assert changes(take(late[1], 40)) == log[40:]
+            assert changes(next_events(stream, 80)) == log
+        assert changes(next_events(late[1], 40)) == log[40:]
 
 
 def test_a_thousand_changes_in_one_transaction_come_at_once(client: httpx.Client, node_id: str) -> None:
     """More than are sent at once; the rest does not wait for the next change."""
-    since = held(client)[0]
+    since = current_list(client)[0]
     with watching(client, since=since) as events:
         several = {f"{node_id}-{number}": block(cause="x" * 500) for number in range(1000)}
         assert client.put("/blocklist/nodes", json=several).status_code == 200
-        assert revisions(take(events, 1000)) == list(range(since + 1, since + 1001))
+        assert revisions(next_events(events, 1000)) == list(range(since + 1, since + 1001))
 
 
 @ON_SQLITE
@@ -202,16 +202,16 @@ def test_a_watch_that_does_not_read_delays_nobody(fresh_client: httpx.Client) ->
         for cause in "abcdefgh":
             body = {f"n{n}": block(cause=cause * 1000, allowMerge=True) for n in range(500)}
             fresh_client.put("/blocklist/nodes", json=body).raise_for_status()
-        assert revisions(take(events, 4000)) == list(range(1, 4001))
+        assert revisions(next_events(events, 4000)) == list(range(1, 4001))
 
 
 def test_a_watch_goes_on_over_a_restart(fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
     with watching(fresh_client) as events:
-        (cursor,) = take(events, 1)
+        (cursor,) = next_events(events, 1)
         fresh_client.put("/blocklist/nodes/a", json=block())
-        cursor, bye = (*take(events, 1), None)
+        cursor, bye = (*next_events(events, 1), None)
         fresh.terminate()
-        (bye,) = take(events, 1)
+        (bye,) = next_events(events, 1)
         assert list(events) == [], "nothing follows"
     assert bye is not None
     assert (bye.event, bye.json()) == ("bye", {"revision": 1})
@@ -220,7 +220,7 @@ def test_a_watch_goes_on_over_a_restart(fresh: ServiceProcess, fresh_client: htt
     fresh.start()
     fresh_client.put("/blocklist/nodes/b", json=block())
     with watching(fresh_client, last_event_id=cursor.id) as events:
-        (change,) = changes(take(events, 1))
+        (change,) = changes(next_events(events, 1))
     assert (change["revision"], change["node"]["id"]) == (2, "b")
 
 
@@ -240,7 +240,7 @@ def test_a_stop_says_bye_to_a_hundred_watchers_and_loses_nothing(start: Start) -
             assert revisions(seen) == sorted(acknowledged) == list(range(1, 51))
     service.start()
     with service.client() as client:
-        assert set(held(client)[1]) == {f"n{n}" for n in range(50)}
+        assert set(current_list(client)[1]) == {f"n{n}" for n in range(50)}
 
 
 def test_what_was_acknowledged_before_a_stop_is_there_after_it(start: Start) -> None:
@@ -264,7 +264,7 @@ def test_what_was_acknowledged_before_a_stop_is_there_after_it(start: Start) -> 
     with ThreadPoolExecutor(4) as pool, service.client() as client:
         writing = [pool.submit(write, writer) for writer in range(4)]
         with watching(client, since=0) as events:
-            take(events, 100)
+            next_events(events, 100)
             service.terminate()
             *rest, bye = list(events)
         assert service.exit_code() == 0

@@ -10,64 +10,64 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from app.engine.evidence_blocks import hear
+from app.engine.evidence_blocks import on_changes
 from app.integrations.alertmanager.causes import Causes
-from app.integrations.alertmanager.rules import Alert, Outcome, decide
+from app.integrations.alertmanager.rules import Alert, AlertOutcome, decide
 from app.integrations.alertmanager.wire import AlertmanagerPost, node_of, parse_post, read_alert
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError
-from blocklist.model.evidence import EvidenceBook, Finding, Kind, Rule
-from blocklist.model.node import MAX_CAUSE, MAX_CAUSES, PERMANENT, BlockAction, BlockedNode
+from blocklist.model.evidence import EvidenceRule, EvidenceStore, Finding, FindingKind
+from blocklist.model.node import MAX_CAUSE_LENGTH, MAX_CAUSES, PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.nodes import dump_json
 from tests.alertmanager.posts import alert as alert_body
-from tests.alertmanager.posts import asking, post, real_posts
+from tests.alertmanager.posts import post, real_posts, with_action
 
 NOW = 1_000_000
 HOUR = 3_600_000
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
-A = Alert(node="n1", action=MARK, firing=True, mark="aaaaaaaa", name="DiskFull", summary="/data1 is full")
-B = replace(A, mark="bbbbbbbb", name="Hot", summary="93 degrees")
-A_ENDS, B_ENDS = replace(A, firing=False, summary=""), replace(B, firing=False, summary="")
-SAYS_A, SAYS_B = "alert DiskFull: /data1 is full [aaaaaaaa]", "alert Hot: 93 degrees [bbbbbbbb]"
+A = Alert(node="n1", action=MARK, firing=True, fingerprint="aaaaaaaa", name="DiskFull", summary="/data1 is full")
+B = replace(A, fingerprint="bbbbbbbb", name="Hot", summary="93 degrees")
+A_RESOLVED, B_RESOLVED = replace(A, firing=False, summary=""), replace(B, firing=False, summary="")
+A_PART, B_PART = "alert DiskFull: /data1 is full [aaaaaaaa]", "alert Hot: 93 degrees [bbbbbbbb]"
 
 
-class Board:
+class NodeSimulation:
     """A list on which alerts work, one post after the other."""
 
     def __init__(self, now: int = NOW) -> None:
         self.now = now
         self.tracker = BlocklistTracker(Snapshot(revision=0, history="00000000"))
-        self.outcomes: list[Outcome] = []
+        self.outcomes: list[AlertOutcome] = []
 
-    def post(self, *alerts: Alert) -> Board:
+    def post(self, *alerts: Alert) -> NodeSimulation:
         """Alerts about n1."""
         draft = Draft(self.tracker, self.now)
-        step = decide(draft.blocked("n1"), alerts, self.now, HOUR)
+        step = decide(draft.get_blocked("n1"), alerts, self.now, HOUR)
         assert len(step.outcomes) == len(alerts)
         if step.block is not None:
             draft.block(step.block, allow_merge=True)
-        elif step.free:
+        elif step.unblock:
             draft.unblock("n1")
         self.outcomes = list(step.outcomes)
         return self._commit(draft)
 
-    def block(self, cause: str, *, end: int = PERMANENT, action: BlockAction = MARK) -> Board:
+    def block(self, cause: str, *, end: int = PERMANENT, action: BlockAction = MARK) -> NodeSimulation:
         """Somebody blocks n1, or merges."""
         draft = Draft(self.tracker, self.now)
         node = BlockedNode(id="n1", action=action, start=self.now, end=end, cause=cause)
         draft.block(node, allow_merge=True)
         return self._commit(draft)
 
-    def _commit(self, draft: Draft) -> Board:
+    def _commit(self, draft: Draft) -> NodeSimulation:
         for change in draft.changes:
             self.tracker.apply(change)
         return self
 
     @property
     def node(self) -> BlockedNode | None:
-        return Draft(self.tracker, self.now).blocked("n1")
+        return Draft(self.tracker, self.now).get_blocked("n1")
 
     @property
     def cause(self) -> str | None:
@@ -86,26 +86,26 @@ class TestBlocking:
     """A firing alert blocks its node, always with an end."""
 
     def test_a_free_node_is_blocked_for_the_duration(self) -> None:
-        board = Board().post(A)
-        assert board.node == BlockedNode(id="n1", action=MARK, start=NOW, end=NOW + HOUR, cause=SAYS_A)
-        assert (board.outcomes, board.revision) == ([Outcome.BLOCKED], 1)
+        simulation = NodeSimulation().post(A)
+        assert simulation.node == BlockedNode(id="n1", action=MARK, start=NOW, end=NOW + HOUR, cause=A_PART)
+        assert (simulation.outcomes, simulation.revision) == ([AlertOutcome.BLOCKED], 1)
 
     def test_several_alerts_make_one_block_with_the_strongest_action(self) -> None:
-        board = Board().post(A, replace(B, action=EVACUATE))
-        assert (board.cause, board.revision) == (f"{SAYS_A},{SAYS_B}", 1)
-        assert board.node is not None
-        assert board.node.action is EVACUATE
+        simulation = NodeSimulation().post(A, replace(B, action=EVACUATE))
+        assert (simulation.cause, simulation.revision) == (f"{A_PART},{B_PART}", 1)
+        assert simulation.node is not None
+        assert simulation.node.action is EVACUATE
 
     def test_somebody_else_s_block_is_merged_with(self) -> None:
-        board = Board().block("Kernel upgrade").post(A)
-        assert (board.cause, board.outcomes) == (f"Kernel upgrade,{SAYS_A}", [Outcome.MERGED])
-        assert board.node is not None
-        assert board.node.permanent
+        simulation = NodeSimulation().block("Kernel upgrade").post(A)
+        assert (simulation.cause, simulation.outcomes) == (f"Kernel upgrade,{A_PART}", [AlertOutcome.MERGED])
+        assert simulation.node is not None
+        assert simulation.node.permanent
 
     def test_a_second_alert_joins_in(self) -> None:
-        board = Board().post(A).post(A, B)
-        assert (board.cause, board.revision) == (f"{SAYS_A},{SAYS_B}", 2)
-        assert board.outcomes == [Outcome.UNCHANGED, Outcome.MERGED]
+        simulation = NodeSimulation().post(A).post(A, B)
+        assert (simulation.cause, simulation.revision) == (f"{A_PART},{B_PART}", 2)
+        assert simulation.outcomes == [AlertOutcome.UNCHANGED, AlertOutcome.MERGED]
 
 
 class TestRepeats:
@@ -113,167 +113,169 @@ class TestRepeats:
 
     @pytest.mark.parametrize("summary", ["/data1 is full", "", "/data1 is fuller"])
     def test_nothing_changes_while_half_of_the_time_is_left(self, summary: str) -> None:
-        board = Board().post(A)
-        board.now += HOUR // 2
-        board.post(replace(A, summary=summary))
-        assert (board.revision, board.outcomes, board.cause) == (1, [Outcome.UNCHANGED], SAYS_A)
+        simulation = NodeSimulation().post(A)
+        simulation.now += HOUR // 2
+        simulation.post(replace(A, summary=summary))
+        assert (simulation.revision, simulation.outcomes, simulation.cause) == (1, [AlertOutcome.UNCHANGED], A_PART)
 
     def test_then_the_end_moves_and_the_cause_stays(self) -> None:
-        board = Board().post(A)
-        board.now += HOUR // 2 + 1
-        board.post(replace(A, summary="/data1 is fuller"))
-        assert (board.revision, board.outcomes, board.cause) == (2, [Outcome.RENEWED], SAYS_A)
-        assert board.node is not None
-        assert (board.node.start, board.node.end) == (NOW, board.now + HOUR)
+        simulation = NodeSimulation().post(A)
+        simulation.now += HOUR // 2 + 1
+        simulation.post(replace(A, summary="/data1 is fuller"))
+        assert (simulation.revision, simulation.outcomes, simulation.cause) == (2, [AlertOutcome.RENEWED], A_PART)
+        assert simulation.node is not None
+        assert (simulation.node.start, simulation.node.end) == (NOW, simulation.now + HOUR)
 
     def test_a_stronger_action_is_told_at_once(self) -> None:
-        board = Board().post(A).post(replace(A, action=EVACUATE))
-        assert (board.revision, board.outcomes) == (2, [Outcome.RENEWED])
-        assert board.node is not None
-        assert board.node.action is EVACUATE
-        assert board.post(A).revision == 2
+        simulation = NodeSimulation().post(A).post(replace(A, action=EVACUATE))
+        assert (simulation.revision, simulation.outcomes) == (2, [AlertOutcome.RENEWED])
+        assert simulation.node is not None
+        assert simulation.node.action is EVACUATE
+        assert simulation.post(A).revision == 2
 
     def test_after_its_end_the_node_is_blocked_anew(self) -> None:
-        board = Board().post(A)
-        board.now += HOUR
-        board.post(A)
+        simulation = NodeSimulation().post(A)
+        simulation.now += HOUR
+        simulation.post(A)
         # Blocked, expired, blocked.
-        assert (board.revision, board.outcomes, board.cause) == (3, [Outcome.BLOCKED], SAYS_A)
+        assert (simulation.revision, simulation.outcomes, simulation.cause) == (3, [AlertOutcome.BLOCKED], A_PART)
 
     def test_unblocked_by_hand_it_is_blocked_again_by_the_next_post(self) -> None:
-        board = Board().post(A)
-        draft = Draft(board.tracker, NOW)
+        simulation = NodeSimulation().post(A)
+        draft = Draft(simulation.tracker, NOW)
         draft.unblock("n1")
-        board._commit(draft)
-        assert board.post(A).outcomes == [Outcome.BLOCKED]
+        simulation._commit(draft)
+        assert simulation.post(A).outcomes == [AlertOutcome.BLOCKED]
 
 
 class TestResolving:
     """The node is free when the last alert that holds it has resolved, unless somebody else has a part in it."""
 
     def test_the_only_alert_frees_it(self) -> None:
-        board = Board().post(A).post(A_ENDS)
-        assert (board.node, board.outcomes, board.revision) == (None, [Outcome.FREED], 2)
-        assert (board.post(A_ENDS).outcomes, board.revision) == ([Outcome.UNCHANGED], 2)
+        simulation = NodeSimulation().post(A).post(A_RESOLVED)
+        assert (simulation.node, simulation.outcomes, simulation.revision) == (None, [AlertOutcome.FREED], 2)
+        assert (simulation.post(A_RESOLVED).outcomes, simulation.revision) == ([AlertOutcome.UNCHANGED], 2)
 
     def test_of_two_the_last_one_does(self) -> None:
-        board = Board().post(A, B).post(A_ENDS)
-        assert board.outcomes == [Outcome.KEPT]
-        assert board.cause == f"{SAYS_A},{SAYS_B},resolved DiskFull [aaaaaaaa]"
-        assert (board.node and board.node.end) == NOW + HOUR
-        assert board.post(A_ENDS).revision == 2
-        assert board.post(B_ENDS).node is None
+        simulation = NodeSimulation().post(A, B).post(A_RESOLVED)
+        assert simulation.outcomes == [AlertOutcome.KEPT]
+        assert simulation.cause == f"{A_PART},{B_PART},resolved DiskFull [aaaaaaaa]"
+        assert (simulation.node and simulation.node.end) == NOW + HOUR
+        assert simulation.post(A_RESOLVED).revision == 2
+        assert simulation.post(B_RESOLVED).node is None
 
     def test_two_in_one_post_free_it_together(self) -> None:
-        board = Board().post(A, B).post(A_ENDS, B_ENDS)
-        assert (board.node, board.outcomes) == (None, [Outcome.FREED, Outcome.FREED])
+        simulation = NodeSimulation().post(A, B).post(A_RESOLVED, B_RESOLVED)
+        assert (simulation.node, simulation.outcomes) == (None, [AlertOutcome.FREED, AlertOutcome.FREED])
 
     def test_one_resolves_in_the_post_in_which_the_other_fires(self) -> None:
-        board = Board().post(A).post(A_ENDS, B)
-        assert board.cause == f"{SAYS_A},resolved DiskFull [aaaaaaaa],{SAYS_B}"
-        assert (board.outcomes, board.revision) == ([Outcome.KEPT, Outcome.MERGED], 2)
-        assert board.post(B_ENDS).node is None
+        simulation = NodeSimulation().post(A).post(A_RESOLVED, B)
+        assert simulation.cause == f"{A_PART},resolved DiskFull [aaaaaaaa],{B_PART}"
+        assert (simulation.outcomes, simulation.revision) == ([AlertOutcome.KEPT, AlertOutcome.MERGED], 2)
+        assert simulation.post(B_RESOLVED).node is None
 
     @pytest.mark.parametrize("first", [True, False])
     def test_with_somebody_else_s_cause_it_stays_blocked(self, first: bool) -> None:
-        board = Board()
+        simulation = NodeSimulation()
         if first:
-            board.block("Kernel upgrade", end=NOW + 2 * HOUR)
-        board.post(A)
+            simulation.block("Kernel upgrade", end=NOW + 2 * HOUR)
+        simulation.post(A)
         if not first:
-            board.block("Kernel upgrade", end=NOW + 2 * HOUR)
-        board.post(A_ENDS)
-        assert board.outcomes == [Outcome.KEPT]
-        assert set(board.parts) == {"Kernel upgrade", SAYS_A, "resolved DiskFull [aaaaaaaa]"}
-        assert board.post(A_ENDS).revision == 3
+            simulation.block("Kernel upgrade", end=NOW + 2 * HOUR)
+        simulation.post(A_RESOLVED)
+        assert simulation.outcomes == [AlertOutcome.KEPT]
+        assert set(simulation.parts) == {"Kernel upgrade", A_PART, "resolved DiskFull [aaaaaaaa]"}
+        assert simulation.post(A_RESOLVED).revision == 3
 
     def test_an_alert_of_the_same_name_about_another_disk_is_another(self) -> None:
-        other = replace(A, mark="cccccccc", summary="/data2 is full")
-        board = Board().post(A, other).post(A_ENDS)
-        assert board.post(replace(other, firing=False)).node is None
+        other = replace(A, fingerprint="cccccccc", summary="/data2 is full")
+        simulation = NodeSimulation().post(A, other).post(A_RESOLVED)
+        assert simulation.post(replace(other, firing=False)).node is None
 
     def test_one_that_fires_again_holds_it_again(self) -> None:
-        board = Board().post(A, B).post(A_ENDS).post(A)
+        simulation = NodeSimulation().post(A, B).post(A_RESOLVED).post(A)
         again = "alert DiskFull: /data1 is full [aaaaaaaa 2]"
-        assert board.cause == f"{SAYS_A},{SAYS_B},resolved DiskFull [aaaaaaaa],{again}"
-        assert board.post(A).outcomes == [Outcome.UNCHANGED]
-        assert board.post(B_ENDS).outcomes == [Outcome.KEPT]
-        assert board.post(A_ENDS).node is None
+        assert simulation.cause == f"{A_PART},{B_PART},resolved DiskFull [aaaaaaaa],{again}"
+        assert simulation.post(A).outcomes == [AlertOutcome.UNCHANGED]
+        assert simulation.post(B_RESOLVED).outcomes == [AlertOutcome.KEPT]
+        assert simulation.post(A_RESOLVED).node is None
 
     def test_a_resolve_that_nobody_waits_for_changes_nothing(self) -> None:
-        board = Board().block("Kernel upgrade").post(A_ENDS)
-        assert (board.outcomes, board.revision) == ([Outcome.UNCHANGED], 1)
+        simulation = NodeSimulation().block("Kernel upgrade").post(A_RESOLVED)
+        assert (simulation.outcomes, simulation.revision) == ([AlertOutcome.UNCHANGED], 1)
 
 
 @pytest.mark.parametrize(("source", "believed"), [(Source.REQUEST, False), (Source.ALERTMANAGER, True)])
 def test_what_applications_say_goes_on_to_count_when_an_alert_has_resolved(source: Source, believed: bool) -> None:
-    book = EvidenceBook(Rule(), lambda _: {"n1", "n2", "n3"})
-    book.say("app", {"n1": Finding(kind=Kind.SLOW, reason="Slow.")}, NOW)
-    node = BlockedNode(id="n1", action=MARK, start=0, end=PERMANENT, cause=SAYS_A)
-    hear(book, [Change(revision=1, type=ChangeType.UNBLOCKED, at=NOW, node=node, source=source)])
-    assert [own.doubt is None for own in book.listed(NOW)] == [believed]
+    book = EvidenceStore(EvidenceRule(), lambda _: {"n1", "n2", "n3"})
+    book.record("app", {"n1": Finding(kind=FindingKind.SLOW, reason="Slow.")}, NOW)
+    node = BlockedNode(id="n1", action=MARK, start=0, end=PERMANENT, cause=A_PART)
+    on_changes(book, [Change(revision=1, type=ChangeType.UNBLOCKED, at=NOW, node=node, source=source)])
+    assert [own.ignored_reason is None for own in book.assess(NOW)] == [believed]
 
 
 class TestTheCap:
     """A cause has at most 32 parts: what holds a node is never pushed out by alerts."""
 
     def many(self, count: int) -> list[Alert]:
-        return [replace(A, mark=f"{number:08x}", name=f"Alert{number}") for number in range(count)]
+        return [replace(A, fingerprint=f"{number:08x}", name=f"Alert{number}") for number in range(count)]
 
     def test_further_alerts_wait_for_room(self) -> None:
         alerts = self.many(MAX_CAUSES + 2)
-        board = Board().post(*alerts)
-        assert board.outcomes == [Outcome.BLOCKED] * MAX_CAUSES + [Outcome.CROWDED] * 2
-        assert board.post(*alerts).revision == 1
-        assert board.outcomes[-2:] == [Outcome.CROWDED] * 2
-        board.post(*(replace(alert, firing=False) for alert in alerts[:2]), *alerts[2:])
-        assert board.outcomes[-2:] == [Outcome.MERGED] * 2
-        assert set(Causes(board.node).holding) == {alert.mark for alert in alerts[2:]}
+        simulation = NodeSimulation().post(*alerts)
+        assert simulation.outcomes == [AlertOutcome.BLOCKED] * MAX_CAUSES + [AlertOutcome.CROWDED] * 2
+        assert simulation.post(*alerts).revision == 1
+        assert simulation.outcomes[-2:] == [AlertOutcome.CROWDED] * 2
+        simulation.post(*(replace(alert, firing=False) for alert in alerts[:2]), *alerts[2:])
+        assert simulation.outcomes[-2:] == [AlertOutcome.MERGED] * 2
+        assert set(Causes(simulation.node).holding) == {alert.fingerprint for alert in alerts[2:]}
 
     def test_what_has_resolved_gives_way_first(self) -> None:
-        board = Board().block("Kernel upgrade").post(B)
+        simulation = NodeSimulation().block("Kernel upgrade").post(B)
         for _ in range(MAX_CAUSES):
-            board.post(A).post(A_ENDS)
-            assert {"Kernel upgrade", SAYS_B} <= set(board.parts)
-            assert set(Causes(board.node).holding) == {B.mark}
-        assert len(board.parts) == MAX_CAUSES
+            simulation.post(A).post(A_RESOLVED)
+            assert {"Kernel upgrade", B_PART} <= set(simulation.parts)
+            assert set(Causes(simulation.node).holding) == {B.fingerprint}
+        assert len(simulation.parts) == MAX_CAUSES
 
     def test_where_others_fill_the_cause_it_stays_theirs(self) -> None:
-        board = Board().block(",".join(f"cause {number}" for number in range(MAX_CAUSES)))
-        assert board.post(A).outcomes == [Outcome.CROWDED]
-        assert board.revision == 1
+        simulation = NodeSimulation().block(",".join(f"cause {number}" for number in range(MAX_CAUSES)))
+        assert simulation.post(A).outcomes == [AlertOutcome.CROWDED]
+        assert simulation.revision == 1
 
 
 TEXT = st.text(st.characters(codec=None), max_size=2000) | st.text(max_size=50)
 ALERTS = [
-    replace(A, mark=mark * 8, name=mark.upper(), action=action, firing=firing)
+    replace(A, fingerprint=mark * 8, name=mark.upper(), action=action, firing=firing)
     for mark in "abc"
     for action in (MARK, EVACUATE)
     for firing in (True, False)
 ]
-POSTS = st.lists(st.lists(st.sampled_from(ALERTS), min_size=1, max_size=3, unique_by=lambda own: own.mark), max_size=12)
+POSTS = st.lists(
+    st.lists(st.sampled_from(ALERTS), min_size=1, max_size=3, unique_by=lambda own: own.fingerprint), max_size=12
+)
 Posts = Sequence[Sequence[Alert]]
 
 
-def run(posts: Posts, *, foreign: bool = False) -> Board:
-    board = Board()
+def run(posts: Posts, *, foreign: bool = False) -> NodeSimulation:
+    simulation = NodeSimulation()
     if foreign:
-        board.block("Kernel upgrade")
+        simulation.block("Kernel upgrade")
     for alerts in posts:
-        board.post(*alerts)
-    return board
+        simulation.post(*alerts)
+    return simulation
 
 
 class TestWhateverComes:
     @given(posts=POSTS, foreign=st.booleans())
     def test_what_an_alert_said_last_counts(self, posts: Posts, foreign: bool) -> None:
-        last = {alert.mark: alert.firing for alerts in posts for alert in alerts}
-        board = run(posts, foreign=foreign)
+        last = {alert.fingerprint: alert.firing for alerts in posts for alert in alerts}
+        simulation = run(posts, foreign=foreign)
         firing = {mark for mark, fires in last.items() if fires}
-        assert set(Causes(board.node).holding) >= firing
-        assert (board.node is not None) == (foreign or bool(firing))
+        assert set(Causes(simulation.node).holding) >= firing
+        assert (simulation.node is not None) == (foreign or bool(firing))
         if not foreign:
-            assert set(Causes(board.node).holding) == firing
+            assert set(Causes(simulation.node).holding) == firing
 
     @given(posts=POSTS, times=st.integers(2, 4), foreign=st.booleans())
     def test_a_post_that_is_sent_several_times_is_the_same_as_sent_once(
@@ -293,18 +295,18 @@ class TestWhateverComes:
 
     @given(name=TEXT, summary=TEXT)
     def test_any_text_makes_one_part_that_is_known_again(self, name: str, summary: str) -> None:
-        board = Board().post(replace(A, name=name, summary=summary))
-        assert board.cause is not None
-        assert 1 <= len(board.cause) <= MAX_CAUSE
-        assert "," not in board.cause
-        assert list(Causes(board.node).holding) == [A.mark]
-        board.post(B, replace(A_ENDS, name=name))
-        assert list(Causes(board.node).holding) == [B.mark]
+        simulation = NodeSimulation().post(replace(A, name=name, summary=summary))
+        assert simulation.cause is not None
+        assert 1 <= len(simulation.cause) <= MAX_CAUSE_LENGTH
+        assert "," not in simulation.cause
+        assert list(Causes(simulation.node).holding) == [A.fingerprint]
+        simulation.post(B, replace(A_RESOLVED, name=name))
+        assert list(Causes(simulation.node).holding) == [B.fingerprint]
 
     @given(cause=st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1), foreign=st.booleans())
     def test_any_cause_can_be_read(self, cause: str, foreign: bool) -> None:
-        board = Board().block(cause)
-        assert board.post(A).post(A_ENDS).node is not None
+        simulation = NodeSimulation().block(cause)
+        assert simulation.post(A).post(A_RESOLVED).node is not None
 
 
 @pytest.mark.parametrize(
@@ -318,7 +320,7 @@ class TestWhateverComes:
 )  # fmt: skip
 def test_what_only_resembles_an_alert_s_part_is_somebody_else_s(cause: str) -> None:
     causes = Causes(BlockedNode(id="n1", action=MARK, start=0, end=PERMANENT, cause=cause))
-    assert (causes.foreign, causes.holding) == ([cause], {})
+    assert (causes.other_parts, causes.holding) == ([cause], {})
 
 
 @pytest.mark.parametrize(
@@ -334,7 +336,7 @@ def test_what_only_resembles_an_alert_s_part_is_somebody_else_s(cause: str) -> N
     ],
 )
 def test_how_a_part_reads(name: str, summary: str, part: str) -> None:
-    assert Causes(None).fires("aaaaaaaa", name, summary) == f"{part} [aaaaaaaa]"
+    assert Causes(None).firing_part("aaaaaaaa", name, summary) == f"{part} [aaaaaaaa]"
 
 
 @pytest.mark.parametrize(
@@ -371,38 +373,38 @@ class TestReading:
     @pytest.mark.parametrize(
         ("value", "outcome"),
         [
-            (alert_body(blocklist=""), Outcome.UNLABELLED),
-            (alert_body(blocklist="drain"), Outcome.UNKNOWN_ACTION),
-            (alert_body(blocklist="MARK"), Outcome.UNKNOWN_ACTION),
-            (alert_body(node=""), Outcome.NO_NODE),
-            (alert_body(node="a/b"), Outcome.BAD_NODE),
-            (alert_body(node=".."), Outcome.BAD_NODE),
-            (alert_body(node="x" * 254), Outcome.BAD_NODE),
-            (alert_body(node="", instance="http://a/b"), Outcome.BAD_NODE),
-            (alert_body(node="fe80::1%eth0"), Outcome.BAD_NODE),
-            ({}, Outcome.UNREADABLE), (None, Outcome.UNREADABLE), ("alert", Outcome.UNREADABLE),
-            ([], Outcome.UNREADABLE),
-            ({**alert_body(), "status": "pending"}, Outcome.UNREADABLE),
-            ({**alert_body(), "labels": ["node"]}, Outcome.UNREADABLE),
-            ({**alert_body(), "labels": {"node": 5}}, Outcome.UNREADABLE),
-            ({**alert_body(), "annotations": None}, Outcome.UNREADABLE),
-            (alert_body(node="\ud800"), Outcome.BAD_NODE),
+            (alert_body(blocklist=""), AlertOutcome.UNLABELLED),
+            (alert_body(blocklist="drain"), AlertOutcome.UNKNOWN_ACTION),
+            (alert_body(blocklist="MARK"), AlertOutcome.UNKNOWN_ACTION),
+            (alert_body(node=""), AlertOutcome.NO_NODE),
+            (alert_body(node="a/b"), AlertOutcome.BAD_NODE),
+            (alert_body(node=".."), AlertOutcome.BAD_NODE),
+            (alert_body(node="x" * 254), AlertOutcome.BAD_NODE),
+            (alert_body(node="", instance="http://a/b"), AlertOutcome.BAD_NODE),
+            (alert_body(node="fe80::1%eth0"), AlertOutcome.BAD_NODE),
+            ({}, AlertOutcome.UNREADABLE), (None, AlertOutcome.UNREADABLE), ("alert", AlertOutcome.UNREADABLE),
+            ([], AlertOutcome.UNREADABLE),
+            ({**alert_body(), "status": "pending"}, AlertOutcome.UNREADABLE),
+            ({**alert_body(), "labels": ["node"]}, AlertOutcome.UNREADABLE),
+            ({**alert_body(), "labels": {"node": 5}}, AlertOutcome.UNREADABLE),
+            ({**alert_body(), "annotations": None}, AlertOutcome.UNREADABLE),
+            (alert_body(node="\ud800"), AlertOutcome.BAD_NODE),
         ],
     )  # fmt: skip
-    def test_what_is_passed_over_is_told_why(self, value: Any, outcome: Outcome) -> None:
+    def test_what_is_passed_over_is_told_why(self, value: Any, outcome: AlertOutcome) -> None:
         assert read_alert(value, "node") is outcome
 
     def test_the_mark_is_the_first_half_of_the_fingerprint(self) -> None:
         read = read_alert({**alert_body(), "fingerprint": "809c736d29768b8c"}, "node")
         assert isinstance(read, Alert)
-        assert read.mark == "809c736d"
+        assert read.fingerprint == "809c736d"
 
     @pytest.mark.parametrize("fingerprint", ["", "809C736D29768B8C", "x,y", "809c", "\ud800"])
     def test_without_a_good_one_the_labels_stand_for_it(self, fingerprint: str) -> None:
         def mark(disk: str) -> str:
             read = read_alert({**alert_body(disk=disk), "fingerprint": fingerprint}, "node")
             assert isinstance(read, Alert)
-            return read.mark
+            return read.fingerprint
 
         assert mark("a") == mark("a") != mark("b\udfff")
 
@@ -427,28 +429,29 @@ class TestReading:
 class TestRealPosts:
     def test_without_the_label_nothing_is_done(self) -> None:
         outcomes = {read_alert(own, "node") for body in real_posts() for own in body["alerts"]}
-        assert outcomes == {Outcome.UNLABELLED}
+        assert outcomes == {AlertOutcome.UNLABELLED}
 
     def test_they_name_their_nodes(self) -> None:
-        read = [read_alert(own, "node") for own in asking(real_posts()[0], "evacuate")["alerts"]]
+        read = [read_alert(own, "node") for own in with_action(real_posts()[0], "evacuate")["alerts"]]
         assert read == [
             Alert(
-                node="worker-17", action=EVACUATE, firing=True, mark="809c736d", name="NodeDiskPressure",
+                node="worker-17", action=EVACUATE, firing=True, fingerprint="809c736d", name="NodeDiskPressure",
                 summary="disk almost full on worker-17",
             ),
             Alert(
-                node="worker-18", action=EVACUATE, firing=True, mark="d4782649", name="NodeDiskPressure", summary=""
+                node="worker-18", action=EVACUATE, firing=True, fingerprint="d4782649", name="NodeDiskPressure",
+                summary="",
             ),
         ]  # fmt: skip
 
     def test_another_group_has_no_node(self) -> None:
-        (only,) = asking(real_posts()[1])["alerts"]
-        assert read_alert(only, "node") is Outcome.NO_NODE
+        (only,) = with_action(real_posts()[1])["alerts"]
+        assert read_alert(only, "node") is AlertOutcome.NO_NODE
 
     def test_the_mark_is_the_same_when_it_has_resolved(self) -> None:
         marks: dict[str, set[str]] = {}
         for body in real_posts():
-            for read in (read_alert(own, "node") for own in asking(body)["alerts"]):
+            for read in (read_alert(own, "node") for own in with_action(body)["alerts"]):
                 if isinstance(read, Alert):
-                    marks.setdefault(read.node, set()).add(read.mark)
+                    marks.setdefault(read.node, set()).add(read.fingerprint)
         assert marks == {"worker-17": {"809c736d"}, "worker-18": {"d4782649"}, "worker-19": {"86572fac"}}

@@ -7,48 +7,48 @@ import re
 import pytest
 
 from app.auth import oidc
-from app.auth.tokens import TOKEN, bearer, make_token
-from app.net.addresses import Networks, check_url, is_loopback
+from app.auth.tokens import TOKEN_PATTERN, bearer_token, generate_token
+from app.net.addresses import Networks, check_secure_url, is_loopback
 from blocklist.model.errors import InvalidError
-from blocklist.model.roles import Access, NewToken, Token, check_name
+from blocklist.model.roles import NewToken, Role, Token, check_token_name
 
 
 class TestRoles:
     def test_each_role_may_do_what_those_before_it_may(self) -> None:
-        roles = list(Access)
+        roles = list(Role)
         for place, role in enumerate(roles):
             assert [needed for needed in roles if role.allows(needed)] == roles[: place + 1]
 
     @pytest.mark.parametrize("name", ["a", "on-call", "team.x:y_z", "A" * 253])
     def test_names_are_written_like_node_ids(self, name: str) -> None:
-        assert check_name(name) == name
+        assert check_token_name(name) == name
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "a\n", "A" * 254, "a@b"])
     def test_other_names_are_refused(self, name: str) -> None:
         with pytest.raises(InvalidError):
-            check_name(name)
+            check_token_name(name)
 
     def test_a_token_is_valid_before_its_end_and_its_revocation(self) -> None:
-        token = Token(id="1", name="a", access=Access.READER, created_at=1, end=10)
-        assert (token.valid(9), token.valid(10)) == (True, False)
-        assert not Token(id="1", name="a", access=Access.READER, created_at=1, revoked_at=2).valid(3)
+        token = Token(id="1", name="a", role=Role.READER, created_at=1, end=10)
+        assert (token.is_valid(9), token.is_valid(10)) == (True, False)
+        assert not Token(id="1", name="a", role=Role.READER, created_at=1, revoked_at=2).is_valid(3)
 
     def test_a_new_token_does_not_show_its_text(self) -> None:
-        made = NewToken(token=Token(id="1", name="a", access=Access.READER, created_at=1), text="hidden")
+        made = NewToken(token=Token(id="1", name="a", role=Role.READER, created_at=1), text="hidden")
         assert "hidden" not in repr(made)
 
 
 class TestTokens:
     def test_a_token_has_a_public_id_and_a_secret_of_32_bytes(self) -> None:
-        made = make_token()
-        match = TOKEN.fullmatch(made.text.encode())
+        made = generate_token()
+        match = TOKEN_PATTERN.fullmatch(made.text.encode())
         assert match is not None
         assert match[1].decode() == made.id
         assert re.fullmatch("[0-9a-f]{64}", made.digest)
         assert match[2].decode() not in made.digest
 
     def test_no_two_are_the_same(self) -> None:
-        assert len({make_token().text for _ in range(1000)}) == 1000
+        assert len({generate_token().text for _ in range(1000)}) == 1000
 
     @pytest.mark.parametrize(
         ("header", "text"),
@@ -63,7 +63,7 @@ class TestTokens:
         ],
     )
     def test_the_token_in_a_header(self, header: bytes, text: bytes | None) -> None:
-        assert bearer(header) == text
+        assert bearer_token(header) == text
 
 
 class TestAddresses:
@@ -83,36 +83,36 @@ class TestAddresses:
 
     @pytest.mark.parametrize("url", ["https://a.example", "http://127.0.0.1:1/x", "http://localhost"])
     def test_keys_come_by_tls_or_from_this_machine(self, url: str) -> None:
-        assert check_url(url) == url
+        assert check_secure_url(url) == url
 
     @pytest.mark.parametrize("url", ["http://a.example", "file:///etc/passwd", "https://", "x", ""])
     def test_and_by_no_other_way(self, url: str) -> None:
         with pytest.raises(ValueError, match="https"):
-            check_url(url)
+            check_secure_url(url)
 
 
 class TestClaims:
     @pytest.mark.parametrize(
         ("roles", "access"),
         [
-            (["reader", "admin", "x"], Access.ADMIN),
-            ("operator", Access.OPERATOR),
-            ("reader listener", Access.LISTENER),
-            ("reader,operator", Access.OPERATOR),
+            (["reader", "admin", "x"], Role.ADMIN),
+            ("operator", Role.OPERATOR),
+            ("reader listener", Role.LISTENER),
+            ("reader,operator", Role.OPERATOR),
             (["Admin", "ADMIN", "admin "], None),
             ([], None),
             (None, None),
             ({"admin": True}, None),
-            (["reader", 7, None, ["admin"]], Access.READER),
+            (["reader", 7, None, ["admin"]], Role.READER),
             ("administrator", None),
         ],
     )
-    def test_the_strongest_role_counts(self, roles: object, access: Access | None) -> None:
-        assert oidc.strongest(roles) is access
+    def test_the_strongest_role_counts(self, roles: object, access: Role | None) -> None:
+        assert oidc.strongest_role(roles) is access
 
     def test_a_path_leads_into_objects_and_a_whole_name_wins(self) -> None:
         said = {"a": {"b": {"c": 1}}, "a.b": 2, "https://x.example/roles": 3}
-        assert oidc.claim(said, "a.b.c") == 1
-        assert oidc.claim(said, "a.b") == 2
-        assert oidc.claim(said, "https://x.example/roles") == 3
-        assert oidc.claim(said, "a.x.c") is None
+        assert oidc.claim_at(said, "a.b.c") == 1
+        assert oidc.claim_at(said, "a.b") == 2
+        assert oidc.claim_at(said, "https://x.example/roles") == 3
+        assert oidc.claim_at(said, "a.x.c") is None

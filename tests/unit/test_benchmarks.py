@@ -9,8 +9,8 @@ import pytest
 
 from benchmarks import report
 from benchmarks.groups import GROUPS, LONG
-from benchmarks.profile import counted, page
-from benchmarks.rows import Row, Target, at_least, at_most, judged, paired
+from benchmarks.profile import count_samples, page
+from benchmarks.rows import Row, Target, at_least, at_most, ratios, target_met
 from benchmarks.tables import table
 
 OURS, THEIRS = "blocklist", "nginx"
@@ -23,11 +23,11 @@ def row(ours: list[float], theirs: list[float], *targets: Target) -> Row:
 
 def test_a_ratio_is_of_the_same_round() -> None:
     """A round in which the machine was slow was slow for both."""
-    assert paired(row([10, 1, 10], [20, 2, 20]), THEIRS) == [0.5, 0.5, 0.5]
+    assert ratios(row([10, 1, 10], [20, 2, 20]), THEIRS) == [0.5, 0.5, 0.5]
 
 
 def test_against_nothing_there_is_no_ratio() -> None:
-    assert paired(row([1, 2], [0, 0]), THEIRS) == []
+    assert ratios(row([1, 2], [0, 0]), THEIRS) == []
     assert "| nginx | 0 | 0 | 0 |  |  |" in table([row([1, 2], [0, 0])])
 
 
@@ -43,7 +43,7 @@ def test_against_nothing_there_is_no_ratio() -> None:
     ],
 )
 def test_a_target_is_met_by_the_median(target: Target, *, met: bool) -> None:
-    assert judged(row([10, 1, 90], [20, 2, 180]), target) is met
+    assert target_met(row([10, 1, 90], [20, 2, 180]), target) is met
 
 
 def test_the_table_has_a_line_for_each_contender() -> None:
@@ -54,10 +54,10 @@ def test_the_table_has_a_line_for_each_contender() -> None:
 
 
 def test_the_page_shows_what_was_kept_of_all_groups(tmp_path: Path) -> None:
-    report.keep(tmp_path, "reads", [row([10], [20], at_least(0.9, THEIRS))])
+    report.save(tmp_path, "reads", [row([10], [20], at_least(0.9, THEIRS))])
     disturbed = row([10], [5])
     disturbed.noise = {OURS: [0.5], THEIRS: [0.1]}
-    report.keep(tmp_path, "sizes", [disturbed])
+    report.save(tmp_path, "sizes", [disturbed])
     page = (tmp_path / "README.md").read_text()
     assert "| [reads](#reads) | 0 | 1 |" in page
     assert "![GET /blocklist, 64 connections" in page
@@ -81,7 +81,7 @@ STACKS = """\
 
 
 def test_a_sample_counts_for_the_file_at_the_end_of_its_stack() -> None:
-    profile = counted(STACKS.splitlines(), cpu=72.4)
+    profile = count_samples(STACKS.splitlines(), cpu=72.4)
     assert profile.files == {"app/fast_put.py": 60, "json": 28, "uvloop": 10, "generated (named tuples)": 2}
     written = page({"PUT": profile})
     assert "| app/fast_put.py | 60 |\n| json | 28 |\n| uvloop | 10 |\n| others | 2 |\n| µs of CPU | 72 |" in written

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.detection import answers, baselines, scenarios, tables
-from benchmarks.detection.answers import Answer, Case
+from benchmarks.detection import baselines, outcomes, scenarios, tables
+from benchmarks.detection.outcomes import LabelledRun, Outcome
 
 
-def answer(faulty: str | None, *blamed: set[str]) -> Answer:
+def answer(faulty: str | None, *blamed: set[str]) -> Outcome:
     """What was blamed after one, two, … applications of a run with that faulty host."""
-    case = Case(name="01-half", seed=1, scenario="half" if faulty else "uniform", faulty=faulty, logs=())
-    return Answer(case=case, blamed=tuple(frozenset(hosts) for hosts in blamed))
+    case = LabelledRun(name="01-half", seed=1, scenario="half" if faulty else "uniform", faulty=faulty, logs=())
+    return Outcome(run=case, blamed=tuple(frozenset(hosts) for hosts in blamed))
 
 
 def log(folder: Path, times: dict[str, list[int]]) -> Path:
@@ -36,20 +36,20 @@ def log(folder: Path, times: dict[str, list[int]]) -> Path:
         (answer(None, set(), {"b"}, set()), None, {"b"}),
     ],
 )
-def test_whom_one_blamed_once_one_blamed(given: Answer, found: int | None, wrong: set[str]) -> None:
-    assert given.found == found
-    assert given.wrong == wrong
+def test_whom_one_blamed_once_one_blamed(given: Outcome, found: int | None, wrong: set[str]) -> None:
+    assert given.found_after == found
+    assert given.false_positives == wrong
 
 
 def test_precision_counts_hosts_and_recall_faulty_runs() -> None:
     given = [answer("a", {"a", "b"}), answer("a", set()), answer(None, {"c"}), answer(None, set())]
-    assert answers.precision(given) == pytest.approx(1 / 3)
-    assert answers.recall(given) == pytest.approx(1 / 2)
+    assert outcomes.precision(given) == pytest.approx(1 / 3)
+    assert outcomes.recall(given) == pytest.approx(1 / 2)
 
 
 def test_nothing_blamed_has_no_precision() -> None:
-    assert answers.precision([answer(None, set())]) is None
-    assert answers.recall([answer(None, set())]) is None
+    assert outcomes.precision([answer(None, set())]) is None
+    assert outcomes.recall([answer(None, set())]) is None
 
 
 def test_the_table_has_a_line_for_each_contender_and_scenario() -> None:
@@ -62,8 +62,8 @@ def test_the_table_has_a_line_for_each_contender_and_scenario() -> None:
 def test_the_z_score_leaves_the_host_itself_out(tmp_path: Path) -> None:
     """With the host among them, six hosts could never be three deviations away."""
     usual = {f"h{number}": [100 + number, 98 + number] for number in range(5)}
-    assert baselines.far_from_the_mean([log(tmp_path, {**usual, "slow": [150, 170]})]) == {"slow"}
-    assert baselines.far_from_the_mean([log(tmp_path, {**usual, "slow": [103, 104]})]) == set()
+    assert baselines.z_score_outliers([log(tmp_path, {**usual, "slow": [150, 170]})]) == {"slow"}
+    assert baselines.z_score_outliers([log(tmp_path, {**usual, "slow": [103, 104]})]) == set()
 
 
 def test_the_runs_are_the_same_each_time() -> None:

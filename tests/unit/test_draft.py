@@ -20,17 +20,17 @@ def node(node_id: str, *, end: int = PERMANENT, cause: str = "disk", start: int 
     return BlockedNode(id=node_id, action=BlockAction.MARK_BLOCKED, start=start, end=end, cause=cause)
 
 
-def listed(*nodes: BlockedNode, revision: int = 7) -> BlocklistTracker:
+def tracker_of(*nodes: BlockedNode, revision: int = 7) -> BlocklistTracker:
     return BlocklistTracker(Snapshot(revision=revision, history="00c0ffee", nodes={n.id: n for n in nodes}))
 
 
 def drafted(*nodes: BlockedNode) -> Draft:
-    draft = Draft(listed(*nodes), NOW)
+    draft = Draft(tracker_of(*nodes), NOW)
     draft.author = Author("ops", Source.REQUEST, "a fire")
     return draft
 
 
-def log(draft: Draft) -> list[tuple[int, str, str]]:
+def log_of(draft: Draft) -> list[tuple[int, str, str]]:
     return [(change.revision, change.type.value, change.node.id) for change in draft.changes]
 
 
@@ -44,26 +44,26 @@ def test_blocking_a_free_node_is_one_change_with_the_next_revision() -> None:
     assert (draft.revision, draft.get("a")) == (8, new)
 
 
-def test_blocking_a_blocked_node_is_refused_with_the_present_node() -> None:
-    present = node("a", end=200)
-    draft = Draft(listed(present), NOW)
+def test_blocking_a_blocked_node_is_refused_with_the_existing_node() -> None:
+    existing = node("a", end=200)
+    draft = Draft(tracker_of(existing), NOW)
     with pytest.raises(ConflictError, match=r"^Node a is already blocked until 1970-01-01T00:00:00\+00:00 ") as refused:
         draft.block(node("a"), allow_merge=False)
-    assert refused.value.blocked == {"a": present}
+    assert refused.value.blocked == {"a": existing}
     assert draft.changes == []
 
 
 def test_a_merge_is_one_change_with_the_node_after_it() -> None:
-    draft = Draft(listed(node("a", cause="x")), NOW)
+    draft = Draft(tracker_of(node("a", cause="x")), NOW)
     merged = draft.block(node("a", cause="y"), allow_merge=True)
     assert merged.cause == "x,y"
     assert [(change.type, change.node) for change in draft.changes] == [(ChangeType.MERGED, merged)]
 
 
 def test_a_merge_that_changes_nothing_makes_no_change() -> None:
-    present = node("a")
-    draft = Draft(listed(present), NOW)
-    assert draft.block(node("a", start=60), allow_merge=True) is present
+    existing = node("a")
+    draft = Draft(tracker_of(existing), NOW)
+    assert draft.block(node("a", start=60), allow_merge=True) is existing
     assert (draft.changes, draft.revision) == ([], 7)
 
 
@@ -73,7 +73,7 @@ def test_blocking_an_ended_node_expires_it_first(end: int, *, allow_merge: bool)
     old, new = node("a", end=end, cause="old"), node("a", cause="new")
     draft = drafted(old)
     assert draft.block(new, allow_merge=allow_merge) is new
-    assert log(draft) == [(8, "expired", "a"), (9, "blocked", "a")]
+    assert log_of(draft) == [(8, "expired", "a"), (9, "blocked", "a")]
     assert draft.changes[0].node is old
     assert [(change.created_by, change.source) for change in draft.changes] == [
         (None, Source.TIME),
@@ -82,23 +82,23 @@ def test_blocking_an_ended_node_expires_it_first(end: int, *, allow_merge: bool)
 
 
 def test_a_node_is_blocked_until_the_millisecond_before_its_end() -> None:
-    draft = Draft(listed(node("a", end=NOW + 1), node("b", end=NOW)), NOW)
-    assert draft.blocked("a") is not None
-    assert draft.blocked("b") is None
+    draft = Draft(tracker_of(node("a", end=NOW + 1), node("b", end=NOW)), NOW)
+    assert draft.get_blocked("a") is not None
+    assert draft.get_blocked("b") is None
     assert draft.get("b") is not None
 
 
 def test_unblocking_returns_the_node_as_it_last_was() -> None:
-    present = node("a")
-    draft = drafted(present)
-    assert draft.unblock("a") is present
-    unblocked = Change(revision=8, type=ChangeType.UNBLOCKED, at=NOW, node=present, created_by="ops", forced="a fire")
+    existing = node("a")
+    draft = drafted(existing)
+    assert draft.unblock("a") is existing
+    unblocked = Change(revision=8, type=ChangeType.UNBLOCKED, at=NOW, node=existing, created_by="ops", forced="a fire")
     assert draft.changes == [unblocked]
     assert draft.get("a") is None
 
 
 def test_unblocking_a_free_or_ended_node_is_not_found_and_changes_nothing() -> None:
-    draft = Draft(listed(node("ended", end=NOW)), NOW)
+    draft = Draft(tracker_of(node("ended", end=NOW)), NOW)
     for node_id in ("free", "ended"):
         with pytest.raises(NotFoundError, match=f"Node {node_id} is not blocked"):
             draft.unblock(node_id)
@@ -106,21 +106,21 @@ def test_unblocking_a_free_or_ended_node_is_not_found_and_changes_nothing() -> N
 
 
 def test_unblocking_twice_is_not_found() -> None:
-    draft = Draft(listed(node("a")), NOW)
+    draft = Draft(tracker_of(node("a")), NOW)
     draft.unblock("a")
     with pytest.raises(NotFoundError):
         draft.unblock("a")
 
 
 def test_expire_records_only_a_record_whose_end_has_passed() -> None:
-    draft = Draft(listed(node("ended", end=NOW), node("later", end=NOW + 1)), NOW)
+    draft = Draft(tracker_of(node("ended", end=NOW), node("later", end=NOW + 1)), NOW)
     for node_id in ("ended", "ended", "later", "free"):
         draft.expire(node_id)
-    assert log(draft) == [(8, "expired", "ended")]
+    assert log_of(draft) == [(8, "expired", "ended")]
 
 
-def test_several_are_changed_in_their_order_with_one_revision_each() -> None:
-    draft = Draft(listed(node("m", cause="x"), node("same"), node("old", end=NOW)), NOW)
+def test_several_nodes_change_in_order_with_one_revision_each() -> None:
+    draft = Draft(tracker_of(node("m", cause="x"), node("same"), node("old", end=NOW)), NOW)
     after = draft.block_many(
         {
             "z": (node("z"), False),
@@ -130,7 +130,7 @@ def test_several_are_changed_in_their_order_with_one_revision_each() -> None:
             "a": (node("a"), True),
         }
     )
-    assert log(draft) == [
+    assert log_of(draft) == [
         (8, "blocked", "z"),
         (9, "merged", "m"),
         (10, "expired", "old"),
@@ -141,9 +141,9 @@ def test_several_are_changed_in_their_order_with_one_revision_each() -> None:
     assert after["m"].cause == "x,y"
 
 
-def test_several_are_all_or_none_and_every_conflict_is_named() -> None:
+def test_several_nodes_are_all_or_none_and_every_conflict_is_named() -> None:
     first, second = node("a"), node("b", end=200)
-    draft = Draft(listed(first, second, node("m")), NOW)
+    draft = Draft(tracker_of(first, second, node("m")), NOW)
     with pytest.raises(ConflictError, match="2 of 4 nodes") as refused:
         draft.block_many(
             {
@@ -158,18 +158,18 @@ def test_several_are_all_or_none_and_every_conflict_is_named() -> None:
     assert draft.changes == []
 
 
-def test_a_draft_on_a_draft_sees_it_and_leaves_it_alone() -> None:
-    first = Draft(listed(), NOW)
+def test_a_draft_on_a_draft_does_not_modify_it() -> None:
+    first = Draft(tracker_of(), NOW)
     first.block(node("a"), allow_merge=False)
     second = Draft(first, NOW + 1)
     second.unblock("a")
-    assert log(second) == [(9, "unblocked", "a")]
+    assert log_of(second) == [(9, "unblocked", "a")]
     assert second.get("a") is None
     assert (first.get("a"), first.revision) == (node("a"), 8)
 
 
-def test_the_base_is_never_touched() -> None:
-    base = listed(node("a"))
+def test_the_base_is_never_modified() -> None:
+    base = tracker_of(node("a"))
     draft = Draft(base, NOW)
     draft.unblock("a")
     draft.block(node("b"), allow_merge=False)
@@ -188,8 +188,8 @@ operations = st.lists(
 
 
 @given(operations)
-def test_the_changes_replayed_are_the_drafted_list(steps: list[tuple[str, str, int, str, BlockAction]]) -> None:
-    tracker = listed()
+def test_replaying_the_changes_gives_the_drafted_list(steps: list[tuple[str, str, int, str, BlockAction]]) -> None:
+    tracker = tracker_of()
     for now, (step, node_id, length, cause, action) in enumerate(steps):
         draft = Draft(tracker, now)
         new = BlockedNode(id=node_id, action=action, start=now, end=now + length, cause=cause)

@@ -12,208 +12,210 @@ from blocklist.model.changes import Snapshot
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import (
-    HOLD,
-    MAX_KEPT,
-    MAX_REASON,
+    MAX_PER_APPLICATION,
+    MAX_REASON_LENGTH,
+    TTL_MS,
     Evidence,
-    EvidenceBook,
+    EvidenceRule,
+    EvidenceStore,
+    EvidenceVerdict,
     Finding,
-    Kind,
-    Rule,
-    Verdict,
-    blocks,
-    cause_in,
-    doubt,
+    FindingKind,
+    distrust_reason,
+    due_blocks,
+    evidence_cause,
 )
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
 from blocklist.model.tracker import BlocklistTracker
 
 NOW = 1_000_000
-EXCLUDED = Finding(kind=Kind.EXCLUDED, reason="Spark excluded the host.")
-SLOW = Finding(kind=Kind.SLOW, reason="Slow, very slow.")
+EXCLUDED = Finding(kind=FindingKind.EXCLUDED, reason="Spark excluded the host.")
+SLOW = Finding(kind=FindingKind.SLOW, reason="Slow, very slow.")
 HOSTS = frozenset({"a", "b", "c", "d", "e"})
 
 
-def book(
-    applications: int = 2, window: int = HOLD, nodes_of: Callable[[str], Collection[str]] = lambda _: HOSTS
-) -> EvidenceBook:
-    return EvidenceBook(Rule(applications=applications, window=window), nodes_of)
+def new_store(
+    applications: int = 2, window: int = TTL_MS, nodes_of: Callable[[str], Collection[str]] = lambda _: HOSTS
+) -> EvidenceStore:
+    return EvidenceStore(EvidenceRule(applications=applications, window=window), nodes_of)
 
 
-def said(book: EvidenceBook, now: int) -> list[tuple[str, str]]:
-    return [(own.evidence.node, own.evidence.application) for own in book.listed(now)]
+def reported(store: EvidenceStore, now: int) -> list[tuple[str, str]]:
+    return [(piece.evidence.node, piece.evidence.application) for piece in store.assess(now)]
 
 
-def convicted(book: EvidenceBook, now: int) -> list[str]:
-    return [verdict.node for verdict in book.verdicts(now)]
+def due_nodes(store: EvidenceStore, now: int) -> list[str]:
+    return [verdict.node for verdict in store.verdicts(now)]
 
 
-def believed(book: EvidenceBook, now: int) -> list[bool]:
-    return [own.doubt is None for own in book.listed(now)]
+def counted(store: EvidenceStore, now: int) -> list[bool]:
+    return [piece.ignored_reason is None for piece in store.assess(now)]
 
 
-class TestHolding:
+class TestRetention:
     """A piece of evidence holds for a minute from when it was last said."""
 
-    def test_it_ends_after_the_minute_exactly(self) -> None:
-        it = book()
-        it.say("app", {"a": EXCLUDED}, NOW)
-        assert said(it, NOW + HOLD - 1) == [("a", "app")]
-        assert said(it, NOW + HOLD) == []
+    def test_evidence_expires_after_exactly_one_minute(self) -> None:
+        store = new_store()
+        store.record("app", {"a": EXCLUDED}, NOW)
+        assert reported(store, NOW + TTL_MS - 1) == [("a", "app")]
+        assert reported(store, NOW + TTL_MS) == []
 
-    def test_saying_it_again_renews_it_and_leaving_it_out_does_not(self) -> None:
-        it = book()
-        it.say("app", {"a": EXCLUDED, "b": EXCLUDED}, NOW)
-        it.say("app", {"a": EXCLUDED}, NOW + 10)
-        (a, b) = (own.evidence for own in it.listed(NOW + 20))
+    def test_a_repeated_report_renews_evidence_and_an_omission_does_not(self) -> None:
+        store = new_store()
+        store.record("app", {"a": EXCLUDED, "b": EXCLUDED}, NOW)
+        store.record("app", {"a": EXCLUDED}, NOW + 10)
+        (a, b) = (piece.evidence for piece in store.assess(NOW + 20))
         assert (a.node, a.first_seen, a.last_seen) == ("a", NOW, NOW + 10)
         assert (b.node, b.first_seen, b.last_seen) == ("b", NOW, NOW)
 
-    def test_what_had_ended_is_new_when_it_is_said_again(self) -> None:
-        it = book()
-        it.say("app", {"a": EXCLUDED}, NOW)
-        it.say("app", {"a": EXCLUDED}, NOW + HOLD)
-        (a,) = it.listed(NOW + HOLD)
-        assert a.evidence.first_seen == NOW + HOLD
+    def test_expired_evidence_that_is_reported_again_is_new(self) -> None:
+        store = new_store()
+        store.record("app", {"a": EXCLUDED}, NOW)
+        store.record("app", {"a": EXCLUDED}, NOW + TTL_MS)
+        (a,) = store.assess(NOW + TTL_MS)
+        assert a.evidence.first_seen == NOW + TTL_MS
 
-    def test_another_kind_is_new_and_another_sentence_is_not(self) -> None:
-        it = book()
-        it.say("app", {"a": EXCLUDED}, NOW)
-        it.say("app", {"a": Finding(kind=Kind.EXCLUDED, reason="Worse.")}, NOW + 1)
-        assert it.listed(NOW + 1)[0].evidence.first_seen == NOW
-        it.say("app", {"a": SLOW}, NOW + 2)
-        assert it.listed(NOW + 2)[0].evidence.first_seen == NOW + 2
+    def test_another_kind_is_new_evidence_and_another_reason_is_not(self) -> None:
+        store = new_store()
+        store.record("app", {"a": EXCLUDED}, NOW)
+        store.record("app", {"a": Finding(kind=FindingKind.EXCLUDED, reason="Worse.")}, NOW + 1)
+        assert store.assess(NOW + 1)[0].evidence.first_seen == NOW
+        store.record("app", {"a": SLOW}, NOW + 2)
+        assert store.assess(NOW + 2)[0].evidence.first_seen == NOW + 2
 
-    def test_who_leaves_takes_it_along(self) -> None:
-        it = book()
-        it.say("app", {"a": EXCLUDED}, NOW)
-        it.forget("app")
-        it.forget("app")
-        assert (said(it, NOW), len(it)) == ([], 0)
+    def test_removing_an_application_removes_its_evidence(self) -> None:
+        store = new_store()
+        store.record("app", {"a": EXCLUDED}, NOW)
+        store.remove_application("app")
+        store.remove_application("app")
+        assert (reported(store, NOW), len(store)) == ([], 0)
 
-    def test_it_is_listed_by_node_and_application(self) -> None:
-        it = book()
-        it.say("z", {"b": EXCLUDED, "a": SLOW}, NOW)
-        it.say("y", {"b": EXCLUDED}, NOW)
-        assert said(it, NOW) == [("a", "z"), ("b", "y"), ("b", "z")]
+    def test_evidence_is_listed_by_node_and_application(self) -> None:
+        store = new_store()
+        store.record("z", {"b": EXCLUDED, "a": SLOW}, NOW)
+        store.record("y", {"b": EXCLUDED}, NOW)
+        assert reported(store, NOW) == [("a", "z"), ("b", "y"), ("b", "z")]
 
-    def test_a_longer_window_keeps_it_longer(self) -> None:
-        it = book(window=3 * HOLD)
-        it.say("app", {"a": EXCLUDED}, NOW)
-        assert said(it, NOW + 3 * HOLD - 1) == [("a", "app")]
-        assert said(it, NOW + 3 * HOLD) == []
+    def test_a_longer_window_retains_evidence_longer(self) -> None:
+        store = new_store(window=3 * TTL_MS)
+        store.record("app", {"a": EXCLUDED}, NOW)
+        assert reported(store, NOW + 3 * TTL_MS - 1) == [("a", "app")]
+        assert reported(store, NOW + 3 * TTL_MS) == []
 
-    def test_of_one_application_so_much_is_kept(self) -> None:
-        it = book()
-        it.say("app", {"first": EXCLUDED}, NOW)
-        it.say("app", {f"n{number}": EXCLUDED for number in range(MAX_KEPT)}, NOW + 1)
-        assert len(it) == MAX_KEPT
-        assert ("first", "app") not in said(it, NOW + 1)
+    def test_the_number_of_pieces_per_application_is_limited(self) -> None:
+        store = new_store()
+        store.record("app", {"first": EXCLUDED}, NOW)
+        store.record("app", {f"n{number}": EXCLUDED for number in range(MAX_PER_APPLICATION)}, NOW + 1)
+        assert len(store) == MAX_PER_APPLICATION
+        assert ("first", "app") not in reported(store, NOW + 1)
 
-    def test_nothing_stays_behind(self) -> None:
-        it = book()
-        it.say("app", {"a": EXCLUDED}, NOW)
-        it.unblocked("a", NOW)
-        it.turn(NOW + HOLD)
-        assert (len(it), it._unblocked) == (0, {})
+    def test_pruning_leaves_nothing_behind(self) -> None:
+        store = new_store()
+        store.record("app", {"a": EXCLUDED}, NOW)
+        store.record_unblock("a", NOW)
+        store.prune(NOW + TTL_MS)
+        assert (len(store), store._unblocked_at) == (0, {})
 
-    @pytest.mark.parametrize("reason", ["", "x" * (MAX_REASON + 1), "two\nlines", "\ud800"])
-    def test_a_reason_is_a_sentence(self, reason: str) -> None:
+    @pytest.mark.parametrize("reason", ["", "x" * (MAX_REASON_LENGTH + 1), "two\nlines", "\ud800"])
+    def test_an_empty_long_or_unprintable_reason_is_rejected(self, reason: str) -> None:
         with pytest.raises(InvalidError):
-            Finding(kind=Kind.SLOW, reason=reason)
+            Finding(kind=FindingKind.SLOW, reason=reason)
 
 
-class TestTelling:
+class TestReplication:
     """Of two books either may have heard what the other did not; by telling they come to say the same."""
 
-    def told(self, one: EvidenceBook, other: EvidenceBook) -> list[tuple[str, str, int, int]]:
-        other.know("app", one.of("app"))
-        one.know("app", other.of("app"))
-        assert one.listed(NOW) == other.listed(NOW)
-        pieces = [own.evidence for own in one.listed(NOW)]
+    def exchange(self, one: EvidenceStore, other: EvidenceStore) -> list[tuple[str, str, int, int]]:
+        other.restore("app", one.of_application("app"))
+        one.restore("app", other.of_application("app"))
+        assert one.assess(NOW) == other.assess(NOW)
+        pieces = [piece.evidence for piece in one.assess(NOW)]
         return [(e.node, e.finding.reason, e.first_seen - NOW, e.last_seen - NOW) for e in pieces]
 
-    def test_who_missed_what_was_said_first_knows_since_when_it_is_said(self) -> None:
-        one, other = book(), book()
-        one.say("app", {"a": EXCLUDED}, NOW)
-        one.say("app", {"a": EXCLUDED}, NOW + 10)
-        assert self.told(one, other) == [("a", EXCLUDED.reason, 0, 10)]
+    def test_a_replica_that_missed_the_first_report_gets_its_time(self) -> None:
+        one, other = new_store(), new_store()
+        one.record("app", {"a": EXCLUDED}, NOW)
+        one.record("app", {"a": EXCLUDED}, NOW + 10)
+        assert self.exchange(one, other) == [("a", EXCLUDED.reason, 0, 10)]
 
-    def test_who_missed_what_is_said_no_more_knows_it_as_long_as_it_holds(self) -> None:
-        one, other = book(), book()
-        one.say("app", {"a": EXCLUDED}, NOW)
-        one.say("app", {"b": SLOW}, NOW + 10)
-        assert self.told(one, other) == [("a", EXCLUDED.reason, 0, 0), ("b", SLOW.reason, 10, 10)]
+    def test_a_replica_that_missed_a_report_keeps_it_until_it_expires(self) -> None:
+        one, other = new_store(), new_store()
+        one.record("app", {"a": EXCLUDED}, NOW)
+        one.record("app", {"b": SLOW}, NOW + 10)
+        assert self.exchange(one, other) == [("a", EXCLUDED.reason, 0, 0), ("b", SLOW.reason, 10, 10)]
 
-    @pytest.mark.parametrize("later", [10, HOLD - 1])
-    def test_what_each_heard_a_part_of_is_joined(self, later: int) -> None:
-        one, other = book(), book()
-        one.say("app", {"a": EXCLUDED}, NOW)
-        other.say("app", {"a": Finding(kind=Kind.EXCLUDED, reason="Worse.")}, NOW + later)
-        assert self.told(one, other) == [("a", "Worse.", 0, later)]
+    @pytest.mark.parametrize("later", [10, TTL_MS - 1])
+    def test_reports_received_by_different_replicas_are_joined(self, later: int) -> None:
+        one, other = new_store(), new_store()
+        one.record("app", {"a": EXCLUDED}, NOW)
+        other.record("app", {"a": Finding(kind=FindingKind.EXCLUDED, reason="Worse.")}, NOW + later)
+        assert self.exchange(one, other) == [("a", "Worse.", 0, later)]
 
-    @pytest.mark.parametrize(("later", "finding"), [(HOLD, EXCLUDED), (10, SLOW)])
-    def test_after_a_gap_and_of_another_kind_it_is_new(self, later: int, finding: Finding) -> None:
-        one, other = book(), book()
-        one.say("app", {"a": EXCLUDED}, NOW)
-        other.say("app", {"a": finding}, NOW + later)
-        assert self.told(one, other) == [("a", finding.reason, later, later)]
+    @pytest.mark.parametrize(("later", "finding"), [(TTL_MS, EXCLUDED), (10, SLOW)])
+    def test_evidence_after_a_gap_or_of_another_kind_is_new(self, later: int, finding: Finding) -> None:
+        one, other = new_store(), new_store()
+        one.record("app", {"a": EXCLUDED}, NOW)
+        other.record("app", {"a": finding}, NOW + later)
+        assert self.exchange(one, other) == [("a", finding.reason, later, later)]
 
-    def test_what_is_told_again_changes_nothing(self) -> None:
-        one, other = book(), book()
-        one.say("app", {"a": EXCLUDED, "b": SLOW}, NOW)
-        assert self.told(one, other) == self.told(one, other)
+    def test_a_second_exchange_changes_nothing(self) -> None:
+        one, other = new_store(), new_store()
+        one.record("app", {"a": EXCLUDED, "b": SLOW}, NOW)
+        assert self.exchange(one, other) == self.exchange(one, other)
 
-    def test_so_much_is_kept(self) -> None:
-        one, other = book(), book()
-        one.say("app", {"first": EXCLUDED}, NOW)
-        other.say("app", {f"n{number}": EXCLUDED for number in range(MAX_KEPT)}, NOW + 1)
-        one.know("app", other.of("app"))
-        assert one.of("app") == other.of("app")
+    def test_restoring_keeps_the_limit_per_application(self) -> None:
+        one, other = new_store(), new_store()
+        one.record("app", {"first": EXCLUDED}, NOW)
+        other.record("app", {f"n{number}": EXCLUDED for number in range(MAX_PER_APPLICATION)}, NOW + 1)
+        one.restore("app", other.of_application("app"))
+        assert one.of_application("app") == other.of_application("app")
 
 
-class TestEnough:
+class TestQuorum:
     """So many distinct applications must say so within the window."""
 
-    def test_one_application_is_not_enough_however_often_it_says_so(self) -> None:
-        it = book()
-        for moment in range(5):
-            it.say("app", {"a": EXCLUDED}, NOW + moment)
-        assert convicted(it, NOW + 5) == []
+    def test_repeated_reports_of_one_application_are_not_enough(self) -> None:
+        store = new_store()
+        for time in range(5):
+            store.record("app", {"a": EXCLUDED}, NOW + time)
+        assert due_nodes(store, NOW + 5) == []
 
-    def test_two_are_whatever_their_kinds(self) -> None:
-        it = book()
-        it.say("x", {"a": EXCLUDED, "b": EXCLUDED}, NOW)
-        it.say("y", {"a": SLOW}, NOW + 5)
-        assert [(own.node, own.end) for own in it.verdicts(NOW + 5)] == [("a", NOW + 5 + HOLD)]
+    def test_two_applications_are_enough_whatever_the_kind(self) -> None:
+        store = new_store()
+        store.record("x", {"a": EXCLUDED, "b": EXCLUDED}, NOW)
+        store.record("y", {"a": SLOW}, NOW + 5)
+        assert [(piece.node, piece.end) for piece in store.verdicts(NOW + 5)] == [("a", NOW + 5 + TTL_MS)]
 
     @pytest.mark.parametrize(("applications", "expected"), [(0, []), (1, ["a"]), (3, ["a"]), (4, [])])
-    def test_how_many_is_a_setting_and_0_is_never(self, applications: int, expected: list[str]) -> None:
-        it = book(applications)
-        for own in "xyz":
-            it.say(own, {"a": EXCLUDED}, NOW)
-        assert convicted(it, NOW) == expected
+    def test_the_number_of_applications_is_a_setting_and_0_disables_blocking(
+        self, applications: int, expected: list[str]
+    ) -> None:
+        store = new_store(applications)
+        for application in "xyz":
+            store.record(application, {"a": EXCLUDED}, NOW)
+        assert due_nodes(store, NOW) == expected
 
     @pytest.mark.parametrize(("later", "expected"), [(9_999, ["a"]), (10_000, [])])
-    def test_outside_the_window_it_does_not_count(self, later: int, expected: list[str]) -> None:
-        it = book(window=10_000)
-        it.say("x", {"a": EXCLUDED}, NOW)
-        it.say("y", {"a": EXCLUDED}, NOW + later)
-        assert convicted(it, NOW + later) == expected
+    def test_evidence_outside_the_window_does_not_count(self, later: int, expected: list[str]) -> None:
+        store = new_store(window=10_000)
+        store.record("x", {"a": EXCLUDED}, NOW)
+        store.record("y", {"a": EXCLUDED}, NOW + later)
+        assert due_nodes(store, NOW + later) == expected
 
-    def test_who_has_left_does_not_count(self) -> None:
-        it = book()
-        for own in "xy":
-            it.say(own, {"a": EXCLUDED}, NOW)
-        it.forget("x")
-        assert convicted(it, NOW) == []
+    def test_a_removed_application_does_not_count(self) -> None:
+        store = new_store()
+        for application in "xy":
+            store.record(application, {"a": EXCLUDED}, NOW)
+        store.remove_application("x")
+        assert due_nodes(store, NOW) == []
 
 
-class TestBelief:
+class TestDistrust:
     """Who finds fault with most hosts is himself at fault."""
 
     @pytest.mark.parametrize(
-        ("named", "has", "trusted"),
+        ("reported", "used", "trusted"),
         [
             ("", "", True),
             ("a", "", True),
@@ -228,83 +230,89 @@ class TestBelief:
             ("xyz", "abc", True),
         ],
     )
-    def test_more_than_half_and_two_is_too_many(self, named: str, has: str, trusted: bool) -> None:
-        assert (doubt(named, has) is None) == trusted
+    def test_reporting_two_or_more_and_over_half_of_its_nodes_is_distrusted(
+        self, reported: str, used: str, trusted: bool
+    ) -> None:
+        assert (distrust_reason(reported, used) is None) == trusted
 
-    def test_its_other_evidence_counts_for_nothing_and_counts_again_when_it_has_calmed_down(self) -> None:
-        it = book(nodes_of=lambda _: {"a", "b", "c"})
-        it.say("x", {"a": EXCLUDED}, NOW)
-        it.say("y", {"a": EXCLUDED, "b": EXCLUDED}, NOW)
-        assert believed(it, NOW) == [True, False, False]
-        assert it.listed(NOW)[1].doubt == "The application says so of 2 of its 3 nodes: it is believed of none."
-        assert convicted(it, NOW) == []
-        for own in "xy":
-            it.say(own, {"a": EXCLUDED}, NOW + HOLD - 1)
-        assert convicted(it, NOW + HOLD - 1) == []
-        assert convicted(it, NOW + HOLD) == ["a"]
+    def test_evidence_of_a_distrusted_application_counts_again_once_it_is_trusted(self) -> None:
+        store = new_store(nodes_of=lambda _: {"a", "b", "c"})
+        store.record("x", {"a": EXCLUDED}, NOW)
+        store.record("y", {"a": EXCLUDED, "b": EXCLUDED}, NOW)
+        assert counted(store, NOW) == [True, False, False]
+        assert (
+            store.assess(NOW)[1].ignored_reason
+            == "The application says so of 2 of its 3 nodes: it is believed of none."
+        )
+        assert due_nodes(store, NOW) == []
+        for application in "xy":
+            store.record(application, {"a": EXCLUDED}, NOW + TTL_MS - 1)
+        assert due_nodes(store, NOW + TTL_MS - 1) == []
+        assert due_nodes(store, NOW + TTL_MS) == ["a"]
 
-    def test_accusing_one_after_the_other_is_accusing_all(self) -> None:
-        it = book(applications=1, nodes_of=lambda _: {"a", "b", "c"})
-        it.say("x", {"a": EXCLUDED}, NOW)
-        assert convicted(it, NOW) == ["a"]
-        it.say("x", {"b": EXCLUDED}, NOW + 1)
-        assert convicted(it, NOW + 1) == []
+    def test_nodes_reported_one_after_another_add_up(self) -> None:
+        store = new_store(applications=1, nodes_of=lambda _: {"a", "b", "c"})
+        store.record("x", {"a": EXCLUDED}, NOW)
+        assert due_nodes(store, NOW) == ["a"]
+        store.record("x", {"b": EXCLUDED}, NOW + 1)
+        assert due_nodes(store, NOW + 1) == []
 
     @given(st.sets(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef")))
-    def test_who_says_so_of_half_or_less_of_what_it_has_is_believed(self, named: set[str], has: set[str]) -> None:
-        if len(named) >= 2 and 2 * len(named & has) > len(has):
-            assert doubt(named, has) is not None
-        if 2 * len(named) <= len(has):
-            assert doubt(named, has) is None
+    def test_an_application_that_reports_half_or_less_is_trusted(self, reported: set[str], used: set[str]) -> None:
+        if len(reported) >= 2 and 2 * len(reported & used) > len(used):
+            assert distrust_reason(reported, used) is not None
+        if 2 * len(reported) <= len(used):
+            assert distrust_reason(reported, used) is None
 
 
 class TestUnblocking:
     """What somebody unblocked by hand is blocked again by what is new, and by nothing else."""
 
-    def test_what_was_said_before_counts_no_more_as_long_as_it_lasts(self) -> None:
-        it = book()
-        for moment in (NOW, NOW + 30_000, NOW + 60_000, NOW + 90_000):
-            for own in "xy":
-                it.say(own, {"a": EXCLUDED}, moment)
-            it.unblocked("a", NOW)
-            it.turn(moment)
-            assert convicted(it, moment) == []
-        assert it.listed(NOW + 90_000)[0].doubt == "The node was unblocked by hand after this was first said."
+    def test_evidence_from_before_an_unblock_never_counts_again(self) -> None:
+        store = new_store()
+        for time in (NOW, NOW + 30_000, NOW + 60_000, NOW + 90_000):
+            for application in "xy":
+                store.record(application, {"a": EXCLUDED}, time)
+            store.record_unblock("a", NOW)
+            store.prune(time)
+            assert due_nodes(store, time) == []
+        (piece, _) = store.assess(NOW + 90_000)
+        assert piece.ignored_reason == "The node was unblocked by hand after this was first said."
 
     def test_new_evidence_counts(self) -> None:
-        it = book()
-        for own in "xy":
-            it.say(own, {"a": EXCLUDED}, NOW)
-        it.unblocked("a", NOW + 1)
-        it.say("v", {"a": EXCLUDED}, NOW + 2)
-        assert convicted(it, NOW + 2) == []
-        it.say("w", {"a": EXCLUDED}, NOW + 2)
-        assert [own.application for own in it.verdicts(NOW + 2)[0].evidence] == ["v", "w"]
+        store = new_store()
+        for application in "xy":
+            store.record(application, {"a": EXCLUDED}, NOW)
+        store.record_unblock("a", NOW + 1)
+        store.record("v", {"a": EXCLUDED}, NOW + 2)
+        assert due_nodes(store, NOW + 2) == []
+        store.record("w", {"a": EXCLUDED}, NOW + 2)
+        assert [piece.application for piece in store.verdicts(NOW + 2)[0].evidence] == ["v", "w"]
 
-    def test_other_nodes_are_not_concerned(self) -> None:
-        it = book()
-        for own in "xy":
-            it.say(own, {"a": EXCLUDED, "b": EXCLUDED}, NOW)
-        it.unblocked("a", NOW)
-        assert convicted(it, NOW) == ["b"]
+    def test_other_nodes_are_not_affected(self) -> None:
+        store = new_store()
+        for application in "xy":
+            store.record(application, {"a": EXCLUDED, "b": EXCLUDED}, NOW)
+        store.record_unblock("a", NOW)
+        assert due_nodes(store, NOW) == ["b"]
 
-    def test_a_moment_to_come_covers_what_is_said_until_then(self) -> None:
+    def test_an_unblock_in_the_future_covers_reports_until_then(self) -> None:
         """After a restart nobody knows what is new."""
-        it = book()
-        it.unblocked("a", NOW + 1000)
-        it.turn(NOW)
-        for own in "xy":
-            it.say(own, {"a": EXCLUDED}, NOW + 1000)
-        it.turn(NOW + 1001)
-        assert convicted(it, NOW + 1001) == []
+        store = new_store()
+        store.record_unblock("a", NOW + 1000)
+        store.prune(NOW)
+        for application in "xy":
+            store.record(application, {"a": EXCLUDED}, NOW + 1000)
+        store.prune(NOW + 1001)
+        assert due_nodes(store, NOW + 1001) == []
 
 
-def verdict(node: str = "a", at: int = NOW, applications: int = 2, finding: Finding = EXCLUDED) -> Verdict:
+def verdict(node: str = "a", at: int = NOW, applications: int = 2, finding: Finding = EXCLUDED) -> EvidenceVerdict:
     evidence = tuple(
         Evidence(application=f"app-{number}", node=node, finding=finding, first_seen=at, last_seen=at)
         for number in range(1, applications + 1)
     )
-    return Verdict(node=node, end=at + HOLD, evidence=evidence)
+    return EvidenceVerdict(node=node, end=at + TTL_MS, evidence=evidence)
 
 
 def tracker(*nodes: BlockedNode) -> BlocklistTracker:
@@ -315,37 +323,39 @@ def node(cause: str = "Hot", *, end: int = PERMANENT, action: BlockAction = Bloc
     return BlockedNode(id="a", action=action, start=NOW - 1, end=end, cause=cause)
 
 
-SAID = "2 applications say so: app-1 (Spark excluded the host); app-2 (Spark excluded the host)"
+CAUSE = "2 applications say so: app-1 (Spark excluded the host); app-2 (Spark excluded the host)"
 
 
 class TestBlocks:
     """The block that a verdict makes."""
 
-    def test_it_marks_for_a_minute_from_when_it_was_last_said(self) -> None:
-        (made,) = blocks([verdict()], tracker(), NOW + 10)
-        assert made == BlockedNode(id="a", action=BlockAction.MARK_BLOCKED, start=NOW + 10, end=NOW + HOLD, cause=SAID)
+    def test_a_block_lasts_a_minute_from_the_last_report(self) -> None:
+        (block,) = due_blocks([verdict()], tracker(), NOW + 10)
+        assert block == BlockedNode(
+            id="a", action=BlockAction.MARK_BLOCKED, start=NOW + 10, end=NOW + TTL_MS, cause=CAUSE
+        )
 
-    def test_a_verdict_that_has_run_out_makes_none(self) -> None:
-        assert blocks([verdict()], tracker(), NOW + HOLD) == []
+    def test_an_expired_verdict_blocks_nothing(self) -> None:
+        assert due_blocks([verdict()], tracker(), NOW + TTL_MS) == []
 
-    def test_a_renewal_comes_in_the_last_half_and_says_the_same_cause(self) -> None:
-        present = node(f"Hot,{SAID}", end=NOW + HOLD)
-        later = verdict(at=NOW + HOLD // 2, applications=5)
-        assert blocks([later], tracker(present), NOW + HOLD // 2 - 1) == []
-        (renewal,) = blocks([later], tracker(present), NOW + HOLD // 2)
-        assert (renewal.cause, renewal.end) == (SAID, NOW + HOLD // 2 + HOLD)
-        assert merge(present, renewal).cause == present.cause
+    def test_a_block_is_renewed_in_its_last_half_with_the_same_cause(self) -> None:
+        current = node(f"Hot,{CAUSE}", end=NOW + TTL_MS)
+        later = verdict(at=NOW + TTL_MS // 2, applications=5)
+        assert due_blocks([later], tracker(current), NOW + TTL_MS // 2 - 1) == []
+        (renewal,) = due_blocks([later], tracker(current), NOW + TTL_MS // 2)
+        assert (renewal.cause, renewal.end) == (CAUSE, NOW + TTL_MS // 2 + TTL_MS)
+        assert merge(current, renewal).cause == current.cause
 
-    def test_somebody_else_s_block_learns_of_it_once(self) -> None:
-        present = node(action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
-        (made,) = blocks([verdict()], tracker(present), NOW)
-        merged = merge(present, made)
-        assert (merged.action, merged.end, merged.cause) == (present.action, PERMANENT, f"Hot,{SAID}")
-        assert blocks([verdict()], tracker(merged), NOW) == []
+    def test_the_cause_is_merged_into_an_existing_block_once(self) -> None:
+        current = node(action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
+        (block,) = due_blocks([verdict()], tracker(current), NOW)
+        merged = merge(current, block)
+        assert (merged.action, merged.end, merged.cause) == (current.action, PERMANENT, f"Hot,{CAUSE}")
+        assert due_blocks([verdict()], tracker(merged), NOW) == []
 
-    def test_a_block_that_has_ended_is_none(self) -> None:
-        (made,) = blocks([verdict(finding=SLOW)], tracker(node(SAID, end=NOW)), NOW)
-        assert made.cause == "2 applications say so: app-1 (Slow; very slow); app-2 (Slow; very slow)"
+    def test_an_ended_block_is_not_renewed(self) -> None:
+        (block,) = due_blocks([verdict(finding=SLOW)], tracker(node(CAUSE, end=NOW)), NOW)
+        assert block.cause == "2 applications say so: app-1 (Slow; very slow); app-2 (Slow; very slow)"
 
     @pytest.mark.parametrize(
         ("applications", "ends"),
@@ -355,19 +365,23 @@ class TestBlocks:
             (5, "; app-3 (Spark excluded the host); and 2 more"),
         ],
     )
-    def test_a_cause_names_three(self, applications: int, ends: str) -> None:
-        (made,) = blocks([verdict(applications=applications)], tracker(), NOW)
-        assert made.cause.endswith(ends)
-        assert cause_in(made, NOW) == made.cause
+    def test_a_cause_names_at_most_three_applications(self, applications: int, ends: str) -> None:
+        (block,) = due_blocks([verdict(applications=applications)], tracker(), NOW)
+        assert block.cause.endswith(ends)
+        assert evidence_cause(block, NOW) == block.cause
 
-    @given(st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=MAX_REASON))
-    def test_a_cause_is_one_part_of_bounded_length_whatever_was_said(self, reason: str) -> None:
-        (made,) = blocks([verdict(applications=3, finding=Finding(kind=Kind.SLOW, reason=reason))], tracker(), NOW)
-        assert len(made.cause) < 700
-        assert "," not in made.cause
+    @given(
+        st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=MAX_REASON_LENGTH)
+    )
+    def test_a_cause_is_one_part_of_bounded_length_for_any_reason(self, reason: str) -> None:
+        (block,) = due_blocks(
+            [verdict(applications=3, finding=Finding(kind=FindingKind.SLOW, reason=reason))], tracker(), NOW
+        )
+        assert len(block.cause) < 700
+        assert "," not in block.cause
 
 
-moments = st.lists(
+steps = st.lists(
     st.tuples(
         st.integers(0, 40_000),
         st.sampled_from(["x", "y", "z"]),
@@ -377,47 +391,50 @@ moments = st.lists(
 )
 
 
-@given(moments)
-def test_however_it_goes_a_block_has_enough_new_evidence_of_trusted_applications(
-    moments: list[tuple[int, str, str | set[str]]],
+@given(steps)
+def test_a_block_always_rests_on_enough_new_evidence_of_trusted_applications(
+    steps: list[tuple[int, str, str | set[str]]],
 ) -> None:
-    """Against a plain reading of the rule: the moments at which each application named a node."""
-    it, now = book(), NOW
-    named: dict[tuple[str, str], int] = {}
-    began: dict[tuple[str, str], int] = {}
+    """Against a plain reading of the rule: the steps at which each application reported a node."""
+    store, now = new_store(), NOW
+    reported_at: dict[tuple[str, str], int] = {}
+    first_reported: dict[tuple[str, str], int] = {}
     unblocked = 0
     draft = Draft(tracker(), now)
-    for passed, application, what in moments:
-        now += passed
+    for elapsed, application, what in steps:
+        now += elapsed
         draft.now = now
         if what == "unblock":
-            it.unblocked("a", now)
+            store.record_unblock("a", now)
             unblocked = now
-            if draft.blocked("a"):
+            if draft.get_blocked("a"):
                 draft.unblock("a")
         else:
             for each in what:
-                if now - named.get((application, each), -HOLD) >= HOLD:
-                    began[application, each] = now
-                named[application, each] = now
-            it.say(application, dict.fromkeys(what, EXCLUDED), now)
-        it.turn(now)
-        for wanted in blocks(it.verdicts(now), draft, now):
+                if now - reported_at.get((application, each), -TTL_MS) >= TTL_MS:
+                    first_reported[application, each] = now
+                reported_at[application, each] = now
+            store.record(application, dict.fromkeys(what, EXCLUDED), now)
+        store.prune(now)
+        for wanted in due_blocks(store.verdicts(now), draft, now):
             draft.block(wanted, allow_merge=True)
-        _check(draft.blocked("a"), named, began, unblocked, now)
+        _check(draft.get_blocked("a"), reported_at, first_reported, unblocked, now)
 
 
 def _check(
     blocked: BlockedNode | None,
-    named: Mapping[tuple[str, str], int],
-    began: Mapping[tuple[str, str], int],
+    reported_at: Mapping[tuple[str, str], int],
+    first_reported: Mapping[tuple[str, str], int],
     unblocked: int,
     now: int,
 ) -> None:
-    saying = [
-        own for own in "xyz" if now - named.get((own, "a"), -HOLD) < HOLD and began.get((own, "a"), 0) > unblocked
+    reporters = [
+        application
+        for application in "xyz"
+        if now - reported_at.get((application, "a"), -TTL_MS) < TTL_MS
+        and first_reported.get((application, "a"), 0) > unblocked
     ]
-    if len(saying) >= 2:
+    if len(reporters) >= 2:
         assert blocked is not None
         assert blocked.cause.count("say so") == 1
-        assert now < blocked.end <= max(named[own, "a"] for own in saying) + HOLD
+        assert now < blocked.end <= max(reported_at[application, "a"] for application in reporters) + TTL_MS

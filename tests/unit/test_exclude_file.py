@@ -49,53 +49,53 @@ def read_xml(data: bytes) -> Entries:
     """As Hadoop's HostsFileReader does: the last entry of a name counts."""
     found: dict[str, int | None] = {}
     for host in parseString(data).getElementsByTagName("host"):
-        seconds = first(host, "timeout")
-        for name in first(host, "name").split(","):
+        seconds = element_text(host, "timeout")
+        for name in element_text(host, "name").split(","):
             found[name.strip()] = int(seconds) if seconds else None
     return found
 
 
-def first(host: Element, tag: str) -> str:
+def element_text(host: Element, tag: str) -> str:
     nodes = host.getElementsByTagName(tag)
     return "".join(child.data for child in nodes[0].childNodes) if nodes else ""  # type: ignore[union-attr]
 
 
 @given(foreign_lines, st.booleans(), st.lists(st.dictionaries(names, st.none(), max_size=4), max_size=4))
-def test_a_plain_file_says_what_others_and_what_we_say(lines: list[str], ended: bool, several: list[Entries]) -> None:
+def test_a_plain_file_has_the_entries_of_others_and_ours(lines: list[str], ended: bool, several: list[Entries]) -> None:
     original = "\n".join(lines).encode() + (b"\n" if ended else b"")
     ended = not original or original.endswith(b"\n")
-    check(exclude_file, original, several, read_plain, b"" if ended else b"\n")
+    check_round_trip(exclude_file, original, several, read_plain, b"" if ended else b"\n")
 
 
 @given(foreign_hosts, st.booleans(), st.lists(st.dictionaries(names, timeouts, max_size=4), max_size=4))
-def test_an_xml_file_says_what_others_and_what_we_say(hosts: list[str], lead: bool, several: list[Entries]) -> None:
+def test_an_xml_file_has_the_entries_of_others_and_ours(hosts: list[str], lead: bool, several: list[Entries]) -> None:
     body = "<hosts>" + "".join(hosts) + "</hosts>"
     original = ('<?xml version="1.0"?>\n<!-- blocklist: begins -->' * lead + body).encode()
-    check(exclude_xml, original, several, read_xml, b"")
+    check_round_trip(exclude_xml, original, several, read_xml, b"")
 
 
-def check(form: ModuleType, original: bytes, several: list[Entries], read: object, more: bytes) -> None:
+def check_round_trip(form: ModuleType, original: bytes, several: list[Entries], read: object, more: bytes) -> None:
     assert callable(read)
     foreign = read(original)
     data = original
     for entries in [*several, {}]:
-        data = form.join(form.part(data), entries)
+        data = form.render(form.parse(data), entries)
         assert read(data) == {**entries, **foreign}
-        assert form.part(data).entries == entries
-        assert form.join(form.part(data), entries) == data, "a repeat is free"
+        assert form.parse(data).entries == entries
+        assert form.render(form.parse(data), entries) == data, "a repeat is free"
     # Whoever edits around our part finds his own bytes again.
     assert data == original + more
 
 
 @pytest.mark.parametrize("root", ["<hosts/>", "<hosts />", '<?xml version="1.0"?>\n<hosts></hosts>', "", " \n"])
 def test_an_empty_xml_file_gets_its_first_entry(root: str) -> None:
-    data = exclude_xml.join(exclude_xml.part(root.encode()), {"n1": -1, "n2": None})
+    data = exclude_xml.render(exclude_xml.parse(root.encode()), {"n1": -1, "n2": None})
     assert read_xml(data) == {"n1": -1, "n2": None}
-    assert read_xml(exclude_xml.join(exclude_xml.part(data), {})) == {}
+    assert read_xml(exclude_xml.render(exclude_xml.parse(data), {})) == {}
 
 
-def test_an_xml_file_of_ours_is_the_one_that_the_documentation_of_yarn_shows() -> None:
-    assert exclude_xml.join(exclude_xml.part(b""), {"host2": 123, "host1": None}).decode() == (
+def test_an_xml_file_has_the_format_that_yarn_documents() -> None:
+    assert exclude_xml.render(exclude_xml.parse(b""), {"host2": 123, "host1": None}).decode() == (
         '<?xml version="1.0"?>\n<hosts>\n'
         "  <!-- blocklist: begin (kept by blocklist.managers) -->\n"
         "  <host><name>host1</name></host>\n"
@@ -105,10 +105,10 @@ def test_an_xml_file_of_ours_is_the_one_that_the_documentation_of_yarn_shows() -
     )
 
 
-def test_what_stands_between_the_marks_is_ours_whoever_wrote_it() -> None:
+def test_all_entries_between_the_marks_are_ours() -> None:
     data = b"a\n# blocklist: begin\nb  c # who\n# blocklist: end\nd"
-    assert exclude_file.part(data).entries == {"b": None, "c": None}
-    assert exclude_file.join(exclude_file.part(data), {}) == b"a\nd"
+    assert exclude_file.parse(data).entries == {"b": None, "c": None}
+    assert exclude_file.render(exclude_file.parse(data), {}) == b"a\nd"
 
 
 @pytest.mark.parametrize(
@@ -120,15 +120,15 @@ def test_what_stands_between_the_marks_is_ours_whoever_wrote_it() -> None:
         b"# blocklist: begin\n# blocklist: end\n# blocklist: begin\n# blocklist: end\n",
     ],
 )
-def test_damaged_marks_are_left_for_a_person(data: bytes) -> None:
+def test_damaged_marks_are_an_error(data: bytes) -> None:
     with pytest.raises(ManagerError, match="Mend it by hand"):
-        exclude_file.part(data)
+        exclude_file.parse(data)
     xml = b"<hosts>" + re.sub(rb"# (.*)", rb"<!-- \1 -->", data) + b"</hosts>"
     with pytest.raises(ManagerError, match="Mend it by hand"):
-        exclude_xml.part(xml)
+        exclude_xml.parse(xml)
 
 
 @pytest.mark.parametrize("data", [b"n1\n", b"<hosts>", b"<hosts></host>", "<hosts></hosts>".encode("utf-16")])
-def test_what_is_not_xml_is_left_for_a_person(data: bytes) -> None:
+def test_malformed_xml_is_an_error(data: bytes) -> None:
     with pytest.raises(ManagerError, match="XML"):
-        exclude_xml.part(data)
+        exclude_xml.parse(data)

@@ -13,23 +13,23 @@ from blocklist import PERMANENT, BlockAction, BlockedNode
 from blocklist.managers import exec as exec_manager
 from blocklist.managers import slurm, yarn
 from blocklist.managers.exclude_file import Entries
-from blocklist.managers.exec import Done
-from blocklist.managers.plan import Do, ManagerError, Wanted, until
+from blocklist.managers.exec import ExecState
+from blocklist.managers.plan import DesiredState, ManagerError, StepAction, format_end
 from blocklist.managers.slurm import SlurmNode
-from blocklist.managers.yarn import Timeouts
+from blocklist.managers.yarn import DecommissionTimeouts
 from blocklist.wire.nodes import dump_json
 
 BLOCK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 IDLE, DRAINED = frozenset({"IDLE"}), frozenset({"IDLE", "DRAIN"})
-XML = Timeouts(each=True, evacuate=30)
-PLAIN = Timeouts(each=False)
+XML = DecommissionTimeouts(per_node=True, evacuate=30)
+PLAIN = DecommissionTimeouts(per_node=False)
 
 
 def node(node_id: str, action: BlockAction = BLOCK, end: int = PERMANENT, cause: str = "disk") -> BlockedNode:
     return BlockedNode(id=node_id, action=action, start=1, end=end, cause=cause)
 
 
-def named(*nodes: BlockedNode) -> dict[str, BlockedNode]:
+def by_id(*nodes: BlockedNode) -> dict[str, BlockedNode]:
     return {node.id: node for node in nodes}
 
 
@@ -41,52 +41,54 @@ blocks = st.builds(
     st.integers(1, PERMANENT),
     st.sampled_from(["disk", '"hot" [x@y]', "ä\\ b"]),
 )
-lists = st.lists(blocks, max_size=5).map(lambda nodes: named(*nodes))
+lists = st.lists(blocks, max_size=5).map(lambda nodes: by_id(*nodes))
 
 
 class TestYarn:
     @given(lists, st.lists(lists, max_size=3), st.sampled_from([XML, PLAIN]))
-    def test_applied_it_is_what_the_list_says(
-        self, last: dict[str, BlockedNode], before: list[dict[str, BlockedNode]], timeouts: Timeouts
+    def test_an_applied_plan_matches_the_list(
+        self, last: dict[str, BlockedNode], before: list[dict[str, BlockedNode]], timeouts: DecommissionTimeouts
     ) -> None:
-        present: Entries = {}
+        current: Entries = {}
         for nodes in [*before, last]:
-            present = yarn.make_plan(nodes, present, timeouts).entries
-        assert present.keys() == last.keys()
-        assert yarn.make_plan(last, present, timeouts).steps == ()
+            current = yarn.make_plan(nodes, current, timeouts).entries
+        assert current.keys() == last.keys()
+        assert yarn.make_plan(last, current, timeouts).steps == ()
 
-    def test_each_step_has_its_sentence(self) -> None:
-        nodes = named(node("n1"), node("n2", EVACUATE, end=1000), node("n3"))
+    def test_each_step_has_a_reason(self) -> None:
+        nodes = by_id(node("n1"), node("n2", EVACUATE, end=1000), node("n3"))
         stopped = "no new containers, containers there are stopped after 30 s."
         plan = yarn.make_plan(nodes, {"n1": 30, "n3": -1, "n9": -1}, XML)
-        assert [(step.do, step.reason) for step in plan.steps] == [
-            (Do.BLOCK, "Node n1 is blocked without end (disk): no new containers, containers there may end."),
-            (Do.EVACUATE, f"Node n2 is blocked until 1970-01-01T00:00:01Z (disk): {stopped}"),
-            (Do.FREE, "Node n9 is blocked no more."),
+        assert [(step.action, step.reason) for step in plan.steps] == [
+            (StepAction.BLOCK, "Node n1 is blocked without end (disk): no new containers, containers there may end."),
+            (StepAction.EVACUATE, f"Node n2 is blocked until 1970-01-01T00:00:01Z (disk): {stopped}"),
+            (StepAction.FREE, "Node n9 is blocked no more."),
         ]
         assert plan.entries == {"n1": -1, "n2": 30, "n3": -1}
         assert plan.refused == {}
 
     def test_a_plain_file_cannot_evacuate_one_node_alone(self) -> None:
-        nodes = named(node("n1"), node("n2", EVACUATE))
+        nodes = by_id(node("n1"), node("n2", EVACUATE))
         plan = yarn.make_plan(nodes, {}, PLAIN)
         assert plan.entries == {"n1": None, "n2": None}
         assert plan.refused.keys() == {"n2"}
         assert "go on" in plan.refused["n2"]
-        assert yarn.make_plan(nodes, {}, Timeouts(each=False, others=0)).refused == {}, "then all are stopped"
+        assert yarn.make_plan(nodes, {}, DecommissionTimeouts(per_node=False, default=0)).refused == {}, (
+            "then all are stopped"
+        )
 
     @pytest.mark.parametrize(("end", "timeout"), [(5_001, 5), (5_002, 6), (PERMANENT, -1), (10**15, -1)])
-    def test_an_evacuation_may_take_as_long_as_the_block_lasts(self, end: int, timeout: int) -> None:
-        assert yarn.timeout_of(node("n1", EVACUATE, end), Timeouts(each=True, evacuate=None)) == timeout
+    def test_the_evacuation_timeout_can_be_the_length_of_the_block(self, end: int, timeout: int) -> None:
+        assert yarn.timeout_of(node("n1", EVACUATE, end), DecommissionTimeouts(per_node=True, evacuate=None)) == timeout
 
     @pytest.mark.parametrize(("seconds", "option"), [(-1, ["-g", "-server"]), (5, ["-g", "5", "-server"])])
-    def test_the_command_is_graceful(self, seconds: int, option: list[str]) -> None:
-        assert yarn.refresh(["yarn", "rmadmin", "-refreshNodes"], seconds)[3:] == option
+    def test_the_refresh_command_is_graceful(self, seconds: int, option: list[str]) -> None:
+        assert yarn.refresh_command(["yarn", "rmadmin", "-refreshNodes"], seconds)[3:] == option
 
 
 class TestSlurm:
     states = st.sampled_from([IDLE, DRAINED, frozenset({"DOWN"}), frozenset({"ALLOCATED", "DRAIN"})])
-    present = st.lists(
+    current = st.lists(
         st.builds(
             SlurmNode,
             name=st.sampled_from(["n1", "n2", "n3", "n4", "m1"]),
@@ -97,19 +99,19 @@ class TestSlurm:
         unique_by=lambda node: node.name,
     )
 
-    @given(lists, present)
-    def test_applied_it_is_what_the_list_says_and_others_nodes_are_as_they_were(
-        self, blocked: dict[str, BlockedNode], present: list[SlurmNode]
+    @given(lists, current)
+    def test_an_applied_plan_matches_the_list_and_leaves_other_nodes_unchanged(
+        self, blocked: dict[str, BlockedNode], current: list[SlurmNode]
     ) -> None:
-        plan = slurm.make_plan(blocked, present)
-        after = [self.applied(plan, node) for node in present]
+        plan = slurm.make_plan(blocked, current)
+        after = [self.applied(plan, node) for node in current]
         again = slurm.make_plan(blocked, after)
         assert again.steps == ()
         assert (again.drain, again.resume, again.refused) == ({}, (), plan.refused)
-        for was, is_now in zip(present, after, strict=True):
-            assert was == is_now or not was.held
+        for before, now in zip(current, after, strict=True):
+            assert before == now or not before.out_of_service
         freed = slurm.make_plan({}, after)
-        assert not any(node.ours and node.drained for node in (self.applied(freed, node) for node in after))
+        assert not any(node.drained_by_us and node.drained for node in (self.applied(freed, node) for node in after))
 
     @staticmethod
     def applied(plan: slurm.SlurmPlan, node: SlurmNode) -> SlurmNode:
@@ -120,14 +122,14 @@ class TestSlurm:
             return replace(node, states=IDLE, reason="")
         return node
 
-    def test_what_it_cannot_do_it_says(self) -> None:
-        present = [
+    def test_a_block_that_slurm_cannot_carry_out_is_refused_with_a_reason(self) -> None:
+        current = [
             SlurmNode(name="n1", states=DRAINED, reason="broken PSU"),
             SlurmNode(name="n2", states=frozenset({"DOWN"}), reason="Not responding"),
             SlurmNode(name="n3", states=IDLE),
         ]
-        blocked = named(node("n1"), node("n2"), node("n3", EVACUATE), node("n4"))
-        plan = slurm.make_plan(blocked, present)
+        blocked = by_id(node("n1"), node("n2"), node("n3", EVACUATE), node("n4"))
+        plan = slurm.make_plan(blocked, current)
         assert plan.refused == {
             "n1": "Node n1 is DRAIN+IDLE by somebody else's hand (broken PSU): left as it is.",
             "n2": "Node n2 is DOWN by somebody else's hand (Not responding): left as it is.",
@@ -136,13 +138,13 @@ class TestSlurm:
         }
         assert plan.drain == {"n3": "blocklist: evacuate, without end, disk"}
 
-    def test_two_ids_of_one_node_are_one_block_and_the_last_one_frees_it(self) -> None:
-        present = [SlurmNode(name="n1", states=IDLE, address="10.0.0.7")]
-        both = named(node("N1.example.com", end=2000, cause="disk"), node("10.0.0.7", end=3000, cause="heat"))
-        first = slurm.make_plan(both, present)
+    def test_two_ids_of_one_node_are_merged_and_the_last_one_frees_it(self) -> None:
+        current = [SlurmNode(name="n1", states=IDLE, address="10.0.0.7")]
+        both = by_id(node("N1.example.com", end=2000, cause="disk"), node("10.0.0.7", end=3000, cause="heat"))
+        first = slurm.make_plan(both, current)
         assert first.drain == {"n1": "blocklist: until 1970-01-01T00:00:03Z, heat,disk"}
-        drained = [self.applied(first, present[0])]
-        one = slurm.make_plan(named(both["N1.example.com"]), drained)
+        drained = [self.applied(first, current[0])]
+        one = slurm.make_plan(by_id(both["N1.example.com"]), drained)
         assert one.drain == {"n1": "blocklist: until 1970-01-01T00:00:02Z, disk"}
         assert slurm.make_plan({}, drained).resume == ("n1",)
 
@@ -167,21 +169,21 @@ class TestSlurm:
             ("IDLE+DRAIN", " Reason= State=DOWN Reason=b [u@t]", {"IDLE", "DRAIN"}, "State=DOWN Reason=b"),
         ],
     )
-    def test_a_node_is_read(self, state: str, rest: str, states: set[str], reason: str) -> None:
-        (found,) = slurm.read_nodes(self.LINE.format(state=state, rest=rest) + "\n")
+    def test_a_node_line_is_parsed(self, state: str, rest: str, states: set[str], reason: str) -> None:
+        (found,) = slurm.parse_nodes(self.LINE.format(state=state, rest=rest) + "\n")
         assert (found.name, set(found.states), found.address) == ("n1", states, "10.0.0.7")
         assert found.reason.strip() == reason
 
-    def test_what_it_cannot_read_it_says(self) -> None:
-        assert slurm.read_nodes("No nodes in the system\n") == []
+    def test_a_malformed_node_line_is_an_error(self) -> None:
+        assert slurm.parse_nodes("No nodes in the system\n") == []
         with pytest.raises(ManagerError, match="not understood: NodeName=n1 Condition=fine"):
-            slurm.read_nodes("NodeName=n1 Condition=fine")
+            slurm.parse_nodes("NodeName=n1 Condition=fine")
 
     @given(blocks, st.text(max_size=1000))
     @example(node("n1"), " ")
     def test_a_reason_is_one_line_without_quotes_and_brackets(self, block: BlockedNode, text: str) -> None:
         printable = "".join(letter for letter in text if letter.isprintable())
-        reason = slurm.reason_of(replace(block, cause=printable or "x"))
+        reason = slurm.drain_reason(replace(block, cause=printable or "x"))
         assert reason.startswith(slurm.MARK)
         assert reason == " ".join(reason.split())
         assert not {'"', "[", "]"} & set(reason)
@@ -190,42 +192,42 @@ class TestSlurm:
 
 class TestExec:
     @given(lists, lists)
-    def test_applied_it_is_what_the_list_says(
+    def test_an_applied_plan_matches_the_list(
         self, first: dict[str, BlockedNode], second: dict[str, BlockedNode]
     ) -> None:
-        plan = exec_manager.make_plan(Wanted(revision=2, nodes=second), Done(nodes=first))
-        told = dict(first)
+        plan = exec_manager.make_plan(DesiredState(revision=2, nodes=second), ExecState(nodes=first))
+        known = dict(first)
         for step in plan.steps:
-            if step.do is Do.FREE:
-                assert told.pop(step.name) == plan.nodes[step.name]
+            if step.action is StepAction.FREE:
+                assert known.pop(step.name) == plan.nodes[step.name]
             else:
-                told[step.name] = plan.nodes[step.name]
-        assert told == second
-        assert exec_manager.make_plan(Wanted(revision=3, nodes=second), Done(nodes=told)).steps == ()
+                known[step.name] = plan.nodes[step.name]
+        assert known == second
+        assert exec_manager.make_plan(DesiredState(revision=3, nodes=second), ExecState(nodes=known)).steps == ()
 
-    def test_what_was_refused_stays_so_until_it_is_told_anew_or_free(self) -> None:
-        done = Done(nodes=named(node("n1"), node("n2"), node("n3")), refused={"n1": "No.", "n2": "No.", "n3": "No."})
-        plan = exec_manager.make_plan(Wanted(revision=1, nodes=named(node("n1"), node("n2", EVACUATE))), done)
+    def test_a_refusal_stays_until_the_block_changes_or_ends(self) -> None:
+        done = ExecState(
+            nodes=by_id(node("n1"), node("n2"), node("n3")), refused={"n1": "No.", "n2": "No.", "n3": "No."}
+        )
+        plan = exec_manager.make_plan(DesiredState(revision=1, nodes=by_id(node("n1"), node("n2", EVACUATE))), done)
         assert plan.refused == {"n1": "No."}
 
     @given(lists, st.dictionaries(ids, st.text()))
-    def test_what_was_done_is_read_as_it_was_written(
-        self, nodes: dict[str, BlockedNode], refused: dict[str, str]
-    ) -> None:
-        done = Done(nodes=nodes, refused={name: why for name, why in refused.items() if why.isprintable()})
-        data = dump_json(exec_manager.done_body(done))
-        assert exec_manager.read_done(data, Path("done.json")) == done
+    def test_the_state_file_round_trips(self, nodes: dict[str, BlockedNode], refused: dict[str, str]) -> None:
+        done = ExecState(nodes=nodes, refused={name: why for name, why in refused.items() if why.isprintable()})
+        data = dump_json(exec_manager.state_body(done))
+        assert exec_manager.parse_state(data, Path("done.json")) == done
 
     @pytest.mark.parametrize(
         "data", [b"{", b"[]", b"{}", b'{"blocked": [{}], "refused": {}}', b'{"blocked":[],"refused":[]}']
     )
-    def test_a_file_of_somebody_else_is_left_for_a_person(self, data: bytes) -> None:
+    def test_a_malformed_state_file_is_an_error(self, data: bytes) -> None:
         with pytest.raises(ManagerError, match=r"done\.json is not what an exec manager writes"):
-            exec_manager.read_done(data, Path("done.json"))
+            exec_manager.parse_state(data, Path("done.json"))
 
-    def test_the_command_reads_the_plan(self) -> None:
+    def test_the_plan_is_passed_as_json(self) -> None:
         plan = exec_manager.make_plan(
-            Wanted(revision=7, nodes=named(node("n2", EVACUATE))), Done(nodes=named(node("n1")))
+            DesiredState(revision=7, nodes=by_id(node("n2", EVACUATE))), ExecState(nodes=by_id(node("n1")))
         )
         fields = {"startTimestamp": "1", "endTimestamp": str(PERMANENT), "cause": "disk"}
         two = {"id": "n2", "action": "MARK_BLOCKED_AND_EVACUATE_TASKS", **fields}
@@ -250,5 +252,5 @@ class TestExec:
         (PERMANENT - 1, f"until {PERMANENT - 1}"),
     ],
 )
-def test_an_end_is_said_in_utc(end: int, text: str) -> None:
-    assert until(node("n1", end=end)) == text
+def test_an_end_is_formatted_in_utc_rounded_up_to_the_second(end: int, text: str) -> None:
+    assert format_end(node("n1", end=end)) == text

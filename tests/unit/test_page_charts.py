@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from app.page.block_intervals import HOUR, OTHERS, Spell, by_cause, kind, spells, steps
-from app.page.charts import WIDTH, causes_chart, ceiling, levels_chart
+from app.page.block_intervals import HOUR, OTHERS, BlockInterval, buckets, by_cause, cause_group, intervals
+from app.page.charts import WIDTH, axis_maximum, blocked_chart, causes_chart
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
@@ -18,7 +18,7 @@ def change(revision: int, type_: str, at: int, own: BlockedNode) -> Change:
     return Change(revision=revision, type=ChangeType(type_), at=at, node=own)
 
 
-def times(found: list[Spell]) -> list[tuple[str, int, int]]:
+def times(found: list[BlockInterval]) -> list[tuple[str, int, int]]:
     return sorted((own.node.id, own.begin, own.end) for own in found)
 
 
@@ -29,7 +29,7 @@ def test_a_spell_lasts_from_the_block_to_what_ends_it() -> None:
         change(3, "unblocked", 130, node("a")),
         change(4, "expired", 150, node("b")),
     ]
-    assert times(spells(changes, {}, 100, 200)) == [("a", 110, 130), ("b", 120, 150)]
+    assert times(intervals(changes, {}, 100, 200)) == [("a", 110, 130), ("b", 120, 150)]
 
 
 def test_what_was_blocked_before_counts_from_the_begin_on() -> None:
@@ -37,14 +37,14 @@ def test_what_was_blocked_before_counts_from_the_begin_on() -> None:
     changes = [change(9, "unblocked", 130, node("a")), change(10, "expired", 140, node("late", start=120))]
     still = {"b": node("b"), "new": node("new", start=150)}
     expected = [("a", 100, 130), ("b", 100, 200), ("late", 120, 140), ("new", 150, 200)]
-    assert times(spells(changes, still, 100, 200)) == expected
+    assert times(intervals(changes, still, 100, 200)) == expected
 
 
 def test_a_merge_begins_a_new_spell() -> None:
     """With what holds from then on."""
     merged = node("a", "disk,hot", EVACUATE)
     changes = [change(1, "blocked", 110, node("a")), change(2, "merged", 150, merged)]
-    found = spells(changes, {"a": merged}, 100, 200)
+    found = intervals(changes, {"a": merged}, 100, 200)
     assert [(own.begin, own.end, own.node.action) for own in found] == [(110, 150, MARK), (150, 200, EVACUATE)]
 
 
@@ -54,46 +54,50 @@ def test_a_node_that_was_freed_and_blocked_again_has_two() -> None:
         change(2, "expired", 120, node("a")),
         change(3, "blocked", 120, node("a")),
     ]
-    assert times(spells(changes, {"a": node("a")}, 100, 200)) == [("a", 110, 120), ("a", 120, 200)]
+    assert times(intervals(changes, {"a": node("a")}, 100, 200)) == [("a", 110, 120), ("a", 120, 200)]
 
 
 def test_steps_have_the_most_at_once_and_all_hours() -> None:
     found = [
-        Spell(0, HOUR, node("a")),
-        Spell(HOUR // 2, 2 * HOUR, node("b", action=EVACUATE)),
-        Spell(HOUR, 3 * HOUR, node("c")),
+        BlockInterval(0, HOUR, node("a")),
+        BlockInterval(HOUR // 2, 2 * HOUR, node("b", action=EVACUATE)),
+        BlockInterval(HOUR, 3 * HOUR, node("c")),
     ]
-    pieces = steps(found, 0, 4 * HOUR, 4)
+    pieces = buckets(found, 0, 4 * HOUR, 4)
     assert [(own.marked, own.evacuated) for own in pieces] == [(1, 1), (1, 1), (1, 1), (1, 0)]
     assert [own.hours for own in pieces] == [1.5, 2, 1, 0]
     assert sum(own.hours for own in pieces) == sum((own.end - own.begin) / HOUR for own in found)
-    assert [(own.begin, own.end) for own in steps([], 0, 10, 3)] == [(0, 4), (4, 8), (8, 12)]
+    assert [(own.begin, own.end) for own in buckets([], 0, 10, 3)] == [(0, 4), (4, 8), (8, 12)]
 
 
 def test_a_merge_is_no_second_node() -> None:
-    found = [Spell(0, HOUR, node("a")), Spell(HOUR, 2 * HOUR, node("a", action=EVACUATE))]
-    assert max(own.blocked for own in steps(found, 0, 2 * HOUR, 1)) == 1
+    found = [BlockInterval(0, HOUR, node("a")), BlockInterval(HOUR, 2 * HOUR, node("a", action=EVACUATE))]
+    assert max(own.blocked for own in buckets(found, 0, 2 * HOUR, 1)) == 1
 
 
 def test_causes_are_counted_by_what_they_have_in_common() -> None:
-    assert kind("DiskFull: /data is 98 % full,hot") == "DiskFull"
-    assert {kind("2 applications say so: app-1 (slow)"), kind("1 application says so: x")} == {"Applications say so"}
-    assert kind(", ,x") == "x"
-    assert kind(",") == ","
-    assert len(kind("y" * 1000)) == 60
-    found = [Spell(0, hours * HOUR, node(name, f"{name}: detail")) for name, hours in (("a", 1), ("b", 5), ("c", 2))]
-    found.append(Spell(0, HOUR, node("other", "b: more")))
+    assert cause_group("DiskFull: /data is 98 % full,hot") == "DiskFull"
+    assert {cause_group("2 applications say so: app-1 (slow)"), cause_group("1 application says so: x")} == {
+        "Applications say so"
+    }
+    assert cause_group(", ,x") == "x"
+    assert cause_group(",") == ","
+    assert len(cause_group("y" * 1000)) == 60
+    found = [
+        BlockInterval(0, hours * HOUR, node(name, f"{name}: detail")) for name, hours in (("a", 1), ("b", 5), ("c", 2))
+    ]
+    found.append(BlockInterval(0, HOUR, node("other", "b: more")))
     assert by_cause(found, 1) == [("b", 6, 2), (OTHERS, 3, 2)]
     assert causes_chart(by_cause(found, 5))[0] == ("b", 6, 1)
     assert by_cause([], 3) == causes_chart([]) == []
 
 
 def test_a_chart_stays_within_its_frame() -> None:
-    found = [Spell(number * HOUR, (number + 30) * HOUR, node(f"n{number}")) for number in range(60)]
-    chart = levels_chart(steps(found, 0, 90 * HOUR, 30))
-    assert chart.most == 30
+    found = [BlockInterval(number * HOUR, (number + 30) * HOUR, node(f"n{number}")) for number in range(60)]
+    chart = blocked_chart(buckets(found, 0, 90 * HOUR, 30))
+    assert chart.maximum == 30
     assert all(box.y > 0 and box.x + box.width <= WIDTH + 1 for box in chart.boxes)
-    assert [value for _, value in chart.lines] == [0, 25, 50]
-    assert 2 <= len(chart.moments) <= 8
-    assert levels_chart(steps([], 0, 1, 3)).boxes == []
-    assert [ceiling(number) for number in (0, 1, 3, 7, 11, 50, 51)] == [1, 1, 5, 10, 20, 50, 100]
+    assert [value for _, value in chart.gridlines] == [0, 25, 50]
+    assert 2 <= len(chart.time_labels) <= 8
+    assert blocked_chart(buckets([], 0, 1, 3)).boxes == []
+    assert [axis_maximum(number) for number in (0, 1, 3, 7, 11, 50, 51)] == [1, 1, 5, 10, 20, 50, 100]

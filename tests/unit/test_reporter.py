@@ -9,72 +9,72 @@ from typing import cast
 
 import pytest
 
-from blocklist.spark.driver_bridge import DriverError, HealthTracker
-from blocklist.spark.evidence_collector import Seen, Sort
+from blocklist.spark.driver_bridge import DriverBridge, DriverError
+from blocklist.spark.evidence_collector import Observation, ObservationKind
 from blocklist.spark.heartbeat_report import Executor
-from blocklist.spark.reconciler import Applied
+from blocklist.spark.reconciler import AppliedState
 from blocklist.spark.reporter import Reporter
 
 
-class Driver:
+class FakeDriver:
     """A driver whose insides may be unknown."""
 
-    def __init__(self, *, known: bool) -> None:
-        self.known = known
-        self.asked: list[str] = []
+    def __init__(self, *, supported: bool) -> None:
+        self.supported = supported
+        self.calls: list[str] = []
 
     def application(self) -> tuple[str, str | None]:
         return "app-1", None
 
-    def moves(self) -> int:
+    def executor_changes(self) -> int:
         return 0
 
     def executors(self) -> list[Executor]:
-        self.asked.append("executors")
+        self.calls.append("executors")
         return []
 
-    def witness(self) -> None:
-        self.asked.append("witness")
-        if not self.known:
+    def start_observing(self) -> None:
+        self.calls.append("start_observing")
+        if not self.supported:
             raise DriverError("This Spark has no such listener.")
 
-    def seen(self) -> list[Seen]:
-        self.asked.append("seen")
-        return [Seen(sort=Sort.APPLICATION, host="a")]
+    def observed(self) -> list[Observation]:
+        self.calls.append("observed")
+        return [Observation(kind=ObservationKind.APPLICATION, host="a")]
 
 
 @contextmanager
-def reporter(driver: Driver, *, evidence: bool) -> Iterator[Reporter]:
+def reporter(driver: FakeDriver, *, evidence: bool) -> Iterator[Reporter]:
     """It reports to a port where nobody listens."""
-    made = Reporter(cast("HealthTracker", driver), "http://127.0.0.1:9", evidence=evidence)
+    made = Reporter(cast("DriverBridge", driver), "http://127.0.0.1:9", evidence=evidence)
     try:
         yield made
     finally:
         made.close()
 
 
-def test_it_asks_for_evidence_once_a_second() -> None:
-    driver = Driver(known=True)
+def test_observation_starts_once_and_is_polled_at_the_interval() -> None:
+    driver = FakeDriver(supported=True)
     with reporter(driver, evidence=True) as it:
-        it.turn(Applied(revision=1))
-        it.turn(Applied(revision=2))
-    assert driver.asked[:3] == ["witness", "seen", "executors"]
-    assert driver.asked.count("witness") == 1
+        it.report_if_changed(AppliedState(revision=1))
+        it.report_if_changed(AppliedState(revision=2))
+    assert driver.calls[:3] == ["start_observing", "observed", "executors"]
+    assert driver.calls.count("start_observing") == 1
 
 
-def test_it_does_not_ask_unless_it_is_told_to() -> None:
-    driver = Driver(known=True)
+def test_without_report_evidence_nothing_is_observed() -> None:
+    driver = FakeDriver(supported=True)
     with reporter(driver, evidence=False) as it:
-        it.turn(Applied(revision=1))
-    assert driver.asked == ["executors"]
+        it.report_if_changed(AppliedState(revision=1))
+    assert driver.calls == ["executors"]
 
 
-def test_a_driver_that_cannot_tell_is_asked_once_and_all_else_goes_on(caplog: pytest.LogCaptureFixture) -> None:
-    driver = Driver(known=False)
+def test_a_driver_without_support_is_tried_once_and_heartbeats_continue(caplog: pytest.LogCaptureFixture) -> None:
+    driver = FakeDriver(supported=False)
     with caplog.at_level(logging.ERROR), reporter(driver, evidence=True) as it:
-        it.turn(Applied(revision=1))
-        it.turn(Applied(revision=2))
-    assert driver.asked == ["witness", "executors", "executors"]
+        it.report_if_changed(AppliedState(revision=1))
+        it.report_if_changed(AppliedState(revision=2))
+    assert driver.calls == ["start_observing", "executors", "executors"]
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == [
         "What Spark finds out about hosts is not reported."
     ]

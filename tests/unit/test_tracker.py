@@ -24,7 +24,7 @@ def change(revision: int, node: BlockedNode, kind: ChangeType = ChangeType.BLOCK
     return Change(revision=revision, type=kind, at=0, node=node)
 
 
-def test_the_next_revision_is_taken() -> None:
+def test_the_next_revision_is_applied() -> None:
     tracker = empty(7)
     tracker.apply(change(8, node("a")))
     assert (tracker.revision, tracker.get("a"), len(tracker), list(tracker)) == (8, node("a"), 1, [node("a")])
@@ -39,7 +39,7 @@ def test_any_other_revision_is_out_of_order_and_changes_nothing(revision: int) -
 
 
 @pytest.mark.parametrize("kind", [ChangeType.UNBLOCKED, ChangeType.EXPIRED])
-def test_an_unblocked_or_expired_node_is_gone(kind: ChangeType) -> None:
+def test_an_unblocked_or_expired_node_is_removed(kind: ChangeType) -> None:
     tracker = empty()
     tracker.apply(change(1, node("a", 10)))
     tracker.apply(change(2, node("a", 10), kind))
@@ -52,7 +52,7 @@ def test_freeing_an_unknown_node_only_moves_the_revision() -> None:
     assert (tracker.revision, len(tracker)) == (1, 0)
 
 
-def test_a_snapshot_forgets_everything_before_it() -> None:
+def test_a_snapshot_replaces_everything() -> None:
     tracker = empty()
     tracker.apply(change(1, node("a", 10)))
     tracker.reset(Snapshot(revision=1, history="0ddba115", nodes={"b": node("b", 20)}))
@@ -87,7 +87,7 @@ def test_a_merge_moves_the_end() -> None:
     assert tracker.next_end() == PERMANENT
 
 
-def test_merges_without_number_leave_no_growing_pile_of_ends() -> None:
+def test_repeated_merges_do_not_grow_the_end_heap() -> None:
     tracker = empty()
     tracker.apply(change(1, node("far", 10**9)))
     for revision in range(2, 5_000):
@@ -96,7 +96,7 @@ def test_merges_without_number_leave_no_growing_pile_of_ends() -> None:
     assert tracker.next_end() == 4_999
 
 
-class AgainstADict(RuleBasedStateMachine):
+class TrackerAgainstDict(RuleBasedStateMachine):
     """The tracker against the plainest thing that could be right."""
 
     names = st.sampled_from("abcdef")
@@ -135,7 +135,7 @@ class AgainstADict(RuleBasedStateMachine):
         self.tracker.reset(Snapshot(revision=self.tracker.revision, history="00c0ffee", nodes=dict(self.model)))
 
     @invariant()
-    def they_agree(self) -> None:
+    def tracker_equals_model(self) -> None:
         assert {n.id: n for n in self.tracker} == self.model
         assert self.tracker.blocked(self.now) == {i: n for i, n in self.model.items() if self.now < n.end}
         ended = sorted((n.end, n.id) for n in self.model.values() if n.end <= self.now)
@@ -143,12 +143,12 @@ class AgainstADict(RuleBasedStateMachine):
         assert self.tracker.next_end() == min((n.end for n in self.model.values()), default=PERMANENT)
 
 
-TestAgainstADict = AgainstADict.TestCase
-TestAgainstADict.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTrackerAgainstDict = TrackerAgainstDict.TestCase
+TestTrackerAgainstDict.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
 
 
 @given(st.lists(st.integers(1, 50)))
-def test_the_earliest_end_is_the_least_of_all(ends: list[int]) -> None:
+def test_the_earliest_end_is_the_minimum(ends: list[int]) -> None:
     nodes = {f"n{number}": node(f"n{number}", end) for number, end in enumerate(ends)}
     tracker = BlocklistTracker(Snapshot(revision=0, history="00c0ffee", nodes=nodes))
     assert tracker.next_end() == min(ends, default=PERMANENT)

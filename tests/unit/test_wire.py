@@ -1,4 +1,4 @@
-"""Bodies and values: there and back, and what is refused on the way."""
+"""Bodies and values: there and back, and what is error on the way."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.errors import InvalidError
-from blocklist.model.node import EARLIEST, MAX_CAUSE, PERMANENT, BlockAction, BlockedNode
+from blocklist.model.node import MAX_CAUSE_LENGTH, MIN_TIMESTAMP, PERMANENT, BlockAction, BlockedNode
 from blocklist.wire.nodes import (
     BlockRequest,
     ChangeBody,
@@ -21,14 +21,14 @@ from blocklist.wire.nodes import (
     SnapshotBody,
     change_body,
     dump_json,
-    dump_listed,
+    dump_list_entry,
     dump_node,
     dump_snapshot,
     node_body,
     parse_json,
 )
 
-MILLIS = st.integers(EARLIEST, PERMANENT)
+MILLIS = st.integers(MIN_TIMESTAMP, PERMANENT)
 TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1)
 NODES = st.builds(
     BlockedNode,
@@ -54,7 +54,7 @@ SNAPSHOTS = st.builds(
 )
 
 
-class TestThereAndBack:
+class TestRoundTrip:
     """Through bytes, as over the wire."""
 
     @given(NODES, st.lists(TEXT))
@@ -64,10 +64,10 @@ class TestThereAndBack:
         assert body["taskManagers"] == task_managers
 
     @given(NODES, st.lists(TEXT))
-    def test_a_node_that_is_put_together_here(self, node: BlockedNode, task_managers: list[str]) -> None:
+    def test_a_node_rendered_directly(self, node: BlockedNode, task_managers: list[str]) -> None:
         body = node_body(node, task_managers)
         assert dump_node(node, task_managers) == dump_json(body)
-        listed = parse_json(b"{%b}" % dump_listed(node, task_managers))
+        listed = parse_json(b"{%b}" % dump_list_entry(node, task_managers))
         assert listed == {body.pop("id"): body}
 
     @given(CHANGES)
@@ -81,16 +81,16 @@ class TestThereAndBack:
         assert list(body["nodes"]) == sorted(snapshot.nodes)
 
     @given(NODES)
-    def test_times_are_strings_for_every_json_reader(self, node: BlockedNode) -> None:
+    def test_times_are_strings(self, node: BlockedNode) -> None:
         body = node_body(node, [])
         assert (body["startTimestamp"], body["endTimestamp"]) == (str(node.start), str(node.end))
 
     @given(NODES)
-    def test_one_line_whatever_the_cause(self, node: BlockedNode) -> None:
+    def test_a_node_is_one_line_whatever_the_cause(self, node: BlockedNode) -> None:
         """An event of the watch is a line: no cause may break it."""
         assert b"\n" not in dump_json(node_body(node, []))
 
-    def test_the_text_of_a_node(self) -> None:
+    def test_the_json_of_a_node(self) -> None:
         node = BlockedNode(id="worker-17", action=BlockAction.MARK_BLOCKED, start=5, end=PERMANENT, cause='heiß, "q"')
         assert dump_json(node_body(node, ["tm-1"])).decode() == (
             '{"id":"worker-17","action":"MARK_BLOCKED","startTimestamp":"5","endTimestamp":"9223372036854775807",'
@@ -98,7 +98,7 @@ class TestThereAndBack:
         )
 
     @pytest.mark.parametrize("extra", [{"colour": "red"}, {"taskManagers": None}, {"status": 201}])
-    def test_what_a_newer_service_adds_is_passed_over(self, extra: dict[str, Any]) -> None:
+    def test_unknown_fields_of_a_newer_service_are_ignored(self, extra: dict[str, Any]) -> None:
         node = BlockedNode(id="a", action=BlockAction.MARK_BLOCKED, start=5, end=6, cause="disk")
         assert NodeBody.parse(node_body(node, []) | extra).value() == node
 
@@ -121,11 +121,11 @@ class TestBlockRequest:
         assert BlockRequest.parse(request(endTimestamp=end)).end_timestamp == end
         assert BlockRequest.parse(request(endTimestamp=str(end))).end_timestamp == end
 
-    @pytest.mark.parametrize(("said", "meant"), [(True, True), (False, False), ("true", True), ("false", False)])
-    def test_allow_merge(self, said: object, meant: bool) -> None:
-        assert BlockRequest.parse(request(allowMerge=said)).allow_merge is meant
+    @pytest.mark.parametrize(("value", "expected"), [(True, True), (False, False), ("true", True), ("false", False)])
+    def test_allow_merge(self, value: object, expected: bool) -> None:
+        assert BlockRequest.parse(request(allowMerge=value)).allow_merge is expected
 
-    @pytest.mark.parametrize("cause", ["c" * MAX_CAUSE, "🐢" * MAX_CAUSE, " ", "a,b", "\u2028", "\xa0"])
+    @pytest.mark.parametrize("cause", ["c" * MAX_CAUSE_LENGTH, "🐢" * MAX_CAUSE_LENGTH, " ", "a,b", "\u2028", "\xa0"])
     def test_a_cause_is_any_printable_text_up_to_its_length(self, cause: str) -> None:
         assert BlockRequest.parse(request(cause=cause)).cause == cause
 
@@ -134,46 +134,46 @@ class TestBlockRequest:
         [
             *each("action", None, "", "mark_blocked", "MARK_BLOCKED ", 1, 1.0, True, ["MARK_BLOCKED"], {}),
             *each("cause", None, "", 5, True, ["disk"], {}, "a\nb", "\x00", "\x7f", "\x85", "\ud800"),
-            *each("cause", "c" * (MAX_CAUSE + 1)),
+            *each("cause", "c" * (MAX_CAUSE_LENGTH + 1)),
             *each("endTimestamp", None, "", "x", "+5", "5 ", " 5", "05", "-0", "5.0", "1_0", "5\n", "٥"),
             *each("endTimestamp", 5.0, True, [], {}, float("inf"), "0x5", "1e3", "9" * 5000),
-            *each("endTimestamp", PERMANENT + 1, str(PERMANENT + 1), EARLIEST - 1, str(EARLIEST - 1)),
+            *each("endTimestamp", PERMANENT + 1, str(PERMANENT + 1), MIN_TIMESTAMP - 1, str(MIN_TIMESTAMP - 1)),
             *each("allowMerge", None, 0, 1, 1.0, "True", "FALSE", "yes", "1", "", " true", [], {}),
             *((unknown, "x") for unknown in ["id", "startTimestamp", "allow_merge", "end_timestamp", "ACTION", ""]),
         ],
         ids=ascii,
     )  # fmt: skip
-    def test_anything_else_is_refused_and_named(self, field: str, value: object) -> None:
-        with pytest.raises(InvalidError) as refused:
+    def test_any_other_value_is_rejected_and_its_field_named(self, field: str, value: object) -> None:
+        with pytest.raises(InvalidError) as error:
             BlockRequest.parse(request(**{field: value}))
-        (line,) = refused.value.lines
+        (line,) = error.value.lines
         assert re.fullmatch(r"[^:]*: [a-z].*\.", line), line
         assert line.startswith((field or "the body") + ": ")
 
     @pytest.mark.parametrize("value", [None, True, 5, 5.0, "MARK_BLOCKED", [], [request()]])
-    def test_what_is_no_object_is_refused(self, value: object) -> None:
+    def test_a_value_that_is_no_object_is_rejected(self, value: object) -> None:
         with pytest.raises(InvalidError, match=r"the body: give an object\."):
             BlockRequest.parse(value)
 
     def test_a_line_for_each_fault(self) -> None:
-        with pytest.raises(InvalidError) as refused:
+        with pytest.raises(InvalidError) as error:
             BlockRequest.parse({"cause": "", "endTimestamp": "+5", "colour": "red", "allowMerge": 1})
-        assert [line.partition(":")[0] for line in refused.value.lines] == [
+        assert [line.partition(":")[0] for line in error.value.lines] == [
             "action", "cause", "endTimestamp", "allowMerge", "colour",
         ]  # fmt: skip
-        assert refused.value.detail == " ".join(refused.value.lines)
+        assert error.value.detail == " ".join(error.value.lines)
 
     @pytest.mark.parametrize("name", ["x" * 60_000, "\ud800", "a\nb", "\x1b[31m"])
     def test_a_line_is_short_and_printable_whatever_the_field_is_called(self, name: str) -> None:
-        with pytest.raises(InvalidError) as refused:
+        with pytest.raises(InvalidError) as error:
             BlockRequest.parse(request(**{name: 1}))
-        (line,) = refused.value.lines
+        (line,) = error.value.lines
         assert len(line) < 120
         assert line.isprintable()
         assert line.isascii()
 
-    @pytest.mark.parametrize(("end", "now"), [(100, 100), (99, 100), (EARLIEST, 0)])
-    def test_the_end_must_lie_ahead(self, end: int, now: int) -> None:
+    @pytest.mark.parametrize(("end", "now"), [(100, 100), (99, 100), (MIN_TIMESTAMP, 0)])
+    def test_the_end_must_be_in_the_future(self, end: int, now: int) -> None:
         with pytest.raises(InvalidError, match=f"endTimestamp: the end {end} is not after the present {now}"):
             BlockRequest.parse(request(endTimestamp=end)).node("a", now)
 
@@ -184,7 +184,7 @@ class TestBlockRequest:
         )
 
 
-class TestBodiesFromElsewhere:
+class TestInvalidBodies:
     """A client refuses what no service of ours would send."""
 
     @pytest.mark.parametrize(
@@ -231,12 +231,12 @@ JSON = st.recursive(LEAVES, lambda inner: st.lists(inner) | st.dictionaries(TEXT
 
 class TestParseJson:
     @given(JSON)
-    def test_what_is_json_is_read_as_it_is(self, value: object) -> None:
+    def test_json_is_parsed_to_the_same_value(self, value: object) -> None:
         assert parse_json(json.dumps(value).encode()) == value
         assert parse_json(dump_json(value)) == value
 
     @given(st.binary())
-    def test_whatever_else_comes_is_invalid(self, body: bytes) -> None:
+    def test_anything_else_is_invalid(self, body: bytes) -> None:
         with contextlib.suppress(InvalidError):  # and nothing else is raised
             assert parse_json(body) == json.loads(body)
 
@@ -256,8 +256,8 @@ class TestParseJson:
         ],
         ids=lambda value: ascii(value[:20]),
     )  # fmt: skip
-    def test_it_is_strict_and_says_why(self, body: bytes, sentence: str) -> None:
-        with pytest.raises(InvalidError, match=sentence) as refused:
+    def test_parsing_is_strict_and_names_the_cause(self, body: bytes, sentence: str) -> None:
+        with pytest.raises(InvalidError, match=sentence) as error:
             parse_json(body)
-        assert len(refused.value.detail) < 120
-        assert refused.value.detail.isascii()
+        assert len(error.value.detail) < 120
+        assert error.value.detail.isascii()

@@ -9,9 +9,9 @@ from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from app.integrations.alertmanager.rules import Alert, Outcome
+from app.integrations.alertmanager.rules import Alert, AlertOutcome
 from blocklist.model.errors import InvalidError
-from blocklist.model.node import ACTIONS, is_node_id
+from blocklist.model.node import ACTION_BY_NAME, is_node_id
 from blocklist.wire.nodes import parse_json
 
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
@@ -67,14 +67,14 @@ class AlertmanagerPost(BaseModel):
         return count if type(count) is int and count > 0 else 0
 
 
-class AlertsAnswer(BaseModel):
+class AlertsBody(BaseModel):
     """What became of the alerts of a post."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"alerts": {"blocked": 1, "unlabelled": 2}, "truncatedAlerts": 0}]}
     )
 
-    alerts: Annotated[dict[Outcome, int], Field(description="How many, by what became of them.")]
+    alerts: Annotated[dict[AlertOutcome, int], Field(description="How many, by what became of them.")]
     truncatedAlerts: int  # noqa: N815
 
 
@@ -86,25 +86,25 @@ def parse_post(body: bytes) -> AlertmanagerPost:
         raise InvalidError("This is no post of Alertmanager's: send an object with a list `alerts`.") from None
 
 
-def read_alert(value: object, node_label: str) -> Alert | Outcome:
+def read_alert(value: object, node_label: str) -> Alert | AlertOutcome:
     """The alert, or why it is passed over: it is unreadable, does not ask for anything, or names no node."""
     try:
         alert = AlertBody.model_validate(value)
     except ValidationError:
-        return Outcome.UNREADABLE
-    action = ACTIONS.get(wanted := alert.labels.get("blocklist", ""))
+        return AlertOutcome.UNREADABLE
+    action = ACTION_BY_NAME.get(label := alert.labels.get("blocklist", ""))
     if action is None:
-        return Outcome.UNKNOWN_ACTION if wanted else Outcome.UNLABELLED
+        return AlertOutcome.UNKNOWN_ACTION if label else AlertOutcome.UNLABELLED
     node = node_of(alert.labels, node_label)
     if node is None:
-        return Outcome.NO_NODE
+        return AlertOutcome.NO_NODE
     if not is_node_id(node):
-        return Outcome.BAD_NODE
+        return AlertOutcome.BAD_NODE
     return Alert(
         node=node,
         action=action,
         firing=alert.status == "firing",
-        mark=_mark(alert),
+        fingerprint=_fingerprint(alert),
         name=alert.labels.get("alertname", ""),
         summary=alert.annotations.get("summary", ""),
     )
@@ -120,7 +120,7 @@ def node_of(labels: Mapping[str, str], node_label: str) -> str | None:
     return ((match["inner"] or match["host"]) if match else instance) or None
 
 
-def _mark(alert: AlertBody) -> str:
+def _fingerprint(alert: AlertBody) -> str:
     """The first half of its fingerprint, which is the same from when it fires until it has resolved."""
     if _FINGERPRINT.fullmatch(alert.fingerprint):
         return alert.fingerprint[:8]

@@ -1,0 +1,84 @@
+"""Clients that ask one thing at a time, on a raw socket of an event loop."""
+
+import asyncio
+import time
+from collections.abc import Callable
+from typing import cast
+
+from benchmarks import etcd
+
+
+class HttpConnection(asyncio.Protocol):
+    """Sends a request; the first byte of what comes back is the answer."""
+
+    def __init__(self) -> None:
+        """Nothing asked yet."""
+        self.answered: asyncio.Future[float] | None = None
+        self.answer = b""
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Keep the transport to ask on."""
+        self.transport = cast("asyncio.Transport", transport)
+
+    def send(self, request: bytes) -> asyncio.Future[float]:
+        """The moment (`perf_counter`) of the answer."""
+        assert self.transport is not None
+        self.answered = asyncio.get_running_loop().create_future()
+        self.transport.write(request)
+        return self.answered
+
+    def data_received(self, data: bytes) -> None:
+        """Later pieces of the same answer change nothing."""
+        self.answer = data
+        self.complete()
+
+    def connection_lost(self, _exc: Exception | None) -> None:
+        """Whoever waits for an answer is told."""
+        if self.answered and not self.answered.done():
+            self.answered.set_exception(ConnectionError("the server hung up"))
+
+    def close(self) -> None:
+        """Hang up."""
+        if self.transport:
+            self.transport.close()
+
+    def complete(self) -> None:
+        """The answer is here."""
+        if self.answered and not self.answered.done():
+            self.answered.set_result(time.perf_counter())
+
+
+class EtcdConnection(HttpConnection):
+    """The same over HTTP/2: window updates and pings come before the answer, and do not count."""
+
+    def __init__(self) -> None:
+        """No frames yet."""
+        super().__init__()
+        self.buffer = bytearray()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Open the connection."""
+        super().connection_made(transport)
+        assert self.transport is not None
+        self.transport.write(etcd.hello())
+
+    def data_received(self, data: bytes) -> None:
+        """Answer pings; the first frame of data is the answer."""
+        self.buffer += data
+        for kind, flags, _stream, payload in etcd.frames(self.buffer):
+            if kind == etcd.DATA:
+                self.complete()
+            elif kind == etcd.PING and not flags & etcd.ACK and self.transport:
+                self.transport.write(etcd.frame(etcd.PING, etcd.ACK, 0, payload))
+
+
+def put(path: str, body: bytes) -> Callable[[str, int], bytes]:
+    """A maker of PUTs: `@` in the path and in the body becomes the token."""
+
+    def request(token: str, _number: int) -> bytes:
+        filled = body.replace(b"@", token.encode())
+        head = f"PUT {path.replace('@', token)} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        return f"{head}Content-Length: {len(filled)}\r\n\r\n".encode() + filled
+
+    return request

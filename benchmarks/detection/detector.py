@@ -1,0 +1,20 @@
+"""The pipeline as `python -m blocklist.detection` runs it, with its defaults, as a judge for the score."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from pyspark.sql import SparkSession
+
+from blocklist.detection import log_discovery, reader
+from blocklist.detection.heuristics import Rules
+from blocklist.detection.heuristics import judge as verdicts
+from blocklist.detection.pipeline import Analysis
+
+
+def detect(spark: SparkSession, paths: Sequence[str]) -> set[str]:
+    """The hosts that it proposes to block by these event logs."""
+    found = log_discovery.discover(spark, paths)
+    with Analysis.of(reader.read_facts(spark, found.logs)) as evidence:
+        proposed, _ = verdicts(evidence.summaries(), Rules())
+    return {verdict.host for verdict in proposed}

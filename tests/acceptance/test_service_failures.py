@@ -1,0 +1,165 @@
+"""What becomes of the job when the service does not do its part: nothing."""
+
+from __future__ import annotations
+
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+
+from blocklist import BlocklistClient
+from blocklist.spark import BlocklistAgent
+from demo.cluster import Cluster, wait_until
+from tests.acceptance.conftest import A, B, BlockNode, C, StartAgent, is_blocked
+from tests.acceptance.jobs import await_use, used_hosts
+from tests.integration.process import ServiceProcess, free_port
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def test_without_service_the_last_list_stands_and_the_agent_comes_back_by_itself(
+    spark: SparkSession,
+    cluster: Cluster,
+    block: BlockNode,
+    service: BlocklistClient,
+    service_process: ServiceProcess,
+    agent: BlocklistAgent,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    block(B)
+    service_process.kill()
+    try:
+        wait_until(lambda: not agent.status().connected, 30, "the agent to notice")
+        assert used_hosts(spark, cluster) == {A, C}
+        assert agent.status().blocked == {B: B}
+    finally:
+        service_process.start()
+    service.unblock(B)
+    service.block(A, "test")
+    wait_until(lambda: agent.status().blocked == {A: A}, 60, "the agent to come back")
+    await_use(spark, cluster, B)
+    loggers = [record.name for record in caplog.records if record.levelname == "WARNING"]
+    # The other one speaks each 10 s, so it may not have noticed.
+    assert sorted(loggers) in (
+        ["blocklist.client.watch"],
+        ["blocklist.client.listener_session", "blocklist.client.watch"],
+    )
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 20\r\n\r\n<h1>Please log in</h1>",
+        b'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: snapshot\ndata: {"nodes": 7}\n\n',
+        b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n",
+        b"\x00\xff\x17 no HTTP at all",
+    ],
+    ids=["a page", "a stream of something else", "an error", "noise"],
+)
+def test_garbage_changes_nothing(
+    answer: bytes,
+    spark: SparkSession,
+    cluster: Cluster,
+    block: BlockNode,
+    service: BlocklistClient,
+    service_process: ServiceProcess,
+    agent: BlocklistAgent,
+) -> None:
+    block(B)
+    service_process.kill()
+    try:
+        with answering(service_process.port, answer) as answered:
+            wait_until(lambda: len(answered) > 1, 60, "the agent to ask twice")
+            assert used_hosts(spark, cluster) == {A, C}
+            status = agent.status()
+            assert (status.running, status.connected, status.blocked) == (True, False, {B: B})
+            assert status.last_error
+    finally:
+        service_process.start()
+    service.unblock(B)
+    wait_until(lambda: not is_blocked(agent, B), 60, "the agent to come back")
+
+
+def test_a_start_without_service_returns_and_goes_on_trying(
+    spark: SparkSession,
+    cluster: Cluster,
+    service: BlocklistClient,
+    start_agent: StartAgent,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    port = free_port()
+    monkeypatch.setenv("BLOCKLIST_URL", f"http://127.0.0.1:{port}")
+    agent = start_agent(spark, url=None)
+    assert (agent.status().running, agent.status().revision) == (True, None)
+    assert len(used_hosts(spark, cluster)) == 3
+    service.block(B, "test")
+    with forwarding(port, service.url):
+        wait_until(lambda: is_blocked(agent, B), 60, "the agent to find the service")
+    assert used_hosts(spark, cluster) == {A, C}
+
+
+@contextmanager
+def serving(port: int, handler: type[socketserver.BaseRequestHandler]) -> Iterator[None]:
+    class Server(socketserver.ThreadingTCPServer):
+        allow_reuse_address = True
+        daemon_threads = True
+
+    with Server(("127.0.0.1", port), handler) as server:
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+@contextmanager
+def answering(port: int, answer: bytes) -> Iterator[list[bytes]]:
+    """A server that answers all requests with the same bytes; the requests so far."""
+    requests: list[bytes] = []
+
+    class Answer(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            requests.append(self.request.recv(65536))
+            self.request.sendall(answer)
+
+    with serving(port, Answer):
+        yield requests
+
+
+@contextmanager
+def forwarding(port: int, url: str, *, refuse: bytes | None = None) -> Iterator[None]:
+    """The service, also on another port; a connection lasts as long as the service keeps it open.
+
+    A path that begins with `refuse` is a 404 of somebody who knows nothing of it.
+    """
+    import socket
+
+    host, _, its_port = url.removeprefix("http://").partition(":")
+
+    class Forward(socketserver.BaseRequestHandler):
+        def handle(self) -> None:
+            if refuse is not None and self.request.recv(4096, socket.MSG_PEEK).partition(b" ")[2].startswith(refuse):
+                self.request.sendall(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
+                return
+            with socket.create_connection((host, int(its_port))) as there:
+                threading.Thread(target=self.copy, args=(self.request, there), daemon=True).start()
+                self.copy(there, self.request)
+
+        @staticmethod
+        def copy(source: socket.socket, target: socket.socket) -> None:
+            try:
+                while data := source.recv(65536):
+                    target.sendall(data)
+            except OSError:
+                return
+
+    with serving(port, Forward):
+        yield

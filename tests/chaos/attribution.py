@@ -1,0 +1,173 @@
+"""Which change of the log was made by which operation.
+
+An acknowledged change names its revision. Of one without an answer the log tells whether it happened: then it happened
+before anybody saw its revision or a later one.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate
+from typing import Final
+
+from tests.chaos.change_log import Entry
+from tests.chaos.operation import Kind, Operation, without_start
+from tests.chaos.register import NANOS_PER_MS, Put, Step
+
+_STATUS_OF: Final = {"blocked": 201, "merged": 202, "unblocked": 200}
+Key = tuple[str, str | None]
+"""A node, and the cause that a PUT brings to it; None for a DELETE."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttributedChange:
+    """A change, and who made it."""
+
+    entry: Entry
+    operation: Operation
+
+
+@dataclass
+class Attribution:
+    """`made` has all changes but expiries, by revision, and `faults` what cannot be."""
+
+    entries: Sequence[Entry]
+    by_revision: dict[int, AttributedChange] = field(default_factory=dict)
+    errors: list[str] = field(default_factory=list)
+
+    def add(self, revision: int, operation: Operation) -> None:
+        if revision in self.by_revision:
+            self.errors.append(f"revision {revision} was acknowledged twice: {operation}")
+        made = self.by_revision[revision] = AttributedChange(self.entries[revision - 1], operation)
+        self.errors += [f"revision {revision}: {fault}: {made}" for fault in _timing_errors(made)]
+
+    def decided_at(self) -> dict[tuple[int, str], int]:
+        """When each change was decided (Unix nanoseconds), by the id() of its operation and its node."""
+        made = self.by_revision.values()
+        return {(id(change.operation), change.entry.node.id): change.entry.at * NANOS_PER_MS for change in made}
+
+
+def attribute(operations: Sequence[Operation], entries: Sequence[Entry]) -> Attribution:
+    """Give each change of the log to the operation that made it."""
+    attribution = Attribution(entries)
+    for operation in operations:
+        if operation.acknowledged:
+            _attribute_acknowledged(attribution, operation)
+    _attribute_unknown(attribution, [operation for operation in operations if operation.unknown])
+    return attribution
+
+
+def committed_steps(attribution: Attribution, operations: Sequence[Operation]) -> Iterator[tuple[str, Step]]:
+    """The steps of changes without an answer that did happen, by node; those that never did are left out."""
+    seen = sorted((op.revision, op.returned) for op in operations if op.revision is not None)
+    revisions = [revision for revision, _ in seen]
+    end = max(op.returned for op in operations)
+    first = list(accumulate((returned for _, returned in reversed(seen)), min, initial=end))[::-1]
+    for revision, made in attribution.by_revision.items():
+        entry, operation = made.entry, made.operation
+        if operation.unknown:
+            yield (
+                entry.node.id,
+                Step(
+                    invoked=max(operation.invoked, entry.at * NANOS_PER_MS),
+                    returned=first[bisect_left(revisions, revision)],
+                    requested=operation.requested[entry.node.id],
+                    answer=(_STATUS_OF[entry.type], without_start(entry.after)),
+                    decided_at=entry.at * NANOS_PER_MS,
+                    origin=f"{operation.origin}, without an answer, revision {revision}",
+                ),
+            )
+
+
+def _attribute_acknowledged(attribution: Attribution, operation: Operation) -> None:
+    """From the last node of the request to the first: each made a revision, and so did a block that ended before."""
+    revision, entries = operation.revision, attribution.entries
+    if revision is None or not 0 < revision <= len(entries):
+        attribution.errors.append(f"an acknowledged change is not in the log: {operation}")
+        return
+    for node_id in reversed(list(operation.requested)):
+        if _is_repeated_put(operation, node_id, entries, revision):
+            continue
+        if not _matches(operation, node_id, entries[revision - 1]):
+            attribution.errors.append(
+                f"revision {revision} is {entries[revision - 1]}, but was acknowledged to {operation}"
+            )
+            return
+        attribution.add(revision, operation)
+        revision -= 1
+        while (
+            revision
+            and entries[revision - 1].type == "expired"
+            and entries[revision - 1].node.id in operation.requested
+        ):
+            revision -= 1
+
+
+def _is_repeated_put(operation: Operation, node_id: str, entries: Sequence[Entry], revision: int) -> bool:
+    """Whether it is a PUT that came a second time and found its own cause there: it makes no revision.
+
+    The revision that it names may still be the one that the first time made: as a new block, or before this was asked.
+    """
+    requested, entry = operation.requested[node_id], entries[revision - 1]
+    brought = isinstance(requested, Put) and _key(entry) == (node_id, requested.node.cause)
+    own = brought and entry.type == "merged" and entry.at >= operation.invoked // NANOS_PER_MS
+    if operation.status != 202 or own:
+        return False
+    last = next((entries[at] for at in range(revision - 1, -1, -1) if entries[at].node.id == node_id), None)
+    return last is not None and last.after == operation.nodes[node_id]
+
+
+def _matches(operation: Operation, node_id: str, entry: Entry) -> bool:
+    """Whether the entry is what the answer says of the node."""
+    status = operation.statuses.get(node_id, operation.status)
+    fits = entry.node.id == node_id and _STATUS_OF.get(entry.type) == status
+    return fits and entry.after == operation.nodes.get(node_id)
+
+
+def _attribute_unknown(attribution: Attribution, unknown: Sequence[Operation]) -> None:
+    """What is left of the log was made by those without an answer, the earliest first, and by nobody else."""
+    waiting = defaultdict[Key, deque[Operation]](deque)
+    for operation in sorted(unknown, key=lambda operation: operation.invoked):
+        for node_id, requested in operation.requested.items():
+            waiting[node_id, requested.node.cause if isinstance(requested, Put) else None].append(operation)
+    for entry in attribution.entries:
+        if entry.type == "expired" or entry.revision in attribution.by_revision:
+            continue
+        if candidates := next(filter(None, map(waiting.__getitem__, _keys(entry))), None):
+            attribution.add(entry.revision, candidates.popleft())
+        else:
+            attribution.errors.append(f"nobody asked for revision {entry.revision}, or not twice: {entry}")
+    attribution.errors += _partial_commits(attribution, unknown)
+
+
+def _partial_commits(attribution: Attribution, unknown: Sequence[Operation]) -> Iterator[str]:
+    """PUTs of several that happened to some of their nodes only."""
+    parts = Counter(id(made.operation) for made in attribution.by_revision.values())
+    for operation in unknown:
+        if operation.kind is Kind.PUT_MANY and parts[id(operation)] not in {0, len(operation.requested)}:
+            yield f"only {parts[id(operation)]} of {len(operation.requested)} changes happened of {operation}"
+
+
+def _key(entry: Entry) -> Key:
+    return entry.node.id, entry.cause
+
+
+def _keys(entry: Entry) -> list[Key]:
+    """What may have been asked for: a PUT that came a second time brings no new cause, but may move the times."""
+    if entry.type != "merged" or entry.cause is not None:
+        return [_key(entry)]
+    return [(entry.node.id, cause) for cause in entry.node.cause.split(",")]
+
+
+def _timing_errors(made: AttributedChange) -> Iterator[str]:
+    """A change is made, and a block begins, while the request is under way; after it if nobody has seen an answer."""
+    entry, operation = made.entry, made.operation
+    latest = operation.returned // NANOS_PER_MS if operation.acknowledged else entry.at
+    if not operation.invoked // NANOS_PER_MS <= entry.at <= latest:
+        yield "was made at another time than it was asked for"
+    kept = entry.before is not None and entry.before.start == entry.node.start
+    if not kept and not operation.invoked // NANOS_PER_MS <= entry.node.start <= entry.at:
+        yield "begins at another time than it was asked for"

@@ -1,0 +1,151 @@
+"""One run: clients, watchers and a nemesis for each victim, and at the end everything that was seen."""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
+from contextlib import ExitStack
+from functools import partial
+from typing import Any, Final
+
+import httpx
+
+from tests.chaos.client import Client, HighestRevision
+from tests.chaos.cluster import Cluster
+from tests.chaos.nemesis import Nemesis
+from tests.chaos.operation import Kind, WallClock
+from tests.chaos.run_record import RunRecord
+from tests.chaos.watcher import Watcher
+from tests.chaos.workload import Request, Workload
+from tests.integration.bodies import all_changes, now_ms
+from tests.integration.process import NO_TLS, wait_until
+
+CLIENTS: Final = 16
+WATCHERS: Final = 3
+_CALM_SECONDS: Final = 2.0
+"""Seconds that clients go on when everything is well again."""
+_MIN_REMAINING_MS: Final = 600_000
+"""Milliseconds that the blocks which are left in the end still last, at least."""
+_MILLISECOND: Final = 1_000_000
+
+
+class ChaosRun:
+    """Everybody who takes part in a run on a cluster; `seed` tells them what to do, but not how fast."""
+
+    def __init__(self, cluster: Cluster, seed: str) -> None:
+        self._cluster = cluster
+        self._seed = seed
+        self._clock = WallClock()
+        horizon = HighestRevision()
+        *self._clients, self._final_client = [Client(n, cluster.urls, self._clock, horizon) for n in range(CLIENTS + 1)]
+        self._watchers = [Watcher(number, cluster.urls) for number in range(WATCHERS)]
+        self._anomalies: list[str] = []
+        self._nemeses = [Nemesis(victim) for victim in cluster.fault_targets]
+
+    def run(self, seconds: float) -> RunRecord:
+        """Go through it; what was seen. What it raises says which seed it had."""
+        try:
+            return self._run(seconds)
+        except BaseException as error:
+            error.add_note(f"The seed was {self._seed}.")
+            raise
+        finally:
+            for client in (*self._clients, self._final_client):
+                client.close()
+
+    def _run(self, seconds: float) -> RunRecord:
+        watch_over = threading.Event()
+        with ThreadPoolExecutor(len(self._watchers)) as pool:
+            watching = [pool.submit(watcher.run, self._seed, watch_over) for watcher in self._watchers]
+            try:
+                self._inject_faults(seconds)
+                logs = self._wait_for_recovery()
+            finally:
+                watch_over.set()
+        for watched in watching:
+            watched.result()
+        assert self._clock.error() < _MILLISECOND, "the clock of this machine was set meanwhile"
+        return self._record(logs)
+
+    def _inject_faults(self, seconds: float) -> None:
+        """Clients at work while things go wrong, and a little longer."""
+        faults_over, load_over = threading.Event(), threading.Event()
+        with ThreadPoolExecutor(len(self._clients) + len(self._nemeses)) as pool, ExitStack() as stack:
+            stack.callback(load_over.set)
+            stack.callback(faults_over.set)
+            asking = [pool.submit(client.run, self._seed, load_over) for client in self._clients]
+            causing = [pool.submit(nemesis.run, self._seed, faults_over) for nemesis in self._nemeses]
+            ended = wait([*asking, *causing], timeout=seconds, return_when=FIRST_EXCEPTION).done
+            faults_over.set()
+            # Those that failed first: what the others wait for may never come.
+            for caused in [*ended, *causing]:
+                caused.result()
+            load_over.wait(_CALM_SECONDS)
+        for future in asking:
+            future.result()
+
+    def _wait_for_recovery(self) -> list[list[Any]]:
+        """Everything is well again: each replica takes changes, and all come to one list and one log; their logs."""
+        workload = Workload("last", random.Random(self._seed), now_ms)
+        for replica in range(len(self._cluster.replicas)):
+            takes_changes = partial(self._accepts_changes, workload, replica)
+            self._expect_within_a_minute(takes_changes, f"replica {replica} takes no changes")
+        self._expect_within_a_minute(self._lists_are_equal, "the replicas do not come to one list")
+        for replica in range(len(self._cluster.replicas)):
+            self._final_client.request(Request(Kind.LIST), replica, with_min_revision=True, timeout_seconds=30)
+        logs = [self._log(url) for url in self._cluster.urls]
+        told = lambda: all(len(watcher.received) >= len(logs[0]) for watcher in self._watchers)  # noqa: E731
+        self._expect_within_a_minute(told, "a watcher is not told everything")
+        return logs
+
+    def _expect_within_a_minute(self, holds: Callable[[], bool], otherwise: str) -> None:
+        try:
+            wait_until(holds, seconds=60)
+        except AssertionError:
+            self._anomalies.append(otherwise)
+
+    def _accepts_changes(self, workload: Workload, replica: int) -> bool:
+        request = next(request for request in iter(workload.next, None) if request.kind is Kind.PUT)
+        return self._final_client.request(request, replica, with_min_revision=True, timeout_seconds=30).status in {
+            201,
+            202,
+            409,
+        }
+
+    def _lists_are_equal(self) -> bool:
+        """Whether the replicas show one list, in which nothing ends soon."""
+        answers = [
+            httpx.get(f"{url}/blocklist", timeout=30, trust_env=False, verify=NO_TLS) for url in self._cluster.urls
+        ]
+        if any("age" in answer.headers or not answer.is_success for answer in answers):
+            return False
+        states = {(answer.headers["etag"], answer.headers["blocklist-revision"]) for answer in answers}
+        ends = [int(node["endTimestamp"]) for node in answers[0].json().values()]
+        return len(states) == 1 and all(end > now_ms() + _MIN_REMAINING_MS for end in ends)
+
+    def _log(self, url: str) -> list[Any]:
+        with httpx.Client(base_url=url, timeout=30, trust_env=False, verify=NO_TLS) as client:
+            return all_changes(client)
+
+    def _record(self, logs: list[list[Any]]) -> RunRecord:
+        clients = [*self._clients, self._final_client]
+        return RunRecord(
+            seed=self._seed,
+            operations=[operation for client in clients for operation in client.operations],
+            logs=logs,
+            watched_changes=[watcher.received for watcher in self._watchers],
+            anomalies=[*self._anomalies, *self._collect_anomalies()],
+            streams=sum(watcher.streams for watcher in self._watchers),
+            faults=Counter(
+                {f"{n.target.name} {name}": times for n in self._nemeses for name, times in n.injected.items()}
+            ),
+        )
+
+    def _collect_anomalies(self) -> Iterator[str]:
+        for watcher in self._watchers:
+            yield from watcher.anomalies
+        for number, replica in enumerate(self._cluster.replicas):
+            yield from (f"replica {number} logged a traceback: {line}" for line in replica.tracebacks())

@@ -1,0 +1,25 @@
+"""While replicas are killed, paused and cut off, and their database too, no promise of the contract is broken."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.chaos.chaos_run import ChaosRun
+from tests.chaos.cluster import running_cluster
+
+pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("chaos")]
+
+
+@pytest.mark.parametrize(("replicas", "seconds"), [(0, 15), (2, 25), (3, 25)], ids=["sqlite", "two", "three"])
+def test_no_contract_violation_under_faults(tmp_path: Path, replicas: int, seconds: float) -> None:
+    with running_cluster(tmp_path, replicas) as cluster:
+        record = ChaosRun(cluster, secrets.token_hex(4)).run(seconds)
+    found = record.violations()
+    if found:
+        record.save(tmp_path)
+    assert not found, "\n".join([*record.summary(), *found[:20], f"all of it is in {tmp_path}"])
+    assert record.faults
+    assert any(operation.acknowledged for operation in record.operations)

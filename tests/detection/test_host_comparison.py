@@ -1,0 +1,259 @@
+"""What is evidence against a host, and what only looks like it: one story each, as facts."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from blocklist.detection.heuristics import Rules, judge
+from blocklist.detection.node_summary import FailureClass, NodeSummary
+from blocklist.detection.pipeline import Analysis
+from blocklist.detection.schemas import FACTS, NODES, conform
+
+pytestmark = pytest.mark.xdist_group("detection")
+
+Fact = dict[str, Any]
+Change = Callable[[str, int, str, int, random.Random], Fact]
+"""What a task of (app, stage, host, number) is like."""
+HOSTS = [f"n{number}" for number in range(1, 7)]
+APPS = ["app-1", "app-2", "app-3"]
+
+
+def task(app: str, stage: int, host: str, number: int = 0, **more: Any) -> Fact:
+    """The number-th task of a host in a stage, a second each; an executor began long before."""
+    launched = 1_000_000 + stage * 100_000 + number * 1_000
+    fact = {
+        "kind": "task", "file": f"/logs/{app}", "app": app, "host": host, "executor": f"{host}-1", "stage": stage,
+        "attempt": 0, "launched": launched, "duration": 1_000, "outcome": "Success", "speculative": False,
+        "locality": "PROCESS_LOCAL", "run_ms": 1_000, "cpu_ms": 900, "gc_ms": 0, "fetch_wait_ms": 0,
+        "deserialize_ms": 5, "input_bytes": 1_000_000, "input_records": 1_000, "shuffle_bytes": 0, "remote_bytes": 0,
+        "shuffle_records": 0,
+        "spilled_bytes": 0,
+    }  # fmt: skip
+    return fact | {"time": launched + 900} | more
+
+
+def warm_up(apps: Iterable[str] = APPS) -> Iterator[Fact]:
+    """Every executor's first task, in a stage of its own."""
+    for app in apps:
+        for host in HOSTS:
+            yield task(app, 0, host)
+
+
+def stages(change: Change, apps: Iterable[str] = APPS) -> list[Fact]:
+    """Five stages of each application, six tasks of each host, after a warm-up."""
+    dice = random.Random(7)
+    found = list(warm_up(apps))
+    for app in apps:
+        for stage in range(1, 6):
+            for host in HOSTS:
+                found += [
+                    task(app, stage, host, number, **change(app, stage, host, number, dice)) for number in range(6)
+                ]
+    return found
+
+
+def noise(dice: random.Random) -> float:
+    return dice.lognormvariate(0, 0.2)
+
+
+Judged = tuple[dict[str, NodeSummary], list[str]]
+
+
+def nothing(*_: object) -> Fact:
+    return {}
+
+
+def uneven(_app: str, _stage: int, _host: str, _number: int, dice: random.Random) -> Fact:
+    return {"run_ms": int(1000 * noise(dice))}
+
+
+def half_speed(_app: str, _stage: int, host: str, _number: int, dice: random.Random) -> Fact:
+    return {"run_ms": int((2000 if host == "n3" else 1000) * noise(dice))}
+
+
+def waiting(_app: str, _stage: int, host: str, *_: object) -> Fact:
+    return {"run_ms": 3000, "gc_ms": 1200, "fetch_wait_ms": 800} if host == "n3" else {}
+
+
+def large_partitions(_app: str, _stage: int, host: str, _number: int, dice: random.Random) -> Fact:
+    times = 6 if host == "n3" else dice.choice([1, 1, 1, 2, 6])
+    return {"run_ms": int(1000 * times * noise(dice)), "input_bytes": 10**6 * times, "input_records": 1000 * times}
+
+
+def larger_ones_of_about_one_size(_app: str, _stage: int, host: str, _number: int, dice: random.Random) -> Fact:
+    size = dice.uniform(1.8, 1.9) if host == "n3" else dice.uniform(1.05, 1.15)
+    return {"run_ms": int(1000 * size), "input_bytes": int(size * 2**20), "input_records": int(size * 1000)}
+
+
+def more_records_of_the_same_size(_app: str, _stage: int, host: str, *_: object) -> Fact:
+    return {"run_ms": 3000, "input_records": 3000} if host == "n3" else {}
+
+
+def far_from_the_data(_app: str, _stage: int, host: str, number: int, _dice: random.Random) -> Fact:
+    return {"run_ms": 3000, "locality": "ANY"} if host == "n3" or number == 0 else {}
+
+
+def just_begun(app: str, stage: int, host: str, number: int, _dice: random.Random) -> Fact:
+    """A new executor in each stage: its first tasks load classes and fill caches."""
+    if host != "n3":
+        return {}
+    launched = task(app, stage, host)["launched"]
+    cold = {"launched": launched, "run_ms": 5000, "time": launched + 5000}
+    warm = {"launched": launched + 6000, "time": launched + 7000}
+    return {"executor": f"n3-{stage}"} | (cold if number < 4 else warm)
+
+
+def one_application(app: str, _stage: int, host: str, *_: object) -> Fact:
+    return {"run_ms": 4000} if (app, host) == ("app-2", "n3") else {}
+
+
+def slow_server(_app: str, _stage: int, host: str, _number: int, dice: random.Random) -> Fact:
+    """All others wait for its blocks."""
+    wait = 20 if host == "n3" else dice.randint(400, 800)
+    return {"run_ms": 500 + wait, "fetch_wait_ms": wait, "remote_bytes": 5000, "shuffle_bytes": 6000}
+
+
+def most_of_the_data_at_hand(_app: str, _stage: int, host: str, *_: object) -> Fact:
+    """Who has to fetch little waits little."""
+    wait, remote = (20, 500) if host == "n3" else (400, 5000)
+    return {"run_ms": 500 + wait, "fetch_wait_ms": wait, "remote_bytes": remote, "shuffle_bytes": 6000}
+
+
+CHANGES: dict[str, Change] = {
+    "slow_server": slow_server,
+    "most_of_the_data_at_hand": most_of_the_data_at_hand,
+    "uneven": uneven,
+    "half_speed": half_speed,
+    "waiting": waiting,
+    "large_partitions": large_partitions,
+    "larger_ones_of_about_one_size": larger_ones_of_about_one_size,
+    "more_records_of_the_same_size": more_records_of_the_same_size,
+    "far_from_the_data": far_from_the_data,
+    "just_begun": just_begun,
+    "one_application": one_application,
+}
+STORIES = {name: stages(change) for name, change in CHANGES.items()}
+STORIES["not_three_quarters"] = [
+    *stages(half_speed),
+    *(
+        {"kind": "stage", "app": app, "stage": stage, "attempt": 0, "tasks": 49}
+        for app in APPS
+        for stage in range(1, 6)
+    ),
+]
+STORIES["few_tasks"] = [
+    *warm_up(),
+    *(
+        task(app, stage, host, run_ms=9000 if host == "n3" else 1000)
+        for app in APPS
+        for stage in range(1, 9)
+        for host in HOSTS
+    ),
+]
+
+
+def summarize(spark: SparkSession, facts: list[Fact]) -> list[NodeSummary]:
+    with Analysis.of(spark.createDataFrame(facts, FACTS)) as evidence:
+        conform(evidence.nodes, NODES)
+        return evidence.summaries()
+
+
+def of_story(name: str, fact: Fact) -> Fact:
+    return fact | {key: f"{name} {fact[key]}" for key in ("app", "host") if key in fact}
+
+
+@pytest.fixture(scope="module")
+def results(spark: SparkSession) -> dict[str, Judged]:
+    """All at once, as that takes no longer than one: each has applications and hosts of its own."""
+    summaries = summarize(spark, [of_story(name, fact) for name, facts in STORIES.items() for fact in facts])
+    return {name: _apart(name, summaries) for name in STORIES}
+
+
+def _apart(name: str, summaries: list[NodeSummary]) -> Judged:
+    own = [replace(it, host=it.host.split()[1]) for it in summaries if it.host.split()[0] == name]
+    return {it.host: it for it in own}, [verdict.host for verdict in judge(own, Rules())[0]]
+
+
+def test_all_are_compared(results: dict[str, Judged]) -> None:
+    summaries, _ = results["uneven"]
+    assert {own.stages for own in summaries.values()} == {15}
+    assert summaries["n1"].tasks == 3 * 31
+
+
+def test_a_host_at_half_the_speed_is_found(results: dict[str, Judged]) -> None:
+    summaries, blamed = results["half_speed"]
+    assert blamed == ["n3"]
+    own = summaries["n3"]
+    assert (own.applications, own.stages, own.slow_applications) == (3, 15, 3)
+    assert own.slow_stages >= 14
+    assert own.slowdown == pytest.approx(2.0, rel=0.1)
+    assert own.slow_last > 0
+
+
+def test_who_keeps_all_others_waiting_is_found(results: dict[str, Judged]) -> None:
+    summaries, blamed = results["slow_server"]
+    assert blamed == ["n3"]
+    assert summaries["n3"].failures[FailureClass.SLOW_SERVER].stages == 15
+
+
+@pytest.mark.parametrize("story", [name for name in STORIES if name not in {"half_speed", "slow_server"}])
+def test_nobody_else_is_blamed(story: str, results: dict[str, Judged]) -> None:
+    assert results[story][1] == []
+
+
+@pytest.mark.parametrize("story", ["few_tasks", "not_three_quarters"])
+def test_a_stage_with_few_tasks_says_nothing(story: str, results: dict[str, Judged]) -> None:
+    assert results[story][0]["n3"].stages == 0
+
+
+def test_one_application_is_not_enough(results: dict[str, Judged]) -> None:
+    assert results["one_application"][0]["n3"].slow_applications == 1
+
+
+def failed(app: str, stage: int, host: str, **more: Any) -> Fact:
+    nothing = dict.fromkeys(["run_ms", "cpu_ms", "gc_ms", "fetch_wait_ms", "input_bytes"])
+    return task(app, stage, host, 7, **{"outcome": "ExceptionFailure", **nothing, **more})
+
+
+MACHINE: dict[str, tuple[FailureClass, Fact]] = {
+    "n1": (
+        FailureClass.DISK_FULL,
+        {"error": "org.apache.spark.SparkException", "message": "… No space left on device"},
+    ),
+    "n2": (FailureClass.IO_ERROR, {"error": "java.io.IOException", "message": "Input/output error"}),
+    "n3": (
+        FailureClass.LOST_EXECUTOR,
+        {"outcome": "ExecutorLostFailure", "caused_by_app": True, "message": "exited with 137"},
+    ),
+}
+APPLICATION: dict[str, tuple[FailureClass, Fact]] = {
+    "n5": (FailureClass.MEMORY, {"error": "java.lang.OutOfMemoryError", "message": "Java heap space"}),
+    "n6": (FailureClass.USER, {"error": "PythonException", "message": "ZeroDivisionError: division by zero"}),
+}
+
+
+def test_failures_are_charged_to_who_causes_them(spark: SparkSession) -> None:
+    """Those of a machine to the machine, a fetch failure to the host that served, an application's own to nobody."""
+    facts = stages(nothing)
+    for app in APPS:
+        for stage in range(1, 4):
+            facts += [failed(app, stage, host, **fact) for host, (_, fact) in (MACHINE | APPLICATION).items()]
+            facts += [failed(app, stage, host, outcome="TaskKilled") for host in HOSTS]
+            facts.append(failed(app, stage, "n1", outcome="FetchFailed", served_by="n4", message="refused"))
+        facts.append({"kind": "excluded", "app": app, "host": "n3", "time": 1_000_000})
+    summaries = summarize(spark, facts)
+    found = {own.host: own.failures for own in summaries}
+    for host, (kind, _) in (MACHINE | APPLICATION | {"n4": (FailureClass.FETCH, {})}).items():
+        assert {kind: (own.stages, own.applications) for kind, own in found[host].items()} == {kind: (9, 3)}
+    assert {verdict.host for verdict in judge(summaries, Rules(max_share=1))[0]} == {"n1", "n2", "n3", "n4"}
+    assert {own.host: own.exclusions for own in summaries if own.exclusions} == {"n3": 3}
+
+
+def test_no_facts_no_nodes(spark: SparkSession) -> None:
+    assert summarize(spark, []) == []

@@ -1,0 +1,118 @@
+"""What is found at a path: every form in which Spark leaves its event logs, and a sentence for all else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from blocklist.detection.log_discovery import MAX_COMPRESSED_BYTES, DiscoveredLogs, discover
+from tests.detection.make_logs import LOGS
+
+pytestmark = pytest.mark.xdist_group("detection")
+VERSIONS = sorted(path.name for path in LOGS.iterdir())
+START = b'{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n'
+
+
+def names(found: DiscoveredLogs) -> list[str]:
+    return [log.name for log in found.logs]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_all_forms_of_each_version(spark: SparkSession, version: str) -> None:
+    found = discover(spark, [str(LOGS / version)])
+    assert not found.problems
+    kept = [path.name for path in LOGS.joinpath(version).rglob("*") if path.is_file()]
+    assert sorted(names(found)) == sorted(name for name in kept if not name.startswith("appstatus_"))
+    assert sum(log.compressed for log in found.logs) >= 2
+    assert [log.in_progress for log in found.logs] == [log.name.endswith(".inprogress") for log in found.logs]
+
+
+def test_one_log_and_its_folder_are_one(spark: SparkSession, tmp_path: Path) -> None:
+    log = tmp_path / "app-1"
+    log.write_bytes(START)
+    found = discover(spark, [str(log), tmp_path.as_uri()])
+    assert names(found) == ["app-1"]
+    assert not found.problems
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "sentence"),
+    [
+        ("notes.txt", b"hello\n", "is no event log: it does not begin with SparkListenerLogStart."),
+        ("app-1.zstd", b"hello\n", "is no event log: it does not begin with SparkListenerLogStart."),
+        ("app-1.snappy", START, "is passed over: it is compressed with snappy."),
+        ("app-1.lzf.inprogress", START, "is passed over: it is compressed with lzf."),
+        ("app-1", b"", "is empty."),
+    ],
+)
+def test_what_is_no_event_log_is_named(
+    spark: SparkSession, tmp_path: Path, name: str, content: bytes, sentence: str
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    (tmp_path / "app-2").write_bytes(START)
+    found = discover(spark, [str(tmp_path)])
+    assert names(found) == ["app-2"]
+    assert found.problems == (f"file:{tmp_path / name} {sentence}",)
+
+
+def test_a_path_that_is_no_good_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "empty").mkdir()
+    (tmp_path / "app-2").write_bytes(START)
+    paths = [f"{tmp_path}/missing", "nothing://host/logs", f"{tmp_path}/empty", str(tmp_path / "app-2")]
+    found = discover(spark, paths)
+    assert names(found) == ["app-2"]
+    missing, unknown, empty = found.problems
+    assert missing.startswith(f"{tmp_path}/missing cannot be read: ")
+    assert unknown.startswith("nothing://host/logs cannot be read: No FileSystem for scheme")
+    assert empty == f"{tmp_path}/empty holds no event log."
+
+
+def test_a_compressed_log_that_is_too_large_is_named(spark: SparkSession, tmp_path: Path) -> None:
+    with (tmp_path / "app-1.zstd").open("wb") as file:
+        file.truncate(MAX_COMPRESSED_BYTES + 1)
+    found = discover(spark, [str(tmp_path)])
+    assert found.problems == (
+        f"file:{tmp_path}/app-1.zstd is passed over: a compressed log of 256 MiB, above 256 MiB.",
+    )
+
+
+def test_hidden_files_and_an_open_log_with_nothing_in_it_yet_are_passed_over(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    for name in (".app-1.crc", "_SUCCESS", ".hidden", "app-1.inprogress"):
+        (tmp_path / name).touch()
+    (tmp_path / "app-2").write_bytes(START)
+    found = discover(spark, [str(tmp_path)])
+    assert names(found) == ["app-2"]
+    assert not found.problems
+
+
+def make_rolled(folder: Path, *names: str) -> None:
+    folder.mkdir()
+    for number, name in enumerate(names):
+        (folder / name).write_bytes(START if number == 0 else b'{"Event":"SparkListenerTaskStart"}\n')
+
+
+def test_of_a_rolled_log_in_progress_the_last_part_is_open(spark: SparkSession, tmp_path: Path) -> None:
+    make_rolled(tmp_path / "eventlog_v2_app-1", *(f"events_{number}_app-1" for number in (1, 2, 10)))
+    (tmp_path / "eventlog_v2_app-1" / "appstatus_app-1.inprogress").touch()
+    found = discover(spark, [str(tmp_path)])
+    assert {log.name for log in found.logs if log.in_progress} == {"events_10_app-1"}
+    assert len(found.logs) == 3
+
+
+def test_a_compacted_part_stands_for_those_before_it(spark: SparkSession, tmp_path: Path) -> None:
+    parts = ("events_2_app-1.compact", "events_1_app-1", "events_2_app-1", "events_3_app-1")
+    make_rolled(tmp_path / "eventlog_v2_app-1", *parts)
+    assert names(discover(spark, [str(tmp_path)])) == ["events_2_app-1.compact", "events_3_app-1"]
+
+
+def test_a_rolled_log_without_a_start_is_named_once(spark: SparkSession, tmp_path: Path) -> None:
+    make_rolled(tmp_path / "eventlog_v2_app-1", "events_1_app-1", "events_2_app-1")
+    (tmp_path / "eventlog_v2_app-1" / "events_1_app-1").unlink()
+    found = discover(spark, [str(tmp_path)])
+    assert found.problems == (
+        f"file:{tmp_path}/eventlog_v2_app-1 is no event log: it does not begin with SparkListenerLogStart.",
+    )

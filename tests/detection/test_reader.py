@@ -1,0 +1,171 @@
+"""From real event logs to facts: one story each, with every version of Spark."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from pyspark.sql import Row, SparkSession
+
+from blocklist.detection.log_discovery import discover
+from blocklist.detection.reader import problems, read_facts, within
+from blocklist.detection.schemas import FACTS
+from tests.detection.make_logs import HOSTS, LOGS
+
+pytestmark = pytest.mark.xdist_group("detection")
+VERSIONS = sorted(path.name for path in LOGS.iterdir())
+Read = Callable[[Path], list[Row]]
+
+
+@pytest.fixture(scope="module")
+def read(spark: SparkSession) -> Read:
+    """The facts of all logs below a folder. None of them may be named as a problem."""
+
+    def facts(path: Path) -> list[Row]:
+        found = discover(spark, [str(path)])
+        assert not found.problems
+        return read_facts(spark, found.logs).collect()
+
+    return facts
+
+
+def kinds(facts: list[Row]) -> dict[str, int]:
+    return {kind: [fact.kind for fact in facts].count(kind) for kind in {fact.kind for fact in facts}}
+
+
+def tasks(facts: list[Row], outcome: str) -> list[Row]:
+    return [fact for fact in facts if (fact.kind, fact.outcome) == ("task", outcome)]
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("story", ["plain", "lz4", "rolled"])
+def test_the_tasks_of_an_application(read: Read, version: str, story: str) -> None:
+    facts = read(LOGS / version / story)
+    assert kinds(facts) == {"log": 1, "application": 1, "task": 10}
+    assert len({fact.app for fact in facts}) == 1
+    assert facts[0].app.startswith("app-20")
+    assert [fact.detail for fact in facts if fact.kind == "log"] == [version]
+    assert [fact.detail for fact in facts if fact.kind == "application"] == ["blocklist"]
+    done = tasks(facts, "Success")
+    assert {fact.host for fact in done} <= set(HOSTS)
+    assert sorted(fact.stage for fact in done) == [0] * 6 + [1] * 4
+    for fact in done:
+        assert fact.duration == fact.time - fact.launched
+        assert 0 < fact.run_ms <= fact.duration
+        assert fact.cpu_ms <= fact.run_ms + 100
+        assert fact.error is fact.message is fact.served_by is None
+    assert sum(fact.shuffle_records for fact in done if fact.stage == 1) > 0
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_failing_host_and_its_exclusion(read: Read, version: str) -> None:
+    facts = read(LOGS / version / "excluded")
+    failed = tasks(facts, "ExceptionFailure")
+    assert {fact.host for fact in failed} == {HOSTS[1]}
+    assert {fact.error for fact in failed} == {"org.apache.spark.api.python.PythonException"}
+    assert all("No space left on device" in fact.message and len(fact.message) <= 300 for fact in failed)
+    excluded = [fact for fact in facts if fact.kind == "excluded"]
+    assert {fact.host for fact in excluded} == {HOSTS[1]}
+    assert [fact.stage for fact in excluded] == [0, None]  # from the stage, then from the application
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_fetch_that_failed_names_the_host_that_serves(read: Read, version: str) -> None:
+    failed = tasks(read(LOGS / version / "fetch-failed"), "FetchFailed")
+    assert failed
+    named = {fact.served_by for fact in failed if "MetadataFetchFailed" not in fact.message}  # which knows no host
+    assert named
+    assert named <= set(HOSTS)
+    assert all("NoSuchFile" in fact.message for fact in failed if fact.served_by)
+    assert all(len(fact.message) <= 300 for fact in failed)
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_a_lost_executor_in_the_log_of_a_running_application(read: Read, version: str) -> None:
+    (failed,) = tasks(read(LOGS / version / "in-progress"), "ExecutorLostFailure")
+    assert failed.host == HOSTS[2]
+    assert failed.caused_by_app is not None
+    assert failed.run_ms is None
+    assert failed.message
+
+
+def test_a_log_that_is_cut_off_anywhere_gives_what_came_before(read: Read, spark: SparkSession, tmp_path: Path) -> None:
+    (log,) = (LOGS / VERSIONS[-1] / "plain").iterdir()
+    text = log.read_bytes()
+    whole = {fact[3:] for fact in read(log)}
+    for cut in range(100, len(text), 1009):
+        (tmp_path / f"app-{cut}").write_bytes(text[:cut])
+        (tmp_path / f"app-{cut}.inprogress").write_bytes(text[:cut])
+    facts = read(tmp_path)
+    assert {fact[3:] for fact in facts if fact.kind != "broken"} <= whole
+    broken = [fact.file.rpartition("/")[2] for fact in facts if fact.kind == "broken"]
+    assert len(broken) == len(set(broken))
+    assert not [name for name in broken if name.endswith(".inprogress")]
+    cut_off = {f"app-{cut}" for cut in range(100, len(text), 1009) if text[cut - 1 : cut] != b"\n" and text[cut] != 10}
+    assert set(broken) == cut_off
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"hello",
+        b"{}",
+        b"[]",
+        b"\0\0\0\0",
+        b'{"Event":"SparkListenerTaskEnd"}',
+        b'{"Event":"SparkListenerTaskEnd","Stage ID":1,"Task Info":{"Host":"a","Launch Time":1}}',
+        b'{"Event":"SparkListenerTaskEnd","Stage ID":"x","Task End Reason":{},"Task Info":{"Host":"a"}}',
+        b'{"Event":"SparkListenerTaskEnd",\xff\xfe}',
+        b'{"Event":"org.apache.spark.scheduler.SparkListenerNodeExcluded","time":1}',
+        b'{"Event":"SparkListenerTaskEnd","Stage ID":1,{"Event":"SparkListenerTaskEnd"}',
+    ],
+)
+def test_a_broken_line_is_counted_and_named_and_its_neighbours_are_read(
+    spark: SparkSession, tmp_path: Path, line: bytes
+) -> None:
+    (log,) = (LOGS / VERSIONS[-1] / "plain").iterdir()
+    start, *rest = log.read_bytes().splitlines(keepends=True)
+    (tmp_path / "app-1").write_bytes(b"".join([start, line, b"\n", *rest]))
+    facts = read_facts(spark, discover(spark, [str(tmp_path)]).logs)
+    assert kinds(facts.collect()) == {"log": 1, "application": 1, "task": 10, "broken": 1}
+    (sentence,) = problems(facts)
+    assert sentence.startswith(f"file:{tmp_path}/app-1: 1 broken line was not read, such as ")
+
+
+def test_what_the_agent_excluded_is_no_finding(read: Read, tmp_path: Path) -> None:
+    name = "org.apache.spark.scheduler.SparkListenerNodeExcluded"
+    event = f'{{"Event":"{name}","time":1,"hostId":"%s","executorFailures":%d}}\n'
+    start = '{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n'
+    (tmp_path / "app-1").write_text(start + event % ("a", 0) + event % ("b", 2))
+    assert [fact.host for fact in read(tmp_path) if fact.kind == "excluded"] == ["b"]
+
+
+@pytest.mark.parametrize(
+    ("name", "app"),
+    [
+        ("app-20261121172626-0000", "app-20261121172626-0000"),
+        ("local-1795279379996.inprogress", "local-1795279379996"),
+        ("application_1700000000000_0001_2", "application_1700000000000_0001"),
+        ("application_1700000000000_0001", "application_1700000000000_0001"),
+        ("eventlog_v2_application_17_0001_1/events_12_application_17_0001_1", "application_17_0001"),
+        ("eventlog_v2_spark-0a1b/events_1_spark-0a1b.compact", "spark-0a1b"),
+        ("a b [x] {1}/app-1", "app-1"),
+    ],
+)
+def test_the_application_is_known_by_the_logs_name(read: Read, tmp_path: Path, name: str, app: str) -> None:
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text('{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n')
+    assert [fact.app for fact in read(tmp_path)] == [app]
+
+
+def test_a_span_of_time_holds_its_start_and_not_its_end(spark: SparkSession) -> None:
+    facts = spark.createDataFrame([{"kind": "task", "time": time} for time in (1, 2, 3)] + [{"kind": "log"}], FACTS)
+    assert [fact.time for fact in within(facts, 2, 3).collect()] == [2, None]
+    assert within(facts, None, None).count() == 4
+
+
+def test_no_logs_are_no_facts(spark: SparkSession) -> None:
+    facts = read_facts(spark, [])
+    assert facts.schema == FACTS
+    assert facts.isEmpty()

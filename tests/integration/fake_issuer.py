@@ -1,0 +1,93 @@
+"""A little OpenID Connect issuer: its discovery document, its keys, and the JWTs that it signs."""
+
+from __future__ import annotations
+
+import json
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+import jwt
+from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+AUDIENCE: Final = "blocklist"
+Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
+
+
+def rsa_key() -> rsa.RSAPrivateKey:
+    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
+
+
+class FakeIssuer:
+    """What it publishes can be changed; `asked` counts the requests for its keys."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.advertised_issuer = url
+        self.keys: dict[str, Key] = {"one": rsa_key()}
+        self.unavailable = False
+        self.key_requests = 0
+
+    def answer(self, path: str) -> dict[str, Any] | None:
+        if self.unavailable:
+            return None
+        if path == "/.well-known/openid-configuration":
+            return {"issuer": self.advertised_issuer, "jwks_uri": f"{self.url}/keys"}
+        if path == "/keys":
+            self.key_requests += 1
+            return {"keys": [_public(kid, key) for kid, key in self.keys.items()]}
+        return None
+
+    def sign(self, kid: str = "one", key: Key | None = None, algorithm: str = "RS256", **claims: Any) -> str:
+        """A JWT of ann, an operator, for an hour; a claim of None is left out."""
+        now = int(time.time())
+        said = {
+            "iss": self.url,
+            "aud": AUDIENCE,
+            "sub": "u-17",
+            "preferred_username": "ann",
+            "exp": now + 3600,
+            "roles": ["operator"],
+            **claims,
+        }
+        payload = {name: value for name, value in said.items() if value is not None}
+        return jwt.encode(payload, key or self.keys[kid], algorithm, headers={"kid": kid})
+
+
+def _public(kid: str, key: Key) -> dict[str, Any]:
+    if isinstance(key, rsa.RSAPrivateKey):
+        found: dict[str, Any] = jwt.algorithms.RSAAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    else:
+        found = jwt.algorithms.ECAlgorithm.to_jwk(key.public_key(), as_dict=True)
+    return {**found, "kid": kid, "use": "sig", "key_ops": ["verify"]}
+
+
+@contextmanager
+def running_issuer() -> Iterator[FakeIssuer]:
+    """Serve one on loopback."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            said = issuer.answer(self.path)
+            body = json.dumps(said).encode()
+            self.send_response(404 if said is None else 200)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    issuer = FakeIssuer(f"http://127.0.0.1:{server.server_address[1]}")
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+    thread.start()
+    try:
+        yield issuer
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()

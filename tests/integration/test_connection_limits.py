@@ -1,0 +1,294 @@
+"""Connections that are slow, large or many; with the fast paths and without."""
+
+from __future__ import annotations
+
+import resource
+import shutil
+import socket
+import struct
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Start
+from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.raw_http import connection_to, exchange, read_response, read_until_closed, request, send_request
+
+NODE = b'{"action": "MARK_BLOCKED", "cause": "Hot machine"}'
+
+
+@pytest.fixture(scope="module", params=["true", "false"], ids=["fast", "ordinary"])
+def short_timeouts(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, migrated: Path
+) -> Iterator[ServiceProcess]:
+    """A service that waits half a second for heads, and three quarters for bodies."""
+    folder = tmp_path_factory.mktemp("short_timeouts")
+    process = ServiceProcess(folder, fast_path=request.param, header_timeout="500ms", body_timeout="750ms")
+    shutil.copy(migrated, process.database)
+    with process:
+        yield process
+
+
+class TestSlow:
+    @pytest.mark.parametrize(
+        "part",
+        [
+            b"G",
+            b"GET /blocklist HTTP/1.1\r\nHo",
+            b"GET /blocklist HTTP/1.1\r\nHost: x\r\n",
+            b"PUT /blocklist/nodes/a HT",
+        ],
+    )
+    def test_a_head_that_does_not_end_is_a_408(self, short_timeouts: ServiceProcess, part: bytes) -> None:
+        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+            connection.sendall(part)
+            answer = read_response(stream)
+            assert answer.status == 408
+            assert answer.header("connection") == "close"
+            assert answer.header("content-type") == "application/problem+json"
+            assert answer.json()["detail"] == "The head of the request was not there within 0.5 seconds."
+            assert stream.read() == b""
+
+    @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
+    @pytest.mark.parametrize("part", [b"", NODE[:10]])
+    def test_a_body_that_does_not_end_is_a_408(self, short_timeouts: ServiceProcess, method: str, part: bytes) -> None:
+        head = request("/blocklist/nodes/slow", f"Content-Length: {len(NODE)}", method=method)
+        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+            connection.sendall(head + part)
+            answer = read_response(stream)
+            if method != "POST":  # which is refused at once
+                assert answer.status == 408
+                assert answer.json()["detail"] == "The body of the request was not there within 0.75 seconds."
+            assert stream.read() == b""
+        assert send_request(short_timeouts.port, request("/blocklist/nodes/slow")).status == 404
+
+    def test_a_chunked_body_that_does_not_end(self, short_timeouts: ServiceProcess) -> None:
+        head = request("/blocklist/nodes/slow", "Transfer-Encoding: chunked", method="PUT")
+        assert read_until_closed(short_timeouts.port, head + b'5\r\n{"act\r\n').startswith(b"HTTP/1.1 408 ")
+
+    def test_bytes_that_come_one_by_one_gain_no_time(self, short_timeouts: ServiceProcess) -> None:
+        with connection_to(short_timeouts.port) as connection, suppress(ConnectionError):
+            connection.settimeout(0.05)
+            for _ in range(400):
+                connection.sendall(b"GET /blocklist HTTP/1.1\r\nX: " if not _ else b"x")
+                with suppress(TimeoutError):
+                    assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
+                    return
+        pytest.fail("it waited for 20 seconds")
+
+    def test_a_connection_that_says_nothing_is_closed_without_a_word(self, short_timeouts: ServiceProcess) -> None:
+        assert read_until_closed(short_timeouts.port, b"") == b""
+
+    def test_a_second_request_is_measured_anew(self, short_timeouts: ServiceProcess) -> None:
+        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+            for _ in range(2):
+                connection.sendall(request("/blocklist"))
+                assert read_response(stream).status == 200
+            connection.sendall(b"GET /block")
+            assert read_response(stream).status == 408
+
+    def test_an_answer_that_is_due_before_is_given_first(self, short_timeouts: ServiceProcess) -> None:
+        etag = send_request(short_timeouts.port, request("/blocklist")).header("etag")
+        wait = request("/blocklist", f"If-None-Match: {etag}", "Prefer: wait=2")
+        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+            connection.sendall(wait + b"GET /blocklist HT")
+            assert read_response(stream).status == 304
+            assert stream.read() == b""
+
+    def test_a_watch_outlives_both_times(self, short_timeouts: ServiceProcess) -> None:
+        with connection_to(short_timeouts.port) as connection:
+            connection.sendall(request("/blocklist/watch"))
+            connection.settimeout(1.5)
+            with pytest.raises(TimeoutError):
+                _read_to_the_end(connection)
+
+    def test_an_answer_that_nobody_reads_ends(self, short_timeouts: ServiceProcess) -> None:
+        nodes = ",".join(f'"n{number}": {{"action": "MARK_BLOCKED", "cause": "{"x" * 1000}"}}' for number in range(900))
+        body = f"{{{nodes}}}".encode()
+        assert send_request(short_timeouts.port, request("/blocklist/nodes", method="PUT", body=body)).status in (
+            200,
+            409,
+        )
+        with socket.socket() as connection:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            connection.connect(("127.0.0.1", short_timeouts.port))
+            connection.sendall(request("/blocklist") * 20)
+            wait_until(lambda: _is_reset(connection))
+
+
+def _read_to_the_end(connection: socket.socket) -> None:
+    while connection.recv(65536):
+        pass
+
+
+def _is_reset(connection: socket.socket) -> bool:
+    """Whether the other side has ended it, as the system knows it without reading."""
+    state = struct.unpack("B", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1))[0]
+    return bool(state == 7)  # TCP_CLOSE
+
+
+class TestLarge:
+    @pytest.mark.parametrize("pieces", [1, 3])
+    @pytest.mark.parametrize("method", ["GET", "PUT"])
+    @pytest.mark.parametrize(
+        ("headers", "status"),
+        [
+            (["X: " + "x" * 15_000], 0),
+            (["X: " + "x" * 17_000], 431),
+            ([f"X-{number}: {'x' * 1000}" for number in range(20)], 431),
+            ([f"X-{number}: x" for number in range(90)], 0),
+            ([f"X-{number}: x" for number in range(101)], 431),
+        ],
+    )
+    def test_heads(
+        self, short_timeouts: ServiceProcess, headers: list[str], status: int, method: str, pieces: int
+    ) -> None:
+        body = NODE if method == "PUT" else b""
+        data = request("/blocklist/nodes/large", *headers, method=method, body=body)
+        size = -(-len(data) // pieces)
+        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+            connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            for begin in range(0, len(data), size):
+                connection.sendall(data[begin : begin + size])
+                time.sleep(0.02 * (pieces > 1))
+            answer = read_response(stream)
+        assert answer.status in ((status,) if status else (200, 201, 404, 409))
+        if status:
+            assert answer.header("content-type") == "application/problem+json"
+            assert "16 KiB" in answer.json()["detail"]
+
+    @pytest.mark.parametrize(("length", "status"), [(8000, 404), (8300, 404), (20_000, 414), (70_000, 414)])
+    def test_urls(self, short_timeouts: ServiceProcess, length: int, status: int) -> None:
+        answer = send_request(short_timeouts.port, request("/nothing?" + "x" * length))
+        assert answer.status == status, answer.body
+
+    @pytest.mark.parametrize("opening", [b"GET /", b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\nX: "])
+    def test_a_head_without_end_is_refused_soon(self, short_timeouts: ServiceProcess, opening: bytes) -> None:
+        sent = 0
+        with connection_to(short_timeouts.port) as connection, suppress(ConnectionError):
+            connection.sendall(opening)
+            while sent < 100_000_000:
+                sent += connection.send(b"x" * 65536)
+        assert sent < 20_000_000
+
+    def test_requests_that_come_together_are_measured_one_by_one(self, short_timeouts: ServiceProcess) -> None:
+        many = request("/blocklist", "X: " + "x" * 800) * 60
+        answers = exchange(short_timeouts.port, many, methods=["GET"] * 60)
+        assert {answer.status for answer in answers} == {200}
+
+    def test_one_that_is_too_large_spoils_none_before_it(self, short_timeouts: ServiceProcess) -> None:
+        data = request("/blocklist") + request("/readyz") + request("/blocklist", "X: " + "x" * 20_000)
+        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+            connection.sendall(data)
+            assert [read_response(stream).status for _ in range(2)] == [200, 200]
+            assert stream.read()[:12] in (b"", b"HTTP/1.1 431")
+
+    def test_many_large_bodies_one_after_the_other(self, short_timeouts: ServiceProcess) -> None:
+        body = NODE[:-1] + b" " * 60_000 + b"}"
+        put = request("/blocklist/nodes/again", method="PUT", body=body)
+        answers = exchange(short_timeouts.port, put * 20, methods=["PUT"] * 20)
+        assert {answer.status for answer in answers[1:]} == {409}
+
+
+class TestGarbage:
+    GARBAGE = b"\x16\x03\x01 no HTTP\r\n\r\n"
+
+    def test_is_a_400(self, short_timeouts: ServiceProcess) -> None:
+        said = read_until_closed(short_timeouts.port, self.GARBAGE)
+        assert said.startswith(b"HTTP/1.1 400 ")
+        assert b"application/problem+json" in said
+
+    def test_after_a_request_whose_answer_is_kept(self, short_timeouts: ServiceProcess) -> None:
+        put = request("/blocklist/nodes/garbage", "Prefer: wait=1", method="PUT", body=NODE)
+        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+            connection.sendall(put + self.GARBAGE)
+            assert read_response(stream, "PUT").status in (201, 409)
+            assert stream.read() == b""
+
+    def test_a_url_that_is_none_after_a_request_whose_answer_is_kept(self, short_timeouts: ServiceProcess) -> None:
+        put = request("/blocklist/nodes/garbage", method="PUT", body=NODE)
+        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+            connection.sendall(put + request("test:80", method="CONNECT"))
+            assert read_response(stream, "PUT").status in (201, 409)
+            assert stream.read()[:12] in (b"", b"HTTP/1.1 400")
+
+    def test_after_a_watch_ends_it(self, short_timeouts: ServiceProcess) -> None:
+        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+            connection.sendall(request("/blocklist/watch"))
+            assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
+            connection.sendall(self.GARBAGE)
+            assert b"400 Bad" not in stream.read()
+
+    def test_in_a_chunked_body(self, short_timeouts: ServiceProcess) -> None:
+        head = request("/blocklist/nodes/slow", "Transfer-Encoding: chunked", method="PUT")
+        said = read_until_closed(short_timeouts.port, head + b"5\r\n12345\r\nzz\r\n")
+        assert said.startswith(b"HTTP/1.1 400 ")
+        assert said.count(b"HTTP/1.1 ") == 1
+
+    @pytest.mark.parametrize(
+        "head",
+        [
+            b"GET /blocklist HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET /blocklist HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+            b"GET /blocklist HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+            b"GET /blocklist HTTP/1.1\r\nHost : x\r\n\r\n",
+            b"GET /blocklist HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n",
+            b"GET /blocklist HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n",
+        ],
+    )
+    def test_what_two_servers_may_read_differently_is_refused(
+        self, short_timeouts: ServiceProcess, head: bytes
+    ) -> None:
+        assert read_until_closed(short_timeouts.port, head + request("/readyz")).startswith(b"HTTP/1.1 400 ")
+
+
+class TestMany:
+    def test_connections_beyond_the_limit_are_sent_away(self, start: Start) -> None:
+        service = start(max_connections="20")
+        with _idle_connections(service.port, 20) as idle:
+            with connection_to(service.port) as connection, connection.makefile("rb") as stream:
+                answer = read_response(stream)
+                assert (answer.status, answer.header("retry-after")) == (503, "1")
+                assert stream.read() == b""
+            idle.pop().close()
+            wait_until(lambda: _status(service.port) == 200)
+
+    def test_ten_thousand_that_say_nothing(self, start: Start) -> None:
+        """As many as this process may open, if that is less."""
+        service = start(header_timeout="120s")
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        count = min(10_000, int(hard * 0.9) - 500)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        try:
+            with _idle_connections(service.port, count):
+                etag = send_request(service.port, request("/blocklist")).header("etag")
+                assert send_request(service.port, request("/blocklist", f"If-None-Match: {etag}")).status == 304
+                assert (
+                    send_request(service.port, request("/blocklist/nodes/a", method="PUT", body=NODE), "PUT").status
+                    == 201
+                )
+                assert b"worker" not in send_request(service.port, request("/blocklist/nodes/a")).body
+            wait_until(lambda: _status(service.port) == 200)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+
+
+def _status(port: int) -> int:
+    with suppress(ConnectionError):
+        return send_request(port, request("/blocklist")).status
+    return 0
+
+
+@contextmanager
+def _idle_connections(port: int, count: int) -> Iterator[list[socket.socket]]:
+    """Connections that say nothing, from several addresses of loopback: each has ports for some thousands."""
+    with ExitStack() as stack:
+        idle = []
+        for number in range(count):
+            source = (f"127.0.0.{2 + number // 2500}", 0)
+            connection = stack.enter_context(socket.create_connection(("127.0.0.1", port), 30, source))
+            idle.append(connection)
+        yield idle

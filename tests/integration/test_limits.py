@@ -1,0 +1,424 @@
+"""Guard rails: the limits of an operator and the minimum of a listener, against a running service."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import httpx2
+import pytest
+from fastapi.testclient import TestClient
+
+from app.engine.evidence_blocks import RETRY_MS
+from app.main import create_app
+from app.settings import Settings
+from blocklist import BlocklistClient
+from blocklist.client.listener_session import ListenerSession
+from blocklist.model.errors import LimitError
+from blocklist.model.listener import ListenerRole, Registration
+from tests.integration.bodies import all_changes, block, current_list, later, revision_of
+from tests.integration.conftest import Start
+from tests.integration.databases import ON_BOTH
+from tests.integration.in_process import ManualClock
+from tests.integration.listeners import (
+    JM,
+    RM,
+    get_listener,
+    heartbeat,
+    post_heartbeat,
+    put,
+    register,
+    unblock,
+    wait_until_lapsed,
+)
+from tests.integration.problems import problem_of
+from tests.integration.process import ServiceProcess, url_of, wait_until
+from tests.integration.raw_http import request, send_request
+from tests.integration.receiver import Receiver
+
+LIMIT: Final = "urn:blocklist:problem:limit"
+DAY: Final = 86_400
+
+
+def limit_detail(answer: httpx.Response) -> str:
+    """The sentence of a limit that refused it."""
+    problem = problem_of(answer, 409)
+    assert problem["type"] == LIMIT
+    assert "blockedNode" not in problem
+    return str(problem["detail"])
+
+
+def put_block(client: httpx.Client, node_id: str, **fields: object) -> httpx.Response:
+    params = {name: str(fields.pop(name)) for name in ("force",) if name in fields}
+    return client.put(f"/blocklist/nodes/{node_id}", json=block(**fields), params=params)
+
+
+def put_blocks(client: httpx.Client, *ids: str, **fields: object) -> httpx.Response:
+    return client.put("/blocklist/nodes", json={node_id: block(**fields) for node_id in ids})
+
+
+def rejections(client: httpx.Client | httpx2.Client, source: str) -> float:
+    line = f'blocklist_refused_by_limit_total{{source="{source}"}} '
+    return next(
+        float(found.removeprefix(line)) for found in client.get("/metrics").text.splitlines() if found.startswith(line)
+    )
+
+
+class TestMostNodes:
+    """BLOCKLIST_MAX_BLOCKED."""
+
+    @pytest.fixture
+    def client(self, start: Start) -> Iterator[httpx.Client]:
+        with start(max_blocked="3").client() as client:
+            yield client
+
+    def test_one_too_many_is_refused_and_nothing_is_changed(self, client: httpx.Client) -> None:
+        for node_id in "abc":
+            put(client, node_id)
+        before = current_list(client)
+        answer = put_block(client, "d")
+        assert limit_detail(answer) == (
+            "This would block 4 nodes; at most 3 may be blocked at once (BLOCKLIST_MAX_BLOCKED): no more is possible."
+        )
+        assert (current_list(client), revision_of(answer)) == (before, 3)
+        assert rejections(client, "request") == 1
+
+    def test_of_several_all_or_none(self, client: httpx.Client) -> None:
+        put(client, "a")
+        assert "2 more are possible" in limit_detail(put_blocks(client, "b", "c", "d"))
+        assert "2 more are possible" in limit_detail(put_blocks(client, "a", "b", "c", "d", allowMerge=True))
+        assert list(current_list(client)[1]) == ["a"]
+        assert put_blocks(client, "a", "b", "c", allowMerge=True).status_code == 200
+
+    def test_what_is_there_may_be_changed_and_freed(self, client: httpx.Client) -> None:
+        for node_id in "abc":
+            put(client, node_id, endTimestamp=later())
+        assert put(client, "a", action="MARK_BLOCKED_AND_EVACUATE_TASKS", cause="hot") == 4
+        assert put(client, "b", cause="more") == 5
+        assert put(client, "c", endTimestamp=later(7200)) == 6
+        assert put(client, "a", cause="hot", endTimestamp=later(60)) == 6
+        assert problem_of(put_block(client, "a"), 409)["type"] == "urn:blocklist:problem:conflict"
+        unblock(client, "a")
+        put(client, "d")
+
+    def test_a_block_that_ends_makes_room(self, client: httpx.Client) -> None:
+        for node_id in "ab":
+            put(client, node_id)
+        put(client, "c", endTimestamp=later(0.3))
+        wait_until(lambda: put_block(client, "d").status_code == 201)
+        assert len(current_list(client)[1]) == 3
+
+    @ON_BOTH
+    def test_of_64_at_once_exactly_as_many_pass(self, start: Start) -> None:
+        """By whichever way they come: the plain PUT, the one with a query, several at once."""
+        with start(max_blocked="10").client() as client, ThreadPoolExecutor(64) as pool:
+            paths = {
+                f"n-{number}": f"/blocklist/nodes/n-{number}{'?dryRun=false' * (number % 2)}" for number in range(64)
+            }
+            answers = list(pool.map(lambda path: client.put(path, json=block()), paths.values()))
+            assert sorted(answer.status_code for answer in answers) == [201] * 10 + [409] * 54
+            passed = [own for own, answer in zip(paths, answers, strict=True) if answer.status_code == 201]
+            assert sorted(current_list(client)[1]) == sorted(passed)
+            assert len(all_changes(client)) == 10
+            assert rejections(client, "request") == 54
+
+    @ON_BOTH
+    def test_several_and_single_ones_at_once_never_get_past_it(self, start: Start) -> None:
+        with start(max_blocked="10").client() as client, ThreadPoolExecutor(16) as pool:
+
+            def turn(number: int) -> int:
+                if number % 3 == 0:
+                    return put_blocks(client, *(f"m-{number}-{n}" for n in range(4))).status_code
+                status = put_block(client, f"n-{number}").status_code
+                if status == 201 and number % 3 == 1:
+                    assert client.delete(f"/blocklist/nodes/n-{number}").status_code == 200
+                return status
+
+            statuses = list(pool.map(turn, range(90)))
+            assert set(statuses) <= {200, 201, 409}
+            count = 0
+            for change in all_changes(client):
+                count += 1 if change["type"] == "blocked" else -1
+                assert count <= 10
+
+    def test_the_fast_path_says_the_same(self, start: Start) -> None:
+        process = start(max_blocked="1")
+        body = json.dumps(block()).encode()
+        assert send_request(process.port, request("/blocklist/nodes/a", method="PUT", body=body)).status == 201
+        plain = send_request(process.port, request("/blocklist/nodes/b", method="PUT", body=body))
+        other = send_request(process.port, request("/blocklist/nodes/b?dryRun=false", method="PUT", body=body))
+        assert (plain.status, plain.body) == (409, other.body)
+
+    def test_the_client_raises_what_it_is(self, start: Start) -> None:
+        with BlocklistClient(start(max_blocked="1").url) as client:
+            client.block("a", "disk")
+            with pytest.raises(LimitError, match="no more is possible"):
+                client.block("b", "disk")
+
+
+def test_a_share_of_the_nodes_that_live_listeners_name(start: Start) -> None:
+    with start(max_blocked_share="0.5").client() as client:
+        put(client, "free-for-all")
+        register(client, "rm", role=RM, leaseSeconds=1)
+        register(client, "jm", role=JM)
+        heartbeat(client, "rm", nodes=["a", "b", "c.example.com"])
+        heartbeat(client, "jm", nodes=["A", "d"])
+        put(client, "a")
+        put(client, "elsewhere")
+        put(client, "c")
+        assert limit_detail(put_block(client, "B")) == (
+            "This would block 3 of the 4 known nodes; at most 2 may be blocked at once"
+            " (BLOCKLIST_MAX_BLOCKED_SHARE is 0.5): no more is possible."
+        )
+        wait_until_lapsed(client, "rm")
+        # Of what is known now, A and d, one is blocked.
+        put(client, "b")
+        assert "2 of the 2 known nodes" in limit_detail(put_block(client, "d"))
+
+
+def test_the_longest_block_of_a_role(start: Start) -> None:
+    """Without authentication everybody is an admin."""
+    with start(longest_block_operator="1h", longest_block_admin="7d").client() as client:
+        assert limit_detail(put_block(client, "a")).startswith("An admin may block for at most 7d: end it by 20")
+        assert "force it" in limit_detail(put_blocks(client, "a", endTimestamp=later(8 * DAY)))
+        end = later(7 * DAY)
+        assert put_block(client, "a", endTimestamp=end).status_code == 201
+        limit_detail(put_block(client, "a", allowMerge=True))
+        assert put_block(client, "a", allowMerge=True, endTimestamp=later(1), cause="more").status_code == 202
+        assert current_list(client)[1]["a"]["endTimestamp"] == end
+
+
+class TestAuthors:
+    """With tokens: the author is the token's name, the role the token's."""
+
+    @pytest.fixture
+    def process(self, start: Start, tmp_path: Path) -> ServiceProcess:
+        self.file = tmp_path / "admin.token"
+        return start(
+            auth="tokens",
+            admin_token_file=str(self.file),
+            max_blocked_by_author="2",
+            longest_block_operator="1h",
+        )
+
+    def client(self, process: ServiceProcess, token: str) -> httpx.Client:
+        client = process.client()
+        client.headers["Authorization"] = f"Bearer {token}"
+        return client
+
+    def operator(self, process: ServiceProcess, name: str) -> httpx.Client:
+        with self.client(process, self.file.read_text().strip()) as admin:
+            made = admin.post("/tokens", json={"name": name, "role": "operator"})
+            assert made.status_code == 201, made.text
+        return self.client(process, made.json()["token"])
+
+    @ON_BOTH
+    def test_each_has_as_many_also_after_a_restart(self, process: ServiceProcess) -> None:
+        soon = later(1800)
+        with self.operator(process, "ops") as ops, self.operator(process, "night") as night:
+            put(ops, "a", endTimestamp=soon)
+            put(ops, "b", endTimestamp=soon)
+            sentence = "This would be 3 nodes blocked by ops; one author may block at most 2"
+            assert sentence in limit_detail(put_block(ops, "c", endTimestamp=soon))
+            put(night, "c", endTimestamp=soon)
+            process.kill()
+            process.start()
+            assert sentence in limit_detail(put_block(ops, "d", endTimestamp=soon))
+            put(night, "d", endTimestamp=soon)
+            unblock(night, "a")
+            put(ops, "e", endTimestamp=soon)
+
+    def test_an_operator_may_not_block_for_so_long_nor_force(self, process: ServiceProcess) -> None:
+        with self.operator(process, "ops") as ops:
+            sentence = limit_detail(put_block(ops, "a"))
+            assert sentence.startswith("An operator may block for at most 1h: end it by ")
+            assert sentence.endswith(" at the latest, or send_request an admin.")
+            problem = problem_of(put_block(ops, "a", force="a fire"), 403)
+            assert "admin" in problem["detail"]
+            params = {"force": "a fire", "dryRun": "true"}
+            problem_of(ops.put("/blocklist/nodes", json={"a": block()}, params=params), 403)
+            assert put_block(ops, "a", endTimestamp=later(1800)).status_code == 201
+
+    def test_an_admin_may_force_and_the_log_keeps_why(self, process: ServiceProcess) -> None:
+        with self.client(process, self.file.read_text().strip()) as admin:
+            for node_id in "ab":
+                put(admin, node_id)
+            limit_detail(put_block(admin, "c"))
+            assert put_block(admin, "c", force="a fire, in row 3").status_code == 201
+            made = admin.put("/blocklist/nodes", json={"d": block()}, params={"force": "the same"})
+            assert made.status_code == 200
+            changes = all_changes(admin)
+            assert [change.get("forced") for change in changes] == [None, None, "a fire, in row 3", "the same"]
+            assert {change["createdBy"] for change in changes} == {"admin"}
+
+
+@pytest.mark.parametrize("reason", ["", "x" * 1025, "two\nlines", "\x00", "\x7f"])
+def test_a_reason_that_is_none_is_malformed(client: httpx.Client, node: str, reason: str) -> None:
+    problem_of(client.put(node, json=block(), params={"force": reason}), 400)
+    assert client.get(node).status_code == 404
+
+
+def test_a_reason_may_be_long_and_in_any_script(client: httpx.Client, node_id: str) -> None:
+    reason = "ö" * 1024
+    assert put_block(client, node_id, force=reason).status_code == 201
+    assert [change["forced"] for change in all_changes(client, node=node_id)] == [reason]
+
+
+class TestMinimum:
+    """What a listener asks for when it registers."""
+
+    def test_a_block_that_takes_it_below_is_refused(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm", minNodes=2)
+        heartbeat(listener_client, "jm", nodes=["a", "b.example.com", "c"])
+        put(listener_client, "a")
+        assert limit_detail(put_block(listener_client, "B")) == (
+            "Listener jm would be left with 1 usable node and needs 2: no more is possible among its nodes."
+        )
+        put(listener_client, "elsewhere")
+        assert put_block(listener_client, "b", force="a fire").status_code == 201
+        put(listener_client, "b", action="MARK_BLOCKED_AND_EVACUATE_TASKS")
+        limit_detail(put_block(listener_client, "c"))
+
+    def test_without_nodes_those_of_its_task_managers_count(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm", minNodes=1)
+        put(listener_client, "a")
+        heartbeat(listener_client, "jm", taskManagers={"t-1": "a", "t-2": "b", "t-3": "b"})
+        assert (
+            get_listener(listener_client, "jm")["minNodes"],
+            get_listener(listener_client, "jm")["usableNodes"],
+        ) == (1, 1)
+        limit_detail(put_block(listener_client, "b"))
+        heartbeat(listener_client, "jm", taskManagers={"t-1": "a", "t-2": "b", "t-3": "c"})
+        put(listener_client, "b")
+
+    def test_who_has_left_or_lapsed_or_asks_for_nothing_needs_none(self, listener_client: httpx.Client) -> None:
+        for own in ("jm", "rm"):
+            register(listener_client, own, minNodes=1, leaseSeconds=1)
+            heartbeat(listener_client, own, nodes=[own])
+            limit_detail(put_block(listener_client, own))
+        listener_client.delete("/listeners/jm")
+        put(listener_client, "jm")
+        wait_until_lapsed(listener_client, "rm")
+        put(listener_client, "rm")
+        register(listener_client, "jm", minNodes=1)
+        heartbeat(listener_client, "jm", nodes=["x"])
+        register(listener_client, "jm")
+        put(listener_client, "x")
+
+    def test_both_numbers_are_shown(self, listener_client: httpx.Client) -> None:
+        body = register(listener_client, "jm")
+        assert (body["minNodes"], body["usableNodes"]) == (0, None)
+        body = register(listener_client, "jm", minNodes=1)
+        assert (body["minNodes"], body["usableNodes"]) == (1, None)
+        heartbeat(listener_client, "jm", nodes=[])
+        assert get_listener(listener_client, "jm")["usableNodes"] == 0
+        heartbeat(listener_client, "jm", nodes=["a", "A", "b"])
+        assert get_listener(listener_client, "jm")["usableNodes"] == 2
+        put(listener_client, "a.example.com")
+        (listed,) = listener_client.get("/listeners").json()["listeners"]
+        assert (listed["minNodes"], listed["usableNodes"]) == (1, 1)
+        heartbeat(listener_client, "jm")
+        assert get_listener(listener_client, "jm")["usableNodes"] == 1
+        assert register(listener_client, "jm", "s2", minNodes=1)["usableNodes"] is None
+
+    def test_the_answer_to_a_push_may_carry_nodes(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        receiver.report = {"nodes": ["a", "b"]}
+        receiver.register(listener_client, "jm", minNodes=2)
+        put(listener_client, "elsewhere")
+        wait_until(lambda: get_listener(listener_client, "jm")["usableNodes"] == 2)
+        limit_detail(put_block(listener_client, "a"))
+
+    @pytest.mark.parametrize("value", [-1, 1.0, "1", True, None, 2**63])
+    def test_a_minimum_that_is_none_is_malformed(self, listener_client: httpx.Client, value: object) -> None:
+        problem_of(listener_client.put("/listeners/jm", json={"role": JM, "sessionId": "s1", "minNodes": value}), 400)
+
+    @pytest.mark.parametrize(
+        "value", ["a", {"a": "b"}, [1], [None], [""], ["a b"], ["a", ".."], 5, [f"n-{n}" for n in range(10_001)]]
+    )
+    def test_nodes_that_are_none_are_malformed(self, listener_client: httpx.Client, value: object) -> None:
+        register(listener_client, "jm")
+        heartbeat(listener_client, "jm", nodes=["a"])
+        problem_of(post_heartbeat(listener_client, "jm", nodes=value), 400)
+        assert get_listener(listener_client, "jm")["usableNodes"] == 1
+
+    def test_10_000_nodes_are_taken(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm", minNodes=9_999)
+        heartbeat(listener_client, "jm", nodes=[f"n-{number}.example.com" for number in range(10_000)])
+        put(listener_client, "n-77")
+        limit_detail(put_block(listener_client, "n-78"))
+
+    @ON_BOTH
+    def test_a_restart_keeps_it_and_nodes_are_said_again(self, fresh: ServiceProcess) -> None:
+        with fresh.client() as client:
+            register(client, "jm", minNodes=2)
+            heartbeat(client, "jm", nodes=["a", "b"])
+            fresh.kill()
+            fresh.start()
+            assert (get_listener(client, "jm")["minNodes"], get_listener(client, "jm")["usableNodes"]) == (2, None)
+            heartbeat(client, "jm", nodes=["a", "b"])
+            limit_detail(put_block(client, "a"))
+
+    def test_a_membership_asks_for_it_and_says_its_nodes(
+        self, listener_client: httpx.Client, listener_service: ServiceProcess
+    ) -> None:
+        membership = ListenerSession(
+            listener_service.url, Registration(id="jm", role=ListenerRole.JOB_MASTER, session="s1", min_nodes=1)
+        )
+        try:
+            membership.report(nodes=("a",))
+            wait_until(lambda: {own["id"]: own for own in listener_client.get("/listeners").json()["listeners"]}
+                       .get("jm", {}).get("usableNodes") == 1)  # fmt: skip
+            limit_detail(put_block(listener_client, "a"))
+        finally:
+            membership.close()
+
+
+class TestEvidence:
+    """What applications find out blocks nothing that a limit forbids."""
+
+    FOUND: Final[dict[str, Any]] = {"kind": "excluded", "reason": "Spark excluded the host."}
+
+    def say(self, client: Any, *nodes: str) -> None:
+        """Two applications, on nine nodes each."""
+        for own in ("x", "y"):
+            body = {"role": JM, "sessionId": "s1", "leaseSeconds": 3600}
+            assert client.put(f"/listeners/{own}", json=body).status_code in {200, 201}
+            there = {f"{own}:{n}": f"w-{n}" for n in range(9)}
+            said = {"sessionId": "s1", "taskManagers": there, "evidence": dict.fromkeys(nodes, self.FOUND)}
+            assert client.post(f"/listeners/{own}/heartbeat", json=said).status_code == 200
+
+    def test_what_a_limit_forbids_is_logged_and_counted(self, start: Start) -> None:
+        process = start(max_blocked="1")
+        with process.client() as client:
+            put(client, "a")
+            self.say(client, "w-1")
+            wait_until(lambda: rejections(client, "evidence") == 1)
+            assert list(current_list(client)[1]) == ["a"]
+            assert rejections(client, "request") == 0
+            (line,) = [line for line in process.log().splitlines() if "w-1" in line]
+            assert "a node that applications say is bad is not blocked" in line
+            assert "no more is possible" in line
+
+    def test_it_is_tried_again_when_some_time_has_passed(self, tmp_path: Path, migrated: Path) -> None:
+        database, clock = tmp_path / "blocklist.db", ManualClock()
+        shutil.copy(migrated, database)
+        settings = Settings(database_url=url_of(database), max_blocked=2)
+        with TestClient(create_app(settings, clock=clock)) as client:
+            assert client.put("/blocklist/nodes/a", json=block()).status_code == 201
+            self.say(client, "w-1", "w-2")
+            wait_until(lambda: rejections(client, "evidence") == 1)
+            assert list(current_list(client)[1]) == ["a", "w-1"]
+            assert client.delete("/blocklist/nodes/w-1").status_code == 200
+            clock.now += 1
+            self.say(client, "w-2", "w-3")
+            # There is room for one, and the one that was refused waits.
+            wait_until(lambda: list(current_list(client)[1]) == ["a", "w-3"])
+            assert client.delete("/blocklist/nodes/a").status_code == 200
+            clock.now += RETRY_MS
+            wait_until(lambda: list(current_list(client)[1]) == ["w-2", "w-3"])
+            assert rejections(client, "evidence") == 1

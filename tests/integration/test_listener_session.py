@@ -1,0 +1,289 @@
+"""A membership keeps its listener registered, whatever the other side does."""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from blocklist import InvalidError
+from blocklist.client.listener_session import ListenerSession
+from blocklist.model.backoff import Backoff
+from blocklist.model.listener import ListenerRole, Registration
+from tests.integration.fake_servers import (
+    SERVICE_HEADERS,
+    FakeServer,
+    Responder,
+    fake_server,
+    http_response,
+    respond,
+    respond_and_hang,
+    respond_and_reset,
+)
+from tests.integration.process import free_port, wait_until
+
+LISTENER = Registration(id="app-1", role=ListenerRole.JOB_MASTER, session="0-1")
+RARELY = 3600.0
+
+Said = dict[str, Any]
+
+
+def ours(status: str, body: object) -> bytes:
+    return http_response(json.dumps(body).encode(), status, "Content-Type: application/json", *SERVICE_HEADERS)
+
+
+def problem(status: str, detail: str) -> bytes:
+    body = json.dumps({"detail": detail, "errors": [detail]}).encode()
+    return http_response(body, status, "Content-Type: application/problem+json", *SERVICE_HEADERS)
+
+
+UNKNOWN = problem("404 Not Found", "There is no such listener: register again.")
+FENCED = problem("409 Conflict", "Listener app-1 is registered with another session.")
+REFUSED = problem("400 Bad Request", "taskManagers: give at most 10,000.")
+USUAL = {
+    "PUT": ours("201 Created", {"secret": "whsec_AAAA"}),
+    "POST": ours("200 OK", {"revision": 7, "leaseEnd": "1652313600000"}),
+    "DELETE": http_response(b"", "204 No Content", *SERVICE_HEADERS),
+}
+
+
+class Registrar:
+    """Answers each method as the service does, but first with what was prepared for it."""
+
+    def __init__(self) -> None:
+        self.prepared: dict[str, list[bytes | Responder]] = {method: [] for method in USUAL}
+        self.known = FakeServer(url="")
+
+    def serve(self, connection: socket.socket) -> None:
+        method = self.methods()[-1]
+        given = self.prepared[method].pop(0) if self.prepared[method] else USUAL[method]
+        (respond(given) if isinstance(given, bytes) else given)(connection)
+
+    @property
+    def url(self) -> str:
+        return self.known.url
+
+    def methods(self) -> list[str]:
+        return [request.partition(b" ")[0].decode() for request in self.known.requests]
+
+    def heartbeats(self) -> list[Said]:
+        """What each said but for the session, which is always the same."""
+        bodies = [json.loads(request.partition(b"\r\n\r\n")[2]) for request in self.of("POST")]
+        assert {body.pop("sessionId") for body in bodies} <= {"0-1"}
+        return bodies
+
+    def of(self, method: str) -> list[bytes]:
+        return [request for request in self.known.requests if request.startswith(method.encode())]
+
+
+class Held:
+    """An answer that waits for `go_on`."""
+
+    def __init__(self, data: bytes) -> None:
+        self.asked, self.go_on = threading.Event(), threading.Event()
+        self._data = data
+
+    def __call__(self, connection: socket.socket) -> None:
+        self.asked.set()
+        self.go_on.wait(30)
+        connection.sendall(self._data)
+
+
+@pytest.fixture
+def registrar() -> Iterator[Registrar]:
+    registrar = Registrar()
+    with fake_server(registrar.serve) as registrar.known:
+        yield registrar
+
+
+@pytest.fixture
+def member(registrar: Registrar) -> Iterator[ListenerSession]:
+    """A member that says nothing but news."""
+    membership = joined(registrar)
+    yield membership
+    membership.close()
+
+
+def joined(registrar: Registrar, interval: float = RARELY, timeout: float = 5.0) -> ListenerSession:
+    soon = Backoff(initial=0.02, cap=0.05, floor=0.01)
+    return ListenerSession(registrar.url, LISTENER, interval=interval, timeout=timeout, backoff=soon)
+
+
+def test_it_registers_and_leaves(registrar: Registrar, member: ListenerSession) -> None:
+    wait_until(lambda: registrar.heartbeats() == [{}])
+    assert (member.registered, member.fenced, member.last_error) == (True, False, None)
+    head, _, body = registrar.of("PUT")[0].partition(b"\r\n\r\n")
+    assert head.startswith(b"PUT /listeners/app-1 ")
+    assert json.loads(body) == {"role": "JOB_MASTER", "sessionId": "0-1", "leaseSeconds": 50}
+    member.close()
+    assert not member.registered
+    assert registrar.of("DELETE")[0].startswith(b"DELETE /listeners/app-1 ")
+    member.close()
+    assert len(registrar.of("DELETE")) == 1
+
+
+def test_news_are_told_at_once_and_only_what_is_new(registrar: Registrar, member: ListenerSession) -> None:
+    wait_until(lambda: len(registrar.heartbeats()) == 1)
+    member.report(acked=3, task_managers={"app-1:0": "n1"}, running_tasks={"app-1:0": 2}, refused={})
+    wait_until(lambda: len(registrar.heartbeats()) == 2)
+    member.report(acked=4, task_managers={"app-1:0": "n1"}, refused={})
+    wait_until(lambda: len(registrar.heartbeats()) == 3)
+    first = {"ackedRevision": 3, "taskManagers": {"app-1:0": "n1"}, "runningTasks": {"app-1:0": 2}, "refused": {}}
+    assert registrar.heartbeats()[1:] == [first, {"ackedRevision": 4}]
+
+
+def test_what_was_said_before_makes_no_heartbeat(registrar: Registrar, member: ListenerSession) -> None:
+    wait_until(lambda: len(registrar.heartbeats()) == 1)
+    member.report(acked=3, refused={})
+    wait_until(lambda: len(registrar.heartbeats()) == 2)
+    member.report(acked=3, refused={})
+    member.report(acked=4)
+    wait_until(lambda: len(registrar.heartbeats()) == 3)
+    assert registrar.heartbeats()[1:] == [{"ackedRevision": 3, "refused": {}}, {"ackedRevision": 4}]
+
+
+def test_what_is_said_while_it_speaks_travels_together_and_the_latest_wins(
+    registrar: Registrar, member: ListenerSession
+) -> None:
+    wait_until(lambda: len(registrar.heartbeats()) == 1)
+    slow = Held(USUAL["POST"])
+    registrar.prepared["POST"] = [slow]
+    member.report(acked=1)
+    assert slow.asked.wait(30)
+    for revision in range(2, 100):
+        member.report(acked=revision, running_tasks={"app-1:0": revision})
+    slow.go_on.set()
+    wait_until(lambda: len(registrar.heartbeats()) == 3)
+    assert registrar.heartbeats()[1:] == [{"ackedRevision": 1}, {"ackedRevision": 99, "runningTasks": {"app-1:0": 99}}]
+
+
+def test_at_each_interval_it_says_all_it_knows(registrar: Registrar) -> None:
+    """A service that was restarted has forgotten the maps, and cannot say so."""
+    membership = joined(registrar, interval=0.05)
+    membership.report(acked=3, task_managers={"app-1:0": "n1"}, running_tasks={}, refused={})
+    everything = {"ackedRevision": 3, "taskManagers": {"app-1:0": "n1"}, "runningTasks": {}, "refused": {}}
+    wait_until(lambda: registrar.heartbeats().count(everything) > 3)
+    membership.close()
+
+
+def test_forgotten_it_registers_again_and_says_all_it_knows(registrar: Registrar, member: ListenerSession) -> None:
+    member.report(acked=3, task_managers={"app-1:0": "n1"})
+    wait_until(lambda: {"ackedRevision": 3, "taskManagers": {"app-1:0": "n1"}} in registrar.heartbeats())
+    registrar.prepared["POST"] = [UNKNOWN]
+    member.report(acked=4)
+    wait_until(lambda: len(registrar.of("PUT")) == 2)
+    wait_until(lambda: registrar.heartbeats()[-1] == {"ackedRevision": 4, "taskManagers": {"app-1:0": "n1"}})
+    wait_until(lambda: member.registered and member.last_error is None)
+
+
+def test_taken_over_it_stops_for_good_and_leaves_the_other_alone(
+    registrar: Registrar, member: ListenerSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    wait_until(lambda: len(registrar.heartbeats()) == 1)
+    registrar.prepared["POST"] = [FENCED]
+    member.report(acked=3)
+    wait_until(lambda: member.fenced)
+    assert not member.registered
+    member.report(acked=4)
+    member.close()
+    assert registrar.methods() == ["PUT", "POST", "POST"]
+    assert member.last_error == "Listener app-1 is registered with another session."
+    assert warnings_in(caplog) == [f"Listener app-1 says no more: {member.last_error}"]
+
+
+def test_a_session_taken_over_before_may_not_begin(registrar: Registrar) -> None:
+    registrar.prepared["PUT"] = [FENCED]
+    membership = joined(registrar)
+    wait_until(lambda: membership.fenced)
+    membership.close()
+    assert registrar.methods() == ["PUT"]
+
+
+def test_taken_over_unheard_it_does_not_end_the_other_s_registration(
+    registrar: Registrar, member: ListenerSession
+) -> None:
+    wait_until(lambda: len(registrar.heartbeats()) == 1)
+    registrar.prepared["POST"] = [FENCED]
+    member.close()
+    assert registrar.methods() == ["PUT", "POST", "POST"]
+
+
+def test_what_is_refused_keeps_neither_the_lease_nor_the_acknowledgement(
+    registrar: Registrar, member: ListenerSession, caplog: pytest.LogCaptureFixture
+) -> None:
+    wait_until(lambda: len(registrar.heartbeats()) == 1)
+    slow = Held(REFUSED)
+    registrar.prepared["POST"] = [REFUSED, USUAL["POST"], slow, USUAL["POST"]]
+    member.report(acked=3, task_managers={"?": "n1"})
+    assert slow.asked.wait(30)
+    assert (member.registered, member.last_error) == (True, "taskManagers: give at most 10,000.")
+    slow.go_on.set()
+    wait_until(lambda: member.last_error is None)
+    everything, acknowledged = {"ackedRevision": 3, "taskManagers": {"?": "n1"}}, {"ackedRevision": 3}
+    assert registrar.heartbeats()[1:] == [everything, acknowledged, everything, acknowledged, everything]
+    assert len(warnings_in(caplog)) == 1
+
+
+@pytest.mark.parametrize(
+    "trouble",
+    [
+        http_response(b"<h1>Not Found</h1>", "404 Not Found", "Content-Type: text/html"),
+        UNKNOWN,
+        REFUSED,
+        problem("503 Service Unavailable", "The database is away."),
+        http_response(b"{}", "200 OK"),
+        http_response(b"[]", "201 Created", *SERVICE_HEADERS),
+        b"\x00\xff\x17 no HTTP at all",
+        respond_and_reset(),
+        respond_and_hang(),
+    ],
+    ids=["no such route", "404", "400", "503", "stranger", "no object", "noise", "reset", "silence"],
+)
+@pytest.mark.parametrize("method", ["PUT", "POST"])
+def test_trouble_is_logged_once_and_overcome(
+    trouble: bytes | Responder, method: str, registrar: Registrar, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "blocklist.client.listener_session")
+    registrar.prepared[method] = [trouble] * 3
+    membership = joined(registrar, timeout=0.2)
+    membership.report(acked=3)
+    wait_until(lambda: len(registrar.of(method)) > 3 and membership.registered and membership.last_error is None)
+    membership.close()
+    assert {"ackedRevision": 3} in registrar.heartbeats()
+    first, last = (record.getMessage() for record in caplog.records)
+    assert first.startswith("Listener app-1 is out of touch (")
+    assert last == f"Listener app-1 is in touch with {registrar.url} again."
+
+
+def test_a_service_that_is_not_there_raises_nothing_and_close_returns(caplog: pytest.LogCaptureFixture) -> None:
+    membership = ListenerSession(f"http://127.0.0.1:{free_port()}", LISTENER)
+    wait_until(lambda: membership.last_error is not None)
+    membership.report(acked=3)
+    assert not membership.registered
+    membership.close()
+    assert len(warnings_in(caplog)) == 1
+
+
+def test_a_service_that_hangs_does_not_hold_up_whoever_leaves(registrar: Registrar) -> None:
+    registrar.prepared["PUT"] = [respond_and_hang()]
+    membership = joined(registrar, timeout=0.5)
+    wait_until(lambda: registrar.methods() == ["PUT"])
+    before = time.monotonic()
+    membership.report(acked=3)
+    membership.close()
+    assert time.monotonic() - before < 30
+
+
+def test_a_url_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidError, match="not the URL"):
+        ListenerSession("nowhere", LISTENER)
+
+
+def warnings_in(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]

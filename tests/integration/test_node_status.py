@@ -1,0 +1,300 @@
+"""Proof: who has applied a node's revision, and a change that is answered when all have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.bodies import block, later, now_ms, revision_of
+from tests.integration.listeners import (
+    RM,
+    get_listener,
+    heartbeat,
+    put,
+    register,
+    unblock,
+    wait_until_lapsed,
+    wait_until_pushed,
+)
+from tests.integration.problems import problem_of
+from tests.integration.process import wait_until
+from tests.integration.receiver import Receiver, fails, receiving
+
+Change = Callable[[httpx.Client, str, str], httpx.Response]
+
+
+def status(client: httpx.Client, node_id: str) -> dict[str, Any]:
+    answer = client.get(f"/blocklist/nodes/{node_id}/status")
+    assert answer.status_code == 200, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def of_listener(client: httpx.Client, node_id: str, listener: str) -> dict[str, Any]:
+    [found] = [it for it in status(client, node_id)["listeners"] if it["id"] == listener]
+    return dict(found)
+
+
+class TestStatus:
+    """GET /blocklist/nodes/{id}/status"""
+
+    def test_a_node_that_nobody_listens_for(self, listener_client: httpx.Client) -> None:
+        before = now_ms()
+        revision = put(listener_client, "a")
+        body = status(listener_client, "a")
+        assert before <= int(body.pop("at")) <= now_ms()
+        assert body == {"id": "a", "blocked": True, "revision": revision, "applied": 0, "of": 0, "listeners": []}
+
+    def test_who_has_applied_it_and_when(self, listener_client: httpx.Client) -> None:
+        for name, role in (("b", RM), ("a", "JOB_MASTER"), ("C", "JOB_MASTER")):
+            register(listener_client, name, role=role)
+        revision = put(listener_client, "n")
+        waiting: dict[str, Any] = {
+            "applied": False,
+            "appliedAt": None,
+            "lateMs": None,
+            "refused": None,
+            "taskManagers": [],
+        }
+        assert status(listener_client, "n")["listeners"] == [
+            {"id": "C", "role": "JOB_MASTER", **waiting},
+            {"id": "a", "role": "JOB_MASTER", **waiting},
+            {"id": "b", "role": RM, **waiting},
+        ]
+        heartbeat(listener_client, "a", ackedRevision=revision)
+        body = status(listener_client, "n")
+        assert (body["applied"], body["of"]) == (1, 3)
+        applied = of_listener(listener_client, "n", "a")
+        assert applied["applied"] is True
+        assert int(body["at"]) <= int(applied["appliedAt"]) <= now_ms()
+        assert applied["lateMs"] == int(applied["appliedAt"]) - int(body["at"])
+        assert of_listener(listener_client, "n", "b") == {"id": "b", "role": RM, **waiting}
+
+    def test_when_it_was_applied_stays_as_it_was(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm")
+        first = put(listener_client, "a")
+        heartbeat(listener_client, "jm", ackedRevision=first)
+        before = of_listener(listener_client, "a", "jm")
+        heartbeat(listener_client, "jm", ackedRevision=first)
+        heartbeat(listener_client, "jm", ackedRevision=put(listener_client, "b"))
+        assert of_listener(listener_client, "a", "jm")["applied"] is before["applied"] is True
+
+    def test_a_merge_is_to_be_applied_anew_and_a_merge_of_nothing_is_not(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm")
+        heartbeat(listener_client, "jm", ackedRevision=put(listener_client, "a"))
+        put(listener_client, "a")
+        assert status(listener_client, "a")["applied"] == 1
+        revision = put(listener_client, "a", cause="more")
+        body = status(listener_client, "a")
+        assert (body["revision"], body["applied"], body["of"]) == (revision, 0, 1)
+
+    def test_a_free_node_that_the_log_knows_is_proven_free(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm")
+        put(listener_client, "a")
+        revision = unblock(listener_client, "a")
+        body = status(listener_client, "a")
+        assert (body["blocked"], body["revision"], body["applied"]) == (False, revision, 0)
+        heartbeat(listener_client, "jm", ackedRevision=revision)
+        assert status(listener_client, "a")["applied"] == 1
+
+    def test_an_expired_node_is_free(self, listener_client: httpx.Client) -> None:
+        revision = put(listener_client, "a", endTimestamp=later(1.2))
+        wait_until(lambda: status(listener_client, "a")["revision"] == revision + 1)
+        assert status(listener_client, "a")["blocked"] is False
+
+    @pytest.mark.parametrize(("node_id", "code"), [("never-blocked", 404), ("a%20b", 400), ("a" * 254, 400)])
+    def test_a_node_that_the_log_knows_nothing_of(self, listener_client: httpx.Client, node_id: str, code: int) -> None:
+        register(listener_client, "jm")
+        heartbeat(listener_client, "jm", taskManagers={"tm": "never-blocked"})
+        problem_of(listener_client.get(f"/blocklist/nodes/{node_id}/status"), code)
+
+    def test_only_the_living_count(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm")
+        register(listener_client, "sleeper", leaseSeconds=1)
+        revision = put(listener_client, "a")
+        wait_until_lapsed(listener_client, "sleeper")
+        heartbeat(listener_client, "jm", ackedRevision=revision)
+        body = status(listener_client, "a")
+        assert (body["applied"], body["of"], [it["id"] for it in body["listeners"]]) == (1, 1, ["jm"])
+
+    def test_what_it_refused_and_why(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm")
+        revision = put(listener_client, "a")
+        why = "It is the last live host of the application — “a”."
+        heartbeat(listener_client, "jm", ackedRevision=revision, refused={"a": why, "b": "Another one."})
+        assert of_listener(listener_client, "a", "jm")["refused"] == why
+        heartbeat(listener_client, "jm")
+        assert of_listener(listener_client, "a", "jm")["refused"] == why
+        heartbeat(listener_client, "jm", refused={})
+        assert of_listener(listener_client, "a", "jm")["refused"] is None
+
+    def test_which_of_its_taskmanagers_are_still_there_and_how_many_tasks_run(
+        self, listener_client: httpx.Client
+    ) -> None:
+        register(listener_client, "jm")
+        register(listener_client, "other")
+        put(listener_client, "a")
+        heartbeat(
+            listener_client, "jm", taskManagers={"t2": "a", "t1": "a", "t3": "b"}, runningTasks={"t1": 4, "t3": 1}
+        )
+        heartbeat(listener_client, "other", taskManagers={"t4": "a"}, runningTasks={"t4": 0})
+        assert of_listener(listener_client, "a", "jm")["taskManagers"] == [
+            {"id": "t1", "runningTasks": 4},
+            {"id": "t2", "runningTasks": None},
+        ]
+        assert of_listener(listener_client, "a", "other")["taskManagers"] == [{"id": "t4", "runningTasks": 0}]
+        heartbeat(listener_client, "jm", runningTasks={"t2": 1})
+        assert of_listener(listener_client, "a", "jm")["taskManagers"] == [
+            {"id": "t1", "runningTasks": None},
+            {"id": "t2", "runningTasks": 1},
+        ]
+
+    def test_a_pushed_one_says_all_that_in_its_answers(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        receiver.report = {"taskManagers": {"tm": "a"}, "runningTasks": {"tm": 2}, "refused": {"a": "Last live host."}}
+        receiver.register(listener_client, "jm")
+        wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
+        wait_until(lambda: of_listener(listener_client, "a", "jm")["refused"] is not None)
+        said = of_listener(listener_client, "a", "jm")
+        assert (said["applied"], said["refused"]) == (True, "Last live host.")
+        assert said["taskManagers"] == [{"id": "tm", "runningTasks": 2}]
+
+
+def put_one(client: httpx.Client, node_id: str, prefer: str) -> httpx.Response:
+    return client.put(f"/blocklist/nodes/{node_id}", json=block(allowMerge=True), headers={"prefer": prefer})
+
+
+def put_several(client: httpx.Client, node_id: str, prefer: str) -> httpx.Response:
+    body = {node_id: block(allowMerge=True), f"{node_id}-2": block(allowMerge=True)}
+    return client.put("/blocklist/nodes", json=body, headers={"prefer": prefer})
+
+
+def free_one(client: httpx.Client, node_id: str, prefer: str) -> httpx.Response:
+    put(client, node_id)
+    return client.delete(f"/blocklist/nodes/{node_id}", headers={"prefer": prefer})
+
+
+CHANGES = [pytest.param(change, id=change.__name__) for change in (put_one, put_several, free_one)]
+
+
+class TestWaiting:
+    """PUT and DELETE with `Prefer: wait=N`"""
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_it_answers_when_every_live_listener_has_applied_it(
+        self, listener_client: httpx.Client, receiver: Receiver, change: Change
+    ) -> None:
+        with receiving() as manager:
+            receiver.register(listener_client, "jm")
+            manager.register(listener_client, "rm", role=RM)
+            answer = change(listener_client, "a", "wait=25")
+            assert answer.is_success
+            assert answer.headers["preference-applied"] == "wait=25"
+            assert answer.headers["blocklist-applied"] == "2/2"
+            assert "blocklist-not-applied" not in answer.headers
+            assert receiver.has(revision_of(answer))
+            assert manager.has(revision_of(answer))
+            assert status(listener_client, "a")["applied"] == 2
+
+    @pytest.mark.parametrize("change", CHANGES)
+    def test_it_answers_after_n_seconds_with_who_has_not(
+        self, listener_client: httpx.Client, receiver: Receiver, change: Change
+    ) -> None:
+        receiver.register(listener_client, "jm")
+        for name in ("silent-2", "silent-1"):
+            register(listener_client, name)
+        answer = change(listener_client, "a", "wait=2")
+        assert answer.is_success
+        assert answer.headers["preference-applied"] == "wait=2"
+        assert answer.headers["blocklist-applied"] == "1/3"
+        assert answer.headers["blocklist-not-applied"] == "silent-1, silent-2"
+
+    def test_the_answer_is_as_ever(self, listener_client: httpx.Client) -> None:
+        created = put_one(listener_client, "a", "wait=5")
+        assert (created.status_code, created.json()["id"]) == (201, "a")
+        assert put_one(listener_client, "a", "wait=5").status_code == 202
+        several = put_several(listener_client, "a", "wait=5")
+        assert {name: node["status"] for name, node in several.json().items()} == {"a": 202, "a-2": 201}
+        freed = listener_client.delete("/blocklist/nodes/a", headers={"prefer": "wait=5"})
+        assert (freed.status_code, freed.content) == (200, b"")
+
+    def test_with_nobody_to_wait_for_it_answers_at_once(self, listener_client: httpx.Client) -> None:
+        answer = put_one(listener_client, "a", "wait=25")
+        assert (answer.status_code, answer.headers["blocklist-applied"]) == (201, "0/0")
+
+    def test_more_than_60_counts_as_60(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        receiver.register(listener_client, "jm")
+        for prefer in ("wait=61", "wait=100000", f"wait={10**30}"):
+            answer = put_one(listener_client, "a", prefer)
+            assert answer.headers["preference-applied"] == "wait=60"
+
+    @pytest.mark.parametrize("prefer", ["wait", "wait=", "wait=x", "wait=-1", "wait=1.5", "respond-async", ""])
+    def test_rubbish_is_ignored(self, listener_client: httpx.Client, prefer: str) -> None:
+        register(listener_client, "silent")
+        answer = put_one(listener_client, "a", prefer)
+        assert answer.status_code == 201
+        assert not {"preference-applied", "blocklist-applied", "blocklist-not-applied"} & set(answer.headers)
+
+    @pytest.mark.parametrize("prefer", ["respond-async, wait=25", "WAIT=25", 'foo; bar="a,b" , wait=25;x'])
+    def test_every_way_to_write_it(self, listener_client: httpx.Client, receiver: Receiver, prefer: str) -> None:
+        receiver.register(listener_client, "jm")
+        answer = put_one(listener_client, "a", prefer)
+        assert (answer.headers["preference-applied"], answer.headers["blocklist-applied"]) == ("wait=25", "1/1")
+
+    def test_without_it_nobody_waits(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "silent")
+        answer = listener_client.put("/blocklist/nodes/a", json=block())
+        assert answer.status_code == 201
+        assert "blocklist-applied" not in answer.headers
+
+    def test_a_heartbeat_of_one_that_watches_ends_the_wait(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm")
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(put_one, listener_client, "a", "wait=25")
+            wait_until(lambda: get_listener(listener_client, "jm")["lagRevisions"] == 1)
+            assert not waiting.done()
+            heartbeat(listener_client, "jm", ackedRevision=get_listener(listener_client, "jm")["revision"])
+            assert waiting.result(60).headers["blocklist-applied"] == "1/1"
+
+    @pytest.mark.parametrize("leaves", [True, False])
+    def test_one_that_leaves_or_lapses_is_waited_for_no_longer(
+        self, listener_client: httpx.Client, leaves: bool
+    ) -> None:
+        register(listener_client, "jm", leaseSeconds=3600 if leaves else 1)
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(put_one, listener_client, "a", "wait=25")
+            wait_until(lambda: "a" in listener_client.get("/blocklist").json())
+            if leaves:
+                listener_client.delete("/listeners/jm")
+            assert waiting.result(60).headers["blocklist-applied"] == "0/0"
+
+    def test_a_refusal_does_not_wait(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "silent")
+        put(listener_client, "a")
+        wait = {"prefer": "wait=60"}
+        problem_of(listener_client.put("/blocklist/nodes/a", json=block(), headers=wait), 409)
+        problem_of(listener_client.put("/blocklist/nodes/a", json={}, headers=wait), 400)
+        problem_of(listener_client.delete("/blocklist/nodes/b", headers=wait), 404)
+
+    def test_at_most_twenty_are_named(self, listener_client: httpx.Client) -> None:
+        names = sorted(f"silent-{number}" for number in range(25))
+        for name in names:
+            register(listener_client, name)
+        answer = put_one(listener_client, "a", "wait=1")
+        assert answer.headers["blocklist-applied"] == "0/25"
+        named = answer.headers["blocklist-not-applied"].split(", ")
+        assert len(named) == 20
+        assert set(named) <= set(names)
+
+    def test_one_that_fails_is_named_while_others_have_it(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
+        with receiving(fails(10**9)) as broken:
+            broken.register(listener_client, "broken")
+            receiver.register(listener_client, "jm")
+            answer = put_one(listener_client, "a", "wait=2")
+        assert answer.headers["blocklist-applied"] == "1/2"
+        assert answer.headers["blocklist-not-applied"] == "broken"

@@ -1,0 +1,85 @@
+"""Makes a database of an earlier schema, with rows in it."""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+from typing import Any, Final
+
+import psycopg
+from alembic import command
+from alembic.config import Config
+from sqlalchemy import inspect
+from sqlalchemy.engine import Connection
+
+from app.store.engine import make_blocking_engine
+from app.store.schema_check import MIGRATIONS
+from tests.integration.process import url_of
+
+ROWS: Final = Path(__file__).parent
+"""`<revision>.sql`: what the service of that schema had written when it stopped, for both kinds of database."""
+SCHEMAS: Final = sorted(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("*.py"))
+Rows = dict[str, list[dict[str, Any]]]
+
+
+def migrate_to(url: str, schema: str) -> None:
+    """Bring a database to a schema, an empty one too."""
+    config = Config()
+    config.set_main_option("script_location", str(MIGRATIONS))
+    engine = make_blocking_engine(url)
+    with engine.connect() as connection:
+        config.attributes["connection"] = connection
+        command.upgrade(config, schema)
+    engine.dispose()
+
+
+def create_with_rows(url: str, schema: str) -> None:
+    """Bring an empty database to a schema, and put its rows in."""
+    migrate_to(url, schema)
+    script = (ROWS / f"{schema}.sql").read_text(encoding="utf-8")
+    engine = make_blocking_engine(url)
+    with engine.begin() as connection:
+        _run(connection, script)
+    engine.dispose()
+
+
+def database_at(schema: str, file: Path) -> Path:
+    """A SQLite file of this schema, with rows in it."""
+    create_with_rows(url_of(file), schema)
+    return file
+
+
+def read_rows(url: str) -> Rows:
+    """All rows of all tables but Alembic's own."""
+    engine = make_blocking_engine(url)
+    with engine.connect() as connection:
+        names = sorted(set(inspect(connection).get_table_names()) - {"alembic_version"})
+        found = {name: [dict(row) for row in _all(connection, name)] for name in names}
+    engine.dispose()
+    return found
+
+
+def _all(connection: Connection, table: str) -> Any:
+    return connection.exec_driver_sql(f"SELECT * FROM {table}").mappings()
+
+
+def _run(connection: Connection, script: str) -> None:
+    """By the driver itself: SQLAlchemy would look for parameters in it."""
+    driver = connection.connection.driver_connection
+    if isinstance(driver, psycopg.Connection):
+        driver.execute(script.encode())
+    else:
+        assert isinstance(driver, sqlite3.Connection)
+        for statement in _statements(script):
+            driver.execute(statement)
+
+
+def _statements(script: str) -> list[str]:
+    """One by one: sqlite3's own way to run a script ends the transaction first."""
+    found, rest = [], ""
+    for line in script.splitlines(keepends=True):
+        rest += line
+        if sqlite3.complete_statement(rest):
+            found.append(rest)
+            rest = ""
+    return found

@@ -1,0 +1,57 @@
+"""Lines of changes are written by a thread; one that nobody reads keeps nobody waiting."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from contextlib import suppress
+
+import pytest
+
+from app.logs.change_log import ChangeLogWriter
+from blocklist.model.changes import Change, ChangeType, Source
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+
+
+def change(revision: int, cause: str = "disk", at: int = 1_700_000_000_123) -> Change:
+    node = BlockedNode(id="a", action=BlockAction.MARK_BLOCKED, start=0, end=PERMANENT, cause=cause)
+    return Change(
+        revision=revision, type=ChangeType.BLOCKED, at=at, node=node, source=Source.REQUEST,
+        created_by="ann", forced="the boss", request_id="r-1",
+    )  # fmt: skip
+
+
+def test_a_line_says_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ChangeLogWriter("json", lambda _: None)
+    lines.write([change(7, '"é\u2028')])
+    lines.close()
+    assert json.loads(capsys.readouterr().err) == {
+        "kind": "blocked", "node": "a", "by": "ann", "revision": 7, "cause": '"é\u2028', "source": "request",
+        "forced": "the boss", "request_id": "r-1", "event": "change", "level": "info",
+        "timestamp": "2023-11-14T22:13:20.123000Z",
+    }  # fmt: skip
+
+
+def test_what_nobody_reads_is_lost_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost: list[int] = []
+    reading, writing = os.pipe()
+    stream = os.fdopen(writing, "w")
+    # Here, not in a fixture: pytest sets its own between the two.
+    monkeypatch.setattr(sys, "stderr", stream)
+    lines = ChangeLogWriter("json", lost.append, max_queued=1000)
+    for first in range(0, 5000, 100):
+        lines.write([change(revision, "x" * 1000) for revision in range(first, first + 100)])
+    assert 3000 < sum(lost) < 5000
+    # Its reader dies. That stops nobody either.
+    os.close(reading)
+    lines.close()
+    with suppress(BrokenPipeError):
+        stream.close()
+
+
+def test_a_clock_that_is_far_ahead_does_not_end_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = ChangeLogWriter("json", lambda _: None)
+    lines.write([change(7, at=PERMANENT - 1), change(8)])
+    lines.close()
+    assert [json.loads(line)["revision"] for line in capsys.readouterr().err.splitlines()] == [7, 8]

@@ -1,0 +1,91 @@
+"""An export whose rest is gone is broken off: it never ends as if it were whole."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+
+import pytest
+from starlette.types import Message
+
+from app.store.history_queries import ALL, ChangeFilter
+from app.store.store import ChangePage
+from app.watch.change_feed import ChangeFeed
+from app.watch.ndjson_export import PAGE_CHANGES, NdjsonExport
+from blocklist.model.changes import Change, ChangeType
+from blocklist.model.errors import UnavailableError
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+
+NODE = BlockedNode(id="a", action=BlockAction.MARK_BLOCKED, start=0, end=PERMANENT, cause="disk")
+
+
+def page(since: int, number: int = PAGE_CHANGES, compacted: int = 0) -> ChangePage:
+    changes = [Change(revision=since + n, type=ChangeType.MERGED, at=0, node=NODE) for n in range(1, number + 1)]
+    return ChangePage(changes=changes, compacted=compacted)
+
+
+class Kept:
+    """A log that answers with these pages."""
+
+    def __init__(self, *pages: ChangePage | UnavailableError) -> None:
+        self._pages = list(pages)
+
+    async def page(self, since: int, limit: int, wanted: ChangeFilter) -> ChangePage:
+        answer = self._pages.pop(0)
+        if isinstance(answer, UnavailableError):
+            raise answer
+        return answer
+
+
+class Feed:
+    """As much of a ChangeFeed as an export needs."""
+
+    history = "00000000"
+    closed = False
+
+
+def exported(kept: Kept, *, until: int = 2 * PAGE_CHANGES, cut: bool = False, closed: bool = False) -> list[Message]:
+    """What is sent to the client, of two pages."""
+    sent: list[Message] = []
+    feed = Feed()
+    feed.closed = closed
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    export = NdjsonExport(kept, cast("ChangeFeed", feed), ALL, page(0), until=until)
+    if cut:
+        export.close()
+    asyncio.run(export.run(receive, send))
+    return sent
+
+
+def test_it_goes_on_to_its_end() -> None:
+    sent = exported(Kept(page(PAGE_CHANGES), page(2 * PAGE_CHANGES)))
+    assert [message.get("more_body") for message in sent] == [None, True, True, False]
+    assert b"".join(message.get("body", b"") for message in sent).count(b"\n") == 2 * PAGE_CHANGES
+
+
+def test_what_happens_meanwhile_belongs_to_the_next_one() -> None:
+    sent = exported(Kept(page(PAGE_CHANGES)), until=PAGE_CHANGES + 10)
+    assert b"".join(message.get("body", b"") for message in sent).count(b"\n") == PAGE_CHANGES + 10
+    assert sent[-1]["more_body"] is False
+
+
+@pytest.mark.parametrize(
+    ("kept", "how"),
+    [
+        (Kept(page(PAGE_CHANGES + 5, compacted=PAGE_CHANGES + 5)), {}),
+        (Kept(UnavailableError("away")), {}),
+        (Kept(page(PAGE_CHANGES)), {"cut": True}),
+        (Kept(page(PAGE_CHANGES)), {"closed": True}),
+    ],
+    ids=["compacted", "away", "cut", "stopping"],
+)
+def test_broken_off_it_has_no_end(kept: Kept, how: dict[str, bool]) -> None:
+    sent = exported(kept, **how)
+    assert sent[-1]["more_body"] is True

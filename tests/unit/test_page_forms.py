@@ -1,0 +1,116 @@
+"""How the page says moments, durations and numbers, and what it takes from its forms."""
+
+from __future__ import annotations
+
+import pytest
+
+from app.page.forms import EMPTY, FormError, parse_block_form
+from app.page.time_format import ago, count, duration, left, rfc3339, short, utc
+from blocklist.model.node import MIN_TIMESTAMP, PERMANENT, BlockAction, BlockedNode
+
+NOW = 1_795_276_800_000
+PRESENT = BlockedNode(id="n1", action=BlockAction.MARK_BLOCKED, start=NOW - 1, end=NOW + 60_000, cause=",a, b")
+
+
+@pytest.mark.parametrize(
+    ("millis", "said"),
+    [
+        (-5, "0 s"),
+        (499, "0 s"),
+        (59_400, "59 s"),
+        (59_500, "1 min"),
+        (61_000, "1 min 1 s"),
+        (3_600_000, "1 h"),
+        (7_199_000, "1 h 59 min"),
+        (7_199_999, "2 h"),
+        (90_000_000, "1 d 1 h"),
+        (86_400_000_000, "1,000 d"),
+    ],
+)
+def test_a_duration_has_its_two_largest_units(millis: int, said: str) -> None:
+    assert duration(millis) == said
+
+
+def test_moments_are_in_utc_and_what_no_calendar_has_is_said() -> None:
+    assert utc(NOW) == "2026-11-21 16:00:00"
+    assert rfc3339(NOW) == "2026-11-21T16:00:00Z"
+    assert short(NOW) == "21 Nov 16:00"
+    assert (utc(PERMANENT), rfc3339(PERMANENT)) == ("without end", "")
+    assert {utc(PERMANENT - 1), utc(MIN_TIMESTAMP)} == {"beyond the calendar"}
+    assert (left(NOW + 1000, NOW), left(PERMANENT, NOW), ago(NOW - 60_000, NOW)) == (
+        "1 s left",
+        "without end",
+        "1 min ago",
+    )
+    assert (count(1, "node"), count(0, "node"), count(2000, "node")) == ("1 node", "0 nodes", "2,000 nodes")
+
+
+def test_a_form_is_read() -> None:
+    form = {**EMPTY, "nodes": " n1,n2;\r\nn1 ", "cause": "  Fan\r\nbroken ", "for": "1h 30m", "action": "evacuate"}
+    wish = parse_block_form(form, NOW)
+    assert wish.nodes == ("n1", "n2")
+    assert wish.cause == "Fan broken"
+    assert wish.end == NOW + 5_400_000
+    assert wish.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+
+
+@pytest.mark.parametrize(
+    ("typed", "nodes"),
+    [
+        ("a", ["a"]),
+        ("a, b ,c,\n,d;a", ["a", "b", "c", "d"]),
+        ("w-[09-11] r[1-2]n[a,b]", ["w-09", "w-10", "w-11", "r1na", "r1nb", "r2na", "r2nb"]),
+        ("::1 10.0.0.1", ["::1", "10.0.0.1"]),
+        (" , ", None),
+        ("a b/c", None),
+        ("w-[1-2000]", None),
+    ],
+)
+def test_nodes_are_named_as_for_the_command(typed: str, nodes: list[str] | None) -> None:
+    form = {**EMPTY, "nodes": typed, "cause": "x"}
+    if nodes is not None:
+        assert list(parse_block_form(form, NOW).nodes) == nodes
+        return
+    with pytest.raises(FormError) as caught:
+        parse_block_form(form, NOW)
+    assert list(caught.value.errors) == ["nodes"]
+
+
+@pytest.mark.parametrize(
+    ("ends", "end"),
+    [
+        ({"ends": "for", "for": "7d"}, NOW + 7 * 86_400_000),
+        ({"ends": "until", "until": "2026-11-21T18:00"}, NOW + 7_200_000),
+        ({"ends": "until", "until": "2026-11-21 18:00:30"}, NOW + 7_230_000),
+        ({"ends": "until", "until": "2026-11-21T18:00:00+02:00"}, None),
+        ({"ends": "until", "until": "tomorrow"}, None),
+        ({"ends": "never"}, PERMANENT),
+        ({"ends": "same"}, None),
+        ({"ends": "for", "for": ""}, None),
+        ({"ends": "for", "for": "-2h"}, None),
+        ({"ends": "for", "for": "9" * 400 + "h"}, None),
+        ({"ends": "for", "for": "99999999h"}, NOW + 99_999_999 * 3_600_000),
+        ({"ends": ""}, None),
+    ],
+)
+def test_when_it_ends(ends: dict[str, str], end: int | None) -> None:
+    """A duration, a moment in UTC, or never; whatever is none of these is said."""
+    form = {**EMPTY, "nodes": "n1", "cause": "x", **ends}
+    if end is not None:
+        assert parse_block_form(form, NOW).end == end
+        return
+    with pytest.raises(FormError) as caught:
+        parse_block_form(form, NOW)
+    assert list(caught.value.errors) == ["ends"]
+
+
+def test_all_faults_are_said_at_once() -> None:
+    with pytest.raises(FormError) as caught:
+        parse_block_form({"nodes": "a/b", "cause": "\x00", "ends": "x"}, NOW)
+    assert list(caught.value.errors) == ["nodes", "action", "cause", "ends"]
+
+
+def test_of_a_present_block_what_is_left_out_stays() -> None:
+    """The cause that is sent again is a part of it, so that the merge changes nothing."""
+    wish = parse_block_form({"nodes": "n1", "action": "mark", "cause": " ", "ends": "same"}, NOW, PRESENT)
+    assert (wish.cause, wish.end) == ("a", PRESENT.end)
