@@ -12,10 +12,10 @@ from urllib.parse import parse_qsl
 from fastapi import Request
 
 from app.api.responses import MAX_NODE_BODY, TooLargeError
-from blocklist.cli import ranges
-from blocklist.cli.durations import parse_duration
+from blocklist.model.durations import parse_duration
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import ACTION_BY_NAME, MAX_CAUSE_LENGTH, PERMANENT, BlockAction, BlockedNode, check_text
+from blocklist.model.node_ranges import expand_nodes
 
 T = TypeVar("T")
 Form = Mapping[str, str]
@@ -82,7 +82,7 @@ def parse_block_form(form: Form, now: int, current: BlockedNode | None = None) -
 def _nodes(form: Form) -> tuple[str, ...]:
     """As the command reads them, ranges too; and commas may stand anywhere between."""
     words = [word.strip(",") for word in _SEPARATORS.split(form.get("nodes", ""))]
-    return tuple(ranges.expand_nodes([word for word in words if word]))
+    return tuple(expand_nodes([word for word in words if word]))
 
 
 def _action(form: Form) -> BlockAction:

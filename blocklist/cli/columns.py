@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from blocklist.cli.durations import format_duration
 from blocklist.cli.output import Json, ResourceView
 from blocklist.cli.times import format_timestamp
+from blocklist.model.durations import format_duration
 
 if TYPE_CHECKING:
     from blocklist.client.reads import NodeDetails

@@ -12,11 +12,11 @@ import typer
 
 import blocklist
 from blocklist.cli import serve_command
-from blocklist.cli.durations import FOREVER, format_duration
 from blocklist.cli.options import default_duration
 from blocklist.cli.output import print_lines
 from blocklist.cli.service import connect, request_timeout
 from blocklist.cli.table import Table
+from blocklist.model.durations import FOREVER, format_duration
 from blocklist.model.node import PERMANENT
 
 if TYPE_CHECKING:

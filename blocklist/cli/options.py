@@ -9,8 +9,10 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from blocklist.cli import durations, ranges, times
+from blocklist.cli import times
 from blocklist.cli.output import OutputFormat
+from blocklist.model import durations
+from blocklist.model import node_ranges as ranges
 from blocklist.model.changes import ChangeType
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import MAX_CAUSE_LENGTH, PERMANENT, check_node_id, check_text

@@ -7,7 +7,7 @@ import os
 import sys
 from typing import TYPE_CHECKING, Final
 
-from blocklist.cli.durations import parse_duration
+from blocklist.model.durations import parse_duration
 from blocklist.model.errors import BlocklistError, InvalidError
 
 if TYPE_CHECKING:

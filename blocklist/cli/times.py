@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from datetime import datetime
 
-from blocklist.cli.durations import format_duration
+from blocklist.model.durations import format_duration
 from blocklist.model.node import PERMANENT
 from blocklist.model.time import to_utc
 

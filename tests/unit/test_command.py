@@ -7,11 +7,11 @@ import typer
 
 from blocklist.cli import times
 from blocklist.cli.block_request import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
-from blocklist.cli.durations import format_duration, parse_duration
-from blocklist.cli.ranges import MAX_NODES, expand_nodes
 from blocklist.cli.table import Table, escape_unprintable
+from blocklist.model.durations import format_duration, parse_duration
 from blocklist.model.errors import ConflictError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
+from blocklist.model.node_ranges import MAX_NODES, expand_nodes
 
 MARK, EVACUATE = BlockAction
 HOUR = 3_600_000
