@@ -1,20 +1,29 @@
-# make run serves; make setup installs all the rest; make test, lint, demo and bench use it.
-# A stamp in .venv is as new as the lock file that was installed: a second run installs nothing.
+# make run serves. make setup installs what development needs; the targets below it call make setup.
+# A stamp in .venv is as new as the lock files that were installed: a second run installs nothing.
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: run setup test kill-test lint format demo bench profile chaos openapi settings lock clean
+.PHONY: run setup check unit test kill-test lint format docs demo bench profile chaos openapi settings lock upgrade clean
 .DELETE_ON_ERROR:
 
-run: $(VENV)/service.stamp $(BIN)/blocklist
+# Needs only Python and make.
+run: $(VENV)/service.stamp
 	@$(BIN)/python -m app migrate
 	@exec $(BIN)/python -m app
 
-setup: $(VENV)/dev.stamp $(BIN)/blocklist
+setup: $(VENV)/dev.stamp
 
+# Before each commit: the linters beside the unit tests.
+check: $(VENV)/dev.stamp
+	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint unit
+
+unit: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest tests/unit $(ARGS)
+
+# Everything, on real services; takes long.
 test: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
 
@@ -33,6 +42,11 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
+# The documentation site: built into build/site, then served on loopback and rebuilt at each change.
+docs: $(VENV)/dev.stamp
+	$(BIN)/mkdocs build --strict
+	$(BIN)/mkdocs serve --livereload $(ARGS)
+
 demo: $(VENV)/dev.stamp
 	@$(BIN)/python -m demo
 
@@ -42,7 +56,7 @@ bench: $(VENV)/dev.stamp
 bench-%: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks $* $(ARGS)
 
-# Where the interpreter's time goes on the hot paths, by py-spy.
+# Profiles of the hot paths, by py-spy.
 profile: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks.profile
 
@@ -56,27 +70,30 @@ openapi: $(VENV)/service.stamp
 settings: $(VENV)/service.stamp
 	$(BIN)/python -m app settings --into docs/settings.md
 
-# Newer versions of everything, in both lock files.
+# After a change of pyproject.toml: locks what is new and keeps all other versions.
 lock: $(VENV)/dev.stamp
 	$(BIN)/python -m requirements
 
+# Newer versions of everything.
+upgrade: $(VENV)/dev.stamp
+	$(BIN)/python -m requirements --upgrade
+
 clean:
-	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "blocklist needs Python 3.11 or later")'
 	$(PYTHON) -m venv $(VENV)
 
-# The command, from this checkout: a wheel brings its own.
-$(BIN)/blocklist: Makefile | $(BIN)/python
-	@printf '%s\n' '#!/bin/sh' 'export PYTHONPATH="$(CURDIR)$${PYTHONPATH:+:$$PYTHONPATH}"' \
-		'exec "$(abspath $(BIN))/python" -P -m blocklist.cli "$$@"' > $@
-	@chmod +x $@
-
-$(VENV)/service.stamp: requirements/service.txt | $(BIN)/python
-	$(PIP) install --quiet --require-hashes -r requirements/service.txt
-	@touch $@
-
-$(VENV)/dev.stamp: requirements/dev.txt requirements/service.txt | $(BIN)/python
-	$(PIP) install --quiet --require-hashes -r requirements/dev.txt
+# The checkout itself is installed in a call of its own: pip has no hash for a folder.
+define install
+	$(PIP) install --quiet --require-hashes $(foreach lock,$(1),-r requirements/$(lock).txt)
+	$(PIP) install --quiet --no-deps --no-build-isolation --editable .
 	@touch $(VENV)/service.stamp $@
+endef
+
+$(VENV)/service.stamp: requirements/service.txt requirements/build.txt | $(BIN)/python
+	$(call install,service build)
+
+$(VENV)/dev.stamp: requirements/dev.txt requirements/service.txt requirements/build.txt | $(BIN)/python
+	$(call install,dev)

@@ -1,15 +1,26 @@
-"""Lock the dependencies of pyproject.toml: versions and hashes for every platform, no addresses."""
+"""Lock the dependencies of pyproject.toml: versions and hashes for every platform, no addresses.
+
+Versions that are locked already are kept; `--upgrade` takes the newest that pyproject.toml allows.
+"""
 
 import subprocess
 import sys
 
-LOCK = ("uv", "pip", "compile", "--universal", "--python-version", "3.11", "--generate-hashes", "--upgrade")
+LOCK = ("uv", "pip", "compile", "--universal", "--python-version", "3.11", "--generate-hashes")
 QUIET = ("--quiet", "--no-header", "--no-annotate", "--no-emit-index-url", "--no-emit-find-links")
 
-# The service first: what it pins, the development environment takes over.
+# The service is first: the other lock files take over its versions.
 SAME = ("--constraint", "requirements/service.txt")
-for group, constraint in (("service", ()), ("spark", SAME), ("dev", SAME)):
-    out = f"requirements/{group}.txt"
-    command = [*LOCK, *QUIET, *constraint, "--group", f"pyproject.toml:{group}", "--output-file", out, "pyproject.toml"]
+# The build backend is installed beside the others, so its lock file leaves out what the project itself needs.
+LOCKS = {
+    "service": ("pyproject.toml",),
+    "build": SAME,
+    "spark": (*SAME, "pyproject.toml"),
+    "dev": (*SAME, "pyproject.toml"),
+}
+
+for group, options in LOCKS.items():
+    output = ("--group", f"pyproject.toml:{group}", "--output-file", f"requirements/{group}.txt")
+    command = [*LOCK, *QUIET, *sys.argv[1:], *output, *options]
     print(*command)
     subprocess.run([sys.executable, "-m", *command], check=True, stdout=subprocess.DEVNULL)

@@ -1,4 +1,4 @@
-"""What the checkout promises about itself."""
+"""The checkout: its generated files, its packages, its installation."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import app.api.problems
+import blocklist
 from app.main import create_app
 from app.settings import Settings
 from blocklist.model.errors import BlocklistError
@@ -19,21 +20,21 @@ from blocklist.model.errors import BlocklistError
 ROOT = Path(__file__).resolve().parents[2]
 
 
-def test_the_api_document_is_that_of_the_app() -> None:
-    """`make openapi` writes it anew."""
-    kept = json.loads((ROOT / "openapi" / "blocklist.json").read_text())
-    assert kept == json.loads(json.dumps(create_app(Settings(database_url="sqlite:///unused.db")).openapi()))
+def test_the_api_document_is_generated_from_the_app() -> None:
+    """`make openapi` writes it."""
+    stored = json.loads((ROOT / "openapi" / "blocklist.json").read_text())
+    assert stored == json.loads(json.dumps(create_app(Settings(database_url="sqlite:///unused.db")).openapi()))
 
 
 @pytest.mark.xdist_group("together")
-def test_a_group_of_tests_stays_together(request: pytest.FixtureRequest) -> None:
-    """Where tests are dealt out to workers, those of a group go to one by their ids. Else each starts its own Spark."""
-    dealt_out = getattr(request.config.option, "loadgroup", False)
-    assert request.node.nodeid.endswith("@together") == dealt_out
+def test_a_group_of_tests_runs_in_one_worker(request: pytest.FixtureRequest) -> None:
+    """Xdist distributes them by the group in their ids; otherwise each worker would start its own Spark."""
+    by_group = getattr(request.config.option, "loadgroup", False)
+    assert request.node.nodeid.endswith("@together") == by_group
 
 
 def test_every_error_has_a_status() -> None:
-    """An error that the table does not name would be a 500."""
+    """An error that is not in the table would be a 500."""
 
     def below(kind: type[BlocklistError]) -> set[type[BlocklistError]]:
         return {kind}.union(*(below(child) for child in kind.__subclasses__()))
@@ -42,7 +43,7 @@ def test_every_error_has_a_status() -> None:
 
 
 def test_the_wheel_ships_the_package_alone(tmp_path: Path) -> None:
-    """No package called `app` may land in somebody's site-packages."""
+    """A package called `app` must not be installed beside other people's packages."""
     build = [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation"]
     subprocess.run([*build, "--wheel-dir", str(tmp_path), str(ROOT)], check=True)
     (wheel,) = tmp_path.glob("*.whl")
@@ -60,6 +61,16 @@ def test_lock_files_carry_hashes_and_no_addresses() -> None:
 
 
 def test_the_service_does_not_need_pyspark() -> None:
-    """`make run` installs no PySpark, and importing the service must not ask for it."""
+    """`make run` does not install PySpark, so importing the service must not need it."""
     code = "import sys, app.cli, app.server, blocklist; sys.exit('pyspark' in sys.modules or 'py4j' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], cwd=ROOT, check=False).returncode == 0
+
+
+def test_the_checkout_is_installed_for_every_folder(tmp_path: Path) -> None:
+    """`make setup` installs it in place: the package, the service and the command are those of this checkout."""
+    code = "import app, blocklist; print(app.__file__, blocklist.__file__)"
+    found = subprocess.run([sys.executable, "-P", "-c", code], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert found.stdout.split() == [str(ROOT / name / "__init__.py") for name in ("app", "blocklist")]
+    command = Path(sys.executable).with_name("blocklist")
+    version = subprocess.run([command, "--version"], cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert version.stdout == f"blocklist {blocklist.__version__}\n"
