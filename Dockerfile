@@ -1,4 +1,4 @@
-# The service is the last stage; `--target spark` is a Spark with the agent, for the compose file to try it on.
+# The service is the last stage; `--target spark` is a Spark with the agent, for the compose file.
 FROM python:3.13-slim AS build
 WORKDIR /srv
 COPY requirements/service.txt requirements/
@@ -30,8 +30,8 @@ COPY app app
 COPY migrations migrations
 USER 8224
 VOLUME /data
-# Beyond loopback tokens are needed. The first start makes the admin's; `blocklist` in the container uses it.
-# The secret is in the file; these are only its name.
+# Beyond loopback the service requires tokens. The first start creates the admin's; `blocklist` in the container uses it.
+# These are only the name of the file; the secret is in it.
 # hadolint ignore=DL3064
 ENV PATH=/venv/bin:$PATH \
     PYTHONPATH=/srv \
@@ -45,5 +45,5 @@ ENV PATH=/venv/bin:$PATH \
 EXPOSE 8224
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8224/readyz', timeout=2)"]
-# Migrating is safe to repeat; exec hands SIGTERM to the service.
+# Migrating is safe to repeat; exec passes SIGTERM to the service.
 CMD ["sh", "-c", "python -m app migrate && exec python -m app"]
