@@ -1,9 +1,9 @@
-"""The commands of a page, as its reader types them: from blocks fenced as `console`.
+"""The commands of a page, from its blocks fenced as `console`.
 
-`$ ` begins a command; what follows up to the next one is what the reader sees. A command goes on in the next line while
-a quote is open or after a backslash. `# exits 1` after it says that it is to fail so; `^C` as the last line that the
-reader interrupts it once the rest was seen. Comments before a block speak to the test: `<!-- not run: WHY -->` leaves
-it out, `<!-- then: WHAT -->` makes something happen first; `<!-- it is TIME -->` says when the page plays.
+`$ ` begins a command; the lines up to the next one are its output. A command continues in the next line while a quote
+is open or after a backslash. `# exits 1` names the expected exit code; `^C` as the last line interrupts the command
+after the rest was printed. Comments before a block are for the test: `<!-- not run: WHY -->` skips it,
+`<!-- then: WHAT -->` triggers an event first; `<!-- it is TIME -->` is the time to which the page refers.
 """
 
 from __future__ import annotations
@@ -24,48 +24,48 @@ INTERRUPT: Final = "^C"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Command:
-    """What is typed, where on the page, and what is to be seen then."""
+    """A command, its place on the page, and its expected output and exit code."""
 
     place: str
     text: str
-    shown: str
-    interrupted: bool
+    expected: str
+    interrupt: bool
     code: int
 
 
 @dataclass(frozen=True, slots=True)
-class Happening:
-    """Something that happens between two commands, by its name."""
+class Event:
+    """The name of something that happens between two commands."""
 
     name: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Page:
-    """A page as the test runs it. `not_run` are the reasons why blocks are left out."""
+    """The steps of a page; `skipped` has the reasons of blocks that are not run."""
 
-    steps: list[Command | Happening]
-    not_run: list[str]
+    steps: list[Command | Event]
+    skipped: list[str]
 
 
-def read(path: Path) -> Page:
-    """The page. Times in its commands keep their distance to the time at which it plays."""
+def parse_page(path: Path) -> Page:
+    """Parse a page. Times in its commands are moved, so that the time of the page is now."""
     text = path.read_text(encoding="utf-8")
     if plays := re.search(r"<!-- it is (\S+) -->", text):
-        later = datetime.now(UTC) - datetime.fromisoformat(plays[1])
-        text = _TIME.sub(lambda match: _shifted(match[0], later), text)
-    steps: list[Command | Happening] = []
+        offset = datetime.now(UTC) - datetime.fromisoformat(plays[1])
+        text = _TIME.sub(lambda match: _shifted(match[0], offset), text)
+    steps: list[Command | Event] = []
     not_run: list[str] = []
     for comment, block in _blocks(text.splitlines(), path.name):
         match comment:
             case ("not run", reason):
-                assert reason, f"{path.name}: a block is not run without a reason"
+                assert reason, f"{path.name}: a block is skipped without a reason"
                 not_run.append(reason)
                 continue
             case ("then", name):
-                steps.append(Happening(name))
+                steps.append(Event(name))
         steps += block
-    return Page(steps=steps, not_run=not_run)
+    return Page(steps=steps, skipped=not_run)
 
 
 def _shifted(time: str, by: timedelta) -> str:
@@ -73,17 +73,17 @@ def _shifted(time: str, by: timedelta) -> str:
 
 
 def _blocks(lines: list[str], name: str) -> Iterator[tuple[tuple[str, str] | None, list[Command]]]:
-    """The comment before each console block, if any, and its commands."""
+    """Yield the comment before each console block, if any, and the commands of the block."""
     comment: tuple[str, str] | None = None
     language: str | None = None
-    begun, inside = 0, list[str]()
+    first_line, inside = 0, list[str]()
     for number, line in enumerate(lines, 1):
         fence = _FENCE.match(line)
         if fence and language is None:
-            language, begun, inside = fence[1], number, []
+            language, first_line, inside = fence[1], number, []
         elif fence:
             if language == "console":
-                yield comment, list(_commands(inside, name, begun))
+                yield comment, list(_commands(inside, name, first_line))
             language, comment = None, None
         elif language is not None:
             inside.append(line)
@@ -93,24 +93,24 @@ def _blocks(lines: list[str], name: str) -> Iterator[tuple[tuple[str, str] | Non
             comment = None
 
 
-def _commands(lines: list[str], name: str, begun: int) -> Iterator[Command]:
-    assert lines, f"{name}:{begun}: the block is empty"
-    assert lines[0].startswith("$ "), f"{name}:{begun}: a console block begins with a command"
+def _commands(lines: list[str], name: str, first_line: int) -> Iterator[Command]:
+    assert lines, f"{name}:{first_line}: the block is empty"
+    assert lines[0].startswith("$ "), f"{name}:{first_line}: a console block begins with a command"
     starts = [number for number, line in enumerate(lines) if line.startswith("$ ")]
     for start, end in zip(starts, [*starts[1:], len(lines)], strict=True):
-        typed, shown = lines[start][2:], lines[start + 1 : end]
-        while _goes_on(typed) and shown:
-            typed += "\n" + shown.pop(0)
-        interrupted = shown[-1:] == [INTERRUPT]
-        code = _EXITS.search(typed)
+        text, output = lines[start][2:], lines[start + 1 : end]
+        while _continues(text) and output:
+            text += "\n" + output.pop(0)
+        interrupted = output[-1:] == [INTERRUPT]
+        code = _EXITS.search(text)
         yield Command(
-            place=f"{name}:{begun + 1 + start}",
-            text=typed,
-            shown="\n".join(shown[:-1] if interrupted else shown),
-            interrupted=interrupted,
+            place=f"{name}:{first_line + 1 + start}",
+            text=text,
+            expected="\n".join(output[:-1] if interrupted else output),
+            interrupt=interrupted,
             code=int(code[1]) if code else 0,
         )
 
 
-def _goes_on(typed: str) -> bool:
-    return typed.endswith("\\") or typed.count("'") % 2 == 1
+def _continues(text: str) -> bool:
+    return text.endswith("\\") or text.count("'") % 2 == 1

@@ -1,4 +1,4 @@
-"""A shell in which the commands of a page are typed, one after the other, on a terminal."""
+"""A shell on a terminal that runs the commands of a page one after the other."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
-from tests.docs.console import Command, Happening, Page
-from tests.docs.shown import alike, begins_alike
+from tests.docs.console import Command, Event, Page
+from tests.docs.output_match import matches, starts_with
 
 SECONDS: Final = 60
 _COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
@@ -30,40 +30,42 @@ exit $code
 
 
 class Shell:
-    """Runs commands with bash; what one exports, and its folder, are there for the next.
+    """Runs commands with bash; exported variables and the folder are kept for the next command.
 
-    `here` is what pages say to what it is on this machine, such as an address; the other way round in what is seen.
+    `substitutions` maps texts on the page, such as an address, to those used here; output is mapped back.
     """
 
-    def __init__(self, folder: Path, here: Mapping[str, str], env: Mapping[str, str], *, cwd: Path) -> None:
+    def __init__(self, folder: Path, substitutions: Mapping[str, str], env: Mapping[str, str], *, cwd: Path) -> None:
         self._state = folder / "state.sh"
-        self._here = dict(here)
+        self._substitutions = dict(substitutions)
         self._env = {**env, "NO_COLOR": "1", "TERM": "xterm", "COLUMNS": "200"}
         self._cwd = cwd
 
-    def play(self, page: Page, happenings: Mapping[str, Callable[[], object]]) -> list[str]:
-        """Run the page; what was not as it shows, each with its place."""
-        wrong: list[str] = []
+    def run_page(self, page: Page, events: Mapping[str, Callable[[], object]]) -> list[str]:
+        """Run the page; return each mismatch with its place."""
+        mismatches: list[str] = []
         for step in page.steps:
-            if isinstance(step, Happening):
-                if wrong:
-                    break  # it may rest on what went wrong
-                happenings[step.name]()
-            elif said := self.differs(step):
-                wrong.append(said)
-        return wrong
+            if isinstance(step, Event):
+                if mismatches:
+                    break  # it may depend on the step that failed
+                events[step.name]()
+            elif mismatch := self.mismatch(step):
+                mismatches.append(mismatch)
+        return mismatches
 
-    def differs(self, command: Command) -> str:
-        """Type the command; what is different from what the page shows, empty if nothing is."""
-        code, seen = self.run(command.text, until=command.shown if command.interrupted else None)
-        expected = (0, 130, -signal.SIGINT) if command.interrupted else (command.code,)
-        if code in expected and (begins_alike if command.interrupted else alike)(command.shown, seen):
+    def mismatch(self, command: Command) -> str:
+        """Run the command; describe how it differs from the page, empty if it does not."""
+        code, output = self.run(command.text, until=command.expected if command.interrupt else None)
+        expected = (0, 130, -signal.SIGINT) if command.interrupt else (command.code,)
+        if code in expected and (starts_with if command.interrupt else matches)(command.expected, output):
             return ""
-        return f"{command.place}: {command.text}\nexit code {code}; shown:\n{command.shown}\nseen:\n{seen}\n"
+        return (
+            f"{command.place}: {command.text}\nexit code {code}; on the page:\n{command.expected}\nprinted:\n{output}\n"
+        )
 
     def run(self, text: str, *, until: str | None = None) -> tuple[int, str]:
-        """The exit code, and what was seen. With `until` it is interrupted as soon as that was."""
-        script = _RUN.format(state=shlex.quote(str(self._state)), command=self._to_here(text))
+        """Return the exit code and the output. With `until`, interrupt the command after that output."""
+        script = _RUN.format(state=shlex.quote(str(self._state)), command=self._from_page(text))
         ours, theirs = _terminal()
         with subprocess.Popen(
             ["bash", "-c", script],
@@ -75,11 +77,11 @@ class Shell:
             start_new_session=True,
         ) as process:
             os.close(theirs)
-            seen = self._follow(process, ours, until)
+            output = self._read_output(process, ours, until)
             os.close(ours)
-            return process.wait(SECONDS), seen
+            return process.wait(SECONDS), output
 
-    def _follow(self, process: subprocess.Popen[bytes], terminal: int, until: str | None) -> str:
+    def _read_output(self, process: subprocess.Popen[bytes], terminal: int, until: str | None) -> str:
         raw, deadline = b"", time.monotonic() + SECONDS
         while True:
             if time.monotonic() > deadline:
@@ -88,30 +90,30 @@ class Shell:
             try:
                 data = os.read(terminal, 65536) if ready else b""
             except OSError:
-                break  # so Linux says that the other side is gone
+                break  # Linux reports a closed terminal in this way
             raw += data
             if not data and process.poll() is not None:
                 break
-            if data and until is not None and begins_alike(until, self.as_on_the_page(raw.decode(errors="replace"))):
+            if data and until is not None and starts_with(until, self.to_page(raw.decode(errors="replace"))):
                 until = None
                 os.killpg(process.pid, signal.SIGINT)
-        return self.as_on_the_page(raw.decode(errors="replace"))
+        return self.to_page(raw.decode(errors="replace"))
 
-    def _to_here(self, text: str) -> str:
-        for page, here in self._here.items():
-            text = text.replace(page, here)
+    def _from_page(self, text: str) -> str:
+        for page, actual in self._substitutions.items():
+            text = text.replace(page, actual)
         return text
 
-    def as_on_the_page(self, seen: str) -> str:
-        """What was seen, in the names that pages use."""
-        text = _COLOUR.sub("", seen)
-        for page, here in self._here.items():
-            text = text.replace(here, page)
+    def to_page(self, output: str) -> str:
+        """The output with the texts that pages use."""
+        text = _COLOUR.sub("", output)
+        for page, actual in self._substitutions.items():
+            text = text.replace(actual, page)
         return text
 
 
 def _terminal() -> tuple[int, int]:
-    """A terminal that leaves line ends as they are."""
+    """A terminal that does not translate line ends."""
     ours, theirs = pty.openpty()
     modes = termios.tcgetattr(theirs)
     modes[1] &= ~termios.OPOST

@@ -1,4 +1,4 @@
-"""The systemd unit, the image's recipe and the compose file, as far as they can be judged without running them."""
+"""The systemd unit, the Dockerfile and the compose file, checked without running them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from tests.integration.process import ROOT, environment, run_app
 
 UNIT: Final = ROOT / "docs" / "systemd" / "blocklist.service"
 COMPOSE: Final = ROOT / "docker-compose.yml"
-MOST_EXPOSED: Final = 20
-"""Of a hundred, as systemd counts it; 20 is what it calls OK."""
+MAX_EXPOSURE: Final = 20
+"""Exposure in systemd's count, up to 100; it calls 20 OK."""
 
 
 @pytest.fixture(scope="module")
@@ -28,37 +28,37 @@ def analyze() -> str:
     return debian.require({"systemd-analyze": "systemd"})["systemd-analyze"]
 
 
-def test_systemd_understands_the_unit(analyze: str, tmp_path: Path) -> None:
-    """With commands that are there: systemd looks for them."""
+def test_systemd_accepts_the_unit(analyze: str, tmp_path: Path) -> None:
+    """With commands that exist here, as systemd checks that."""
     unit = tmp_path / UNIT.name
     unit.write_text(UNIT.read_text().replace("/opt/blocklist/.venv/bin/python", sys.executable))
     done = _run(analyze, "verify", "--man=no", str(unit))
     assert (done.returncode, done.stdout + done.stderr) == (0, "")
 
 
-def test_the_unit_gives_the_service_no_more_than_it_needs(analyze: str) -> None:
-    done = _run(analyze, "security", "--offline=yes", "--no-pager", f"--threshold={MOST_EXPOSED}", str(UNIT))
+def test_the_unit_confines_the_service(analyze: str) -> None:
+    done = _run(analyze, "security", "--offline=yes", "--no-pager", f"--threshold={MAX_EXPOSURE}", str(UNIT))
     assert done.returncode == 0, done.stdout[-2000:]
 
 
-def test_the_units_settings_are_sound() -> None:
-    settings = read_settings(_assigned(re.findall(r"^Environment=(.*)$", UNIT.read_text(), re.MULTILINE)))
+def test_the_units_settings_are_valid() -> None:
+    settings = read_settings(_assignments(re.findall(r"^Environment=(.*)$", UNIT.read_text(), re.MULTILINE)))
     state = "/var/lib/blocklist/"
     assert settings.auth == "tokens"
     assert settings.admin_token_file.startswith(state)
     assert settings.database_url.startswith(f"sqlite:///{state}")
 
 
-def test_the_images_settings_are_sound() -> None:
-    """It listens to other machines, so it asks for tokens."""
-    given = _assigned(re.findall(r"(BLOCKLIST_\w+=\S+)", (ROOT / "Dockerfile").read_text()))
+def test_the_images_settings_are_valid() -> None:
+    """It listens beyond loopback, so it requires tokens."""
+    given = _assignments(re.findall(r"(BLOCKLIST_\w+=\S+)", (ROOT / "Dockerfile").read_text()))
     settings = read_settings(given)
     assert (settings.host, settings.auth, settings.port) == ("0.0.0.0", "tokens", Settings().port)
     assert given["BLOCKLIST_TOKEN_FILE"] == settings.admin_token_file
     assert run_app("check-settings", env={**environment(), **given}).returncode == 0
 
 
-def test_hadolint_finds_no_fault_in_the_images_recipe() -> None:
+def test_hadolint_accepts_the_dockerfile() -> None:
     done = _run(str(Path(sys.executable).with_name("hadolint")), str(ROOT / "Dockerfile"))
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -66,10 +66,10 @@ def test_hadolint_finds_no_fault_in_the_images_recipe() -> None:
 class TestComposeFile:
     """docker-compose.yml"""
 
-    composed: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
-    services: dict[str, Any] = composed["services"]
+    compose: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+    services: dict[str, Any] = compose["services"]
 
-    def test_it_names_what_is_there(self) -> None:
+    def test_it_names_what_exists(self) -> None:
         stages = re.findall(r"^FROM \S+ AS (\w+)", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
         for service in self.services.values():
             build = service.get("build", ".")
@@ -77,9 +77,9 @@ class TestComposeFile:
             assert set(service.get("depends_on", ())) <= set(self.services)
             for volume in service.get("volumes", ()):
                 source = volume.partition(":")[0]
-                assert source in self.composed["volumes"] or (ROOT / source).is_file()
+                assert source in self.compose["volumes"] or (ROOT / source).is_file()
             ports = service.get("ports", ())
-            assert all(port.startswith("127.0.0.1:") for port in ports), "nothing is open to others"
+            assert all(port.startswith("127.0.0.1:") for port in ports), "ports are published on loopback only"
 
     def test_without_a_profile_it_is_one_service_and_a_spark(self) -> None:
         always = {name for name, service in self.services.items() if "profiles" not in service}
@@ -87,8 +87,8 @@ class TestComposeFile:
         ports = [port for service in self.services.values() for port in service.get("ports", ())]
         assert len({port.split(":")[1] for port in ports}) == len(ports)
 
-    def test_the_replicas_settings_are_sound(self) -> None:
-        image = _assigned(re.findall(r"(BLOCKLIST_\w+=\S+)", (ROOT / "Dockerfile").read_text()))
+    def test_the_replicas_settings_are_valid(self) -> None:
+        image = _assignments(re.findall(r"(BLOCKLIST_\w+=\S+)", (ROOT / "Dockerfile").read_text()))
         one, two = (self.services[f"replica-{number}"] for number in (1, 2))
         settings = read_settings({**image, **_settings(one)})
         assert is_postgresql(settings.database_url)
@@ -98,14 +98,14 @@ class TestComposeFile:
         assert {name: value for name, value in two.items() if name != "networks"} == {
             name: value for name, value in one.items() if name != "networks"
         }
-        (network,) = self.composed["networks"]["ha"]["ipam"]["config"]
+        (network,) = self.compose["networks"]["ha"]["ipam"]["config"]
         assert settings.trusted_proxies == network["subnet"]
         assert all(
             ip_address(own["networks"]["ha"]["ipv4_address"]) in ip_network(network["subnet"]) for own in (one, two)
         )
 
-    def test_nginx_stands_before_all_replicas(self) -> None:
-        """That its file does what it says is tried with a real one."""
+    def test_nginx_is_in_front_of_all_replicas(self) -> None:
+        """An integration test runs this file in a real nginx."""
         config = (ROOT / "deploy" / "nginx.conf").read_text()
         replicas = {name for name in self.services if name.startswith("replica-")}
         assert set(re.findall(r"^ +server (\S+):8224 max_fails=1", config, re.MULTILINE)) == replicas
@@ -115,11 +115,11 @@ class TestComposeFile:
 
 
 def _settings(service: dict[str, Any]) -> dict[str, str]:
-    """Those of the service itself, in a service of the compose file."""
+    """The BLOCKLIST_ settings of a service of the compose file."""
     return {name: value for name, value in service["environment"].items() if name.startswith("BLOCKLIST_")}
 
 
-def _assigned(lines: list[str]) -> dict[str, str]:
+def _assignments(lines: list[str]) -> dict[str, str]:
     return {name: value for name, _, value in (line.partition("=") for line in lines)}
 
 

@@ -1,4 +1,4 @@
-"""The commands of docs/, typed as they stand there: what a page shows is what its reader will see."""
+"""The commands of docs/, run as written: their output is what the page shows."""
 
 from __future__ import annotations
 
@@ -10,54 +10,54 @@ from typing import Final
 import pytest
 
 from tests import debian
-from tests.docs.console import Page, read
-from tests.docs.machine import Audience, Machine
+from tests.docs.console import Page, parse_page
+from tests.docs.operator_host import OperatorHost, PageListeners
 from tests.docs.shell import Shell
 from tests.docs.systemctl import Unit
 from tests.integration.process import ROOT, ServiceProcess, environment, run_app
 
 DOCS: Final = ROOT / "docs"
-MOST_NOT_RUN: Final = 3
-"""Blocks of a page that may be left out, each with its reason."""
+MAX_SKIPPED: Final = 3
+"""Blocks of a page that may be skipped, each with its reason."""
 
 
 @pytest.fixture(scope="module", autouse=True)
-def programs() -> None:
+def required_programs() -> None:
     debian.require({"curl": "curl", "jq": "jq"})
 
 
 @pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    machine = Machine(tmp_path)
-    yield machine
+def host(tmp_path: Path) -> Iterator[OperatorHost]:
+    host = OperatorHost(tmp_path)
+    yield host
     Unit(tmp_path).stop()
-    assert "Traceback" not in machine.journal()
+    assert "Traceback" not in host.journal()
 
 
-def play(page: Page, machine: Machine, shell: Shell) -> None:
+def run_page(page: Page, host: OperatorHost, shell: Shell) -> None:
     with ExitStack() as stack:
-        those = Audience(machine, stack)
-        happenings = {
-            "a job and a manager listen": those.come,
-            "the tasks end": those.end_tasks,
+        listeners = PageListeners(host, stack)
+        events = {
+            "a job and a manager listen": listeners.start,
+            "the tasks end": listeners.end_tasks,
             "an admin goes on": lambda: shell.run("export BLOCKLIST_TOKEN_FILE=~/admin.token"),
         }
-        wrong = shell.play(page, happenings)
-    assert not wrong, "\n".join(wrong) + machine.journal()
+        mismatches = shell.run_page(page, events)
+    assert not mismatches, "\n".join(mismatches) + host.journal()
 
 
 @pytest.mark.timeout(600)
-def test_the_guide(machine: Machine) -> None:
-    """From its first line to its last, at a service that runs as docs/systemd has it."""
-    page = read(DOCS / "guide.md")
-    play(page, machine, machine.shell())
-    assert len(page.not_run) <= MOST_NOT_RUN
+def test_the_guide_shows_real_output(host: OperatorHost) -> None:
+    """All of it, on a service that runs as the unit in docs/systemd."""
+    page = parse_page(DOCS / "guide.md")
+    run_page(page, host, host.shell())
+    assert len(page.skipped) <= MAX_SKIPPED
 
 
-def test_the_command(machine: Machine) -> None:
-    shell = machine.shell()
+def test_the_page_of_the_command_shows_real_output(host: OperatorHost) -> None:
+    shell = host.shell()
     assert shell.run(SET_UP) == (0, "")
-    play(read(DOCS / "command.md"), machine, shell)
+    run_page(parse_page(DOCS / "command.md"), host, shell)
 
 
 SET_UP: Final = """
@@ -68,24 +68,24 @@ blocklist token create anna --role operator > ~/anna.token 2> /dev/null
 blocklist token create spark --role listener > ~/spark.token 2> /dev/null
 export BLOCKLIST_TOKEN_FILE=~/anna.token
 """
-"""What the guide does first, without a word."""
+"""The guide's set-up, without output."""
 
 
-OTHERS: Final = sorted(path.name for path in DOCS.glob("*.md") if path.stem not in {"guide", "command"})
+OTHER_PAGES: Final = sorted(path.name for path in DOCS.glob("*.md") if path.stem not in {"guide", "command"})
 
 
-@pytest.mark.parametrize("name", [name for name in OTHERS if read(DOCS / name).steps])
-def test_each_other_page(tmp_path: Path, name: str) -> None:
-    """At a service that nobody has set anything for."""
+@pytest.mark.parametrize("name", [name for name in OTHER_PAGES if parse_page(DOCS / name).steps])
+def test_each_other_page_shows_real_output(tmp_path: Path, name: str) -> None:
+    """On a service with default settings."""
     service = ServiceProcess(tmp_path)
     assert run_app("migrate", env=service.environment()).returncode == 0
     with service:
         shell = Shell(tmp_path, {"http://127.0.0.1:8224": service.url}, environment(), cwd=tmp_path)
-        wrong = shell.play(read(DOCS / name), {})
-    assert not wrong, "\n".join(wrong)
+        mismatches = shell.run_page(parse_page(DOCS / name), {})
+    assert not mismatches, "\n".join(mismatches)
 
 
-def test_no_command_is_left_out_by_mistake() -> None:
-    """A block that begins with a prompt is one that is run: fenced as `console`, or marked with a reason."""
+def test_no_command_is_skipped_by_mistake() -> None:
+    """A block that begins with a prompt is fenced as `console`, so that it runs or has a reason not to."""
     for path in [ROOT / "README.md", *DOCS.glob("*.md")]:
         assert "```\n$ " not in path.read_text(encoding="utf-8"), path.name

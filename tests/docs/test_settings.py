@@ -1,4 +1,4 @@
-"""docs/settings.md says what the code does."""
+"""docs/settings.md agrees with the code."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 from typing import Final
 
 from app import settings_docs
-from app.settings import CLIENTS, PREFIX, Settings, read_settings
+from app.settings import CLIENT_SETTINGS, PREFIX, Settings, read_settings
 from blocklist.cli import options, service
 from blocklist.client.client import DEFAULT_URL
 from tests.integration.process import ROOT, environment, run_app
@@ -14,12 +14,12 @@ from tests.integration.process import ROOT, environment, run_app
 PAGE: Final = ROOT / "docs" / "settings.md"
 
 
-def test_the_page_is_that_of_the_code() -> None:
+def test_the_page_is_generated_from_the_code() -> None:
     page = PAGE.read_text(encoding="utf-8")
-    assert settings_docs.filled(page) == page, "docs/settings.md is stale: run make settings"
+    assert settings_docs.fill_page(page) == page, "docs/settings.md is stale: run make settings"
 
 
-def test_it_is_printed_by_the_service() -> None:
+def test_the_service_prints_its_settings() -> None:
     done = run_app("settings", env=environment())
     assert (done.returncode, done.stderr) == (0, "")
     assert done.stdout in PAGE.read_text(encoding="utf-8")
@@ -32,16 +32,16 @@ def test_each_setting_is_described_in_a_sentence() -> None:
         assert "|" not in field.description, "the table has columns"
 
 
-def test_each_default_on_the_page_is_one_that_can_be_set() -> None:
+def test_each_default_on_the_page_is_a_valid_value() -> None:
     rows = re.findall(r"\| `(BLOCKLIST_\w+)` \| `([^`]+)` \|", settings_docs.service_table())
     assert read_settings(dict(rows)) == Settings()
 
 
-def test_the_clients_names_and_defaults() -> None:
-    assert {PREFIX + name for name in settings_docs.CLIENTS} == CLIENTS
-    defaults = {name: default for name, (default, _) in settings_docs.CLIENTS.items() if default}
+def test_the_names_and_defaults_of_the_client() -> None:
+    assert {PREFIX + name for name in settings_docs.CLIENT_SETTINGS} == CLIENT_SETTINGS
+    defaults = {name: default for name, (default, _) in settings_docs.CLIENT_SETTINGS.items() if default}
     assert defaults == {
         "URL": DEFAULT_URL,
-        "TIMEOUT": service.TIMEOUT,
+        "TIMEOUT": service.DEFAULT_TIMEOUT,
         "DEFAULT_DURATION": options.DEFAULT_DURATION,
     }

@@ -1,4 +1,4 @@
-"""A machine on which an operator works: the service as its unit has it, and those who listen to it."""
+"""A machine with an installed service for an operator, and with listeners that register at it."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final
 
-from tests.docs import audience
+from tests.docs import page_listeners
 from tests.docs.shell import Shell
 from tests.integration.command import install
 from tests.integration.process import ROOT, environment, free_port, wait_until
@@ -16,13 +16,16 @@ from tests.integration.process import ROOT, environment, free_port, wait_until
 UNIT: Final = ROOT / "docs" / "systemd" / "blocklist.service"
 
 
-class Machine:
-    """A machine on which the service is installed: its folders, and the programs that an operator finds there."""
+class OperatorHost:
+    """The folders and programs of a machine on which the service is installed as its unit describes.
+
+    `substitutions` maps a text on the page, such as an address or a folder, to the one used here.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.url = f"http://127.0.0.1:{free_port()}"
-        self.here = {
+        self.substitutions = {
             "http://127.0.0.1:8224": self.url,
             "/opt/blocklist": str(folder / "opt"),
             "/var/lib/blocklist": str(folder / "lib"),
@@ -37,7 +40,7 @@ class Machine:
             (folder / "opt" / name).symlink_to(ROOT / name)
         install(folder / "opt" / ".venv")
         (folder / "blocklist.env").write_text(f"BLOCKLIST_PORT={self.url.rpartition(':')[2]}\n")
-        (folder / "blocklist.service").write_text(self._here(UNIT.read_text()))
+        (folder / "blocklist.service").write_text(self._substituted(UNIT.read_text()))
         self._program("sudo", 'if [ "$1" = -u ]; then shift 2; fi\nexec "$@"')
         systemctl = f'exec "{sys.executable}" -P -m tests.docs.systemctl "{folder}" "$@"'
         self._program("systemctl", f'export PYTHONPATH="{ROOT}"\n{systemctl}')
@@ -46,7 +49,7 @@ class Machine:
         env = environment(url=self.url)
         path = [self.folder / "programs", self.folder / "opt" / ".venv" / "bin", env["PATH"]]
         env |= {"HOME": str(self.folder / "home"), "PATH": os.pathsep.join(map(str, path))}
-        return Shell(self.folder, self.here, env, cwd=self.folder / "home")
+        return Shell(self.folder, self.substitutions, env, cwd=self.folder / "home")
 
     def token(self, name: str) -> str:
         return (self.folder / "home" / f"{name}.token").read_text().strip()
@@ -54,9 +57,9 @@ class Machine:
     def journal(self) -> str:
         return (self.folder / "journal").read_text()
 
-    def _here(self, text: str) -> str:
-        for page, here in self.here.items():
-            text = text.replace(page, here)
+    def _substituted(self, text: str) -> str:
+        for page, actual in self.substitutions.items():
+            text = text.replace(page, actual)
         return text
 
     def _program(self, name: str, script: str) -> None:
@@ -65,18 +68,18 @@ class Machine:
         program.chmod(0o755)
 
 
-class Audience:
-    """Who listens while the guide is played."""
+class PageListeners:
+    """A job and a manager, registered while a page runs."""
 
-    def __init__(self, machine: Machine, stack: ExitStack) -> None:
-        self._machine, self._stack = machine, stack
+    def __init__(self, host: OperatorHost, stack: ExitStack) -> None:
+        self._host, self._stack = host, stack
 
-    def come(self) -> None:
-        url, self._token = self._machine.url, self._machine.token("spark")
-        self._job = self._stack.enter_context(audience.Job(url, self._token))
-        self._stack.enter_context(audience.manager(self._machine.folder, url, self._token))
-        wait_until(lambda: audience.listening(url, self._token))
+    def start(self) -> None:
+        url, self._token = self._host.url, self._host.token("spark")
+        self._job = self._stack.enter_context(page_listeners.Job(url, self._token))
+        self._stack.enter_context(page_listeners.start_manager(self._host.folder, url, self._token))
+        wait_until(lambda: page_listeners.all_registered(url, self._token))
 
     def end_tasks(self) -> None:
         self._job.end_tasks()
-        wait_until(lambda: not audience.tasks_left(self._machine.url, self._token, "r12n03"))
+        wait_until(lambda: not page_listeners.running_tasks(self._host.url, self._token, "r12n03"))

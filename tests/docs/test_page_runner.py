@@ -1,4 +1,4 @@
-"""How pages are read and compared: a test that takes everything for right would prove nothing."""
+"""The parser and the comparison that the tests of pages rely on."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from app.http.systemd import tell_ready
-from tests.docs.console import Command, Happening, read
+from app.http.systemd import sd_notify_ready
+from tests.docs.console import Command, Event, parse_page
+from tests.docs.output_match import matches, starts_with
 from tests.docs.shell import Shell
-from tests.docs.shown import alike, begins_alike
 from tests.integration.process import environment
 
 TOKEN = "blocklist_5f0c9a21_" + "x" * 43
 
 
 @pytest.mark.parametrize(
-    ("page", "seen"),
+    ("expected", "actual"),
     [
         ("a blocked", "a blocked\n"),
         ("", ""),
@@ -34,12 +34,12 @@ TOKEN = "blocklist_5f0c9a21_" + "x" * 43
         ("HTTP/1.1 200 OK\n…", "HTTP/1.1 200 OK\r\nx: y\r\n"),
     ],
 )
-def test_alike(page: str, seen: str) -> None:
-    assert alike(page, seen)
+def test_output_matches_the_page(expected: str, actual: str) -> None:
+    assert matches(expected, actual)
 
 
 @pytest.mark.parametrize(
-    ("page", "seen"),
+    ("expected", "actual"),
     [
         ("a blocked", "b blocked"),
         ("", "something"),
@@ -52,13 +52,13 @@ def test_alike(page: str, seen: str) -> None:
         ("a\n…\nc", "a\nb"),
     ],
 )
-def test_not_alike(page: str, seen: str) -> None:
-    assert not alike(page, seen)
+def test_other_output_does_not_match(expected: str, actual: str) -> None:
+    assert not matches(expected, actual)
 
 
-def test_the_beginning() -> None:
-    assert begins_alike("a\nb", "a\nb\nc")
-    assert not begins_alike("a\nb", "a\n")
+def test_output_so_far_matches_the_beginning() -> None:
+    assert starts_with("a\nb", "a\nb\nc")
+    assert not starts_with("a\nb", "a\n")
 
 
 PAGE = """
@@ -83,42 +83,42 @@ line
 """
 
 
-def test_a_page(tmp_path: Path) -> None:
+def test_a_page_is_parsed_into_steps(tmp_path: Path) -> None:
     (tmp_path / "page.md").write_text(PAGE)
-    page = read(tmp_path / "page.md")
-    one, two, happening, four = page.steps
+    page = parse_page(tmp_path / "page.md")
+    one, two, event, four = page.steps
     assert isinstance(one, Command)
     at = datetime.fromisoformat(one.text.removeprefix("one --at "))
     assert abs((at - datetime.now(UTC)).total_seconds() - 3600) < 600
-    assert (one.shown, one.code, one.place) == ("seen", 0, "page.md:4")
+    assert (one.expected, one.code, one.place) == ("seen", 0, "page.md:4")
     assert isinstance(two, Command)
-    assert (two.text, two.shown, two.code) == ("two '{\n  }'   # exits 1", "", 1)
-    assert happening == Happening("something")
+    assert (two.text, two.expected, two.code) == ("two '{\n  }'   # exits 1", "", 1)
+    assert event == Event("something")
     assert isinstance(four, Command)
-    assert (four.shown, four.interrupted) == ("line", True)
-    assert page.not_run == ["it would hurt"]
+    assert (four.expected, four.interrupt) == ("line", True)
+    assert page.skipped == ["it would hurt"]
 
 
-def test_the_shell_keeps_what_was_exported_and_says_what_differs(tmp_path: Path) -> None:
+def test_the_shell_keeps_exported_variables_and_reports_mismatches(tmp_path: Path) -> None:
     shell = Shell(tmp_path, {"/page": str(tmp_path)}, environment(), cwd=tmp_path)
     assert shell.run("mkdir inner && cd inner && export NAME=value") == (0, "")
     assert shell.run("echo $NAME; pwd") == (0, "value\n/page/inner\n")
     assert shell.run("echo out; echo err >&2; false") == (1, "out\nerr\n")
-    command = Command(place="page.md:1", text="echo a", shown="b", interrupted=False, code=0)
-    assert "page.md:1" in shell.differs(command)
-    endless = Command(place="", text="echo begun; tail -f /dev/null", shown="begun", interrupted=True, code=0)
-    assert shell.differs(endless) == ""
+    command = Command(place="page.md:1", text="echo a", expected="b", interrupt=False, code=0)
+    assert "page.md:1" in shell.mismatch(command)
+    endless = Command(place="", text="echo ready; tail -f /dev/null", expected="ready", interrupt=True, code=0)
+    assert shell.mismatch(endless) == ""
 
 
-def test_the_service_tells_systemd_that_it_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At a path, or at a name that is in no file system."""
-    for address, said in ((str(tmp_path / "notify"), None), (f"@blocklist-{tmp_path}", f"\0blocklist-{tmp_path}")):
+def test_the_service_notifies_systemd_when_it_is_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a path, or at an abstract name."""
+    for address, bound in ((str(tmp_path / "notify"), None), (f"@blocklist-{tmp_path}", f"\0blocklist-{tmp_path}")):
         with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as systemd:
-            systemd.bind(said or address)
+            systemd.bind(bound or address)
             systemd.settimeout(30)
             monkeypatch.setenv("NOTIFY_SOCKET", address)
-            tell_ready()
+            sd_notify_ready()
             assert systemd.recv(64) == b"READY=1"
-    tell_ready()  # nobody is there any more: no harm done
+    sd_notify_ready()  # the socket is closed: no error
     monkeypatch.delenv("NOTIFY_SOCKET")
-    tell_ready()
+    sd_notify_ready()
