@@ -1,4 +1,4 @@
-"""blocklist: the rules of a platform-wide list of blocked nodes, and a client of the service that keeps it."""
+"""The rules of a platform-wide list of blocked nodes, and a client of the service that holds it."""
 
 from typing import TYPE_CHECKING
 
@@ -32,7 +32,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    # The client brings httpx: the service and the rules do without.
+    # Imported lazily: the client needs httpx, the rules and the service do not.
     if name in {"BlocklistClient", "Watch"}:
         from blocklist.client import client  # noqa: PLC0415
 

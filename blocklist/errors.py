@@ -1,4 +1,4 @@
-"""The public import path of the errors, which are defined in blocklist.model.errors."""
+"""The public import path of the errors of blocklist.model.errors."""
 
 from blocklist.model.errors import (
     BlocklistError,

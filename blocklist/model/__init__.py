@@ -1,1 +1,1 @@
-"""The rules: pure functions and values, standard library only."""
+"""The rules as pure functions and values. Standard library only; times are parameters, in Unix milliseconds."""

@@ -1,4 +1,4 @@
-"""What an operation on the list returns: a change, or the whole list as a snapshot. Pure values."""
+"""Changes of the list, and snapshots of it. Pure values."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ class ChangeType(StrEnum):
     EXPIRED = "expired"
 
     def __init__(self, _: str) -> None:
-        # Whether the node is free after the change. No property: it is asked several times of each change.
+        # Whether the node is not blocked after the change. An attribute, as it is read several times per change.
         self.frees = self in {"unblocked", "expired"}
 
 
 class Source(StrEnum):
-    """Which way a change came: by a request, from the page, from evidence, from Alertmanager, or by time."""
+    """What made a change: an API request, the page, evidence, Alertmanager, or time (expiry)."""
 
     REQUEST = "request"
     PAGE = "page"
@@ -35,9 +35,9 @@ class Source(StrEnum):
 
 
 class Author(NamedTuple):
-    """Who asks for a change: a name where known, by which way, and why a limit was forced, if one was.
+    """The author of a change: name if known, source, and the reason if the change bypasses limits.
 
-    `request_id` is of the request in which he does, as its log lines have it.
+    `request_id` is the id of the request in its log lines.
     """
 
     name: str | None = None
@@ -50,12 +50,12 @@ class Author(NamedTuple):
 class Change:
     """One committed change of the list.
 
-    `node` is the node after the change, for a change that frees it the node as it last was. `at` is the moment of
-    the change in Unix milliseconds, `created_by` the name of who asked for it, where known, `forced` the reason that
-    was given for going beyond a limit. `request_id` is known where the change was made, not kept in the log.
+    `node` is the node after the change; after unblocking or expiry, the node as it was last blocked. `at` is the time
+    of the change in Unix milliseconds, `created_by` the author's name if known, `forced` the reason for bypassing
+    limits. `request_id` is only known to the process that made the change; the change log does not keep it.
     """
 
-    # Frozen by Final, that is by mypy: `frozen` makes each one at run time, too, and takes longer than all the rest.
+    # Final (checked by mypy) instead of `frozen`, which would dominate the time to create a change.
     revision: Final[int]
     type: Final[ChangeType]
     at: Final[int]

@@ -1,4 +1,4 @@
-"""The rules of changing the list, as a draft: changes worked out on top of a list, not yet committed. Pure."""
+"""The rules of changing the list. A draft holds uncommitted changes on top of a list. Pure."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Final, Protocol
 from blocklist.model.changes import Author, Change, ChangeType, Source
 from blocklist.model.errors import ConflictError, NotFoundError
 from blocklist.model.node import BlockedNode, merge
-from blocklist.model.time import to_utc
+from blocklist.model.time import format_utc
 
 _EXPIRY: Final = Author(source=Source.TIME)
-# How many more are blocked after a change. An expired node was blocked no more before it.
+# By how much a change alters the number of blocked nodes. An expired node has not counted since its end.
 _COUNT_DELTA: Final = {ChangeType.BLOCKED: 1, ChangeType.UNBLOCKED: -1}
 
 
 class BlocklistView(Protocol):
-    """Something that knows the nodes at a revision: a BlocklistTracker, or another Draft."""
+    """The nodes at a revision: a BlocklistTracker, or another Draft."""
 
     @property
     def revision(self) -> int: ...
@@ -29,10 +29,9 @@ class BlocklistView(Protocol):
 
 
 class Draft:
-    """Changes on top of `base`, decided at `now`. The base is never touched: a draft may be dropped.
+    """Changes on top of `base`, decided at `now` (Unix milliseconds). The base is never modified.
 
-    `changes` are in the order of their revisions, which follow the base's without gap. Whoever makes them sets
-    `author` first.
+    `changes` are in order of revision, and the first follows the base's revision. Set `author` before making changes.
     """
 
     def __init__(self, base: BlocklistView, now: int) -> None:
@@ -48,39 +47,40 @@ class Draft:
         return self._base.revision + len(self.changes)
 
     def __iter__(self) -> Iterator[BlockedNode]:
-        """All records as of this draft, also those whose end has passed."""
+        """All nodes in this draft, including those whose end has passed."""
         yield from (node for node in self._base if node.id not in self._nodes)
         yield from (node for node in self._nodes.values() if node is not None)
 
     def count(self, now: int) -> int:
-        """How many nodes are blocked at `now`, which is the draft's own moment."""
+        """Number of nodes blocked at `now`, which must be the draft's own time."""
         return self._base.count(now) + self._count_delta
 
     def fork(self) -> Draft:
-        """A draft on top of this one, for the same author: to be adopted, or dropped."""
+        """A draft on top of this one, with the same author, to be adopted or dropped."""
         fork = Draft(self, self.now)
         fork.author = self.author
         return fork
 
     def adopt(self, fork: Draft) -> None:
-        """Take over the changes of a trial of this very draft as it is now."""
+        """Add the changes of `fork`, which must be a fork of this draft without changes made here since."""
         self.changes += fork.changes
         self._nodes |= fork._nodes
         self._count_delta += fork._count_delta
 
     def get(self, node_id: str) -> BlockedNode | None:
-        """The node's record as of this draft, also when its end has passed."""
+        """The node in this draft, even if its end has passed."""
         return self._nodes[node_id] if node_id in self._nodes else self._base.get(node_id)
 
     def get_blocked(self, node_id: str) -> BlockedNode | None:
-        """The node if it is blocked at `now`."""
+        """The node, if it is blocked at `now`."""
         node = self.get(node_id)
         return None if node is None or node.ended(self.now) else node
 
     def block(self, node: BlockedNode, *, allow_merge: bool) -> BlockedNode:
-        """Block a node, or merge with the present block; returns the node as it is then (FLIP-224, Add).
+        """Block a node, or merge with its existing block (FLIP-224, Add); return the resulting node.
 
-        A merge that changes nothing makes no change. Raises ConflictError if it is blocked and may not be merged.
+        A merge that alters nothing makes no change. Raises ConflictError if the node is blocked and `allow_merge` is
+        false.
         """
         current = self.get_blocked(node.id)
         if current is None:
@@ -95,9 +95,9 @@ class Draft:
         return merged
 
     def block_many(self, nodes: Mapping[str, tuple[BlockedNode, bool]]) -> dict[str, BlockedNode]:
-        """Block several (id -> node and whether it may be merged), all or none.
+        """Block several nodes, all or none: id to node and allow_merge.
 
-        Raises ConflictError naming every conflict, with nothing changed.
+        Raises ConflictError with every conflict; then nothing was changed.
         """
         conflicts = {
             node_id: current
@@ -106,11 +106,11 @@ class Draft:
         }
         if conflicts:
             lines = [already_blocked_message(node) for node in conflicts.values()]
-            raise ConflictError(f"{len(lines)} of {len(nodes)} nodes are blocked already.", conflicts, lines)
+            raise ConflictError(f"{len(lines)} of {len(nodes)} nodes are already blocked.", conflicts, lines)
         return {node_id: self.block(node, allow_merge=allow_merge) for node_id, (node, allow_merge) in nodes.items()}
 
     def unblock(self, node_id: str) -> BlockedNode:
-        """Free a node before its end; returns it as it last was. Raises NotFoundError if it is not blocked."""
+        """Unblock a node before its end; return it as it was. Raises NotFoundError if it is not blocked."""
         node = self.get_blocked(node_id)
         if node is None:
             raise NotFoundError(not_blocked_message(node_id))
@@ -118,7 +118,7 @@ class Draft:
         return node
 
     def expire(self, node_id: str) -> None:
-        """Record that the node's end has passed, if there is a record and it has."""
+        """Record that the node has expired, if its end has passed."""
         node = self.get(node_id)
         if node is not None and node.ended(self.now):
             self._record(ChangeType.EXPIRED, node, _EXPIRY)
@@ -141,16 +141,11 @@ class Draft:
 
 
 def already_blocked_message(node: BlockedNode) -> str:
-    """The sentence for a conflict."""
-    until = "without end" if node.permanent else f"until {_utc(node.end)}"
+    """The message of a conflict."""
+    until = "without end" if node.permanent else f"until {format_utc(node.end)}"
     return f"Node {node.id} is already blocked {until} ({node.cause}); send allowMerge true to merge with that block."
 
 
 def not_blocked_message(node_id: str) -> str:
-    """The sentence for a node that is free."""
+    """The message for a node that is not blocked."""
     return f"Node {node_id} is not blocked."
-
-
-def _utc(millis: int) -> str:
-    time = to_utc(millis)
-    return str(millis) if time is None else time.isoformat(timespec="seconds")

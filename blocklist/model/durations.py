@@ -1,4 +1,4 @@
-"""How long: read as `90s`, `2h`, `1d12h`; written as the two largest units."""
+"""Durations as text: `90s`, `2h`, `1d12h`. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _PART: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|[smhdw])", re.ASCII
 
 
 def parse_duration(text: str) -> int:
-    """Milliseconds, at least 1. Raises ValueError with a sentence for what is no duration."""
+    """The duration in milliseconds, at least 1. Raises ValueError for an invalid one."""
     parts = _PART.findall(text)
     millis = round(sum(float(number) * _UNITS[unit] for number, unit in parts))
     if "".join(number + unit for number, unit in parts) != text or millis < 1:
@@ -20,7 +20,7 @@ def parse_duration(text: str) -> int:
 
 
 def format_duration(millis: int) -> str:
-    """`1d 12h`, `4h`, `45s`: to the nearest second, the two largest units that follow each other."""
+    """`1d 12h`, `4h`, `45s`: rounded to seconds, the two largest units."""
     if 0 < millis < 1000:
         return f"{millis}ms"
     left = round(millis / 1000) * 1000
@@ -30,3 +30,9 @@ def format_duration(millis: int) -> str:
         if count or parts:
             parts.append((count, unit))
     return " ".join(f"{count}{unit}" for count, unit in parts[:2] if count) or "0s"
+
+
+def exact_duration(millis: int) -> str:
+    """The duration as in settings, in the largest unit up to days that gives a whole number: `7d`, `36h`, `90s`."""
+    unit = next(unit for unit, size in _UNITS.items() if unit != "w" and millis % size == 0)
+    return f"{millis // _UNITS[unit]}{unit}"

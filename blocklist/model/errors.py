@@ -1,4 +1,4 @@
-"""What can go wrong with a blocklist: raised by the rules in the service, and raised again by the client."""
+"""The errors of the rules. The service turns them into responses; the client raises them again."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ if TYPE_CHECKING:
 
 
 class BlocklistError(Exception):
-    """Root of the tree. `lines` says what is wrong, one sentence for each fault.
+    """Base class. `detail` is the message; `lines` has one sentence for each fault.
 
-    `title` is that of the service's problem, where it was a service that said so.
+    `title` is the title of the service's error response, if the error comes from one.
     """
 
     title: str | None = None
@@ -28,13 +28,13 @@ class InvalidError(BlocklistError, ValueError):
 
 
 class NotFoundError(BlocklistError):
-    """The node is not blocked (any more)."""
+    """The node is not blocked, or what the request names does not exist."""
 
 
 class ConflictError(BlocklistError):
-    """At least one node is blocked already and merging was not allowed; nothing was changed.
+    """At least one node is already blocked and merging was not allowed; nothing was changed.
 
-    `blocked` maps each conflicting node id to the node as it is blocked at present.
+    `blocked` maps each conflicting node id to its existing block.
     """
 
     def __init__(self, detail: str, blocked: Mapping[str, BlockedNode], lines: Sequence[str] = ()) -> None:
@@ -43,14 +43,11 @@ class ConflictError(BlocklistError):
 
 
 class LimitError(BlocklistError):
-    """A limit does not allow it; the sentences say which one, what is there, and what would be allowed.
-
-    Nothing was changed.
-    """
+    """The change exceeds a limit; nothing was changed. `lines` names each limit, its value and what is possible."""
 
 
 class CompactedError(BlocklistError):
-    """The changes asked for are no longer in the log; `oldest` is the first revision that still is."""
+    """The requested changes are no longer in the log; `oldest` is the first revision that is."""
 
     def __init__(self, detail: str, oldest: int) -> None:
         super().__init__(detail)
@@ -58,7 +55,7 @@ class CompactedError(BlocklistError):
 
 
 class UnavailableError(BlocklistError):
-    """The service, or its database, is out of reach; try again (after `retry_after` seconds where known)."""
+    """The service or its database is unavailable; retry, after `retry_after` seconds if given."""
 
     def __init__(self, detail: str, retry_after: float | None = None) -> None:
         super().__init__(detail)
@@ -66,9 +63,9 @@ class UnavailableError(BlocklistError):
 
 
 class UnauthorizedError(BlocklistError):
-    """There are no credentials, or none that are good (any more); nothing was changed.
+    """The credentials are missing, invalid or expired; nothing was changed.
 
-    `given` says whether there were any. No credential is ever repeated here.
+    `given` is false if they were missing. The message never contains a credential.
     """
 
     def __init__(self, detail: str, lines: Sequence[str] = (), *, given: bool = False) -> None:
@@ -77,4 +74,4 @@ class UnauthorizedError(BlocklistError):
 
 
 class ForbiddenError(BlocklistError):
-    """The credentials are good, but do not allow this; the sentence names the role that does. Nothing was changed."""
+    """The role of the credentials does not allow this; the message names the required role. Nothing was changed."""

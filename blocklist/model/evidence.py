@@ -1,7 +1,7 @@
-"""Evidence: what running applications learn of nodes by themselves, and when it is enough to block one.
+"""Evidence: what running applications report about nodes, and when it is sufficient to block a node. Pure.
 
-Pure; told the time (Unix milliseconds). As in FLIP-168's list of slow nodes each piece holds for a minute from when it
-was last said. One application may be wrong, so a node is blocked only when several say so.
+As in FLIP-168's list of slow nodes, evidence expires one minute after it was last reported. A single application may
+be wrong, so a node is blocked only if several applications report it.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from blocklist.model.errors import InvalidError
 from blocklist.model.node import BlockAction, BlockedNode, check_node_id, check_text
 
 TTL_MS: Final = 60_000
-"""Milliseconds for which evidence holds from when it was last said, and a block from then on."""
+"""Milliseconds after the last report until evidence expires, and a block that rests on it."""
 MAX_REASON_LENGTH: Final = 300
 MAX_PER_APPLICATION: Final = 10_000
-"""Pieces of evidence that are kept of one application: those said last."""
+"""Maximum number of pieces of evidence stored for one application; the ones reported longest ago are dropped."""
 _MAX_NAMED: Final = 3
 _MAX_QUOTED: Final = 100
 _CAUSE_PATTERN: Final = re.compile(r"[0-9]+ applications? says? so: ")
 
 
 class FindingKind(StrEnum):
-    """Spark's HealthTracker excluded the host; or its tasks were so slow that they were speculated."""
+    """Spark's HealthTracker excluded the host, or its tasks were slow enough for speculative execution."""
 
     EXCLUDED = "excluded"
     SLOW = "slow"
@@ -36,19 +36,19 @@ class FindingKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Finding:
-    """What an application says of one node; the reason is a sentence. Raises InvalidError at birth for a bad one."""
+    """What an application reports about one node. Raises InvalidError for an empty, long or unprintable reason."""
 
     kind: FindingKind
     reason: str
 
     def __post_init__(self) -> None:
         if not 1 <= len(check_text(self.reason)) <= MAX_REASON_LENGTH:
-            raise InvalidError(f"A reason has 1 to {MAX_REASON_LENGTH} characters.")
+            raise InvalidError(f"The reason has {len(self.reason)} characters: give 1 to {MAX_REASON_LENGTH}.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Evidence:
-    """A finding of an application, with when it was said first without a gap, and last."""
+    """A finding of an application, and when it was first and last reported without a gap."""
 
     application: str
     node: str
@@ -59,7 +59,7 @@ class Evidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AssessedEvidence:
-    """A piece of evidence; `doubt` is the sentence why it counts for nothing, None if it counts."""
+    """A piece of evidence, and why it is ignored; None if it counts."""
 
     evidence: Evidence
     ignored_reason: str | None
@@ -67,20 +67,20 @@ class AssessedEvidence:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvidenceRule:
-    """A node is blocked when so many distinct applications say so within `window` milliseconds; 0 is never."""
+    """A node is blocked if this number of applications reports it within `window` milliseconds; 0 disables blocking."""
 
     applications: int = 2
     window: int = TTL_MS
 
     @property
     def retention(self) -> int:
-        """How long evidence is kept from when it was last said."""
+        """Milliseconds after the last report for which evidence is stored."""
         return max(TTL_MS, self.window)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvidenceVerdict:
-    """Enough applications say that the node is bad. It is to be blocked until `end`."""
+    """The evidence is sufficient to block the node until `end` (Unix milliseconds)."""
 
     node: str
     end: int
@@ -88,10 +88,10 @@ class EvidenceVerdict:
 
 
 class EvidenceStore:
-    """What all applications say. `nodes_of` tells on which nodes an application has TaskManagers.
+    """The evidence of all applications. `nodes_of` returns the nodes on which an application has TaskManagers.
 
-    What grows: at most MAX_PER_APPLICATION pieces for each application, and for each unblocked node a timestamp, while
-    there is evidence on it.
+    Bounded: MAX_PER_APPLICATION pieces for each application, and one timestamp for each unblocked node while there is
+    evidence about it.
     """
 
     def __init__(self, rule: EvidenceRule, nodes_of: Callable[[str], Collection[str]]) -> None:
@@ -101,13 +101,13 @@ class EvidenceStore:
         self._unblocked_at: dict[str, int] = {}
 
     def __len__(self) -> int:
-        """How many pieces are kept, also when they have ended since."""
+        """Number of stored pieces, including expired ones."""
         return sum(map(len, self._by_application.values()))
 
     def record(self, application: str, findings: Mapping[str, Finding], now: int) -> None:
-        """The application says this, node id to finding, and no more than this.
+        """Record a report of an application: node id to finding.
 
-        What it says again is renewed, what it leaves out is not; another kind of finding is a new one.
+        Repeated findings are renewed, omitted ones are not; a finding of another kind is new.
         """
         pieces = [
             Evidence(application=application, node=check_node_id(node), finding=finding, first_seen=now, last_seen=now)
@@ -116,31 +116,31 @@ class EvidenceStore:
         self.restore(application, pieces)
 
     def of_application(self, application: str) -> list[Evidence]:
-        """All that is kept of an application, what was said last at the end."""
+        """All stored evidence of an application, the latest report last."""
         return list(self._by_application.get(application, {}).values())
 
     def restore(self, application: str, pieces: Iterable[Evidence]) -> None:
-        """Take in what was said, here or where another book is kept: this one may have missed some of it."""
+        """Join evidence that was recorded here or by another replica, which may have received other reports."""
         by_node = dict(self._by_application.get(application, {}))
         for piece in pieces:
             previous = by_node.pop(piece.node, None)
             by_node[piece.node] = piece if previous is None else self._join(previous, piece)
-        # What was said last stands last.
+        # The latest report is last, so the oldest are dropped.
         self._by_application[application] = dict(list(by_node.items())[-MAX_PER_APPLICATION:])
 
     def remove_application(self, application: str) -> None:
-        """The application has left: nothing that it said counts any more."""
+        """Remove all evidence of an application that has left."""
         self._by_application.pop(application, None)
 
     def record_unblock(self, node: str, at: int) -> None:
-        """Somebody has unblocked the node by hand: evidence first said up to `at` counts no more, as long as it lasts.
+        """Record that the node was unblocked manually: evidence first reported up to `at` no longer counts.
 
-        So only what is new blocks it again.
+        Only new evidence can block the node again.
         """
         self._unblocked_at[node] = max(at, self._unblocked_at.get(node, at))
 
     def prune(self, now: int) -> None:
-        """Forget what holds no longer."""
+        """Remove expired evidence."""
         current = {
             application: {node: piece for node, piece in by_node.items() if self._is_current(piece, now)}
             for application, by_node in self._by_application.items()
@@ -150,7 +150,7 @@ class EvidenceStore:
         self._unblocked_at = {node: at for node, at in self._unblocked_at.items() if node in old or now <= at}
 
     def assess(self, now: int) -> list[AssessedEvidence]:
-        """All evidence that is kept, by node and application."""
+        """All current evidence, sorted by node and application."""
         distrust = {application: self._distrust_reason(application, now) for application in self._by_application}
         assessed = [
             AssessedEvidence(evidence=e, ignored_reason=self._unblocked_reason(e) or distrust[e.application])
@@ -159,11 +159,11 @@ class EvidenceStore:
         return sorted(assessed, key=lambda piece: (piece.evidence.node, piece.evidence.application))
 
     def verdicts(self, now: int) -> list[EvidenceVerdict]:
-        """The nodes of which enough applications say so, by id."""
+        """The nodes that enough applications report, sorted by id."""
         required = self._rule.applications
         if required == 0:
             return []
-        # Cheap, as most evidence is never of a node that several name: what is left is looked at closely.
+        # Most evidence is about nodes that only one application reports: count first, then check the rest in detail.
         counts = Counter(node for by_node in self._by_application.values() for node in by_node)
         candidates = [node for node, count in counts.items() if count >= required]
         trusted = [
@@ -177,7 +177,7 @@ class EvidenceStore:
         ]
 
     def _join(self, first: Evidence, second: Evidence) -> Evidence:
-        """Two pieces of the same application and node: without a gap it is said since the first of them."""
+        """Join two pieces for one application and node: without a gap between them, the earlier start counts."""
         earlier, later = sorted((first, second), key=lambda piece: piece.last_seen)
         if (
             earlier.finding.kind is not later.finding.kind
@@ -187,7 +187,7 @@ class EvidenceStore:
         return replace(later, first_seen=min(earlier.first_seen, later.first_seen))
 
     def _counted_against(self, node: str, trusted: Iterable[str], now: int) -> tuple[Evidence, ...]:
-        """What counts against a node, by application."""
+        """The evidence against a node that counts, by application."""
         pieces = (self._by_application[application].get(node) for application in trusted)
         recent = (e for e in pieces if e is not None and now < e.last_seen + self._rule.window)
         return tuple(e for e in recent if not self._unblocked_reason(e))
@@ -202,7 +202,7 @@ class EvidenceStore:
         at = self._unblocked_at.get(evidence.node)
         if at is None or evidence.first_seen > at:
             return None
-        return "The node was unblocked by hand after this was first said."
+        return "The node was unblocked manually after this was first reported."
 
     def _distrust_reason(self, application: str, now: int) -> str | None:
         reported = [node for node, e in self._by_application[application].items() if self._is_current(e, now)]
@@ -210,32 +210,32 @@ class EvidenceStore:
 
 
 def distrust_reason(reported: Collection[str], used: Collection[str]) -> str | None:
-    """Why an application that names these nodes is not believed, None if it is; `has` is where its TaskManagers are.
+    """Why the evidence of an application is ignored; None if it counts. `used` are the nodes of its TaskManagers.
 
-    Who finds fault with most hosts is himself at fault. Nodes that it has left since are among its nodes: an
-    application that condemns hosts which it does not have is believed no more easily.
+    An application that reports most of its nodes is probably faulty itself. Its nodes include reported ones on which it
+    has no TaskManagers: reporting unused nodes must not make it more credible.
     """
     nodes = len({*reported, *used})
     if len(reported) < 2 or 2 * len(reported) <= nodes:
         return None
-    return f"The application says so of {len(reported)} of its {nodes} nodes: it is believed of none."
+    return f"The application reports {len(reported)} of its {nodes} nodes, more than half: its evidence is ignored."
 
 
 def due_blocks(verdicts: Iterable[EvidenceVerdict], current: BlocklistView, now: int) -> list[BlockedNode]:
-    """What is to be blocked, or merged with the present block, at `now`: nothing where that would tell nothing new."""
+    """The blocks to make or merge at `now`; none for a node whose existing block already covers the verdict."""
     due = (_due_block(verdict, current.get(verdict.node), now) for verdict in verdicts)
     return [node for node in due if node is not None]
 
 
 def evidence_cause(node: BlockedNode | None, now: int) -> str | None:
-    """The part of a block's cause that came from evidence; None if there is none, or no block at `now`."""
+    """The part of a block's cause that evidence added; None if there is none, or if the block has ended at `now`."""
     if node is None or node.ended(now):
         return None
     return next((part for part in node.cause.split(",") if _CAUSE_PATTERN.match(part)), None)
 
 
 def _due_block(verdict: EvidenceVerdict, current: BlockedNode | None, now: int) -> BlockedNode | None:
-    """A renewal says the same cause, so that it does not grow, and comes in the last half of the block's time."""
+    """A renewal repeats the existing cause, so that it does not grow, and is due in the last half of the TTL."""
     if verdict.end <= now:
         return None
     stated = evidence_cause(current, now)
@@ -252,7 +252,7 @@ def _due_block(verdict: EvidenceVerdict, current: BlockedNode | None, now: int) 
 
 
 def _format_cause(evidence: Collection[Evidence]) -> str:
-    """`2 applications say so: app-1 (Spark excluded the host); app-2 (…)`: no commas, which part causes."""
+    """`2 applications say so: app-1 (Spark excluded the host); app-2 (…)`: without commas, which separate causes."""
     first = [f"{_shorten(e.application)} ({_shorten(e.finding.reason)})" for e in list(evidence)[:_MAX_NAMED]]
     rest = [f"and {len(evidence) - _MAX_NAMED} more"] if len(evidence) > _MAX_NAMED else []
     subject = "1 application says so" if len(evidence) == 1 else f"{len(evidence)} applications say so"

@@ -1,4 +1,4 @@
-"""When a node id and a host are the same machine. Pure: addresses are handed in, nobody is asked."""
+"""Whether a node id and a host are the same machine. Pure: the caller provides addresses; nothing is resolved."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ipaddress import ip_address
 
 
 class HostMatcher:
-    """Finds the hosts that an id means. An address that several hosts claim says nothing, and is not used."""
+    """Finds the hosts that a node id matches. An address that several hosts share is ambiguous, and not used."""
 
     def __init__(self, hosts: Iterable[str], addresses: Mapping[str, frozenset[str]]) -> None:
         self._addresses = addresses
@@ -21,7 +21,7 @@ class HostMatcher:
                 self._by_address[address].add(host)
 
     def hosts_of(self, node_id: str) -> set[str]:
-        """The hosts with this id's name, in any case, short or full, or with an address of it."""
+        """The hosts with the id's name (in any case, short or full), or with one of its addresses."""
         hosts = set().union(*(self._by_name.get(name, ()) for name in _lookup_keys(node_id.lower())))
         for address in addresses_of(node_id, self._addresses):
             claimed = self._by_address.get(address, set())
@@ -31,7 +31,7 @@ class HostMatcher:
 
 
 def addresses_of(name: str, addresses: Mapping[str, frozenset[str]]) -> frozenset[str]:
-    """The addresses known for a name; an address is its own, in its shortest form."""
+    """The known addresses of a name; of an address, its shortest form."""
     address = normalize_address(name)
     return addresses.get(name.lower(), frozenset()) if address is None else frozenset((address,))
 
@@ -39,7 +39,7 @@ def addresses_of(name: str, addresses: Mapping[str, frozenset[str]]) -> frozense
 def normalize_address(name: str) -> str | None:
     """The shortest form of an IP address (IPv6 also in brackets, as Spark writes it); None for a name."""
     bare = name.strip("[]")
-    # Most names at once: all addresses of version 4 begin with a digit, all of version 6 have a colon.
+    # Fast path for names: every IPv4 address begins with a digit, every IPv6 address has a colon.
     if not (bare[:1].isdigit() or ":" in bare):
         return None
     try:
@@ -49,9 +49,9 @@ def normalize_address(name: str) -> str | None:
 
 
 def possible_names(node_id: str, addresses: Mapping[str, frozenset[str]], named: Mapping[str, set[str]]) -> set[str]:
-    """The names that a host of this id may turn up with, in lower case. `named` are the names known by address.
+    """The names, in lower case, under which a host with this id may appear. `named` maps addresses to known names.
 
-    A short name is there once more with a dot behind it, which stands for every full name that it begins.
+    A short name is included a second time with a trailing dot, as a prefix that matches every full name.
     """
     own = addresses_of(node_id, addresses)
     bracketed = {f"[{address}]" for address in own if ":" in address}
@@ -59,7 +59,7 @@ def possible_names(node_id: str, addresses: Mapping[str, frozenset[str]], named:
 
 
 def names_by_address(addresses: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
-    """The map turned around: address to names."""
+    """The inverse map: address to names."""
     named: dict[str, set[str]] = {}
     for name, known in addresses.items():
         for address in known:
@@ -68,13 +68,13 @@ def names_by_address(addresses: Mapping[str, frozenset[str]]) -> dict[str, set[s
 
 
 def _lookup_keys(name: str) -> set[str]:
-    """`n7` asks for `n7` and all `n7.…`; `n7.example.com` for itself and for the short `n7`."""
+    """`n7` matches `n7` and every `n7.…`; `n7.example.com` matches itself and the short `n7`."""
     if normalize_address(name) is not None:
         return {name}
     short, dot, _ = name.partition(".")
     if dot:
         return {name, short}
-    # A number would begin addresses, too.
+    # A number would also be a prefix of addresses.
     return {name} if name.isdigit() else {name, f"{name}."}
 
 

@@ -1,7 +1,6 @@
-"""Guard rails: how much may be blocked, by whom and for how long. Pure; told the time by the drafts.
+"""Limits: how many nodes may be blocked, by whom and for how long. Pure; the drafts hold the current time.
 
-Only what newly blocks a node, lengthens its block or makes it stronger is ever refused: a block that says no more than
-what is there passes, and unblocking always does.
+Only a block that is new, longer or stronger can be refused. Repeating an existing block and unblocking always succeed.
 """
 
 from __future__ import annotations
@@ -13,19 +12,19 @@ from typing import Final
 
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.draft import Draft
+from blocklist.model.durations import exact_duration
 from blocklist.model.errors import LimitError
 from blocklist.model.roles import Role
-from blocklist.model.time import to_utc
+from blocklist.model.time import format_utc
 from blocklist.model.usable_nodes import ListenerNodes, NodeSet, Shortfall, blocked_ids, shortfalls
 
 LEEWAY_MS: Final = 60_000
-"""Milliseconds by which a block may be too long: who asked for the longest may have a clock that is ahead."""
-_UNITS: Final = ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m"), (1000, "s"), (1, "ms"))
+"""Milliseconds by which a block may exceed the longest duration, as the client's clock may be ahead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Limits:
-    """What an operator has set. 0 is no limit, as is a share of 1; the longest blocks are in milliseconds."""
+    """The configured limits. 0 means no limit, as does a share of 1; the longest blocks are in milliseconds."""
 
     max_blocked: int = 0
     max_share: float = 1.0
@@ -34,11 +33,11 @@ class Limits:
     longest_admin_ms: int = 0
 
     def __bool__(self) -> bool:
-        """Whether there is any."""
+        """Whether any limit is set."""
         return self != _NONE
 
     def longest_ms(self, role: Role) -> int:
-        """The longest block of a role."""
+        """Longest block that a role may make, in milliseconds; 0 means no limit."""
         return self.longest_admin_ms if role is Role.ADMIN else self.longest_operator_ms
 
 
@@ -47,10 +46,10 @@ _NONE: Final = Limits()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LimitContext:
-    """What is there before a change: the list, who blocked what is on it, who uses which nodes.
+    """The state before a change.
 
-    `author_of` names who made the last change of a blocked node, None where nobody is known. `known` are the nodes
-    that live listeners name as all theirs, None if none of them does. `listeners` are the live ones with a minimum.
+    `author_of` returns the author of a blocked node's last change, None if unknown. `listeners` are the live listeners
+    with a minimum. `known` are the nodes that live listeners report as theirs, None if none reports any.
     """
 
     draft: Draft
@@ -60,9 +59,9 @@ class LimitContext:
 
 
 def check_limits(limits: Limits, context: LimitContext, proposed: Draft, role: Role) -> None:
-    """Raise LimitError with a sentence for each limit that the changes of `wanted`, a trial of `present`, go beyond.
+    """Raise LimitError with a sentence for each limit that `proposed`, a fork of `context.draft`, exceeds.
 
-    `access` is the role of who asks for them.
+    `role` is the role of the author.
     """
     escalations = [change for change in proposed.changes if _escalates(change, context.draft)]
     if not escalations:
@@ -77,7 +76,7 @@ def check_limits(limits: Limits, context: LimitContext, proposed: Draft, role: R
 
 
 def _escalates(change: Change, current: Draft) -> bool:
-    """Whether it blocks the node newly, for longer, or stronger."""
+    """Whether the change blocks a node anew, for longer, or with a stronger action."""
     if change.type is ChangeType.BLOCKED:
         return True
     before = current.get_blocked(change.node.id)
@@ -105,7 +104,7 @@ def _count_violations(
 def _share_violations(share: float, known: NodeSet, current: Draft, new_ids: Iterable[str]) -> Iterator[str]:
     before = known.matching(blocked_ids(current))
     after = before | known.matching(new_ids)
-    # By way of its text: 0.29 of 100 is 29, and not a little less.
+    # Decimal of the text: as a float, 0.29 of 100 would be less than 29.
     max_nodes = int(Decimal(str(share)) * len(known))
     if len(after) > max(max_nodes, len(before)):
         yield (
@@ -117,7 +116,7 @@ def _share_violations(share: float, known: NodeSet, current: Draft, new_ids: Ite
 def _author_violations(
     max_nodes: int, context: LimitContext, author: str | None, escalations: Iterable[Change]
 ) -> Iterator[str]:
-    """Who changes a node last has it: lengthening somebody else's block adds one to one's own."""
+    """A block counts for the author of its last change: extending somebody else's block makes it one's own."""
     drafted = {change.node.id: change.created_by for change in context.draft.changes}
 
     def is_by_author(node_id: str) -> bool:
@@ -138,12 +137,12 @@ def _duration_violations(limits: Limits, current: Draft, escalations: Iterable[C
     if not longest or not any(_exceeds_duration(change, current, longest) for change in escalations):
         return
     subject, alternative = ("An admin", "force it") if role is Role.ADMIN else ("An operator", "ask an admin")
-    allowed, latest = format_duration(longest), _utc(current.now + longest)
+    allowed, latest = exact_duration(longest), format_utc(current.now + longest)
     yield f"{subject} may block for at most {allowed}: end it by {latest} at the latest, or {alternative}."
 
 
 def _exceeds_duration(change: Change, current: Draft, longest_ms: int) -> bool:
-    """A merge counts only if it moves the end: who adds a cause did not choose the end that is there."""
+    """A merge counts only if it moves the end: an author who adds a cause did not choose the existing end."""
     before = current.get_blocked(change.node.id)
     extended = before is None or change.node.end > before.end
     return extended and change.node.end > current.now + longest_ms + LEEWAY_MS
@@ -157,20 +156,9 @@ def _minimum_violation(shortfall: Shortfall) -> str:
 
 
 def _remaining(count: int) -> str:
-    """What would be allowed."""
+    """How many more nodes may be blocked, as text."""
     return "no more is possible" if count <= 0 else f"{count} more {'is' if count == 1 else 'are'} possible"
 
 
 def _plural(count: int) -> str:
     return "node" if count == 1 else "nodes"
-
-
-def format_duration(millis: int) -> str:
-    """Milliseconds as settings have them, in the largest unit that makes a whole number: `7d`, `36h`, `90s`."""
-    unit, name = next((unit, name) for unit, name in _UNITS if millis % unit == 0)
-    return f"{millis // unit}{name}"
-
-
-def _utc(millis: int) -> str:
-    time = to_utc(millis)
-    return f"{millis} (Unix milliseconds)" if time is None else f"{time:%Y-%m-%dT%H:%M:%SZ}"

@@ -1,7 +1,4 @@
-"""BlockedNode and its merge: what it means that a node is blocked. Pure; told the time.
-
-Source: FLIP-224, "BlockedNode" and "Add". Where it is silent the decision is stated here.
-"""
+"""BlockedNode, and how blocks merge: FLIP-224, "BlockedNode" and "Add". Pure."""
 
 from __future__ import annotations
 
@@ -14,28 +11,28 @@ from typing import Final
 from blocklist.model.errors import InvalidError
 
 PERMANENT: Final = 2**63 - 1
-"""The end of a block without end, in Unix milliseconds (Java's Long.MAX_VALUE)."""
+"""The end of a permanent block, in Unix milliseconds (Java's Long.MAX_VALUE)."""
 
 MIN_TIMESTAMP: Final = -(2**63)
 MAX_CAUSE_LENGTH: Final = 1024
-"""Longest cause of one request, in characters; merging may make a longer one."""
+"""Maximum length of the cause in a request, in characters; a merged cause may be longer."""
 MAX_CAUSES: Final = 32
-"""A merged cause keeps at most so many parts."""
+"""Maximum number of parts of a merged cause."""
 
 _NODE_ID = re.compile(r"[A-Za-z0-9._:-]{1,253}", re.ASCII)
-# C0, DEL and C1 controls, and surrogates, which UTF-8 cannot carry.
+# C0, DEL and C1 control characters, and surrogates, which UTF-8 cannot encode.
 _UNPRINTABLE = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 
 
 class BlockAction(IntEnum):
-    """What to do about tasks on the node; ordered, the second is stronger."""
+    """What happens to tasks on the node; ordered, the second is stronger."""
 
     MARK_BLOCKED = 1
     MARK_BLOCKED_AND_EVACUATE_TASKS = 2
 
     @property
     def short_name(self) -> str:
-        """It in one word, `mark` or `evacuate`."""
+        """`mark` or `evacuate`."""
         return _SHORT_NAMES[self]
 
 
@@ -43,7 +40,7 @@ ACTION_BY_NAME: Final[Mapping[str, BlockAction]] = {
     "mark": BlockAction.MARK_BLOCKED,
     "evacuate": BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS,
 }
-"""By their words, as the command and the page say them, and the label `blocklist` of alerts."""
+"""By short name, as in the command, the page and the alert label `blocklist`."""
 _SHORT_NAMES: Final = {action: word for word, action in ACTION_BY_NAME.items()}
 
 
@@ -51,10 +48,10 @@ _SHORT_NAMES: Final = {action: word for word, action in ACTION_BY_NAME.items()}
 class BlockedNode:
     """A node on which no new task may start in the half-open interval [start, end), in Unix milliseconds.
 
-    Raises InvalidError at birth for a bad id, an empty cause, control characters, or times out of 64 bits.
+    Raises InvalidError for an invalid id, an empty or unprintable cause, or a time beyond 64 bits.
     """
 
-    # Frozen by Final, that is by mypy: see Change.
+    # Final instead of `frozen`: see Change.
     id: Final[str]
     action: Final[BlockAction]
     start: Final[int]
@@ -67,23 +64,23 @@ class BlockedNode:
         if not self.cause:
             raise InvalidError("The cause of a block must not be empty.")
         if not MIN_TIMESTAMP <= self.start <= PERMANENT or not MIN_TIMESTAMP <= self.end <= PERMANENT:
-            raise InvalidError("Times are signed 64-bit Unix milliseconds.")
+            raise InvalidError("Start and end must be signed 64-bit Unix milliseconds.")
 
     @property
     def permanent(self) -> bool:
         return self.end == PERMANENT
 
     def ended(self, now: int) -> bool:
-        """Whether the node is free again: from `now == end` on."""
+        """Whether the block has ended: from `now == end` on."""
         return now >= self.end
 
 
 def merge(current: BlockedNode, new: BlockedNode) -> BlockedNode:
-    """Join two blocks of one node, field by field (FLIP-224, Merge).
+    """Merge two blocks of one node field by field (FLIP-224, Merge).
 
-    The stronger action, the later end, the earlier start, the causes of both. Joining field by field, not record by
-    record, so that a later but weaker block never cancels an evacuation. Idempotent; commutative but for the order
-    of causes and their cap. Returns `present` itself when nothing changes.
+    The stronger action, the later end, the earlier start, both causes. Each field is merged on its own, so that a
+    later but weaker block never cancels an evacuation. Idempotent; commutative except for the order of causes and
+    their maximum number. Returns `current` itself if nothing changes.
     """
     if current.id != new.id:
         raise ValueError(f"cannot merge {new.id} into {current.id}")
@@ -98,11 +95,11 @@ def merge(current: BlockedNode, new: BlockedNode) -> BlockedNode:
 
 
 def merge_causes(current: str, new: str) -> str:
-    """Union of two comma-joined causes as an ordered set.
+    """The union of two comma-separated causes as an ordered set.
 
-    The string is the whole state: a cause put back changes nothing, byte for byte. At most MAX_CAUSES parts of the
-    new cause count, and at most so many of the union stay. Where old parts must give way, parts that the new cause
-    names stay, or putting it twice would not be the same as once.
+    Merging a cause into itself returns the identical string. Only the last MAX_CAUSES parts of the new cause count, and
+    the union has at most MAX_CAUSES parts: the oldest are dropped first, but never parts of the new cause, so that
+    merging it twice is the same as once.
     """
     added = new.split(",")[-MAX_CAUSES:]
     existing = set(parts := current.split(","))
@@ -118,7 +115,7 @@ def merge_causes(current: str, new: str) -> str:
 
 
 def check_node_id(node_id: str) -> str:
-    """Return `node_id`; raise InvalidError unless it is 1 to 253 of `A-Z a-z 0-9 . _ : -` and not a dot path."""
+    """Return `node_id`; raise InvalidError unless it is 1 to 253 of `A-Z a-z 0-9 . _ : -`, and not `.` or `..`."""
     if not is_node_id(node_id):
         raise InvalidError(
             f"{_quoted(node_id)} is not a node id: use 1 to 253 of A-Z a-z 0-9 . _ : - (a host name or an IP address)."
@@ -127,12 +124,12 @@ def check_node_id(node_id: str) -> str:
 
 
 def is_node_id(text: str) -> bool:
-    """Whether it can be the id of a node."""
+    """Whether the text is a valid node id."""
     return _NODE_ID.fullmatch(text) is not None and text not in {".", ".."}
 
 
 def check_text(text: str) -> str:
-    """Return `text`; raise InvalidError if it holds control characters or lone surrogates."""
+    """Return `text`; raise InvalidError if it has control characters or lone surrogates."""
     if _UNPRINTABLE.search(text):
         raise InvalidError("Control characters and lone surrogates are not allowed.")
     return text

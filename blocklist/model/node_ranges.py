@@ -1,4 +1,4 @@
-"""Nodes as people write them: `worker-[01-12]`, `r[1-2]n[a,b,07-09]`, several with commas, as in Slurm and pdsh."""
+"""Node ranges as in Slurm and pdsh: `worker-[01-12]`, `r[1-2]n[a,b,07-09]`, separated by commas."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from blocklist.model.errors import InvalidError
 from blocklist.model.node import check_node_id
 
 MAX_NODES: Final = 1000
-"""So many nodes one command may name, as one request may."""
+"""Maximum number of nodes of one command, as of one request."""
 _COMMA: Final = re.compile(r",(?![^\[\]]*\])")
 _BRACKETS: Final = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
 _RANGE: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
 
 
 def expand_nodes(words: Iterable[str]) -> list[str]:
-    """The node ids that the words stand for, in order, each once.
+    """The node ids of the words, in order and without duplicates.
 
-    Raises ValueError with a sentence for a word that cannot be read, an id that is none, no nodes and too many.
+    Raises ValueError for an invalid word or id, no nodes, or more than MAX_NODES.
     """
-    found = dict.fromkeys(islice(_expand_words(words), MAX_NODES + 1))
-    if not found:
-        raise ValueError("No node is named.")
-    if len(found) > MAX_NODES:
-        raise ValueError(f"More than {MAX_NODES:,} nodes are named; one command takes at most so many.")
-    return list(found)
+    node_ids = dict.fromkeys(islice(_expand_words(words), MAX_NODES + 1))
+    if not node_ids:
+        raise ValueError("No node is given: name at least one.")
+    if len(node_ids) > MAX_NODES:
+        raise ValueError(f"More than {MAX_NODES:,} nodes are given: split them into several commands.")
+    return list(node_ids)
 
 
 def _expand_words(words: Iterable[str]) -> Iterator[str]:
@@ -35,14 +35,14 @@ def _expand_words(words: Iterable[str]) -> Iterator[str]:
     for word in words:
         for part in _COMMA.split(word):
             for node_id in _expand_part(part, word):
-                # An id that comes again does not count.
+                # Duplicates do not count towards the maximum.
                 if node_id not in seen:
                     seen.add(node_id)
                     yield _checked_id(node_id)
 
 
 def _expand_part(part: str, word: str) -> Iterator[str]:
-    """A part without a comma outside of brackets. Huge ranges are walked, never held."""
+    """Expand a part without commas outside of brackets. Huge ranges are never held in memory."""
     pieces: list[str] = []
     values: list[list[str]] = []
     end = 0
@@ -52,7 +52,7 @@ def _expand_part(part: str, word: str) -> Iterator[str]:
         end = match.end()
     rest = part[end:]
     if not part or "[" in rest or "]" in rest:
-        raise ValueError(f"{word[:64]!a} cannot be read: write several nodes as worker-[01-12] or r[1-2]n[a,b,07-09].")
+        raise ValueError(f"{word[:64]!a} is invalid: write several nodes as worker-[01-12] or r[1-2]n[a,b,07-09].")
     for chosen in product(*values):
         yield "".join(piece + choice for piece, choice in zip(pieces, chosen, strict=True)) + rest
 
@@ -62,8 +62,8 @@ def _bracket_values(brackets: str, word: str) -> Iterator[str]:
         if match := _RANGE.fullmatch(item):
             first, last = int(match[1]), int(match[2])
             if first > last:
-                raise ValueError(f"{word[:64]!a}: the range {item} goes down.")
-            # As in Slurm, the first number says how many digits there are.
+                raise ValueError(f"{word[:64]!a}: the range {item} is descending: write the lower number first.")
+            # As in Slurm, the first number sets the number of digits.
             yield from (f"{number:0{len(match[1])}}" for number in range(first, last + 1))
         elif item and "-" not in item:
             yield item

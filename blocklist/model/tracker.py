@@ -1,6 +1,6 @@
-"""BlocklistTracker: the blocked nodes at one revision. The service and the Spark agent run the same one.
+"""BlocklistTracker: the blocked nodes at one revision, in the service, agents and managers.
 
-Pure: no I/O, no clock, no lock. It belongs to one thread or one event loop at a time.
+Pure, without a lock: use it from one thread or event loop at a time.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from blocklist.model.node import PERMANENT, BlockedNode
 
 
 class OutOfOrderError(Exception):
-    """A change does not follow the tracker's revision: changes were missed, a snapshot is needed."""
+    """A change does not follow the tracker's revision: changes were missed, and a snapshot is needed."""
 
 
 class BlocklistTracker:
-    """FLIP-224's BlocklistTracker, fed by snapshots and changes in the order of their revisions."""
+    """FLIP-224's BlocklistTracker, updated by snapshots and by changes in order of revision."""
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.reset(snapshot)
 
     def reset(self, snapshot: Snapshot) -> None:
-        """Forget everything; the list is now the snapshot."""
+        """Replace the list by the snapshot."""
         self.revision = snapshot.revision
         self.history = snapshot.history
         self._nodes = dict(snapshot.nodes)
@@ -31,7 +31,7 @@ class BlocklistTracker:
         self._rebuild_ends()
 
     def apply(self, change: Change) -> None:
-        """Take the next change. Raises OutOfOrderError unless it is the very next revision."""
+        """Apply the next change. Raises OutOfOrderError unless it has the next revision."""
         if change.revision != self.revision + 1:
             raise OutOfOrderError(f"revision {change.revision} does not follow {self.revision}")
         self.revision = change.revision
@@ -43,12 +43,12 @@ class BlocklistTracker:
         self._nodes[node.id] = node
         if not node.permanent and (before is None or before.end != node.end):
             heapq.heappush(self._ends, (node.end, node.id))
-            # Merges and removals leave stale entries behind: bounded to twice the nodes and a little.
+            # Merges and removals leave stale entries; this bounds them.
             if len(self._ends) > 2 * len(self._nodes) + 64:
                 self._rebuild_ends()
 
     def get(self, node_id: str) -> BlockedNode | None:
-        """The node's record, also when its end has passed and the `expired` change is still to come."""
+        """The node, even if its end has passed and the `expired` change is not committed yet."""
         return self._nodes.get(node_id)
 
     def blocked(self, now: int) -> dict[str, BlockedNode]:
@@ -58,17 +58,17 @@ class BlocklistTracker:
         return {node_id: node for node_id, node in self._nodes.items() if not node.ended(now)}
 
     def count(self, now: int) -> int:
-        """How many nodes are blocked at `now`."""
+        """Number of nodes blocked at `now`."""
         return len(self._nodes) if self.next_end() > now else len(self.blocked(now))
 
     def next_end(self) -> int:
-        """The earliest end of all records, in Unix milliseconds; PERMANENT when none will end."""
+        """The earliest end of all nodes, in Unix milliseconds; PERMANENT if no node will expire."""
         while self._ends and self._stale(self._ends[0]):
             heapq.heappop(self._ends)
         return self._ends[0][0] if self._ends else PERMANENT
 
     def ended(self, now: int) -> list[BlockedNode]:
-        """Records whose end has passed, the earliest first."""
+        """The nodes whose end has passed, the earliest first."""
         if self.next_end() > now:
             return []
         return sorted((node for node in self._nodes.values() if node.ended(now)), key=lambda node: (node.end, node.id))

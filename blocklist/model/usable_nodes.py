@@ -1,4 +1,4 @@
-"""How many nodes a listener may still use. Pure."""
+"""Which nodes of a listener are usable, that is, not blocked. Pure."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _MAX_CACHED: Final = 20_000
 
 
 class NodeSet:
-    """Nodes as a listener names them, found by the ids of blocks: by name in any case, short or full.
+    """The nodes of a listener, matched with the ids of blocks: by name in any case, short or full, or by address.
 
-    Addresses are found as addresses; that a name and an address are one machine is not known here.
+    A name is not matched with its address.
     """
 
     def __init__(self, nodes: Iterable[str]) -> None:
@@ -28,12 +28,12 @@ class NodeSet:
         return len(self.names)
 
     def matching(self, ids: Iterable[str]) -> set[str]:
-        """Those that these ids mean."""
+        """The nodes that match these ids."""
         matches: set[str] = set()
         return matches.union(*map(self._match, ids))
 
     def _match(self, node_id: str) -> frozenset[str]:
-        """Each id is looked for once: the blocked ones are asked for again with each change."""
+        """Cached, as the same blocked ids are matched again on every change."""
         matches = self._cache.get(node_id)
         if matches is None:
             if self._matcher is None:
@@ -45,27 +45,27 @@ class NodeSet:
 
 
 def node_set(nodes: Iterable[str], previous: NodeSet | None) -> NodeSet:
-    """The set of these nodes: the one before if they are the same, for it knows by now which ids mean what."""
+    """The set of these nodes; `previous` if it has the same names, to keep its cache."""
     new = NodeSet(nodes)
     return previous if previous is not None and previous.names == new.names else new
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListenerNodes:
-    """A live listener, the nodes that it may use, and how many of them are to stay usable."""
+    """A live listener, the nodes it may use, and the number of them that must stay usable."""
 
     id: str
     nodes: NodeSet
     minimum: int
 
     def usable(self, draft: Draft) -> int:
-        """How many of its nodes are not blocked as of the draft."""
+        """Number of its nodes that are not blocked in the draft."""
         return len(self.nodes) - len(self.nodes.matching(blocked_ids(draft)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Shortfall:
-    """A listener with fewer usable nodes than its minimum, and how many it had before."""
+    """A listener with fewer usable nodes than its minimum, and how many it had before the change."""
 
     listener: str
     usable: int
@@ -74,7 +74,7 @@ class Shortfall:
 
 
 def shortfalls(listeners: Iterable[ListenerNodes], current: Draft, proposed: Draft) -> list[Shortfall]:
-    """Those of whose nodes the changes from `present` to `wanted` block or free some, and that are then below."""
+    """The listeners that are below their minimum after `proposed`, if it changes their number of usable nodes."""
     ids = [change.node.id for change in proposed.changes if change.type in {ChangeType.BLOCKED, ChangeType.UNBLOCKED}]
     affected = [listener for listener in listeners if listener.minimum > 0 and listener.nodes.matching(ids)]
     after = [
@@ -85,5 +85,5 @@ def shortfalls(listeners: Iterable[ListenerNodes], current: Draft, proposed: Dra
 
 
 def blocked_ids(draft: Draft) -> Sequence[str]:
-    """The ids that are blocked at the draft's moment."""
+    """The ids of the nodes that are blocked in the draft."""
     return [node.id for node in draft if not node.ended(draft.now)]

@@ -281,7 +281,7 @@ class TestBlocking:
         assert list(current_list(listener_client)[1]) == []
         assert summary(listener_client) == [("a", "x", False), ("a", "y", True), ("b", "x", False), ("c", "x", False)]
         assert evidence(listener_client)[0]["doubt"] == (
-            "The application says so of 3 of its 5 nodes: it is believed of none."
+            "The application reports 3 of its 5 nodes, more than half: its evidence is ignored."
         )
 
     def test_what_somebody_unblocks_is_blocked_again_by_new_evidence_alone(self, listener_client: httpx.Client) -> None:
@@ -298,7 +298,7 @@ class TestBlocking:
             [],
             [("a", "x", False), ("a", "y", False)],
         )
-        assert evidence(listener_client)[0]["doubt"] == "The node was unblocked by hand after this was first said."
+        assert evidence(listener_client)[0]["doubt"] == "The node was unblocked manually after this was first reported."
         for own in "vw":
             report_evidence(listener_client, own, "a")
         assert blocked(listener_client, "a")["cause"] == CAUSE.replace("x (", "v (").replace("y (", "w (")

@@ -242,7 +242,7 @@ class TestDistrust:
         assert counted(store, NOW) == [True, False, False]
         assert (
             store.assess(NOW)[1].ignored_reason
-            == "The application says so of 2 of its 3 nodes: it is believed of none."
+            == "The application reports 2 of its 3 nodes, more than half: its evidence is ignored."
         )
         assert due_nodes(store, NOW) == []
         for application in "xy":
@@ -277,7 +277,7 @@ class TestUnblocking:
             store.prune(time)
             assert due_nodes(store, time) == []
         (piece, _) = store.assess(NOW + 90_000)
-        assert piece.ignored_reason == "The node was unblocked by hand after this was first said."
+        assert piece.ignored_reason == "The node was unblocked manually after this was first reported."
 
     def test_new_evidence_counts(self) -> None:
         store = new_store()

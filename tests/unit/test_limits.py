@@ -14,8 +14,9 @@ from app.engine.limits import LimitGuard
 from app.settings import Settings
 from blocklist.model.changes import Author, ChangeType, Snapshot, Source
 from blocklist.model.draft import Draft
+from blocklist.model.durations import exact_duration
 from blocklist.model.errors import ConflictError, LimitError
-from blocklist.model.limits import LEEWAY_MS, LimitContext, Limits, check_limits, format_duration
+from blocklist.model.limits import LEEWAY_MS, LimitContext, Limits, check_limits
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker
@@ -230,7 +231,7 @@ class TestLongestBlock:
         [(7 * DAY, "7d"), (DAY * 3 // 2, "36h"), (90_000, "90s"), (3_600_000, "1h"), (60_000, "1m"), (1500, "1500ms")],
     )
     def test_a_duration_uses_the_largest_unit_that_fits(self, millis: int, text: str) -> None:
-        assert format_duration(millis) == text
+        assert exact_duration(millis) == text
 
 
 class TestMinimum:
