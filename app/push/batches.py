@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from app.engine.list_view import ListView
 from app.watch.change_feed import ChangeFeed
+from blocklist.wire.json import Json, dump_json
 from blocklist.wire.listeners import changes_batch, snapshot_batch
-from blocklist.wire.nodes import Json, dump_json
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

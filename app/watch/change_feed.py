@@ -11,7 +11,8 @@ from typing import Final, Protocol
 from app.engine.list_view import ListView
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
-from blocklist.wire.nodes import change_body, dump_json, dump_snapshot
+from blocklist.wire.changes import change_body, dump_snapshot
+from blocklist.wire.json import dump_json
 
 MAX_RECENT_CHANGES: Final = 4096
 """Changes kept in memory; a cursor further behind reads them from the database."""

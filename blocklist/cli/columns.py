@@ -26,7 +26,7 @@ def listed_json(listed: NodeDetails) -> Json:
 
 
 def _change_json(change: Change) -> Json:
-    from blocklist.wire.nodes import change_body  # noqa: PLC0415
+    from blocklist.wire.changes import change_body  # noqa: PLC0415
 
     return change_body(change)
 

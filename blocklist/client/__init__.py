@@ -1,1 +1,1 @@
-"""The client of the service: reads, writes, watches, and the session of a registered listener."""
+"""The client of the service: reads, writes, watches, and sessions of listeners."""

@@ -1,4 +1,4 @@
-"""BlocklistClient: the service's API for Python. Synchronous; one client may be shared by threads."""
+"""BlocklistClient: the Python client of the service. Synchronous; threads may share one client."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ import httpx
 
 from blocklist.client.credentials import BearerAuth, resolve_auth
 from blocklist.client.reads import Reads
-from blocklist.client.requester import Params
-from blocklist.client.response import ApiResponse, error_from, parse_node, parse_object, unavailable_error
+from blocklist.client.response import ApiResponse, Params, error_from, parse_node, parse_object, unavailable_error
 from blocklist.client.tokens import TokenAdministration
 from blocklist.client.transport import TRANSPORT_ERRORS, http_client, service_url
 from blocklist.client.watch import Watch
@@ -23,7 +22,7 @@ from blocklist.model.evidence import Finding
 from blocklist.model.listener import FencedError, Registration
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, check_node_id
 from blocklist.wire.evidence import findings_body
-from blocklist.wire.nodes import Json
+from blocklist.wire.json import Json
 
 __all__ = ["DEFAULT_URL", "BlocklistClient", "Watch"]
 
@@ -33,22 +32,22 @@ DEFAULT_URL: Final = "http://127.0.0.1:8224"
 class BlocklistClient(Reads, Writes, TokenAdministration):
     """Reads and changes the list of a blocklist service.
 
-    `url` defaults to the environment's BLOCKLIST_URL, else to the service's default address; `token` to its
-    BLOCKLIST_TOKEN, else to what the file BLOCKLIST_TOKEN_FILE holds, which is read again when the service refuses it.
-    `timeout` is in seconds, for each of connecting, sending and each read. Every method raises UnavailableError when
-    the service is out of reach, times out or answers what is no answer of its own: a 404 of a proxy does not say that
-    a node is free; UnauthorizedError and ForbiddenError when the credentials are not good, or not good for that.
+    `url` defaults to BLOCKLIST_URL, then to http://127.0.0.1:8224. `token` defaults to BLOCKLIST_TOKEN, then to the
+    content of the file BLOCKLIST_TOKEN_FILE, which is read again when the service rejects the token. `timeout` is in
+    seconds, for connecting, sending and each read. Every method raises UnavailableError if the service is unreachable,
+    times out, or if the response is not from a blocklist service (a 404 of a proxy does not mean that a node is not
+    blocked), UnauthorizedError for missing or invalid credentials, and ForbiddenError if their role is insufficient.
     """
 
     def __init__(self, url: str | None = None, *, token: str | BearerAuth | None = None, timeout: float = 5.0) -> None:
-        """Raises InvalidError for a URL that is none, or a token that could be none; connects to nothing yet."""
+        """Does not connect yet. Raises InvalidError for an invalid URL or a malformed token."""
         self.url = service_url(url or os.environ.get("BLOCKLIST_URL") or DEFAULT_URL)
         self._timeout = timeout
         self._auth = resolve_auth(token)
         self._http = http_client(self.url, timeout, token=self._auth)
 
     def snapshot(self, *, min_revision: int | None = None) -> Snapshot:
-        """The whole list. With `min_revision` the answer is of that revision or later."""
+        """The whole list; with `min_revision`, at that revision or a later one."""
         params = {} if min_revision is None else {"minRevision": str(min_revision)}
         response = self._request("GET", "/blocklist", params=params)
         nodes = {
@@ -69,33 +68,34 @@ class BlocklistClient(Reads, Writes, TokenAdministration):
         end: int = PERMANENT,
         allow_merge: bool = False,
     ) -> BlockedNode:
-        """Block a node until `end` (Unix milliseconds); returns it as blocked, or merged with its present block.
+        """Block a node until `end` (Unix milliseconds); return it, merged with its existing block if there is one.
 
-        Raises ConflictError if it is blocked and `allow_merge` is false, InvalidError for what the service refuses.
+        Raises ConflictError if it is blocked and `allow_merge` is false, InvalidError for a value that the service
+        rejects.
         """
         body = block_body(action, cause, end, allow_merge)
         return parse_node(self._request("PUT", node_path(node_id), json=body).object())
 
     def block_many(self, nodes: Iterable[BlockedNode], *, allow_merge: bool = False) -> dict[str, BlockedNode]:
-        """Block several nodes, all or none, in one revision each; their `start` is not sent: it is now.
+        """Block several nodes, all or none, in one revision each. Their `start` is ignored: blocks start now.
 
-        Raises ConflictError with every conflict, InvalidError for a node given twice and what the service refuses.
+        Raises ConflictError with every conflict, InvalidError for a duplicate node or a value that the service rejects.
         """
         return dict(self.block_nodes(nodes, allow_merge=allow_merge).nodes)
 
     def watch(self, since: str | int | None = None) -> Watch:
-        """The list's changes as they happen, for ever: see Watch.
+        """An endless iterator over changes as they happen: see Watch.
 
-        `since` is a revision, or `<revision>-<history>`; without it the first is a Snapshot. Raises InvalidError for
-        a `since` that is neither.
+        `since` is a revision or `<revision>-<history>`; without it, the first item is a Snapshot. Raises InvalidError
+        for an invalid `since`.
         """
         return Watch(self.url, None if since is None else str(since), token=self._auth, timeout=self._timeout)
 
     def register(self, registration: Registration) -> str | None:
-        """Register a listener, renew its lease, or take over from another session of it.
+        """Register a listener, renew its lease, or take over from another session.
 
-        Returns the secret that pushes are signed with when the listener is new; it is shown this once. Raises
-        FencedError for a session that was taken over, InvalidError for what the service refuses.
+        Returns the secret that signs pushes if the listener is new; the service shows it only once. Raises FencedError
+        for a session that was taken over, InvalidError for a value that the service rejects.
         """
         body = {
             "role": registration.role.value,
@@ -121,13 +121,13 @@ class BlocklistClient(Reads, Writes, TokenAdministration):
         evidence: Mapping[str, Finding] | None = None,
         nodes: Collection[str] | None = None,
     ) -> int:
-        """Say that the listener lives, and what has changed; returns the service's revision.
+        """Renew the lease of a listener and report its state; return the service's revision.
 
-        `acked` is the revision up to which it has applied the list. Each map is the whole: TaskManager to node id,
-        TaskManager to number of tasks, node id to the sentence why its block is not carried out, node id to what the
-        application found out about it; `nodes` are all that it may use; None leaves what was said before. Raises
-        NotFoundError if it has to register again, FencedError if another session has taken over, InvalidError for what
-        the service refuses.
+        `acked` is the revision up to which it has applied the list. Each map replaces the previous one: TaskManager to
+        node id, TaskManager to number of running tasks, node id to the reason for refusing its block, node id to
+        finding; `nodes` are all nodes it may use. None leaves the previous value. Raises NotFoundError if it must
+        register again, FencedError if another session has taken over, InvalidError for a value that the service
+        rejects.
         """
         optional = {
             "ackedRevision": acked,
@@ -140,15 +140,15 @@ class BlocklistClient(Reads, Writes, TokenAdministration):
         body = {"sessionId": session, **{name: value for name, value in optional.items() if value is not None}}
         revision = self._listener_request("POST", listener_id, "/heartbeat", json=body).object().get("revision")
         if not isinstance(revision, int) or isinstance(revision, bool):
-            raise UnavailableError("The service answered a heartbeat without a revision.")
+            raise UnavailableError("The service responded to a heartbeat without a revision.")
         return revision
 
     def deregister(self, listener_id: str) -> None:
-        """The listener is no more. Raises NotFoundError if it was not registered."""
+        """Remove a listener. Raises NotFoundError if it is not registered."""
         self._listener_request("DELETE", listener_id)
 
     def close(self) -> None:
-        """Close the connections. Watches live on."""
+        """Close the connections. Watches stay open."""
         self._http.close()
 
     def __enter__(self) -> Self:
@@ -182,7 +182,7 @@ class BlocklistClient(Reads, Writes, TokenAdministration):
             with self._http.stream(
                 method, self.url + path, params=params, json=json, headers=headers, timeout=timeouts
             ) as response:
-                # Looked at before the body is read: a stranger's may have no end.
+                # Checked before reading the body, which may be endless if another server responds.
                 is_service = "Blocklist-Revision" in response.headers
                 if is_service:
                     response.read()
@@ -196,5 +196,7 @@ class BlocklistClient(Reads, Writes, TokenAdministration):
 
     def _not_the_service(self, response: httpx.Response) -> UnavailableError:
         if response.is_success:
-            return UnavailableError(f"{self.url} does not answer as a blocklist service does.")
+            return UnavailableError(
+                f"The server at {self.url} is not a blocklist service: its response has no Blocklist-Revision header."
+            )
         return unavailable_error(response, response.reason_phrase)

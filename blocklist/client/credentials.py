@@ -1,6 +1,6 @@
-"""The client's credential: a token, from the caller, the environment, or a file that may change.
+"""The client's token: from the caller, the environment, or a file that may change.
 
-The token is never shown: not in a repr, a log line or an error.
+The token never appears in a repr, a log line or an error.
 """
 
 from __future__ import annotations
@@ -15,23 +15,23 @@ import httpx
 
 from blocklist.model.errors import InvalidError
 
-# What may stand behind `Bearer` (RFC 6750); anything else would be quoted in an error of the HTTP library.
+# The syntax of RFC 6750. The HTTP library would quote anything else in its error.
 _TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
 
 
 class TokenFileError(OSError):
-    """The token file cannot be read, or holds no token."""
+    """The token file cannot be read, or contains no token."""
 
 
 class BearerAuth(httpx.Auth):
-    """Sends a token with each request; one from a file is read again when the service does not take it (any more)."""
+    """Sends a token with each request. Reads it again when the service rejects it, as a file may have changed."""
 
     def __init__(self, read: Callable[[], str]) -> None:
         self._read = read
         self._header: str | None = None
 
     def auth_flow(self, request: httpx.Request) -> Generator[httpx.Request, httpx.Response, None]:
-        """What httpx is to send. Raises TokenFileError."""
+        """The requests that httpx sends. Raises TokenFileError."""
         sent = request.headers["Authorization"] = self._header or self._reload()
         response = yield request
         if response.status_code == httpx.codes.UNAUTHORIZED and self._reload() != sent:
@@ -44,16 +44,16 @@ class BearerAuth(httpx.Auth):
 
 
 def resolve_auth(token: str | BearerAuth | None) -> BearerAuth | None:
-    """What to send: this token, else that of BLOCKLIST_TOKEN, else that in the file BLOCKLIST_TOKEN_FILE, else nothing.
+    """The given token, or BLOCKLIST_TOKEN, or the token in the file BLOCKLIST_TOKEN_FILE, or None.
 
-    Keep what this returns, not the token: a debugger shows attributes. Raises InvalidError for what could be no token.
-    The file is not read yet.
+    Store the result, not the token: debuggers show attributes. Raises InvalidError for a malformed token. Does not read
+    the file yet.
     """
     if isinstance(token, BearerAuth):
         return token
     if text := token or os.environ.get("BLOCKLIST_TOKEN"):
         if not _TOKEN_PATTERN.fullmatch(text):
-            raise InvalidError("The token is none: it has characters that no token has.")
+            raise InvalidError("The token is malformed: use only A-Z a-z 0-9 . _ ~ + / - and = at its end.")
         return BearerAuth(lambda: text)
     if path := os.environ.get("BLOCKLIST_TOKEN_FILE"):
         return BearerAuth(lambda: _read_file(Path(path)))
@@ -68,5 +68,5 @@ def _read_file(path: Path) -> str:
     except ValueError:
         text = ""
     if not _TOKEN_PATTERN.fullmatch(text):
-        raise TokenFileError(f"the token file {path} holds no token")
+        raise TokenFileError(f"the token file {path} contains no token")
     return text

@@ -1,12 +1,11 @@
-"""Reads: what people ask the service for: the list as it was, the log, who has applied what."""
+"""Reads: the list with details, the change log, and the state of listeners and evidence."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from blocklist.client.requester import Requester
-from blocklist.client.response import parse_body, parse_changes, parse_node, parse_object
+from blocklist.client.response import Requester, parse_body, parse_changes, parse_node, parse_object
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import CompactedError
 from blocklist.model.node import BlockedNode, check_node_id
@@ -17,7 +16,7 @@ from blocklist.wire.nodes import ListedNode
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeDetails:
-    """A node of the list. `created_by` made its last change, of `revision` (None where nobody knows)."""
+    """A node of the list. `created_by` and `revision` are those of its last change, None if unknown."""
 
     node: BlockedNode
     created_by: str | None
@@ -27,19 +26,19 @@ class NodeDetails:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeListing:
-    """The whole list with its details, sorted by id; `revision` is the present one, also of a list of the past."""
+    """The whole list with details, sorted by id. `revision` is the current one, even for a list of the past."""
 
     revision: int
     nodes: tuple[NodeDetails, ...]
 
 
 class Reads(Requester):
-    """The half of BlocklistClient that people ask. Errors are those of the client."""
+    """The part of BlocklistClient that reads. All methods also raise the errors of BlocklistClient."""
 
     def listing(self, *, at: int | None = None, min_revision: int | None = None) -> NodeListing:
-        """The list with who, since which revision and TaskManagers; or as it was `at` a moment (Unix milliseconds).
+        """The list with authors, revisions and TaskManagers: now, or as it was `at` a time (Unix milliseconds).
 
-        Raises CompactedError if the log no longer reaches back so far.
+        Raises CompactedError if the change log does not reach back that far.
         """
         optional = {"at": at, "minRevision": min_revision}
         params = {"details": "true", **{name: str(value) for name, value in optional.items() if value is not None}}
@@ -48,7 +47,7 @@ class Reads(Requester):
         return NodeListing(revision=response.revision, nodes=nodes)
 
     def history(self, node_id: str) -> list[Change]:
-        """All changes of one node that the log still has, the oldest first."""
+        """All changes of one node in the change log, the oldest first."""
         return list(self.changes(node_id=node_id))
 
     def changes(
@@ -60,7 +59,7 @@ class Reads(Requester):
         begin: int | None = None,
         end: int | None = None,
     ) -> Iterator[Change]:
-        """The changes that the log still has, the oldest first: of a node, an author, kinds, a time [begin, end)."""
+        """The changes in the log, the oldest first; filtered by node, author, types, and time in [begin, end)."""
         optional = {
             "node": None if node_id is None else check_node_id(node_id),
             "createdBy": created_by,
@@ -81,16 +80,16 @@ class Reads(Requester):
             params["since"] = str(page["next"])
 
     def status(self, node_id: str) -> NodeStatusBody:
-        """Who has applied the node's last change. Raises NotFoundError if the log knows nothing of the node."""
+        """Which listeners have applied the node's last change. Raises NotFoundError if the log has no change of it."""
         response = self._request("GET", f"/blocklist/nodes/{check_node_id(node_id)}/status")
         return parse_body(NodeStatusBody, response.object())
 
     def listeners(self) -> list[ListenerBody]:
-        """All listeners, live and lapsed, by id."""
+        """All listeners, live and lapsed, sorted by id."""
         return parse_body(ListenersBody, self._request("GET", "/listeners").object()).listeners
 
     def evidence(self) -> list[EvidenceBody]:
-        """What running applications say of nodes, and whether it counts."""
+        """The evidence that running applications report, and whether it counts."""
         return parse_body(EvidenceListBody, self._request("GET", "/evidence").object()).evidence
 
 

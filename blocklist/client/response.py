@@ -1,8 +1,10 @@
-"""What the service answered: read with care, for whatever answers may be something else."""
+"""Responses: parsed with care, as the server may be something else than a blocklist service."""
 
 from __future__ import annotations
 
 import re
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypeVar
 
@@ -22,16 +24,21 @@ from blocklist.model.errors import (
     UnavailableError,
 )
 from blocklist.model.node import BlockedNode
-from blocklist.wire.nodes import LIMIT_PROBLEM, Body, ChangeBody, Json, NodeBody
+from blocklist.wire.body import Body
+from blocklist.wire.changes import ChangeBody
+from blocklist.wire.json import Json
+from blocklist.wire.nodes import NodeBody
+from blocklist.wire.problems import LIMIT_PROBLEM
 
 _REVISION: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 _APPLIED: Final = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
 B = TypeVar("B", bound=Body)
+Params = Mapping[str, str | Sequence[str]]
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedCount:
-    """How many live listeners had applied a change when the answer came, of how many, and some that had not."""
+    """How many live listeners had applied a change, their total number, and the ids of some that had not."""
 
     applied: int
     total: int
@@ -39,7 +46,7 @@ class AppliedCount:
 
 
 class ApiResponse:
-    """What the service answered. Each part raises UnavailableError if it is not what a service of ours would send."""
+    """A response of the service. Every accessor raises UnavailableError if its part of the response is invalid."""
 
     def __init__(self, response: httpx.Response) -> None:
         self._response = response
@@ -48,7 +55,7 @@ class ApiResponse:
     def revision(self) -> int:
         text = self._response.headers.get("Blocklist-Revision", "")
         if not _REVISION.fullmatch(text):
-            raise UnavailableError(f"The service answered a revision that is none: {text[:64]!a}.")
+            raise UnavailableError(f"The service sent an invalid Blocklist-Revision header: {text[:64]!a}.")
         return int(text)
 
     @property
@@ -57,7 +64,7 @@ class ApiResponse:
 
     @property
     def applied(self) -> AppliedCount | None:
-        """Who has applied the change; None where the request did not wait for that."""
+        """How many listeners have applied the change; None if the request did not wait."""
         headers = self._response.headers
         match = _APPLIED.fullmatch(headers.get("Blocklist-Applied", ""))
         missing = headers.get("Blocklist-Not-Applied", "")
@@ -67,44 +74,60 @@ class ApiResponse:
         try:
             return parse_object(self._response.json())
         except (ValueError, RecursionError) as error:
-            raise UnavailableError(f"The answer of {self._response.url} is not JSON.") from error
+            raise UnavailableError(f"The response of {self._response.url} is not JSON.") from error
+
+
+class Requester(ABC):
+    """What the parts of BlocklistClient need."""
+
+    @abstractmethod
+    def _request(
+        self,
+        method: str,
+        path: str,
+        *,
+        params: Params | None = None,
+        json: Json | None = None,
+        wait: int | None = None,
+    ) -> ApiResponse:
+        """The response if it is 2xx; raises otherwise. `wait` is in seconds, sent as `Prefer: wait`."""
 
 
 def parse_object(value: object) -> Json:
-    """The value. Raises UnavailableError if it is no JSON object."""
+    """The value, if it is a JSON object. Raises UnavailableError otherwise."""
     if not isinstance(value, dict):
-        raise UnavailableError("The service answered something else than an object.")
+        raise UnavailableError("The service sent JSON that is not an object.")
     return value
 
 
 def parse_body(body_type: type[B], value: object) -> B:
-    """The body. Raises UnavailableError if it is none of that kind."""
+    """Parse a body of this type. Raises UnavailableError if it is invalid."""
     try:
         return body_type.parse(value)
     except InvalidError as error:
-        raise UnavailableError(f"The service answered what it should not: {error}") from error
+        raise UnavailableError(f"The service sent an invalid response: {error}") from error
 
 
 def parse_node(value: object) -> BlockedNode:
-    """The node. Raises UnavailableError if it is none."""
+    """Parse a node. Raises UnavailableError if it is invalid."""
     try:
         return NodeBody.parse(value).value()
     except InvalidError as error:
-        raise UnavailableError(f"The service answered what is no node: {error}") from error
+        raise UnavailableError(f"The service sent an invalid node: {error}") from error
 
 
 def parse_changes(value: object) -> list[Change]:
-    """The changes. Raises UnavailableError if they are none."""
+    """Parse a list of changes. Raises UnavailableError if it is invalid."""
     if not isinstance(value, list):
-        raise UnavailableError("The service answered something else than changes.")
+        raise UnavailableError("The service sent changes that are not a list.")
     try:
         return [ChangeBody.parse(change).value() for change in value]
     except InvalidError as error:
-        raise UnavailableError(f"The service answered what is no change: {error}") from error
+        raise UnavailableError(f"The service sent an invalid change: {error}") from error
 
 
 def error_from(response: httpx.Response) -> BlocklistError:
-    """The error that an answer other than 2xx stands for."""
+    """The error of a response other than 2xx."""
     problem = _problem(response)
     error = _error_of_status(response, problem)
     error.title = str(problem.get("title") or "") or None
@@ -135,7 +158,7 @@ def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
 
 
 def unavailable_error(response: httpx.Response, detail: str) -> UnavailableError:
-    """The error of an answer that says nothing of the list."""
+    """The error of a response that is not about the list."""
     return UnavailableError(f"HTTP {response.status_code}: {detail}", retry_after(response))
 
 

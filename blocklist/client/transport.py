@@ -1,4 +1,4 @@
-"""The way to the service: which URL is one, what talks to it, and how another thread cuts the line."""
+"""The HTTP connection to the service, and how another thread aborts it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from blocklist.client.credentials import BearerAuth, resolve_auth
 from blocklist.model.errors import InvalidError
 
 TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError, OSError)
-"""What httpx raises when the other side is away or answers garbage; UnicodeError for a host that no DNS could have."""
+"""What httpx raises if the server is unreachable or its response is invalid; UnicodeError for an invalid host name."""
 
 
 def service_url(text: str) -> str:
-    """Return `text` without slashes at its end; raise InvalidError unless it is `http(s)://host[:port][/prefix]`."""
+    """Return `text` without trailing slashes; raise InvalidError unless it is `http(s)://host[:port][/prefix]`."""
     try:
         url = httpx.URL(text)
     except (httpx.InvalidURL, UnicodeError):
@@ -34,39 +34,37 @@ def service_url(text: str) -> str:
 def http_client(
     url: str, timeout: httpx.Timeout | float, *, max_idle: int = 20, token: str | BearerAuth | None = None
 ) -> httpx.Client:
-    """An HTTP client for the service at `url`; it keeps up to `keep` idle connections, and sends its credentials.
+    """An HTTP client for the service at `url` with up to `max_idle` idle connections.
 
-    Those are `token`, else the environment's (see credentials). Raises InvalidError for what could be no token.
-
-    It heeds HTTP_PROXY, NO_PROXY and the like, as every client does, but not for a service on this machine: a proxy
-    elsewhere would look for it at home.
+    It sends `token`, or the token of the environment (see resolve_auth). Raises InvalidError for a malformed token. It
+    respects HTTP_PROXY and NO_PROXY, except for a service on this machine: a proxy would look for it on its own.
     """
-    # The service closes a connection that is idle for 5 s; a request sent on it at that moment would be lost.
+    # Well below the idle timeout of the service (75 s): a request on a connection that is being closed would be lost.
     limits = httpx.Limits(max_connections=100, max_keepalive_connections=max_idle, keepalive_expiry=2)
     service = httpx.URL(url)
     local = _is_loopback(service.host)
-    # Who meets no TLS need not read which certificates to trust: it is most of what a client costs.
+    # Without TLS, do not load the trusted certificates: that takes most of the time to create a client.
     plain = service.scheme == "http" and (local or not getproxies())
     verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
     return httpx.Client(auth=resolve_auth(token), timeout=timeout, trust_env=not local, limits=limits, verify=verify)
 
 
 def retry_after(response: httpx.Response) -> float | None:
-    """The answer's Retry-After in seconds; None where it gives none, or a date."""
+    """The response's Retry-After in seconds; None if it is missing or a date."""
     value = response.headers.get("Retry-After", "")
     return float(value) if value.isascii() and value.isdigit() else None
 
 
 class AbortableSocket:
-    """The socket that a thread waits on, for another thread to cut.
+    """The socket on which one thread waits, so that another thread can abort it.
 
-    A thread in recv() wakes when its socket is shut down, not when it is closed. `trace` is to be the `trace`
-    extension of each request: so the socket is known as soon as it is connected, before anything is answered.
+    A thread in recv() wakes up when its socket is shut down, not when it is closed. Pass `trace` as the `trace`
+    extension of each request: it provides the socket as soon as it is connected, before there is a response.
     """
 
     def __init__(self) -> None:
         self.aborted = threading.Event()
-        # Reentrant: a signal handler may close what its own thread is about to use.
+        # Reentrant, as a signal handler may run in the thread that holds it.
         self._lock = threading.RLock()
         self._socket: socket.socket | None = None
 
@@ -78,7 +76,7 @@ class AbortableSocket:
                     self._shut_down()
 
     def abort(self) -> None:
-        """Cut it, and every later one at once."""
+        """Abort this connection, and any later one at once."""
         with self._lock:
             self.aborted.set()
             self._shut_down()
@@ -86,7 +84,7 @@ class AbortableSocket:
     def _shut_down(self) -> None:
         if self._socket is not None:
             with contextlib.suppress(OSError):
-                # Not SSLSocket's own method, which takes the TLS state from under the reader.
+                # Not SSLSocket.shutdown, which would discard the TLS state that the reader uses.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 

@@ -1,4 +1,4 @@
-"""Watch: the list's changes as an iterator that never gives up."""
+"""Watch: an endless iterator over the changes of the list."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket, http_c
 from blocklist.model.backoff import Backoff
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.errors import InvalidError
-from blocklist.wire.nodes import ChangeBody, SnapshotBody
+from blocklist.wire.changes import ChangeBody, SnapshotBody
 
 log = logging.getLogger(__name__)
 
 IDLE_TIMEOUT: Final = 40.0
-"""Seconds without a byte after which a stream is taken for dead; the service comments every 15."""
+"""Seconds without data after which a stream counts as lost; the service sends a comment every 15 s."""
 _CHANGE_EVENTS: Final = frozenset({"blocked", "merged", "unblocked", "expired"})
 _CURSOR: Final = re.compile(r"([0-9]{1,16})(-[0-9a-f]{8})?", re.ASCII)
 _MAX_RETRY_MS: Final = 3_600_000
 
 
 class Watch(Iterator[Snapshot | Change]):
-    """Yields what the service says, in order, none twice and none missing, for ever.
+    """Yields snapshots and changes in order, without duplicates or gaps, endlessly.
 
-    A Snapshot replaces all that was said before; a Change follows the one before it. When the service is away or
-    answers garbage it reconnects with jittered back-off and resumes where it was: outages raise nothing. They are
-    logged once each, and seen in `connected` and `last_error`. `close()` may be called from any thread and ends the
-    iteration at once, or within `timeout` seconds while a connection is being made.
+    A Snapshot replaces everything before it; a Change follows the previous item. If the service is unavailable or sends
+    invalid data, the watch reconnects with jittered backoff and resumes where it was. Outages raise nothing: each is
+    logged once, and visible in `connected` and `last_error`. `close()` may be called from any thread and ends the
+    iteration at once, or within `timeout` seconds while connecting.
     """
 
     def __init__(
@@ -50,13 +50,13 @@ class Watch(Iterator[Snapshot | Change]):
         idle_timeout: float = IDLE_TIMEOUT,
         backoff: Backoff | None = None,
     ) -> None:
-        """Connects to nothing yet; `token` is as in BlocklistClient.
+        """Does not connect yet. `token` is as in BlocklistClient; timeouts are in seconds.
 
-        Raises InvalidError for a URL that is none, a `since` that is no cursor, or a token that could be none.
+        Raises InvalidError for an invalid URL or `since`, or a malformed token.
         """
         self.url = service_url(url)
         if since is not None and not _CURSOR.fullmatch(since):
-            raise InvalidError("since: give a revision, or <revision>-<history> as in the id of an event.")
+            raise InvalidError("since: give a revision, or <revision>-<history> as in event ids.")
         self.last_event_id = since
         self.connected = False
         self.last_error: str | None = None
@@ -66,11 +66,11 @@ class Watch(Iterator[Snapshot | Change]):
         self._retry_after: float | None = None
         self._iterating = threading.Lock()
         self._socket = AbortableSocket()
-        # Each connection is a new one: an idle one kept from before would not be on the line.
+        # No idle connections: the socket of a reused one would be unknown.
         self._http = http_client(self.url, httpx.Timeout(timeout, read=idle_timeout), max_idle=0, token=token)
         self._response: httpx.Response | None = None
         self._events: Iterator[ServerSentEvent] = iter(())
-        # A loop that is left by `break` may leave the watch to the garbage collector.
+        # After `break`, the garbage collector may be what closes the watch.
         weakref.finalize(self, self._http.close).atexit = False
 
     def __iter__(self) -> Self:
@@ -87,9 +87,9 @@ class Watch(Iterator[Snapshot | Change]):
             raise StopIteration
 
     def close(self) -> None:
-        """End the iteration: a `next()` that waits in another thread raises StopIteration."""
+        """End the iteration: a `next()` waiting in another thread raises StopIteration."""
         self._socket.abort()
-        # If somebody is in next(), he hangs up on leaving it.
+        # Otherwise the thread in next() disconnects.
         if self._iterating.acquire(blocking=False):
             try:
                 self._disconnect()
@@ -129,7 +129,7 @@ class Watch(Iterator[Snapshot | Change]):
             self._retry_after = retry_after(response)
             raise _StreamLostError(f"HTTP {response.status_code} {response.reason_phrase}")
         if "Blocklist-Revision" not in response.headers:
-            raise _StreamLostError("this is not a blocklist service")
+            raise _StreamLostError("the server is not a blocklist service")
         response.encoding = "utf-8"
         self._events = EventSource(response).iter_sse()
         if not self._received_invalid:
@@ -137,7 +137,7 @@ class Watch(Iterator[Snapshot | Change]):
 
     def _on_success(self) -> None:
         if self._failures:
-            log.info("Watching %s again.", self.url)
+            log.info("Watch on %s restored.", self.url)
         self._failures, self._received_invalid, self._retry_after = 0, False, None
         self.connected, self.last_error = True, None
 
@@ -147,10 +147,10 @@ class Watch(Iterator[Snapshot | Change]):
         self.last_error = (str(error) or type(error).__name__)[:200]
         self._disconnect()
         self._failures += 1
-        # After garbage, a stream that opens well is no sign of recovery yet.
+        # After invalid data, a stream that opens is not a recovery until it delivers a valid event.
         self._received_invalid = self._received_invalid or isinstance(error, _InvalidEventError)
         if self._failures == 1:
-            log.warning("Lost the watch on %s (%s); trying again.", self.url, self.last_error)
+            log.warning("Watch on %s lost (%s); retrying.", self.url, self.last_error)
         retry_after, self._retry_after = self._retry_after, None
         self._socket.aborted.wait(self._backoff.delay(self._failures, random.random(), retry_after))  # noqa: S311
 
@@ -169,18 +169,18 @@ class _StreamLostError(Exception):
 
 
 class _InvalidEventError(_StreamLostError):
-    """An event is not what a blocklist service sends."""
+    """An event is invalid."""
 
 
 def _parse_event(event: ServerSentEvent) -> Snapshot | Change | None:
-    """The event's value; None for an event that is none of ours to understand (a newer service may send more)."""
+    """The item of an event; None for an unknown event type, which a newer service may send."""
     if event.event not in _CHANGE_EVENTS and event.event != "snapshot":
         return None
     body: type[SnapshotBody | ChangeBody] = SnapshotBody if event.event == "snapshot" else ChangeBody
     try:
         item = body.parse(json.loads(event.data)).value()
     except (ValueError, RecursionError) as error:
-        raise _InvalidEventError(f"unreadable {event.event} event: {error}") from error
+        raise _InvalidEventError(f"invalid {event.event} event: {error}") from error
     cursor = _CURSOR.fullmatch(event.id)
     if cursor is None or cursor[2] is None or int(cursor[1]) != item.revision:
         raise _InvalidEventError(f"the {event.event} event of revision {item.revision} has the id {event.id[:64]!a}")

@@ -1,4 +1,4 @@
-"""The list as it comes from the service, read in a thread of its own."""
+"""WatchThread: keeps a tracker up to date from a watch that a background thread reads."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ log = logging.getLogger(__name__)
 
 
 class WatchThread:
-    """Keeps a BlocklistTracker up to date. `apply_pending` applies what was received; each item calls `on_update`.
+    """Receives a watch in a daemon thread; `apply_pending` applies what was received to `tracker`.
 
-    `tracker` is None until the first list. It belongs to the thread that calls `apply_pending`.
+    `tracker` is None until the first snapshot. It belongs to the thread that calls `apply_pending`. `on_update` is
+    called in the daemon thread for each received item.
     """
 
     def __init__(self, open_watch: Callable[[], Watch], on_update: Callable[[], None]) -> None:
@@ -35,23 +36,23 @@ class WatchThread:
 
     @property
     def last_error(self) -> str | None:
-        """What the service's last failure was, while it lasts."""
+        """The error of the current outage; None while connected."""
         return self._watch.last_error
 
     def apply_pending(self) -> bool:
-        """Apply what has come; whether anything has."""
+        """Apply everything received; return whether the tracker changed."""
         updated = False
         while True:
             try:
                 watch, item = self._received.get_nowait()
             except Empty:
                 return updated
-            # What an abandoned watch said last is part of the next one's snapshot.
+            # Items of a replaced watch are part of the next watch's snapshot.
             if watch is self._watch:
                 updated |= self._apply(item)
 
     def close(self) -> None:
-        """End the watch; the tracker stays as it is."""
+        """End the watch; the tracker remains as it is."""
         self._closed.set()
         self._watch.close()
 
@@ -67,7 +68,7 @@ class WatchThread:
         try:
             self.tracker.apply(item)
         except OutOfOrderError:
-            # A change is missing. The next watch begins with the whole list; until then the last one stands.
+            # A change is missing. A new watch starts with a snapshot; until then the tracker remains as it is.
             old, self._watch = self._watch, self._open_watch()
             old.close()
             return False
@@ -81,7 +82,7 @@ class WatchThread:
                     self._received.put((watch, item))
                     self._on_update()
             except Exception:
-                # No list is worth the thread: the last one stands, and a new watch begins with the whole list.
-                log.exception("Reading the watch failed; trying again.")
+                # Whatever happens, the thread goes on: a new watch starts with a snapshot.
+                log.exception("Reading the watch failed; retrying.")
             if watch is self._watch and not self._closed.wait(1):
                 self._watch = self._open_watch()

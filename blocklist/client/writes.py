@@ -1,23 +1,22 @@
-"""Writes: changes of the list as people on call make them: with proof, beyond a limit, or only rehearsed."""
+"""Writes: changes of the list that wait until they are applied, bypass limits, or are dry runs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from blocklist.client.requester import Requester
-from blocklist.client.response import AppliedCount, parse_body, parse_node, parse_object
+from blocklist.client.response import AppliedCount, Requester, parse_body, parse_node, parse_object
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import BlockAction, BlockedNode, check_node_id, check_text
 from blocklist.wire.dry_run import DryRunBody
-from blocklist.wire.nodes import Json
+from blocklist.wire.json import Json
 
 _NODES_PATH = "/blocklist/nodes"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockNodesResult:
-    """What an order did: the nodes as they are blocked now, and who has applied it, where that was waited for."""
+    """The blocked nodes, which of them were merged, and how many listeners have applied it (None without `wait`)."""
 
     nodes: Mapping[str, BlockedNode]
     merged: frozenset[str]
@@ -25,7 +24,7 @@ class BlockNodesResult:
 
 
 class Writes(Requester):
-    """The half of BlocklistClient that changes the list. Errors are those of the client."""
+    """The part of BlocklistClient that changes the list. All methods also raise the errors of BlocklistClient."""
 
     def block_nodes(
         self,
@@ -35,11 +34,11 @@ class Writes(Requester):
         force: str | None = None,
         wait: int | None = None,
     ) -> BlockNodesResult:
-        """Block several nodes, all or none, in one revision each; their `start` is not sent: it is now.
+        """Block several nodes, all or none, in one revision each. Their `start` is ignored: blocks start now.
 
-        `force` is the reason for going beyond a limit, which needs the role of an admin. With `wait` the answer comes
-        when all live listeners have applied it, or after so many seconds (60 at most). Raises ConflictError with
-        every conflict, LimitError, and InvalidError for a node given twice and what the service refuses.
+        `force` is the reason for bypassing limits, which requires the role admin. `wait` is the maximum number of
+        seconds (at most 60) to wait until all live listeners have applied the change. Raises ConflictError with every
+        conflict, LimitError, and InvalidError for a duplicate node or a value that the service rejects.
         """
         params = {} if force is None else {"force": force}
         response = self._request("PUT", _NODES_PATH, params=params, json=_block_bodies(nodes, allow_merge), wait=wait)
@@ -51,7 +50,7 @@ class Writes(Requester):
         )
 
     def unblock(self, node_id: str, *, wait: int | None = None) -> AppliedCount | None:
-        """Free a node before its end; with `wait` returns who has applied it by then.
+        """Unblock a node before its end; with `wait`, see block_nodes, return how many listeners have applied it.
 
         Raises NotFoundError if it is not blocked.
         """
@@ -60,23 +59,23 @@ class Writes(Requester):
     def dry_run_block(
         self, nodes: Iterable[BlockedNode], *, allow_merge: bool = False, force: str | None = None
     ) -> DryRunBody:
-        """What `block_nodes` would do, while nothing is done. Raises as it would, but names the limit in `refused`."""
+        """The effect that block_nodes would have. Raises the same errors, but `refused` names a limit."""
         params = {"dryRun": "true"} | ({} if force is None else {"force": force})
         response = self._request("PUT", _NODES_PATH, params=params, json=_block_bodies(nodes, allow_merge))
         return parse_body(DryRunBody, response.object())
 
     def dry_run_unblock(self, node_id: str) -> DryRunBody:
-        """What `unblock` would do, while nothing is done. Raises NotFoundError if it is not blocked."""
+        """The effect that unblock would have. Raises NotFoundError if the node is not blocked."""
         return parse_body(DryRunBody, self._request("DELETE", node_path(node_id), params={"dryRun": "true"}).object())
 
 
 def node_path(node_id: str) -> str:
-    """The path of a node. Raises InvalidError for what is no node id."""
+    """The path of a node. Raises InvalidError for an invalid id."""
     return f"{_NODES_PATH}/{check_node_id(node_id)}"
 
 
 def block_body(action: BlockAction, cause: str, end: int, allow_merge: bool) -> Json:
-    """The body that blocks a node."""
+    """The body of a request to block a node."""
     return {"action": action.name, "cause": check_text(cause), "endTimestamp": str(end), "allowMerge": allow_merge}
 
 

@@ -1,4 +1,4 @@
-"""The answer to a dry run: what the change would do, while nothing is done."""
+"""The bodies of dry runs: the effect that a change would have."""
 
 from __future__ import annotations
 
@@ -7,19 +7,21 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from blocklist.model.usable_nodes import Shortfall
-from blocklist.wire.nodes import Body, Json, NodeBody
+from blocklist.wire.body import Body
+from blocklist.wire.json import Json
+from blocklist.wire.nodes import NodeBody
 
 
 class AffectedTaskManager(Body):
-    """A TaskManager that is on the node now."""
+    """A TaskManager that is currently on the node."""
 
     id: str
     listener: str
-    running_tasks: Annotated[int | None, Field(description="Null if its listener does not tell.")]
+    running_tasks: Annotated[int | None, Field(description="Null if its listener does not report it.")]
 
 
 class DryRunNode(Body):
-    """One node: how its change would be answered, the node after it (or as it last was), and what runs there now."""
+    """The status of the response for one node, the node after the change, and the TaskManagers currently on it."""
 
     status: Annotated[Literal[200, 201, 202], Field(description="201 blocked, 202 merged, 200 unblocked.")]
     node: NodeBody
@@ -35,14 +37,14 @@ class ShortfallBody(Body):
 
 
 class DryRunBody(Body):
-    """What the change would do. Nothing was done."""
+    """The effect that the change would have. Nothing was changed."""
 
     dry_run: Literal[True]
     nodes: list[DryRunNode]
     below_minimum: list[ShortfallBody]
-    refused: Annotated[str | None, Field(description="The sentence with which a limit would refuse it.")]
+    refused: Annotated[str | None, Field(description="The error of the limit that would refuse the change.")]
 
 
 def shortfall_body(shortfall: Shortfall) -> Json:
-    """As DryRunBody has it."""
+    """An entry of `belowMinimum`."""
     return {"listener": shortfall.listener, "usable": shortfall.usable, "minimum": shortfall.minimum}

@@ -1,4 +1,4 @@
-"""Evidence on the wire: in a heartbeat, and as GET /evidence lists it."""
+"""The bodies of evidence: in heartbeats and in GET /evidence."""
 
 from __future__ import annotations
 
@@ -9,18 +9,20 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from blocklist.model.evidence import MAX_REASON_LENGTH, AssessedEvidence, Evidence, Finding, FindingKind
 from blocklist.model.node import check_text
-from blocklist.wire.nodes import TEXT_PATTERN, Body, Json, MillisOut
+from blocklist.wire.body import TEXT_PATTERN, Body, MillisOut
+from blocklist.wire.json import Json
 
 KindName = Literal["excluded", "slow"]
 
 
 class FindingBody(Body):
-    """What an application has learnt of a node."""
+    """What an application reports about a node."""
 
     model_config = ConfigDict(extra="forbid")
 
     kind: Annotated[
-        KindName, Field(description="Spark excluded the host, or its tasks were so slow that they were speculated.")
+        KindName,
+        Field(description="Spark excluded the host, or its tasks were so slow that Spark started speculative copies."),
     ]
     reason: Annotated[
         str,
@@ -33,7 +35,7 @@ class FindingBody(Body):
 
 
 class EvidenceBody(Body):
-    """What one application says of one node, and whether that counts."""
+    """What one application reports about one node, and whether it counts."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -56,10 +58,10 @@ class EvidenceBody(Body):
     application: str
     kind: KindName
     reason: str
-    first_seen: Annotated[MillisOut, Field(description="Said from then on without a gap.")]
+    first_seen: Annotated[MillisOut, Field(description="Reported since then without a gap.")]
     last_seen: MillisOut
-    believed: Annotated[bool, Field(description="Whether it counts.")]
-    doubt: Annotated[str | None, Field(description="Why it does not.")]
+    believed: Annotated[bool, Field(description="Whether the evidence counts.")]
+    doubt: Annotated[str | None, Field(description="Why it does not count.")]
 
 
 class EvidenceListBody(Body):
@@ -69,17 +71,17 @@ class EvidenceListBody(Body):
 
 
 def findings(bodies: Mapping[str, FindingBody] | None) -> dict[str, Finding] | None:
-    """What a heartbeat says, node id to finding; None if it says nothing of it."""
+    """The findings of a heartbeat, by node id; None if it has none."""
     return None if bodies is None else {node: body.value() for node, body in bodies.items()}
 
 
 def findings_body(findings: Mapping[str, Finding]) -> Json:
-    """Findings as a heartbeat sends them."""
+    """The `evidence` of a heartbeat."""
     return {node: {"kind": finding.kind.value, "reason": finding.reason} for node, finding in findings.items()}
 
 
 def evidence_list_body(assessed: Iterable[AssessedEvidence]) -> Json:
-    """The answer to GET /evidence."""
+    """The response of GET /evidence."""
     return {"evidence": [{**_evidence_fields(piece.evidence), **_assessment_fields(piece)} for piece in assessed]}
 
 

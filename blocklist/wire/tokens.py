@@ -1,4 +1,4 @@
-"""The bodies of /tokens and their conversion to and from the values of access.py."""
+"""The bodies of /tokens and /whoami."""
 
 from __future__ import annotations
 
@@ -8,31 +8,30 @@ from pydantic import AfterValidator, ConfigDict, Field
 
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import NewToken, Role, Token, check_token_name
-from blocklist.wire.nodes import Body, Json, MillisIn, MillisOut
+from blocklist.wire.body import ID_PATTERN, Body, MillisIn, MillisOut
+from blocklist.wire.json import Json
 
 RoleName = Literal["reader", "listener", "operator", "admin"]
-Name = Annotated[
-    str, AfterValidator(check_token_name), Field(json_schema_extra={"pattern": "^[A-Za-z0-9._:-]{1,253}$"})
-]
+Name = Annotated[str, AfterValidator(check_token_name), Field(json_schema_extra={"pattern": ID_PATTERN})]
 
 
 class TokenRequest(Body):
-    """The token to be made."""
+    """The token to create."""
 
     model_config = ConfigDict(
         extra="forbid",
         json_schema_extra={"examples": [{"name": "on-call", "role": "operator", "endTimestamp": "4102444800000"}]},
     )
 
-    name: Annotated[Name, Field(description="The author of the changes that are made with it.")]
-    role: Annotated[RoleName, Field(description="Each may do what those before it may.")]
+    name: Annotated[Name, Field(description="Author of the changes made with the token.")]
+    role: Annotated[RoleName, Field(description="Each role includes the ones before it.")]
     end_timestamp: Annotated[
-        MillisIn, Field(description="From then on it is not valid, Unix milliseconds; without it it has no end.")
+        MillisIn, Field(description="When the token expires, in Unix milliseconds; without it, never.")
     ] = PERMANENT
 
 
 class _TokenFields(Body):
-    """What is known of a token from the first."""
+    """The fields that a token has from the start."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -56,26 +55,26 @@ class _TokenFields(Body):
 
 
 class NewTokenBody(_TokenFields):
-    """A token that was just made."""
+    """A token that was just created."""
 
-    token: Annotated[str, Field(repr=False, description="What to send as `Authorization: Bearer`; shown this once.")]
+    token: Annotated[str, Field(repr=False, description="Send as `Authorization: Bearer`; shown only once.")]
 
     def value(self) -> NewToken:
         return NewToken(token=self._token(), text=self.token)
 
 
 class TokenBody(_TokenFields):
-    """What is known of a token."""
+    """A token without its secret."""
 
     revoked_at: MillisOut | None
-    last_used_at: Annotated[MillisOut | None, Field(description="Up to a minute late.")]
+    last_used_at: Annotated[MillisOut | None, Field(description="May be up to a minute late.")]
 
     def value(self) -> Token:
         return self._token(revoked_at=self.revoked_at, last_used_at=self.last_used_at)
 
 
 class IdentityBody(Body):
-    """Who asks: the author of their changes, and what they may do."""
+    """The name and the role of the credentials."""
 
     name: str | None
     role: RoleName
@@ -88,12 +87,12 @@ class TokensBody(Body):
 
 
 def new_token_body(created: NewToken) -> Json:
-    """A new token as an answer shows it."""
+    """A new token in a response."""
     return {**_fields(created.token), "token": created.text}
 
 
 def token_body(token: Token) -> Json:
-    """A token as the list shows it."""
+    """A token in the list."""
     return {
         **_fields(token),
         "revokedAt": _optional_millis(token.revoked_at),

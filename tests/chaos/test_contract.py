@@ -10,7 +10,7 @@ import pytest
 
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
-from blocklist.wire.nodes import change_body
+from blocklist.wire.changes import change_body
 from tests.chaos.contract import violations
 from tests.chaos.operation import Kind, Operation
 from tests.chaos.register import NANOS_PER_MS, Delete, Get, NodeRequest, Put

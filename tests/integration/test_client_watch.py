@@ -19,7 +19,7 @@ import pytest
 from blocklist import BlockAction, BlockedNode, BlocklistClient, Change, InvalidError, Snapshot, UnavailableError
 from blocklist.client.client import Watch
 from blocklist.model.backoff import Backoff
-from blocklist.wire.nodes import ChangeBody
+from blocklist.wire.changes import ChangeBody
 from tests.integration.bodies import all_changes, now_ms
 from tests.integration.fake_servers import (
     SERVICE_HEADERS,
@@ -318,7 +318,7 @@ class TestState:
             with reading(watch):
                 await_length(there.requests, 4)
                 assert not watch.connected
-                assert watch.last_error == "unreadable blocked event: Expecting value: line 1 column 1 (char 0)"
+                assert watch.last_error == "invalid blocked event: Expecting value: line 1 column 1 (char 0)"
         assert lines(caplog) == ["WARNING"]
 
     def test_the_error_is_one_short_line(self) -> None:
@@ -329,7 +329,7 @@ class TestState:
             with reading(watch):
                 wait_until(lambda: watch.last_error is not None)
         assert watch.last_error is not None
-        assert watch.last_error.startswith("unreadable snapshot event: nodes.0.id: ")
+        assert watch.last_error.startswith("invalid snapshot event: nodes.0.id: ")
         assert len(watch.last_error) <= 200
         assert "\n" not in watch.last_error
 

@@ -20,7 +20,7 @@ from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import EvidenceRule, EvidenceStore, Finding, FindingKind
 from blocklist.model.node import MAX_CAUSE_LENGTH, MAX_CAUSES, PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker
-from blocklist.wire.nodes import dump_json
+from blocklist.wire.json import dump_json
 from tests.alertmanager.posts import alert as alert_body
 from tests.alertmanager.posts import post, real_posts, with_action
 

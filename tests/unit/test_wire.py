@@ -14,19 +14,9 @@ from hypothesis import strategies as st
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import MAX_CAUSE_LENGTH, MIN_TIMESTAMP, PERMANENT, BlockAction, BlockedNode
-from blocklist.wire.nodes import (
-    BlockRequest,
-    ChangeBody,
-    NodeBody,
-    SnapshotBody,
-    change_body,
-    dump_json,
-    dump_list_entry,
-    dump_node,
-    dump_snapshot,
-    node_body,
-    parse_json,
-)
+from blocklist.wire.changes import ChangeBody, SnapshotBody, change_body, dump_snapshot
+from blocklist.wire.json import dump_json, parse_json
+from blocklist.wire.nodes import BlockRequest, NodeBody, dump_list_entry, dump_node, node_body
 
 MILLIS = st.integers(MIN_TIMESTAMP, PERMANENT)
 TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1)
@@ -174,7 +164,7 @@ class TestBlockRequest:
 
     @pytest.mark.parametrize(("end", "now"), [(100, 100), (99, 100), (MIN_TIMESTAMP, 0)])
     def test_the_end_must_be_in_the_future(self, end: int, now: int) -> None:
-        with pytest.raises(InvalidError, match=f"endTimestamp: the end {end} is not after the present {now}"):
+        with pytest.raises(InvalidError, match=f"endTimestamp: {end} is not in the future; the current time is {now}"):
             BlockRequest.parse(request(endTimestamp=end)).node("a", now)
 
     def test_the_node_is_blocked_from_now_on(self) -> None:

@@ -1,0 +1,57 @@
+"""The bodies of errors: application/problem+json (RFC 9457)."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pydantic import BaseModel, ConfigDict
+
+from blocklist.wire.nodes import NodeBody
+
+
+class Problem(BaseModel):
+    """An error (RFC 9457). `errors` is what Flink's REST clients read."""
+
+    model_config = ConfigDict(
+        json_schema_extra={
+            "examples": [
+                {
+                    "type": "urn:blocklist:problem:bad-request",
+                    "title": "Bad Request",
+                    "status": 400,
+                    "detail": "cause: this field is required.",
+                    "instance": "/blocklist/nodes/worker-17",
+                    "errors": ["cause: this field is required."],
+                }
+            ]
+        }
+    )
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    instance: str
+    errors: list[str]
+
+
+LIMIT_PROBLEM: Final = "urn:blocklist:problem:limit"
+"""The problem type of a 409 caused by a limit. Unlike a conflict, it has no existing block to merge with."""
+
+
+class ConflictProblem(Problem):
+    """The node is already blocked: `blockedNode` is its existing block."""
+
+    blockedNode: NodeBody  # noqa: N815
+
+
+class ConflictsProblem(Problem):
+    """Some nodes are already blocked: `blockedNodes` are their existing blocks."""
+
+    blockedNodes: dict[str, NodeBody]  # noqa: N815
+
+
+class CompactedProblem(Problem):
+    """The changes are no longer in the log, which starts at revision `oldest`."""
+
+    oldest: int
