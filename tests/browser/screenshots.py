@@ -1,4 +1,4 @@
-"""`python -m tests.browser.screenshots`: the pictures of the page in docs/, of a scene made up for them."""
+"""`python -m tests.browser.screenshots`: the pictures of the page in docs/images/, of a scene made up for them."""
 
 from __future__ import annotations
 
@@ -65,4 +65,4 @@ def _shoot(browser: Browser, url: str, token: str, to: Path, path: str, scheme: 
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs")
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else ROOT / "docs" / "images")
