@@ -6,7 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: run setup check unit test kill-test lint format docs demo bench profile chaos openapi settings lock upgrade clean
+.PHONY: run setup check unit test kill-test lint format docs demo bench profile chaos openapi settings lock upgrade \
+	clean
 .DELETE_ON_ERROR:
 
 # Needs only Python and make.
@@ -43,6 +44,7 @@ format: $(VENV)/dev.stamp
 	$(BIN)/ruff format .
 
 # The documentation site: built into build/site, then served on loopback and rebuilt at each change.
+docs: export NO_MKDOCS_2_WARNING := 1
 docs: $(VENV)/dev.stamp
 	$(BIN)/mkdocs build --strict
 	$(BIN)/mkdocs serve --livereload $(ARGS)

@@ -1,4 +1,4 @@
-"""README.md, typed from its first line to its last: `make run`, and the tour at the service that it starts."""
+"""README.md, run as written: `make run`, and the tour on the service that it starts."""
 
 from __future__ import annotations
 
@@ -13,20 +13,19 @@ from typing import Final
 import pytest
 
 from tests import debian
-from tests.docs.console import read
+from tests.docs.console import parse_page
+from tests.docs.output_match import matches
 from tests.docs.shell import Shell
-from tests.docs.shown import alike
 from tests.integration.command import install
 from tests.integration.process import ROOT, environment, free_port, url_of
 
 README: Final = ROOT / "README.md"
-MOST_NOT_RUN: Final = 2
 SECONDS: Final = 60
 
 
 @pytest.fixture
 def venv(tmp_path: Path) -> Path:
-    """What `make setup` leaves behind, so that `make run` installs nothing."""
+    """An environment in which `make run` has nothing to install."""
     folder = tmp_path / "venv"
     folder.mkdir()
     install(folder)
@@ -35,8 +34,8 @@ def venv(tmp_path: Path) -> Path:
 
 
 @contextmanager
-def made_run(folder: Path, venv: Path, port: int) -> Iterator[str]:
-    """`make run`, as it is typed; the two lines that it says."""
+def make_run(folder: Path, venv: Path, port: int) -> Iterator[str]:
+    """Run `make run`; yield the two lines that it prints."""
     env = environment(port=str(port), database_url=url_of(folder / "blocklist.db"))
     command = ["make", "--silent", "run", f"VENV={venv}"]
     with (
@@ -53,25 +52,25 @@ def made_run(folder: Path, venv: Path, port: int) -> Iterator[str]:
 
 
 @pytest.mark.timeout(600)
-def test_the_readme_says_what_its_reader_will_see(tmp_path: Path, venv: Path) -> None:
+def test_the_readme_shows_real_output(tmp_path: Path, venv: Path) -> None:
     debian.require({"curl": "curl"})
-    port, page = free_port(), read(README)
-    here = {
+    port, page = free_port(), parse_page(README)
+    substitutions = {
         "127.0.0.1:8224": f"127.0.0.1:{port}",
         "$PWD/.venv/bin": str(venv / "bin"),
         "/srv/blocklist/blocklist.db": str(tmp_path / "blocklist.db"),
     }
     env = {**environment(url=f"http://127.0.0.1:{port}"), "CURL_HOME": str(tmp_path)}
-    with made_run(tmp_path, venv, port) as said:
-        shell = Shell(tmp_path, here, env, cwd=tmp_path)
-        assert alike(_banner(), shell.as_on_the_page(said))
-        wrong = shell.play(page, {})
-    assert not wrong, "\n".join(wrong)
-    assert len(page.not_run) <= MOST_NOT_RUN
+    with make_run(tmp_path, venv, port) as banner:
+        shell = Shell(tmp_path, substitutions, env, cwd=tmp_path)
+        assert matches(_banner(), shell.to_page(banner))
+        mismatches = shell.run_page(page, {})
+    assert not mismatches, "\n".join(mismatches)
+    assert page.skipped == []
 
 
 def _banner() -> str:
-    """What the page says that `make run` says."""
-    found = re.search(r"```\n(blocklist listens on .*?)```", README.read_text(), re.DOTALL)
-    assert found is not None
-    return found[1]
+    """The output of `make run` on the page."""
+    banner = re.search(r"```\n(blocklist listens on .*?)```", README.read_text(), re.DOTALL)
+    assert banner is not None
+    return banner[1]
