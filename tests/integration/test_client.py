@@ -1,4 +1,4 @@
-"""BlocklistClient against the service, and against what is none."""
+"""BlocklistClient with the service, and with servers that are not the service."""
 
 from __future__ import annotations
 
@@ -240,7 +240,7 @@ class TestUrl:
             BlocklistClient(bad)
 
     def test_a_proxy_is_not_used_for_loopback(self, service: ServiceProcess, monkeypatch: pytest.MonkeyPatch) -> None:
-        """A proxy elsewhere would look for the service on its own loopback."""
+        """A proxy would connect to its own loopback."""
         with fake_server(http_response(b"{}", "200 OK", *SERVICE_HEADERS)) as proxy:
             for name in ("HTTP_PROXY", "http_proxy", "ALL_PROXY"):
                 monkeypatch.setenv(name, proxy.url)
@@ -258,7 +258,7 @@ class TestUrl:
 
 
 def calls(client: BlocklistClient) -> list[Callable[[], object]]:
-    """Every method that asks the service something."""
+    """A call of every method that sends a request."""
     return [
         client.snapshot,
         lambda: client.get("a"),
@@ -282,7 +282,7 @@ NODES = b'{"a": {"action": "MARK_BLOCKED", "startTimestamp": "1", "endTimestamp"
 
 
 class TestNotTheService:
-    """Whatever answers in the service's place, the one error is UnavailableError."""
+    """Whatever responds instead of the service, the error is UnavailableError."""
 
     def test_nothing_listens(self) -> None:
         with BlocklistClient(f"http://127.0.0.1:{free_port()}") as client:
@@ -297,8 +297,8 @@ class TestNotTheService:
         "said",
         [
             pytest.param(http_response(PAGE, "200 OK", HTML), id="page"),
-            pytest.param(http_response(b"{}"), id="JSON of somebody else"),
-            pytest.param(http_response(b"", "204 No Content"), id="nothing to say"),
+            pytest.param(http_response(b"{}"), id="JSON of another server"),
+            pytest.param(http_response(b"", "204 No Content"), id="empty"),
             pytest.param(http_response(PAGE, "400 Bad Request", HTML), id="400 of a proxy"),
             pytest.param(http_response(PAGE, "404 Not Found", HTML), id="404 of a proxy"),
             pytest.param(http_response(PAGE, "409 Conflict", HTML), id="409 of a proxy"),
@@ -314,7 +314,7 @@ class TestNotTheService:
             pytest.param(http_response(b"{}", "200 OK", "Content-Encoding: gzip", *SERVICE_HEADERS), id="not gzip"),
             pytest.param(http_response(b"{", "200 OK", *SERVICE_HEADERS, length=100), id="cut in the body"),
             pytest.param(b"HTTP/1.1 200 OK\r\nBlocklist-Rev", id="cut in the head"),
-            pytest.param(b"", id="closed without a word"),
+            pytest.param(b"", id="closed without a response"),
             pytest.param(respond_and_reset(), id="reset"),
             pytest.param(
                 respond_and_reset(http_response(b"{", "200 OK", *SERVICE_HEADERS, length=100)), id="reset in the body"
@@ -330,7 +330,7 @@ class TestNotTheService:
     def test_is_unavailable(self, said: Responder | bytes) -> None:
         with fake_server(said) as there, BlocklistClient(there.url, timeout=30) as client:
             assert_unavailable(client)
-            assert len(there.requests) == 5, "a change is sent once: to repeat it is the caller's decision"
+            assert len(there.requests) == 5, "a change is sent once; retrying is up to the caller"
 
     @pytest.mark.parametrize(
         "said",
@@ -382,7 +382,7 @@ class TestNotTheService:
 
 
 class TestErrors:
-    """What the service refuses, down to a problem that is not well-formed."""
+    """Error responses of the service, including malformed ones."""
 
     @pytest.mark.parametrize(
         ("status", "error"),
@@ -456,7 +456,7 @@ def test_closing_a_client_keeps_its_watches_open(service: ServiceProcess, node_i
 
 
 def test_the_client_logs_nothing(caplog: pytest.LogCaptureFixture) -> None:
-    """What went wrong is in the error; whether it is worth a line is the caller's decision."""
+    """Errors are raised; logging them is up to the caller."""
     with caplog.at_level(logging.DEBUG), BlocklistClient(f"http://127.0.0.1:{free_port()}") as client:
         assert_unavailable(client, 1)
     assert [record.name for record in caplog.records if record.name.startswith("blocklist")] == []

@@ -1,4 +1,4 @@
-"""The client with tokens: where they come from, when they change, and that they are never outputs."""
+"""The client's token: where it comes from, when it is read again, and that it is never shown."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ WRONG = "blocklist_00000000_" + "A" * 43
 
 @pytest.fixture(autouse=True)
 def environment(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    """No token of whoever runs the tests."""
+    """Remove tokens from the environment of the tests."""
     monkeypatch.delenv("BLOCKLIST_TOKEN", raising=False)
     monkeypatch.delenv("BLOCKLIST_TOKEN_FILE", raising=False)
     return monkeypatch
@@ -175,7 +175,7 @@ def test_a_token_is_never_shown(secured: SecuredService, caplog: pytest.LogCaptu
 
 
 def test_a_token_is_not_sent_to_a_redirect(secured: SecuredService) -> None:
-    """The client follows nobody: a 3xx is no answer of the service."""
+    """The client follows no redirect: a 3xx is not a response of the service."""
     with BlocklistClient(secured.process.url, token=secured.admin) as client:
         assert not client._http.follow_redirects
     assert httpx.Client().follow_redirects is False

@@ -1,4 +1,4 @@
-"""Watch: what it yields, over outages, garbage and cut lines; and how it ends."""
+"""Watch: what it yields despite outages, invalid data and aborted connections, and how it ends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ MARK: Final = BlockAction.MARK_BLOCKED
 IMMEDIATELY: Final = Backoff(initial=0.001, cap=0.01, floor=0.0)
 ON_REQUEST: Final = Backoff(initial=0.001, cap=600, floor=0.0)
 NEVER: Final = Backoff(initial=600, cap=600, floor=600)
-"""Waits longer than any test: one that ends did not wait for it."""
+"""Longer than any test."""
 
 
 def snapshot(revision: int = 7) -> str:
@@ -55,7 +55,7 @@ def change(number: int, **fields: object) -> str:
 
 
 def logged(client: httpx.Client, since: int = 0) -> list[Change]:
-    """What the service's change log says, as values."""
+    """The service's change log, as values."""
     return [ChangeBody.parse(body).value() for body in all_changes(client) if body["revision"] > since]
 
 
@@ -65,7 +65,7 @@ def take_items(watch: Watch, number: int) -> list[Any]:
 
 @contextmanager
 def reading(watch: Watch) -> Iterator[list[Any]]:
-    """What a watch yields, read by another thread; leaving closes it and sees the thread end."""
+    """The items that another thread reads from a watch; on exit, closes it and checks that the thread ends."""
     received: list[Snapshot | Change] = []
 
     def read() -> None:
@@ -79,12 +79,12 @@ def reading(watch: Watch) -> Iterator[list[Any]]:
     finally:
         watch.close()
         thread.join(60)
-    assert not thread.is_alive(), "close() ends a next() that waits"
+    assert not thread.is_alive(), "close() did not end a waiting next()"
 
 
 @contextmanager
 def writing(client: BlocklistClient, name: str) -> Iterator[None]:
-    """Another thread blocks node after node until the service is away."""
+    """Another thread blocks one node after another until the service is unavailable."""
 
     def write() -> None:
         with suppress(UnavailableError):
@@ -157,7 +157,7 @@ class TestYields:
 
 class TestResumes:
     def test_after_sigkill_and_after_a_clean_stop(self, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
-        """None twice and none missing, while another goes on writing."""
+        """No duplicates and no gaps during continuous writes."""
         with (
             BlocklistClient(fresh.url, timeout=30) as client,
             reading(Watch(fresh.url, "0", backoff=IMMEDIATELY)) as received,
@@ -176,7 +176,7 @@ class TestResumes:
     def test_wherever_the_connection_is_cut(
         self, service: ServiceProcess, blocklist: BlocklistClient, node_id: str
     ) -> None:
-        """In the head, in the middle of an event, between two: each time it goes on where it was."""
+        """In the head, within an event, between events: each time the watch resumes where it was."""
         since = blocklist.snapshot().revision
         nodes = [BlockedNode(id=f"{node_id}-{n}", action=MARK, start=0, end=2**60, cause="ü" * n) for n in range(1, 99)]
         blocklist.block_many(nodes)
@@ -197,12 +197,12 @@ class TestResumes:
                 http_response(b"<h1>Log in</h1>", "200 OK", "Content-Type: text/html", *SERVICE_HEADERS),
                 id="not a stream",
             ),
-            pytest.param(event_stream_head(snapshot(9), "X-Stream: of somebody else"), id="stream of somebody else"),
+            pytest.param(event_stream_head(snapshot(9), "X-Stream: of somebody else"), id="stream of another server"),
             pytest.param(http_response(b"", "302 Found", "Location: /login"), id="redirect"),
             pytest.param(http_response(b"", "302 Found", "Location: http://["), id="redirect to nowhere"),
             pytest.param(http_response(b"", "400 Bad Request", *SERVICE_HEADERS), id="400"),
             pytest.param(http_response(b"", "502 Bad Gateway"), id="502"),
-            pytest.param(b"", id="closed without a word"),
+            pytest.param(b"", id="closed without a response"),
             pytest.param(b"HTTP/1.1 200 O", id="cut in the head"),
             pytest.param(event_stream_head(), id="ended at once"),
             pytest.param(event_stream_head(change(8)[:-2]), id="ended before the end of an event"),
@@ -272,7 +272,7 @@ class TestResumes:
 
 
 class TestState:
-    """`connected`, `last_error`, and a line for an outage and one for its end."""
+    """`connected`, `last_error`, and one log line at the start and the end of an outage."""
 
     def test_connected_without_events(self, caplog: pytest.LogCaptureFixture) -> None:
         caplog.set_level(logging.INFO, "blocklist.client.watch")
@@ -335,7 +335,7 @@ class TestState:
 
 
 def after(event: threading.Event, then: bytes, *, first: bytes = b"") -> Responder:
-    """Says `first`, after the event says `then`, and waits for the client to leave if there is something to say."""
+    """Sends `first`, then after the event `then`; then waits for the client to disconnect, if `then` is not empty."""
 
     def serve(connection: socket.socket) -> None:
         connection.sendall(first)
@@ -355,7 +355,7 @@ def lines(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 class TestEnds:
-    """close() from another thread ends a next() wherever it waits; `reading` closes and sees the thread end."""
+    """close() in another thread ends a next() wherever it waits; `reading` checks that."""
 
     def test_while_nothing_changes(self, service: ServiceProcess) -> None:
         watch = Watch(service.url, idle_timeout=600, backoff=NEVER)
@@ -372,7 +372,7 @@ class TestEnds:
             event_stream_head("event: blocked\ndata: {"),
             http_response(b"", "200 OK", *SERVICE_HEADERS, length=9),
         ],
-        ids=["before an answer", "in the head", "before an event", "in an event", "in a page"],
+        ids=["before a response", "in the head", "before an event", "in an event", "in a page"],
     )
     def test_while_a_server_stalls(self, said: bytes) -> None:
         with (
@@ -420,7 +420,7 @@ class TestEnds:
 
 
 class TestCleanup:
-    """The sockets of a watch go with it; an unclosed one is a ResourceWarning, and so an error here."""
+    """A watch closes its sockets. An unclosed one is a ResourceWarning, which is an error here."""
 
     def test_after_close(self, service: ServiceProcess) -> None:
         before = sockets()
@@ -451,7 +451,7 @@ class TestCleanup:
         assert sockets() == before
 
     def test_after_a_loop_that_ended_by_break(self, service: ServiceProcess) -> None:
-        """Without close: the garbage collector finds a watch, and closes its connection."""
+        """Without close(), the garbage collector closes the connection."""
         before = sockets()
         for _ in Watch(service.url):
             break
@@ -460,7 +460,7 @@ class TestCleanup:
 
 
 def sockets() -> int:
-    """How many this process has open."""
+    """Number of open sockets of this process."""
     count = 0
     for descriptor in Path("/proc/self/fd").iterdir():
         with suppress(OSError):

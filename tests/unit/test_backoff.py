@@ -1,4 +1,4 @@
-"""The retry decision."""
+"""Backoff: the delay before a retry."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of evidence: how long it holds, who is believed, and when a node is blocked by it."""
+"""Evidence: when it expires, which applications are trusted, and when a node is blocked."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def counted(store: EvidenceStore, now: int) -> list[bool]:
 
 
 class TestRetention:
-    """A piece of evidence holds for a minute from when it was last said."""
+    """Evidence expires one minute after it was last reported."""
 
     def test_evidence_expires_after_exactly_one_minute(self) -> None:
         store = new_store()
@@ -124,7 +124,7 @@ class TestRetention:
 
 
 class TestReplication:
-    """Of two books either may have heard what the other did not; by telling they come to say the same."""
+    """Two stores may receive different reports; after an exchange they are equal."""
 
     def exchange(self, one: EvidenceStore, other: EvidenceStore) -> list[tuple[str, str, int, int]]:
         other.restore("app", one.of_application("app"))
@@ -173,7 +173,7 @@ class TestReplication:
 
 
 class TestQuorum:
-    """So many distinct applications must say so within the window."""
+    """A minimum number of applications must report a node within the window."""
 
     def test_repeated_reports_of_one_application_are_not_enough(self) -> None:
         store = new_store()
@@ -212,7 +212,7 @@ class TestQuorum:
 
 
 class TestDistrust:
-    """Who finds fault with most hosts is himself at fault."""
+    """The evidence of an application that reports most of its nodes is ignored."""
 
     @pytest.mark.parametrize(
         ("reported", "used", "trusted"),
@@ -266,7 +266,7 @@ class TestDistrust:
 
 
 class TestUnblocking:
-    """What somebody unblocked by hand is blocked again by what is new, and by nothing else."""
+    """After a manual unblock, only new evidence blocks a node again."""
 
     def test_evidence_from_before_an_unblock_never_counts_again(self) -> None:
         store = new_store()
@@ -297,7 +297,7 @@ class TestUnblocking:
         assert due_nodes(store, NOW) == ["b"]
 
     def test_an_unblock_in_the_future_covers_reports_until_then(self) -> None:
-        """After a restart nobody knows what is new."""
+        """After a restart, what is new is not known."""
         store = new_store()
         store.record_unblock("a", NOW + 1000)
         store.prune(NOW)
@@ -327,7 +327,7 @@ CAUSE = "2 applications say so: app-1 (Spark excluded the host); app-2 (Spark ex
 
 
 class TestBlocks:
-    """The block that a verdict makes."""
+    """The block that a verdict leads to."""
 
     def test_a_block_lasts_a_minute_from_the_last_report(self) -> None:
         (block,) = due_blocks([verdict()], tracker(), NOW + 10)
@@ -395,7 +395,7 @@ steps = st.lists(
 def test_a_block_always_rests_on_enough_new_evidence_of_trusted_applications(
     steps: list[tuple[int, str, str | set[str]]],
 ) -> None:
-    """Against a plain reading of the rule: the steps at which each application reported a node."""
+    """Compared with a direct implementation of the rule."""
     store, now = new_store(), NOW
     reported_at: dict[tuple[str, str], int] = {}
     first_reported: dict[tuple[str, str], int] = {}

@@ -1,4 +1,4 @@
-"""Guard rails: what is refused with which sentence, and that nothing gets past them."""
+"""Limits: what is refused, with which error, and that no sequence of requests exceeds them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class LimitCase:
         self.context = LimitContext(draft=draft, author_of=self.authors.get, listeners=listeners, known=known)
 
     def block(self, *nodes: BlockedNode, role: Role = Role.OPERATOR, by: str | None = "ops") -> list[str]:
-        """The sentences of the refusal; none where it passes."""
+        """The sentences of the LimitError; none if the block is allowed."""
         fork = self.context.draft.fork()
         fork.author = Author(by)
         for it in nodes:
@@ -235,7 +235,7 @@ class TestLongestBlock:
 
 
 class TestMinimum:
-    """What a listener asked for when it registered."""
+    """The minimum number of usable nodes of a listener."""
 
     def test_the_error_names_the_listener(self) -> None:
         case = LimitCase(Limits(), {"a": "x"}, listener_nodes(2, "a", "b", "c", "d"))
@@ -305,7 +305,7 @@ def test_a_node_set_with_the_same_names_is_reused() -> None:
 
 
 class FakeMinimums:
-    """Those of a test."""
+    """Listeners with minimums, for LimitGuard."""
 
     def __init__(self, *listeners: ListenerNodes) -> None:
         self.listeners = list(listeners)
@@ -322,7 +322,7 @@ class FakeMinimums:
 
 
 class TestLimitGuard:
-    """Guard: commands on a draft."""
+    """LimitGuard: commands on a draft."""
 
     def guard(self, limits: Limits, *listeners: ListenerNodes) -> LimitGuard:
         self.counted: list[Source] = []
@@ -406,7 +406,7 @@ ticks = st.tuples(st.just("commit"), st.lists(ids, max_size=0), st.none(), st.bo
 def test_no_sequence_of_requests_exceeds_the_limits(
     steps: list[tuple[str, list[str], str | None, bool]], max_nodes: int, by_author: int, minimum: int
 ) -> None:
-    """In one transaction or many; whatever is merged, freed and blocked again."""
+    """In one transaction or many, with merges and unblocking."""
     tracker, authors = listed(), dict[str, str | None]()
     jm = listener_nodes(minimum, *"abcdef")
     guard = LimitGuard(

@@ -1,4 +1,4 @@
-"""The rules of listeners: sessions fence, cursors never go back, a lease is half open."""
+"""Listeners: sessions are fenced, cursors never go back, a lease is half-open."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ def test_a_listener_is_not_behind_the_revision_it_acknowledged(acked: int | None
 def test_two_views_of_one_registration_join_to_the_latest(
     one: tuple[int | None, int], other: tuple[int | None, int]
 ) -> None:
-    """Cursor and lease are each the later of the two, in whichever order."""
+    """Cursor and lease end are each the later of the two, in either order."""
     first, second = (replace(listener(acked=acked), lease_end=NOW + end) for acked, end in (one, other))
     both = first.with_latest(second)
     assert both == second.with_latest(first) == both.with_latest(first)
@@ -197,7 +197,7 @@ def test_another_registration_is_not_joined(former: Listener) -> None:
 
 
 class AgainstAModel(RuleBasedStateMachine):
-    """Sessions come and go by chance, next to a diary that says who was ever taken over."""
+    """Random sessions, compared with a model that records every session that was taken over."""
 
     sessions = st.integers(0, 24).map("s{}".format)
 

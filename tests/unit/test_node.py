@@ -1,4 +1,4 @@
-"""Merge is a join, field by field, and a block is valid in the half-open interval [start, end)."""
+"""BlockedNode: its validation, its half-open interval [start, end), and the merge of two blocks."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ parts = st.sampled_from("abcdef") | st.text(st.characters(exclude_categories=["C
 
 
 def causes(max_parts: int) -> st.SearchStrategy[str]:
-    """Comma-joined causes of at max_parts `max_parts` parts, empty and repeated ones among them."""
+    """Comma-separated causes with at most `max_parts` parts, including empty and repeated ones."""
     return st.lists(parts, min_size=1, max_size=max_parts).map(",".join).filter(bool)
 
 

@@ -1,4 +1,4 @@
-"""Bodies and values: there and back, and what is error on the way."""
+"""JSON and bodies: round trips, and what is rejected."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ SNAPSHOTS = st.builds(
 
 
 class TestRoundTrip:
-    """Through bytes, as over the wire."""
+    """Through bytes."""
 
     @given(NODES, st.lists(TEXT))
     def test_a_node(self, node: BlockedNode, task_managers: list[str]) -> None:
@@ -77,7 +77,7 @@ class TestRoundTrip:
 
     @given(NODES)
     def test_a_node_is_one_line_whatever_the_cause(self, node: BlockedNode) -> None:
-        """An event of the watch is a line: no cause may break it."""
+        """An event of the watch is one line; no cause may break it."""
         assert b"\n" not in dump_json(node_body(node, []))
 
     def test_the_json_of_a_node(self) -> None:
@@ -175,7 +175,7 @@ class TestBlockRequest:
 
 
 class TestInvalidBodies:
-    """A client refuses what no service of ours would send."""
+    """A client rejects bodies that no blocklist service sends."""
 
     @pytest.mark.parametrize(
         "fields",
