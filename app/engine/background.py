@@ -1,4 +1,4 @@
-"""What the service does by itself: it turns ends into `expired` changes, keeps the log short, finds the database."""
+"""Background tasks: expire blocks, compact the change log, probe a database that is unavailable."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ from blocklist.model.tracker import BlocklistTracker
 log = structlog.get_logger(__name__)
 
 EXPIRY_CHECK_SECONDS: Final = 0.25
-"""How often the ends are looked at: the wall clock may be set, a longer sleep would not notice."""
+"""Maximum interval between two checks: the wall clock may be set forward during a longer sleep."""
 MIN_RETAINED: Final = 1000
-"""The last changes that stay in the log whatever the settings say."""
+"""Number of changes that always stay in the log, whatever the settings."""
 CHUNK: Final = 1000
-"""Changes dropped in one transaction, so that writers do not wait long."""
+"""Maximum number of changes removed in one transaction, so that writers do not wait long."""
 COMPACT_SECONDS: Final = 10.0
 PROBE_SECONDS: Final = 1.0
 RESTART_SECONDS: Final = 1.0
-"""How long a part rests that has failed."""
+"""Delay before a background task that crashed is started again."""
 
 
 async def supervise(task: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Do the work until it ends by itself. What nobody foresaw is logged, and it begins anew: nobody else does it."""
+    """Run `work` until it returns. An unexpected exception is logged, and it is started again."""
     while True:
         try:
             return await work()
         except Exception:
-            log.exception("a part of the service failed, and begins anew", part=task)
+            log.exception("background task crashed; restarting", task=task)
         await asyncio.sleep(RESTART_SECONDS)
 
 
 async def expire_blocks(tracker: BlocklistTracker, handler: BlocklistHandler, clock: Callable[[], int]) -> None:
-    """Commit the `expired` change of each block at its end, for ever. Expiry is a command like any other."""
+    """Commit the `expired` change of each block when it ends; never returns."""
     while True:
         now = clock()
         if tracker.next_end() <= now:
@@ -58,12 +58,12 @@ async def _expire(ids: list[str], handler: BlocklistHandler) -> None:
     try:
         await handler.submit(expire, Author(source=Source.TIME))
     except UnavailableError:
-        # The node is free all the same; its change comes when the database is back.
+        # Reads already show the node as free; the change is committed once the database is available.
         await asyncio.sleep(1)
 
 
 class ProbedDatabase(Protocol):
-    """A database that may go away."""
+    """A database that may be unavailable."""
 
     def outage_seconds(self) -> int | None: ...
 
@@ -71,7 +71,7 @@ class ProbedDatabase(Protocol):
 
 
 async def probe_database(store: ProbedDatabase, on_recovery: Callable[[], None]) -> None:
-    """Notice, for ever, that a database which was away is back, also when nobody writes; then `found` is called."""
+    """Probe the database during an outage, and call `on_recovery` after a probe that succeeds; never returns."""
     while True:
         await asyncio.sleep(PROBE_SECONDS)
         if store.outage_seconds() is not None:
@@ -81,13 +81,13 @@ async def probe_database(store: ProbedDatabase, on_recovery: Callable[[], None])
 
 
 class CompactableChangeLog(Protocol):
-    """The change log in the database."""
+    """The change log, as far as the compactor needs it."""
 
     async def compact(self, *, keep_from: int, older_than: int, always_keep_from: int, limit: int) -> int: ...
 
 
 class Compactor:
-    """Forgets the oldest changes by count and age, never the last PROMISED ones."""
+    """Removes the oldest changes from the log by number and age, never the last MIN_RETAINED."""
 
     def __init__(
         self,
@@ -107,22 +107,22 @@ class Compactor:
         self._on_compacted = on_compacted
 
     async def run(self) -> None:
-        """Compact now and then, for ever."""
+        """Compact every COMPACT_SECONDS; never returns."""
         failing = False
         while True:
             pause = COMPACT_SECONDS
             try:
                 if await self.step() == CHUNK:
-                    pause = 0.05  # There is more to do; writers come between.
+                    pause = 0.05  # More to remove: let writers in between.
                 failing = False
             except UnavailableError:
                 if not failing:
-                    log.warning("the change log was not compacted")
+                    log.warning("the change log could not be compacted")
                 failing = True
             await asyncio.sleep(pause)
 
     async def step(self) -> int:
-        """Drop at most CHUNK changes; how many."""
+        """Remove at most CHUNK changes; return how many. Raises UnavailableError."""
         revision = self._tracker.revision
         removed = await self._store.compact(
             keep_from=revision - self._max_changes + 1,

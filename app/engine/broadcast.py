@@ -1,4 +1,4 @@
-"""Bell: tasks wait for the next event of one kind."""
+"""Broadcast: tasks wait for the next event of one kind."""
 
 from __future__ import annotations
 
@@ -7,30 +7,33 @@ from collections.abc import Callable
 
 
 class Broadcast:
-    """Rung by one side, waited for by any number. A ring wakes those who wait now and nobody later."""
+    """Any number of tasks wait for a notification. It wakes the tasks that wait now, not those that wait later.
+
+    Unlike asyncio.Condition it has no lock: it belongs to the event loop.
+    """
 
     def __init__(self) -> None:
         self._waiters: set[asyncio.Future[None]] = set()
 
     def notify_all(self) -> None:
-        """Wake all who wait."""
+        """Wake all waiting tasks."""
         waiters, self._waiters = self._waiters, set()
         for waiter in waiters:
             if not waiter.done():
                 waiter.set_result(None)
 
     def subscribe(self) -> asyncio.Future[None]:
-        """A future that the next ring completes; its owner may complete it too, and must `leave` afterwards."""
+        """A future that the next notification completes. The caller may complete it, too, and must `unsubscribe`."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.add(waiter)
         return waiter
 
     def unsubscribe(self, waiter: asyncio.Future[None]) -> None:
-        """Wait no more."""
+        """Remove a future that `subscribe` returned."""
         self._waiters.discard(waiter)
 
     async def wait(self, seconds: float) -> None:
-        """Wait for the next ring, at most so long."""
+        """Return at the next notification, or after `seconds`."""
         waiter = self.subscribe()
         try:
             await asyncio.wait((waiter,), timeout=max(0.0, seconds))
@@ -38,12 +41,12 @@ class Broadcast:
             self.unsubscribe(waiter)
 
     async def wait_for(self, condition: Callable[[], bool], seconds: float) -> bool:
-        """Wait until a ring after which `done()` is true, at most so long; whether it is true."""
+        """Wait until `condition()` is true, checked at each notification; False if it is not after `seconds`."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + seconds
         while not condition():
-            left = deadline - loop.time()
-            if left <= 0:
+            remaining = deadline - loop.time()
+            if remaining <= 0:
                 return False
-            await self.wait(left)
+            await self.wait(remaining)
         return True

@@ -1,4 +1,4 @@
-"""EvidenceBlocks: when enough applications say that a node is bad, the service blocks it by itself."""
+"""EvidenceBlocker: block nodes that enough applications report as bad."""
 
 from __future__ import annotations
 
@@ -21,42 +21,42 @@ from blocklist.model.tracker import BlocklistTracker
 log = structlog.get_logger(__name__)
 
 CHECK_SECONDS: Final = 0.5
-"""How often the evidence is looked at: a block comes so much later than what made it necessary."""
+"""Interval at which the evidence is checked: the maximum delay between sufficient evidence and the block."""
 PRUNE_INTERVAL_MS: Final = 10_000
-"""Milliseconds between two times that what holds no longer is forgotten."""
+"""Interval at which expired evidence is removed."""
 RELOADED_CHANGES: Final = 1000
-"""Changes that are read at the start, for what was unblocked by hand."""
+"""Number of changes read at the start, to find nodes that were unblocked manually."""
 UNBLOCK_MEMORY_MS: Final = 3_600_000
-"""Milliseconds for which an unblock by hand is remembered over a restart: Spark excludes a host for so long."""
+"""How long a manual unblock survives a restart: as long as Spark excludes a host by default."""
 RESTART_GRACE_MS: Final = 30_000
-"""Milliseconds after a start in which applications say again what they said before: nobody knows what is new."""
+"""After a start applications repeat old evidence, which cannot be told from new evidence for this long."""
 RETRY_MS: Final = 10_000
-"""Milliseconds after which a block that a limit refused is tried again, while the evidence stands."""
+"""Interval at which a block that a limit refused is retried while the evidence is valid."""
 _AUTHOR: Final = Author("evidence", Source.EVIDENCE)
 
 
 class ReadableChangeLog(Protocol):
-    """The change log in the database."""
+    """The change log, for reading."""
 
     async def changes(self, since: int) -> list[Change]: ...
 
 
 class EvidenceBlocker:
-    """Makes and renews the blocks. `made` counts nodes blocked, without renewals. Belongs to the event loop.
+    """Creates and renews the blocks. `nodes_blocked` counts nodes, without renewals. Belongs to the event loop.
 
-    The limits of an operator hold for it, too. What they refuse is said and counted once, and tried again now and then.
+    The limits for operators apply. A block that they refuse is logged and counted once, and retried every RETRY_MS.
     """
 
     def __init__(
         self,
-        book: EvidenceStore,
+        evidence: EvidenceStore,
         tracker: BlocklistTracker,
         handler: BlocklistHandler,
         guard: LimitGuard,
         clock: Callable[[], int],
     ) -> None:
         self.nodes_blocked = 0
-        self._book = book
+        self._evidence = evidence
         self._tracker = tracker
         self._handler = handler
         self._guard = guard
@@ -65,72 +65,71 @@ class EvidenceBlocker:
         self._next_try: dict[str, int] = {}
 
     async def load(self, change_log: ReadableChangeLog) -> None:
-        """After a restart nobody knows which evidence is older than an unblock by hand: for a while none counts."""
+        """Ignore evidence about nodes that were unblocked manually before a restart: it may be older than that."""
         now = self._clock()
         last = {
             change.node.id: change
             for change in await change_log.changes(max(0, self._tracker.revision - RELOADED_CHANGES))
         }
         for node_id, change in last.items():
-            if _unblocked_by_hand(change) and change.at > now - UNBLOCK_MEMORY_MS:
-                self._book.record_unblock(node_id, now + RESTART_GRACE_MS)
+            if _is_manual_unblock(change) and change.at > now - UNBLOCK_MEMORY_MS:
+                self._evidence.record_unblock(node_id, now + RESTART_GRACE_MS)
 
     async def run(self) -> None:
-        """Look now and then, for ever."""
+        """Check every CHECK_SECONDS; never returns."""
         while True:
             await asyncio.sleep(CHECK_SECONDS)
             try:
                 await self.step()
             except UnavailableError:
-                # What is said then counts when the database is back.
-                continue
+                continue  # The evidence is checked again when the database is available.
 
     async def step(self) -> None:
-        """Block what is to be blocked now. Raises UnavailableError."""
+        """Block the nodes that are due. Raises UnavailableError."""
         now = self._clock()
         if now >= self._next_prune:
-            self._book.prune(now)
+            self._evidence.prune(now)
             self._next_prune = now + PRUNE_INTERVAL_MS
             self._next_try = {node_id: at for node_id, at in self._next_try.items() if now < at + TTL_MS}
         if not self._due_blocks(self._tracker, now):
             return
-        made, refused = (await self._handler.submit(self._block, _AUTHOR)).value
-        for node in made:
+        blocked, refused = (await self._handler.submit(self._block, _AUTHOR)).value
+        for node in blocked:
             self.nodes_blocked += 1
-            log.warning("a node is blocked as applications say so", node=node.id, cause=node.cause, end=node.end)
+            log.warning("node blocked because of evidence", node=node.id, cause=node.cause, end=node.end)
         self._defer(refused, now)
 
     def _block(self, draft: Draft) -> tuple[Sequence[BlockedNode], Mapping[str, LimitError]]:
-        """The command: judged anew, as somebody may have unblocked a node since; returns what is no renewal."""
-        # In this very transaction somebody unblocks it by hand: the book hears of that after the commit.
-        freed = {change.node.id for change in draft.changes if change.type is ChangeType.UNBLOCKED}
-        wanted = [node for node in self._due_blocks(draft, draft.now) if node.id not in freed]
-        new = [node for node in wanted if evidence_cause(draft.get(node.id), draft.now) is None]
-        refused = self._guard.block_each(draft, wanted, Role.OPERATOR)
+        """The command: evaluates the evidence again, and returns the new blocks (no renewals) and the refusals."""
+        # Unblocked earlier in this transaction: the evidence store learns of that only after the commit.
+        unblocked = {change.node.id for change in draft.changes if change.type is ChangeType.UNBLOCKED}
+        due = [node for node in self._due_blocks(draft, draft.now) if node.id not in unblocked]
+        new = [node for node in due if evidence_cause(draft.get(node.id), draft.now) is None]
+        refused = self._guard.block_each(draft, due, Role.OPERATOR)
         return [node for node in new if node.id not in refused], refused
 
     def _due_blocks(self, nodes: BlocklistView, now: int) -> list[BlockedNode]:
-        """What is to be blocked or renewed, without what was refused a moment ago."""
-        found = due_blocks(self._book.verdicts(now), nodes, now)
-        return [node for node in found if self._next_try.get(node.id, now) <= now]
+        """Blocks to create or renew, without those refused less than RETRY_MS ago."""
+        due = due_blocks(self._evidence.verdicts(now), nodes, now)
+        return [node for node in due if self._next_try.get(node.id, now) <= now]
 
     def _defer(self, refused: Mapping[str, LimitError], now: int) -> None:
         for node_id, error in refused.items():
             if node_id not in self._next_try:
                 self._guard.count_refusal(_AUTHOR.source)
-                log.warning("a node that applications say is bad is not blocked", node=node_id, reason=error.detail)
+                log.warning("node not blocked despite evidence: a limit forbids it", node=node_id, reason=error.detail)
             self._next_try[node_id] = now + RETRY_MS
 
 
-def on_changes(book: EvidenceStore, changes: Sequence[Change]) -> None:
-    """These changes were committed: what was unblocked by hand is not blocked again by what was known then.
+def on_changes(evidence: EvidenceStore, changes: Sequence[Change]) -> None:
+    """Discard the evidence about nodes that were unblocked manually, so that it does not block them again.
 
-    An alert that resolves is no such word: it knows nothing of what applications say.
+    An alert that resolves is not a manual unblock: it says nothing about what applications observe.
     """
     for change in changes:
-        if _unblocked_by_hand(change):
-            book.record_unblock(change.node.id, change.at)
+        if _is_manual_unblock(change):
+            evidence.record_unblock(change.node.id, change.at)
 
 
-def _unblocked_by_hand(change: Change) -> bool:
+def _is_manual_unblock(change: Change) -> bool:
     return change.type is ChangeType.UNBLOCKED and change.source is not Source.ALERTMANAGER

@@ -1,4 +1,4 @@
-"""BlocklistHandler: the one way to change the list."""
+"""BlocklistHandler: every change of the list goes through it."""
 
 from __future__ import annotations
 
@@ -21,20 +21,18 @@ from blocklist.model.tracker import BlocklistTracker
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 Command = Callable[[Draft], T]
-"""A change of the list: it works on a draft and returns its answer, or raises a BlocklistError changing nothing."""
+"""A change of the list: works on a draft and returns a value, or raises a BlocklistError and changes nothing."""
 
 MAX_BATCH: Final = 1000
-"""Commands in one transaction: bounds how long the ones that come meanwhile wait."""
-
-
+"""Maximum number of commands in one transaction: bounds how long later commands wait."""
 MAX_ATTEMPTS: Final = 20
-"""How often a batch is decided anew while other replicas change the list; one of them always gets on."""
+"""Maximum number of attempts to commit a batch while other replicas commit first."""
 YIELD_SECONDS: Final = 0.02
-"""How long a replica that was first waits for the one that came second, before it goes on."""
+"""How long a replica waits for another one to commit, before it commits again, while they contend."""
 
 
 class ChangeLog(Protocol):
-    """Where changes are kept durably, by all replicas, and may be read again. See app.store.store.Store."""
+    """The durable change log, shared by all replicas. See app.store.store.Store."""
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None: ...
 
@@ -46,17 +44,17 @@ class ChangeLog(Protocol):
 
 
 class Publisher(Protocol):
-    """What moves on with the list; told in the event loop, and at once."""
+    """Receives committed changes, in the event loop, as soon as the tracker has applied them."""
 
     def publish(self, changes: Sequence[Change], *, from_log: bool) -> None:
-        """The tracker has moved on by these changes; `found`: read from the log, not made here."""
+        """The tracker has applied these changes; `from_log` if they were read from the log, not committed here."""
 
     def reset(self, loaded: LoadedState) -> None:
-        """The tracker has begun anew with this list."""
+        """The tracker was reset to this list."""
 
 
 class Outcome(NamedTuple, Generic[T]):
-    """What a command returned, the changes it made, and the revision after them (the present one if none)."""
+    """What a command returned, its changes, and the revision after them (the current one if there are none)."""
 
     value: T
     changes: tuple[Change, ...]
@@ -64,7 +62,7 @@ class Outcome(NamedTuple, Generic[T]):
 
 
 OnOutcome = Callable[[Outcome[Any] | BlocklistError], None]
-"""Told once how a command ended, in the event loop and at once."""
+"""Called once with the outcome of a command, in the event loop; must not block or raise."""
 
 
 @dataclass(slots=True)
@@ -76,15 +74,15 @@ class _QueuedCommand:
 
 
 class BlocklistHandler:
-    """Commands in, one transaction for all that wait, changes out.
+    """Applies queued commands in order, and commits them in batches.
 
-    Belongs to the event loop: `run` is the only writer of the tracker, commands are applied in the order in which
-    they came. While a transaction is at the disk the next ones gather, so that one fsync serves them all. An answer
-    is given after its commit, also a refusal: it may rest on a change of the same transaction, or of another replica.
-
-    Replicas write without a lock: a commit counts only where its changes follow the log. If another was first, the
-    log is followed and the commands are decided anew, so they may run more than once, each time on another draft.
-    Replicas that write hard at the same time take turns: after its commit each waits a moment for one of the others.
+    - Belongs to the event loop; `run` is the only writer of the tracker.
+    - Group commit: commands that are submitted during a transaction share the next one, and its fsync.
+    - Outcomes are reported after the commit. This holds for refusals, too: a refusal may be based on a change of the
+      same transaction, or of another replica.
+    - Replicas use optimistic concurrency: a commit succeeds only if its changes follow the end of the log. Otherwise
+      the replica reads the newer changes and runs the commands again on a new draft.
+    - Replicas that contend take turns: after a commit, each waits up to YIELD_SECONDS for another one to commit.
     """
 
     def __init__(
@@ -110,36 +108,36 @@ class BlocklistHandler:
         self._turn_granted = asyncio.Event()
 
     def submit(self, command: Command[T], author: Author) -> asyncio.Future[Outcome[T]]:
-        """Carry out a command for its author; await the outcome.
+        """Queue a command; the future is its outcome.
 
-        Raises what the command raises, or UnavailableError: then nothing is known to have changed.
+        It raises what the command raises, or UnavailableError: then it is unknown whether anything changed.
         """
-        answer: asyncio.Future[Outcome[T]] = asyncio.get_running_loop().create_future()
-        self.submit_callback(command, with_request_id(author), partial(_resolve_future, answer))
-        return answer
+        future: asyncio.Future[Outcome[T]] = asyncio.get_running_loop().create_future()
+        self.submit_callback(command, with_request_id(author), partial(_resolve_future, future))
+        return future
 
     def submit_callback(self, command: Command[Any], author: Author, on_outcome: OnOutcome) -> None:
-        """The same, for who is told of the outcome. Raises UnavailableError when it takes no more."""
+        """Like `submit`, with a callback. Raises UnavailableError if the queue is full or closed."""
         if self._closed:
             raise UnavailableError("The service is stopping; try again.", retry_after=1)
         if len(self._queue) >= self._max_queued:
-            raise UnavailableError("Too many changes are waiting for the database; try again.", retry_after=1)
+            raise UnavailableError("Too many changes are queued for the database; try again.", retry_after=1)
         self._queue.append(_QueuedCommand(command, author, on_outcome))
         self._wake.set()
 
     @property
     def queue_length(self) -> int:
-        """Commands that wait for the database."""
+        """Number of commands that wait for a transaction."""
         return len(self._queue)
 
     def notify_remote_change(self) -> None:
-        """Another replica may have changed the list, or a commit of ours may have happened all the same."""
+        """Read the log: another replica may have committed, or a commit of this one without an answer."""
         self._behind = True
         self._turn_granted.set()
         self._wake.set()
 
     async def run(self) -> None:
-        """Work until `close`, and through what waits then; may be called again after it has failed."""
+        """Execute commands until `close`, then the rest of the queue. May be called again after an exception."""
         if self._behind:
             self._wake.set()
         while not self._closed or self._queue:
@@ -156,7 +154,7 @@ class BlocklistHandler:
                 await self._execute_batch(batch)
 
     def close(self) -> None:
-        """Take no more commands."""
+        """Reject new commands."""
         self._closed = True
         self._wake.set()
 
@@ -164,24 +162,24 @@ class BlocklistHandler:
         try:
             await self._commit(batch)
         except BlocklistError as error:
-            for waiting in batch:
-                waiting.outcome = error
+            for queued in batch:
+                queued.outcome = error
         except Exception:
-            log.exception("a batch of changes failed")
-            for waiting in batch:
-                waiting.outcome = UnavailableError("The change could not be stored; try again.", retry_after=1)
-        for waiting in batch:
-            waiting.on_outcome(waiting.outcome or UnavailableError("The change was not carried out."))
+            log.exception("a batch of changes failed unexpectedly")
+            for queued in batch:
+                queued.outcome = UnavailableError("The change could not be stored; try again.", retry_after=1)
+        for queued in batch:
+            queued.on_outcome(queued.outcome or UnavailableError("The change was not executed."))
 
     async def _collect_batch(self) -> None:
-        """While several come in let them come: a transaction of many costs little more than one of a few."""
-        seen = 1
-        while seen < len(self._queue) < MAX_BATCH:
-            seen = len(self._queue)
+        """Wait while more commands arrive: a large transaction costs little more than a small one."""
+        length = 1
+        while length < len(self._queue) < MAX_BATCH:
+            length = len(self._queue)
             await asyncio.sleep(0)
 
     async def _yield_turn(self) -> None:
-        """Until another replica has changed the list after this one did; not for long, as none may want to."""
+        """Wait until another replica has committed after this one, at most YIELD_SECONDS."""
         try:
             async with asyncio.timeout(YIELD_SECONDS):
                 await self._turn_granted.wait()
@@ -190,15 +188,15 @@ class BlocklistHandler:
 
     def _apply_commands(self, batch: list[_QueuedCommand]) -> Draft:
         draft = Draft(self._tracker, self._clock())
-        for waiting in batch:
+        for queued in batch:
             before = len(draft.changes)
-            draft.author = waiting.author
+            draft.author = queued.author
             try:
-                value = waiting.command(draft)
+                value = queued.command(draft)
             except BlocklistError as error:
-                waiting.outcome = error
+                queued.outcome = error
             else:
-                waiting.outcome = Outcome(value, tuple(draft.changes[before:]), draft.revision)
+                queued.outcome = Outcome(value, tuple(draft.changes[before:]), draft.revision)
         return draft
 
     async def _commit(self, batch: list[_QueuedCommand]) -> None:
@@ -212,17 +210,17 @@ class BlocklistHandler:
                 self._behind = self._contended = True
                 continue
             except BaseException:
-                # It may have happened all the same.
+                # The commit may have succeeded without an answer.
                 self._behind = True
                 raise
             if draft.changes:
                 self._turn_granted.clear()
             self._advance(draft.changes, from_log=False)
             return
-        raise UnavailableError("Other replicas change the list all the time; try again.", retry_after=1)
+        raise UnavailableError("Other replicas kept changing the list; try again.", retry_after=1)
 
     async def _catch_up(self) -> None:
-        """Take over what the log has beyond the tracker."""
+        """Apply the changes that the log has after the tracker's revision."""
         self._behind = False
         try:
             while not await self._catch_up_page():
@@ -232,20 +230,20 @@ class BlocklistHandler:
             raise
 
     async def _catch_up_page(self) -> bool:
-        """Take over some of it; whether that was all."""
+        """Apply one page of them; return whether the tracker is at the end of the log."""
         tracker = self._tracker
-        news = await self._log.tail(tracker.revision)
-        lost = news.revision < tracker.revision or (self._last_change and news.last and news.last != self._last_change)
-        if news.history == tracker.history and lost:
-            # A standby that was behind has taken over: what follows has nothing to do with what was told before.
-            log.error("the database has lost changes that it had acknowledged: a new history begins")
+        tail = await self._log.tail(tracker.revision)
+        lost = tail.revision < tracker.revision or (self._last_change and tail.last and tail.last != self._last_change)
+        if tail.history == tracker.history and lost:
+            # After a failover to a standby that was behind, revisions mean other changes than before.
+            log.error("the database has lost acknowledged changes; starting a new history")
             await self._log.renew_history(tracker.history)
-        if news.history != tracker.history or lost or news.is_compacted_after(tracker.revision):
+        if tail.history != tracker.history or lost or tail.is_compacted_after(tracker.revision):
             await self._reload()
             return False
-        self._last_change = news.last or self._last_change
-        self._advance(news.changes, from_log=True)
-        return tracker.revision == news.revision
+        self._last_change = tail.last or self._last_change
+        self._advance(tail.changes, from_log=True)
+        return tracker.revision == tail.revision
 
     async def _reload(self) -> None:
         loaded = await self._log.load()
@@ -262,11 +260,11 @@ class BlocklistHandler:
         self._publisher.publish(changes, from_log=from_log)
 
 
-def _resolve_future(answer: asyncio.Future[Outcome[Any]], outcome: Outcome[Any] | BlocklistError) -> None:
-    # Done already when the client has gone and its request was cancelled: the change stays.
-    if answer.done():
+def _resolve_future(future: asyncio.Future[Outcome[Any]], outcome: Outcome[Any] | BlocklistError) -> None:
+    # A cancelled request does not undo its change.
+    if future.done():
         return
     if isinstance(outcome, Outcome):
-        answer.set_result(outcome)
+        future.set_result(outcome)
     else:
-        answer.set_exception(outcome)
+        future.set_exception(outcome)

@@ -1,4 +1,4 @@
-"""Guard: commands that block are tried out before they count, and refused where they go beyond a limit."""
+"""LimitGuard: a command that would exceed a limit is refused. The rules are in blocklist.model.limits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 class ListenerMinimums(Protocol):
-    """What live listeners say of their nodes."""
+    """What live listeners report about their nodes."""
 
     @property
     def any_minimum(self) -> bool: ...
@@ -30,9 +30,9 @@ class ListenerMinimums(Protocol):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DryRunResult(Generic[T]):
-    """What a command would do: what it would return, its changes, who would be left below the minimum.
+    """What a command would return and change, and which listeners it would leave below their minimum.
 
-    `refused` is the sentence with which a limit would refuse it, None if none would.
+    `refusal` is the reason with which a limit would refuse it; None if no limit would.
     """
 
     value: T
@@ -42,11 +42,11 @@ class DryRunResult(Generic[T]):
 
 
 class LimitGuard:
-    """Belongs to the event loop. The rules are in blocklist.model.limits.
+    """Runs a command on a fork of the draft, and adopts the fork only if it stays within the limits.
 
-    Commands are tried at their turn, on a draft that knows all that came before them: two that come together pass
-    together only if both fit. `author_of` names who made a blocked node's last change, `refused` is told by which way
-    each refused change came.
+    The draft contains all earlier commands, so concurrent requests cannot exceed a limit together. `author_of` returns
+    the author of a blocked node's last change; `on_refused` is called with the source of each refused command.
+    Belongs to the event loop.
     """
 
     def __init__(
@@ -62,60 +62,60 @@ class LimitGuard:
         self._author_of = author_of
         self._on_refused = on_refused
 
-    def enforce(self, command: Command[T], access: Role) -> Command[T]:
-        """The command, refused with LimitError where it would go beyond a limit; `access` is the role of its author.
+    def enforce(self, command: Command[T], role: Role) -> Command[T]:
+        """The command, made to raise LimitError if it would exceed a limit; `role` is that of its author.
 
-        An author who forces is let through: whoever submits it has seen to it that he may.
+        Forced commands are not checked: the caller has verified that the author may force.
         """
 
         def run(draft: Draft) -> T:
             if draft.author.forced is not None or not (self._any_limit or self._listeners.any_minimum):
                 return command(draft)
             try:
-                return self._enforce_on_trial(command, draft, access)
+                return self._enforce_on_trial(command, draft, role)
             except LimitError:
                 self.count_refusal(draft.author.source)
                 raise
 
         return run
 
-    def dry_run(self, command: Command[T], access: Role) -> Command[DryRunResult[T]]:
-        """A command that says what this one would do, and does nothing. Raises what it would, but for LimitError."""
+    def dry_run(self, command: Command[T], role: Role) -> Command[DryRunResult[T]]:
+        """A command that reports what this one would do, without doing it. Raises the same errors but LimitError."""
 
         def run(draft: Draft) -> DryRunResult[T]:
-            present, trial = self._context(draft), draft.fork()
-            value, refused = command(trial), None
+            context, trial = self._context(draft), draft.fork()
+            value, refusal = command(trial), None
             try:
                 if draft.author.forced is None:
-                    check_limits(self._limits, present, trial, access)
+                    check_limits(self._limits, context, trial, role)
             except LimitError as error:
-                refused = error.detail
-            left = shortfalls(present.listeners, draft, trial)
-            return DryRunResult(value=value, changes=tuple(trial.changes), shortfalls=left, refusal=refused)
+                refusal = error.detail
+            missing = shortfalls(context.listeners, draft, trial)
+            return DryRunResult(value=value, changes=tuple(trial.changes), shortfalls=missing, refusal=refusal)
 
         return run
 
-    def block_each(self, draft: Draft, nodes: Iterable[BlockedNode], access: Role) -> dict[str, LimitError]:
-        """Block or merge those that no limit forbids, one after the other; returns the refusals, by node id.
+    def block_each(self, draft: Draft, nodes: Iterable[BlockedNode], role: Role) -> dict[str, LimitError]:
+        """Block or merge each node unless a limit forbids it; return the refusals by node id.
 
-        For what blocks by itself, and goes on with the rest: nothing is raised, and nothing counted.
+        For blocks that the service creates by itself: a refusal is neither raised nor counted.
         """
-        refused = {}
+        refusals = {}
         for node in nodes:
             try:
-                self._enforce_on_trial(partial(Draft.block, node=node, allow_merge=True), draft, access)
+                self._enforce_on_trial(partial(Draft.block, node=node, allow_merge=True), draft, role)
             except LimitError as error:
-                refused[node.id] = error
-        return refused
+                refusals[node.id] = error
+        return refusals
 
     def count_refusal(self, source: Source) -> None:
-        """A change that came this way was refused."""
+        """Count a refused command from this source."""
         self._on_refused(source)
 
-    def _enforce_on_trial(self, command: Command[T], draft: Draft, access: Role) -> T:
+    def _enforce_on_trial(self, command: Command[T], draft: Draft, role: Role) -> T:
         trial = draft.fork()
         value = command(trial)
-        check_limits(self._limits, self._context(draft), trial, access)
+        check_limits(self._limits, self._context(draft), trial, role)
         draft.adopt(trial)
         return value
 

@@ -412,7 +412,7 @@ def test_an_unexpected_error_restarts_the_handler_without_losing_changes(monkeyp
             harness.log.add_remote_change("theirs")
             with capture_logs() as logs:
                 await harness.catch_up()
-            assert [(entry["log_level"], entry["part"]) for entry in logs] == [("error", "changes")]
+            assert [(entry["log_level"], entry["task"]) for entry in logs] == [("error", "changes")]
             assert [change.node.id for change in harness.publisher.published_from_log] == ["theirs"]
             assert (await harness.block("ours")).revision == 2
 

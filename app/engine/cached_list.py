@@ -1,0 +1,96 @@
+"""CachedList: the responses of GET /blocklist for one state of the list."""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+from functools import cached_property, lru_cache
+from http import HTTPStatus
+from typing import Final
+
+Headers = list[tuple[bytes, bytes]]
+MIN_GZIP: Final = 1024
+"""Minimum size in bytes of a body that is worth compressing."""
+
+
+class CachedList:
+    """One rendered list as 200 and 304, each plain and gzip; `valid_until` is in Unix ms."""
+
+    def __init__(self, body: bytes, *, revision: int, history: str, valid_until: int) -> None:
+        self.body = body
+        self.valid_until = valid_until
+        tag = hashlib.sha256(body).hexdigest()[:24].encode()
+        self.etags = (b'"%b"' % tag, b'"%b-gzip"' % tag)
+        self._revision_headers = [
+            (b"cache-control", b"no-cache"),
+            (b"vary", b"Accept-Encoding"),
+            (b"blocklist-revision", b"%d" % revision),
+            (b"blocklist-history", history.encode()),
+        ]
+
+    def response_for(self, if_none_match: bytes | None, accept_encoding: bytes | None) -> CachedResponse:
+        """The response to a plain GET with these two request headers (None if absent)."""
+        compressed = accepts_gzip(accept_encoding) and len(self.body) >= MIN_GZIP
+        if if_none_match is not None and self.matches(if_none_match):
+            return self._unchanged_gzip if compressed else self._unchanged
+        return self._gcompressed if compressed else self._plain
+
+    def matches(self, if_none_match: bytes) -> bool:
+        """Whether If-None-Match contains an ETag of this list, in either encoding (RFC 9110, weak comparison)."""
+        if if_none_match in self.etags:
+            return True
+        tags = [tag.strip().removeprefix(b"W/") for tag in if_none_match.split(b",")]
+        return b"*" in tags or any(tag in self.etags for tag in tags)
+
+    @cached_property
+    def _plain(self) -> CachedResponse:
+        return CachedResponse(
+            HTTPStatus.OK, _entity_headers(self.body), [(b"etag", self.etags[0]), *self._revision_headers], self.body
+        )
+
+    @cached_property
+    def _gcompressed(self) -> CachedResponse:
+        # Level 1 takes a third of the time of level 6 for 10 % more bytes. No timestamp: replicas send the same bytes.
+        body = gzip.compress(self.body, compresslevel=1, mtime=0)
+        entity = [*_entity_headers(body), (b"content-encoding", b"gzip")]
+        return CachedResponse(HTTPStatus.OK, entity, [(b"etag", self.etags[1]), *self._revision_headers], body)
+
+    @cached_property
+    def _unchanged(self) -> CachedResponse:
+        return CachedResponse(HTTPStatus.NOT_MODIFIED, [], [(b"etag", self.etags[0]), *self._revision_headers], b"")
+
+    @cached_property
+    def _unchanged_gzip(self) -> CachedResponse:
+        return CachedResponse(HTTPStatus.NOT_MODIFIED, [], [(b"etag", self.etags[1]), *self._revision_headers], b"")
+
+
+class CachedResponse:
+    """A response: as status, headers and body for ASGI, and serialized for writing to a connection."""
+
+    def __init__(self, status: HTTPStatus, entity_headers: Headers, revision_headers: Headers, body: bytes) -> None:
+        self.status = status
+        self.headers = [*entity_headers, *revision_headers]
+        self.body = body
+        self._serialized = (b"", b"")
+
+    def serialized(self, head: bytes) -> bytes:
+        """The bytes on the wire, with `head`, the server's own header lines. Cached for the last `head` object."""
+        if self._serialized[0] is not head:
+            line = b"HTTP/1.1 %d %b\r\n" % (self.status, self.status.phrase.encode())
+            lines = b"".join(b"%b: %b\r\n" % header for header in self.headers)
+            self._serialized = (head, b"".join((line, head, lines, b"\r\n", self.body)))
+        return self._serialized[1]
+
+
+def _entity_headers(body: bytes) -> Headers:
+    return [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+
+
+@lru_cache(maxsize=64)
+def accepts_gzip(accept_encoding: bytes | None) -> bool:
+    """Whether an Accept-Encoding header allows gzip (RFC 9110; a weight of zero forbids it)."""
+    for item in (accept_encoding or b"").lower().split(b","):
+        name, _, weight = item.partition(b";")
+        if name.strip() in (b"gzip", b"x-gzip"):
+            return weight.replace(b" ", b"") not in (b"q=0", b"q=0.0", b"q=0.00", b"q=0.000")
+    return False
