@@ -1,1 +1,1 @@
-"""The list and its change log in a database, through SQLAlchemy."""
+"""The list, its change log, listeners and tokens in a database: SQLite or PostgreSQL, through SQLAlchemy."""

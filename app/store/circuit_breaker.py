@@ -1,4 +1,4 @@
-"""Presence: whether the database is there."""
+"""CircuitBreaker: whether the database is available."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ log = structlog.get_logger(__name__)
 
 
 class CircuitBreaker:
-    """As the last transaction found it. Belongs to the event loop. The log hears when it goes, and when it is back."""
+    """Opens at the first failure, closes at the next success; logs both. Belongs to the event loop."""
 
     def __init__(self) -> None:
         self._reason: str | None = None
@@ -25,30 +25,29 @@ class CircuitBreaker:
         return self._reason is not None
 
     def is_stale_failure(self, started_at: float) -> bool:
-        """Whether what began then (of the monotonic clock) ends too late to tell: the database is back since."""
+        """Whether the failure of an operation that started then (monotonic clock) predates the last recovery."""
         return started_at < self._closed_at
 
     def record_success(self) -> None:
-        """It took a transaction."""
+        """A transaction succeeded: close."""
         if self.is_open:
-            log.info("the database is back", away_seconds=self.open_seconds())
+            log.info("the database is available again", outage_seconds=self.open_seconds())
             self._closed_at = time.monotonic()
         self._reason, self._last_success = None, time.monotonic()
 
     def record_failure(self, error: Exception) -> None:
-        """It did not."""
+        """A transaction failed: open. A later error replaces the reason only if there is advice for it."""
         if self._reason is None:
             self._reason = to_unavailable(error).detail
-            log.warning("the database is away", reason=driver_message(error), advice=self._reason)
+            log.warning("the database is unavailable", reason=driver_message(error), advice=self._reason)
         elif (advice := operator_advice(error)) is not None:
-            # Others tell less: transactions are cut off because it is away.
             self._reason = advice
 
     def check(self) -> None:
-        """Raises UnavailableError, with what is wrong, while it is away."""
+        """Raises UnavailableError with the reason while open."""
         if self._reason is not None:
             raise UnavailableError(self._reason, retry_after=1)
 
     def open_seconds(self) -> int | None:
-        """Whole seconds since it last took a transaction, while it is away; None while it is there."""
+        """Whole seconds since the last successful transaction, while open; None while closed."""
         return int(time.monotonic() - self._last_success) if self.is_open else None

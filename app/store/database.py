@@ -1,4 +1,4 @@
-"""Database: where transactions run. SQLite in threads, or PostgreSQL in the event loop; the queries are the same."""
+"""DatabaseBackend: runs transactions. SQLite in threads, PostgreSQL in the event loop; the queries are the same."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Query = Callable[[Connection], T]
 
 
 class Topic(StrEnum):
-    """What replicas tell one another of. Each but CHANGES has a number in the table `versions`."""
+    """What replicas notify each other about. Each topic but CHANGES has a version in the table `versions`."""
 
     CHANGES = "changes"
     LISTENERS = "listeners"
@@ -24,38 +24,38 @@ class Topic(StrEnum):
 
 
 OnRemoteChange = Callable[[], None]
-"""Called when there may be something new on a topic; it returns at once."""
+"""Called when another replica may have written on a topic; must not block."""
 
 
-class Database(Protocol):
-    """Every method raises UnavailableError while it cannot be used."""
+class DatabaseBackend(Protocol):
+    """Every method raises UnavailableError if the database cannot be used."""
 
     breaker: CircuitBreaker
     replicated: bool
 
     async def open(self) -> None:
-        """Make ready for this process. Raises SchemaError if another one serves what only one can."""
+        """Prepare for use. Raises SchemaError if the database allows one process only, and another one uses it."""
 
     async def close(self) -> None:
-        """Wait for what is under way, and let go."""
+        """Finish pending operations, and release the database."""
 
     async def read(self, query: Query[T]) -> T:
-        """Run a query that sees one moment of the database."""
+        """Run a query on a consistent snapshot of the database."""
 
     async def write(self, query: Query[T], topic: Topic | None = None) -> T:
-        """Run a query in a transaction that others see whole, or not at all.
+        """Run a query in a read-write transaction.
 
-        Transactions on a topic come one after the other, and other replicas are told.
+        Transactions on a topic are serialized, and other replicas are notified.
         """
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
-        """Write the changes durably, all or none; none only asks whether the log is where they would follow.
+        """Write the changes durably, all or none.
 
-        Raises queries.StaleError unless the log is at revision `after` of this history.
+        Raises queries.StaleError unless the log is at revision `after` of this history, also for no changes.
         """
 
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
-        """Call a topic's look whenever another replica may have something new on it, for ever."""
+        """Call a topic's callback whenever another replica may have written on it; never returns."""
 
     async def probe(self) -> None:
-        """Look whether it is there and takes changes, also while it is taken to be away."""
+        """Check that it accepts writes, also during an outage."""

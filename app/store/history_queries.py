@@ -1,4 +1,4 @@
-"""SQL that looks back: changes by node, author, kind and time; the list as it was. Inside somebody's transaction."""
+"""SQL on the past: changes by node, author, type and time; the list at a time. Runs in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _FREEING: Final = [kind.value for kind in ChangeType if kind.frees]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangeFilter:
-    """Which changes: of a node, by somebody, of some kinds, made at `begin` or later and before `end` (Unix ms)."""
+    """Selects changes by node, author and type, made at `begin` or later and before `end` (Unix ms)."""
 
     node_id: str | None = None
     created_by: str | None = None
@@ -33,7 +33,7 @@ ALL: Final = ChangeFilter()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastList:
-    """The list at a moment, with the revision that it then had."""
+    """The list at a time in the past, with its revision then."""
 
     revision: int
     nodes: Mapping[str, BlockedNode]
@@ -41,13 +41,13 @@ class PastList:
 
 
 def changes_matching(connection: Connection, criteria: ChangeFilter, since: int, limit: int) -> list[Change]:
-    """At most `limit` of these changes after revision `since`, in order."""
+    """At most `limit` changes after revision `since` that match, in order."""
     query = select(changes).where(changes.c.revision > since, *_conditions(criteria))
     return [change_from_row(row) for row in connection.execute(query.order_by(changes.c.revision).limit(limit))]
 
 
 def latest_changes(connection: Connection, criteria: ChangeFilter, before: int | None, limit: int) -> list[Change]:
-    """At most `limit` of these changes, the newest first, from before revision `before` where that is given."""
+    """At most `limit` changes that match, the newest first; with `before` only those before that revision."""
     earlier = [] if before is None else [changes.c.revision < before]
     query = select(changes).where(*_conditions(criteria), *earlier)
     return [change_from_row(row) for row in connection.execute(query.order_by(changes.c.revision.desc()).limit(limit))]
@@ -69,7 +69,7 @@ def _conditions(criteria: ChangeFilter) -> list[ColumnElement[bool]]:
 
 
 def oldest_change(connection: Connection) -> tuple[int, int] | None:
-    """Revision and moment (Unix ms) of the oldest change in the log; None if the log is whole."""
+    """Revision and time (Unix ms) of the oldest change in the log; None if the log was never compacted."""
     if compacted_revision(connection) == 0:
         return None
     row = connection.execute(select(changes.c.revision, changes.c.at_ms).order_by(changes.c.revision).limit(1)).one()
@@ -77,9 +77,9 @@ def oldest_change(connection: Connection) -> tuple[int, int] | None:
 
 
 def list_at(connection: Connection, timestamp: int) -> PastList:
-    """The list as it was at `moment` (Unix ms), which the log reaches: of each node the last change until then.
+    """The list at `timestamp` (Unix ms), which must not be before the log begins.
 
-    Until then by revision: after the last change that the clock saw until that moment, also if it was set back.
+    It is the list after the last revision that was made until then, also if the clock was set back in between.
     """
     before = select(changes.c.revision).where(changes.c.at_ms <= timestamp).order_by(changes.c.revision.desc()).limit(1)
     revision = connection.execute(before).scalar() or 0
@@ -93,8 +93,8 @@ def list_at(connection: Connection, timestamp: int) -> PastList:
 
 
 def _last_changes_of_nodes(revision: int) -> Select[Any]:
-    """Of each node the last change up to a revision, unless that frees it."""
-    # From the first on: without a begin the whole index by node is searched, however long the log is.
+    """The last change of each node up to a revision, without nodes that are free then."""
+    # The lower bound lets the database use the primary key instead of scanning the whole index by node.
     log = changes.c.revision > select(log_head.c.compacted).scalar_subquery(), changes.c.revision <= revision
     last = select(func.max(changes.c.revision)).where(*log).group_by(changes.c.node_id)
     columns = [changes.c.node_id.label("id"), *(changes.c[name] for name in log_base.c.keys()[1:])]
@@ -102,13 +102,13 @@ def _last_changes_of_nodes(revision: int) -> Select[Any]:
 
 
 def _unchanged_base(revision: int) -> Select[Any]:
-    """What was blocked when the log begins, and not changed from then on up to a revision."""
+    """Nodes that were blocked when the log begins, and have no change up to a revision."""
     changed = select(changes.c.revision).where(changes.c.node_id == log_base.c.id, changes.c.revision <= revision)
     return select(log_base).where(~changed.exists())
 
 
 def advance_base(connection: Connection, revision: int) -> None:
-    """The log is about to begin after `revision`: bring the list on which it begins up to that."""
+    """Advance the list on which the log begins to `revision`, before the changes up to it are removed."""
     changed = select(changes.c.node_id).where(changes.c.revision <= revision)
     connection.execute(delete(log_base).where(log_base.c.id.in_(changed)))
     connection.execute(insert(log_base).from_select(log_base.c.keys(), _last_changes_of_nodes(revision)))

@@ -1,4 +1,4 @@
-"""SQL on what listeners say of themselves, part by part, for the replicas that did not hear it."""
+"""SQL on the reports of listeners, part by part: replicas share them through the database."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Final, NamedTuple
 from sqlalchemy import BigInteger, String, Text, bindparam, delete, select
 from sqlalchemy.engine import Connection
 
+from app.store.queries import current_version
 from app.store.tables import listeners, reports
-from app.store.topic_versions import current_version
 
 OF_REGISTRATION: Final = (
     listeners.c.id == bindparam("own"),
@@ -17,11 +17,11 @@ OF_REGISTRATION: Final = (
     listeners.c.since_ms == bindparam("since"),
     listeners.c.lapsed_ms.is_(None),
 )
-"""Of a listener only while it is this registration, and has not lapsed."""
+"""Selects a listener if it still has this registration, and its lease has not expired."""
 
 
 class ReportPart(NamedTuple):
-    """A part of what a registration of a listener says of itself, as JSON, said last at `at` (Unix ms)."""
+    """A part of a report as JSON, by a registration of a listener; `at` is when it was last reported (Unix ms)."""
 
     listener: str
     session: str
@@ -32,7 +32,7 @@ class ReportPart(NamedTuple):
 
 
 def since(connection: Connection, version: int) -> list[ReportPart]:
-    """The parts that were written after a version."""
+    """The parts written after a version."""
     columns = reports.c.listener, listeners.c.session, listeners.c.since_ms, reports.c.part, reports.c.at_ms
     joined = reports.join(listeners, listeners.c.id == reports.c.listener)
     query = select(*columns, reports.c.said).select_from(joined).where(reports.c.version > version)
@@ -40,11 +40,11 @@ def since(connection: Connection, version: int) -> list[ReportPart]:
 
 
 def save(connection: Connection, parts: Iterable[ReportPart]) -> None:
-    """Keep what was said, unless something later is there, or another registration, or one that has lapsed.
+    """Store parts, unless a later one is stored. Skips registrations that were replaced or have expired.
 
-    Only on PostgreSQL: where there are no other replicas nobody asks.
+    Only on PostgreSQL: with SQLite there are no other replicas.
     """
-    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - only who uses PostgreSQL loads it
+    from sqlalchemy.dialects import postgresql  # noqa: PLC0415 - loaded only for PostgreSQL
 
     part, at, text = bindparam("part", type_=String), bindparam("at", type_=BigInteger), bindparam("text", type_=Text)
     current = select(listeners.c.id, part, at, text, current_version()).where(*OF_REGISTRATION)
@@ -62,6 +62,6 @@ def save(connection: Connection, parts: Iterable[ReportPart]) -> None:
 
 
 def remove(connection: Connection, listener_ids: Collection[str]) -> None:
-    """Forget what these listeners said."""
+    """Remove the reports of these listeners."""
     if listener_ids:
         connection.execute(delete(reports).where(reports.c.listener.in_(listener_ids)))

@@ -1,4 +1,4 @@
-"""SQL on listeners: functions of a connection and values, inside somebody's transaction."""
+"""SQL on listeners: functions that run in the caller's transaction."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from sqlalchemy.engine import Connection
 
 from app.store import listener_reports, queries
 from app.store.listener_reports import ReportPart
+from app.store.queries import current_version
 from app.store.tables import listeners
-from app.store.topic_versions import current_version
 from blocklist.model.listener import Listener, ListenerRole
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Secret:
-    """What pushes are signed with; after a rotation with the `old` one as well, until `old_until` (Unix ms)."""
+    """What pushes are signed with; after a rotation also with `previous`, until `previous_until` (Unix ms)."""
 
     current: str
     previous: str | None = None
     previous_until: int = 0
 
     def valid_secrets(self, now: int) -> list[str]:
-        """The secrets to sign with now."""
+        """The secrets to sign with at `now` (Unix ms)."""
         return (
             [self.current, self.previous] if self.previous is not None and now < self.previous_until else [self.current]
         )
@@ -34,9 +34,9 @@ class Secret:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredListener:
-    """A listener as it is kept. Its lease end is one that some replica knew, 0 where none says so.
+    """A listener in the database. Its lease end is the latest that a replica stored, 0 if none did.
 
-    `lapsed_at` is None if it was live; `owner` is the replica that pushes to it.
+    `expired_at` (Unix ms) is None while the lease is live; `owner` is the replica that pushes to it.
     """
 
     listener: Listener
@@ -46,9 +46,9 @@ class StoredListener:
 
 
 class ListenerUpdates(NamedTuple):
-    """What has changed since a version: the version now, how many listeners there are, and what is new of them.
+    """Changes since a version; `version` is the current one, `total` the number of listeners.
 
-    Cursors are of the `history`.
+    Cursors belong to `history`.
     """
 
     version: int
@@ -70,12 +70,12 @@ def updates_since(connection: Connection, since: int) -> ListenerUpdates:
 
 
 def ids(connection: Connection) -> set[str]:
-    """Who is registered."""
+    """The ids of all registered listeners."""
     return set(connection.execute(select(listeners.c.id)).scalars())
 
 
 def get(connection: Connection, listener_id: str) -> StoredListener | None:
-    """One of them."""
+    """One listener; None if it is not registered."""
     row = connection.execute(select(listeners).where(listeners.c.id == listener_id)).one_or_none()
     return None if row is None else _stored(row)
 
@@ -83,9 +83,10 @@ def get(connection: Connection, listener_id: str) -> StoredListener | None:
 def save(
     connection: Connection, stored: StoredListener, expected: StoredListener | None, history: str
 ) -> StoredListener | None:
-    """Keep a listener in the place of what was there, as it is returned; None, with nothing done, if that is another.
+    """Replace the `expected` listener (None: there is none), and return what was stored.
 
-    Its cursor counts only if it is of the present history.
+    Returns None and changes nothing if the stored one is another registration. The cursor is stored only if it belongs
+    to the current history.
     """
     current = get(connection, stored.listener.id)
     if _identity(current) != _identity(expected):
@@ -107,16 +108,16 @@ def _identity(stored: StoredListener | None) -> tuple[str, int, str] | None:
 
 
 def remove(connection: Connection, listener_ids: Collection[str], lease_ended_before: int | None = None) -> None:
-    """Forget listeners; with `before` only those whose lease, as all replicas know it, has ended before that."""
+    """Remove listeners; with `lease_ended_before` (Unix ms) only those whose stored lease ended before that."""
     ended = [] if lease_ended_before is None else [func.coalesce(listeners.c.lease_end_ms, 0) < lease_ended_before]
     statement = delete(listeners).where(listeners.c.id.in_(listener_ids), *ended).returning(listeners.c.id)
     listener_reports.remove(connection, connection.execute(statement).scalars().all())
 
 
 def save_heartbeats(connection: Connection, updated: Iterable[Listener], history: str) -> None:
-    """Keep cursors and leases, which only move on, unless it is another registration by now, or one that has lapsed.
+    """Advance cursors and leases; both never go back. Skips registrations that were replaced or have expired.
 
-    Cursors count only if they are of the present history.
+    Cursors are stored only if they belong to the current history.
     """
     same_history = queries.current_history(connection) == history
     columns = listeners.c
@@ -140,7 +141,7 @@ def save_heartbeats(connection: Connection, updated: Iterable[Listener], history
 
 
 def save_expired(connection: Connection, listener_ids: Sequence[str], now: int, lease_ended_before: int) -> set[str]:
-    """Keep that these leases have lapsed `now`, if they ended until `before` as all replicas know it; which did."""
+    """Mark as expired at `now` those whose stored lease ended until then (both Unix ms); return their ids."""
     live_with_ended_lease = (
         listeners.c.id.in_(listener_ids),
         listeners.c.lapsed_ms.is_(None),

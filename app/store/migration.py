@@ -1,4 +1,4 @@
-"""Bringing a database to the present schema."""
+"""Migrates a database to the current schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from typing import Final
 from sqlalchemy.engine import Connection, Engine
 from sqlalchemy.exc import OperationalError
 
-from app.store.engine import make_blocking_engine
 from app.store.error_translation import sqlstate
 from app.store.schema_check import (
     MIGRATIONS,
@@ -18,21 +17,22 @@ from app.store.schema_check import (
     schema_revision,
     translating_driver_errors,
 )
+from app.store.sql_engines import make_blocking_engine
 from app.store.sqlite import lock_file
 from app.store.urls import is_postgresql, redacted
 
 MIGRATION_LOCK: Final = 0x626C6F636B
-"""The advisory lock of who migrates a PostgreSQL database: replicas that start together do it one after the other."""
+"""Key of the advisory lock on PostgreSQL: replicas that start together migrate one after another."""
 _LOCK_TIMEOUT_SECONDS: Final = 0.3
-"""How long a migration waits for a table, and rests between two tries: meanwhile others wait for it."""
+"""Timeout for the lock on a table, and pause before the next attempt. Other transactions queue behind the lock."""
 _TIMEOUT_SECONDS: Final = 60.0
 _LOCK_NOT_AVAILABLE: Final = "55P03"
 
 
 def migrate(url: str) -> None:
-    """Create the tables of a new database, or bring an older one up to date; blocks. Raises SchemaError.
+    """Create the tables of a new database, or upgrade an older one. Blocks. Raises SchemaError.
 
-    A PostgreSQL database may be served meanwhile, by the version before; a SQLite file may not.
+    The previous version of the service may use a PostgreSQL database meanwhile, but not a SQLite file.
     """
     if database_exists(url) and schema_revision(url) == latest_revision():
         return
@@ -51,11 +51,11 @@ def migrate(url: str) -> None:
 def _migrate_postgresql(url: str, engine: Engine) -> None:
     with engine.connect() as connection:
         connection.exec_driver_sql("SET statement_timeout = 0; SET lock_timeout = 0")
-        # Of the session: each migration has a transaction of its own. Who comes second waits as long as it takes.
+        # A session lock, as each migration has its own transaction; other replicas wait for it without a timeout.
         connection.exec_driver_sql(f"SELECT pg_advisory_lock({MIGRATION_LOCK})")
         connection.exec_driver_sql(f"SET lock_timeout = '{_LOCK_TIMEOUT_SECONDS}s'")
         connection.commit()
-        schema_revision(url)  # Meanwhile a newer version of the service may have been here.
+        schema_revision(url)  # A newer version of the service may have migrated it meanwhile.
         deadline = time.monotonic() + _TIMEOUT_SECONDS
         while not _try_upgrade(connection):
             if time.monotonic() > deadline:
@@ -67,7 +67,7 @@ def _migrate_postgresql(url: str, engine: Engine) -> None:
 
 
 def _try_upgrade(connection: Connection) -> bool:
-    """Whether all migrations are done; False if somebody holds a table that the next one changes."""
+    """Run the migrations; False if a table that one of them changes is locked."""
     try:
         _upgrade(connection)
     except OperationalError as error:
@@ -79,7 +79,7 @@ def _try_upgrade(connection: Connection) -> bool:
 
 
 def _upgrade(connection: Connection) -> None:
-    # Here, not above: a service that runs does without Alembic, which takes 9 MB.
+    # Imported here: a running service does not need Alembic, which takes 9 MB.
     from alembic import command  # noqa: PLC0415
     from alembic.config import Config  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""Notifications: what other replicas have to say, as PostgreSQL passes it on; and a poll for what got lost."""
+"""Notifications: LISTEN for writes of other replicas, and a poll for missed notifications."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.store.postgresql_commit import CHANNEL
 from app.store.postgresql_connection import deadline
 
 POLL_SECONDS: Final = 0.5
-"""What was said while nobody heard it is found so much later."""
+"""Interval of the poll: the maximum delay of a missed notification."""
 RETRY_SECONDS: Final = 0.5
 _HEADS: Final = """
 SELECT history || ':' || revision, (SELECT version FROM versions WHERE topic = 'listeners'),
@@ -26,7 +26,7 @@ _TOPICS: Final = (Topic.CHANGES, Topic.LISTENERS, Topic.TOKENS)
 class Notifications:
     """Belongs to the event loop.
 
-    `lost` is told why the database is not heard, and when it was last asked, by the monotonic clock.
+    `on_lost` is called with the error when the connection fails, and with when it was last used (monotonic clock).
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Notifications:
         self._last_poll_at = 0.0
 
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
-        """Hear, for ever; a connection that ends is followed by another."""
+        """See DatabaseBackend.listen. Reconnects when a connection fails."""
         while True:
             try:
                 await self._receive(callbacks)
@@ -69,7 +69,7 @@ class Notifications:
             await connection.close()
 
     async def _poll(self, connection: psycopg.AsyncConnection, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
-        """Look where a head has moved since the last time; at first everywhere."""
+        """Call the callbacks of topics that have changed since the last poll; at first of all."""
         self._last_poll_at = time.monotonic()
         with deadline(self._timeout_seconds, connection):
             heads = await (await connection.execute(_HEADS)).fetchone() or ()

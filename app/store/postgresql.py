@@ -1,7 +1,7 @@
 """PostgreSQL: psycopg on the event loop, for any number of replicas.
 
-While it is away nobody waits for it: the first who meets that says so, all others are refused at once until `probe`
-finds it again.
+During an outage no operation waits: the first failure opens the circuit breaker, which rejects all others until `probe`
+succeeds.
 """
 
 from __future__ import annotations
@@ -25,21 +25,20 @@ from app.store.database import OnRemoteChange, Query, Topic
 from app.store.error_translation import driver_message, to_unavailable
 from app.store.notifications import Notifications
 from app.store.postgresql_connection import abort, connect_async, deadline, driver_connection
-from app.store.queries import PROBE_STATEMENTS
-from app.store.topic_versions import bump
+from app.store.queries import PROBE_STATEMENTS, bump
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
 
 log = structlog.get_logger(__name__)
 T = TypeVar("T")
 POOL_SIZE: Final = 5
-"""Of a replica, beside the one that commits and the one that listens."""
+"""Connections of a replica, besides the one that commits and the one that listens."""
 READ_TIMEOUT_SECONDS: Final = 30.0
-"""How long a look into a long log may take; a database that is away is noticed by others before."""
+"""Timeout of a read. Reading a long log takes long; other operations detect an outage earlier."""
 
 
 class PostgresqlDatabase:
-    """See Database. Belongs to the event loop; commits are made one at a time. `seconds` bounds a transaction."""
+    """See DatabaseBackend. Belongs to the event loop. Only one commit runs at a time."""
 
     replicated = True
 
@@ -55,29 +54,29 @@ class PostgresqlDatabase:
             max_overflow=0,
             pool_timeout=timeout_seconds,
         )
-        # A query that asks twice must see the same moment: a compaction between would look like a gap.
+        # A read with several queries needs one snapshot: a compaction in between would look like a gap.
         self._read_engine = self._engine.execution_options(isolation_level="REPEATABLE READ")
         self._committer: psycopg.AsyncConnection | None = None
         self._in_flight: set[psycopg.AsyncConnection] = set()
 
     async def open(self) -> None:
-        """See Database: any number may serve it."""
+        """See DatabaseBackend. Any number of replicas may use it."""
 
     async def close(self) -> None:
-        """See Database."""
+        """See DatabaseBackend."""
         await self._drop_committer()
         await self._engine.dispose()
 
     async def connect(self) -> psycopg.AsyncConnection:
-        """A connection of one's own, that commits by itself."""
+        """A new connection with autocommit, outside the pool."""
         return await connect_async(self._url, autocommit=True)
 
     async def read(self, query: Query[T]) -> T:
-        """See Database."""
+        """See DatabaseBackend."""
         return await self._run(self._read_engine, query, READ_TIMEOUT_SECONDS)
 
     async def write(self, query: Query[T], topic: Topic | None = None) -> T:
-        """See Database."""
+        """See DatabaseBackend."""
         return await self._run(
             self._engine, query if topic is None else self._on_topic(topic, query), self._timeout_seconds
         )
@@ -92,7 +91,7 @@ class PostgresqlDatabase:
         return run
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
-        """See Database."""
+        """See DatabaseBackend."""
         async with self._translating_errors():
             try:
                 connection = self._committer = self._committer or await self.connect()
@@ -107,11 +106,11 @@ class PostgresqlDatabase:
                 raise
 
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
-        """See Database."""
+        """See DatabaseBackend."""
         await Notifications(self.connect, self.trip, self._replica, self._timeout_seconds).listen(callbacks)
 
     async def probe(self) -> None:
-        """See Database: with a connection of its own, as those in the pool may hang."""
+        """See DatabaseBackend. Uses a new connection: those in the pool may hang."""
         async with self._translating_errors(probing=True):
             connection = await self.connect()
             try:
@@ -119,7 +118,7 @@ class PostgresqlDatabase:
                     await connection.execute("; ".join(PROBE_STATEMENTS))
             finally:
                 await connection.close()
-            # What was connected before may hang, or find out only when it is used.
+            # Older connections may hang, or turn out to be broken only when they are used.
             await self._drop_committer()
             await self._engine.dispose()
 
@@ -144,26 +143,26 @@ class PostgresqlDatabase:
 
     @asynccontextmanager
     async def _translating_errors(self, *, probing: bool = False) -> AsyncIterator[None]:
-        """What the driver says becomes UnavailableError, and is known to all from then on."""
+        """Turn errors of the driver into UnavailableError, and record failure or success in the circuit breaker."""
         if not probing:
             self.breaker.check()
         started_at = time.monotonic()
         try:
             yield
         except PoolTimeoutError:
-            raise UnavailableError("The database has too much to do; try again.", retry_after=1) from None
+            raise UnavailableError("The database is overloaded; try again.", retry_after=1) from None
         except (psycopg.Error, DBAPIError, OSError) as error:
             if _is_outage(error):
                 self.trip(error, started_at)
             else:
-                log.warning("the database refused a statement", reason=driver_message(error))
+                log.warning("the database rejected a statement", reason=driver_message(error))
             raise to_unavailable(error) from error
         if probing or not self.breaker.is_open:
-            # While it is away only a probe brings it back: what was under way before proves nothing.
+            # During an outage only a probe closes the breaker: an operation from before proves nothing.
             self.breaker.record_success()
 
     def trip(self, error: Exception, started_at: float) -> None:
-        """It is away, as is seen by what `begun` then: whoever still waits for it is told now."""
+        """Open the breaker because an operation that started at `started_at` failed; abort everything in flight."""
         if self.breaker.is_stale_failure(started_at):
             return
         self.breaker.record_failure(error)
@@ -180,7 +179,7 @@ class PostgresqlDatabase:
 
 
 def _is_outage(error: Exception) -> bool:
-    """Whether it is the database that fails, and not one statement."""
+    """Whether the database has failed, not only one statement."""
     cause = error.orig if isinstance(error, DBAPIError) else error
     failures = psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError, OSError
     return isinstance(cause, failures) or (isinstance(error, DBAPIError) and error.connection_invalidated)

@@ -1,4 +1,4 @@
-"""A commit to PostgreSQL: one statement, so that no lock waits for a replica, and one trip there and back."""
+"""A commit to PostgreSQL: one statement, so that no lock is held between round trips."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _LIST_COLUMNS: Final = {"id": "node_id"} | {
 
 
 def _statement() -> Any:
-    """The log's head moves on if it is where the changes follow; only then are there any `new` ones."""
+    """Advances the head of the log if it is at revision `after`; otherwise `new` is empty, and nothing is written."""
     head = (
         update(log_head)
         .where(log_head.c.revision == bindparam("after"), log_head.c.history == bindparam("history"))
@@ -56,7 +56,7 @@ _CONSTANTS: Final = {name: value for name, value in _compiled.params.items() if 
 async def commit(
     connection: psycopg.AsyncConnection, new: Sequence[Change], *, after: int, history: str, note: str
 ) -> None:
-    """Write the changes on a connection that commits by itself. Raises StaleError if they do not follow the log."""
+    """Write the changes; the connection must have autocommit. Raises StaleError if they do not follow the log."""
     columns = dict(zip(_COLUMNS, map(_array, zip(*map(log_row, new), strict=True)), strict=True))
     parameters = {**_CONSTANTS, **columns, "after": after, "history": history, "last": new[-1].revision, "note": note}
     cursor = await connection.execute(SQL, parameters)
@@ -65,8 +65,8 @@ async def commit(
 
 
 def _array(values: Sequence[str | int | None]) -> str:
-    """A column as PostgreSQL writes an array: the driver takes as long for one as for all else of a commit."""
-    if values.count(values[0]) == len(values):  # as in most columns of most commits
+    """A column as an array literal of PostgreSQL: the driver's own conversion would double the time of a commit."""
+    if values.count(values[0]) == len(values):  # true for most columns of most commits
         return "{" + ",".join([_element(values[0])] * len(values)) + "}"
     return "{" + ",".join(map(_element, values)) + "}"
 

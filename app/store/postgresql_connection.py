@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL, as everything here opens and bounds them."""
+"""Connections to PostgreSQL: opening them, and deadlines for what runs on them."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ import psycopg
 from sqlalchemy.exc import DBAPIError
 
 CONNECT_TIMEOUT_SECONDS: Final = 2
-"""How long a connection may take to begin, for each host that the URL names; libpq knows no less."""
+"""Timeout for connecting to each host in the URL; the minimum that libpq supports."""
 GRACE_SECONDS: Final = 0.5
-"""Where this process stood still itself, the answer may have come long ago: so long it has to read it."""
+"""Time after the deadline to read an answer that arrived while this process itself was paused."""
 
-# A replica that stalls in the middle of a transaction holds up nobody for long, and one that has given up waiting for a
-# lock leaves the queue; nothing is acknowledged before it is on the disk, whatever the server does by default; a change
-# of isolation there changes nothing here.
+# - A replica that stalls inside a transaction, or waits for a lock, blocks others for 2 s at most.
+# - Nothing is acknowledged before it is on disk, whatever the server's default for synchronous_commit.
+# - The isolation level does not depend on the server's default.
 _SESSION_SETTINGS: Final = """
 SET idle_in_transaction_session_timeout = '2s';
 SET lock_timeout = '2s';
@@ -32,7 +32,7 @@ SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('sync
 
 
 def connect(url: str) -> psycopg.Connection:
-    """A connection that blocks, for the start. Raises psycopg.Error, also where not every cause could be kept."""
+    """A blocking connection, for use before the start. Raises psycopg.Error, also if the encoding is not UTF8."""
     connection = psycopg.connect(**_arguments(url))
     if (encoding := connection.info.parameter_status("server_encoding")) != "UTF8":
         connection.close()
@@ -47,7 +47,7 @@ def connect(url: str) -> psycopg.Connection:
 
 
 async def connect_async(url: str, *, autocommit: bool = False) -> psycopg.AsyncConnection:
-    """A connection for the event loop. Raises psycopg.Error, or TimeoutError if it goes silent after the login."""
+    """A connection for the event loop. Raises psycopg.Error, or TimeoutError if the server stalls after the login."""
     connection = await psycopg.AsyncConnection.connect(**_arguments(url))
     try:
         with deadline(CONNECT_TIMEOUT_SECONDS, connection):
@@ -61,7 +61,7 @@ async def connect_async(url: str, *, autocommit: bool = False) -> psycopg.AsyncC
 
 def _arguments(url: str) -> dict[str, Any]:
     url_parameters = psycopg.conninfo.conninfo_to_dict(url)
-    # Of several hosts the one that takes writes: a standby that was promoted is found by itself.
+    # Among several hosts libpq finds the primary, also after a standby was promoted.
     defaults = {
         "connect_timeout": CONNECT_TIMEOUT_SECONDS,
         "target_session_attrs": "read-write",
@@ -73,7 +73,7 @@ def _arguments(url: str) -> dict[str, Any]:
 
 @contextmanager
 def deadline(seconds: float, connection: psycopg.AsyncConnection) -> Iterator[None]:
-    """Whatever is done with the connection fails when it takes longer than this. Raises TimeoutError."""
+    """Abort the connection, and raise TimeoutError, if the block takes longer than this."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
     timers: list[asyncio.TimerHandle] = []
@@ -87,7 +87,7 @@ def deadline(seconds: float, connection: psycopg.AsyncConnection) -> Iterator[No
     except (psycopg.Error, DBAPIError):
         if loop.time() < end:
             raise
-        # What is said of a connection that was severed here would accuse the server.
+        # The error of a connection that was aborted here would blame the server.
         raise TimeoutError(f"no answer within {seconds:g} s") from None
     finally:
         for timer in timers:
@@ -95,14 +95,14 @@ def deadline(seconds: float, connection: psycopg.AsyncConnection) -> Iterator[No
 
 
 def abort(connection: psycopg.AsyncConnection) -> None:
-    """Make whoever waits for the server on this connection fail now.
+    """Make operations that wait on this connection fail now.
 
-    Not by cancelling: that would ask the server, which says nothing, to stop, and wait for it.
+    It shuts down the socket: psycopg's cancel would send a request to the unresponsive server, and wait for it.
     """
     with suppress(psycopg.Error, OSError), socket.socket(fileno=os.dup(connection.fileno())) as sock:
         sock.shutdown(socket.SHUT_RDWR)
 
 
 def driver_connection(raw: Any) -> psycopg.AsyncConnection:
-    """The driver's own connection below a connection of SQLAlchemy's pool."""
+    """The psycopg connection below a connection of SQLAlchemy's pool."""
     return cast("psycopg.AsyncConnection", raw.driver_connection)

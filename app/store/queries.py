@@ -1,4 +1,4 @@
-"""SQL: functions of a connection and values, inside somebody's transaction. Time reaches them as a parameter."""
+"""SQL on the list and its change log: functions that run in the caller's transaction. Time is a parameter."""
 
 from __future__ import annotations
 
@@ -7,17 +7,15 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import delete, func, select, update
+from sqlalchemy import ScalarSelect, delete, func, select, update
 from sqlalchemy.engine import Connection, Row
 
-from app.store.tables import blocked_nodes, changes, listeners, log_head
-from app.store.topic_versions import bump
+from app.store.tables import blocked_nodes, changes, listeners, log_head, versions
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
 from blocklist.model.node import BlockAction, BlockedNode
 
 _COMPACTION_LOCK: Final = 0x626C6F63
-"""The advisory lock of who compacts the log in a PostgreSQL database."""
-
+"""Key of the advisory lock for compaction on PostgreSQL."""
 
 PROBE_STATEMENTS: Final = (
     (
@@ -26,22 +24,22 @@ PROBE_STATEMENTS: Final = (
     ),
     "DELETE FROM changes WHERE revision = -1",
 )
-"""In one transaction: takes as much room as a change, and leaves none. A full disk can be read, and written a bit."""
+"""Run in one transaction: needs as much space as a change, and frees it. On a full disk smaller writes may succeed."""
 
 
 class StaleError(Exception):
-    """Somebody else has changed the list since the writer read it."""
+    """Another replica has changed the list since the writer read it."""
 
 
 class LastChange(NamedTuple):
-    """Who changed a blocked node last, where known, and with which revision (0: nobody knows any more)."""
+    """Author and revision of a blocked node's last change; None and 0 if unknown."""
 
     created_by: str | None
     revision: int
 
 
 class LoadedState(NamedTuple):
-    """The list as it is in the database."""
+    """The list in the database, with the last change of each node."""
 
     snapshot: Snapshot
     last_changes: Mapping[str, LastChange]
@@ -49,10 +47,10 @@ class LoadedState(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LogTail:
-    """What the log says to who has followed it up to a revision.
+    """The end of the log from a revision on.
 
-    `history` and `revision` are of its head, `last` is the change at that revision, None if it is no longer (or was
-    never) in the log, `changes` are the next ones.
+    `history` and `revision` are those of the head of the log. `last` is the change at the given revision, None if it
+    is not in the log. `changes` are the next ones.
     """
 
     history: str
@@ -61,21 +59,21 @@ class LogTail:
     changes: Sequence[Change]
 
     def is_compacted_after(self, revision: int) -> bool:
-        """Whether what follows `revision` is no longer in the log."""
+        """Whether the changes after `revision` are no longer in the log."""
         return self.revision > revision and (not self.changes or self.changes[0].revision != revision + 1)
 
 
 def load(connection: Connection) -> LoadedState:
-    """The whole list, and who changed each of its nodes last."""
+    """The whole list."""
     head = connection.execute(select(log_head)).one()
     rows = connection.execute(select(blocked_nodes)).all()
     nodes = {row.id: node_from_row(row, row.id) for row in rows}
-    origins = {row.id: LastChange(row.created_by, row.revision) for row in rows}
-    return LoadedState(Snapshot(revision=head.revision, history=head.history, nodes=nodes), origins)
+    last_changes = {row.id: LastChange(row.created_by, row.revision) for row in rows}
+    return LoadedState(Snapshot(revision=head.revision, history=head.history, nodes=nodes), last_changes)
 
 
 def log_tail(connection: Connection, since: int, limit: int) -> LogTail:
-    """What the log has from revision `since` on: at most `limit` changes after it."""
+    """The end of the log from revision `since` on, with at most `limit` changes after it."""
     head = connection.execute(select(log_head.c.history, log_head.c.revision)).one()
     query = select(changes).where(changes.c.revision >= since).order_by(changes.c.revision).limit(limit + 1)
     found = [change_from_row(row) for row in connection.execute(query)]
@@ -84,12 +82,12 @@ def log_tail(connection: Connection, since: int, limit: int) -> LogTail:
 
 
 def current_history(connection: Connection) -> str:
-    """The present history."""
+    """The current history."""
     return str(connection.execute(select(log_head.c.history)).scalar_one())
 
 
 def compacted_revision(connection: Connection) -> int:
-    """The revision of the last change that is no longer in the log; 0 when all are."""
+    """The revision of the last change that was removed from the log; 0 if none was."""
     return int(connection.execute(select(log_head.c.compacted)).scalar_one())
 
 
@@ -103,10 +101,10 @@ def last_change(connection: Connection, node_id: str) -> Change | None:
 def compactable(
     connection: Connection, *, keep_from: int, older_than: int, always_keep_from: int, limit: int
 ) -> tuple[int, int] | None:
-    """How many of the oldest changes go, at most `limit`, and the revision of the last of them; None if none goes.
+    """Number of the oldest changes to remove, at most `limit`, and the revision of the last; None if there are none.
 
-    A change goes if its revision is below `keep_from`, or if it is older than `older_than` (Unix milliseconds) and
-    its revision is below `below`.
+    A change is removed if its revision is below `keep_from`, or if it is older than `older_than` (Unix ms) and its
+    revision is below `below`.
     """
     revision, at_ms = changes.c.revision, changes.c.at_ms
     rows = connection.execute(select(revision, at_ms).order_by(revision).limit(limit)).all()
@@ -119,39 +117,39 @@ def compactable(
 
 
 def try_compaction_lock(connection: Connection) -> bool:
-    """Whether no other replica is at it; one that is holds no commit up until its last moment."""
+    """Take the lock for compaction; False if another replica holds it. It does not delay commits."""
     if connection.dialect.name == "sqlite":
         return True
     return bool(connection.execute(select(func.pg_try_advisory_xact_lock(_COMPACTION_LOCK))).scalar_one())
 
 
 def delete_changes(connection: Connection, last: int) -> None:
-    """Forget the changes up to revision `last`."""
+    """Remove the changes up to revision `last` from the log."""
     connection.execute(delete(changes).where(changes.c.revision <= last))
     connection.execute(update(log_head).values(compacted=last))
 
 
 def renew_history(connection: Connection, history: str, replaces: str | None = None) -> None:
-    """Begin a new history: revisions go on, but those who followed the old one start from a snapshot.
+    """Start a new history: revisions continue, but watchers and listeners start from a snapshot.
 
-    With `instead` only if that is the present one: of several replicas that find the same loss one begins it.
+    With `replaces` only if that is the current history: of several replicas that detect the same loss one starts it.
     """
-    # First, as all who write of listeners: or two could wait for each other.
+    # Lock the topic first, as all transactions on listeners do: this avoids deadlocks.
     bump(connection, "listeners")
-    old = [] if replaces is None else [log_head.c.history == replaces]
-    if connection.execute(update(log_head).where(*old).values(history=history)).rowcount == 0:
+    condition = [] if replaces is None else [log_head.c.history == replaces]
+    if connection.execute(update(log_head).where(*condition).values(history=history)).rowcount == 0:
         return
     connection.execute(update(listeners).values(acked=None))
 
 
 def node_from_row(row: Row[Any], node_id: str) -> BlockedNode:
-    """The node of a row of the list or the log."""
+    """The node in a row of the list or of the log."""
     action = BlockAction[row.action]
     return BlockedNode(id=node_id, action=action, start=row.start_ms, end=row.end_ms, cause=row.cause)
 
 
 def change_from_row(row: Row[Any]) -> Change:
-    """The change of a row of the log."""
+    """The change in a row of the log."""
     node = node_from_row(row, row.node_id)
     return Change(
         revision=row.revision,
@@ -165,7 +163,7 @@ def change_from_row(row: Row[Any]) -> Change:
 
 
 def log_row(change: Change) -> tuple[object, ...]:
-    """The row of the log, in the order of its columns. An enum's value and name would be Python calls."""
+    """The row of a change, in the order of the columns. str() is faster than an enum's `value`."""
     node, source = change.node, change.source
     return (
         change.revision,
@@ -180,3 +178,13 @@ def log_row(change: Change) -> tuple[object, ...]:
         node.end,
         node.cause,
     )
+
+
+def current_version() -> ScalarSelect[Any]:
+    """The version of the last transaction on listeners; inside such a transaction its own."""
+    return select(versions.c.version).where(versions.c.topic == "listeners").scalar_subquery()
+
+
+def bump(connection: Connection, topic: str) -> None:
+    """Increment a topic's version. Other transactions on the topic wait until this one ends."""
+    connection.execute(update(versions).where(versions.c.topic == topic).values(version=versions.c.version + 1))

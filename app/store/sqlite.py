@@ -1,4 +1,4 @@
-"""A SQLite file: one writer, some readers, each in threads of their own so that the event loop never waits."""
+"""SQLite: one writer and some readers, in threads of their own so that the event loop never blocks."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from sqlalchemy.exc import DBAPIError
 from app.store import sqlite_commit
 from app.store.circuit_breaker import CircuitBreaker
 from app.store.database import OnRemoteChange, Query, Topic
-from app.store.engine import make_engine
 from app.store.error_translation import sqlite_code, to_unavailable
 from app.store.queries import PROBE_STATEMENTS
 from app.store.schema_check import SchemaError
+from app.store.sql_engines import make_engine
 from app.store.urls import sqlite_path
 from app.store.writer_thread import WriterThread
 from blocklist.model.changes import Change
@@ -31,7 +31,7 @@ _DATABASE_ERRORS: Final = (DBAPIError, sqlite3.Error)
 
 
 class SqliteDatabase:
-    """See Database. One process for a file: two would not see each other's changes."""
+    """See DatabaseBackend. A file is used by one process: two would not notice each other's changes."""
 
     replicated = False
 
@@ -46,11 +46,11 @@ class SqliteDatabase:
         self._reader_threads = ThreadPoolExecutor(READERS, "store-reader")
 
     async def open(self) -> None:
-        """See Database."""
+        """See DatabaseBackend."""
         self._lock = lock_file(self._url)
 
     async def close(self) -> None:
-        """See Database."""
+        """See DatabaseBackend."""
         self._writer_thread.close()
         self._reader_threads.shutdown()
         if self._connection is not None:
@@ -61,7 +61,7 @@ class SqliteDatabase:
             self._lock.close()
 
     async def read(self, query: Query[T]) -> T:
-        """See Database."""
+        """See DatabaseBackend."""
 
         def transaction() -> T:
             with self._read_engine.begin() as connection:
@@ -72,8 +72,8 @@ class SqliteDatabase:
         except _DATABASE_ERRORS as error:
             raise to_unavailable(error) from error
 
-    async def write(self, query: Query[T], topic: Topic | None = None) -> T:  # noqa: ARG002 - there is nobody to tell
-        """See Database."""
+    async def write(self, query: Query[T], topic: Topic | None = None) -> T:  # noqa: ARG002 - no other replicas
+        """See DatabaseBackend."""
         try:
             result = await self._writer_thread.run(lambda: self._transaction(query))
         except _DATABASE_ERRORS as error:
@@ -83,15 +83,15 @@ class SqliteDatabase:
         return result
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:  # noqa: ARG002
-        """See Database. Nobody else writes: there is nothing to ask, and the history is ours."""
+        """See DatabaseBackend. No other process writes, so there is nothing to check without changes."""
         if changes:
             await self.write(lambda connection: sqlite_commit.commit(connection, changes, after))
 
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
-        """See Database: there is nobody else."""
+        """See DatabaseBackend. There are no other replicas."""
 
     async def probe(self) -> None:
-        """See Database."""
+        """See DatabaseBackend."""
         await self.write(_probe)
 
     def _transaction(self, query: Query[T]) -> T:
@@ -108,13 +108,13 @@ class SqliteDatabase:
             return query(connection)
 
     def _checkpoint(self) -> None:
-        """Make room in the write-ahead log, which may fill the disk: SQLite does so only after a commit."""
+        """Free space in the write-ahead log, which may fill the disk: SQLite does this only after a commit."""
         with suppress(*_DATABASE_ERRORS), self._write_connection() as connection:
             connection.connection.cursor().execute("PRAGMA wal_checkpoint(PASSIVE)").fetchall()
 
     @contextmanager
     def _write_connection(self) -> Iterator[Connection]:
-        """The writer's connection, which it keeps from one transaction to the next, and looks after in any trouble."""
+        """The writer's connection, kept between transactions, and replaced after an error."""
         if self._connection is None:
             self._connection = self._write_engine.connect()
         try:
@@ -131,15 +131,15 @@ def _probe(connection: Connection) -> None:
 
 
 def lock_file(url: str) -> IO[str]:
-    """Lock the file beside the database, until what is returned is closed. Raises SchemaError if another has it."""
+    """Lock the file beside the database until the result is closed. Raises SchemaError if another process has it."""
     path = Path(f"{sqlite_path(url)}.lock")
     try:
         lock = path.open("w")
     except FileNotFoundError:
-        raise SchemaError(f"There is no folder {path.parent}: make it, or name another file.") from None
+        raise SchemaError(f"There is no folder {path.parent}: create it, or name another file.") from None
     except OSError as error:
         raise SchemaError(
-            f"The file {path} cannot be written ({error.strerror}): let it belong to the user who runs the service."
+            f"The file {path} is not writable ({error.strerror}): make the user who runs the service its owner."
         ) from None
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)

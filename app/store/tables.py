@@ -1,4 +1,4 @@
-"""The tables. migrations/ makes them; a test compares the two."""
+"""The tables. migrations/ creates them; a test compares the two."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Tab
 
 metadata = MetaData(naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"})
 
-# SQLite counts rows itself where the primary key is an INTEGER: no second index beside the table.
+# For SQLite an INTEGER primary key is the row id: no separate index is needed.
 _Revision = BigInteger().with_variant(Integer(), "sqlite")
 
 log_head = Table(
@@ -16,7 +16,7 @@ log_head = Table(
     Column("history", String(8), nullable=False),
     Column("revision", BigInteger, nullable=False),
     Column("compacted", BigInteger, nullable=False),
-    comment="One row. revision: of the last change; compacted: of the last change that is no longer in the log.",
+    comment="One row. revision: of the last change; compacted: of the last change that was removed from the log.",
 )
 
 blocked_nodes = Table(
@@ -29,7 +29,7 @@ blocked_nodes = Table(
     Column("cause", Text, nullable=False),
     Column("created_by", String(253)),
     Column("revision", BigInteger, nullable=False, server_default="0"),
-    comment="The list as of log_head.revision. created_by, revision: of the last change; 0 where nobody knows.",
+    comment="The list at log_head.revision. created_by, revision: of the last change; null and 0 if unknown.",
     sqlite_with_rowid=False,
 )
 
@@ -47,10 +47,10 @@ changes = Table(
     Column("start_ms", BigInteger, nullable=False),
     Column("end_ms", BigInteger, nullable=False),
     Column("cause", Text, nullable=False),
-    comment="The change log: node columns are the node after the change; forced: why a limit was; source: which way.",
+    comment="The change log. Node columns: the node after the change; forced: the reason for exceeding a limit.",
 )
 Index(None, changes.c.node_id, changes.c.revision)
-# On PostgreSQL it has this condition too, by its migration: to say so here would load that dialect for everybody.
+# The migration sets this condition on PostgreSQL, too: setting it here would load that dialect for SQLite.
 Index(None, changes.c.created_by, changes.c.revision, sqlite_where=changes.c.created_by.is_not(None))
 
 log_base = Table(
@@ -63,7 +63,7 @@ log_base = Table(
     Column("cause", Text, nullable=False),
     Column("created_by", String(253)),
     Column("revision", BigInteger, nullable=False),
-    comment="The list as of log_head.compacted, on which the change log begins; columns as in blocked_nodes.",
+    comment="The list at log_head.compacted, on which the change log begins; columns as in blocked_nodes.",
     sqlite_with_rowid=False,
 )
 
@@ -86,8 +86,8 @@ listeners = Table(
     Column("since_ms", BigInteger, nullable=False, server_default="0"),
     Column("owner", String(16)),
     Column("version", BigInteger, nullable=False, server_default="0"),
-    comment="former: sessions taken over, a JSON array; acked: null before the first list; lapsed_ms: null while live;"
-    " since_ms: when it registered, renewals apart. For replicas: lease_end_ms; owner: the one that pushes to it;"
+    comment="former: replaced sessions, a JSON array; acked: null before the first list; lapsed_ms: null while live;"
+    " since_ms: start of the registration. For replicas: lease_end_ms; owner: the replica that pushes to it;"
     " version: versions.version when the row was last written.",
 )
 
@@ -99,7 +99,7 @@ reports = Table(
     Column("at_ms", BigInteger, nullable=False),
     Column("said", Text, nullable=False),
     Column("version", BigInteger, nullable=False),
-    comment="For replicas: what listeners say of themselves, part by part, as JSON; at_ms, version: of the last time.",
+    comment="For replicas: reports of listeners, part by part, as JSON; at_ms, version: of the last report.",
 )
 
 tokens = Table(
@@ -125,7 +125,7 @@ sessions = Table(
     Column("role", String(16), nullable=False),
     Column("credential", String(16)),
     Column("end_ms", BigInteger, nullable=False),
-    comment="Of the page. digest: SHA-256 of the cookie; credential: what it ends with, null for a JWT.",
+    comment="Sessions of the page. digest: SHA-256 of the cookie; credential: id of its token, null for a JWT.",
 )
 
 replicas = Table(
@@ -133,7 +133,7 @@ replicas = Table(
     metadata,
     Column("id", String(16), primary_key=True),
     Column("end_ms", BigInteger, nullable=False),
-    comment="Which processes serve this database, and until when that is believed, by the database's clock.",
+    comment="The replicas that use this database; end_ms: end of their leases, by the clock of the database.",
 )
 
 versions = Table(
@@ -141,5 +141,5 @@ versions = Table(
     metadata,
     Column("topic", String(16), primary_key=True),
     Column("version", BigInteger, nullable=False),
-    comment="A number for each table that replicas share, one more with each transaction that changes it.",
+    comment="A version for each topic that replicas share, incremented by each transaction on it.",
 )

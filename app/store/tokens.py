@@ -1,4 +1,4 @@
-"""Tokens and sessions as they are kept: never a secret, only its SHA-256."""
+"""TokenStore: tokens and sessions in the database. Secrets are stored only as SHA-256."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ T = TypeVar("T")
 
 
 class RunQuery(Protocol):
-    """Runs a query in a transaction of its own. Raises UnavailableError while the database is away."""
+    """Runs a query in a transaction. Raises UnavailableError if the database cannot be used."""
 
     async def __call__(self, query: Callable[[Connection], T], /) -> T: ...
 
@@ -31,19 +31,22 @@ class StoredToken:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredSession:
-    """A session: the SHA-256 of its cookie in hex, whose it is, the id of what it ends with, and its own end."""
+    """A session of the page. `digest` is the SHA-256 of its cookie in hex, `end` is in Unix ms.
+
+    `credential` is the id of the token that the session ends with; None for a JWT.
+    """
 
     digest: str
     name: str | None
-    access: Role
+    role: Role
     credential: str | None
     end: int
 
 
 class TokenStore:
-    """Tokens and sessions in the database. Every method raises UnavailableError while that is away.
+    """Every method raises UnavailableError if the database cannot be used.
 
-    `shared` says that other replicas make and revoke some, too.
+    `shared` is true if other replicas create and revoke tokens, too.
     """
 
     def __init__(self, read: RunQuery, write: RunQuery, *, shared: bool) -> None:
@@ -52,36 +55,36 @@ class TokenStore:
         self._write = write
 
     async def tokens(self) -> list[StoredToken]:
-        """All of them, revoked and ended ones too, the oldest first."""
+        """All tokens, also revoked and expired ones, the oldest first."""
         return await self._read(load)
 
     async def add(self, stored: StoredToken) -> None:
-        """Keep a new token."""
+        """Store a new token."""
         await self._write(lambda connection: connection.execute(insert(tokens).values(_row(stored))))
 
     async def revoke(self, token_id: str, now: int) -> None:
-        """It is revoked from now on, with the sessions that began with it; who was revoked before stays so."""
+        """Revoke a token and remove its sessions. A token that is revoked already keeps its time of revocation."""
         await self._write(lambda connection: _revoke(connection, token_id, now))
 
     async def save_used(self, used: Mapping[str, int]) -> None:
-        """Keep when tokens were used last."""
+        """Store the time of the last use by token id (Unix ms)."""
         await self._write(lambda connection: _save_used(connection, used))
 
     async def get_session(self, digest: str) -> StoredSession | None:
-        """The session of a cookie."""
+        """The session of a cookie; None if there is none."""
         return await self._read(lambda connection: _get_session(connection, digest))
 
     async def existing_sessions(self, digests: Collection[str]) -> set[str]:
-        """Those of these sessions that there still are."""
+        """Those of these sessions that still exist."""
         query = select(sessions.c.digest).where(sessions.c.digest.in_(digests))
         return await self._read(lambda connection: set(connection.execute(query).scalars()))
 
     async def add_session(self, session: StoredSession, now: int) -> None:
-        """Keep a session; forget those that have ended by now."""
+        """Store a session, and remove those that have ended until `now` (Unix ms)."""
         await self._write(lambda connection: _add_session(connection, session, now))
 
     async def remove_session(self, digest: str) -> None:
-        """Forget a session."""
+        """Remove a session."""
         await self._write(lambda connection: connection.execute(delete(sessions).where(sessions.c.digest == digest)))
 
 
@@ -104,10 +107,10 @@ def _revoke(connection: Connection, token_id: str, now: int) -> None:
 
 
 def _save_used(connection: Connection, used: Mapping[str, int]) -> None:
-    # Never back in time: other replicas write theirs.
+    # Never set it back: other replicas write, too.
     later = or_(tokens.c.used_ms.is_(None), tokens.c.used_ms < bindparam("at"))
-    statement = update(tokens).where(tokens.c.id == bindparam("own"), later).values(used_ms=bindparam("at"))
-    connection.execute(statement, [{"own": own, "at": at} for own, at in used.items()])
+    statement = update(tokens).where(tokens.c.id == bindparam("token_id"), later).values(used_ms=bindparam("at"))
+    connection.execute(statement, [{"token_id": token_id, "at": at} for token_id, at in used.items()])
 
 
 def _add_session(connection: Connection, session: StoredSession, now: int) -> None:
@@ -115,7 +118,7 @@ def _add_session(connection: Connection, session: StoredSession, now: int) -> No
     row = {
         "digest": session.digest,
         "name": session.name,
-        "role": session.access.value,
+        "role": session.role.value,
         "credential": session.credential,
         "end_ms": session.end,
     }
@@ -127,7 +130,7 @@ def _get_session(connection: Connection, digest: str) -> StoredSession | None:
     if row is None:
         return None
     access = Role(row.role)
-    return StoredSession(digest=digest, name=row.name, access=access, credential=row.credential, end=row.end_ms)
+    return StoredSession(digest=digest, name=row.name, role=access, credential=row.credential, end=row.end_ms)
 
 
 def _row(stored: StoredToken) -> dict[str, object]:

@@ -126,7 +126,7 @@ def test_failover_to_a_standby_that_was_behind_starts_a_new_history(
         wait_until(lambda: client.put("/blocklist/nodes/next", json=block(allowMerge=True)).is_success)
         assert next_events(events, 1)[0].json()["node"]["id"] == "next"
     assert list(current_list(client)[1]) == ["kept", "next"]
-    assert "a new history begins" in service.log()
+    assert "starting a new history" in service.log()
 
 
 def test_a_replica_paused_during_a_failover_detects_a_reused_revision(pair: PrimaryAndStandby) -> None:

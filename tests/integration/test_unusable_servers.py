@@ -51,7 +51,7 @@ class TestConnecting:
     def test_no_server_listens(self) -> None:
         said = refusal_message(f"postgresql://anna:{PASSWORD}@127.0.0.1:{free_port()}/blocklist")
         assert "refused" in said
-        assert "that the server runs" in said
+        assert "that the server is running" in said
 
     def test_none_of_several_servers_answers(self) -> None:
         ports = sorted((free_port(), free_port()))
@@ -59,10 +59,10 @@ class TestConnecting:
         assert all(f"127.0.0.1:{port}" in said for port in ports)
 
     def test_a_wrong_password(self, postgres: PostgresServer) -> None:
-        assert "does not let this user in" in refusal_message(postgres.url("postgres", password=f"not-{PASSWORD}"))
+        assert "rejects the login" in refusal_message(postgres.url("postgres", password=f"not-{PASSWORD}"))
 
     def test_an_unknown_user(self, postgres: PostgresServer) -> None:
-        assert "does not let this user in" in refusal_message(postgres.url("postgres", user="nobody"))
+        assert "rejects the login" in refusal_message(postgres.url("postgres", user="nobody"))
 
     def test_an_unknown_database(self, postgres: PostgresServer) -> None:
         assert "CREATE DATABASE" in refusal_message(postgres.url("nowhere"))
@@ -118,7 +118,7 @@ class TestContent:
 
     def test_a_user_who_may_not_create_tables(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         postgres.execute("ALTER SCHEMA public OWNER TO postgres", tmp_path.name)
-        with pytest.raises(SchemaError, match="lacks a right"):
+        with pytest.raises(SchemaError, match="lacks a privilege"):
             migrate(url)
 
 
@@ -175,7 +175,7 @@ class TestRunningService:
         lines = [line for line in service.log().splitlines() if "the database is" in line]
         assert len(lines) == 2
         assert "base/5/1259" in lines[0]
-        assert "the database is back" in lines[1]
+        assert "the database is available again" in lines[1]
         databases.drop(tmp_path)
 
     def test_a_start_without_a_server_fails_with_the_reason(self) -> None:

@@ -48,8 +48,8 @@ def test_opening_and_closing_are_logged_once_each() -> None:
             breaker.record_success()
             assert breaker.open_seconds() is None
     assert [(line["log_level"], line["event"]) for line in lines] == [
-        ("warning", "the database is away"),
-        ("info", "the database is back"),
+        ("warning", "the database is unavailable"),
+        ("info", "the database is available again"),
     ]
     assert "1259" in lines[0]["reason"]
     assert "full" in lines[0]["advice"]
@@ -94,21 +94,21 @@ def test_the_database_host_is_logged_but_not_sent_to_clients() -> None:
     [
         (sqlite_error(sqlite3.SQLITE_FULL), "full"),
         (sqlite_error(sqlite3.SQLITE_IOERR_SHMSIZE), "full"),
-        (sqlite_error(sqlite3.SQLITE_IOERR_WRITE), "system's log"),
-        (sqlite_error(sqlite3.SQLITE_READONLY_DBMOVED), "only be read"),
+        (sqlite_error(sqlite3.SQLITE_IOERR_WRITE), "system log"),
+        (sqlite_error(sqlite3.SQLITE_READONLY_DBMOVED), "read-only"),
         (sqlite_error(sqlite3.SQLITE_CORRUPT_INDEX), "damaged"),
-        (sqlite_error(sqlite3.SQLITE_BUSY_SNAPSHOT), "Somebody else"),
+        (sqlite_error(sqlite3.SQLITE_BUSY_SNAPSHOT), "locked"),
         (sqlite_error(sqlite3.SQLITE_CANTOPEN), "opened"),
         (sqlite_error(sqlite3.SQLITE_PROTOCOL), "what SQLite says"),
         (OperationalError("INSERT …", {}, FULL), "full"),
         (errors.ReadOnlySqlTransaction("cannot execute UPDATE"), "standby"),
         (errors.TooManyConnections("too many"), "max_connections"),
-        (errors.InsufficientPrivilege("permission denied"), "right"),
-        (errors.LockNotAvailable("canceling statement due to lock timeout"), "Somebody else"),
+        (errors.InsufficientPrivilege("permission denied"), "privilege"),
+        (errors.LockNotAvailable("canceling statement due to lock timeout"), "locked"),
         (errors.DeadlockDetected("deadlock detected"), "deadlock detected"),
         (psycopg.OperationalError("the connection is lost"), "reached"),
         (ConnectionResetError(), "reached"),
-        (TimeoutError("no answer within 2 s"), "does not answer"),
+        (TimeoutError("no answer within 2 s"), "does not respond"),
     ],
 )
 def test_clients_get_the_reason(error: Exception, word: str) -> None:

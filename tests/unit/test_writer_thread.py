@@ -70,7 +70,7 @@ def test_close_runs_queued_jobs_and_rejects_new_ones(thread: WriterThread) -> No
         await closing
         assert done.is_set()
         await asyncio.gather(*waiting)
-        with pytest.raises(RuntimeError, match="nobody works here any more"):
+        with pytest.raises(RuntimeError, match="the writer thread is closed"):
             await thread.run(done.set)
 
     asyncio.run(scenario())

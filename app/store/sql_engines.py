@@ -1,4 +1,4 @@
-"""Engines: how a database is opened."""
+"""SQLAlchemy engines for SQLite, and for use before the start of the service."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from sqlalchemy.engine import Connection
 
 from app.store.urls import is_postgresql
 
-# For each None that it binds the driver looks for an adapter, in vain, with an exception made and dropped on the way.
+# Without an adapter sqlite3 searches one for each None that it binds, at the cost of an exception.
 sqlite3.register_adapter(type(None), lambda none: none)
 
 LOCK_TIMEOUT_SECONDS: Final = 2.0
-"""How long a transaction waits for another process (a backup, the sqlite3 shell) before it fails."""
+"""How long a transaction waits for the lock of another process (a backup, the sqlite3 shell)."""
 MAX_WAL_BYTES: Final = 64 * 1024 * 1024
-"""What a write-ahead log that grew while somebody read a backup may keep of the disk afterwards."""
+"""Maximum size of the write-ahead log after it has grown, for example during a backup."""
 
 
 def make_blocking_engine(url: str) -> Engine:
-    """An engine for what is done before or without the service: check, migrate. It blocks who uses it."""
+    """A blocking engine for use before or without the service, such as checks and migrations."""
     if not is_postgresql(url):
         return make_engine(url)
-    from app.store.postgresql_connection import connect  # noqa: PLC0415 - only who uses PostgreSQL loads its driver
+    from app.store.postgresql_connection import connect  # noqa: PLC0415 - loads the driver only for PostgreSQL
 
     return create_engine("postgresql+psycopg://", creator=lambda: connect(url), poolclass=NullPool)
 
 
 def make_inspection_engine(url: str) -> Engine:
-    """An engine that looks at a database without making or changing it."""
+    """A blocking engine that never creates the SQLite file."""
     if is_postgresql(url):
         return make_blocking_engine(url)
     path = make_url(url).database or ""
@@ -41,15 +41,15 @@ def make_inspection_engine(url: str) -> Engine:
 def make_engine(url: str, *, readers: int = 0) -> Engine:
     """An engine for SQLite in WAL mode with a full fsync at each commit.
 
-    With `readers` it is for reading, on so many connections; without it is the one writer: each transaction takes
-    the write lock at its begin, so that what it reads first cannot change before it writes.
+    `readers` is the maximum number of connections of an engine for reading. Without it the engine is for the writer:
+    a transaction takes the write lock when it begins, so that what it reads cannot change before it writes.
     """
     engine = create_engine(url, pool_size=readers or 1, max_overflow=0, connect_args={"timeout": LOCK_TIMEOUT_SECONDS})
     begin = "BEGIN" if readers else "BEGIN IMMEDIATE"
 
     @event.listens_for(engine, "connect")
     def _open(connection: sqlite3.Connection, _: Any) -> None:
-        # Transactions are ours to begin: Python's sqlite3 would begin late, and without the write lock.
+        # BEGIN is sent below: sqlite3 would send it late, and without the write lock.
         connection.isolation_level = None
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
