@@ -1,4 +1,4 @@
-"""From the settings to who may do what; and the refusals at the start."""
+"""Authentication from the settings, and the checks of it at the start."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ log = structlog.get_logger(__name__)
 
 
 def make_authenticator(settings: Settings, store: TokenStore, clock: Callable[[], int]) -> Authenticator:
-    """The authenticator that the settings ask for; nothing is loaded yet."""
+    """The authenticator for these settings; its tokens are not loaded yet."""
     path = Path(settings.admin_token_file) if settings.admin_token_file else None
     enabled = settings.auth == "tokens"
     return Authenticator(
@@ -29,7 +29,7 @@ def make_authenticator(settings: Settings, store: TokenStore, clock: Callable[[]
 def _jwt_verifier(settings: Settings, clock: Callable[[], int]) -> JwtVerifier | None:
     if settings.auth == "off" or not settings.oidc_issuer:
         return None
-    # Here, not above: a service without an issuer does without 10 MB of cryptography.
+    # Imported here, because its cryptography takes 10 MB.
     from app.auth import oidc  # noqa: PLC0415
 
     claims = oidc.OidcConfig(
@@ -42,17 +42,17 @@ def _jwt_verifier(settings: Settings, clock: Callable[[], int]) -> JwtVerifier |
 
 
 def check_access(settings: Settings, now: int) -> None:
-    """Raises SettingsError where anybody could do anything, or nobody could. Makes the admin token file."""
+    """Raises SettingsError if anyone or no one would have access. Creates the admin token file."""
     if settings.oidc_issuer and not settings.oidc_audience:
-        raise SettingsError("BLOCKLIST_OIDC_AUDIENCE: say for which audience the issuer's JWTs must be.")
+        raise SettingsError("BLOCKLIST_OIDC_AUDIENCE: set the audience that the issuer's JWTs must have.")
     if settings.auth == "off":
         _check_auth_off(settings)
     elif settings.admin_token_file:
         _create_admin_token_file(Path(settings.admin_token_file))
     elif not settings.oidc_issuer and not has_valid_token(settings.database_url, now):
         raise SettingsError(
-            "BLOCKLIST_AUTH: there is no valid token, so nobody could do anything: name a file in"
-            " BLOCKLIST_ADMIN_TOKEN_FILE (it is made if it is not there), or set BLOCKLIST_OIDC_ISSUER."
+            "BLOCKLIST_AUTH: there is no valid token, so no one would have access: set BLOCKLIST_ADMIN_TOKEN_FILE"
+            " (the file is created if it is missing) or BLOCKLIST_OIDC_ISSUER."
         )
 
 
@@ -61,14 +61,14 @@ def _check_auth_off(settings: Settings) -> None:
         raise SettingsError(
             f"BLOCKLIST_HOST: without authentication the service listens on a loopback address only, not on"
             f" {settings.host!a}: set BLOCKLIST_AUTH=tokens and BLOCKLIST_ADMIN_TOKEN_FILE=admin.token (the file is"
-            " made), or BLOCKLIST_HOST=127.0.0.1."
+            " created), or BLOCKLIST_HOST=127.0.0.1."
         )
 
 
 def _create_admin_token_file(path: Path) -> None:
     try:
         if admin_token_file.create(path):
-            log.warning("a token of an admin was made", file=str(path.absolute()))
+            log.warning("admin token file created", file=str(path.absolute()))
         admin_token_file.read(path)
     except admin_token_file.AdminTokenFileError as error:
         raise SettingsError(f"BLOCKLIST_ADMIN_TOKEN_FILE: {error}") from None

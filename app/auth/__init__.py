@@ -1,1 +1,1 @@
-"""Who asks, and what they may do."""
+"""Authentication: tokens, JWTs and sessions, and the role that each gives."""

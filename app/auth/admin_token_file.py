@@ -1,4 +1,4 @@
-"""The admin's token in a file: made at the start if it is not there, so that there is a first credential."""
+"""The admin token file: created at the start if it is missing, so that there is a first token."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Final
 from app.auth.tokens import generate_token
 
 ADMIN_NAME: Final = "admin"
-"""The author of what is done with this token."""
+"""The author of changes made with this token."""
 _TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9._~+/=-]{32,1024}", re.ASCII)
 
 
@@ -20,20 +20,20 @@ class AdminTokenFileError(Exception):
 
 
 def create(path: Path) -> bool:
-    """Make the file, for its owner's eyes only, unless it is there; whether it was made. Raises AdminTokenFileError."""
+    """Create the file, readable by its owner only; False if it exists already. Raises AdminTokenFileError."""
     try:
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     except FileExistsError:
         return False
     except OSError as error:
-        raise AdminTokenFileError(f"The admin token file {path} cannot be made: {error.strerror}.") from None
+        raise AdminTokenFileError(f"The admin token file {path} cannot be created: {error.strerror}.") from None
     with os.fdopen(handle, "w") as file:
         file.write(generate_token().text + "\n")
     return True
 
 
 def read(path: Path) -> bytes:
-    """The token. Raises AdminTokenFileError if it cannot be read, anybody can read it, or it holds none."""
+    """The token. Raises AdminTokenFileError if the file cannot be read, is open to all users, or has no token."""
     try:
         mode = path.stat().st_mode
         text = path.read_text(encoding="ascii").strip()
@@ -42,10 +42,10 @@ def read(path: Path) -> bytes:
     except ValueError:
         text = ""
     if mode & (stat.S_IROTH | stat.S_IWOTH):
-        raise AdminTokenFileError(f"Anybody may read or write the admin token file {path}: run chmod 600 {path}.")
+        raise AdminTokenFileError(f"All users may read or write the admin token file {path}: run chmod 600 {path}.")
     if not _TOKEN_PATTERN.fullmatch(text):
         raise AdminTokenFileError(
-            f"The admin token file {path} holds no token: put one line of 32 or more of A-Z a-z 0-9 . _ ~ + / = -"
-            " into it, or remove it and the service makes one."
+            f"The admin token file {path} does not contain a token: write one line of at least 32 of"
+            " A-Z a-z 0-9 . _ ~ + / = - into it, or remove it and the service creates one."
         )
     return text.encode()

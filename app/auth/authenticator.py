@@ -1,4 +1,4 @@
-"""Authenticator: who a request comes from, by its Authorization header."""
+"""Authenticator: the credential of a request, from its Authorization header."""
 
 from __future__ import annotations
 
@@ -22,33 +22,33 @@ from blocklist.model.roles import NewToken, Role, Token
 log = structlog.get_logger(__name__)
 
 REFRESH_SECONDS: Final = 5.0
-"""How often the tokens are read again: another replica may have made or revoked some."""
+"""Interval at which the tokens are read again: another replica may have created or revoked some."""
 MIN_RELOAD_INTERVAL_SECONDS: Final = 0.1
-"""The time between two looks for tokens that nobody knows here."""
+"""Minimum time between two reads for tokens that are not known here."""
 SAVE_INTERVAL_SECONDS: Final = 60.0
-"""How often it is written down when tokens were used."""
-_NOT_VALID: Final = "The token is not valid: it is unknown, revoked, or has ended."
+"""Interval at which the times of last use are saved."""
+_NOT_VALID: Final = "The token is not valid: it is unknown, revoked or expired."
 
 
 class JwtVerifier(Protocol):
-    """Who signs JWTs."""
+    """Verifies JWTs of an issuer."""
 
     def cached(self, text: bytes) -> Credential | None:
-        """The credential of a JWT that was found good before, and still is."""
+        """The credential of a JWT that was verified before and is still valid. Records a use."""
 
     async def verify(self, text: bytes) -> Credential:
-        """The credential of a JWT. Raises UnauthorizedError, or ForbiddenError if it gives no role."""
+        """The credential of a JWT. Raises UnauthorizedError, or ForbiddenError if the JWT has no role."""
 
     def drop_expired(self) -> None:
-        """Forget the credentials that have ended, and cut their streams."""
+        """Remove the credentials that have expired, and close their streams."""
 
 
 class Authenticator:
-    """Keeps all valid tokens in memory, so that nobody waits for the database to be known.
+    """Has all valid tokens in memory, so that requests need not wait for the database. Belongs to the event loop.
 
-    Belongs to the event loop. A token that is revoked here ends at once; one that another replica revoked when that
-    is heard of, or, as when the file was changed, within REFRESH_SECONDS. While the database is away those that are
-    known stay so. What grows: one entry for each valid token; ended ones go at the next look.
+    A token that is revoked here is invalid at once; one that another replica revoked, when its notification arrives or
+    within REFRESH_SECONDS, as after a change of the admin token file. While the database is unavailable, the tokens in
+    memory remain valid. Memory: one entry for each valid token; expired ones are removed at the next refresh.
     """
 
     def __init__(
@@ -75,105 +75,100 @@ class Authenticator:
         self.tokens_changed = Broadcast()
 
     def authenticate_cached(self, header: bytes) -> Credential | None:
-        """Whose Authorization header this is, as far as that is known without asking anybody; it was used."""
+        """The credential of this header, if it is known without a query. Records a use."""
         text = bearer_token(header)
-        return None if text is None else self._find_credential(text)
+        return None if text is None else self._find_cached(text)
 
     async def authenticate(self, header: bytes) -> Credential:
-        """Whose Authorization header this is. Raises UnauthorizedError, or ForbiddenError for a JWT without a role."""
+        """The credential of this header. Raises UnauthorizedError, or ForbiddenError for a JWT without a role."""
         text = bearer_token(header)
         if text is None:
             raise UnauthorizedError("Send credentials as `Authorization: Bearer` and a token.")
         return await self.authenticate_token(text)
 
     async def authenticate_token(self, text: bytes) -> Credential:
-        """Whose token or JWT this is; raises as `verify` does."""
-        if (found := self._find_credential(text)) is not None:
-            return found
+        """The credential of this token or JWT. Raises as `authenticate` does."""
+        if (credential := self._find_cached(text)) is not None:
+            return credential
         if self.jwt_verifier is not None and text.count(b".") == 2:
             return await self.jwt_verifier.verify(text)
         if self._store.shared and TOKEN_PATTERN.fullmatch(text) is not None:
             await self._reload_shared()
-            if (found := self._find_credential(text)) is not None:
-                return found
+            if (credential := self._find_cached(text)) is not None:
+                return credential
         raise UnauthorizedError(_NOT_VALID, given=True)
 
     async def _reload_shared(self) -> None:
-        """Another replica may have made a token a moment ago. All who come meanwhile share one look, now and then."""
+        """Read the tokens again, as another replica may just have created one. Concurrent calls share one read."""
         loop = asyncio.get_running_loop()
-        came = loop.time()
+        called_at = loop.time()
         async with self._reload_lock:
-            if self._reloaded_at < came:
+            if self._reloaded_at < called_at:
                 await asyncio.sleep(self._reloaded_at + MIN_RELOAD_INTERVAL_SECONDS - loop.time())
                 self._reloaded_at = loop.time()
                 await self.load()
 
     def notify_remote_change(self) -> None:
-        """Another replica has made or revoked a token."""
+        """Another replica has created or revoked a token."""
         self._remote_change = True
         self.tokens_changed.notify_all()
 
     def credential_by_id(self, credential_id: str) -> Credential | None:
-        """The credential of this id, if it is good."""
-        known = self._tokens.get(credential_id.encode())
-        if known is None and self._admin_token is not None and self._admin_token.credential.id == credential_id:
-            known = self._admin_token
-        return known.credential if known is not None and known.credential.is_valid(self._clock()) else None
+        """The credential with this id, if it is valid."""
+        token = self._tokens.get(credential_id.encode())
+        if token is None and self._admin_token is not None and self._admin_token.credential.id == credential_id:
+            token = self._admin_token
+        return token.credential if token is not None and token.credential.is_valid(self._clock()) else None
 
     async def load(self) -> None:
-        """Read the tokens, and the admin's file. Raises UnavailableError, AdminTokenFileError."""
+        """Read the tokens and the admin token file. Raises UnavailableError, AdminTokenFileError."""
         async with self._lock:
             self._apply_tokens(await self._store.tokens())
             if self._admin_token_path is not None:
                 self._apply_admin_token(await asyncio.to_thread(admin_token_file.read, self._admin_token_path))
 
     async def run(self) -> None:
-        """Look again and again, for ever."""
+        """Refresh for ever, at each notification and each interval."""
         loop = asyncio.get_running_loop()
-        saved = loop.time()
+        saved_at = loop.time()
         while True:
             if not self._remote_change:
                 await self.tokens_changed.wait(REFRESH_SECONDS)
             self._remote_change = False
             try:
                 await self._refresh()
-                if loop.time() - saved >= SAVE_INTERVAL_SECONDS:
-                    saved = loop.time()
+                if loop.time() - saved_at >= SAVE_INTERVAL_SECONDS:
+                    saved_at = loop.time()
                     await self.save_used()
             except UnavailableError:
                 continue
 
     async def save_used(self) -> None:
-        """Write down when tokens were used last. Raises UnavailableError."""
-        used = {
-            it.id: it.last_used_at
-            for it, _ in self._tokens.values()
-            if it.last_used_at > self._saved_uses.get(it.id, 0)
-        }
-        if used:
-            await self._store.save_used(used)
-            self._saved_uses = {
-                **{own: at for own, at in self._saved_uses.items() if own.encode() in self._tokens},
-                **used,
-            }
+        """Save the times of last use. Raises UnavailableError."""
+        credentials = [token.credential for token in self._tokens.values()]
+        uses = {it.id: it.last_used_at for it in credentials if it.last_used_at > self._saved_uses.get(it.id, 0)}
+        if uses:
+            await self._store.save_used(uses)
+            current = {it: used_at for it, used_at in self._saved_uses.items() if it.encode() in self._tokens}
+            self._saved_uses = current | uses
 
     async def tokens(self) -> list[Token]:
-        """All tokens that there ever were, the oldest first. Raises UnavailableError."""
+        """All tokens, also expired and revoked ones, the oldest first. Raises UnavailableError."""
         return [self._with_last_use(stored.token) for stored in await self._store.tokens()]
 
     async def create(self, name: str, role: Role, end: int, created_by: str | None) -> NewToken:
-        """A new token, valid at once. Raises UnavailableError."""
-        made = generate_token()
-        token = Token(id=made.id, name=name, role=role, created_at=self._clock(), created_by=created_by, end=end)
-        stored = StoredToken(token=token, digest=made.digest)
+        """Create a token, valid at once until `end` (Unix milliseconds). Raises UnavailableError."""
+        new = generate_token()
+        token = Token(id=new.id, name=name, role=role, created_at=self._clock(), created_by=created_by, end=end)
+        stored = StoredToken(token=token, digest=new.digest)
         async with self._lock:
             await self._store.add(stored)
-            self._tokens[made.id.encode()] = CachedToken.from_stored(stored)
-        log.info("token made", id=token.id, name=name, role=role.value, by=created_by)
-        return NewToken(token=token, text=made.text)
+            self._tokens[new.id.encode()] = CachedToken.from_stored(stored)
+        log.info("token created", id=token.id, name=name, role=role.value, by=created_by)
+        return NewToken(token=token, text=new.text)
 
     async def revoke(self, token_id: str, by: str | None) -> None:
-        """From now on the token is not valid. Raises NotFoundError, LastAdminError, UnavailableError."""
+        """Make a token invalid from now on. Raises NotFoundError, LastAdminError, UnavailableError."""
         async with self._lock:
             now = self._clock()
             tokens = {stored.token.id: stored.token for stored in await self._store.tokens()}
@@ -181,23 +176,23 @@ class Authenticator:
                 raise NotFoundError(f"There is no token {token_id}.")
             self._check_not_last(tokens.pop(token_id), [token for token in tokens.values() if token.is_valid(now)])
             await self._store.revoke(token_id, now)
-            if (known := self._tokens.pop(token_id.encode(), None)) is not None:
-                known.credential.invalidate()
+            if (cached := self._tokens.pop(token_id.encode(), None)) is not None:
+                cached.credential.invalidate()
         log.info("token revoked", id=token_id, by=by)
 
     def _check_not_last(self, token: Token, others: list[Token]) -> None:
         last = token.role is Role.ADMIN and all(other.role is not Role.ADMIN for other in others)
         if last and self.enabled and self._admin_token is None and token.is_valid(self._clock()):
             raise LastAdminError(
-                "This is the last valid token of an admin: make another one first, or set BLOCKLIST_ADMIN_TOKEN_FILE."
+                "This is the last valid token of an admin: create another one first, or set BLOCKLIST_ADMIN_TOKEN_FILE."
             )
 
-    def _find_credential(self, text: bytes) -> Credential | None:
+    def _find_cached(self, text: bytes) -> Credential | None:
         now = self._clock()
         if (match := TOKEN_PATTERN.fullmatch(text)) is not None:
-            known = self._tokens.get(match[1])
-            if known is not None and known.matches(match[2]):
-                return known.credential if known.credential.use(now) else None
+            token = self._tokens.get(match[1])
+            if token is not None and token.matches(match[2]):
+                return token.credential if token.credential.use(now) else None
         elif self.jwt_verifier is not None and (credential := self.jwt_verifier.cached(text)) is not None:
             return credential
         if self._admin_token is not None and self._admin_token.matches(text):
@@ -208,8 +203,8 @@ class Authenticator:
         try:
             await self.load()
         except admin_token_file.AdminTokenFileError as error:
-            # The one that was read before stays: the file may be about to be replaced.
-            log.warning("the admin token file was not read again", reason=str(error))
+            # The previous token remains valid: the file may just be being replaced.
+            log.warning("admin token file cannot be read; the previous token remains valid", reason=str(error))
         if self.jwt_verifier is not None:
             self.jwt_verifier.drop_expired()
 
@@ -226,13 +221,13 @@ class Authenticator:
             if self._admin_token.matches(text):
                 return
             self._admin_token.credential.invalidate()
-            log.info("the admin token file holds another token now")
+            log.info("admin token file has a new token")
         digest = digest_of(text)
-        # Another token in the file is another credential: sessions that began with the old one end with it.
+        # A new credential with a new id, so that sessions of the old token end.
         principal = Principal(admin_token_file.ADMIN_NAME, Role.ADMIN)
         self._admin_token = CachedToken(Credential(principal, id=f"file-{digest.hex()[:8]}"), digest)
 
     def _with_last_use(self, token: Token) -> Token:
-        known = self._tokens.get(token.id.encode())
-        used = max(known.credential.last_used_at if known is not None else 0, token.last_used_at or 0)
-        return replace(token, last_used_at=used or None)
+        cached = self._tokens.get(token.id.encode())
+        used_at = max(cached.credential.last_used_at if cached is not None else 0, token.last_used_at or 0)
+        return replace(token, last_used_at=used_at or None)

@@ -1,25 +1,28 @@
-"""Credential: what somebody has proved, until it ends."""
+"""Credential: an authenticated token, session or JWT, until it expires or is revoked."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from app.auth.principal import Principal
 from blocklist.model.node import PERMANENT
 
+MAX_CACHED: Final = 1000
+K = TypeVar("K")
+
 
 class Stream(Protocol):
-    """An answer that goes on as long as its credential is good."""
+    """A response that goes on while its credential is valid."""
 
     def close(self) -> None: ...
 
 
 class Credential:
-    """A token, a session or a JWT that was found good: one object for all requests that come with it.
+    """One object for all requests that come with the same token, session or JWT.
 
-    Whoever keeps a request keeps this with it, and asks again each time: so a token ends everywhere at once. `id` is
-    empty where nobody can revoke it; `until` is in Unix milliseconds, `used` the moment of the last use.
+    Whatever caches a request caches its credential too, and checks it at each use: so a revoked token is refused
+    everywhere at once. `id` is the id of a token, empty for a JWT; times are in Unix milliseconds.
     """
 
     __slots__ = ("__weakref__", "expires_at", "id", "last_used_at", "principal", "streams")
@@ -35,20 +38,29 @@ class Credential:
         return f"Credential({self.id!r}, {self.principal!r})"
 
     def is_valid(self, now: int) -> bool:
-        """Whether it has not ended."""
+        """Whether it has neither expired nor been revoked."""
         return now < self.expires_at
 
     def use(self, now: int) -> bool:
-        """Whether it has not ended; it was used."""
+        """Record a use; returns whether it is valid."""
         self.last_used_at = now
         return now < self.expires_at
 
     def invalidate(self) -> None:
-        """From now on it admits nobody, and its streams are cut."""
+        """Make it invalid from now on, and close its streams."""
         self.expires_at = 0
         self.close()
 
     def close(self) -> None:
-        """Cut its streams."""
+        """Close its streams."""
         for stream in tuple(self.streams):
             stream.close()
+
+
+class CredentialCache(dict[K, Credential]):
+    """At most MAX_CACHED credentials. `add` removes the oldest and closes its streams: nothing would end them later."""
+
+    def add(self, key: K, credential: Credential) -> None:
+        if len(self) >= MAX_CACHED:
+            self.pop(next(iter(self))).close()
+        self[key] = credential

@@ -17,23 +17,23 @@ from app.net.addresses import check_secure_url, is_loopback
 log = structlog.get_logger(__name__)
 
 MIN_FETCH_INTERVAL_SECONDS: Final = 10.0
-"""The issuer is asked at most so often, whatever keys strangers name."""
+"""Minimum interval between two fetches, so that JWTs with unknown key ids cannot cause many."""
 MAX_AGE_SECONDS: Final = 3600.0
-"""Older keys are fetched again when one is asked for: an issuer withdraws keys, too."""
+"""Older keys are fetched again when one is used: the issuer may have withdrawn a key."""
 TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 MAX_BYTES: Final = 1024 * 1024
 _KEY_TYPES: Final = ("RSA", "EC")
 
 
 class JwksError(Exception):
-    """There is no key; the message is for who sent the JWT."""
+    """The key is not available; the message is for the sender of the JWT."""
 
 
 class JwksCache:
-    """Keys by their id. Those that were fetched go on while the issuer is away."""
+    """The keys by their id. Fetched keys remain in use while the issuer is unreachable."""
 
     def __init__(self, issuer: str, clock: Callable[[], float]) -> None:
-        """`clock` is in seconds, and never goes back."""
+        """`clock` is monotonic, in seconds."""
         self._issuer = issuer
         self._clock = clock
         self._keys: dict[str, jwt.PyJWK] = {}
@@ -44,18 +44,18 @@ class JwksCache:
         self._refresh_task: asyncio.Task[None] | None = None
 
     async def get(self, kid: object) -> jwt.PyJWK:
-        """The key of this id; without an id the only one. Raises KeysError."""
+        """The key with this id; without an id, the only key. Raises JwksError."""
         if (key := self._find(kid)) is not None:
             if not self._is_recent(self._fetched_at, MAX_AGE_SECONDS) and not self._fetch_lock.locked():
-                # Nobody waits for it: what is known goes on.
+                # In the background; meanwhile the old keys remain in use.
                 self._refresh_task = asyncio.create_task(self._fetch_rate_limited())
             return key
         await self._fetch_rate_limited()
         if (key := self._find(kid)) is not None:
             return key
         if self._unreachable:
-            raise JwksError("The issuer of the JWT is out of reach, so it cannot be verified; try again.")
-        raise JwksError("The JWT is signed with a key that its issuer does not have.")
+            raise JwksError("The JWT cannot be verified, because its issuer is unreachable; try again later.")
+        raise JwksError("The JWT is signed with a key that its issuer does not publish.")
 
     def _find(self, kid: object) -> jwt.PyJWK | None:
         if kid is None and len(self._keys) == 1:
@@ -76,43 +76,43 @@ class JwksCache:
             self._keys = await _fetch(self._issuer)
         except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError, JwksError) as error:
             self._unreachable = True
-            log.warning("the keys of the OIDC issuer were not fetched", reason=str(error) or type(error).__name__)
+            log.warning("OIDC keys could not be fetched", reason=str(error) or type(error).__name__)
         else:
             self._fetched_at, self._unreachable = self._clock(), False
 
 
 async def _fetch(issuer: str) -> dict[str, jwt.PyJWK]:
-    about = await _get_json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
-    if about.get("issuer") != issuer:
-        raise JwksError("its discovery document is of another issuer")
-    keys = (await _get_json(str(about.get("jwks_uri")))).get("keys")
-    found: dict[str, jwt.PyJWK] = {}
+    discovery = await _get_json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
+    if discovery.get("issuer") != issuer:
+        raise JwksError("the discovery document is from another issuer")
+    keys = (await _get_json(str(discovery.get("jwks_uri")))).get("keys")
+    usable: dict[str, jwt.PyJWK] = {}
     for key in keys if isinstance(keys, list) else ():
         if isinstance(key, dict) and key.get("kty") in _KEY_TYPES and key.get("use", "sig") == "sig":
             try:
-                # A key without an id can only be the only one.
-                found[str(key.get("kid", ""))] = jwt.PyJWK(key)
+                # A key without an id is found only if it is the only one.
+                usable[str(key.get("kid", ""))] = jwt.PyJWK(key)
             except jwt.PyJWTError:
                 continue
-    return found
+    return usable
 
 
 async def _get_json(url: str) -> dict[str, Any]:
     check_secure_url(url)
-    # A proxy elsewhere would look for an issuer on this machine at home.
-    through = not is_loopback(urlsplit(url).hostname or "")
+    # No proxy for an issuer on this machine: a proxy elsewhere would connect to its own loopback.
+    use_proxy = not is_loopback(urlsplit(url).hostname or "")
     async with (
-        aiohttp.ClientSession(timeout=TIMEOUT, trust_env=through) as session,
-        session.get(url, allow_redirects=False) as answer,
+        aiohttp.ClientSession(timeout=TIMEOUT, trust_env=use_proxy) as session,
+        session.get(url, allow_redirects=False) as response,
     ):
-        if answer.status != 200:
-            raise JwksError(f"{url} answered {answer.status}")
+        if response.status != 200:
+            raise JwksError(f"{url} returned status {response.status}")
         body = b""
-        async for piece in answer.content.iter_any():
-            body += piece
+        async for chunk in response.content.iter_any():
+            body += chunk
             if len(body) > MAX_BYTES:
-                raise JwksError(f"{url} answered more than {MAX_BYTES} bytes")
-    found = json.loads(body)
-    if not isinstance(found, dict):
-        raise JwksError(f"{url} answered no JSON object")
-    return found
+                raise JwksError(f"{url} returned more than {MAX_BYTES} bytes")
+    document = json.loads(body)
+    if not isinstance(document, dict):
+        raise JwksError(f"{url} did not return a JSON object")
+    return document

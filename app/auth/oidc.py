@@ -1,4 +1,4 @@
-"""JWTs of an OpenID Connect issuer. Loaded only where one is set: the cryptography takes time and memory."""
+"""JWTs of an OpenID Connect issuer. Imported only if one is set: the cryptography takes time and memory."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import jwt
 
-from app.auth.credential import Credential
+from app.auth.credential import Credential, CredentialCache
 from app.auth.jwks import JwksCache, JwksError
 from app.auth.principal import Principal
 from app.auth.tokens import digest_of
@@ -19,24 +19,22 @@ from blocklist.model.roles import Role
 
 ALGORITHMS: Final = ("RS256", "ES256")
 LEEWAY_SECONDS: Final = 30
-"""Seconds by which two clocks may differ."""
-MAX_CACHED: Final = 1000
-"""JWTs that are known until they end; beyond them the oldest is verified again."""
+"""Maximum difference of the clocks of the service and the issuer."""
 MAX_JWT_LENGTH: Final = 8 * 1024
 _MAX_NAME_LENGTH: Final = 253
 _SENTENCES: Final[dict[type[Exception], str]] = {
-    jwt.ExpiredSignatureError: "The JWT has ended.",
+    jwt.ExpiredSignatureError: "The JWT has expired.",
     jwt.ImmatureSignatureError: "The JWT is not valid yet.",
     jwt.InvalidAudienceError: "The JWT is for another audience.",
-    jwt.InvalidIssuerError: "The JWT is of another issuer.",
-    jwt.InvalidSignatureError: "The signature of the JWT is wrong.",
+    jwt.InvalidIssuerError: "The JWT is from another issuer.",
+    jwt.InvalidSignatureError: "The signature of the JWT is invalid.",
     jwt.InvalidAlgorithmError: f"The JWT must be signed with {' or '.join(ALGORITHMS)}.",
 }
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OidcConfig:
-    """What a JWT must say, and where it says who and what one is."""
+    """The issuer and audience that a JWT must have, and the claims with its roles and its name."""
 
     issuer: str
     audience: str
@@ -45,47 +43,47 @@ class OidcConfig:
 
 
 class OidcVerifier:
-    """Verifies JWTs of one issuer; those that were found good are known until they end."""
+    """Verifies JWTs of one issuer, and caches their credentials until they expire."""
 
     def __init__(self, config: OidcConfig, clock: Callable[[], int]) -> None:
         self._config = config
         self._clock = clock
         self._keys = JwksCache(config.issuer, time.monotonic)
-        self._cached: dict[bytes, Credential] = {}
+        self._cached = CredentialCache[bytes]()
 
     def cached(self, text: bytes) -> Credential | None:
-        """The credential of a JWT that was found good before, and still is."""
+        """The credential of a JWT that was verified before and is still valid. Records a use."""
         credential = self._cached.get(digest_of(text))
         return credential if credential is not None and credential.use(self._clock()) else None
 
     async def verify(self, text: bytes) -> Credential:
         """The credential of a JWT. Raises UnauthorizedError, or ForbiddenError if it gives no role."""
-        if (found := self.cached(text)) is not None:
-            return found
+        if (cached := self.cached(text)) is not None:
+            return cached
         if len(text) > MAX_JWT_LENGTH:
             raise UnauthorizedError("The JWT is too long.", given=True)
         token = text.decode("latin-1")
         try:
             key = await self._keys.get(jwt.get_unverified_header(token).get("kid"))
-            said = self._decode(token, key)
+            claims = self._decode(token, key)
         except JwksError as error:
             raise UnauthorizedError(str(error), given=True) from None
         except (jwt.InvalidTokenError, jwt.InvalidKeyError) as error:
-            # The library's own words may repeat parts of the token.
-            raise UnauthorizedError(_SENTENCES.get(type(error), "This is no valid JWT."), given=True) from None
-        credential = Credential(self._principal(said), expires_at=(int(said["exp"]) + LEEWAY_SECONDS) * 1000)
-        self._cache_credential(digest_of(text), credential)
+            # Not the library's own message, which may repeat parts of the token.
+            raise UnauthorizedError(_SENTENCES.get(type(error), "The JWT is not valid."), given=True) from None
+        credential = Credential(self._principal(claims), expires_at=(int(claims["exp"]) + LEEWAY_SECONDS) * 1000)
+        self._cached.add(digest_of(text), credential)
         return credential
 
     def drop_expired(self) -> None:
-        """Forget the credentials that have ended, and cut their streams."""
+        """Remove the credentials that have expired, and close their streams."""
         now = self._clock()
         for digest, credential in list(self._cached.items()):
             if not credential.is_valid(now):
                 self._cached.pop(digest).close()
 
     def _decode(self, token: str, key: jwt.PyJWK) -> dict[str, Any]:
-        said: dict[str, Any] = jwt.decode(
+        claims: dict[str, Any] = jwt.decode(
             token,
             key,
             algorithms=list(ALGORITHMS),
@@ -94,29 +92,23 @@ class OidcVerifier:
             leeway=LEEWAY_SECONDS,
             options={"require": ["exp", "iss", "aud"]},
         )
-        return said
-
-    def _cache_credential(self, digest: bytes, credential: Credential) -> None:
-        if len(self._cached) >= MAX_CACHED:
-            # What is no longer looked after holds no stream open.
-            self._cached.pop(next(iter(self._cached))).close()
-        self._cached[digest] = credential
+        return claims
 
     def _principal(self, claims: Mapping[str, Any]) -> Principal:
         name = next((name for name in (claims.get(self._config.name_claim), claims.get("sub")) if _is_name(name)), None)
         if name is None:
             raise UnauthorizedError(
-                f"The JWT names nobody: neither {self._config.name_claim} nor sub is 1 to {_MAX_NAME_LENGTH}"
+                f"The JWT has no name: neither {self._config.name_claim} nor sub is a text of 1 to {_MAX_NAME_LENGTH}"
                 " characters.",
                 given=True,
             )
-        access = strongest_role(claim_at(claims, self._config.roles_claim))
-        if access is None:
+        role = strongest_role(claim_at(claims, self._config.roles_claim))
+        if role is None:
             raise ForbiddenError(
-                f"The JWT's claim {self._config.roles_claim} gives none of the roles {', '.join(Role)}:"
+                f"The JWT's claim {self._config.roles_claim} has none of the roles {', '.join(Role)};"
                 f" at least {Role.READER.value} is needed."
             )
-        return Principal(name, access)
+        return Principal(name, role)
 
 
 def _is_name(name: object) -> bool:
@@ -127,19 +119,19 @@ def _is_name(name: object) -> bool:
 
 
 def claim_at(claims: Mapping[str, Any], path: str) -> object:
-    """The claim of this name, or at this dotted path (`realm_access.roles`); None if there is none."""
+    """The claim with this name, or at this dotted path (`realm_access.roles`); None if there is none."""
     if path in claims:
         return claims[path]
-    found: object = claims
+    value: object = claims
     for part in path.split("."):
-        found = found.get(part) if isinstance(found, Mapping) else None
-    return found
+        value = value.get(part) if isinstance(value, Mapping) else None
+    return value
 
 
 def strongest_role(roles: object) -> Role | None:
-    """The strongest of our roles in a list, or in a string with blanks or commas between; None without any."""
+    """The strongest role in a list, or in a string separated by blanks or commas; None if there is none."""
     if isinstance(roles, str):
         roles = roles.replace(",", " ").split()
     if not isinstance(roles, list):
         return None
-    return max((access for access in Role if access.value in roles), key=lambda access: access.rank, default=None)
+    return max((role for role in Role if role.value in roles), key=lambda role: role.rank, default=None)

@@ -1,4 +1,4 @@
-"""Principal: who a request comes from."""
+"""Principal: the author of a request and their role."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from blocklist.model.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A name, where known, and what it may do."""
+    """A name, None if it is not known, and a role."""
 
     name: str | None
     role: Role
 
 
 AUTH_DISABLED: Final = Principal(None, Role.ADMIN)
-"""Whoever asks while there is no authentication."""
+"""Of every request while authentication is off."""
 ANONYMOUS: Final = Principal(None, Role.READER)
-"""Whoever calls what is open to all: nobody was asked."""
+"""Of requests to routes that are open to all, where credentials are not checked."""

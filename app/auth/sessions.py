@@ -1,4 +1,4 @@
-"""Sessions of the page: a cookie in the place of a token, once that was pasted."""
+"""Sessions of the page: a login exchanges a token for a cookie."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from app.auth.authenticator import REFRESH_SECONDS, Authenticator
-from app.auth.credential import Credential
+from app.auth.credential import Credential, CredentialCache
 from app.auth.principal import Principal
 from app.auth.tokens import digest_of
 from app.store.tokens import StoredSession, TokenStore
@@ -17,14 +17,11 @@ from blocklist.model.errors import UnavailableError
 
 COOKIE: Final = "blocklist_session"
 LIFETIME_MS: Final = 12 * 3600 * 1000
-"""Milliseconds after which one has to log in again."""
-MAX_CACHED: Final = 1000
-"""Sessions kept in memory; the others are found in the database."""
 
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """Somebody at the page; `csrf` is what a form of theirs carries, so that no other site's form is taken for one."""
+    """A logged-in user of the page. `csrf` is a secret that each form carries, so that other sites cannot forge one."""
 
     principal: Principal
     csrf: str
@@ -32,38 +29,38 @@ class Session:
 
 
 class Sessions:
-    """Begins, finds and ends sessions. Belongs to the event loop.
+    """Creates, finds and ends sessions. Belongs to the event loop.
 
-    A session lasts LIFETIME_MS, no longer than what it began with, and ends at once when that is revoked. Only the
-    SHA-256 of its cookie is kept.
+    A session lasts LIFETIME_MS, no longer than its token or JWT, and ends at once when its token is revoked. Only the
+    SHA-256 of its cookie is stored. The latest are cached; the others are read from the database.
     """
 
     def __init__(self, auth: Authenticator, store: TokenStore, clock: Callable[[], int]) -> None:
         self._auth = auth
         self._store = store
         self._clock = clock
-        self._cached: dict[str, Credential] = {}
+        self._cached = CredentialCache[str]()
 
     async def create(self, text: str) -> tuple[str, Session]:
-        """A session for who has this token or JWT: the cookie's value, and the session.
+        """Create a session with this token or JWT; returns the value of the cookie, and the session.
 
         Raises UnauthorizedError, ForbiddenError for a JWT without a role, UnavailableError.
         """
-        root = await self._auth.authenticate_token(text.strip().encode(errors="replace"))
+        issued_by = await self._auth.authenticate_token(text.strip().encode(errors="replace"))
         now = self._clock()
         cookie = secrets.token_urlsafe(32)
         stored = StoredSession(
             digest=_digest(cookie),
-            name=root.principal.name,
-            access=root.principal.role,
-            credential=root.id or None,
-            end=min(now + LIFETIME_MS, root.expires_at),
+            name=issued_by.principal.name,
+            role=issued_by.principal.role,
+            credential=issued_by.id or None,
+            end=min(now + LIFETIME_MS, issued_by.expires_at),
         )
         await self._store.add_session(stored, now)
         return cookie, _session(cookie, self._cache(stored))
 
     async def find(self, cookie: str) -> Session | None:
-        """The session of a cookie, None if there is none (any more). Raises UnavailableError."""
+        """The session of a cookie; None if there is none or it has ended. Raises UnavailableError."""
         digest = _digest(cookie)
         credential = self._cached.get(digest)
         if credential is None:
@@ -74,14 +71,14 @@ class Sessions:
         return _session(cookie, credential) if self._is_valid(credential) else None
 
     async def end(self, cookie: str) -> None:
-        """The session is over. Raises UnavailableError."""
+        """End the session of a cookie. Raises UnavailableError."""
         digest = _digest(cookie)
         await self._store.remove_session(digest)
         if (credential := self._cached.pop(digest, None)) is not None:
             credential.invalidate()
 
     async def run(self) -> None:
-        """Drop what has ended, here or at another replica, for ever."""
+        """For ever, drop sessions that have ended, here or on another replica."""
         while True:
             await self._auth.tokens_changed.wait(REFRESH_SECONDS)
             try:
@@ -90,22 +87,19 @@ class Sessions:
                 continue
 
     async def _drop_invalid(self) -> None:
-        looked = dict(self._cached)
-        present = await self._store.existing_sessions(looked.keys()) if looked else set()
-        for digest, credential in looked.items():
-            if digest not in present or not self._is_valid(credential):
+        cached = dict(self._cached)
+        existing = await self._store.existing_sessions(cached.keys()) if cached else set()
+        for digest, credential in cached.items():
+            if digest not in existing or not self._is_valid(credential):
                 self._cached.pop(digest, None)
                 credential.invalidate()
 
     def _cache(self, stored: StoredSession) -> Credential:
-        if len(self._cached) >= MAX_CACHED:
-            # What is no longer looked after holds no stream open.
-            self._cached.pop(next(iter(self._cached))).close()
-        principal = Principal(stored.name, stored.access)
+        principal = Principal(stored.name, stored.role)
         credential = Credential(principal, expires_at=stored.end, id=stored.credential or "")
-        self._cached[stored.digest] = credential
-        if (root := self._auth.credential_by_id(credential.id)) is not None:
-            root.streams.add(credential)
+        self._cached.add(stored.digest, credential)
+        if (token := self._auth.credential_by_id(credential.id)) is not None:
+            token.streams.add(credential)
         return credential
 
     def _is_valid(self, credential: Credential) -> bool:

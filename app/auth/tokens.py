@@ -1,4 +1,4 @@
-"""Tokens: how they are written, made and told from one another. Pure but for chance."""
+"""Tokens: their format, generation and comparison. Pure but for random numbers."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from app.store.tokens import StoredToken
 from blocklist.model.errors import BlocklistError
 
 TOKEN_PATTERN: Final = re.compile(rb"blocklist_([0-9a-f]{8})_([A-Za-z0-9_-]{43})")
-"""A token of ours: its public id, and its secret, 32 bytes of chance."""
+"""A token: its public id, and its secret of 32 random bytes."""
 
 
 class LastAdminError(BlocklistError):
-    """The last credential of an admin may not be revoked; nothing was changed."""
+    """The last valid token of an admin cannot be revoked; nothing was changed."""
 
 
 class GeneratedToken(NamedTuple):
-    """A new token: its id, its text, which is shown once, and what is stored of it."""
+    """A new token: its id, its text (shown once), and the digest that is stored."""
 
     id: str
     text: str
@@ -30,18 +30,18 @@ class GeneratedToken(NamedTuple):
 
 
 def generate_token() -> GeneratedToken:
-    """A token that nobody had before."""
+    """A random new token."""
     token_id, secret = secrets.token_hex(4), secrets.token_urlsafe(32)
     return GeneratedToken(token_id, f"blocklist_{token_id}_{secret}", digest_of(secret.encode()).hex())
 
 
 def digest_of(secret: bytes) -> bytes:
-    """What is stored instead of a secret. One round is enough: 256 bits of chance cannot be guessed."""
+    """SHA-256, stored instead of a secret. One round is enough: 256 random bits cannot be guessed."""
     return hashlib.sha256(secret).digest()
 
 
 class CachedToken(NamedTuple):
-    """A token as it is kept in memory: the credential that it is, and how to recognize it."""
+    """A token in memory: its credential, and the digest of its secret."""
 
     credential: Credential
     digest: bytes
@@ -53,7 +53,7 @@ class CachedToken(NamedTuple):
         return cls(Credential(principal, expires_at=token.end, id=token.id), bytes.fromhex(stored.digest))
 
     def matches(self, secret: bytes) -> bool:
-        """Whether this is its secret, in constant time."""
+        """Compare with a secret, in constant time."""
         return compare_digest(digest_of(secret), self.digest)
 
 

@@ -60,14 +60,14 @@ def test_an_admins_file_without_a_token_is_refused(tmp_path: Path, migrated: Pat
     file.write_text(text)
     file.chmod(0o600)
     done = run_app(env=settings_for(migrated, auth="tokens", admin_token_file=str(file)))
-    assert_refused(done, "holds no token")
+    assert_refused(done, "does not contain a token")
     assert not text or text not in done.stderr
 
 
 def test_an_admins_file_that_cannot_be_made_is_said(tmp_path: Path, migrated: Path) -> None:
     file = tmp_path / "missing" / "admin.token"
     assert_refused(
-        run_app(env=settings_for(migrated, auth="tokens", admin_token_file=str(file))), "cannot be made", str(file)
+        run_app(env=settings_for(migrated, auth="tokens", admin_token_file=str(file))), "cannot be created", str(file)
     )
 
 

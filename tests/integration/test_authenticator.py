@@ -51,7 +51,7 @@ class TestAdminFile:
             admin_token_file.read(path)
 
     def test_a_folder_that_is_missing_is_said(self, tmp_path: Path) -> None:
-        with pytest.raises(AdminTokenFileError, match="cannot be made"):
+        with pytest.raises(AdminTokenFileError, match="cannot be created"):
             admin_token_file.create(tmp_path / "missing" / "token")
 
 
