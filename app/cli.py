@@ -1,4 +1,4 @@
-"""Commands: `python -m app [serve | migrate | new-history | …]`, the service from a checkout or the image."""
+"""The command `python -m app [serve | migrate | new-history | …]`."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from app.store.store import renew_history
 
 
 def new_history(settings: Settings) -> int:
-    """After a restore: begin a new history, so that nobody goes on from a revision that was lost."""
+    """Begin a new history after a restore, so that no client continues from a revision that was lost."""
     check_schema(settings.database_url)
     history = renew_history(settings.database_url)
     print(f"The database begins history {history}: all watchers will start from a snapshot.")
@@ -25,7 +25,7 @@ def new_history(settings: Settings) -> int:
 
 
 def print_settings(page: Path | None) -> int:
-    """Print the table of settings, or write it into a page."""
+    """Print the table of settings, or write both tables into a page."""
     if page is None:
         print(settings_docs.service_table(), end="")
     else:
@@ -34,21 +34,21 @@ def print_settings(page: Path | None) -> int:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run a command; the exit code. What an operator did wrong is a sentence on stderr, code 2."""
+    """Run a command and return its exit code: 2, with a message on stderr, for an error of the operator."""
     parser = argparse.ArgumentParser(prog="python -m app", description="The blocklist service.")
     commands = parser.add_subparsers(dest="command")
-    commands.add_parser("serve", help="serve (the default)")
-    commands.add_parser("migrate", help="create the database, or bring it up to this version")
-    commands.add_parser("new-history", help="after a restore from a backup: make watchers start from a snapshot")
-    commands.add_parser("check-settings", help="say whether the settings are sound")
+    commands.add_parser("serve", help="run the service (the default)")
+    commands.add_parser("migrate", help="create the database, or upgrade it to this version")
+    commands.add_parser("new-history", help="after a restore from a backup: make every watch begin with a snapshot")
+    commands.add_parser("check-settings", help="check the settings without starting the service")
     table = commands.add_parser("settings", help="print all settings as a Markdown table")
-    table.add_argument("--into", metavar="PAGE", type=Path, help="write the tables into this page, between its markers")
+    table.add_argument("--into", metavar="PAGE", type=Path, help="write the tables between the markers of this page")
     commands.add_parser("openapi", help="print the API document")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        if given.command == "settings":
-            return print_settings(given.into)
-        return _run(given.command or "serve", read_settings())
+        if options.command == "settings":
+            return print_settings(options.into)
+        return _run(options.command or "serve", read_settings())
     except (SettingsError, SchemaError) as error:
         print(f"blocklist: {error}", file=sys.stderr)
         return 2
@@ -63,10 +63,10 @@ def _run(command: str, settings: Settings) -> int:
             return new_history(settings)
         case "check-settings":
             tls_context(settings)
-            print("The settings of the service are sound.")
+            print("The settings of the service are valid.")
             return 0
         case "openapi":
-            from app.main import create_app  # noqa: PLC0415 - the other commands need none of it
+            from app.main import create_app  # noqa: PLC0415 - slow, and not needed by other commands
 
             print(json.dumps(create_app(settings).openapi(), indent=2, ensure_ascii=False))
             return 0

@@ -1,4 +1,4 @@
-"""OpenTelemetry, by FastAPI's own support: off unless it is asked for, and without what could be a secret."""
+"""OpenTelemetry, by FastAPI's own support: off by default, and without anything that could be a secret."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ _ENDPOINTS: Final = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_E
 
 
 def telemetry_config(settings: Settings) -> TelemetryConfig:
-    """What FastAPI is told. Raises SettingsError if it is asked for and cannot be done."""
+    """FastAPI's configuration. Raises SettingsError if something is missing for BLOCKLIST_TELEMETRY=otlp."""
     if settings.telemetry == "off":
         return _OFF
     if not all(map(_is_installed, ("opentelemetry.sdk", "opentelemetry.exporter.otlp.proto.http"))):
         raise SettingsError(
-            "BLOCKLIST_TELEMETRY=otlp needs two packages more: pip install opentelemetry-sdk"
+            "BLOCKLIST_TELEMETRY=otlp needs two more packages: pip install opentelemetry-sdk"
             " opentelemetry-exporter-otlp-proto-http"
         )
     if not any(os.environ.get(name) for name in _ENDPOINTS):
-        raise SettingsError("BLOCKLIST_TELEMETRY=otlp needs OTEL_EXPORTER_OTLP_ENDPOINT, as http://127.0.0.1:4318")
-    # No logs: they would carry the text of errors, and there is a log.
+        raise SettingsError("BLOCKLIST_TELEMETRY=otlp needs OTEL_EXPORTER_OTLP_ENDPOINT, such as http://127.0.0.1:4318")
+    # No logs: they would contain the messages of errors.
     return TelemetryConfig(
         tracer_provider=_tracer_provider(), logs=False, operation_spans=False, auto_configure=True, exclude=_is_excluded
     )
@@ -41,31 +41,32 @@ def _is_installed(module: str) -> bool:
     try:
         return find_spec(module) is not None
     except ImportError:
-        # What it is in is not there either.
+        # The package that would contain it is missing.
         return False
 
 
 def _tracer_provider() -> TracerProvider:
-    # Here, not above: who does not ask for it need not have it.
+    # Imported here, because the packages are optional.
     from opentelemetry.sdk.resources import Resource  # noqa: PLC0415
     from opentelemetry.sdk.trace import ReadableSpan, Span, SpanProcessor, TracerProvider  # noqa: PLC0415
 
     class WithoutQuery(SpanProcessor):
-        """Whatever somebody writes into a query by mistake goes no further."""
+        """Removes queries, which may contain a secret by mistake."""
 
         def on_start(self, span: Span, parent_context: Any = None) -> None:  # noqa: ARG002
             if isinstance(span, ReadableSpan) and "url.query" in (span.attributes or {}):
                 span.set_attribute("url.query", "REDACTED")
 
-    named = "OTEL_SERVICE_NAME" in os.environ or "service.name" in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", "")
-    name = {} if named else {"service.name": "blocklist"}
-    provider = TracerProvider(resource=Resource.create(name | {"service.version": __version__}))
+    attributes = {"service.version": __version__}
+    if "OTEL_SERVICE_NAME" not in os.environ and "service.name" not in os.environ.get("OTEL_RESOURCE_ATTRIBUTES", ""):
+        attributes["service.name"] = "blocklist"
+    provider = TracerProvider(resource=Resource.create(attributes))
     provider.add_span_processor(WithoutQuery())
     return provider
 
 
 def _is_excluded(scope: MutableMapping[str, Any]) -> bool:
-    """Probes and polls, which say nothing by their number, and streams, which have no end worth a span."""
+    """Whether a request is not traced: probes and polls, which are too many, and streams, which do not end."""
     path = scope["path"]
-    lines = path == "/blocklist/changes" and any(b"ndjson" in value for name, value in scope["headers"])
-    return path in _EXCLUDED_PATHS or path.startswith("/static/") or lines
+    is_ndjson = path == "/blocklist/changes" and any(b"ndjson" in value for name, value in scope["headers"])
+    return path in _EXCLUDED_PATHS or path.startswith("/static/") or is_ndjson

@@ -1,7 +1,7 @@
-"""A line in the log for each change of the list: written by a thread, as there may be thousands in a second.
+"""One log line for each change, written by a thread, as there can be thousands a second.
 
-structlog would take longer for a line than the service takes for the change. So lines are put together here, in the
-same two forms, and written many at a time.
+structlog would need longer for a line than the service needs for the change. So lines are formatted here, exactly as
+structlog would, and written in batches.
 """
 
 from __future__ import annotations
@@ -13,23 +13,21 @@ from itertools import chain
 from json.encoder import encode_basestring_ascii
 from queue import SimpleQueue
 from threading import Event, Thread
-from typing import Final, Literal
+from typing import Final
 
+from app.logs.setup import LogFormat
 from blocklist.model.changes import Change
 from blocklist.model.time import to_utc
 
 MAX_QUEUED: Final = 100_000
-"""Changes that may wait for somebody to read the log; beyond them lines are lost, and counted: changes go on."""
+"""Maximum number of changes whose lines are queued while stderr is not read; further lines are dropped and counted."""
 _BATCH_LINES: Final = 500
-"""Lines written at once."""
 _GATHER_SECONDS: Final = 0.02
-"""How long a line may wait for others."""
-
-LogFormat = Literal["console", "json"]
+"""Time that a line waits for others of its batch."""
 
 
 class ChangeLogWriter:
-    """`write` belongs to the event loop, and never waits. `lost` is told how many lines were not written."""
+    """`write` runs on the event loop and never blocks. `on_lost` is called with the number of dropped lines."""
 
     def __init__(self, log_format: LogFormat, on_lost: Callable[[int], None], max_queued: int = MAX_QUEUED) -> None:
         self._format_line = _json_line if log_format == "json" else _console_line
@@ -39,11 +37,11 @@ class ChangeLogWriter:
         self._queued = 0
         self._written = 0
         self._closing = Event()
-        self._thread = Thread(target=self._run, name="change-lines", daemon=True)
+        self._thread = Thread(target=self._run, name="change-log", daemon=True)
         self._thread.start()
 
     def write(self, changes: Sequence[Change]) -> None:
-        """These changes were committed."""
+        """Queue lines for these committed changes."""
         if self._queued - self._written > self._max_queued:
             self._on_lost(len(changes))
             return
@@ -51,20 +49,20 @@ class ChangeLogWriter:
         self._queue.put(changes)
 
     def close(self, seconds: float = 2.0) -> None:
-        """Write what waits, as far as somebody reads it within this time."""
+        """Write the queued lines, within this time at most."""
         self._closing.set()
         self._queue.put(())
         self._thread.join(seconds)
 
     def _run(self) -> None:
         while not (self._closing.is_set() and self._queue.empty()):
-            taken = [self._queue.get()]
-            # Each waking of a thread costs the event loop what it needs for a change.
+            batches = [self._queue.get()]
+            # Wait for more: each wake-up of the thread costs the event loop as much as a change.
             self._closing.wait(_GATHER_SECONDS)
-            taken += [self._queue.get() for _ in range(self._queue.qsize())]
-            changes = list(chain.from_iterable(taken))
-            for begin in range(0, len(changes), _BATCH_LINES):
-                _write_stderr("".join(map(self._format_line, changes[begin : begin + _BATCH_LINES])))
+            batches += [self._queue.get() for _ in range(self._queue.qsize())]
+            changes = list(chain.from_iterable(batches))
+            for start in range(0, len(changes), _BATCH_LINES):
+                _write_stderr("".join(map(self._format_line, changes[start : start + _BATCH_LINES])))
             self._written += len(changes)
 
 
@@ -73,7 +71,7 @@ def _write_stderr(text: str) -> None:
         sys.stderr.write(text)
         sys.stderr.flush()
     except (OSError, ValueError):
-        # Nobody reads the log any more, or it is closed: that is no reason to stop.
+        # stderr is closed, or its reader is gone: that must not stop the service.
         return
 
 
@@ -89,7 +87,7 @@ def _json_line(change: Change) -> str:
 
 
 def _console_line(change: Change) -> str:
-    # repr leaves no character as it is that could forge a line, or the looks of one.
+    # repr escapes every character that could forge a line or change how it is displayed.
     source = None if change.source is None else str(change.source)
     forced = "" if change.forced is None else f" forced={change.forced!r}"
     request = "" if change.request_id is None else f" request_id={change.request_id!r}"
@@ -104,9 +102,8 @@ def _json_string(value: str | None) -> str:
     return "null" if value is None else encode_basestring_ascii(value)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=1)  # all changes of a transaction have the same time
 def _utc(millis: int) -> str:
-    # All changes of a transaction have the same moment.
-    moment = to_utc(millis)
-    # A clock beyond the year 9999 is no reason to lose this line, and all that follow.
-    return str(millis) if moment is None else f"{moment:%Y-%m-%dT%H:%M:%S.%fZ}"
+    time = to_utc(millis)
+    # A clock beyond the year 9999 must not stop the log.
+    return str(millis) if time is None else f"{time:%Y-%m-%dT%H:%M:%S.%fZ}"

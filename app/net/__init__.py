@@ -1,1 +1,1 @@
-"""Addresses and names of the network: trusted proxies, and the hosts that callbacks may go to."""
+"""IP addresses and host names: trusted proxies, secure URLs, and the hosts that callbacks may go to."""

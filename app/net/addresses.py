@@ -1,4 +1,4 @@
-"""Which addresses are this machine's own, and which are trusted. Pure."""
+"""Sets of networks, loopback addresses, and secure URLs. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 
 class Networks:
-    """A set of networks, `10.0.0.0/8` or a single address. Raises ValueError for what is neither."""
+    """A set of networks, each written `10.0.0.0/8` or as one address. Raises ValueError for anything else."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self._networks = [ip_network(text.strip()) for text in texts if text.strip()]
@@ -17,16 +17,16 @@ class Networks:
         return bool(self._networks)
 
     def __contains__(self, host: object) -> bool:
-        """Whether this address, as text, is in one of them."""
+        """Whether this address, as text, is in one of the networks."""
         try:
-            address = _plain(ip_address(str(host)))
+            address = _unmapped(ip_address(str(host)))
         except ValueError:
             return False
         return any(address in network for network in self._networks)
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine reaches what listens there."""
+    """Whether a server that listens on this host can be reached from this machine only."""
     try:
         return ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -34,7 +34,7 @@ def is_loopback(host: str) -> bool:
 
 
 def check_secure_url(url: str) -> str:
-    """Return the URL; raise ValueError unless it is https, or http on this machine: keys must not come by anybody."""
+    """Return the URL. Raises ValueError unless it is https, or http on this machine."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     if not host or not (parts.scheme == "https" or (parts.scheme == "http" and is_loopback(host))):
@@ -42,7 +42,7 @@ def check_secure_url(url: str) -> str:
     return url
 
 
-def _plain(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
-    """An IPv4 address that came by IPv6 is an IPv4 address."""
+def _unmapped(address: IPv4Address | IPv6Address) -> IPv4Address | IPv6Address:
+    """The IPv4 address of an IPv4-mapped IPv6 address; any other as it is."""
     mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
     return address if mapped is None else mapped

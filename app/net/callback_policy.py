@@ -1,4 +1,4 @@
-"""Where pushes may go. A registration must not reach what its sender could not reach by himself (SSRF)."""
+"""Where pushes may go: a registration must not reach hosts that its sender could not reach itself (SSRF)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ import socket
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from ipaddress import IPv4Network, IPv6Network, ip_address, ip_network
 from urllib.parse import urlsplit
 
+from app.net.addresses import Networks
 from blocklist.model.errors import InvalidError
 
 
 class PushError(Exception):
-    """A listener did not take a push; the message says why, for an operator."""
+    """A push failed; the message is for an operator."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PinnedTarget:
-    """A callback URL, and the one address that it is pinned to."""
+    """A callback URL, and the one address that pushes to it go to."""
 
     url: str
     host: str
@@ -28,23 +28,20 @@ class PinnedTarget:
 
 
 class CallbackPolicy:
-    """Names (`*.example.com` too) and networks to which pushes may go."""
+    """Allows callbacks to host names (also `*.example.com`) and to networks."""
 
     def __init__(self, entries: Iterable[str]) -> None:
         """Raises ValueError for an entry that is neither a name nor a network."""
-        self._names: list[str] = []
-        self._networks: list[IPv4Network | IPv6Network] = []
-        for entry in (entry.strip().lower() for entry in entries):
-            if "/" in entry or entry.replace(".", "").isdigit() or ":" in entry:
-                self._networks.append(ip_network(entry))
-            elif entry:
-                self._names.append(entry)
+        entries = [entry.strip().lower() for entry in entries]
+        networks = [entry for entry in entries if _is_network(entry)]
+        self._networks = Networks(networks)
+        self._names = [entry for entry in entries if entry and entry not in networks]
 
     async def resolve(self, url: str) -> PinnedTarget:
-        """Resolve a URL's host once; from then on the name is not asked for again.
+        """Resolve the host of a URL and pin the URL to one of its addresses.
 
-        A name that is allowed may have any address; of another name, or an address, every one must lie in an allowed
-        network. Raises InvalidError if it may not be called, or is not known.
+        An allowed name may have any addresses; the addresses of any other host must all be in an allowed network.
+        Raises InvalidError if the host cannot be resolved or is not allowed.
         """
         parts = urlsplit(url)
         host = (parts.hostname or "").lower()
@@ -57,14 +54,16 @@ class CallbackPolicy:
         return PinnedTarget(url=url, host=host, authority=parts.netloc, address=addresses[0])
 
     def _in_networks(self, address: str) -> bool:
-        ip = ip_address(address.partition("%")[0])
-        mapped = getattr(ip, "ipv4_mapped", None)
-        return any((mapped or ip) in network for network in self._networks)
+        return address.partition("%")[0] in self._networks
+
+
+def _is_network(entry: str) -> bool:
+    return "/" in entry or ":" in entry or entry.replace(".", "").isdigit()
 
 
 async def _resolve(host: str, port: int) -> Sequence[str]:
     try:
         found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except (OSError, UnicodeError):
-        raise InvalidError(f"callbackUrl: nobody knows the host {host}.") from None
+        raise InvalidError(f"callbackUrl: host {host} cannot be resolved.") from None
     return list(dict.fromkeys(str(entry[4][0]) for entry in found))
