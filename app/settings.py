@@ -1,4 +1,4 @@
-"""Settings from the environment, prefix BLOCKLIST_. A misspelt name stops the start."""
+"""Settings from the environment, prefix BLOCKLIST_. An unknown name stops the start."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PREFIX: Final = "BLOCKLIST_"
 CLIENT_SETTINGS: Final = frozenset(
     PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "TIMEOUT", "DEFAULT_DURATION")
 )
-"""Names that belong to the client, passed over here."""
+"""Settings of the clients, which the service ignores."""
 
 
 class SettingsError(Exception):
-    """A setting is wrong; the message is for the operator."""
+    """A setting is missing or invalid; the message is for the operator."""
 
 
 def _duration(value: object) -> object:
-    """`90s`, `2h`, `7d` as Go writes durations, with days."""
+    """Parse a duration as Go writes it, with days: `90s`, `2h`, `7d`."""
     if not isinstance(value, str):
         return value
     try:
@@ -44,124 +44,94 @@ Duration = Annotated[timedelta, BeforeValidator(_duration)]
 
 
 class Settings(BaseSettings):
-    """What an operator can set. Durations are written 90s, 2h, 7d."""
+    """What an operator can set. The docstrings are the descriptions in docs/settings.md."""
 
-    model_config = SettingsConfigDict(env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True)
+    model_config = SettingsConfigDict(
+        env_prefix=PREFIX, frozen=True, extra="forbid", hide_input_in_errors=True, use_attribute_docstrings=True
+    )
 
-    host: Annotated[
-        str, Field(description="The address to listen on. Beyond loopback it takes `BLOCKLIST_AUTH=tokens`.")
-    ] = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535, description="The port to listen on; 0 is any that is free.")] = 8224
-    auth: Annotated[
-        Literal["off", "tokens"],
-        Field(description="`tokens`: who asks needs one. `off`: anybody may do anything; on a loopback address only."),
-    ] = "off"
-    admin_token_file: Annotated[
-        str, Field(description="A file with a token of an admin; made at the start if it is not there.")
-    ] = ""
-    trusted_proxies: Annotated[
-        str, Field(description="Networks of proxies whose `X-Forwarded-User` names the author, with commas between.")
-    ] = ""
-    oidc_issuer: Annotated[str, Field(description="The URL of an OpenID Connect issuer whose JWTs count, too.")] = ""
-    oidc_audience: Annotated[str, Field(description="The audience that these JWTs must be for.")] = ""
-    oidc_roles_claim: Annotated[
-        str, Field(min_length=1, description="Where they say which roles one has; dots lead into objects.")
-    ] = "roles"
-    oidc_name_claim: Annotated[
-        str, Field(min_length=1, description="Where they say who one is; without it `sub` does.")
-    ] = "preferred_username"
+    host: str = "127.0.0.1"
+    """Address to listen on. Any other than loopback needs `BLOCKLIST_AUTH=tokens`."""
+    port: Annotated[int, Field(ge=0, le=65535)] = 8224
+    """Port to listen on; 0 chooses a free one."""
+    auth: Literal["off", "tokens"] = "off"
+    """`tokens`: every request needs a token. `off`: anyone may do anything; allowed on a loopback address only."""
+    admin_token_file: str = ""
+    """File with the token of an admin; created at the start if it is missing."""
+    trusted_proxies: str = ""
+    """Comma-separated networks of the proxies whose `X-Forwarded-User` names the author."""
+    oidc_issuer: str = ""
+    """URL of an OpenID Connect issuer whose JWTs are accepted as well."""
+    oidc_audience: str = ""
+    """Audience that these JWTs must have."""
+    oidc_roles_claim: Annotated[str, Field(min_length=1)] = "roles"
+    """Claim of these JWTs with the roles; dots lead into nested objects."""
+    oidc_name_claim: Annotated[str, Field(min_length=1)] = "preferred_username"
+    """Claim of these JWTs with the author's name; without it, `sub` is used."""
     database_url: Annotated[
         str,
         Field(
             repr=False,
-            description="What keeps the list: `sqlite:///FILE` (three slashes and a relative path, or four and an"
+            description="Database of the list: `sqlite:///FILE` (three slashes and a relative path, or four and an"
             " absolute one), or `postgresql://USER@HOST/DATABASE` for several replicas.",
         ),
     ] = "sqlite:///blocklist.db"
-    database_timeout: Annotated[
-        Duration,
-        Field(ge=timedelta(seconds=0.1), description="PostgreSQL that says nothing for so long counts as away."),
-    ] = timedelta(seconds=2)
-    log_format: Annotated[Literal["console", "json"], Field(description="Log lines for eyes, or `json`.")] = "console"
-    telemetry: Annotated[
-        Literal["off", "otlp"], Field(description="`otlp`: traces and times of requests go where `OTEL_…` says.")
-    ] = "off"
-    log_max_changes: Annotated[
-        int, Field(ge=1000, description="The change log keeps at most so many changes (never fewer than 1,000).")
-    ] = 1_000_000
-    log_max_age: Annotated[
-        Duration, Field(ge=timedelta(hours=1), description="The change log forgets older changes, but the last 1,000.")
-    ] = timedelta(days=90)
-    max_waiting: Annotated[
-        int, Field(ge=1, description="So many changes may wait for the database; beyond them the answer is 503.")
-    ] = 10_000
-    heartbeat: Annotated[
-        Duration, Field(ge=timedelta(seconds=0.1), description="A pushed listener that is quiet is asked so often.")
-    ] = timedelta(seconds=10)
-    managers_first: Annotated[
-        Duration,
-        Field(ge=timedelta(0), description="JobMasters are pushed to after ResourceManagers, or after so long."),
-    ] = timedelta(seconds=1)
-    forget_listeners: Annotated[
-        Duration, Field(ge=timedelta(seconds=1), description="Listeners are forgotten so long after their lease.")
-    ] = timedelta(days=1)
-    evidence_applications: Annotated[
-        int, Field(ge=0, description="A node that so many applications call bad is blocked for all; 0 is never.")
-    ] = 2
-    evidence_window: Annotated[
-        Duration, Field(ge=timedelta(seconds=1), description="All of them must have said so within this time.")
-    ] = timedelta(seconds=60)
-    alertmanager_node_label: Annotated[
-        str,
-        Field(
-            pattern="^[a-zA-Z_][a-zA-Z0-9_]*$",
-            description="Alerts name the node in this label, else in `instance`, before the port.",
-        ),
-    ] = "node"
-    alertmanager_duration: Annotated[
-        Duration,
-        Field(ge=timedelta(seconds=1), description="A post about a firing alert blocks its node for so long."),
-    ] = timedelta(hours=1)
-    callback_hosts: Annotated[
-        str, Field(description="Where pushes may go: names, `*.name` and networks, with commas between.")
-    ] = "127.0.0.0/8,::1/128"
-    max_blocked: Annotated[
-        int, Field(ge=0, description="At most so many nodes may be blocked at once; 0 is no limit.")
-    ] = 0
-    max_blocked_share: Annotated[
-        float,
-        Field(gt=0, le=1, description="At most such a share of the nodes that listeners name may be; 1 is no limit."),
-    ] = 1.0
-    max_blocked_by_author: Annotated[
-        int, Field(ge=0, description="At most so many nodes may be blocked by one author; 0 is no limit.")
-    ] = 0
-    longest_block_operator: Annotated[
-        Duration, Field(ge=timedelta(0), description="An operator may block for at most so long; 0 is no limit.")
-    ] = timedelta(0)
-    longest_block_admin: Annotated[
-        Duration, Field(ge=timedelta(0), description="An admin may block for at most so long; 0 is no limit.")
-    ] = timedelta(0)
-    header_timeout: Annotated[
-        Duration, Field(ge=timedelta(seconds=0.1), description="The head of a request must be there within this time.")
-    ] = timedelta(seconds=10)
-    body_timeout: Annotated[
-        Duration, Field(ge=timedelta(seconds=0.1), description="Its body must be there within this time after it.")
-    ] = timedelta(seconds=30)
-    max_connections: Annotated[
-        int, Field(ge=1, description="At most so many connections may be open; less if fewer files may be.")
-    ] = 20_000
-    max_waits_per_client: Annotated[
-        int, Field(ge=1, description="At most so many watches and waiting requests of one client may be open.")
-    ] = 2_000
-    tls_cert: Annotated[str, Field(description="A PEM file with the certificate and its chain: serve HTTPS.")] = ""
-    tls_key: Annotated[str, Field(description="A PEM file with its key, not encrypted.")] = ""
-    fast_path: Annotated[
-        bool, Field(description="Answer the two plainest requests below ASGI; `false` to look for a fault there.")
-    ] = True
+    database_timeout: Annotated[Duration, Field(ge=timedelta(seconds=0.1))] = timedelta(seconds=2)
+    """PostgreSQL is considered unavailable if it does not respond within this time; changes then get 503."""
+    log_format: Literal["console", "json"] = "console"
+    """Format of log lines: `console` for people, `json` for programs."""
+    telemetry: Literal["off", "otlp"] = "off"
+    """`otlp`: export traces and durations of requests; where to, the `OTEL_…` variables say."""
+    log_max_changes: Annotated[int, Field(ge=1000)] = 1_000_000
+    """Maximum number of changes in the change log (at least 1,000); older ones are deleted."""
+    log_max_age: Annotated[Duration, Field(ge=timedelta(hours=1))] = timedelta(days=90)
+    """Changes older than this are deleted from the change log, except for the last 1,000."""
+    max_waiting: Annotated[int, Field(ge=1)] = 10_000
+    """Maximum number of changes queued for the database; when the queue is full, requests get 503."""
+    heartbeat: Annotated[Duration, Field(ge=timedelta(seconds=0.1))] = timedelta(seconds=10)
+    """Interval at which an empty push (a heartbeat) is sent to a listener that has nothing new to receive."""
+    managers_first: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(seconds=1)
+    """Push to JobMasters once every live ResourceManager has acknowledged, or after this time at the latest."""
+    forget_listeners: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(days=1)
+    """A listener is deleted this long after its lease has expired."""
+    evidence_applications: Annotated[int, Field(ge=0)] = 2
+    """A node is blocked for all when this number of applications have evidence against it; 0 is never."""
+    evidence_window: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(seconds=60)
+    """Time within which all of these applications must have reported their evidence."""
+    alertmanager_node_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "node"
+    """Label of an alert that names the node; without it, `instance` does, without its port."""
+    alertmanager_duration: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(hours=1)
+    """Duration of the block that each notification of a firing alert makes."""
+    callback_hosts: str = "127.0.0.0/8,::1/128"
+    """Hosts that may receive pushes: names, `*.name` and networks, comma-separated; others cannot register."""
+    max_blocked: Annotated[int, Field(ge=0)] = 0
+    """Maximum number of blocked nodes; a request that would exceed it gets 409. 0 is no limit."""
+    max_blocked_share: Annotated[float, Field(gt=0, le=1)] = 1.0
+    """Maximum share of the nodes that listeners name that may be blocked; beyond it 409. 1 is no limit."""
+    max_blocked_by_author: Annotated[int, Field(ge=0)] = 0
+    """Maximum number of nodes blocked by one author; a request that would exceed it gets 409. 0 is no limit."""
+    longest_block_operator: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(0)
+    """Maximum duration of a block by an operator; a longer one gets 409. 0 is no limit."""
+    longest_block_admin: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(0)
+    """Maximum duration of a block by an admin; a longer one gets 409. 0 is no limit."""
+    header_timeout: Annotated[Duration, Field(ge=timedelta(seconds=0.1))] = timedelta(seconds=10)
+    """Time within which the head of a request must be complete; after it, 408."""
+    body_timeout: Annotated[Duration, Field(ge=timedelta(seconds=0.1))] = timedelta(seconds=30)
+    """Time after the head within which the body of a request must be complete; after it, 408."""
+    max_connections: Annotated[int, Field(ge=1)] = 20_000
+    """Maximum number of open connections, and at most 90 % of the open-file limit; further ones get 503."""
+    max_waits_per_client: Annotated[int, Field(ge=1)] = 2_000
+    """Maximum number of open watches and waiting requests of one client; further ones get 503."""
+    tls_cert: str = ""
+    """PEM file with the certificate and its chain; with it the service serves HTTPS."""
+    tls_key: str = ""
+    """PEM file with the private key of the certificate, not encrypted."""
+    fast_path: bool = True
+    """Serve plain `GET /blocklist` and single-node PUT on the fast path; `false` rules it out when debugging."""
 
     @property
     def limits(self) -> Limits:
-        """The guard rails, as the rules have them."""
+        """The limits on blocks."""
         return Limits(
             max_blocked=self.max_blocked,
             max_share=self.max_blocked_share,
@@ -176,7 +146,7 @@ class Settings(BaseSettings):
         try:
             CallbackPolicy(text.split(","))
         except ValueError as error:
-            raise ValueError(f"give names, *.name and networks, with commas between: {error}") from None
+            raise ValueError(f"give comma-separated names, *.name and networks: {error}") from None
         return text
 
     @field_validator("trusted_proxies")
@@ -185,7 +155,7 @@ class Settings(BaseSettings):
         try:
             Networks(text.split(","))
         except ValueError as error:
-            raise ValueError(f"give networks such as 10.0.0.0/8, with commas between: {error}") from None
+            raise ValueError(f"give comma-separated networks such as 10.0.0.0/8: {error}") from None
         return text
 
     @field_validator("oidc_issuer")
@@ -200,7 +170,7 @@ class Settings(BaseSettings):
 
 
 def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
-    """The settings of the environment. Raises SettingsError with a sentence for each fault."""
+    """The settings of the environment. Raises SettingsError with one line for each invalid setting."""
     known = {PREFIX + name.upper() for name in Settings.model_fields}
     given = {name for name in environ if name.startswith(PREFIX)}
     if unknown := sorted(given - known - CLIENT_SETTINGS):
@@ -217,8 +187,8 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
 
 def _unknown_name(name: str, known: set[str]) -> str:
     near = get_close_matches(name, known, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"known are {', '.join(sorted(known))}."
-    return f"{name} is no setting of the service: {hint}"
+    hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(sorted(known))}."
+    return f"{name} is not a setting of the service: {hint}"
 
 
 def _message(message: str) -> str:
