@@ -1,4 +1,4 @@
-"""Serve: the app on uvicorn, from the first word to the last."""
+"""The app on uvicorn, from start to exit."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ import math
 import shlex
 import signal
 import socket
+import ssl
 from typing import Final
 
 import structlog
 import uvicorn
 from fastapi import FastAPI
 
-from app.api import security_headers
 from app.auth_setup import check_access
+from app.components import Components
+from app.http import security_headers
 from app.http.connection_limits import LimitingProtocol
 from app.http.fast_get import FastGetProtocol
 from app.http.fast_put import FastPutProtocol
 from app.http.lifespan import Lifespan
-from app.http.rlimits import raise_nofile_limit
-from app.http.systemd import sd_notify_ready
+from app.http.process import raise_nofile_limit, sd_notify_ready
 from app.http.tls import tls_context
 from app.main import create_app, stop_streams, unix_millis
 from app.settings import Settings
@@ -30,17 +31,17 @@ from app.store.urls import is_postgresql, redacted, sqlite_path
 from blocklist.model.errors import UnavailableError
 
 GRACE_SECONDS: Final = 1
-"""How long requests and streams that do not end by themselves may hold up the stop, beside the time of a transaction:
-a change that waits for a database which says nothing has its 503 before its connection is closed."""
+"""Time for open requests and streams to end at a stop, besides the database timeout: a change that waits for a database
+which does not respond gets its 503 before its connection is closed."""
 KEEP_ALIVE_SECONDS: Final = 75
-"""How long a connection may rest between two requests: longer than pollers pause, and longer than proxies keep theirs
-(nginx a minute), or one of them would ask on a connection that is being closed."""
+"""Timeout of an idle connection. Longer than the pause between polls, and than the timeout of a proxy (nginx: 60 s):
+otherwise a client could send a request on a connection that is just being closed."""
 
 log = structlog.get_logger("blocklist")
 
 
 class Server(uvicorn.Server):
-    """uvicorn's server, but open streams are told before it waits for them."""
+    """uvicorn's server, which ends open streams before it waits for open requests."""
 
     def __init__(self, config: uvicorn.Config, app: FastAPI) -> None:
         super().__init__(config)
@@ -60,14 +61,28 @@ class Server(uvicorn.Server):
 
 
 def serve(settings: Settings) -> int:
-    """Serve until SIGTERM or SIGINT; the exit code."""
+    """Serve until SIGTERM or SIGINT; returns the exit code. Raises SettingsError, SchemaError."""
     check_schema(settings.database_url)
     check_not_in_use(settings.database_url)
     check_access(settings, unix_millis())
     tls = tls_context(settings)
     raise_nofile_limit()
     app = create_app(settings)
-    config = uvicorn.Config(
+    server = Server(_uvicorn_config(app, settings, tls), app)
+    # uvicorn raises the signal again after the stop; unhandled, a requested stop would look like a failure.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: None)
+    _tune_garbage_collector()
+    try:
+        server.run()
+    except UnavailableError as error:
+        # Only at the start: later the service waits for its database.
+        raise SchemaError(f"The database {redacted(settings.database_url)} cannot be used: {error.detail}") from None
+    return 0 if server.started else 1
+
+
+def _uvicorn_config(app: FastAPI, settings: Settings, tls: ssl.SSLContext | None) -> uvicorn.Config:
+    return uvicorn.Config(
         app,
         host=settings.host,
         port=settings.port,
@@ -83,38 +98,31 @@ def serve(settings: Settings) -> int:
         headers=[*security_headers.ALL_RESPONSES, *([security_headers.HSTS] if tls else [])],
         ssl_context_factory=(lambda _, __: tls) if tls else None,
     )
-    # uvicorn raises the signal again when it is done: a stop that was asked for is no failure.
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: None)
-    # What is loaded by now stays: the collector need not look at it again, nor so often at the rest, and not at more
-    # than 100,000 objects at once (some 40 ms) unless a quarter is new.
-    gc.collect()
-    gc.freeze()
-    gc.set_threshold(20_000, 5, 200)
-    gc.enable()
-    server = Server(config, app)
-    try:
-        server.run()
-    except UnavailableError as error:
-        # At the start: afterwards the service waits for its database.
-        raise SchemaError(f"The database {redacted(settings.database_url)} cannot be used: {error.detail}") from None
-    return 0 if server.started else 1
 
 
 def _protocol_class(settings: Settings) -> type[LimitingProtocol]:
     if not settings.fast_path:
         return LimitingProtocol
-    # What never comes to a route has no trace: polls need none, changes do.
+    # A request that never reaches a route is not traced: changes are traced, polls need not be.
     return FastPutProtocol if settings.telemetry == "off" else FastGetProtocol
 
 
+def _tune_garbage_collector() -> None:
+    """Exclude what is loaded by now, collect less often, and avoid full collections (40 ms for 100,000 objects)."""
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(20_000, 5, 200)
+    gc.enable()
+
+
 def _announce(server: uvicorn.Server, app: FastAPI) -> None:
-    settings: Settings = app.state.service.settings
+    components: Components = app.state.components
+    settings = components.settings
     host, port = server.servers[0].sockets[0].getsockname()[:2]
     scheme = "https" if settings.tls_cert else "http"
     url = f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-    named = settings.database_url
-    data = redacted(named) if is_postgresql(named) else sqlite_path(named).resolve()
+    database = settings.database_url
+    data = redacted(database) if is_postgresql(database) else sqlite_path(database).resolve()
     if settings.log_format == "json":
         log.info("listening", url=url, data=str(data))
         return

@@ -1,1 +1,1 @@
-"""What stands below ASGI: uvicorn's protocol with connection limits, cached reads, the lifespan, TLS, systemd."""
+"""What is below ASGI: uvicorn's protocol with connection limits and fast paths, the lifespan, TLS, the process."""

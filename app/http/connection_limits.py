@@ -1,8 +1,7 @@
-"""Patience: how long a connection may take to say something, how much of it may be head, and how many there may be.
+"""Limits of a connection: time for a request's head and body, size of the head, number of connections.
 
-uvicorn waits for ever for a request that does not end, for an answer that nobody reads, and takes every connection.
-A connection in the middle of something stands on a clock, and one sweep looks at both clocks: requests that come in one
-piece, as nearly all do, touch neither. One thread: the event loop's.
+uvicorn has none of these. A connection with a partial request is in a deadline queue, which a periodic sweep checks;
+requests that are read in one piece, as nearly all are, never enter one. Everything runs on the event loop.
 """
 
 from __future__ import annotations
@@ -22,22 +21,21 @@ from httptools import HttpParserCallbackError
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEAD_BYTES: Final = 16 * 1024
-"""Bytes that the head of a request may have."""
 MAX_URL_BYTES: Final = 8 * 1024
 MAX_HEADERS: Final = 100
 SWEEP_SECONDS: Final = 1.0
 _RESERVED_FILES: Final = 0.1
-"""The share of the open files that is for the database, for pushes, and for those who are sent away."""
+"""Share of the open files that is kept for the database, for pushes, and for connections that are refused."""
 _NOT_IN_HEAD: Final = -1
-_RESET: Final = struct.pack("ii", 1, 0)
+_RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
 class HeadTooLargeError(Exception):
-    """The head of a request has too many bytes or lines."""
+    """The head of a request has too many bytes or too many headers."""
 
 
 class DeadlineQueue:
-    """Who is in the middle of something, and since when; the earliest first."""
+    """Connections that wait for something, the earliest deadline first. `timeout` is in seconds."""
 
     def __init__(self, timeout: float) -> None:
         self.timeout = timeout
@@ -50,96 +48,100 @@ class DeadlineQueue:
         self._started_at.pop(connection, None)
 
     def pop_expired(self, now: float) -> list[LimitingProtocol]:
-        """Take off those whose time is up."""
-        late = list(takewhile(lambda one: now - self._started_at[one] >= self.timeout, self._started_at))
-        for one in late:
-            del self._started_at[one]
-        return late
+        """Remove and return the connections whose deadline has passed."""
+        waiting = self._started_at
+        expired = list(takewhile(lambda connection: now - waiting[connection] >= self.timeout, waiting))
+        for connection in expired:
+            del waiting[connection]
+        return expired
 
 
 class ConnectionLimits:
-    """What all connections share. `head` and `body` are in seconds."""
+    """The limits and deadline queues that all connections share. Timeouts are in seconds."""
 
     def __init__(self, *, header_timeout: float, body_timeout: float, max_connections: int) -> None:
         self.header_deadlines, self.body_deadlines = DeadlineQueue(header_timeout), DeadlineQueue(body_timeout)
         files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        unlimited = files == resource.RLIM_INFINITY
         self.max_connections = (
-            max_connections
-            if files == resource.RLIM_INFINITY
-            else min(max_connections, int(files * (1 - _RESERVED_FILES)))
+            max_connections if unlimited else min(max_connections, int(files * (1 - _RESERVED_FILES)))
         )
         self.connections: AbstractSet[Any] = frozenset()
         self._unread_sizes: dict[LimitingProtocol, int] = {}
 
     async def run(self) -> None:
-        """Look again and again, for ever."""
+        """Sweep for ever: time out partial requests, reset connections whose responses are not read."""
         loop = asyncio.get_running_loop()
-        looked = loop.time()
+        checked_at = loop.time()
         while True:
-            await asyncio.sleep(min(SWEEP_SECONDS, self.header_deadlines.timeout / 4, self.body_deadlines.timeout / 4))
-            for clock in (self.header_deadlines, self.body_deadlines):
-                for one in clock.pop_expired(loop.time()):
-                    one.on_timeout(clock)
-            if loop.time() - looked >= self.body_deadlines.timeout:
-                looked = loop.time()
+            queues = (self.header_deadlines, self.body_deadlines)
+            await asyncio.sleep(min(SWEEP_SECONDS, *(queue.timeout / 4 for queue in queues)))
+            for queue in queues:
+                for connection in queue.pop_expired(loop.time()):
+                    connection.on_timeout(queue)
+            if loop.time() - checked_at >= self.body_deadlines.timeout:
+                checked_at = loop.time()
                 self._reset_stalled_readers()
 
     def _reset_stalled_readers(self) -> None:
-        """End connections of which nothing was read since the last look, though there is something to read."""
-        sizes = {one: one.transport.get_write_buffer_size() for one in self.connections}
-        unread = {one: size for one, size in sizes.items() if size}
-        for one, size in unread.items():
-            if self._unread_sizes.get(one) == size:
-                # With a reset, or the system would go on trying to deliver what it has taken.
-                one.transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
-                one.transport.abort()
+        """Reset connections whose client has read nothing of a buffered response since the last check."""
+        sizes = {connection: connection.transport.get_write_buffer_size() for connection in self.connections}
+        unread = {connection: size for connection, size in sizes.items() if size}
+        for connection, size in unread.items():
+            if self._unread_sizes.get(connection) == size:
+                # Without a reset the kernel would go on trying to deliver what is in its own buffer.
+                sock = connection.transport.get_extra_info("socket")
+                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+                connection.transport.abort()
         self._unread_sizes = unread
 
 
 class LimitingProtocol(HttpToolsProtocol):
-    """uvicorn's protocol, but not for ever. Whoever overrides `on_headers_complete` calls `check_head` first.
+    """uvicorn's protocol with limits.
 
-    What a subclass answers by itself it answers in `on_message_complete`; it sets `_complete` there.
+    A subclass that overrides `on_headers_complete` calls `check_head` first. A subclass that answers a request itself
+    does so in `on_message_complete`, and sets `_request_complete` there.
     """
 
-    # Not in the instance's dict, which is full: one more there and it doubles, for each of thousands of connections.
+    # Slots, because one more key would double the size of the instance's dict, for each of thousands of connections.
     __slots__ = ("_deadlines", "_later_head_bytes", "_measure_head", "_request_complete", "_response_cycle")
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
-        self._deadlines: DeadlineQueue | None = None
-        self._request_complete = True  # no request is under way
-        self._later_head_bytes = _NOT_IN_HEAD  # bytes of the head under way, but for its first piece
-        self._measure_head = False  # whether a head that ends is to be measured
+        self._deadlines: DeadlineQueue | None = None  # the queue that this connection is in
+        self._request_complete = True  # no request is being read
+        self._later_head_bytes = _NOT_IN_HEAD  # bytes of the head being read, without its first piece
+        self._measure_head = False  # whether the size of the head must be computed when it is complete
         self._response_cycle: RequestResponseCycle | None = None
 
     @property
     def limits(self) -> ConnectionLimits:
-        patience: ConnectionLimits = self.app_state["connection_limits"]
-        return patience
+        limits: ConnectionLimits = self.app_state["connection_limits"]
+        return limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self.limits.connections = self.connections
         if len(self.connections) > self.limits.max_connections:
-            self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "There are too many connections: try again later.")
+            self.refuse(HTTPStatus.SERVICE_UNAVAILABLE, "Too many connections; try again later.")
         else:
             self._start_timer(self.limits.header_deadlines)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._stop_timer()
         super().connection_lost(exc)
-        answering, self._response_cycle = self._response_cycle, None
-        if answering is not None and not answering.response_complete:
-            # uvicorn tells the last request only, which may wait for this one; it would write to what is closed.
-            answering.disconnected = True
-            answering.message_event.set()
+        cycle, self._response_cycle = self._response_cycle, None
+        if cycle is not None and not cycle.response_complete:
+            # uvicorn notifies only the last request, which may be queued behind this one; this one would then write
+            # to a closed connection.
+            cycle.disconnected = True
+            cycle.message_event.set()
 
     def data_received(self, data: bytes) -> None:
-        begun = self._later_head_bytes != _NOT_IN_HEAD
-        if begun:
+        in_head = self._later_head_bytes != _NOT_IN_HEAD
+        if in_head:
             self._later_head_bytes += len(data)
-        self._measure_head = begun or len(data) > MAX_HEAD_BYTES
+        self._measure_head = in_head or len(data) > MAX_HEAD_BYTES
         super().data_received(data)
         if self._request_complete:
             self._stop_timer()
@@ -168,7 +170,7 @@ class LimitingProtocol(HttpToolsProtocol):
         super().on_message_complete()
 
     def check_head(self) -> None:
-        """The head is whole. Raises HeadTooLargeError, which ends the parsing, if it is more than is allowed."""
+        """The head is complete. Raises HeadTooLargeError, which ends the parsing, if it exceeds a limit."""
         if self._later_head_bytes == _NOT_IN_HEAD:
             return  # a subclass has called it
         if len(self.headers) > MAX_HEADERS or (self._measure_head and self._head_size() > MAX_HEAD_BYTES):
@@ -177,50 +179,48 @@ class LimitingProtocol(HttpToolsProtocol):
         self._stop_timer()
 
     def on_timeout(self, deadlines: DeadlineQueue) -> None:
-        """Its time on this clock is up."""
+        """The deadline of this connection in this queue has passed; it is no longer in the queue."""
         self._deadlines = None
         if self.flow.read_paused:
-            # It is us who do not read: a request before is not answered yet.
+            # The service itself does not read: an earlier request is not answered yet.
             self._start_timer(deadlines)
         elif self._request_complete:
-            # It never said anything, and may be about to: an answer would be taken for one to that.
+            # Nothing was sent yet. A response now could be taken for the one to a request that is just being sent.
             self.transport.close()
         else:
             part = "head" if deadlines is self.limits.header_deadlines else "body"
-            detail = f"The {part} of the request was not there within {deadlines.timeout:g} seconds."
+            detail = f"The {part} of the request was not received within {deadlines.timeout:g} seconds."
             self.refuse(HTTPStatus.REQUEST_TIMEOUT, detail)
 
     def send_400_response(self, msg: str) -> None:
-        """Answer what is no HTTP, or too much of it."""
+        """Answer a request that is malformed, or whose head is too large."""
         error = sys.exception()
         if isinstance(error, HttpParserCallbackError):
-            self._later_head_bytes = 0  # it came from `on_headers_complete`, so there is no body yet
+            self._later_head_bytes = 0  # raised in `on_headers_complete`, so the body has not begun
         if error is not None and isinstance(error.__context__, HeadTooLargeError):
             self.refuse(*self._too_large())
         else:
             self.refuse(HTTPStatus.BAD_REQUEST, msg)
 
     def refuse(self, status: HTTPStatus, detail: str) -> None:
-        """End the connection with this answer to the request under way, unless it would be taken for another's."""
+        """Close the connection; before that send a problem, unless it could be taken for another request's response."""
         self._stop_timer()
         if self.transport.is_closing():
             return
-        due = self.cycle is not None and not self.cycle.response_complete
-        begun = due and getattr(self.cycle, "response_started", False)
+        pending = self.cycle is not None and not self.cycle.response_complete
+        started = pending and getattr(self.cycle, "response_started", False)
         in_body = not self._request_complete and self._later_head_bytes == _NOT_IN_HEAD
-        if due and not begun and not in_body:
-            self.cycle.keep_alive = False  # the answer to a request before is given first, and is the last one
+        if pending and not started and not in_body:
+            self.cycle.keep_alive = False  # the response to an earlier request is sent first, and is the last one
             return
-        if not begun and due == in_body and not self.pipeline:
+        if not started and pending == in_body and not self.pipeline:
             self.transport.write(_problem_response(status, detail, self.server_state.default_headers))
         self.transport.close()
 
     def _too_large(self) -> tuple[HTTPStatus, str]:
         if len(self.url) > MAX_URL_BYTES:
             return HTTPStatus.REQUEST_URI_TOO_LONG, f"The URL is longer than {MAX_URL_BYTES // 1024} KiB."
-        detail = (
-            f"The head of the request has more than {MAX_HEAD_BYTES // 1024} KiB, or more than {MAX_HEADERS} lines."
-        )
+        detail = f"The head of the request exceeds {MAX_HEAD_BYTES // 1024} KiB or {MAX_HEADERS} headers."
         return HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail
 
     def _head_size(self) -> int:
@@ -239,7 +239,7 @@ class LimitingProtocol(HttpToolsProtocol):
 
 
 def _problem_response(status: HTTPStatus, detail: str, default_headers: list[tuple[bytes, bytes]]) -> bytes:
-    """A problem as the service's routes answer it, for requests that never come to one."""
+    """A problem as app.api.problems renders it, for requests that never reach a route."""
     kind = f"urn:blocklist:problem:{status.name.lower().replace('_', '-')}"
     problem = {"type": kind, "title": status.phrase, "status": status.value, "detail": detail, "errors": [detail]}
     body = json.dumps(problem).encode()

@@ -1,4 +1,4 @@
-"""Lifespan: the app's beginning and end, told in uvicorn's way, but what is wrong comes out as it was raised."""
+"""Lifespan: the start and the stop of the app by the ASGI lifespan protocol, with its exceptions passed on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from uvicorn.lifespan.off import LifespanOff
 
 
 class Lifespan(LifespanOff):
-    """Raises whatever the app raises when it starts or stops; uvicorn's own would write a traceback and exit."""
+    """Raises what the app raises when it starts or stops; uvicorn's own class would log a traceback and exit."""
 
     def __init__(self, config: Config, app: FastAPI) -> None:
         super().__init__(config)
@@ -19,13 +19,13 @@ class Lifespan(LifespanOff):
         self._events: asyncio.Queue[Message] = asyncio.Queue()
 
     async def startup(self) -> None:
-        """Begin; what the app puts into the state is for each connection."""
+        """Start the app; it fills `state`, which uvicorn passes to each connection."""
         scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": self.state}
         self._task = asyncio.ensure_future(self._app(scope, self._events.get, self._on_message))
         await self._send_and_wait("lifespan.startup")
 
     async def shutdown(self) -> None:
-        """End."""
+        """Stop the app."""
         await self._send_and_wait("lifespan.shutdown")
 
     async def _send_and_wait(self, event: str) -> None:
@@ -36,6 +36,6 @@ class Lifespan(LifespanOff):
             self._task.result()
 
     async def _on_message(self, message: Message) -> None:
-        # That it failed is not noted: the app raises then.
+        # A `.failed` message needs no handling: the app raises after it.
         if message["type"].endswith(".complete"):
             self._completed.set_result(None)

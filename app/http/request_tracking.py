@@ -1,4 +1,4 @@
-"""RequestTrackingApp: the application, with an id and a time for each request that comes to a route."""
+"""RequestTrackingApp: gives each request that reaches a route an id, and measures its duration."""
 
 from __future__ import annotations
 
@@ -16,30 +16,30 @@ _READ_METHODS: Final = ("GET", "HEAD")
 
 
 class RequestTrackingApp(StreamingApp):
-    """An answer carries the id of its request, unless nobody gave one and it is a read that went well.
+    """Adds the request id to the response, except to a successful read whose client sent none.
 
-    What uvicorn's protocol answers itself (app.http.fast_get, app.http.fast_put) never comes here, and keeps to the
-    same rule.
+    Requests that app.http.fast_get and app.http.fast_put answer never get here; they follow the same rule.
     """
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.run_routes(scope, receive, send)
             return
-        exchange = _RequestContext(scope, send)
-        bind_request_id(exchange.request_id)
-        began = perf_counter()
+        context = _RequestContext(scope, send)
+        bind_request_id(context.request_id)
+        started = perf_counter()
         try:
-            await self.run_routes(scope, receive, exchange.send)
+            await self.run_routes(scope, receive, context.send)
         finally:
-            # A stream has only begun: how long it goes on says nothing of the service.
-            service: Components = self.state.service
-            service.metrics.observe_request(_template(scope), _method(scope), exchange.status, perf_counter() - began)
-        await run_stream(scope, receive, exchange.send if exchange.id_given else send)
+            # The duration of a stream is not counted: it says nothing about the service.
+            components: Components = self.state.components
+            duration = perf_counter() - started
+            components.metrics.observe_request(_route_path(scope), _method(scope), context.status, duration)
+        await run_stream(scope, receive, context.send if context.id_given else send)
 
 
 class _RequestContext:
-    """A request under way; `status` is 200 until its answer begins, as of a stream."""
+    """One request. `status` is 200 until the response begins, so also for a stream that has not begun."""
 
     __slots__ = ("_is_read", "_send", "id_given", "request_id", "status")
 
@@ -59,8 +59,8 @@ class _RequestContext:
         await self._send(message)
 
 
-def _template(scope: Scope) -> str:
-    """The path of the route as it is declared: the paths that are asked for are without end."""
+def _route_path(scope: Scope) -> str:
+    """The path template of the route: requested paths would make an unbounded number of metric labels."""
     return getattr(scope.get("route"), "path", "none")
 
 

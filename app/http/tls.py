@@ -1,12 +1,10 @@
-"""TLS: the certificate that the service shows."""
+"""TLS: the certificate that the service presents."""
 
 from __future__ import annotations
 
 import ssl
 
 from app.settings import Settings, SettingsError
-
-_INCOMPLETE = "BLOCKLIST_TLS_CERT and BLOCKLIST_TLS_KEY go together: give both, or none."
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:
@@ -15,14 +13,14 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
     if not cert and not key:
         return None
     if not cert or not key:
-        raise SettingsError(_INCOMPLETE)
+        raise SettingsError("Set both BLOCKLIST_TLS_CERT and BLOCKLIST_TLS_KEY, or neither.")
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
-        context.load_cert_chain(cert, key, password=_no_password)
+        context.load_cert_chain(cert, key, password=_refuse_encrypted)
     except ssl.SSLError as error:
         raise SettingsError(
-            f"BLOCKLIST_TLS_CERT {cert} and BLOCKLIST_TLS_KEY {key} are no certificate and its key: "
+            f"BLOCKLIST_TLS_CERT {cert} and BLOCKLIST_TLS_KEY {key} are not a certificate and its key: "
             f"{(error.reason or 'unreadable').lower().replace('_', ' ')}."
         ) from None
     except OSError as error:
@@ -31,17 +29,17 @@ def tls_context(settings: Settings) -> ssl.SSLContext | None:
 
 
 def _unreadable(cert: str, key: str, error: OSError) -> str:
-    """Which of the two it is; OpenSSL does not say."""
+    """Names the file that cannot be read; OpenSSL does not."""
     for name, path in (("CERT", cert), ("KEY", key)):
         try:
             with open(path, "rb"):  # noqa: PTH123
                 pass
-        except OSError as own:
-            return f"BLOCKLIST_TLS_{name} {path} cannot be read: {own.strerror}."
+        except OSError as cause:
+            return f"BLOCKLIST_TLS_{name} {path} cannot be read: {cause.strerror}."
     return f"BLOCKLIST_TLS_CERT {cert} and BLOCKLIST_TLS_KEY {key} cannot be read: {error.strerror}."
 
 
-def _no_password() -> str:
+def _refuse_encrypted() -> str:
     raise SettingsError(
-        "The key of BLOCKLIST_TLS_KEY is encrypted: give one that is not, readable by the service only."
+        "The key in BLOCKLIST_TLS_KEY is encrypted: use one that is not, in a file that only the service can read."
     )

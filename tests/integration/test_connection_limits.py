@@ -49,7 +49,7 @@ class TestSlow:
             assert answer.status == 408
             assert answer.header("connection") == "close"
             assert answer.header("content-type") == "application/problem+json"
-            assert answer.json()["detail"] == "The head of the request was not there within 0.5 seconds."
+            assert answer.json()["detail"] == "The head of the request was not received within 0.5 seconds."
             assert stream.read() == b""
 
     @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
@@ -61,7 +61,7 @@ class TestSlow:
             answer = read_response(stream)
             if method != "POST":  # which is refused at once
                 assert answer.status == 408
-                assert answer.json()["detail"] == "The body of the request was not there within 0.75 seconds."
+                assert answer.json()["detail"] == "The body of the request was not received within 0.75 seconds."
             assert stream.read() == b""
         assert send_request(short_timeouts.port, request("/blocklist/nodes/slow")).status == 404
 

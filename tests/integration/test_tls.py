@@ -121,13 +121,13 @@ def test_what_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
     missing, database = tmp_path / "missing", tmp_path / "blocklist.db"
     assert run_app("migrate", env=environment(database_url=url_of(database))).returncode == 0
     for files, sentence in {
-        (str(cert), ""): "go together: give both, or none.",
-        ("", str(key)): "go together: give both, or none.",
+        (str(cert), ""): "Set both BLOCKLIST_TLS_CERT and BLOCKLIST_TLS_KEY, or neither.",
+        ("", str(key)): "Set both BLOCKLIST_TLS_CERT and BLOCKLIST_TLS_KEY, or neither.",
         (str(missing), str(key)): f"BLOCKLIST_TLS_CERT {missing} cannot be read: No such file or directory.",
         (str(cert), str(missing)): f"BLOCKLIST_TLS_KEY {missing} cannot be read: No such file or directory.",
-        (str(cert), str(other)): "are no certificate and its key: key values mismatch.",
-        (str(key), str(key)): "are no certificate and its key:",
-        tuple(map(str, locked)): "The key of BLOCKLIST_TLS_KEY is encrypted",
+        (str(cert), str(other)): "are not a certificate and its key: key values mismatch.",
+        (str(key), str(key)): "are not a certificate and its key:",
+        tuple(map(str, locked)): "The key in BLOCKLIST_TLS_KEY is encrypted",
     }.items():
         own = environment(port="0", database_url=url_of(database), tls_cert=files[0], tls_key=files[1])
         done = run_app("serve", env=own)
