@@ -1,1 +1,1 @@
-"""Finds the bad node in the event logs of many applications, and proposes to block it, with evidence."""
+"""Finds slow and failing nodes in the event logs of many applications and proposes to block them, with evidence."""

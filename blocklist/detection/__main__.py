@@ -1,4 +1,4 @@
-"""`python -m blocklist.detection`: from event logs to proposals, and with --apply to blocks."""
+"""`python -m blocklist.detection`: proposes blocks from event logs; with --apply it blocks."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _ROOT: Final = Path(__file__).parents[2]
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0, 1 if something could not be done, 2 for the operator's mistake."""
+    """Return the exit code: 0 success, 1 failure of Spark, of the service or of I/O, 2 usage error."""
     command = parser()
     args = command.parse_args(argv)
     try:
@@ -43,9 +43,9 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _session() -> SparkSession:
-    """As spark-submit made it, else on this machine. What its operator has set stands."""
+    """Use the session that spark-submit configured, else a local one. Settings of the operator take precedence."""
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Python workers on this machine find the package where this process has it.
+    # Local Python workers import the package from the same place.
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
     builder = SparkSession.builder.appName("blocklist.detection").config("spark.log.level", "ERROR")
     spark = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower()).getOrCreate()
@@ -63,10 +63,10 @@ def _run_once(args: argparse.Namespace) -> int:
         for sentence in found.problems:
             _warn(sentence)
         facts = reader.within(reader.read_facts(spark, found.logs), args.since, args.until)
-        with Analysis.of(facts) as evidence:
-            for sentence in reader.problems(evidence.facts):
+        with Analysis.of(facts) as analysis:
+            for sentence in reader.problems(analysis.facts):
                 _warn(sentence)
-            summaries = evidence.summaries()
+            summaries = analysis.summaries()
             verdicts, left_open = judge(summaries, rules)
             proposals = _proposals(client, verdicts, rules)
             if args.apply and client is not None:
@@ -74,10 +74,10 @@ def _run_once(args: argparse.Namespace) -> int:
             rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
             _write(args, proposals, rows, left_open.values())
             if args.parquet:
-                evidence.write(args.parquet)
+                analysis.write(args.parquet)
             if args.html:
                 notes = [*left_open.values(), *found.problems]
-                args.html.write_text(render(evidence, summaries, rows, notes), encoding="utf-8")
+                args.html.write_text(render(analysis, summaries, rows, notes), encoding="utf-8")
     return 0
 
 
@@ -97,9 +97,9 @@ def _run_follow(args: argparse.Namespace) -> int:
 
 
 def _client(args: argparse.Namespace) -> BlocklistClient | nullcontext[None]:
-    """Nobody is rules unless the operator named a service, or wants something of it."""
-    rules = args.apply or args.url or os.environ.get("BLOCKLIST_URL")
-    return BlocklistClient(args.url) if rules else nullcontext()
+    """The service is used only with --apply, --url or BLOCKLIST_URL."""
+    needed = args.apply or args.url or os.environ.get("BLOCKLIST_URL")
+    return BlocklistClient(args.url) if needed else nullcontext()
 
 
 def _proposals(client: BlocklistClient | None, verdicts: Sequence[NodeVerdict], rules: Rules) -> list[Proposal]:

@@ -1,4 +1,4 @@
-"""Verdicts -> blocks at the service. Twice is once: the same logs lead to the same block, which changes nothing."""
+"""Verdicts -> blocks at the service. Idempotent: the same logs lead to the same block."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from blocklist.model.host_matching import normalize_address
 from blocklist.model.node import BlockedNode, check_node_id, merge
 
 HISTORY_MS: Final = 30 * 24 * 3_600_000
-"""Milliseconds for which an earlier block makes the next one longer."""
+"""Earlier blocks within this time before the evidence lengthen the next one."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Proposal:
-    """A verdict in the light of the service's history. `why_not` says why it is not to be applied."""
+    """A verdict with the node's history at the service. `skip_reason`: why it is not applied, None if it is."""
 
     verdict: NodeVerdict
     earlier_blocks: int = 0
@@ -27,7 +27,7 @@ class Proposal:
 
 
 def propose(verdict: NodeVerdict, history: Sequence[Change], rules: Rules, *, now: int) -> Proposal:
-    """Make the block longer for each that came before the evidence, and see whether it is still wanted. Pure."""
+    """Extend the block for each earlier block, and decide whether to apply it. Pure."""
     since = verdict.last_evidence - HISTORY_MS
     earlier = sum(
         change.type is ChangeType.BLOCKED and since <= change.at <= verdict.last_evidence for change in history
@@ -38,14 +38,14 @@ def propose(verdict: NodeVerdict, history: Sequence[Change], rules: Rules, *, no
 
 def _skip_reason(verdict: NodeVerdict, history: Sequence[Change], now: int) -> str | None:
     if verdict.end <= now:
-        return "the evidence is older than the block would be long"
+        return "the block would already have ended"
     last = history[-1] if history else None
     if last is None:
         return None
     if last.type is ChangeType.UNBLOCKED and last.at > verdict.last_evidence:
-        return "it was freed by hand since then"
+        return "the node was unblocked by hand since then"
     if not last.type.frees and merge(last.node, _block(verdict, last.node.start)) == last.node:
-        return "it is blocked for this already"
+        return "the node is already blocked for this"
     return None
 
 
@@ -54,14 +54,14 @@ def _block(verdict: NodeVerdict, start: int) -> BlockedNode:
 
 
 def node_id(verdict: NodeVerdict) -> str:
-    """The id to block: Spark puts IPv6 addresses in brackets. Raises InvalidError for a host that can be none."""
+    """Return the id to block: Spark writes IPv6 addresses in brackets. Raises InvalidError for an invalid host."""
     return check_node_id(normalize_address(verdict.host) or verdict.host)
 
 
 def propose_with_history(
     client: BlocklistClient, verdicts: Sequence[NodeVerdict], rules: Rules, *, now: int
 ) -> list[Proposal]:
-    """What is to be done about each verdict. Raises BlocklistError."""
+    """Return a proposal for each verdict. Raises BlocklistError."""
     proposals = []
     for verdict in verdicts:
         try:
@@ -72,7 +72,7 @@ def propose_with_history(
 
 
 def apply(client: BlocklistClient, proposals: Sequence[Proposal]) -> None:
-    """Block what is to be blocked. Raises BlocklistError; what was done until then stands, and again is harmless."""
+    """Block the proposed nodes. Raises BlocklistError; blocks made before stay, and a retry is harmless."""
     for proposal in proposals:
         if proposal.skip_reason is None:
             verdict = proposal.verdict

@@ -1,4 +1,4 @@
-"""Compressed event logs, decoded piece by piece: as Spark writes them (zstd, lz4), and as people do (gzip)."""
+"""Streaming decoders of compressed event logs: zstd and lz4 as written by Spark, gzip as written by people."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 import lz4.block  # type: ignore[import-untyped]
 import zstandard
 
-from blocklist.detection.file_names import without_status_suffix
+from blocklist.detection.log_file import codec_of
 
 _HEADER: Final = struct.Struct("<8sBiiI")  # magic, method and level, both lengths, checksum: lz4-java's stem format
 _MAGIC: Final = b"LZ4Block"
@@ -20,15 +20,15 @@ _MAX_BLOCK: Final = 64 * 1024 * 1024  # bytes of one block; lz4-java allows 32 M
 
 
 class Decoder(ABC):
-    """Takes the pieces of a file in order and gives what they hold, as far as it is there.
+    """Decodes a file that is passed in pieces, in order.
 
-    From a damaged place on it gives nothing, and `damaged` is True. Nothing is raised: what came before is right.
+    After damaged data it returns nothing more and sets `damaged`; it raises nothing. What came before is valid.
     """
 
     damaged = False
 
     def __call__(self, piece: bytes) -> bytes:
-        """What the piece completes."""
+        """Return the data that this piece completes."""
         if self.damaged:
             return b""
         out: list[bytes] = []
@@ -40,12 +40,12 @@ class Decoder(ABC):
 
     @abstractmethod
     def decode(self, piece: bytes, out: list[bytes]) -> None:
-        """Append what the piece completes. Raises ValueError, or what the library does, where it is damaged."""
+        """Append the data that this piece completes to `out`. Raises ValueError or the library's error if damaged."""
 
     @property
     @abstractmethod
     def complete(self) -> bool:
-        """Whether the file may end here: it was neither damaged nor cut off."""
+        """Whether the file may end here: it is neither damaged nor truncated."""
 
 
 class _Frame(Protocol):
@@ -57,14 +57,14 @@ class _Frame(Protocol):
 
 
 class _FramedDecoder(Decoder):
-    """zstd frames or gzip members, one after the other."""
+    """A sequence of zstd frames or gzip members."""
 
     def __init__(self) -> None:
         self._frame: _Frame | None = None
 
     @abstractmethod
     def new_frame(self) -> _Frame:
-        """The next frame."""
+        """Return a decompressor for the next frame."""
 
     def decode(self, piece: bytes, out: list[bytes]) -> None:
         while piece:
@@ -90,7 +90,7 @@ class _Gzip(_FramedDecoder):
 
 
 class _Lz4(Decoder):
-    """Blocks with a header each. A block of length 0 ends a stream; another stream may follow."""
+    """Blocks with a header each. A block of length 0 ends a stream, after which another may follow."""
 
     def __init__(self) -> None:
         self._rest = b""
@@ -100,7 +100,7 @@ class _Lz4(Decoder):
         while len(data) - at >= _HEADER.size:
             magic, token, packed, length, _ = _HEADER.unpack_from(data, at)
             if magic != _MAGIC or not (0 <= packed <= _MAX_BLOCK and 0 <= length <= _MAX_BLOCK):
-                raise ValueError("no block begins here")
+                raise ValueError("not the start of a block")
             start = at + _HEADER.size
             if len(data) < start + packed:
                 break
@@ -115,10 +115,9 @@ class _Lz4(Decoder):
 
 
 _DECODERS: Final[dict[str, Callable[[], Decoder]]] = {".zstd": _Zstd, ".lz4": _Lz4, ".gz": _Gzip}
-CODECS: Final = tuple(_DECODERS)
 
 
 def decoder_for(name: str) -> Decoder | None:
-    """A new decoder for a file of this name, by its ending before `.inprogress` or `.compact`; None for plain text."""
-    stem = without_status_suffix(name)
-    return next((made() for ending, made in _DECODERS.items() if stem.endswith(ending)), None)
+    """Return a new decoder for a file of this name; None for plain text."""
+    codec = codec_of(name)
+    return None if codec is None else _DECODERS[codec]()

@@ -1,4 +1,4 @@
-"""From the lines of event logs to facts: which lines count, which of their fields, and what makes a line broken."""
+"""Parses lines of event logs into facts: which events and fields are used, and which lines are broken."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from operator import or_
 from typing import Final
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection.schemas import FACTS, conform
 
@@ -20,10 +20,10 @@ KINDS: Final = {
     f"{_SCHEDULER}SparkListenerNodeExcluded": "excluded",
     f"{_SCHEDULER}SparkListenerNodeExcludedForStage": "excluded",
 }
-"""The kind of fact by the event. Spark 3 says each exclusion twice, as …Blacklisted… too: that one is passed over."""
+"""Kind of fact by event. Spark 3 logs each exclusion also as a …Blacklisted… event, which is ignored."""
 
 EVENT_PREFIX: Final = '{"Event":"'
-"""How each line of an event log begins."""
+"""Prefix of each line of an event log."""
 
 MAX_MESSAGE: Final = 300  # characters of what a failure text
 MAX_DETAIL: Final = 100  # characters of a broken line
@@ -55,8 +55,8 @@ _LAST_LINE: Final = r"(?s).*\n(\S[^\n]*)"  # Spark 4 adds " SQLSTATE: …"
 
 
 def facts(lines: DataFrame) -> DataFrame:
-    """The facts in these lines: `file`, `value` (the line), `open` (whether the file may end in mid-line)."""
-    # The partition's number makes the event one that Spark will not parse again in each filter that reads it.
+    """Parse lines with the columns `file`, `value` (the line) and `open` (the file may end in the middle of a line)."""
+    # The partition id makes the expression non-deterministic, so that Spark does not parse it again in each filter.
     once = F.when(_is_complete() & (F.spark_partition_id() >= 0), F.col("value"))
     start = F.left("value", F.lit(MAX_DETAIL))
     parsed = lines.where(_is_relevant()).select(
@@ -77,7 +77,7 @@ def _is_relevant() -> Column:
 
 
 def _kind() -> Column:
-    """Null for what is no fact: the cut-off end of an open log, and an exclusion that the agent made itself."""
+    """The kind of the fact; null for the truncated last line of an open log and for an exclusion made by the agent."""
     event = F.col("event.Event")
     task = _has(
         "Task Info.Host", "Task Info.Launch Time", "Task Info.Finish Time", "Task End Reason.Reason", "Stage ID"
@@ -93,7 +93,7 @@ def _kind() -> Column:
 
 
 def _field(path: str) -> Column:
-    """The event's field at this path, whose names have blanks and are parted by points."""
+    """The field at this path; its names contain blanks and are separated by dots."""
     return F.col(".".join(f"`{name}`" for name in ("event", *path.split("."))))
 
 
@@ -142,9 +142,9 @@ def _columns() -> dict[str, Column]:
 
 
 def _message() -> Column:
-    """What the failure text; where that is not the whole of it, half of the room is for the last cause of it.
+    """The failure message, at most MAX_MESSAGE characters. If it is longer, half of them hold its last cause.
 
-    "Task failed while writing rows" ends with "Caused by: java.io.IOException: No space left on device", and a Python
+    "Task failed while writing rows" ends with "Caused by: java.io.IOException: No space left on device", a Python
     traceback with its exception.
     """
     reason = "Task End Reason"

@@ -1,4 +1,4 @@
-"""The facts of a stream: a file for each batch, and one of all before them, so that a restart begins where it ended."""
+"""The facts of a stream in Parquet files: one per batch, and one that compacts older batches."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection.schemas import FACTS
 
 COMPACT_AFTER: Final = 50
-"""Batches, from which on they are put together."""
+"""Maximum number of batch files before they are compacted."""
 
 
 class FactStore:
-    """Folders `batch-<number>` and `until-<number>`: the facts of a batch, and of all up to that one.
+    """Folders `batch-<number>` (one batch) and `until-<number>` (all batches up to this one).
 
-    A batch that comes again after a crash replaces itself, and is passed over if it is part of an `until` already. A
-    folder counts when Spark has marked it as whole.
+    A batch that is repeated after a crash replaces itself, or is ignored if an `until` folder contains it. A folder
+    counts once Spark has marked it as complete.
     """
 
     def __init__(self, spark: SparkSession, folder: Path) -> None:
@@ -27,7 +27,7 @@ class FactStore:
         self._folder = folder
 
     def add(self, number: int, facts: DataFrame) -> bool:
-        """Keep a batch; False if it held nothing."""
+        """Store a batch. Returns False if it is empty or already compacted."""
         if number <= self._compacted_until():
             return False
         path = self._folder / f"batch-{number}"
@@ -35,7 +35,7 @@ class FactStore:
         return not self._spark.read.schema(FACTS).parquet(str(path)).isEmpty()
 
     def since(self, since: int) -> DataFrame:
-        """All facts from this moment (Unix ms) on; older ones are dropped for good now and then."""
+        """Return the facts from `since` (Unix ms) on; compaction deletes older ones."""
         batches = self._batches()
         if len(batches) > COMPACT_AFTER:
             self._compact(batches, since)

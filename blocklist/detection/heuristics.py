@@ -1,18 +1,17 @@
-"""Which nodes are to be blocked, and why: NodeSummary -> Verdict. Pure.
+"""Decide which nodes to block and why: NodeSummary -> NodeVerdict. Pure. docs/detection.md has the statistics.
 
-Two questions for each node. Is it slower than its peers: in so many stages, and of so many applications, that chance
-cannot have done it? Do failures that a machine causes gather on it? docs/detection.md has the statistics.
+Two tests per node: is it slower than its peers in more stages and applications than chance explains? Do failures that
+machines cause concentrate on it?
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from math import exp, floor, lgamma, log, log1p
 from typing import Final
 
-from blocklist.detection.binomial import binomial_tail
 from blocklist.detection.node_summary import (
     CHARGED_TO_NODE,
     COUNTED_BY_TASK,
@@ -23,7 +22,7 @@ from blocklist.detection.node_summary import (
 from blocklist.model.node import BlockAction
 
 SEVERE_SLOWDOWN: Final = 3.0
-"""From so many times on running tasks are evacuated, too."""
+"""Minimum slowdown at which running tasks are evacuated too."""
 HOUR_MS: Final = 3_600_000
 """Milliseconds."""
 
@@ -32,7 +31,7 @@ _TESTS_PER_NODE: Final = 1 + len(CHARGED_TO_NODE)
 
 
 class Severity(IntEnum):
-    """How bad it is. The worse is blocked first."""
+    """The most severe verdicts are applied first."""
 
     SLOW = 1
     FAILING = 2
@@ -41,11 +40,11 @@ class Severity(IntEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Rules:
-    """What a verdict takes.
+    """Thresholds for a verdict.
 
-    `alarm_rate`: the probability that a run over healthy nodes blames any of them is at most this, as far as the null
-    hypothesis holds. `length` is that of a first block in milliseconds; each earlier block doubles it, up to
-    `longest`. At most `share` of the nodes are blocked in one run, but one may always be.
+    `alarm_rate`: maximum probability that a run over healthy nodes blames any of them, as far as the null hypothesis
+    holds. `block_ms`: length of a first block; each earlier block doubles it, up to `max_block_ms`. `max_share`:
+    maximum share of the nodes that one run blocks; one node is always allowed.
     """
 
     alarm_rate: float = 0.01
@@ -83,7 +82,7 @@ class _Anomaly:
 
 
 def judge(summaries: Sequence[NodeSummary], rules: Rules) -> tuple[list[NodeVerdict], dict[str, str]]:
-    """The verdicts, the worst first, and for each node that was found bad but is left open the sentence why."""
+    """Return the verdicts, most severe first, and for each node left open because of `max_share` a sentence."""
     limit = rules.alarm_rate / max(1, _TESTS_PER_NODE * len(summaries))
     found = {
         node.host: anomalies
@@ -91,18 +90,20 @@ def judge(summaries: Sequence[NodeSummary], rules: Rules) -> tuple[list[NodeVerd
         if (anomalies := list(_find_anomalies(node, summaries, rules, limit)))
     }
     verdicts = [_verdict(host, anomalies, rules) for host, anomalies in found.items()]
-    verdicts.sort(key=lambda node: (-node.severity, node.p_value, node.host))
-    room = max(1, math.floor(rules.max_share * len(summaries)))
+    verdicts.sort(key=lambda verdict: (-verdict.severity, verdict.p_value, verdict.host))
+    total = len(summaries)
+    max_blocks = max(1, floor(rules.max_share * total))
+    limit_text = f"one run blocks at most {max_blocks} of {total} nodes"
     left_open = {
-        node.host: f"Node {node.host} is left open ({node.cause}): one run blocks at most {room} of {len(summaries)}."
-        for node in verdicts[room:]
+        verdict.host: f"Node {verdict.host} is not blocked ({verdict.cause}): {limit_text}."
+        for verdict in verdicts[max_blocks:]
     }
-    return verdicts[:room], left_open
+    return verdicts[:max_blocks], left_open
 
 
 def _find_anomalies(node: NodeSummary, peers: Sequence[NodeSummary], rules: Rules, limit: float) -> Iterable[_Anomaly]:
     if len(peers) < 3:
-        return  # of two nodes nobody can say which one is the slow one
+        return  # of two nodes it cannot be known which one is slow
     if anomaly := _find_slowness(node, rules, limit):
         yield anomaly
     for kind in CHARGED_TO_NODE:
@@ -149,7 +150,7 @@ def _find_failures(
 
 
 def extend_for_repeats(verdict: NodeVerdict, rules: Rules, earlier: int) -> NodeVerdict:
-    """The verdict on a node that was blocked so many times before: each doubles the length."""
+    """Double the length of the block for each earlier block of the node, up to `max_block_ms`."""
     return replace(verdict, end=verdict.last_evidence + min(rules.max_block_ms, rules.block_ms * 2 ** min(earlier, 20)))
 
 
@@ -161,9 +162,29 @@ def _verdict(host: str, anomalies: Sequence[_Anomaly], rules: Rules) -> NodeVerd
         host=host,
         severity=severity,
         action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS if evacuate else BlockAction.MARK_BLOCKED,
-        # A comma would part it in two causes when it is merged.
+        # Not a comma: a merge splits causes at commas.
         cause="; ".join(anomaly.sentence for anomaly in anomalies),
         last_evidence=last_evidence,
         end=last_evidence + rules.block_ms,
         p_value=min(anomaly.p_value for anomaly in anomalies),
     )
+
+
+def binomial_tail(successes: int, trials: int, probability: float) -> float:
+    """Return the probability of at least `successes` in `trials` independent trials.
+
+    If the trials have different probabilities with this mean, it is an upper bound, provided that `successes` exceeds
+    the expected number by at least one (Hoeffding 1956, On the distribution of the number of successes in independent
+    trials).
+    """
+    if successes <= 0 or (probability >= 1 and successes <= trials):
+        return 1.0
+    if successes > trials or probability <= 0:
+        return 0.0
+    terms = (exp(_log_probability(count, trials, probability)) for count in range(successes, trials + 1))
+    return min(1.0, sum(terms))
+
+
+def _log_probability(count: int, trials: int, probability: float) -> float:
+    combinations = lgamma(trials + 1) - lgamma(count + 1) - lgamma(trials - count + 1)
+    return combinations + count * log(probability) + (trials - count) * log1p(-probability)

@@ -1,9 +1,8 @@
-"""Facts -> what they say of each host in each stage -> what they say of each node.
+"""Compare each host with its peers in each stage: FACTS -> HOST_STAGES and NODES. See docs/detection.md.
 
-Host and peers are compared task by task of one kind: of the same stage, equally near to their data, and of about the
-same size; what is left of a difference in size is taken off again. An executor's first tasks, which load classes and
-fill caches, are no measure, nor are speculative copies. So a host is not slow for its skewed data, its cold cache, or
-its distance from the data. See docs/detection.md.
+Only tasks of one kind are compared: of the same stage, with the same locality, and of about the same size; the rest of
+a size difference is divided out. The first tasks of an executor, which load classes and fill caches, and speculative
+copies are excluded. So skewed data, a cold cache or distance from the data do not make a host slow.
 """
 
 from __future__ import annotations
@@ -11,24 +10,20 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from blocklist.detection.node_summary import SLOWDOWN_THRESHOLD, FailureClass
-from blocklist.detection.peer_median import MIN_HOSTS, STAGE, median_of_others
-from blocklist.detection.schemas import FAILURES, HOST_STAGES, NODES, conform
-from blocklist.detection.slow_shuffle_servers import slow_servers
+from blocklist.detection.node_summary import SLOWDOWN_THRESHOLD
+from blocklist.detection.schemas import HOST_STAGES, NODES, conform
 
+STAGE: Final = ("app", "stage", "attempt")
+"""The columns that identify a stage."""
+MIN_HOSTS: Final = 3
+"""Minimum number of comparable hosts in a stage: of two, it cannot be known which one is slow."""
 MIN_TASKS: Final = 10
-"""A stage says something from so many tasks on that can be compared. One on a host will do: a slow host gets few."""
+"""Minimum number of comparable tasks in a stage. A host needs only one of them, as a slow host gets few."""
 MIN_COMPLETED: Final = 0.75
-"""A stage is judged when so much of it has ended (FLIP-168)."""
+"""Share of a stage's tasks that must have succeeded before the stage is compared (FLIP-168)."""
 _KIND: Final = (*STAGE, "near", "bucket")
-_PATTERNS: Final = {
-    FailureClass.DISK_FULL: "No space left on device|Disk quota exceeded",
-    FailureClass.IO_ERROR: "Input/output error|Read-only file system|Stale file handle|Structure needs cleaning"
-    "|No such device|Remote I/O error",
-    FailureClass.MEMORY: "OutOfMemoryError|Cannot allocate memory|MemoryError",
-}
 
 
 def host_stages(facts: DataFrame) -> DataFrame:
@@ -53,29 +48,13 @@ def host_stages(facts: DataFrame) -> DataFrame:
 
 
 def _incomplete_stages(facts: DataFrame) -> DataFrame:
-    """The stages of which less than QUANTILE has ended well: the slow tasks may be still to come."""
+    """Stages of which less than MIN_COMPLETED has succeeded: their slow tasks may still be running."""
     stages = (
         facts.where(F.col("kind").isin("stage", "task"))
         .groupBy(*STAGE)
         .agg(F.max("tasks").alias("tasks"), F.count_if(F.col("outcome") == "Success").alias("ended"))
     )
     return stages.where(F.col("ended") < MIN_COMPLETED * F.col("tasks"))
-
-
-def failures(facts: DataFrame) -> DataFrame:
-    """FACTS -> FAILURES."""
-    failed = facts.where(
-        (F.col("kind") == "task") & ~F.col("outcome").isin("Success", "TaskKilled", "TaskCommitDenied", "Resubmitted")
-    )
-    charged = failed.withColumn("failure", _failure_class()).withColumn(
-        "host", F.when(F.col("failure") == FailureClass.FETCH.value, F.col("served_by")).otherwise(F.col("host"))
-    )
-    counted = (
-        charged.where(F.col("host").isNotNull())
-        .groupBy(*STAGE, "host", "failure")
-        .agg(F.count("*").alias("tasks"), F.first("message", True).alias("message"), F.max("time").alias("last"))
-    )
-    return conform(counted, FAILURES).unionAll(slow_servers(comparable(facts)))
 
 
 def nodes(facts: DataFrame, compared: DataFrame) -> DataFrame:
@@ -110,20 +89,8 @@ def nodes(facts: DataFrame, compared: DataFrame) -> DataFrame:
     )
 
 
-def _failure_class() -> Column:
-    """The class of a failed task."""
-    text = F.concat_ws(" ", "error", "message")
-    found = F.when(F.col("outcome") == "FetchFailed", F.lit(FailureClass.FETCH.value))
-    for failure, pattern in _PATTERNS.items():
-        found = found.when(text.rlike(pattern), F.lit(failure.value))
-    found = found.when(F.col("outcome") == "ExecutorLostFailure", F.lit(FailureClass.LOST_EXECUTOR.value))
-    return found.when(F.col("outcome") == "ExceptionFailure", F.lit(FailureClass.USER.value)).otherwise(
-        F.lit(FailureClass.OTHER.value)
-    )
-
-
 def comparable(facts: DataFrame) -> DataFrame:
-    """Tasks that went well on an executor that had ended one before they began, with their work (ms) and size."""
+    """Successful tasks that started after another task had ended on their executor, with their work (ms) and size."""
     executor = Window.partitionBy("app", "executor")
     size = F.coalesce("input_bytes", F.lit(0)) + F.coalesce("shuffle_bytes", F.lit(0))
     records = F.coalesce("input_records", F.lit(0)) + F.coalesce("shuffle_records", F.lit(0))
@@ -141,7 +108,7 @@ def comparable(facts: DataFrame) -> DataFrame:
 
 
 def _by_kind(tasks: DataFrame) -> DataFrame:
-    """Each host's tasks of one kind: their medians."""
+    """The medians of each host's tasks of one kind."""
     return tasks.groupBy(*_KIND, "host").agg(
         F.count("*").alias("tasks"),
         F.median("work").alias("work"),
@@ -155,14 +122,26 @@ def _by_kind(tasks: DataFrame) -> DataFrame:
 
 
 def _slowdowns(kinds: DataFrame) -> DataFrame:
-    """A host's median time over the median of the other hosts' medians, less by how much more there was to do."""
+    """Add the host's median time over the median of the other hosts, divided by how much larger its tasks were."""
     kind = Window.partitionBy(*_KIND)
     larger = F.greatest(
         F.col("size") / F.median("size").over(kind), F.col("records") / F.median("records").over(kind), F.lit(1.0)
     )
     return (
         kinds.withColumn("works", F.sort_array(F.collect_list("work").over(kind)))
-        .withColumn("place", F.row_number().over(kind.orderBy("work")) - 1)
+        .withColumn("position", F.row_number().over(kind.orderBy("work")) - 1)
         .where(F.size("works") > 1)
-        .withColumn("slowdown", F.col("work") / median_of_others("works", F.col("place")) / larger)
+        .withColumn("slowdown", F.col("work") / median_of_others("works", F.col("position")) / larger)
     )
+
+
+def median_of_others(values: str, position: Column) -> Column:
+    """Return the median of a sorted array column without the value at `position` (from 0); null if no other value."""
+    others = F.size(values) - 1
+    low, high = F.floor((others - 1) / 2), F.floor(others / 2)
+    return (_other(values, position, low) + _other(values, position, high)) / 2
+
+
+def _other(values: str, position: Column, index: Column) -> Column:
+    """The value at `index` of the array without the value at `position`."""
+    return F.get(values, F.when(index < position, index).otherwise(index + 1).cast("int"))

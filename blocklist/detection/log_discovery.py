@@ -1,8 +1,7 @@
-"""Which event logs there are: any file system of Hadoop's, as Spark leaves them there."""
+"""Finds event logs on any Hadoop file system."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,64 +12,27 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.sql import SparkSession
 
 from blocklist.detection.decoders import decoder_for
-from blocklist.detection.file_names import COMPACT, IN_PROGRESS, STATUS_PREFIX, is_hidden, without_status_suffix
+from blocklist.detection.log_file import COMPACT, IN_PROGRESS, STATUS_PREFIX, LogFile, is_hidden, without_status_suffix
 
 MAX_COMPRESSED_BYTES: Final = 256 * 1024 * 1024
-"""Bytes of a compressed log: its reader holds it in memory whole. Spark rolls over at half of that."""
+"""Maximum size of a compressed log: it is held in memory. Spark rolls logs over at half of this size."""
 
 _START: Final = b'{"Event":"SparkListenerLogStart"'
-_ROLLED: Final = "eventlog_v2_"
-_EVENTS: Final = re.compile(r"events_(\d+)_")
 _UNSUPPORTED: Final = (".snappy", ".lzf")
-_HEAD, _COMPRESSED_HEAD = 256, 256 * 1024  # bytes that hold the first line for sure: zstd gives blocks of 128 KiB
+_HEAD, _COMPRESSED_HEAD = 256, 256 * 1024  # bytes that always contain the first line: zstd blocks have 128 KiB
 _THREADS: Final = 8
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class LogFile:
-    """A file of an event log. One that is `open` may end in the middle of a line: it is, or was, being written."""
-
-    path: str
-    size: int
-    in_progress: bool
-
-    @property
-    def name(self) -> str:
-        """The last part of the path."""
-        return self.path.rpartition("/")[2]
-
-    @property
-    def folder(self) -> str:
-        """All of the path but the name."""
-        return self.path.rpartition("/")[0]
-
-    @property
-    def rolled(self) -> bool:
-        """Whether it is one part of several."""
-        return self.folder.rpartition("/")[2].startswith(_ROLLED) and _EVENTS.match(self.name) is not None
-
-    @property
-    def index(self) -> int:
-        """Its place among the parts, from 1; 0 if it is not rolled."""
-        number = _EVENTS.match(self.name) if self.rolled else None
-        return int(number[1]) if number else 0
-
-    @property
-    def compressed(self) -> bool:
-        """Whether it has to be decoded."""
-        return decoder_for(self.name) is not None
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
 class DiscoveredLogs:
-    """The logs in the order of their paths, and a sentence for all that could not be taken."""
+    """The logs, sorted by path, and one sentence for each problem."""
 
     logs: Sequence[LogFile]
     problems: Sequence[str] = field(default_factory=tuple)
 
 
 def discover(spark: SparkSession, paths: Iterable[str]) -> DiscoveredLogs:
-    """The event logs at these paths, and below those that are folders. Raises nothing for a path that is no good."""
+    """Find the event logs at and below these paths. An unreadable path becomes a problem, not an exception."""
     problems: list[str] = []
     files = _HadoopFiles.of(spark)
     seen: dict[str, LogFile] = {}
@@ -81,7 +43,7 @@ def discover(spark: SparkSession, paths: Iterable[str]) -> DiscoveredLogs:
             problems.append(f"{path} cannot be read: {_error_message(error)}")
             continue
         if not below:
-            problems.append(f"{path} holds no event log.")
+            problems.append(f"{path} contains no event log.")
         seen |= below
     usable = [
         log
@@ -101,10 +63,10 @@ class _HadoopFiles:
     @classmethod
     def of(cls, spark: SparkSession) -> Self:
         context: Any = spark.sparkContext
-        return cls(context._jvm, context._jsc.hadoopConfiguration())  # noqa: SLF001 - there is no other way to it
+        return cls(context._jvm, context._jsc.hadoopConfiguration())  # noqa: SLF001 - PySpark has no public way
 
     def walk(self, path: str) -> Iterator[LogFile]:
-        """All files at or below a path but hidden ones; of a path that was named, whatever its name is."""
+        """Yield all files at or below a path, except hidden ones. A path that is given explicitly may be hidden."""
         system, at = self._at(path)
         yield from self._below(system.getFileStatus(at))
 
@@ -123,7 +85,7 @@ class _HadoopFiles:
         yield from inside
 
     def head(self, log: LogFile) -> bytes:
-        """The log's first bytes, decoded."""
+        """Return the first bytes of the log, decoded."""
         system, path = self._at(log.path)
         decode = decoder_for(log.name)
         stream = system.open(path)
@@ -139,13 +101,13 @@ class _HadoopFiles:
 
 
 def _mark_last_in_progress(logs: Sequence[LogFile]) -> list[LogFile]:
-    """Of a rolled log in progress only the last part is still being written."""
+    """Of a rolled log in progress, only the last part is still being written."""
     last = max((log.index for log in logs), default=0)
     return [LogFile(path=log.path, size=log.size, in_progress=log.in_progress or log.index == last) for log in logs]
 
 
 def _without_compacted(logs: Sequence[LogFile]) -> Iterator[LogFile]:
-    """Without the parts that a compacted one stands for."""
+    """Drop the parts that a compacted part replaces."""
     for _, group in groupby(logs, key=lambda log: log.folder if log.rolled else log.path):
         parts = list(group)
         since = max((log.index for log in parts if log.name.endswith(COMPACT)), default=0)
@@ -155,11 +117,11 @@ def _without_compacted(logs: Sequence[LogFile]) -> Iterator[LogFile]:
 def _is_readable(log: LogFile, problems: list[str]) -> bool:
     name = without_status_suffix(log.name)
     if name.endswith(_UNSUPPORTED):
-        problems.append(f"{log.path} is passed over: it is compressed with {name.rpartition('.')[2]}.")
+        problems.append(f"{log.path} is skipped: unsupported compression {name.rpartition('.')[2]}.")
     elif log.compressed and log.size > MAX_COMPRESSED_BYTES:
         size = f"{log.size / 2**20:,.0f} MiB"
         problems.append(
-            f"{log.path} is passed over: a compressed log of {size}, above {MAX_COMPRESSED_BYTES // 2**20} MiB."
+            f"{log.path} is skipped: a compressed log of {size}; the maximum is {MAX_COMPRESSED_BYTES // 2**20} MiB."
         )
     elif log.size == 0 and not log.in_progress:
         problems.append(f"{log.path} is empty.")
@@ -169,7 +131,7 @@ def _is_readable(log: LogFile, problems: list[str]) -> bool:
 
 
 def _event_logs(files: _HadoopFiles, logs: Sequence[LogFile], problems: list[str]) -> Iterator[LogFile]:
-    """Those that begin as event logs do; of a rolled one, one part has to."""
+    """Keep files that begin as event logs do; of a rolled log, one part must."""
     with ThreadPoolExecutor(_THREADS) as pool:
         heads = dict(zip((log.path for log in logs), pool.map(lambda log: _head(files, log), logs), strict=True))
     for _, group in groupby(logs, key=lambda log: log.folder if log.rolled else log.path):
@@ -180,16 +142,16 @@ def _event_logs(files: _HadoopFiles, logs: Sequence[LogFile], problems: list[str
             yield from read
         elif read:
             named = read[0].folder if read[0].rolled else read[0].path
-            problems.append(f"{named} is no event log: it does not begin with SparkListenerLogStart.")
+            problems.append(f"{named} is not an event log: it does not begin with SparkListenerLogStart.")
 
 
 def _starts_like_event_log(head: bytes | str, log: LogFile) -> bool:
-    """Whether this is how an event log begins: an open one may have come no further yet."""
+    """Whether the file begins as an event log does; one in progress may hold only the first bytes so far."""
     return isinstance(head, bytes) and (head.startswith(_START) or (log.in_progress and _START.startswith(head)))
 
 
 def _head(files: _HadoopFiles, log: LogFile) -> bytes | str:
-    """The log's first bytes, or a sentence that says why there are none."""
+    """Return the first bytes of the log, or the error as a sentence."""
     try:
         return files.head(log)
     except Py4JError as error:
@@ -197,7 +159,7 @@ def _head(files: _HadoopFiles, log: LogFile) -> bytes | str:
 
 
 def _error_message(error: Py4JError) -> str:
-    """What Hadoop says, on one line."""
+    """Return Hadoop's message, on one line."""
     cause = error.java_exception if isinstance(error, Py4JJavaError) else error
     text = str(cause.getMessage() or cause) if isinstance(error, Py4JJavaError) else str(error)
     return text.strip().partition("\n")[0].removesuffix(".") + "."

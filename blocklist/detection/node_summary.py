@@ -1,4 +1,4 @@
-"""What the event logs say of one node, as the verdicts read it. Pure."""
+"""What the event logs show about one node. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from enum import StrEnum
 from typing import Final
 
 SLOWDOWN_THRESHOLD: Final = 1.5
-"""A task or node is slow that takes so many times what its peers take (FLIP-168)."""
+"""Ratio to the peers' time from which a host is slow (FLIP-168)."""
 
 
 class FailureClass(StrEnum):
-    """Classes of failures. Only the first five are charged to a machine."""
+    """Classes of failures. Only those in CHARGED_TO_NODE are charged to a machine."""
 
     DISK_FULL = "disk full"
     IO_ERROR = "I/O error"
@@ -32,15 +32,16 @@ CHARGED_TO_NODE: Final = (
     FailureClass.SLOW_SERVER,
 )
 COUNTED_BY_TASK: Final = (FailureClass.DISK_FULL, FailureClass.IO_ERROR)
-"""Those that are counted in tasks."""
+"""Classes that are counted in tasks instead of stages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailureCounts:
-    """Failures of one class on one node, and on all nodes together; `last` is the moment of the last one in Unix ms.
+    """Failures of one class on one node and (`all_…`) on all nodes; `last` is the latest in Unix ms.
 
-    A lost executor or server fails many tasks at once, so those are counted in stages. A full or broken disk fails each
-    task by itself, and where Spark avoids the host after the second, there are few stages: those are counted in tasks.
+    A lost executor or server fails many tasks at once, so those classes are counted in stages. A full or broken disk
+    fails each task separately, and Spark may avoid the host after the second one, so few stages are hit: counted in
+    tasks.
     """
 
     stages: int
@@ -53,12 +54,11 @@ class FailureCounts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeSummary:
-    """What the event logs say of one node.
+    """What the event logs show about one node.
 
-    `stages` are those in which it could be compared with its peers, `slow_stages` those in which it was slow, and
-    `expected` the number of these that a node taken at random would have had. `slowdown` is the median over the
-    stages, `slow_last` the end of the last task (Unix ms) in a stage in which it was slow, and `share` the node's part
-    of all tasks.
+    `stages` are those in which the node could be compared with its peers, `slow_stages` those in which it was slow,
+    `expected` the number of slow stages that a random node would have. `slowdown` is the median over the stages.
+    `slow_last` is the end of the last task in a slow stage (Unix ms). `share` is the node's share of all tasks.
     """
 
     host: str

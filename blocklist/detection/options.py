@@ -1,4 +1,4 @@
-"""What an operator can say on the command line."""
+"""Command line options."""
 
 from __future__ import annotations
 
@@ -14,47 +14,58 @@ _DEFAULT = Rules()
 
 
 def parser() -> argparse.ArgumentParser:
-    """The command line."""
+    """Create the argument parser."""
     parser = argparse.ArgumentParser(
         prog="python -m blocklist.detection",
         description="Reads event logs of many Spark applications and proposes to block nodes that are slow or fail.",
     )
     parser.add_argument(
-        "--event-logs", nargs="+", required=True, metavar="PATH", help="files and folders, also hdfs://…"
+        "--event-logs", nargs="+", required=True, metavar="PATH", help="files and folders of event logs, also hdfs://…"
     )
     parser.add_argument(
-        "--since", type=_timestamp, metavar="TIME", help="only what happened from then on (2026-11-21T12:00)"
+        "--since",
+        type=_timestamp,
+        metavar="TIME",
+        help="ignore earlier events; ISO 8601, UTC unless it has a zone (2026-11-21T12:00)",
     )
-    parser.add_argument("--until", type=_timestamp, metavar="TIME", help="only what happened before")
-    parser.add_argument("--url", help=f"the service, for its history (BLOCKLIST_URL, else {DEFAULT_URL})")
+    parser.add_argument("--until", type=_timestamp, metavar="TIME", help="ignore events from this time on")
+    parser.add_argument("--url", help=f"URL of the service (default: BLOCKLIST_URL, else {DEFAULT_URL})")
     do = parser.add_mutually_exclusive_group()
-    do.add_argument("--apply", action="store_true", help="block what is proposed")
-    do.add_argument("--dry-run", action="store_true", help="propose only (the default); without --url nobody is asked")
-    about = "go on judging what is written meanwhile; --since and --until, --parquet and --html do not go with it"
-    parser.add_argument("--follow", action="store_true", help=about)
-    parser.add_argument("--checkpoint", metavar="FOLDER", help="where --follow keeps what it knows, for its next start")
-    parser.add_argument(
-        "--json", metavar="FILE", help="the proposals as JSON lines; - for standard output, not a table"
+    do.add_argument("--apply", action="store_true", help="block the proposed nodes")
+    do.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="propose only (default); reads the history of nodes if a service is configured",
     )
-    parser.add_argument("--parquet", metavar="FOLDER", help="the DataFrames nodes, host_stages and failures")
-    parser.add_argument("--html", type=Path, metavar="FILE", help="a report with plots")
-    _rules(parser.add_argument_group("what a verdict takes"))
+    about = "keep running and analyse new events; excludes --since, --until, --parquet and --html"
+    parser.add_argument("--follow", action="store_true", help=about)
+    parser.add_argument(
+        "--checkpoint", metavar="FOLDER", help="folder for the state of --follow, which it continues from"
+    )
+    parser.add_argument(
+        "--json",
+        metavar="FILE",
+        help="write the proposals as JSON lines; - writes them to standard output instead of the table",
+    )
+    parser.add_argument("--parquet", metavar="FOLDER", help="write the DataFrames nodes, host_stages and failures")
+    parser.add_argument("--html", type=Path, metavar="FILE", help="write a report with plots")
+    _rules(parser.add_argument_group("thresholds"))
     return parser
 
 
 def _rules(group: argparse._ArgumentGroup) -> None:
-    about = f"probability that a run over healthy nodes blames one ({_DEFAULT.alarm_rate:g})"
+    about = f"maximum probability that a run over healthy nodes blames one (default: {_DEFAULT.alarm_rate:g})"
     group.add_argument("--alarm-rate", type=_fraction, default=_DEFAULT.alarm_rate, metavar="RATE", help=about)
-    about = f"block at most this part of the nodes in one run, but always one ({_DEFAULT.max_share:g})"
+    about = f"maximum share of the nodes to block in one run; one is always allowed (default: {_DEFAULT.max_share:g})"
     group.add_argument("--max-share", type=_fraction, default=_DEFAULT.max_share, metavar="SHARE", help=about)
-    about = f"applications that must agree ({_DEFAULT.min_applications})"
+    about = f"minimum number of applications with evidence (default: {_DEFAULT.min_applications})"
     group.add_argument("--applications", type=_count, default=_DEFAULT.min_applications, metavar="N", help=about)
-    about = "length of a first block (1); each one before doubles it, up to a week"
+    about = "length of a first block; each earlier block doubles it, up to a week (default: 1)"
     group.add_argument("--hours", type=_hours, default=_DEFAULT.block_ms, metavar="HOURS", help=about)
 
 
 def parse_rules(args: argparse.Namespace) -> Rules:
-    """The rules that were asked for."""
+    """Return the rules that the options set."""
     return Rules(
         alarm_rate=args.alarm_rate,
         max_share=args.max_share,
@@ -64,11 +75,11 @@ def parse_rules(args: argparse.Namespace) -> Rules:
 
 
 def _timestamp(text: str) -> int:
-    """Unix milliseconds; without a time zone it is UTC."""
+    """Parse an ISO 8601 time to Unix ms; UTC if it has no time zone."""
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise argparse.ArgumentTypeError(f"{text!r} is no time; write it as 2026-11-21T12:00") from None
+        raise argparse.ArgumentTypeError(f"{text!r} is not a time; write it as 2026-11-21T12:00") from None
     return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
@@ -83,24 +94,24 @@ def _number(text: str, sentence: str, low: float, high: float) -> float:
 
 
 def _fraction(text: str) -> float:
-    return _number(text, "give a number above 0, at most 1", 0, 1)
+    return _number(text, "must be a number above 0 and at most 1", 0, 1)
 
 
 def _hours(text: str) -> int:
-    return round(_number(text, "give hours, above 0 and at most 168", 0, 168) * HOUR_MS)
+    return round(_number(text, "must be hours, above 0 and at most 168", 0, 168) * HOUR_MS)
 
 
 def _count(text: str) -> int:
     if not (text.isascii() and text.isdecimal() and 1 <= int(text[:9]) <= 1000):
-        raise argparse.ArgumentTypeError("give a whole number from 1 to 1000")
+        raise argparse.ArgumentTypeError("must be an integer from 1 to 1000")
     return int(text)
 
 
 def validate(args: argparse.Namespace) -> None:
-    """Raises InvalidError for what does not go together."""
+    """Raises InvalidError for options that exclude each other."""
     if args.follow and not args.checkpoint:
-        raise InvalidError("--follow needs --checkpoint FOLDER.")
+        raise InvalidError("--follow requires --checkpoint FOLDER.")
     if args.checkpoint and not args.follow:
-        raise InvalidError("--checkpoint belongs to --follow.")
+        raise InvalidError("--checkpoint requires --follow.")
     if args.follow and (args.since or args.until or args.parquet or args.html):
-        raise InvalidError("--since, --until, --parquet and --html do not go with --follow.")
+        raise InvalidError("--follow cannot be combined with --since, --until, --parquet or --html.")

@@ -1,4 +1,4 @@
-"""What was found, as text: rows that a table, the report and JSON lines share."""
+"""Proposals as text: rows for the table and the report, and JSON lines."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _TITLES = {"node": "NODE", "severity": "SEVERITY", "until": "UNTIL (UTC)", "what
 
 
 def row(proposal: Proposal, *, applied: bool) -> dict[str, str]:
-    """A proposal as texts."""
+    """Return a proposal as texts."""
     verdict = proposal.verdict
     if proposal.skip_reason is not None:
         what = f"not applied: {proposal.skip_reason}"
@@ -30,21 +30,21 @@ def row(proposal: Proposal, *, applied: bool) -> dict[str, str]:
 
 
 def format_time(millis: int) -> str:
-    """Unix ms as people read it, in UTC."""
+    """Format Unix ms in UTC."""
     return f"{datetime.fromtimestamp(millis // 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:
-    """For a terminal."""
+    """Return a table for a terminal."""
     if not rows:
-        return "No node is to be blocked.\n"
+        return "No nodes to block.\n"
     lines = [_TITLES, *rows]
     widths = {name: max(len(line[name]) for line in lines) for name in _TITLES}
     return "".join("  ".join(line[name].ljust(widths[name]) for name in _TITLES).rstrip() + "\n" for line in lines)
 
 
 def json_line(proposal: Proposal, *, applied: bool) -> str:
-    """One JSON object, as numbers and not as texts; times are Unix milliseconds."""
+    """Return one JSON object; times are Unix ms."""
     verdict = proposal.verdict
     body = {
         "node": verdict.host,

@@ -1,4 +1,4 @@
-"""The pipeline from facts to verdicts: what is computed by Spark, and what comes back to the driver to be judged."""
+"""The pipeline from facts to node summaries: Spark computes, the driver collects what is judged."""
 
 from __future__ import annotations
 
@@ -9,15 +9,16 @@ from types import TracebackType
 from typing import Self
 
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection import host_comparison
+from blocklist.detection.failures import charged_failures
 from blocklist.detection.node_summary import FailureClass, FailureCounts, NodeSummary
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Analysis:
-    """What the logs say, as DataFrames (schemas.NODES, HOST_STAGES, FAILURES), kept until it is closed."""
+    """The results as DataFrames (schemas.FACTS, HOST_STAGES, FAILURES, NODES), cached until the context exits."""
 
     facts: DataFrame
     host_stages: DataFrame
@@ -26,10 +27,10 @@ class Analysis:
 
     @classmethod
     def of(cls, facts: DataFrame) -> Self:
-        """Keeps the facts, so that the logs are read once."""
+        """Analyse the facts; they are cached, so that the logs are read once."""
         facts = facts.persist()
         host_stages = host_comparison.host_stages(facts).persist()
-        failures = host_comparison.failures(facts).persist()
+        failures = charged_failures(facts).persist()
         return cls(
             facts=facts, host_stages=host_stages, failures=failures, nodes=host_comparison.nodes(facts, host_stages)
         )
@@ -44,13 +45,13 @@ class Analysis:
             frame.unpersist()
 
     def write(self, folder: str) -> None:
-        """As Parquet: `nodes`, `host_stages` and `failures` below the folder, in the place of what is there."""
+        """Write `nodes`, `host_stages` and `failures` as Parquet below the folder; existing data is overwritten."""
         frames = {"nodes": self.nodes, "host_stages": self.host_stages, "failures": self.failures}
         for name, frame in frames.items():
             frame.write.mode("overwrite").parquet(f"{folder.rstrip('/')}/{name}")
 
     def summaries(self) -> list[NodeSummary]:
-        """One for each node, by name."""
+        """Return one summary per node, sorted by host."""
         failed = _failures(self.failures)
         return [_summary(row, failed.get(row["host"], {})) for row in self.nodes.orderBy("host").collect()]
 

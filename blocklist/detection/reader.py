@@ -1,4 +1,4 @@
-"""From event logs to facts, in one pass: plain text in the JVM, compressed logs through Python."""
+"""Reads event logs into facts in one pass: the JVM reads plain text, Python decodes compressed logs."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - as everybody calls it
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection import event_parser
 from blocklist.detection.decoders import decoder_for
-from blocklist.detection.log_discovery import LogFile
+from blocklist.detection.log_file import LogFile
 from blocklist.detection.schemas import FACTS
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-_CHUNK: Final = 1024 * 1024  # bytes that are decoded at once
-_BATCH: Final = 1000  # lines that go back to the JVM at once
-_MAX_NAMED: Final = 20  # problems that are named one by one
+_CHUNK: Final = 1024 * 1024  # bytes decoded at once
+_BATCH: Final = 1000  # lines returned to the JVM at once
+_MAX_NAMED: Final = 20  # maximum number of files named one by one
 _PLAIN: Final = "file string, value string"
 _PREFIXES: Final = tuple(f'{event_parser.EVENT_PREFIX}{event}"'.encode() for event in event_parser.KINDS)
 _EVENT: Final = event_parser.EVENT_PREFIX.encode()
 
 
 def read_facts(spark: SparkSession, logs: Sequence[LogFile]) -> DataFrame:
-    """schemas.FACTS of these logs (see sources.find). A broken line is a fact of its own and gives no other."""
+    """Return schemas.FACTS of these logs. A line that cannot be parsed yields one fact of kind `broken`."""
     frames = [
         event_parser.facts(_lines(spark, group, compressed=compressed).withColumn("open", F.lit(is_open)))
         for compressed in (False, True)
@@ -38,7 +38,7 @@ def read_facts(spark: SparkSession, logs: Sequence[LogFile]) -> DataFrame:
 
 
 def within(facts: DataFrame, since: int | None, until: int | None) -> DataFrame:
-    """The facts from `since` on and before `until` (Unix ms; None: no limit), and those that have no time."""
+    """Keep facts from `since` until before `until` (Unix ms; None: unlimited), and facts without a time."""
     time = F.col("time")
     if since is not None:
         facts = facts.where(time.isNull() | (time >= since))
@@ -48,15 +48,15 @@ def within(facts: DataFrame, since: int | None, until: int | None) -> DataFrame:
 
 
 def problems(facts: DataFrame) -> list[str]:
-    """A sentence for each file with broken lines, the worst first, and one for all files beyond the first 20."""
+    """Return a sentence for each of the 20 files with most broken lines, and one for all other such files."""
     broken = facts.where(F.col("kind") == "broken").groupBy("file")
     counted = broken.agg(F.count("*").alias("lines"), F.min("detail").alias("first")).orderBy(F.desc("lines"), "file")
     rows = counted.collect()
     sentences = [
-        f"{row['file']}: {_line_count(row['lines'])} not read, such as {row['first']!r}." for row in rows[:_MAX_NAMED]
+        f"{row['file']}: {_line_count(row['lines'])} skipped, such as {row['first']!r}." for row in rows[:_MAX_NAMED]
     ]
     if rest := rows[_MAX_NAMED:]:
-        sentences.append(f"{len(rest)} more files: {_line_count(sum(row['lines'] for row in rest))} not read.")
+        sentences.append(f"{len(rest)} more files: {_line_count(sum(row['lines'] for row in rest))} skipped.")
     return sentences
 
 
@@ -65,9 +65,9 @@ def _line_count(count: int) -> str:
 
 
 def _lines(spark: SparkSession, logs: Sequence[LogFile], *, compressed: bool) -> DataFrame:
-    """`file` and `value`: the lines of plain logs, or those of compressed ones that count."""
+    """Return the columns `file` and `value`: all lines of plain logs, the relevant lines of compressed ones."""
     paths = [_escape_glob(log.path) for log in logs]
-    reader = spark.read.option("ignoreMissingFiles", True)  # an application that ends renames its log
+    reader = spark.read.option("ignoreMissingFiles", True)  # an application renames its log when it ends
     file = F.col("_metadata.file_path").alias("file")
     if not compressed:
         return reader.text(paths).select(file, "value")
@@ -76,7 +76,7 @@ def _lines(spark: SparkSession, logs: Sequence[LogFile], *, compressed: bool) ->
 
 
 def _escape_glob(path: str) -> str:
-    """Spark takes paths as patterns."""
+    """Escape a path, because Spark reads paths as glob patterns."""
     return re.sub(r"([*?{}\[\]\\])", r"\\\1", path)
 
 
@@ -102,9 +102,9 @@ def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
 
 
 def relevant_lines(name: str, content: memoryview) -> Iterator[str]:
-    """The lines of a compressed log that count: events that are facts, and broken lines.
+    """Yield the lines of a compressed log that become facts: relevant events, and broken lines.
 
-    A log that is damaged, or cut off, ends with a broken line: what was there of the last, or a word in its place.
+    A damaged or truncated log ends with a broken line: the rest of its last line, or a placeholder.
     """
     decode = decoder_for(name)
     assert decode is not None
@@ -115,7 +115,7 @@ def relevant_lines(name: str, content: memoryview) -> Iterator[str]:
     if rest:
         yield rest.decode(errors="replace")
     elif not decode.complete:
-        yield "(the file is damaged or cut off here)"
+        yield "(the file is damaged or truncated here)"
 
 
 def _is_relevant(line: bytes) -> bool:

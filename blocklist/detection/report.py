@@ -1,4 +1,4 @@
-"""One HTML file that shows what was found: it needs nothing else, and may be sent to whoever has to decide."""
+"""A self-contained HTML report of the analysis."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from typing import Final
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from pyspark.sql import DataFrame, Row
-from pyspark.sql import functions as F  # noqa: N812 - as everybody knows them
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection.node_summary import NodeSummary
 from blocklist.detection.output import format_time
 from blocklist.detection.pipeline import Analysis
 
 MAX_HOSTS: Final = 60
-"""Hosts in the heat map: the slowest, and those about which something is proposed."""
+"""Maximum number of hosts in the heat map: those with proposals, then the slowest."""
 MAX_STAGES: Final = 120
-"""Stages in the heat map: the latest."""
+"""Maximum number of stages in the heat map: the latest."""
 BINS: Final = 60
-"""Bars over the time of the logs."""
+"""Number of bars in the timeline."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Cell:
-    """A host in a stage: its slowdown, and how dark that is to be, 0 to 1."""
+    """A host in a stage."""
 
     row: int
     column: int
@@ -36,24 +36,24 @@ class Cell:
 
     @property
     def shade(self) -> float:
-        """Nothing up to its peers' time, all from four times that on; a doubling is half of it."""
+        """Colour intensity from 0 (slowdown 1 or less) to 1 (4 or more), logarithmic."""
         return max(0.0, min(1.0, math.log2(max(self.slowdown, 1.0)) / 2))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HeatMap:
-    """Hosts by stages."""
+    """Slowdowns of hosts by stages."""
 
     hosts: Sequence[str]
     stages: Sequence[str]
     cells: Sequence[Cell]
     hidden_hosts: int
-    """Hosts that are not shown."""
+    """Number of hosts that are not shown."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Bar:
-    """Failures of one class within a span of time: `below` are those of the classes before it in the same bar."""
+    """Failures of one class in one bin; `below` is the number of failures of other classes under it in the stack."""
 
     column: int
     failure: str
@@ -77,9 +77,9 @@ class Timeline:
 
 
 def render(
-    evidence: Analysis, summaries: Sequence[NodeSummary], rows: Sequence[Mapping[str, str]], notes: Sequence[str]
+    analysis: Analysis, summaries: Sequence[NodeSummary], rows: Sequence[Mapping[str, str]], notes: Sequence[str]
 ) -> str:
-    """The page. `rows` are the proposals as texts, `notes` what else there is to say, one sentence each."""
+    """Return the page. `rows` are the proposals as texts; `notes` are further sentences."""
     environment = Environment(
         loader=PackageLoader("blocklist.detection", "."), autoescape=True, undefined=StrictUndefined, trim_blocks=True
     )
@@ -87,33 +87,33 @@ def render(
     return environment.get_template("report.html.j2").render(
         rows=rows,
         notes=notes,
-        summaries=sorted(summaries, key=lambda own: (own.host not in proposed, -own.slowdown, own.host)),
-        heat=_heat_map(evidence.host_stages, summaries, proposed),
-        timeline=_timeline(evidence.facts, evidence.failures),
-        counts=_counts(evidence, summaries),
+        summaries=sorted(summaries, key=lambda node: (node.host not in proposed, -node.slowdown, node.host)),
+        heat=_heat_map(analysis.host_stages, summaries, proposed),
+        timeline=_timeline(analysis.facts, analysis.failures),
+        counts=_counts(analysis, summaries),
     )
 
 
-def _counts(evidence: Analysis, summaries: Sequence[NodeSummary]) -> Mapping[str, str]:
-    (row,) = evidence.facts.agg(
+def _counts(analysis: Analysis, summaries: Sequence[NodeSummary]) -> Mapping[str, str]:
+    (row,) = analysis.facts.agg(
         F.min("time").alias("begin"), F.max("time").alias("end"), F.countDistinct("app").alias("applications")
     ).collect()
-    stages = evidence.host_stages.select("app", "stage", "attempt").distinct().count()
+    stages = analysis.host_stages.select("app", "stage", "attempt").distinct().count()
     return {
         "period": f"{format_time(row['begin'])} to {format_time(row['end'])}"
         if row["begin"] is not None
         else "nothing",
         "applications": f"{row['applications']:,}",
         "nodes": f"{len(summaries):,}",
-        "tasks": f"{sum(own.tasks for own in summaries):,}",
+        "tasks": f"{sum(node.tasks for node in summaries):,}",
         "stages": f"{stages:,}",
     }
 
 
 def _heat_map(host_stages: DataFrame, summaries: Sequence[NodeSummary], proposed: set[str]) -> HeatMap:
-    compared = [own for own in summaries if own.stages]
-    worst = sorted(compared, key=lambda own: (own.host not in proposed, -own.slowdown, own.host))[:MAX_HOSTS]
-    hosts = [own.host for own in worst]
+    compared = [node for node in summaries if node.stages]
+    slowest = sorted(compared, key=lambda node: (node.host not in proposed, -node.slowdown, node.host))[:MAX_HOSTS]
+    hosts = [node.host for node in slowest]
     stages = (
         host_stages.groupBy("app", "stage", "attempt")
         .agg(F.max("last").alias("last"))

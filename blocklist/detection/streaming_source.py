@@ -1,8 +1,8 @@
-"""The new lines of event logs that applications are still writing, as a source of Structured Streaming.
+"""A Structured Streaming source of the new lines of event logs that are still being written.
 
-An offset is the size of each file, compressed or not: the lines between two sizes are those that end in the bytes
-between them. A compressed file can only be read from its start, so that is done anew for each batch; Spark's own
-roll over bounds it. Folders must be visible to the driver and the executors under the same path.
+An offset is the size of each file, compressed or not: a batch has the lines that end between two sizes. A compressed
+file can only be read from its start, so each batch decodes it again; Spark's rolling bounds its size. The driver and
+the executors must see the folders under the same path.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from typing import Any, BinaryIO, Final
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from blocklist.detection.decoders import decoder_for
-from blocklist.detection.file_names import IN_PROGRESS, is_hidden
+from blocklist.detection.log_file import IN_PROGRESS, is_hidden
 
 FORMAT: Final = "blocklist-event-logs"
 CHUNK: Final = 1024 * 1024
-"""Bytes that are read at once."""
+"""Number of bytes per read."""
 
 Offset = dict[str, int]
 
@@ -35,7 +35,7 @@ class ByteRange(InputPartition):
 
 
 class EventLogSource(DataSource):
-    """`file`, `value`: a log, by its name without `.inprogress`, and one of its lines. Option `paths`: a JSON array."""
+    """Columns `file` (a log, without `.inprogress`) and `value` (a line of it). Option `paths`: a JSON array."""
 
     @classmethod
     def name(cls) -> str:
@@ -59,7 +59,7 @@ class _StreamReader(DataSourceStreamReader):
         return {name: size for path in self._paths for name, size in _file_sizes(Path(path))}
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        # One that has shrunk was begun anew.
+        # A file that has shrunk was rewritten.
         changed = ((name, start.get(name, 0), size) for name, size in sorted(end.items()))
         return [ByteRange(name, begin if begin <= size else 0, size) for name, begin, size in changed if begin != size]
 
@@ -70,7 +70,7 @@ class _StreamReader(DataSourceStreamReader):
 
 
 def lines(name: str, start: int, end: int, chunk: int = CHUNK) -> Iterator[bytes]:
-    """The lines that end in these bytes of the file; none of one that is gone, or was cut off at its head."""
+    """Yield the lines that end in these bytes of the file; none if the file is gone or its start is missing."""
     try:
         file = _open(name)
     except FileNotFoundError:
@@ -103,7 +103,7 @@ def _file_sizes(path: Path) -> Iterator[tuple[str, int]]:
             if file.is_file():
                 yield str(file).removesuffix(IN_PROGRESS), file.stat().st_size
         except OSError:
-            continue  # it is gone
+            continue  # deleted meanwhile
 
 
 def _open(name: str) -> BinaryIO:
@@ -114,7 +114,7 @@ def _open(name: str) -> BinaryIO:
 
 
 def _line_start(file: BinaryIO, position: int, chunk: int) -> int:
-    """Where the line begins that this position is in."""
+    """Return the start of the line that contains this position."""
     while position > 0:
         begin = max(0, position - chunk)
         file.seek(begin)

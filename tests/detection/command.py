@@ -1,4 +1,4 @@
-"""`python -m blocklist.detection` as operators run it, and what it has to read."""
+"""Runs `python -m blocklist.detection` as operators do, and makes its input."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
 def settings() -> dict[str, str]:
-    """Its environment: a small Spark that starts soon."""
+    """Return the environment: a small Spark that starts fast."""
     submit = f'--master local[2] --driver-java-options "{_QUICK}" pyspark-shell'
     return environment() | {"JAVA_HOME": str(java_home()), "PYSPARK_SUBMIT_ARGS": submit}
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run it to its end."""
+    """Run it and wait for its end."""
     command = [sys.executable, "-m", "blocklist.detection", *arguments]
     return subprocess.run(command, cwd=ROOT, env=settings(), capture_output=True, text=True, timeout=170, check=False)
 
@@ -34,7 +34,7 @@ def now() -> int:
 
 
 def write_logs(folder: Path) -> Path:
-    """Three applications on six hosts, of which n3 is slow; and what is no event log."""
+    """Write three applications on six hosts, of which n3 is slow, and a file that is not an event log."""
     folder.mkdir()
     for number in range(3):
         lines = event_log(f"app-{number}", now() - 600_000 + number * 100_000, slow="n3")
@@ -47,7 +47,7 @@ def write_logs(folder: Path) -> Path:
 
 @dataclass(frozen=True)
 class DryRun:
-    """What it wrote of those logs."""
+    """The input and output of a dry run."""
 
     logs: Path
     lines: Path
@@ -57,7 +57,7 @@ class DryRun:
 
 
 def dry_run(folder: Path) -> DryRun:
-    """Run it with all that it can write, in this folder; it succeeds."""
+    """Run it with all outputs, in this folder."""
     logs = write_logs(folder / "logs")
     lines, parquet, report = folder / "out.jsonl", folder / "parquet", folder / "report.html"
     done = run("--event-logs", str(logs), "--json", str(lines), "--parquet", str(parquet), "--html", str(report))

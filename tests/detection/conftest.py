@@ -1,6 +1,6 @@
-"""One small Spark for all tests of the pipeline. It ends with them: a process has one application at a time.
+"""One small Spark session for all tests of the pipeline: a process can have only one application at a time.
 
-And the fixtures of the integration tests: real services on their own databases.
+Includes the fixtures of the integration tests: real services on their own databases.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ __all__ = ["browser", "databases", "fresh", "migrated", "start"]
 
 @pytest.fixture(scope="package")
 def proposed(tmp_path_factory: pytest.TempPathFactory) -> DryRun:
-    """What the command says of three applications on six hosts, of which n3 is slow."""
+    """A dry run over three applications on six hosts, of which n3 is slow."""
     return dry_run(tmp_path_factory.mktemp("proposed"))
 
 

@@ -1,8 +1,8 @@
 """Makes the event logs in `logs/`: `python -m tests.detection.make_logs 3.5.9 4.0.5 4.3.0`.
 
-Small real applications on a real standalone cluster, one for each story, with each version of Spark. Of their logs the
-lines of tasks, exclusions, start and end are kept as they were written, so that no folder or setting of a machine is in
-them; the compressed ones are written again by Spark's own codecs.
+Runs small real applications on a real standalone cluster, one per scenario, with each version of Spark. Only the lines
+of tasks, exclusions, start and end are kept, unchanged, so that no folder or setting of the machine is in them.
+Compressed logs are compressed again by Spark's own codecs.
 """
 
 # ruff: noqa: T201 - a script, which talks by printing
@@ -35,7 +35,7 @@ _CODECS: Final = {"zstd": "ZStdCompressionCodec", "lz4": "LZ4CompressionCodec"}
 
 
 def main(versions: list[str]) -> int:
-    """Make the logs of all versions; the exit code."""
+    """Make the logs of all versions; return the exit code."""
     for version in versions:
         print(f"Spark {version} …", flush=True)
         shutil.rmtree(LOGS / version, ignore_errors=True)
@@ -48,7 +48,7 @@ def main(versions: list[str]) -> int:
 
 
 def here(target: Path) -> None:
-    """All stories, with the Spark of this process."""
+    """Run all scenarios with the Spark of this process."""
     with Cluster(HOSTS, cores=1) as cluster, tempfile.TemporaryDirectory(prefix="blocklist-logs-") as folder:
         stories: dict[str, tuple[Callable[[SparkSession, Cluster], None], dict[str, object]]] = {
             "plain": (_sums, {}),
@@ -93,7 +93,7 @@ def _sums(spark: SparkSession, _: Cluster) -> None:
 
 
 def _failing_host(spark: SparkSession, _: Cluster) -> None:
-    """The tasks of one host find its disk full."""
+    """Tasks on one host fail because its disk is full."""
 
     def fail(numbers: Iterable[int]) -> Iterable[int]:
         if os.environ.get("SPARK_LOCAL_IP") == HOSTS[1]:
@@ -104,7 +104,7 @@ def _failing_host(spark: SparkSession, _: Cluster) -> None:
 
 
 def _lost_files(spark: SparkSession, cluster: Cluster) -> None:
-    """What the tasks of a stage have written is gone when the next one fetches it."""
+    """The shuffle files of a stage are deleted before the next stage fetches them."""
     sums = spark.sparkContext.range(60, numSlices=3).map(lambda n: (n % 7, n)).reduceByKey(lambda a, b: a + b, 2)
     assert sums.count() == 7
     for file in cluster.folder.rglob("shuffle_*"):
@@ -113,7 +113,7 @@ def _lost_files(spark: SparkSession, cluster: Cluster) -> None:
 
 
 def _lost_executor(spark: SparkSession, cluster: Cluster) -> None:
-    """A worker dies under its task, which runs again elsewhere."""
+    """A worker is killed under its task, which Spark runs again elsewhere."""
     started = cluster.folder / "started"
 
     def wait_to_be_killed(numbers: Iterable[int]) -> Iterable[int]:
@@ -133,7 +133,7 @@ def _lost_executor(spark: SparkSession, cluster: Cluster) -> None:
 
 
 def _keep(jvm: Any, file: Path, target: Path, cluster: Path) -> None:
-    """The log with the kept lines alone, and nothing of this machine in them."""
+    """Write the relevant lines of the log, without paths of this machine."""
     target.parent.mkdir(parents=True, exist_ok=True)
     name = next((codec for ending, codec in _CODECS.items() if file.name.endswith(ending)), None)
     codec = getattr(jvm.org.apache.spark.io, name)(jvm.org.apache.spark.SparkConf()) if name else None

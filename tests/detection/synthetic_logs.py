@@ -1,4 +1,4 @@
-"""Event logs as Spark writes them, as far as the pipeline reads them: applications with a host that is slow."""
+"""Synthetic event logs with the fields that the pipeline reads: applications with one slow host."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ STAGES = 6
 
 
 def event_log(app: str, began: int, slow: str | None = None) -> list[str]:
-    """Six stages of three tasks on each host, a second each, or two and more on the slow one; `began` is in Unix ms."""
+    """Six stages of three tasks per host, 1 s each, 2.2 s on the slow host; `began` in Unix ms."""
     dice = random.Random(app)
     head: list[dict[str, Any]] = [
         {"Event": "SparkListenerLogStart", "Spark Version": "4.3.0"},

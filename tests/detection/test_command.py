@@ -1,6 +1,6 @@
-"""`python -m blocklist.detection` as operators run it, on a real service.
+"""`python -m blocklist.detection` as operators run it, with a real service.
 
-What does not depend on the process calls `main` here: a Spark for each call costs half a minute.
+Tests that do not depend on the process call `main` here: a Spark session per call takes half a minute.
 """
 
 from __future__ import annotations
@@ -46,24 +46,26 @@ def run_command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: py
 
 
 @pytest.mark.timeout(600)
-def test_it_proposes_and_applies_once(proposed: DryRun, fresh: ServiceProcess, run_command: Command) -> None:
-    """A dry run shows all there is to see and changes nothing; applied it blocks, and applied again it does nothing."""
+def test_a_dry_run_proposes_and_apply_is_idempotent(
+    proposed: DryRun, fresh: ServiceProcess, run_command: Command
+) -> None:
+    """A dry run reports and changes nothing; --apply blocks; a second --apply changes nothing."""
     out, err = proposed.done.stdout, proposed.done.stderr
     (line,) = [json.loads(text) for text in proposed.lines.read_text().splitlines()]
     assert (line["node"], line["severity"], line["applied"], line["whyNot"]) == ("n3", line["severity"], False, None)
     assert CAUSE.fullmatch(line["cause"])
     assert line["cause"] in out
-    assert f"file:{proposed.logs}/notes.txt is no event log" in err
-    assert "app-2: 1 broken line was not read" in err
+    assert f"file:{proposed.logs}/notes.txt is not an event log" in err
+    assert "app-2: 1 broken line was skipped" in err
     assert "Traceback" not in err
     for name, schema in (("nodes", NODES), ("host_stages", HOST_STAGES), ("failures", FAILURES)):
         assert pq.read_table(proposed.parquet / name).column_names == schema.fieldNames()
 
-    given = ("--event-logs", str(proposed.logs), "--url", fresh.url, "--apply", "--json", "-")
-    applied = [run_command(*given) for _ in range(2)]
+    arguments = ("--event-logs", str(proposed.logs), "--url", fresh.url, "--apply", "--json", "-")
+    applied = [run_command(*arguments) for _ in range(2)]
     first, second = (json.loads(out) for _, out, _ in applied)
     assert (first["applied"], first["whyNot"]) == (True, None)
-    assert (second["applied"], second["whyNot"]) == (False, "it is blocked for this already")
+    assert (second["applied"], second["whyNot"]) == (False, "the node is already blocked for this")
     assert (first["cause"], first["end"]) == (second["cause"], second["end"]) == (line["cause"], line["end"])
     with BlocklistClient(fresh.url) as client:
         snapshot = client.snapshot()
@@ -76,32 +78,32 @@ def test_it_proposes_and_applies_once(proposed: DryRun, fresh: ServiceProcess, r
     ("arguments", "sentence"),
     [
         ([], "the following arguments are required: --event-logs"),
-        (["--event-logs", "/x", "--since", "yesterday"], "'yesterday' is no time; write it as 2026-11-21T12:00"),
-        (["--event-logs", "/x", "--alarm-rate", "2"], "give a number above 0, at most 1"),
-        (["--event-logs", "/x", "--hours", "0"], "give hours, above 0 and at most 168"),
-        (["--event-logs", "/x", "--applications", "x"], "give a whole number from 1 to 1000"),
-        (["--event-logs", "/x", "--follow"], "--follow needs --checkpoint FOLDER."),
-        (["--event-logs", "/x", "--checkpoint", "/y"], "--checkpoint belongs to --follow."),
+        (["--event-logs", "/x", "--since", "yesterday"], "'yesterday' is not a time; write it as 2026-11-21T12:00"),
+        (["--event-logs", "/x", "--alarm-rate", "2"], "must be a number above 0 and at most 1"),
+        (["--event-logs", "/x", "--hours", "0"], "must be hours, above 0 and at most 168"),
+        (["--event-logs", "/x", "--applications", "x"], "must be an integer from 1 to 1000"),
+        (["--event-logs", "/x", "--follow"], "--follow requires --checkpoint FOLDER."),
+        (["--event-logs", "/x", "--checkpoint", "/y"], "--checkpoint requires --follow."),
         (["--event-logs", "/x", "--apply", "--dry-run"], "not allowed with argument"),
         (["--event-logs", "/x", "--url", "example.com"], "'example.com' is not the URL of a service"),
     ],
 )
-def test_a_mistake_is_a_sentence(arguments: list[str], sentence: str) -> None:
+def test_a_usage_error_is_one_sentence(arguments: list[str], sentence: str) -> None:
     done = run(*arguments)
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
 
 
-def test_nothing_to_read_is_said_and_no_verdict(tmp_path: Path, run_command: Command) -> None:
+def test_without_logs_there_is_a_message_and_no_verdict(tmp_path: Path, run_command: Command) -> None:
     (tmp_path / "empty").mkdir()
     code, out, err = run_command("--event-logs", str(tmp_path / "empty"), str(tmp_path / "missing"))
-    assert (code, out) == (0, "No node is to be blocked.\n"), err
-    assert f"{tmp_path}/empty holds no event log." in err
+    assert (code, out) == (0, "No nodes to block.\n"), err
+    assert f"{tmp_path}/empty contains no event log." in err
     assert f"{tmp_path}/missing cannot be read: " in err
 
 
-def test_a_service_that_is_away_is_a_sentence(proposed: DryRun, run_command: Command) -> None:
+def test_an_unreachable_service_is_an_error_message(proposed: DryRun, run_command: Command) -> None:
     url = f"http://127.0.0.1:{free_port()}"
     code, _, err = run_command("--event-logs", str(proposed.logs), "--url", url, "--apply")
     assert code == 1
@@ -109,11 +111,11 @@ def test_a_service_that_is_away_is_a_sentence(proposed: DryRun, run_command: Com
 
 
 class Following:
-    """The command with --follow, in a process of its own; `told` are the verdicts that it printed."""
+    """The command with --follow, in a process of its own; `reported` are the nodes that it printed."""
 
     def __init__(self, logs: Path, checkpoint: Path, url: str) -> None:
-        given = ("--event-logs", str(logs), "--checkpoint", str(checkpoint), "--url", url, "--apply", "--json", "-")
-        self._command = [sys.executable, "-m", "blocklist.detection", "--follow", *given]
+        arguments = ("--event-logs", str(logs), "--checkpoint", str(checkpoint), "--url", url, "--apply", "--json", "-")
+        self._command = [sys.executable, "-m", "blocklist.detection", "--follow", *arguments]
         self._out, self._err = checkpoint.with_suffix(".out"), checkpoint.with_suffix(".err")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -136,29 +138,31 @@ class Following:
     def start(self) -> None:
         self.__enter__()
 
-    def told(self) -> list[str]:
+    def reported(self) -> list[str]:
         return [json.loads(line)["node"] for line in self._out.read_text().splitlines()]
 
 
 @pytest.mark.timeout(600)
-def test_running_applications_are_judged_and_a_restart_goes_on(tmp_path: Path, fresh: ServiceProcess) -> None:
+def test_follow_mode_analyses_running_applications_and_continues_after_a_restart(
+    tmp_path: Path, fresh: ServiceProcess
+) -> None:
     logs, checkpoint = tmp_path / "logs", tmp_path / "checkpoint"
     logs.mkdir()
-    began = now() - 300_000
-    first = "".join(event_log("app-1", began, slow="n3"))
-    second = "".join(event_log("app-2", began + 70_000, slow="n3"))
+    started_at = now() - 300_000
+    first = "".join(event_log("app-1", started_at, slow="n3"))
+    second = "".join(event_log("app-2", started_at + 70_000, slow="n3"))
     (logs / "app-1").write_text(first)
     running = logs / "app-2.inprogress"
     with Following(logs, checkpoint, fresh.url) as following, BlocklistClient(fresh.url) as client:
-        # In the middle of a line, and of the evidence: one application is not enough.
+        # Ends in the middle of a line; the evidence of one application is not sufficient.
         running.write_text(second[: len(second) // 20])
         read = checkpoint / "stream" / "commits" / "0"
         wait_until(read.exists, seconds=150)
-        assert following.told() == []
+        assert following.reported() == []
         following.kill()
         running.write_text(second[: len(second) // 2])
         following.start()
-        wait_until(lambda: following.told() == ["n3"], seconds=150)
+        wait_until(lambda: following.reported() == ["n3"], seconds=150)
         assert list(client.snapshot().nodes) == ["n3"]
     running.write_text(second)
     running.rename(logs / "app-2")
@@ -167,4 +171,4 @@ def test_running_applications_are_judged_and_a_restart_goes_on(tmp_path: Path, f
         wait_until(lambda: len(list((checkpoint / "stream" / "commits").glob("[0-9]*"))) > commits, seconds=150)
         batches = list((checkpoint / "facts").glob("batch-*/_SUCCESS"))
         assert len(batches) >= 3
-    assert following.told() == ["n3"], "once"
+    assert following.reported() == ["n3"], "once"

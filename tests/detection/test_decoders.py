@@ -1,4 +1,4 @@
-"""Compressed logs, in pieces of any size: whole, cut off, damaged."""
+"""Decoders of compressed logs: complete, truncated and damaged, in pieces of any size."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _decoder(name: str) -> Decoder:
 @pytest.mark.parametrize("name", PACKS)
 @settings(deadline=None)
 @given(contents=CONTENTS, size=st.integers(1, 5000))
-def test_streams_one_after_the_other_in_pieces_of_any_size(name: str, contents: list[bytes], size: int) -> None:
+def test_concatenated_streams_decode_in_pieces_of_any_size(name: str, contents: list[bytes], size: int) -> None:
     packed = b"".join(map(PACKS[name], contents))
     decode = _decoder(name)
     out = b"".join(decode(packed[at : at + size]) for at in range(0, len(packed), size))
@@ -57,7 +57,7 @@ def test_streams_one_after_the_other_in_pieces_of_any_size(name: str, contents: 
 @pytest.mark.parametrize("name", PACKS)
 @settings(deadline=None)
 @given(share=st.floats(0.01, 0.99))
-def test_one_that_is_cut_off_gives_what_is_there(name: str, share: float) -> None:
+def test_a_truncated_stream_decodes_up_to_its_end(name: str, share: float) -> None:
     packed = PACKS[name](TEXT)
     decode = _decoder(name)
     assert TEXT.startswith(decode(packed[: int(len(packed) * share)]))
@@ -67,7 +67,7 @@ def test_one_that_is_cut_off_gives_what_is_there(name: str, share: float) -> Non
 @pytest.mark.parametrize("name", PACKS)
 @settings(deadline=None)
 @given(share=st.floats(0.2, 0.9), junk=st.binary(min_size=64, max_size=64))
-def test_a_damaged_one_raises_nothing(name: str, share: float, junk: bytes) -> None:
+def test_damaged_data_raises_nothing(name: str, share: float, junk: bytes) -> None:
     packed = bytearray(PACKS[name](TEXT))
     at = int((len(packed) - len(junk)) * share)
     packed[at : at + len(junk)] = junk
@@ -75,7 +75,7 @@ def test_a_damaged_one_raises_nothing(name: str, share: float, junk: bytes) -> N
 
 
 @pytest.mark.parametrize("name", ["app-1.lz4", "app-1.gz", "app-1.zstd"])
-def test_what_comes_before_the_damage_is_given(name: str) -> None:
+def test_data_before_the_damage_is_decoded(name: str) -> None:
     decode = _decoder(name)
     assert decode(PACKS[name](TEXT) + b"no block begins like this") == TEXT
     assert decode.damaged
@@ -88,5 +88,5 @@ def test_plain_text_needs_no_decoder(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["app-1.zstd.inprogress", "events_1_app-1.zstd.compact"])
-def test_what_follows_the_codecs_ending_does_not_matter(name: str) -> None:
+def test_suffixes_after_the_codec_are_ignored(name: str) -> None:
     assert decoder_for(name) is not None

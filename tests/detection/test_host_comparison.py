@@ -1,4 +1,4 @@
-"""What is evidence against a host, and what only looks like it: one story each, as facts."""
+"""Slow hosts and slow servers are found, whatever makes healthy hosts look slow."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from blocklist.detection.schemas import FACTS, NODES, conform
 pytestmark = pytest.mark.xdist_group("detection")
 
 Fact = dict[str, Any]
-Change = Callable[[str, int, str, int, random.Random], Fact]
+FactChange = Callable[[str, int, str, int, random.Random], Fact]
 """What a task of (app, stage, host, number) is like."""
 HOSTS = [f"n{number}" for number in range(1, 7)]
 APPS = ["app-1", "app-2", "app-3"]
 
 
 def task(app: str, stage: int, host: str, number: int = 0, **more: Any) -> Fact:
-    """The number-th task of a host in a stage, a second each; an executor began long before."""
+    """The number-th task of a host in a stage, 1 s each, on a warm executor."""
     launched = 1_000_000 + stage * 100_000 + number * 1_000
     fact = {
         "kind": "task", "file": f"/logs/{app}", "app": app, "host": host, "executor": f"{host}-1", "stage": stage,
@@ -45,7 +45,7 @@ def warm_up(apps: Iterable[str] = APPS) -> Iterator[Fact]:
             yield task(app, 0, host)
 
 
-def stages(change: Change, apps: Iterable[str] = APPS) -> list[Fact]:
+def stages(change: FactChange, apps: Iterable[str] = APPS) -> list[Fact]:
     """Five stages of each application, six tasks of each host, after a warm-up."""
     dice = random.Random(7)
     found = list(warm_up(apps))
@@ -62,10 +62,10 @@ def noise(dice: random.Random) -> float:
     return dice.lognormvariate(0, 0.2)
 
 
-Judged = tuple[dict[str, NodeSummary], list[str]]
+JudgedScenario = tuple[dict[str, NodeSummary], list[str]]
 
 
-def nothing(*_: object) -> Fact:
+def unchanged(*_: object) -> Fact:
     return {}
 
 
@@ -77,7 +77,7 @@ def half_speed(_app: str, _stage: int, host: str, _number: int, dice: random.Ran
     return {"run_ms": int((2000 if host == "n3" else 1000) * noise(dice))}
 
 
-def waiting(_app: str, _stage: int, host: str, *_: object) -> Fact:
+def gc_and_fetch_wait(_app: str, _stage: int, host: str, *_: object) -> Fact:
     return {"run_ms": 3000, "gc_ms": 1200, "fetch_wait_ms": 800} if host == "n3" else {}
 
 
@@ -86,7 +86,7 @@ def large_partitions(_app: str, _stage: int, host: str, _number: int, dice: rand
     return {"run_ms": int(1000 * times * noise(dice)), "input_bytes": 10**6 * times, "input_records": 1000 * times}
 
 
-def larger_ones_of_about_one_size(_app: str, _stage: int, host: str, _number: int, dice: random.Random) -> Fact:
+def larger_tasks_in_one_size_class(_app: str, _stage: int, host: str, _number: int, dice: random.Random) -> Fact:
     size = dice.uniform(1.8, 1.9) if host == "n3" else dice.uniform(1.05, 1.15)
     return {"run_ms": int(1000 * size), "input_bytes": int(size * 2**20), "input_records": int(size * 1000)}
 
@@ -99,8 +99,8 @@ def far_from_the_data(_app: str, _stage: int, host: str, number: int, _dice: ran
     return {"run_ms": 3000, "locality": "ANY"} if host == "n3" or number == 0 else {}
 
 
-def just_begun(app: str, stage: int, host: str, number: int, _dice: random.Random) -> Fact:
-    """A new executor in each stage: its first tasks load classes and fill caches."""
+def new_executor_per_stage(app: str, stage: int, host: str, number: int, _dice: random.Random) -> Fact:
+    """The first tasks of a new executor load classes and fill caches."""
     if host != "n3":
         return {}
     launched = task(app, stage, host)["launched"]
@@ -114,32 +114,32 @@ def one_application(app: str, _stage: int, host: str, *_: object) -> Fact:
 
 
 def slow_server(_app: str, _stage: int, host: str, _number: int, dice: random.Random) -> Fact:
-    """All others wait for its blocks."""
+    """All other hosts wait for its blocks."""
     wait = 20 if host == "n3" else dice.randint(400, 800)
     return {"run_ms": 500 + wait, "fetch_wait_ms": wait, "remote_bytes": 5000, "shuffle_bytes": 6000}
 
 
-def most_of_the_data_at_hand(_app: str, _stage: int, host: str, *_: object) -> Fact:
-    """Who has to fetch little waits little."""
+def mostly_local_data(_app: str, _stage: int, host: str, *_: object) -> Fact:
+    """A host that fetches little waits little."""
     wait, remote = (20, 500) if host == "n3" else (400, 5000)
     return {"run_ms": 500 + wait, "fetch_wait_ms": wait, "remote_bytes": remote, "shuffle_bytes": 6000}
 
 
-CHANGES: dict[str, Change] = {
+CHANGES: dict[str, FactChange] = {
     "slow_server": slow_server,
-    "most_of_the_data_at_hand": most_of_the_data_at_hand,
+    "mostly_local_data": mostly_local_data,
     "uneven": uneven,
     "half_speed": half_speed,
-    "waiting": waiting,
+    "gc_and_fetch_wait": gc_and_fetch_wait,
     "large_partitions": large_partitions,
-    "larger_ones_of_about_one_size": larger_ones_of_about_one_size,
+    "larger_tasks_in_one_size_class": larger_tasks_in_one_size_class,
     "more_records_of_the_same_size": more_records_of_the_same_size,
     "far_from_the_data": far_from_the_data,
-    "just_begun": just_begun,
+    "new_executor_per_stage": new_executor_per_stage,
     "one_application": one_application,
 }
-STORIES = {name: stages(change) for name, change in CHANGES.items()}
-STORIES["not_three_quarters"] = [
+SCENARIOS = {name: stages(change) for name, change in CHANGES.items()}
+SCENARIOS["incomplete_stages"] = [
     *stages(half_speed),
     *(
         {"kind": "stage", "app": app, "stage": stage, "attempt": 0, "tasks": 49}
@@ -147,7 +147,7 @@ STORIES["not_three_quarters"] = [
         for stage in range(1, 6)
     ),
 ]
-STORIES["few_tasks"] = [
+SCENARIOS["few_tasks"] = [
     *warm_up(),
     *(
         task(app, stage, host, run_ms=9000 if host == "n3" else 1000)
@@ -159,66 +159,68 @@ STORIES["few_tasks"] = [
 
 
 def summarize(spark: SparkSession, facts: list[Fact]) -> list[NodeSummary]:
-    with Analysis.of(spark.createDataFrame(facts, FACTS)) as evidence:
-        conform(evidence.nodes, NODES)
-        return evidence.summaries()
+    with Analysis.of(spark.createDataFrame(facts, FACTS)) as analysis:
+        conform(analysis.nodes, NODES)
+        return analysis.summaries()
 
 
-def of_story(name: str, fact: Fact) -> Fact:
+def in_scenario(name: str, fact: Fact) -> Fact:
     return fact | {key: f"{name} {fact[key]}" for key in ("app", "host") if key in fact}
 
 
 @pytest.fixture(scope="module")
-def results(spark: SparkSession) -> dict[str, Judged]:
-    """All at once, as that takes no longer than one: each has applications and hosts of its own."""
-    summaries = summarize(spark, [of_story(name, fact) for name, facts in STORIES.items() for fact in facts])
-    return {name: _apart(name, summaries) for name in STORIES}
+def results(spark: SparkSession) -> dict[str, JudgedScenario]:
+    """All scenarios in one analysis, to save time; each has its own applications and hosts."""
+    summaries = summarize(spark, [in_scenario(name, fact) for name, facts in SCENARIOS.items() for fact in facts])
+    return {name: _judge_scenario(name, summaries) for name in SCENARIOS}
 
 
-def _apart(name: str, summaries: list[NodeSummary]) -> Judged:
-    own = [replace(it, host=it.host.split()[1]) for it in summaries if it.host.split()[0] == name]
-    return {it.host: it for it in own}, [verdict.host for verdict in judge(own, Rules())[0]]
+def _judge_scenario(name: str, summaries: list[NodeSummary]) -> JudgedScenario:
+    nodes = [replace(node, host=node.host.split()[1]) for node in summaries if node.host.split()[0] == name]
+    return {node.host: node for node in nodes}, [verdict.host for verdict in judge(nodes, Rules())[0]]
 
 
-def test_all_are_compared(results: dict[str, Judged]) -> None:
+def test_all_stages_are_compared(results: dict[str, JudgedScenario]) -> None:
     summaries, _ = results["uneven"]
-    assert {own.stages for own in summaries.values()} == {15}
+    assert {node.stages for node in summaries.values()} == {15}
     assert summaries["n1"].tasks == 3 * 31
 
 
-def test_a_host_at_half_the_speed_is_found(results: dict[str, Judged]) -> None:
+def test_a_host_at_half_the_speed_is_found(results: dict[str, JudgedScenario]) -> None:
     summaries, blamed = results["half_speed"]
     assert blamed == ["n3"]
-    own = summaries["n3"]
-    assert (own.applications, own.stages, own.slow_applications) == (3, 15, 3)
-    assert own.slow_stages >= 14
-    assert own.slowdown == pytest.approx(2.0, rel=0.1)
-    assert own.slow_last > 0
+    node = summaries["n3"]
+    assert (node.applications, node.stages, node.slow_applications) == (3, 15, 3)
+    assert node.slow_stages >= 14
+    assert node.slowdown == pytest.approx(2.0, rel=0.1)
+    assert node.slow_last > 0
 
 
-def test_who_keeps_all_others_waiting_is_found(results: dict[str, Judged]) -> None:
+def test_a_slow_shuffle_server_is_found(results: dict[str, JudgedScenario]) -> None:
     summaries, blamed = results["slow_server"]
     assert blamed == ["n3"]
     assert summaries["n3"].failures[FailureClass.SLOW_SERVER].stages == 15
 
 
-@pytest.mark.parametrize("story", [name for name in STORIES if name not in {"half_speed", "slow_server"}])
-def test_nobody_else_is_blamed(story: str, results: dict[str, Judged]) -> None:
-    assert results[story][1] == []
+@pytest.mark.parametrize("scenario", [name for name in SCENARIOS if name not in {"half_speed", "slow_server"}])
+def test_healthy_hosts_are_not_blamed(scenario: str, results: dict[str, JudgedScenario]) -> None:
+    assert results[scenario][1] == []
 
 
-@pytest.mark.parametrize("story", ["few_tasks", "not_three_quarters"])
-def test_a_stage_with_few_tasks_says_nothing(story: str, results: dict[str, Judged]) -> None:
-    assert results[story][0]["n3"].stages == 0
+@pytest.mark.parametrize("scenario", ["few_tasks", "incomplete_stages"])
+def test_stages_with_few_or_unfinished_tasks_are_not_compared(
+    scenario: str, results: dict[str, JudgedScenario]
+) -> None:
+    assert results[scenario][0]["n3"].stages == 0
 
 
-def test_one_application_is_not_enough(results: dict[str, Judged]) -> None:
+def test_one_application_is_not_sufficient(results: dict[str, JudgedScenario]) -> None:
     assert results["one_application"][0]["n3"].slow_applications == 1
 
 
 def failed(app: str, stage: int, host: str, **more: Any) -> Fact:
-    nothing = dict.fromkeys(["run_ms", "cpu_ms", "gc_ms", "fetch_wait_ms", "input_bytes"])
-    return task(app, stage, host, 7, **{"outcome": "ExceptionFailure", **nothing, **more})
+    unchanged = dict.fromkeys(["run_ms", "cpu_ms", "gc_ms", "fetch_wait_ms", "input_bytes"])
+    return task(app, stage, host, 7, **{"outcome": "ExceptionFailure", **unchanged, **more})
 
 
 MACHINE: dict[str, tuple[FailureClass, Fact]] = {
@@ -238,9 +240,9 @@ APPLICATION: dict[str, tuple[FailureClass, Fact]] = {
 }
 
 
-def test_failures_are_charged_to_who_causes_them(spark: SparkSession) -> None:
-    """Those of a machine to the machine, a fetch failure to the host that served, an application's own to nobody."""
-    facts = stages(nothing)
+def test_failures_are_charged_to_the_host_that_causes_them(spark: SparkSession) -> None:
+    """Machine failures to the machine, fetch failures to the serving host, failures of the application to nobody."""
+    facts = stages(unchanged)
     for app in APPS:
         for stage in range(1, 4):
             facts += [failed(app, stage, host, **fact) for host, (_, fact) in (MACHINE | APPLICATION).items()]
@@ -248,12 +250,12 @@ def test_failures_are_charged_to_who_causes_them(spark: SparkSession) -> None:
             facts.append(failed(app, stage, "n1", outcome="FetchFailed", served_by="n4", message="refused"))
         facts.append({"kind": "excluded", "app": app, "host": "n3", "time": 1_000_000})
     summaries = summarize(spark, facts)
-    found = {own.host: own.failures for own in summaries}
+    found = {node.host: node.failures for node in summaries}
     for host, (kind, _) in (MACHINE | APPLICATION | {"n4": (FailureClass.FETCH, {})}).items():
-        assert {kind: (own.stages, own.applications) for kind, own in found[host].items()} == {kind: (9, 3)}
+        assert {kind: (node.stages, node.applications) for kind, node in found[host].items()} == {kind: (9, 3)}
     assert {verdict.host for verdict in judge(summaries, Rules(max_share=1))[0]} == {"n1", "n2", "n3", "n4"}
-    assert {own.host: own.exclusions for own in summaries if own.exclusions} == {"n3": 3}
+    assert {node.host: node.exclusions for node in summaries if node.exclusions} == {"n3": 3}
 
 
-def test_no_facts_no_nodes(spark: SparkSession) -> None:
+def test_without_facts_there_are_no_nodes(spark: SparkSession) -> None:
     assert summarize(spark, []) == []

@@ -1,4 +1,4 @@
-"""What is found at a path: every form in which Spark leaves its event logs, and a sentence for all else."""
+"""All forms in which Spark leaves event logs are found; anything else is reported as a problem."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def names(found: DiscoveredLogs) -> list[str]:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_all_forms_of_each_version(spark: SparkSession, version: str) -> None:
+def test_all_forms_of_logs_of_each_version_are_found(spark: SparkSession, version: str) -> None:
     found = discover(spark, [str(LOGS / version)])
     assert not found.problems
     kept = [path.name for path in LOGS.joinpath(version).rglob("*") if path.is_file()]
@@ -29,7 +29,7 @@ def test_all_forms_of_each_version(spark: SparkSession, version: str) -> None:
     assert [log.in_progress for log in found.logs] == [log.name.endswith(".inprogress") for log in found.logs]
 
 
-def test_one_log_and_its_folder_are_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_log_that_is_given_twice_is_found_once(spark: SparkSession, tmp_path: Path) -> None:
     log = tmp_path / "app-1"
     log.write_bytes(START)
     found = discover(spark, [str(log), tmp_path.as_uri()])
@@ -40,14 +40,14 @@ def test_one_log_and_its_folder_are_one(spark: SparkSession, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("notes.txt", b"hello\n", "is no event log: it does not begin with SparkListenerLogStart."),
-        ("app-1.zstd", b"hello\n", "is no event log: it does not begin with SparkListenerLogStart."),
-        ("app-1.snappy", START, "is passed over: it is compressed with snappy."),
-        ("app-1.lzf.inprogress", START, "is passed over: it is compressed with lzf."),
+        ("notes.txt", b"hello\n", "is not an event log: it does not begin with SparkListenerLogStart."),
+        ("app-1.zstd", b"hello\n", "is not an event log: it does not begin with SparkListenerLogStart."),
+        ("app-1.snappy", START, "is skipped: unsupported compression snappy."),
+        ("app-1.lzf.inprogress", START, "is skipped: unsupported compression lzf."),
         ("app-1", b"", "is empty."),
     ],
 )
-def test_what_is_no_event_log_is_named(
+def test_other_files_are_problems(
     spark: SparkSession, tmp_path: Path, name: str, content: bytes, sentence: str
 ) -> None:
     (tmp_path / name).write_bytes(content)
@@ -57,7 +57,7 @@ def test_what_is_no_event_log_is_named(
     assert found.problems == (f"file:{tmp_path / name} {sentence}",)
 
 
-def test_a_path_that_is_no_good_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_unreadable_path_is_a_problem(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "empty").mkdir()
     (tmp_path / "app-2").write_bytes(START)
     paths = [f"{tmp_path}/missing", "nothing://host/logs", f"{tmp_path}/empty", str(tmp_path / "app-2")]
@@ -66,21 +66,19 @@ def test_a_path_that_is_no_good_is_named(spark: SparkSession, tmp_path: Path) ->
     missing, unknown, empty = found.problems
     assert missing.startswith(f"{tmp_path}/missing cannot be read: ")
     assert unknown.startswith("nothing://host/logs cannot be read: No FileSystem for scheme")
-    assert empty == f"{tmp_path}/empty holds no event log."
+    assert empty == f"{tmp_path}/empty contains no event log."
 
 
-def test_a_compressed_log_that_is_too_large_is_named(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_compressed_log_that_is_too_large_is_a_problem(spark: SparkSession, tmp_path: Path) -> None:
     with (tmp_path / "app-1.zstd").open("wb") as file:
         file.truncate(MAX_COMPRESSED_BYTES + 1)
     found = discover(spark, [str(tmp_path)])
     assert found.problems == (
-        f"file:{tmp_path}/app-1.zstd is passed over: a compressed log of 256 MiB, above 256 MiB.",
+        f"file:{tmp_path}/app-1.zstd is skipped: a compressed log of 256 MiB; the maximum is 256 MiB.",
     )
 
 
-def test_hidden_files_and_an_open_log_with_nothing_in_it_yet_are_passed_over(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_hidden_files_and_empty_logs_in_progress_are_skipped(spark: SparkSession, tmp_path: Path) -> None:
     for name in (".app-1.crc", "_SUCCESS", ".hidden", "app-1.inprogress"):
         (tmp_path / name).touch()
     (tmp_path / "app-2").write_bytes(START)
@@ -95,7 +93,7 @@ def make_rolled(folder: Path, *names: str) -> None:
         (folder / name).write_bytes(START if number == 0 else b'{"Event":"SparkListenerTaskStart"}\n')
 
 
-def test_of_a_rolled_log_in_progress_the_last_part_is_open(spark: SparkSession, tmp_path: Path) -> None:
+def test_only_the_last_part_of_a_rolled_log_is_in_progress(spark: SparkSession, tmp_path: Path) -> None:
     make_rolled(tmp_path / "eventlog_v2_app-1", *(f"events_{number}_app-1" for number in (1, 2, 10)))
     (tmp_path / "eventlog_v2_app-1" / "appstatus_app-1.inprogress").touch()
     found = discover(spark, [str(tmp_path)])
@@ -103,16 +101,16 @@ def test_of_a_rolled_log_in_progress_the_last_part_is_open(spark: SparkSession, 
     assert len(found.logs) == 3
 
 
-def test_a_compacted_part_stands_for_those_before_it(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_compacted_part_replaces_earlier_parts(spark: SparkSession, tmp_path: Path) -> None:
     parts = ("events_2_app-1.compact", "events_1_app-1", "events_2_app-1", "events_3_app-1")
     make_rolled(tmp_path / "eventlog_v2_app-1", *parts)
     assert names(discover(spark, [str(tmp_path)])) == ["events_2_app-1.compact", "events_3_app-1"]
 
 
-def test_a_rolled_log_without_a_start_is_named_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_rolled_log_without_its_start_is_one_problem(spark: SparkSession, tmp_path: Path) -> None:
     make_rolled(tmp_path / "eventlog_v2_app-1", "events_1_app-1", "events_2_app-1")
     (tmp_path / "eventlog_v2_app-1" / "events_1_app-1").unlink()
     found = discover(spark, [str(tmp_path)])
     assert found.problems == (
-        f"file:{tmp_path}/eventlog_v2_app-1 is no event log: it does not begin with SparkListenerLogStart.",
+        f"file:{tmp_path}/eventlog_v2_app-1 is not an event log: it does not begin with SparkListenerLogStart.",
     )

@@ -1,4 +1,4 @@
-"""From real event logs to facts: one story each, with every version of Spark."""
+"""Real event logs are read into facts, with each version of Spark."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Read = Callable[[Path], list[Row]]
 
 @pytest.fixture(scope="module")
 def read(spark: SparkSession) -> Read:
-    """The facts of all logs below a folder. None of them may be named as a problem."""
+    """Reads the facts of all logs below a folder; fails if discovery reports a problem."""
 
     def facts(path: Path) -> list[Row]:
         found = discover(spark, [str(path)])
@@ -40,7 +40,7 @@ def tasks(facts: list[Row], outcome: str) -> list[Row]:
 
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("story", ["plain", "lz4", "rolled"])
-def test_the_tasks_of_an_application(read: Read, version: str, story: str) -> None:
+def test_all_tasks_of_an_application_are_read(read: Read, version: str, story: str) -> None:
     facts = read(LOGS / version / story)
     assert kinds(facts) == {"log": 1, "application": 1, "task": 10}
     assert len({fact.app for fact in facts}) == 1
@@ -59,7 +59,7 @@ def test_the_tasks_of_an_application(read: Read, version: str, story: str) -> No
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_failing_host_and_its_exclusion(read: Read, version: str) -> None:
+def test_failures_and_the_exclusion_of_a_host_are_read(read: Read, version: str) -> None:
     facts = read(LOGS / version / "excluded")
     failed = tasks(facts, "ExceptionFailure")
     assert {fact.host for fact in failed} == {HOSTS[1]}
@@ -71,7 +71,7 @@ def test_a_failing_host_and_its_exclusion(read: Read, version: str) -> None:
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_fetch_that_failed_names_the_host_that_serves(read: Read, version: str) -> None:
+def test_a_fetch_failure_names_the_serving_host(read: Read, version: str) -> None:
     failed = tasks(read(LOGS / version / "fetch-failed"), "FetchFailed")
     assert failed
     named = {fact.served_by for fact in failed if "MetadataFetchFailed" not in fact.message}  # which knows no host
@@ -82,7 +82,7 @@ def test_a_fetch_that_failed_names_the_host_that_serves(read: Read, version: str
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_a_lost_executor_in_the_log_of_a_running_application(read: Read, version: str) -> None:
+def test_a_lost_executor_is_read_from_a_log_in_progress(read: Read, version: str) -> None:
     (failed,) = tasks(read(LOGS / version / "in-progress"), "ExecutorLostFailure")
     assert failed.host == HOSTS[2]
     assert failed.caused_by_app is not None
@@ -90,7 +90,7 @@ def test_a_lost_executor_in_the_log_of_a_running_application(read: Read, version
     assert failed.message
 
 
-def test_a_log_that_is_cut_off_anywhere_gives_what_came_before(read: Read, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_truncated_log_is_read_up_to_its_end(read: Read, spark: SparkSession, tmp_path: Path) -> None:
     (log,) = (LOGS / VERSIONS[-1] / "plain").iterdir()
     text = log.read_bytes()
     whole = {fact[3:] for fact in read(log)}
@@ -121,7 +121,7 @@ def test_a_log_that_is_cut_off_anywhere_gives_what_came_before(read: Read, spark
         b'{"Event":"SparkListenerTaskEnd","Stage ID":1,{"Event":"SparkListenerTaskEnd"}',
     ],
 )
-def test_a_broken_line_is_counted_and_named_and_its_neighbours_are_read(
+def test_a_broken_line_is_reported_and_its_neighbours_are_read(
     spark: SparkSession, tmp_path: Path, line: bytes
 ) -> None:
     (log,) = (LOGS / VERSIONS[-1] / "plain").iterdir()
@@ -130,10 +130,10 @@ def test_a_broken_line_is_counted_and_named_and_its_neighbours_are_read(
     facts = read_facts(spark, discover(spark, [str(tmp_path)]).logs)
     assert kinds(facts.collect()) == {"log": 1, "application": 1, "task": 10, "broken": 1}
     (sentence,) = problems(facts)
-    assert sentence.startswith(f"file:{tmp_path}/app-1: 1 broken line was not read, such as ")
+    assert sentence.startswith(f"file:{tmp_path}/app-1: 1 broken line was skipped, such as ")
 
 
-def test_what_the_agent_excluded_is_no_finding(read: Read, tmp_path: Path) -> None:
+def test_exclusions_by_the_agent_are_ignored(read: Read, tmp_path: Path) -> None:
     name = "org.apache.spark.scheduler.SparkListenerNodeExcluded"
     event = f'{{"Event":"{name}","time":1,"hostId":"%s","executorFailures":%d}}\n'
     start = '{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n'
@@ -153,19 +153,19 @@ def test_what_the_agent_excluded_is_no_finding(read: Read, tmp_path: Path) -> No
         ("a b [x] {1}/app-1", "app-1"),
     ],
 )
-def test_the_application_is_known_by_the_logs_name(read: Read, tmp_path: Path, name: str, app: str) -> None:
+def test_the_application_id_comes_from_the_file_name(read: Read, tmp_path: Path, name: str, app: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text('{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n')
     assert [fact.app for fact in read(tmp_path)] == [app]
 
 
-def test_a_span_of_time_holds_its_start_and_not_its_end(spark: SparkSession) -> None:
+def test_a_time_range_includes_its_start_and_excludes_its_end(spark: SparkSession) -> None:
     facts = spark.createDataFrame([{"kind": "task", "time": time} for time in (1, 2, 3)] + [{"kind": "log"}], FACTS)
     assert [fact.time for fact in within(facts, 2, 3).collect()] == [2, None]
     assert within(facts, None, None).count() == 4
 
 
-def test_no_logs_are_no_facts(spark: SparkSession) -> None:
+def test_without_logs_there_are_no_facts(spark: SparkSession) -> None:
     facts = read_facts(spark, [])
     assert facts.schema == FACTS
     assert facts.isEmpty()

@@ -1,4 +1,4 @@
-"""The report of the detection: one file, opened from the disk, that asks nobody else for anything."""
+"""The HTML report is one file that loads nothing else."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from tests.detection.command import DryRun
 pytestmark = pytest.mark.xdist_group("detection")
 
 
-def test_it_says_what_was_found(proposed: DryRun) -> None:
+def test_the_report_has_evidence_and_problems_and_loads_nothing(proposed: DryRun) -> None:
     page = proposed.report.read_text()
     assert json.loads(proposed.lines.read_text())["cause"] in page
     assert page.count('<rect class="cell"') > 100
-    assert "notes.txt is no event log" in page
+    assert "notes.txt is not an event log" in page
     assert not re.search(r"(src|href)=", page), "it needs nothing else"
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_its_plots_are_there(browser: Browser, proposed: DryRun, scheme: str) -> None:
+def test_the_plots_are_visible_in_both_colour_schemes(browser: Browser, proposed: DryRun, scheme: str) -> None:
     with monitored(browser, proposed.report.as_uri(), color_scheme=scheme) as own:
         page = own.context.new_page()
         page.goto(proposed.report.as_uri())

@@ -1,4 +1,4 @@
-"""Lines of a growing log: each once, when it is whole, wherever the cuts are."""
+"""Each line of a growing log is read once, when it is complete, wherever batches end."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ WRITERS: dict[str, Callable[[bytes], bytes]] = {
 @pytest.mark.parametrize("name", WRITERS)
 @given(cuts=st.lists(st.integers(0, 12_000), max_size=6), chunk=st.sampled_from([7, 100, 1 << 20]))
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
-def test_all_lines_once_and_in_order(name: str, cuts: list[int], chunk: int, tmp_path: Path) -> None:
+def test_lines_are_read_once_and_in_order(name: str, cuts: list[int], chunk: int, tmp_path: Path) -> None:
     data = WRITERS[name](TEXT)
     path = tmp_path / name
     path.write_bytes(data)
@@ -37,7 +37,7 @@ def test_all_lines_once_and_in_order(name: str, cuts: list[int], chunk: int, tmp
     assert [line for begin, end in pairwise(places) for line in lines(str(path), begin, end, chunk)] == LINES
 
 
-def test_a_line_that_is_not_whole_is_left_for_later(tmp_path: Path) -> None:
+def test_an_incomplete_line_is_left_for_the_next_batch(tmp_path: Path) -> None:
     path = tmp_path / "app-1.inprogress"
     path.write_bytes(b"one\ntw")
     name = str(tmp_path / "app-1")
@@ -47,11 +47,11 @@ def test_a_line_that_is_not_whole_is_left_for_later(tmp_path: Path) -> None:
     assert list(lines(name, 6, 8)) == [b"two"]
 
 
-def test_a_log_that_is_gone_has_no_lines(tmp_path: Path) -> None:
+def test_a_deleted_log_has_no_lines(tmp_path: Path) -> None:
     assert list(lines(str(tmp_path / "app-1"), 0, 100)) == []
 
 
-def test_offsets_are_by_the_name_that_stays(tmp_path: Path) -> None:
+def test_offsets_are_keyed_by_the_final_file_name(tmp_path: Path) -> None:
     for folder in ("eventlog_v2_app-2", "_temporary/0"):
         (tmp_path / folder).mkdir(parents=True)
     files = [
@@ -71,7 +71,7 @@ def test_offsets_are_by_the_name_that_stays(tmp_path: Path) -> None:
     ]
 
 
-def test_no_spark_is_needed_to_import_it() -> None:
-    """Executors read with it."""
+def test_importing_it_does_not_import_the_pipeline() -> None:
+    """Executors import it."""
     code = "import blocklist.detection.streaming_source, sys; assert 'blocklist.detection.pipeline' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], check=True)

@@ -1,4 +1,4 @@
-"""Who is blamed, and above all who is not."""
+"""Which nodes are blamed, and above all which are not."""
 
 from __future__ import annotations
 
@@ -11,8 +11,15 @@ from hypothesis import strategies as st
 
 from blocklist import BlockAction
 from blocklist.detection.apply import Proposal, propose
-from blocklist.detection.binomial import binomial_tail
-from blocklist.detection.heuristics import HOUR_MS, NodeVerdict, Rules, Severity, extend_for_repeats, judge
+from blocklist.detection.heuristics import (
+    HOUR_MS,
+    NodeVerdict,
+    Rules,
+    Severity,
+    binomial_tail,
+    extend_for_repeats,
+    judge,
+)
 from blocklist.detection.node_summary import CHARGED_TO_NODE, FailureClass, FailureCounts, NodeSummary
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import BlockedNode, merge
@@ -22,9 +29,9 @@ RULES = Rules()
 HEALTHY = [NodeSummary(host=host, tasks=100, applications=7, stages=44, expected=3.0, share=1 / 6) for host in HOSTS]
 
 
-def among_healthy(**what: object) -> list[NodeSummary]:
-    """Six nodes, the first of them such."""
-    return [replace(HEALTHY[0], **what), *HEALTHY[1:]]  # type: ignore[arg-type]
+def among_healthy(**properties: object) -> list[NodeSummary]:
+    """Six nodes, of which the first has these properties."""
+    return [replace(HEALTHY[0], **properties), *HEALTHY[1:]]  # type: ignore[arg-type]
 
 
 def slow(
@@ -54,7 +61,7 @@ def failing(kind: FailureClass, stages: int, applications: int = 2, all_stages: 
     return among_healthy(failures={kind: failures})
 
 
-def blamed(nodes: list[NodeSummary], rules: Rules = RULES) -> list[str]:
+def blamed_hosts(nodes: list[NodeSummary], rules: Rules = RULES) -> list[str]:
     return [verdict.host for verdict in judge(nodes, rules)[0]]
 
 
@@ -73,7 +80,7 @@ def test_a_slow_node_is_blocked_with_the_evidence_in_one_sentence() -> None:
     assert 0 < verdict.p_value < 1e-20
 
 
-def test_a_node_that_is_twice_as_slow_gets_no_new_tasks_and_keeps_its_own() -> None:
+def test_a_node_that_is_twice_as_slow_is_marked_and_not_evacuated() -> None:
     (verdict,), _ = judge(slow(slowdown=2.0), RULES)
     assert (verdict.severity, verdict.action) == (Severity.SLOW, BlockAction.MARK_BLOCKED)
 
@@ -98,12 +105,12 @@ def test_a_node_that_is_twice_as_slow_gets_no_new_tasks_and_keeps_its_own() -> N
         ("three of three on one of six may be chance", failing(FailureClass.LOST_EXECUTOR, 3)),
     ],
 )
-def test_it_is_not_blamed(why: str, nodes: list[NodeSummary]) -> None:
-    assert blamed(nodes) == [], why
+def test_a_node_is_not_blamed(why: str, nodes: list[NodeSummary]) -> None:
+    assert blamed_hosts(nodes) == [], why
 
 
 @pytest.mark.parametrize("kind", CHARGED_TO_NODE)
-def test_failures_that_gather_on_one_node_are_its_own(kind: FailureClass) -> None:
+def test_failures_that_concentrate_on_one_node_are_charged_to_it(kind: FailureClass) -> None:
     (verdict,), _ = judge(failing(kind, 6, 2, 7), RULES)
     assert verdict.host == "n1"
     disk = kind in {FailureClass.DISK_FULL, FailureClass.IO_ERROR}
@@ -114,27 +121,27 @@ def test_failures_that_gather_on_one_node_are_its_own(kind: FailureClass) -> Non
 
 
 def test_few_tasks_with_a_full_disk_are_enough_where_spark_avoids_the_host_then() -> None:
-    assert blamed(failing(FailureClass.DISK_FULL, 3, 3)) == ["n1"]
+    assert blamed_hosts(failing(FailureClass.DISK_FULL, 3, 3)) == ["n1"]
 
 
-def test_a_node_that_runs_most_tasks_may_have_most_failures() -> None:
+def test_a_node_that_runs_most_tasks_is_expected_to_have_most_failures() -> None:
     nodes = failing(FailureClass.LOST_EXECUTOR, 6, 3, 7)
-    assert blamed(nodes) == ["n1"]
-    assert blamed([replace(nodes[0], share=0.8), *nodes[1:]]) == []
+    assert blamed_hosts(nodes) == ["n1"]
+    assert blamed_hosts([replace(nodes[0], share=0.8), *nodes[1:]]) == []
 
 
-def test_no_more_than_a_share_of_the_nodes_and_the_worst_first() -> None:
+def test_at_most_a_share_of_the_nodes_is_blocked_most_severe_first() -> None:
     some, worse, worst = slow(slowdown=2.0)[0], slow(slowdown=2.2, stages=44)[0], failing(FailureClass.DISK_FULL, 20)[0]
     nodes = [some, replace(worse, host="n2"), replace(worst, host="n3"), *HEALTHY[3:]]
-    assert blamed(nodes) == ["n3"], "one of six, though a tenth would be none"
-    assert blamed(nodes, Rules(max_share=0.34)) == ["n3", "n2"]
+    assert blamed_hosts(nodes) == ["n3"], "one of six, though a tenth would be none"
+    assert blamed_hosts(nodes, Rules(max_share=0.34)) == ["n3", "n2"]
     _, left = judge(nodes, RULES)
-    assert left["n1"].startswith("Node n1 is left open (2.0x slower than its peers")
-    assert left["n1"].endswith("one run blocks at most 1 of 6.")
+    assert left["n1"].startswith("Node n1 is not blocked (2.0x slower than its peers")
+    assert left["n1"].endswith("one run blocks at most 1 of 6 nodes.")
 
 
 @given(st.integers(1, 60), st.integers(0, 60), st.floats(0.001, 0.999))
-def test_the_tail_is_the_sum_of_what_it_is_made_of(trials: int, hits: int, chance: float) -> None:
+def test_the_binomial_tail_is_the_sum_of_its_terms(trials: int, hits: int, chance: float) -> None:
     exact = sum(
         comb(trials, count) * chance**count * (1 - chance) ** (trials - count) for count in range(hits, trials + 1)
     )
@@ -149,7 +156,7 @@ def change(at: int, kind: ChangeType = ChangeType.BLOCKED, node: BlockedNode | N
     return Change(revision=1, type=kind, at=at, node=block)
 
 
-def test_a_repeat_offender_is_blocked_longer() -> None:
+def test_each_earlier_block_doubles_the_next() -> None:
     freed = change(600, ChangeType.EXPIRED)
     history = [change(100), change(200, ChangeType.MERGED), change(300, ChangeType.UNBLOCKED), change(500), freed]
     proposal = propose(VERDICT, history, RULES, now=2000)
@@ -158,18 +165,18 @@ def test_a_repeat_offender_is_blocked_longer() -> None:
     assert extend_for_repeats(VERDICT, RULES, 1000).end == VERDICT.last_evidence + RULES.max_block_ms
 
 
-def test_a_block_after_the_evidence_is_no_earlier_one() -> None:
-    """It may be the one that this very evidence made."""
+def test_a_block_after_the_evidence_does_not_count() -> None:
+    """It may be the block that this evidence caused."""
     assert propose(VERDICT, [change(2000), change(2100, ChangeType.EXPIRED)], RULES, now=3000).earlier_blocks == 0
 
 
 def test_the_same_evidence_is_applied_once() -> None:
     own = BlockedNode(id="n1", action=VERDICT.action, start=1500, end=VERDICT.end, cause=VERDICT.cause)
     made = [change(1500, node=own)]
-    assert propose(VERDICT, made, RULES, now=2000).skip_reason == "it is blocked for this already"
+    assert propose(VERDICT, made, RULES, now=2000).skip_reason == "the node is already blocked for this"
     merged = merge(own, replace(own, cause="disk", end=own.end + 1))
     made.append(change(1600, ChangeType.MERGED, merged))
-    assert propose(VERDICT, made, RULES, now=2000).skip_reason == "it is blocked for this already"
+    assert propose(VERDICT, made, RULES, now=2000).skip_reason == "the node is already blocked for this"
     shorter = [change(1500, node=replace(own, end=own.end - 1))]
     assert propose(VERDICT, shorter, RULES, now=2000).skip_reason is None
 
@@ -178,12 +185,12 @@ def test_the_same_evidence_is_applied_once() -> None:
     ("history", "now", "why_not"),
     [
         ([], VERDICT.end - 1, None),
-        ([], VERDICT.end, "the evidence is older than the block would be long"),
-        ([change(1500), change(1600, ChangeType.UNBLOCKED)], 2000, "it was freed by hand since then"),
+        ([], VERDICT.end, "the block would already have ended"),
+        ([change(1500), change(1600, ChangeType.UNBLOCKED)], 2000, "the node was unblocked by hand since then"),
         ([change(500), change(600, ChangeType.UNBLOCKED)], 2000, None),
         ([change(1500), change(1600, ChangeType.EXPIRED)], 2000, None),
     ],
 )
-def test_what_became_of_it_since_counts(history: list[Change], now: int, why_not: str | None) -> None:
+def test_later_changes_of_the_node_prevent_a_block(history: list[Change], now: int, why_not: str | None) -> None:
     proposal: Proposal = propose(VERDICT, history, RULES, now=now)
     assert proposal.skip_reason == why_not

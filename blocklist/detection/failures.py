@@ -1,0 +1,90 @@
+"""Charge failed tasks, and slow serving of shuffle blocks, to hosts: FACTS -> FAILURES."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql import functions as F  # noqa: N812 - the usual name
+
+from blocklist.detection.host_comparison import MIN_HOSTS, STAGE, comparable, median_of_others
+from blocklist.detection.node_summary import FailureClass
+from blocklist.detection.schemas import FAILURES, conform
+
+MIN_WAIT_RATIO: Final = 2.0
+"""Minimum ratio of the other hosts' wait to the wait of the slow server itself."""
+MIN_WAIT_SHARE: Final = 0.25
+"""Minimum share of the run time that the other hosts wait."""
+_PATTERNS: Final = {
+    FailureClass.DISK_FULL: "No space left on device|Disk quota exceeded",
+    FailureClass.IO_ERROR: "Input/output error|Read-only file system|Stale file handle|Structure needs cleaning"
+    "|No such device|Remote I/O error",
+    FailureClass.MEMORY: "OutOfMemoryError|Cannot allocate memory|MemoryError",
+}
+
+
+def charged_failures(facts: DataFrame) -> DataFrame:
+    """FACTS -> FAILURES."""
+    failed = facts.where(
+        (F.col("kind") == "task") & ~F.col("outcome").isin("Success", "TaskKilled", "TaskCommitDenied", "Resubmitted")
+    )
+    charged = failed.withColumn("failure", _failure_class()).withColumn(
+        "host", F.when(F.col("failure") == FailureClass.FETCH.value, F.col("served_by")).otherwise(F.col("host"))
+    )
+    counted = (
+        charged.where(F.col("host").isNotNull())
+        .groupBy(*STAGE, "host", "failure")
+        .agg(F.count("*").alias("tasks"), F.first("message", True).alias("message"), F.max("time").alias("last"))
+    )
+    return conform(counted, FAILURES).unionAll(slow_servers(comparable(facts)))
+
+
+def _failure_class() -> Column:
+    """The class of a failed task."""
+    text = F.concat_ws(" ", "error", "message")
+    found = F.when(F.col("outcome") == "FetchFailed", F.lit(FailureClass.FETCH.value))
+    for failure, pattern in _PATTERNS.items():
+        found = found.when(text.rlike(pattern), F.lit(failure.value))
+    found = found.when(F.col("outcome") == "ExecutorLostFailure", F.lit(FailureClass.LOST_EXECUTOR.value))
+    return found.when(F.col("outcome") == "ExceptionFailure", F.lit(FailureClass.USER.value)).otherwise(
+        F.lit(FailureClass.OTHER.value)
+    )
+
+
+def slow_servers(tasks: DataFrame) -> DataFrame:
+    """Comparable tasks -> FAILURES: in each stage, at most one host that serves shuffle blocks slowly.
+
+    All other hosts wait for its blocks; it does not, because it reads them locally. A host that waits little because it
+    fetches little is not slow: it must have fetched at least half as much as usual.
+    """
+    stage = Window.partitionBy(*STAGE)
+    hosts = (
+        tasks.where(F.col("remote_bytes") > 0)
+        .groupBy(*STAGE, "host")
+        .agg(
+            F.count("*").alias("own_tasks"),
+            F.median("fetch_wait_ms").alias("wait"),
+            F.median("run_ms").alias("run"),
+            F.median("remote_bytes").alias("remote"),
+            F.max("time").alias("last"),
+        )
+    )
+    compared = (
+        hosts.withColumn("waits", F.sort_array(F.collect_list("wait").over(stage)))
+        .withColumn("least", F.row_number().over(stage.orderBy("wait", "host")) == 1)
+        .withColumn("usual_run", F.median("run").over(stage))
+        .withColumn("usual_remote", F.median("remote").over(stage))
+        .withColumn("tasks", F.sum("own_tasks").over(stage) - F.col("own_tasks"))
+    )
+    others = median_of_others("waits", F.lit(0))
+    found = compared.where(
+        F.col("least")
+        & (F.size("waits") >= MIN_HOSTS)
+        & (others >= MIN_WAIT_RATIO * F.greatest("wait", F.lit(1.0)))
+        & (others >= MIN_WAIT_SHARE * F.col("usual_run"))
+        & (F.col("remote") >= F.col("usual_remote") / 2)
+    )
+    named = found.withColumn("failure", F.lit(FailureClass.SLOW_SERVER.value)).withColumn(
+        "message", F.lit(None).cast("string")
+    )
+    return conform(named, FAILURES)
