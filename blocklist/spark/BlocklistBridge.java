@@ -24,29 +24,29 @@ import org.apache.spark.scheduler.TaskSetManager;
 import org.apache.spark.util.SystemClock;
 
 /*
- * The blocklist as Spark's scheduler sees it: a HealthTracker that stands in front of the application's own one, if it
- * has one, and adds the blocked hosts to what that one excludes. The own one's state is never touched, so what Spark
- * found out by itself stands, before, during and after a block.
+ * A HealthTracker that wraps the application's own one, if there is one, and adds the blocked hosts to its exclusions.
+ * The state of the application's own tracker is never changed, so Spark's exclusions stay before, during and after a
+ * block.
  *
- * THREADING: as with every HealthTracker, all state is guarded by the monitor of the TaskSchedulerImpl. Spark holds it
- * when it calls; the methods for Python take it. Exceptions are excludedNodeList and what is volatile.
+ * THREADING: as in every HealthTracker, the monitor of the TaskSchedulerImpl guards all state. Spark holds it when it
+ * calls; the methods for Python acquire it. Exceptions: excludedNodeList and volatile fields.
  *
- * Spark calls applyExcludeOnFailureTimeout at the start of each round of offers, before it looks who is excluded and
- * before it may abort a job that no host is left for. So that is where blocks end, where hosts that are new are
- * matched, and where the last open host's death opens another one: no round ever sees the last host covered.
+ * Spark calls applyExcludeOnFailureTimeout at the start of each round of resource offers, before it checks exclusions
+ * and before it may abort a job without hosts. That call ends blocks, matches new hosts, and reopens a host when the
+ * last open one is lost. So no round of offers finds all hosts blocked.
  *
- * What grows: `blocked` and `names` are as large as the last plan, `killed` as the tasks that run. Witness says its own.
+ * Memory: `blocked` and `names` are as large as the last plan, `killed` as the number of running tasks.
  *
- * Compiled at run time by the Janino that Spark ships: no lambdas, no inference of generic types.
+ * Compiled at run time by Janino, which Spark ships: no lambdas, no inference of generic types.
  */
 public class BlocklistBridge extends HealthTracker {
-  /* With these an application without failure handling of its own keeps none: Spark 3.5 switches all of it on as soon
-     as there is a HealthTracker. */
+  /* Set to the maximum while the bridge is installed in an application without excludeOnFailure: Spark 3.5 enables all
+     of it as soon as there is a HealthTracker. */
   private static final String[] LIMITS = {
     "spark.excludeOnFailure.task.maxTaskAttemptsPerExecutor", "spark.excludeOnFailure.task.maxTaskAttemptsPerNode",
     "spark.excludeOnFailure.stage.maxFailedTasksPerExecutor", "spark.excludeOnFailure.stage.maxFailedExecutorsPerNode"
   };
-  private static final long LOOK_MILLIS = 1000;
+  private static final long REFRESH_MILLIS = 1000;
 
   private static class Block {
     final int rank;
@@ -62,16 +62,16 @@ public class BlocklistBridge extends HealthTracker {
     }
   }
 
-  /* What Spark finds out about hosts by itself, from its events: an exclusion for a stage, as long as the stage runs, and
-     second copies of tasks that were slow. Has a monitor of its own: Spark calls it in the thread of its events.
-     Grows with the stages and tasks that run, tasks only where Spark speculates; `news` to 10,000 until it is asked. */
-  private static class Witness extends SparkListener {
+  /* Collects from Spark's events the exclusions for running stages, and the tasks that Spark speculated. It has its own
+     monitor, because Spark calls it in the listener bus thread. Memory grows with the running stages, and with running
+     tasks if speculation is on; `pending` holds at most 10,000 lines. */
+  private static class Observer extends SparkListener {
     private final boolean speculation;
     private final HashMap excluded = new HashMap();
     private final HashMap running = new HashMap();
-    private final LinkedHashMap news = new LinkedHashMap();
+    private final LinkedHashMap pending = new LinkedHashMap();
 
-    Witness(boolean speculation) {
+    Observer(boolean speculation) {
       this.speculation = speculation;
     }
 
@@ -80,7 +80,7 @@ public class BlocklistBridge extends HealthTracker {
       String line = "stage\t" + event.hostId() + "\t" + stage + "\t\n";
       if (!excluded.containsKey(stage)) excluded.put(stage, new HashSet());
       ((HashSet) excluded.get(stage)).add(line);
-      tell(line);
+      record(line);
     }
 
     public synchronized void onTaskStart(SparkListenerTaskStart event) {
@@ -93,7 +93,7 @@ public class BlocklistBridge extends HealthTracker {
         if (tasks == null) running.put(stage, tasks = new HashMap());
         tasks.put(index, task.host());
       } else if (tasks != null && tasks.containsKey(index)) {
-        tell("slow\t" + tasks.get(index) + "\t" + stage + "\t" + index + "\n");
+        record("slow\t" + tasks.get(index) + "\t" + stage + "\t" + index + "\n");
       }
     }
 
@@ -113,16 +113,16 @@ public class BlocklistBridge extends HealthTracker {
       running.remove(stage);
     }
 
-    private void tell(String line) {
-      if (news.size() < 10000) news.put(line, line);
+    private void record(String line) {
+      if (pending.size() < 10000) pending.put(line, line);
     }
 
-    synchronized String take() {
+    synchronized String drain() {
       for (Iterator it = excluded.values().iterator(); it.hasNext();)
-        for (Iterator lines = ((HashSet) it.next()).iterator(); lines.hasNext();) tell((String) lines.next());
+        for (Iterator lines = ((HashSet) it.next()).iterator(); lines.hasNext();) record((String) lines.next());
       StringBuilder s = new StringBuilder();
-      for (Iterator it = news.keySet().iterator(); it.hasNext();) s.append(it.next());
-      news.clear();
+      for (Iterator it = pending.keySet().iterator(); it.hasNext();) s.append(it.next());
+      pending.clear();
       return s.toString();
     }
   }
@@ -131,7 +131,7 @@ public class BlocklistBridge extends HealthTracker {
   private final TaskSchedulerImpl scheduler;
   private final HealthTracker own;
   private final boolean yarn;
-  private final boolean quiet;
+  private final boolean withoutFailureHandling;
   private final HashMap limitsBefore = new HashMap();
 
   private Map blocked = new LinkedHashMap();
@@ -141,7 +141,7 @@ public class BlocklistBridge extends HealthTracker {
   private HashMap live = new HashMap();
   private int keep = 1;
   private boolean installed = false;
-  private Witness witness = null;
+  private Observer observer = null;
   private String failure = null;
   private volatile long epoch = 1;
   private volatile long moves = 0;
@@ -149,7 +149,7 @@ public class BlocklistBridge extends HealthTracker {
 
   private long removals = 0;
   private long nextEnd = Long.MAX_VALUE;
-  private long nextLook = 0;
+  private long nextRefresh = 0;
   private String seen = "";
 
   public BlocklistBridge(Object context) throws Exception {
@@ -158,7 +158,7 @@ public class BlocklistBridge extends HealthTracker {
     scheduler = (TaskSchedulerImpl) sc.taskScheduler();
     own = scheduler.healthTrackerOpt().isDefined() ? (HealthTracker) scheduler.healthTrackerOpt().get() : null;
     yarn = sc.schedulerBackend().getClass().getName().indexOf("Yarn") >= 0;
-    quiet = own == null && !"true".equals(sc.conf().get("spark.excludeOnFailure.taskAndStage.enabled", "false"));
+    withoutFailureHandling = own == null && !"true".equals(sc.conf().get("spark.excludeOnFailure.taskAndStage.enabled", "false"));
   }
 
   private static scala.Option client(SparkContext sc) {
@@ -166,12 +166,12 @@ public class BlocklistBridge extends HealthTracker {
     return backend instanceof ExecutorAllocationClient ? scala.Option.apply(backend) : scala.Option.empty();
   }
 
-  /* ---- for Python ---- */
+  /* ---- called by Python ---- */
 
   public void install() throws Exception {
     synchronized (scheduler) {
       if (installed) return;
-      for (int i = 0; quiet && i < LIMITS.length; i++) {
+      for (int i = 0; withoutFailureHandling && i < LIMITS.length; i++) {
         limitsBefore.put(LIMITS[i], sc.conf().getOption(LIMITS[i]));
         sc.conf().set(LIMITS[i], String.valueOf(Integer.MAX_VALUE));
       }
@@ -187,7 +187,7 @@ public class BlocklistBridge extends HealthTracker {
     synchronized (scheduler) {
       if (!installed) return;
       replace(new LinkedHashMap());
-      giveUp();
+      dropBlocks();
       put(own);
       for (Iterator it = limitsBefore.entrySet().iterator(); it.hasNext();) {
         Map.Entry e = (Map.Entry) it.next();
@@ -196,21 +196,21 @@ public class BlocklistBridge extends HealthTracker {
         else sc.conf().remove((String) e.getKey());
       }
     }
-    if (witness != null) sc.removeSparkListener(witness);
-    witness = null;
+    if (observer != null) sc.removeSparkListener(observer);
+    observer = null;
     sc.schedulerBackend().reviveOffers();
   }
 
-  /* From now on remember what Spark finds out about hosts by itself. */
+  /* Start to record Spark's own exclusions and speculations. */
   public synchronized void witness() {
-    if (witness != null || sc.isStopped()) return;
-    witness = new Witness("true".equals(sc.conf().get("spark.speculation", "false")));
-    sc.addSparkListener(witness);
+    if (observer != null || sc.isStopped()) return;
+    observer = new Observer("true".equals(sc.conf().get("spark.speculation", "false")));
+    sc.addSparkListener(observer);
   }
 
-  /* Lines: application HOST for each that the application's own tracker excludes now; and, since this was asked last,
-     stage HOST STAGE for each excluded for a stage, and slow HOST STAGE TASK for each task that was started elsewhere as
-     well while it ran there. What was blocked here is not among them. */
+  /* Lines: "application HOST" for each host that the application's own tracker excludes now; since the last call,
+     "stage HOST STAGE" for each exclusion for a stage and "slow HOST STAGE TASK" for each speculated task. Blocks of
+     this bridge are not included. */
   public String seen() {
     StringBuilder s = new StringBuilder();
     if (own != null) {
@@ -223,12 +223,12 @@ public class BlocklistBridge extends HealthTracker {
         }
       }
     }
-    Witness present = witness;
-    return present == null ? s.toString() : s.append(present.take()).toString();
+    Observer current = observer;
+    return current == null ? s.toString() : s.append(current.drain()).toString();
   }
 
-  /* A number that grows when hosts come or go, when Spark excludes or frees one, and when a block ended or had to be
-     lifted here; -1 when the application has ended. */
+  /* A number that grows when hosts are added, removed, excluded or freed by Spark, and when a block ends or is lifted
+     here; -1 if the application has ended. */
   public long epoch() {
     if (sc.isStopped()) return -1;
     synchronized (scheduler) {
@@ -258,12 +258,12 @@ public class BlocklistBridge extends HealthTracker {
     }
   }
 
-  /* A number that grows when executors come or go, as seen by the last look. */
+  /* A number that grows when executors are added or removed; updated by observe(). */
   public long moves() {
     return moves;
   }
 
-  /* Lines: EXECUTOR HOST RUNNING, the last the number of its tasks that run. */
+  /* Lines: EXECUTOR HOST RUNNING, with the number of running tasks. */
   public String executors() {
     synchronized (scheduler) {
       scala.collection.immutable.Map running = scheduler.runningTasksByExecutors();
@@ -278,9 +278,9 @@ public class BlocklistBridge extends HealthTracker {
     }
   }
 
-  /* Put a whole plan in place in one step, if it was made for the present epoch. Lines, the weakest block first:
-     host|name KEY END mark|evacuate REASON. Answers "stale" with nothing done, or "done" and a line HOST COUNT for each
-     host with tasks told to stop. */
+  /* Apply a plan atomically if it was made for the current epoch. Lines, the weakest block first:
+     host|name KEY END mark|evacuate REASON. Returns "stale" if the epoch has changed, else "done" and a line HOST COUNT
+     for each host with killed tasks. */
   public String apply(long madeFor, int keepHosts, String plan) {
     LinkedHashMap hosts = new LinkedHashMap();
     HashMap coming = new HashMap();
@@ -299,23 +299,23 @@ public class BlocklistBridge extends HealthTracker {
       opened.clear();
       freed = replace(hosts);
       names = coming;
-      look(System.currentTimeMillis());
+      refresh(System.currentTimeMillis());
       tasks = tasksToStop();
     }
     if (freed) sc.schedulerBackend().reviveOffers();
     return "done\n" + stop(tasks);
   }
 
-  /* ---- for Spark, which holds the monitor ---- */
+  /* ---- called by Spark, which holds the monitor ---- */
 
   public void applyExcludeOnFailureTimeout() {
     if (own != null) own.applyExcludeOnFailureTimeout();
     try {
       observe();
     } catch (Throwable t) {
-      /* Thrown from here it would stop the scheduler: rather no block than no job. The agent hears of it. */
+      /* An exception here would stop the scheduler, so all blocks are dropped; the next apply() reports the failure. */
       failure = t.toString();
-      giveUp();
+      dropBlocks();
     }
   }
 
@@ -352,9 +352,9 @@ public class BlocklistBridge extends HealthTracker {
     return own == null ? super.executorIdToExcludedStatus() : own.executorIdToExcludedStatus();
   }
 
-  /* Read without the monitor, by what asks for executors and what registers them. An executor on a listed host is
-     turned away as it registers, and a Master starts the next one there at once, for ever. So only YARN is told, which
-     then looks elsewhere. */
+  /* Called without the monitor, when executors are requested and registered. Spark rejects an executor that registers
+     on a listed host, and a standalone Master then restarts it there for ever. So hosts are listed only on YARN, which
+     allocates elsewhere. */
   public scala.collection.immutable.Set excludedNodeList() {
     scala.collection.immutable.Set hosts = own == null ? super.excludedNodeList() : own.excludedNodeList();
     String[] more = listed;
@@ -362,7 +362,7 @@ public class BlocklistBridge extends HealthTracker {
     return hosts;
   }
 
-  /* ---- below here the monitor is held ---- */
+  /* ---- the caller holds the monitor ---- */
 
   private void put(HealthTracker tracker) throws Exception {
     Field f = TaskSchedulerImpl.class.getDeclaredField("healthTrackerOpt");
@@ -370,30 +370,30 @@ public class BlocklistBridge extends HealthTracker {
     f.set(scheduler, scala.Option.apply((Object) tracker));
   }
 
-  private void giveUp() {
+  private void dropBlocks() {
     installed = false;
     blocked = new LinkedHashMap();
     names = new HashMap();
     listed = new String[0];
   }
 
-  /* Cheap, as Spark calls it with each round of offers: a look only if something moved, or once a second. */
+  /* Cheap, because Spark calls it in each round of offers: refreshes only after a change, or once a second. */
   private void observe() {
     if (!installed) return;
     long now = System.currentTimeMillis();
     String moved = scheduler.executorIdToHost().size() + " " + removals;
     if (own != null)
       moved += " " + own.nodeIdToExcludedExpiryTime().size() + " " + own.executorIdToExcludedStatus().size() + " " + own.nextExpiryTime();
-    if (now >= nextEnd || now >= nextLook || now < nextLook - LOOK_MILLIS || !moved.equals(seen)) {
+    if (now >= nextEnd || now >= nextRefresh || now < nextRefresh - REFRESH_MILLIS || !moved.equals(seen)) {
       if (!moved.equals(seen)) moves++;
       seen = moved;
-      look(now);
+      refresh(now);
     }
-    if (!quiet && !blocked.isEmpty()) openForStuckTasks();
+    if (!withoutFailureHandling && !blocked.isEmpty()) openForStuckTasks();
   }
 
-  private void look(long now) {
-    nextLook = now + LOOK_MILLIS;
+  private void refresh(long now) {
+    nextRefresh = now + REFRESH_MILLIS;
     endBlocks(now);
     HashMap before = live;
     live = liveHosts();
@@ -401,7 +401,7 @@ public class BlocklistBridge extends HealthTracker {
     for (Iterator it = live.keySet().iterator(); it.hasNext();) {
       String host = (String) it.next();
       if (!before.containsKey(host) && !blocked.containsKey(host)) blockNew(host, now);
-      /* Its own tracker has just told that the host is free; it is not. */
+      /* The application's own tracker has just announced that the host is free, but it is still blocked here. */
       if ("excluded".equals(before.get(host)) && blocked.containsKey(host)) announce(host, true);
     }
     while (open() < keep && openWeakest("last"));
@@ -439,12 +439,12 @@ public class BlocklistBridge extends HealthTracker {
     return true;
   }
 
-  /* A host that no plan knew: it is blocked from its first offer on if its name says so; the next plan sees to it. */
+  /* A host that is not in the plan is blocked from its first offer if its name matches; the next plan includes it. */
   private void blockNew(String host, long now) {
     String name = host.toLowerCase(Locale.ROOT);
     int dot = name.indexOf('.');
     Block block = (Block) names.get(name);
-    /* A short name is kept with a dot behind it: it stands for each full name that it begins. */
+    /* A short name with a trailing dot stands for all full names that begin with it. */
     if (block == null && dot > 0) block = (Block) names.get(name.substring(0, dot + 1));
     if (block == null || now >= block.end) return;
     blocked.put(host, block);
@@ -480,8 +480,8 @@ public class BlocklistBridge extends HealthTracker {
     return true;
   }
 
-  /* Where tasks of the application have failed, Spark itself keeps them from hosts, each task from its own; a task
-     that has none left costs the whole job. This is Spark's own question before it gives up. */
+  /* Spark keeps a failed task off the hosts where it failed, and aborts the job if no host is left for the task. This
+     is the check that Spark makes before it aborts. */
   private void openForStuckTasks() {
     scala.collection.Iterator it = scheduler.rootPool().getSortedTaskSetQueue().iterator();
     while (it.hasNext()) {
@@ -498,7 +498,7 @@ public class BlocklistBridge extends HealthTracker {
     epoch++;
   }
 
-  /* Whether any host became free. */
+  /* Returns whether any host became free. */
   private boolean replace(LinkedHashMap hosts) {
     Map before = blocked;
     blocked = hosts;
@@ -517,7 +517,7 @@ public class BlocklistBridge extends HealthTracker {
     return freed;
   }
 
-  /* For Spark's UI and event log; what its own tracker excludes as well it has told, and will tell. */
+  /* For Spark's UI and event log. Hosts that the application's own tracker excludes are announced by that tracker. */
   private void announce(String host, boolean excluded) {
     if (own != null && own.isNodeExcluded(host)) return;
     long now = System.currentTimeMillis();
@@ -538,7 +538,7 @@ public class BlocklistBridge extends HealthTracker {
     listed = (String[]) hosts.toArray(new String[0]);
   }
 
-  /* Host to the ids of its tasks, for hosts to evacuate: those not yet told to stop. */
+  /* Hosts to evacuate, each with the ids of its tasks that were not killed before. */
   private HashMap tasksToStop() {
     HashMap tasks = new HashMap();
     HashSet running = new HashSet();
@@ -556,9 +556,9 @@ public class BlocklistBridge extends HealthTracker {
     return tasks;
   }
 
-  /* Without the monitor. A task told to stop is not counted as failed; it starts again where Spark may offer it. */
+  /* Called without the monitor. A killed task does not count as failed; Spark restarts it on an open host. */
   private String stop(HashMap tasks) {
-    StringBuilder told = new StringBuilder();
+    StringBuilder counts = new StringBuilder();
     for (Iterator it = tasks.entrySet().iterator(); it.hasNext();) {
       Map.Entry e = (Map.Entry) it.next();
       ArrayList ids = (ArrayList) e.getValue();
@@ -566,8 +566,8 @@ public class BlocklistBridge extends HealthTracker {
         Object[] task = (Object[]) ids.get(i);
         sc.killTaskAttempt(((Long) task[0]).longValue(), true, (String) task[1]);
       }
-      told.append(e.getKey()).append('\t').append(ids.size()).append('\n');
+      counts.append(e.getKey()).append('\t').append(ids.size()).append('\n');
     }
-    return told.toString();
+    return counts.toString();
   }
 }

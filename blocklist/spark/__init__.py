@@ -1,4 +1,4 @@
-"""The agent that makes a running Spark application keep off the blocked hosts. Wants PySpark 3.5 or later."""
+"""The agent that keeps the tasks of a running Spark application off blocked hosts. Needs PySpark 3.5 or later."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ __all__ = ["AgentStatus", "BlocklistAgent"]
 
 
 def __getattr__(name: str) -> object:
-    # The agent brings PySpark: `python -m blocklist.spark conf` and the managers do without.
+    # The agent imports PySpark, which `python -m blocklist.spark conf` and the managers do not need.
     if name in __all__:
         from blocklist.spark import agent  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`python -m blocklist.spark conf`: the list of this moment as confs and a pod template, for spark-submit."""
+"""`python -m blocklist.spark conf`: the current list as Spark properties and a pod template, for spark-submit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blocklist.spark.submit_conf import confs, not_label_values, pod_template
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0, 1 if the service is out of reach, 2 for the operator's mistake."""
+    """Return the exit code: 0 success, 1 the service failed or is unreachable, 2 usage error."""
     parser = _parser()
     args = parser.parse_args(argv)
     try:
@@ -24,40 +24,40 @@ def main(argv: list[str] | None = None) -> int:
     except InvalidError as error:
         parser.error(str(error))
     except OSError as error:
-        parser.error(f"{args.pod_template} cannot be written: {error.strerror}.")
+        parser.error(f"cannot write {args.pod_template}: {error.strerror}.")
     except BlocklistError as error:
         sys.stderr.write(f"{error}\n")
         return 1
     template = None if args.pod_template is None else str(args.pod_template.absolute())
     if template is not None and (omitted := not_label_values(ids)):
-        sys.stderr.write(f"No node of Kubernetes can have these names; left out: {', '.join(omitted)}.\n")
+        sys.stderr.write(f"Not valid as Kubernetes node names, omitted from the template: {', '.join(omitted)}.\n")
     sys.stdout.write(_format(confs(ids, template), args.form))
     return 0
 
 
-def _format(confs: dict[str, str], form: str) -> str:
+def _format(properties: dict[str, str], form: str) -> str:
     if form == "arguments":
-        return shlex.join(part for name, value in confs.items() for part in ("--conf", f"{name}={value}")) + "\n"
-    return "".join(f"{name}={value}\n" for name, value in confs.items())
+        return shlex.join(part for name, value in properties.items() for part in ("--conf", f"{name}={value}")) + "\n"
+    return "".join(f"{name}={value}\n" for name, value in properties.items())
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="python -m blocklist.spark", description="The blocklist for Spark.")
+    parser = argparse.ArgumentParser(prog="python -m blocklist.spark", description="Blocklist tools for Spark.")
     commands = parser.add_subparsers(required=True, metavar="conf")
-    about = "Print the confs that keep a new application off the nodes that are blocked now."
+    about = "Print the Spark properties that keep a new application off the nodes that are blocked now."
     conf = commands.add_parser("conf", help=about, description=about)
-    conf.add_argument("--url", help=f"the service (BLOCKLIST_URL, else {DEFAULT_URL})")
+    conf.add_argument("--url", help=f"URL of the service (default: BLOCKLIST_URL, else {DEFAULT_URL})")
     conf.add_argument(
         "--pod-template",
         type=Path,
         metavar="FILE",
-        help="for Kubernetes: write a pod template with the node affinity to FILE, and print the confs that name it",
+        help="for Kubernetes: write a pod template with a node affinity to FILE, and print the properties that name it",
     )
     conf.add_argument(
         "--form",
         choices=["properties", "arguments"],
         default="properties",
-        help="print name=value lines (as in spark-defaults.conf; the default), or --conf arguments for a shell",
+        help="print name=value lines as in spark-defaults.conf (default), or --conf arguments for a shell",
     )
     return parser
 

@@ -1,4 +1,4 @@
-"""BlocklistAgent: keeps a running Spark application off the blocked hosts."""
+"""BlocklistAgent: keeps the tasks of a running Spark application off blocked hosts."""
 
 from __future__ import annotations
 
@@ -25,22 +25,22 @@ from blocklist.spark.reporter import Reporter
 log = logging.getLogger("blocklist.spark")
 
 START_TIMEOUT: Final = 10.0
-"""Seconds that `start` waits for the first list to be applied."""
+"""Maximum number of seconds that `start` waits for the first list to be applied."""
 POLL_INTERVAL: Final = 0.2
-"""Seconds between two looks whether hosts came or went; news from the service does not wait for them."""
+"""Seconds between two checks for added or removed hosts; a change of the list wakes the agent at once."""
 
 _agents: WeakKeyDictionary[SparkContext, BlocklistAgent] = WeakKeyDictionary()
-"""The agents that serve, one for each application."""
+"""The running agents, one per application."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AgentStatus:
-    """How the agent stands.
+    """The state of an agent.
 
-    `blocked` maps each blocked host, as Spark names it, to the node id that it matched; `refused` each node id that is
-    blocked but whose host stays open to the sentence why. `revision` is that of the list last applied, None before the
-    first. `registered`: the service knows the application and hears what it has applied. `last_error` is what keeps
-    the agent from its work at present, if anything does.
+    `blocked` maps each blocked host, by Spark's name, to the matching node id. `refused` maps each node id whose block
+    is not carried out to the reason. `revision` is that of the last applied list, None before the first one.
+    `registered` is True while the service accepts the agent's heartbeats. `last_error` is None unless the agent cannot
+    do its work now.
     """
 
     running: bool
@@ -53,15 +53,15 @@ class AgentStatus:
 
 
 class BlocklistAgent:
-    """The agent of one Spark application, made by `start`. Also a context manager, which stops it at the end.
+    """The agent of one Spark application. Create it with `start`; as a context manager it stops on exit.
 
-    It is a listener of the service: it acknowledges what it has applied, and reports executors and refusals.
+    The agent is a listener of the service: it acknowledges what it has applied and reports executors and refusals.
 
-    It never harms the job: without service the last list stands until its blocks end, and whatever fails here is
-    logged and tried again. Blocks end in Spark's driver itself, also when the agent is gone.
+    It never harms the job. While the service is unreachable the last list stays in force until its blocks end. Errors
+    are logged and retried. Blocks end in Spark's driver, even if the agent is dead.
 
-    THREADING: one daemon thread plans and applies, and owns all state; a second reads the service, a third asks for
-    addresses, a fourth reports to the service. `status` may be read from any.
+    THREADING: one daemon thread plans, applies and owns all state. Three more watch the list, resolve addresses and
+    send heartbeats. `status` may be called from any thread.
     """
 
     def __init__(
@@ -100,24 +100,26 @@ class BlocklistAgent:
         report_evidence: bool = False,
         min_nodes: int = 0,
     ) -> Self:
-        """Start the agent of this application; returns when the first list is applied, or after 10 s without one.
+        """Start the agent and return once the first list is applied, at the latest after 10 s.
 
-        `url` is the service's, by default the environment's BLOCKLIST_URL; `token` is a listener's, by default that of
-        BLOCKLIST_TOKEN, or in the file BLOCKLIST_TOKEN_FILE. `keep_hosts` is how many hosts with a live
-        executor stay open, whatever is blocked. With `report_evidence` the service also hears which hosts Spark itself
-        excludes or finds slow, and blocks a host when several applications say so. With `min_nodes` the service refuses
-        blocks that would leave the application with fewer usable hosts, of those where it has executors. An agent that
-        already serves the application is replaced. Raises ValueError for a URL that is none, a `keep_hosts` below 1 and
-        a `min_nodes` below 0, TypeError for a session without a driver in this process (Spark Connect); trouble with
-        Spark or the service raises nothing, see `status`.
+        `url`: the service, by default BLOCKLIST_URL.
+        `token`: a listener token, by default BLOCKLIST_TOKEN or the content of BLOCKLIST_TOKEN_FILE.
+        `keep_hosts`: minimum number of hosts with a live executor that the agent never blocks.
+        `report_evidence`: report hosts that Spark itself excludes or finds slow; the service blocks a host that
+        several applications report.
+        `min_nodes`: the service refuses blocks that leave the application with fewer usable hosts than this.
+
+        An agent that already runs for the application is replaced. Raises ValueError for an invalid URL,
+        `keep_hosts` below 1 or `min_nodes` below 0, and TypeError for a session without a driver in this process
+        (Spark Connect). Failures of Spark or of the service raise nothing; see `status`.
         """
         if keep_hosts < 1:
-            raise ValueError("keep_hosts must be at least 1: a job with no host left is aborted.")
+            raise ValueError("keep_hosts must be at least 1: Spark aborts a job that has no host left.")
         if min_nodes < 0:
-            raise ValueError("min_nodes must be at least 0, which asks for nothing.")
+            raise ValueError("min_nodes must be at least 0 (0: no minimum).")
         context = getattr(spark, "_sc", None)
         if not isinstance(context, SparkContext):
-            raise TypeError("The agent runs where the driver runs; a Spark Connect session has none in this process.")
+            raise TypeError("The agent must start where the driver runs: a Spark Connect session has no driver here.")
         if (previous := _agents.pop(context, None)) is not None:
             previous.stop()
         agent = _agents[context] = cls(context, url, token, keep_hosts, report_evidence, min_nodes)
@@ -125,7 +127,7 @@ class BlocklistAgent:
         return agent
 
     def status(self) -> AgentStatus:
-        """How it stands at this moment."""
+        """Return the current state."""
         running = self._thread.is_alive() and not self._stopping.is_set()
         applied = self._reconciler.applied if self._reconciler is not None else AppliedState()
         return AgentStatus(
@@ -139,13 +141,13 @@ class BlocklistAgent:
         )
 
     def stop(self) -> None:
-        """Stop, lift what the agent put, and leave the service; what Spark excluded by itself stands. Twice is once."""
+        """Stop, lift the agent's blocks and deregister. Spark's own exclusions stay. Idempotent."""
         self._stop_thread()
         if self._bridge is not None:
             try:
                 self._bridge.detach()
             except (DriverGoneError, DriverError) as error:
-                log.debug("Nothing to lift: %s", error)
+                log.debug("No blocks to lift: %s", error)
         self._deregister()
 
     def __enter__(self) -> Self:
@@ -157,7 +159,7 @@ class BlocklistAgent:
         self.stop()
 
     def _start_thread(self) -> None:
-        # Before the interpreter takes its threads away and the gateway closes under the agent's hands.
+        # At exit the agent must stop before the interpreter ends its threads and closes the gateway.
         atexit.register(self._on_exit)
         self._thread.start()
         self._first_applied.wait(START_TIMEOUT)
@@ -183,25 +185,25 @@ class BlocklistAgent:
                 self._wake.wait(POLL_INTERVAL)
                 self._wake.clear()
         except DriverGoneError as error:
-            log.debug("The agent ends with its application: %s", error)
+            log.debug("The agent stops because its application has ended: %s", error)
         finally:
             self._first_applied.set()
             self._watch.close()
             self._addresses.close()
-            # Who stops the agent lifts the blocks first: a service that does not answer must not keep him from it.
+            # `stop` lifts the blocks before it deregisters: an unreachable service must not delay that.
             if not self._stopping.is_set():
                 self._deregister()
             atexit.unregister(self._on_exit)
 
     def _run_once(self) -> None:
-        """One turn. An error is logged once, until a turn goes well again; each turn tries again."""
+        """Reconcile once. An error is logged on its first occurrence only, and retried on each run."""
         try:
             self._reconcile()
         except DriverGoneError:
             raise
         except Exception as error:
             if self._last_error is None:
-                log.exception("The blocklist is not applied; trying again.")
+                log.exception("Cannot apply the blocklist; retrying.")
             self._last_error = str(error) or type(error).__name__
             self._stopping.wait(1)
         else:

@@ -1,4 +1,4 @@
-"""What addresses names have. Asked in a thread of its own, as a name server may take its time."""
+"""Addresses of host names. A separate thread resolves them, because a name server may be slow."""
 
 from __future__ import annotations
 
@@ -14,16 +14,15 @@ from blocklist.model.host_matching import normalize_address
 log = logging.getLogger(__name__)
 
 TTL: Final = 600.0
-"""Seconds that an answer is used; then the name is asked for again, and the old answer holds meanwhile."""
+"""Seconds until a resolved name is resolved again; until then, and during it, its last addresses are used."""
 NEGATIVE_TTL: Final = 60.0
-"""Seconds until a name without an answer is asked for again."""
+"""Seconds until a name that could not be resolved is tried again."""
 
 
 class DnsCache:
-    """Names to addresses, as far as known. `known` is replaced, never changed, and read by any thread.
+    """Maps names to their addresses. `addresses` is replaced, never mutated; any thread may read it.
 
-    Call `want` with all names of interest: it returns at once, and `told` is called when `known` has changed. Names
-    no longer wanted are forgotten.
+    `set_names` returns at once; `on_change` is called, from the resolver's thread, whenever `addresses` has changed.
     """
 
     def __init__(self, on_change: Callable[[], None], resolve: Callable[[str], frozenset[str]] | None = None) -> None:
@@ -38,14 +37,14 @@ class DnsCache:
         self._thread.start()
 
     def set_names(self, names: Iterable[str]) -> None:
-        """These names, and no others, are of interest; addresses among them need no answer."""
+        """Resolve these names, and drop all others. Addresses among them are ignored."""
         wanted = frozenset(name.lower() for name in names if normalize_address(name) is None)
         if wanted != self._names:
             self._names = wanted
             self._wake.set()
 
     def close(self) -> None:
-        """Ask no more. Does not wait for an answer that is still to come."""
+        """Stop resolving. Does not wait for a pending query."""
         self._closed = True
         self._wake.set()
 
@@ -65,21 +64,21 @@ class DnsCache:
         wanted = self._names
         self._refresh_at = {name: at for name, at in self._refresh_at.items() if name in wanted}
         if not wanted.issuperset(self.addresses):
-            self.addresses = {name: own for name, own in self.addresses.items() if name in wanted}
+            self.addresses = {name: found for name, found in self.addresses.items() if name in wanted}
         now = time.monotonic()
         return [name for name in wanted if self._refresh_at.get(name, now) <= now]
 
     def _resolve_names(self, names: Iterable[str]) -> None:
-        """Ask for these names. What is known is replaced once for all of them, unless an answer takes long."""
+        """Resolve these names. `addresses` is replaced once at the end, and after each second that this takes."""
         found = dict(self.addresses)
         last = time.monotonic()
         for name in names:
             if self._closed:
                 return
-            own = self._resolve(name)
-            self._refresh_at[name] = time.monotonic() + (TTL if own else NEGATIVE_TTL)
-            if own:
-                found[name] = own
+            addresses = self._resolve(name)
+            self._refresh_at[name] = time.monotonic() + (TTL if addresses else NEGATIVE_TTL)
+            if addresses:
+                found[name] = addresses
             if time.monotonic() - last > 1:
                 self.addresses, last = dict(found), time.monotonic()
                 self._on_change()
@@ -90,7 +89,7 @@ class DnsCache:
 
 
 def resolve_addresses(name: str) -> frozenset[str]:
-    """The addresses of a name, none when nobody knows it."""
+    """Return the addresses of a name; empty if it cannot be resolved."""
     try:
         return frozenset(str(entry[4][0]) for entry in socket.getaddrinfo(name, None, type=socket.SOCK_STREAM))
     except (OSError, UnicodeError):

@@ -1,8 +1,8 @@
-"""The one place that reaches into Spark's driver: a plan on one side, Spark's HealthTracker on the other.
+"""The only module that accesses Spark's internals: it carries a plan out in the driver's HealthTracker.
 
-HealthTracker may be touched only under the lock of Spark's task scheduler, which Python cannot hold. So the work is
-done by a small Java class, BlocklistBridge, compiled in the driver by the Janino that Spark ships for its own
-generated code. Its header says how it does it.
+HealthTracker may be accessed only under the lock of Spark's task scheduler, which Python cannot hold. So a small Java
+class does the work: BlocklistBridge, compiled in the driver by Janino, which Spark ships for its generated code. The
+header of BlocklistBridge.java explains how it works.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class DriverGoneError(Exception):
 
 
 class DriverError(Exception):
-    """Spark's driver is not what this module knows: another scheduler, or a version whose insides have changed."""
+    """Spark's internals are not as expected: an unknown scheduler or Spark version."""
 
 
 class _JavaBridge(Protocol):
@@ -56,20 +56,20 @@ class _JavaBridge(Protocol):
 
 
 class DriverBridge:
-    """The blocklist's place in one application. May be used by one thread at a time.
+    """The blocklist in the driver of one application. Not thread-safe.
 
-    Methods raise DriverGoneError when the application has ended, DriverError when Spark's own code failed.
+    All methods raise DriverGoneError if the application has ended and DriverError if Spark's code failed.
     """
 
     def __init__(self, context: SparkContext) -> None:
-        """Take the place, or take over the one that an agent before left behind. Until a plan it changes nothing."""
+        """Install the Java bridge, or take over one that an earlier agent left. It has no effect before a plan."""
         self._context = context
         with _translating_errors():
             self._bridge = _find_installed(context) or _create_bridge(context)
             self._bridge.install()
 
     def epoch(self) -> int:
-        """Cheap: a number that grows when hosts come or go, or when a block ended or was lifted in the driver."""
+        """Cheap. Return a number that grows when the set of hosts changes or the driver ends or lifts a block."""
         with _translating_errors():
             epoch = self._bridge.epoch()
         if epoch == _ENDED:
@@ -77,44 +77,44 @@ class DriverBridge:
         return epoch
 
     def cluster_state(self) -> ClusterState:
-        """What the application has now."""
+        """Return the current hosts and blocks of the application."""
         with _translating_errors():
             return _parse_state(self._bridge.state())
 
     def application(self) -> tuple[str, str | None]:
-        """Its id, and which attempt it is where the cluster manager counts them."""
+        """Return the application id, and the attempt id if the cluster manager assigns one."""
         with _translating_errors():
             own = self._context._jsc.sc()
             attempt = own.applicationAttemptId()
             return str(own.applicationId()), str(attempt.get()) if attempt.isDefined() else None
 
     def executor_changes(self) -> int:
-        """Cheap: a number that grows when executors come or go, as `epoch` has seen it last."""
+        """Cheap. Return a number that grows when executors are added or removed; updated by `epoch`."""
         with _translating_errors():
             return self._bridge.moves()
 
     def executors(self) -> list[Executor]:
-        """Those alive now."""
+        """Return the live executors."""
         with _translating_errors():
             lines = [line.split("\t") for line in self._bridge.executors().splitlines()]
         return [Executor(id=own, host=host, running=int(running)) for own, host, running in lines]
 
     def apply(self, plan: ExclusionPlan, epoch: int, *, keep_hosts: int) -> dict[str, int] | None:
-        """Put the plan in place in one step; returns host -> number of tasks told to stop.
+        """Apply the plan atomically; return the number of killed tasks by host.
 
-        None, with nothing done, when the application is not any more at the epoch that the plan was made for.
+        Returns None and changes nothing if the epoch is no longer the one that the plan was made for.
         """
         with _translating_errors():
             verdict, *lines = self._bridge.apply(epoch, keep_hosts, encode_plan(plan)).splitlines()
             return None if verdict == "stale" else {host: int(count) for host, count in map(_split, lines)}
 
     def start_observing(self) -> None:
-        """From now on remember what Spark finds out about hosts by itself, until `detach`."""
+        """Record Spark's own exclusions and speculations until `detach`."""
         with _translating_errors():
             self._bridge.witness()
 
     def observed(self) -> list[Observation]:
-        """What Spark excludes by itself now, and what it excluded or speculated since this was asked last."""
+        """Return Spark's current exclusions, and its stage exclusions and speculations since the last call."""
         with _translating_errors():
             lines = [line.split("\t") for line in self._bridge.seen().splitlines()]
         return [
@@ -123,16 +123,16 @@ class DriverBridge:
         ]
 
     def detach(self) -> None:
-        """Lift all blocks and leave the driver as it was; what Spark excluded by itself stands."""
+        """Lift all blocks and remove the Java bridge; Spark's own exclusions stay."""
         with _translating_errors():
             self._bridge.uninstall()
 
 
 def encode_plan(plan: ExclusionPlan) -> str:
-    """The plan as the bridge reads it: one text, as each value would be a round trip of its own."""
+    """Encode the plan for the Java bridge as one text: through py4j each value would be a round trip."""
     hosts = ((block_strength(block), "host", block.host, block.node) for block in plan.blocks)
     names = (((node.action, node.start, name), "name", name, node) for name, node in plan.names.items())
-    # Hosts to come stand between the others by strength, so that they are given up in their turn.
+    # Future hosts are sorted among the current ones by strength, so that the weakest block is lifted first.
     return "\n".join(_line(kind, key, node) for _, kind, key, node in sorted([*hosts, *names], key=lambda e: e[:3]))
 
 
@@ -160,17 +160,17 @@ def _split(line: str) -> tuple[str, str]:
 
 @contextmanager
 def _translating_errors() -> Iterator[None]:
-    """Turn py4j's errors into this module's."""
+    """Translate py4j errors to DriverError and DriverGoneError."""
     try:
         yield
     except (Py4JJavaError, PySparkException) as error:
         raise DriverError(f"Spark's driver failed: {error}") from error
     except (Py4JError, OSError) as error:
-        raise DriverGoneError(f"Spark's driver is out of reach: {error}") from error
+        raise DriverGoneError(f"Spark's driver is unreachable: {error}") from error
 
 
 def _find_installed(context: SparkContext) -> _JavaBridge | None:
-    """The bridge that is in place already, when this very source made it; one of another version is taken out."""
+    """Return the installed bridge if it has the current source; remove one of another version."""
     tracker = _scheduler(context).healthTrackerOpt()
     if not tracker.isDefined():
         return None
@@ -190,10 +190,10 @@ def _create_bridge(context: SparkContext) -> _JavaBridge:
 
 
 def _constructor(context: SparkContext) -> Any:
-    """Compile the bridge, once in each JVM: 0.2 to 0.8 s."""
+    """Compile the bridge once per JVM; takes 0.2 to 0.8 s."""
     if (known := _constructors.get(_gateway(context))) is not None:
         return known
-    # py4j knows methods by the class's name, so no name may come twice in one JVM.
+    # py4j caches methods by class name, so each compilation needs a new name.
     name = f"{_CLASS}_{_source_digest()}_{uuid.uuid4().hex[:8]}"
     compiler = _gateway(context).jvm.org.codehaus.janino.SimpleCompiler()
     compiler.setParentClassLoader(_scheduler(context).getClass().getClassLoader())
@@ -207,7 +207,7 @@ def _scheduler(context: SparkContext) -> Any:
     scheduler = context._jsc.sc().taskScheduler()
     name = str(scheduler.getClass().getName())
     if name != _SCHEDULER:
-        raise DriverError(f"Spark's task scheduler is {name}, which cannot be told of blocked hosts.")
+        raise DriverError(f"Unsupported task scheduler {name}: the agent supports only {_SCHEDULER}.")
     return scheduler
 
 

@@ -1,7 +1,7 @@
-"""What an application finds out about its hosts by itself, as evidence for the service. Pure; told the time (seconds).
+"""Evidence against hosts from what Spark itself does with them. Pure; times are passed in, in seconds.
 
-A host that Spark's HealthTracker excludes is evidence as long as it does. Slow tasks are common, and no fault of a host
-while they are few: only where many were speculated in a short time is that evidence.
+An exclusion by Spark's HealthTracker is evidence while it lasts. A few slow tasks are normal: speculation counts only
+when many tasks of a host were speculated in a short time.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from blocklist.model.listener import MAX_ENTRIES
 from blocklist.model.node import is_node_id
 
 SPECULATION_WINDOW: Final = 60.0
-"""Seconds for which a speculated task is remembered."""
+"""Seconds for which a speculated task counts."""
 FINDING_TTL: Final = 10.0
-"""Seconds for which a finding is still reported after what was seen last."""
+"""Seconds for which a finding is reported after its latest observation."""
 MIN_STAGES: Final = 2
 MIN_TASKS: Final = 3
-"""A host is slow when so many stages, or so many tasks of one, were speculated within MEMORY."""
+"""A host is slow if tasks of MIN_STAGES stages, or MIN_TASKS tasks, were speculated within SPECULATION_WINDOW."""
 MAX_HOSTS: Final = MAX_ENTRIES
-"""What the service takes. Fewer would hide from it that an application finds fault with all its hosts."""
+"""The service's maximum. A lower one would hide that an application blames all of its hosts."""
 _MAX_TASKS: Final = 10_000
 
 
 class ObservationKind(StrEnum):
-    """Spark excluded the host, for the application or for one stage; or it ran a second copy of a task elsewhere."""
+    """Spark excluded the host for the application or for a stage, or speculated a task of it on another host."""
 
     APPLICATION = "application"
     STAGE = "stage"
@@ -37,7 +37,7 @@ class ObservationKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Observation:
-    """Something that Spark made of a host; `stage` is `id.attempt`, `task` the task's number in it."""
+    """One exclusion or speculation. `stage` is `id.attempt`; `task` is the task's index in the stage."""
 
     kind: ObservationKind
     host: str
@@ -46,14 +46,14 @@ class Observation:
 
 
 class EvidenceCollector:
-    """Remembers for a minute what was seen. What grows: the tasks speculated within it, at most 10,000."""
+    """Collects the observations of the last minute. Memory: at most 10,000 speculated tasks."""
 
     def __init__(self) -> None:
         self._excluded: dict[str, tuple[str, float]] = {}
         self._speculated: dict[Observation, float] = {}
 
     def update(self, observations: Iterable[Observation], now: float) -> dict[str, Finding]:
-        """Take what was seen since the last turn; what is to be reported now, host to finding, at most of MAX_HOSTS."""
+        """Add the observations since the last call; return the findings to report now by host, at most MAX_HOSTS."""
         for one in observations:
             if one.kind is ObservationKind.SLOW:
                 self._speculated[one] = now
@@ -66,7 +66,7 @@ class EvidenceCollector:
     def _exclude(self, seen: Observation, now: float) -> None:
         sentence = "Spark excluded the host for the application."
         if seen.kind is ObservationKind.STAGE:
-            # One sentence as long as it lasts: a new one is news, which makes a heartbeat of its own.
+            # Keep the first sentence while the exclusion lasts: each change of a report triggers a heartbeat.
             sentence, _ = self._excluded.get(seen.host, (f"Spark excluded the host for stage {seen.stage}.", now))
         self._excluded[seen.host] = (sentence, now)
 

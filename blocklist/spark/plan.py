@@ -1,8 +1,8 @@
-"""The plan: which hosts of a Spark application are to be blocked, which stay open, and why. Pure; told the time.
+"""Plan which hosts of a Spark application are blocked, which stay open, and why. Pure; the time is passed in.
 
-A blocked node means a host when their names say the same, when one is short and begins the other, or when they have
-an address in common. At least `keep_hosts` hosts with a live executor stay open, whatever the list says: Spark aborts
-a job within a second when all its hosts are excluded.
+A node id matches a host if their names are equal, if one is the short name of the other, or if they share an address.
+At least `keep_hosts` hosts with a live executor stay open, whatever the list says: Spark aborts a job within a second
+when all of its hosts are excluded.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from blocklist.model.node import BlockAction, BlockedNode, merge
 
 LAST_HOST: Final = "last"
 STUCK_TASK: Final = "stuck"
-"""Why a host had to be opened again: it was the last one, or a task that Spark kept from the others needs it."""
+"""Why the driver reopened a host: it was the last one, or a task that Spark keeps off all other hosts needs it."""
 MAX_CAUSE: Final = 80
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterState:
-    """What the application has at one moment, hosts as Spark names them.
+    """The hosts of an application at one epoch, by Spark's names.
 
-    `open` and `excluded` are the hosts with a live executor: not excluded, and excluded, by Spark itself. `blocked` is
-    what was put in place by a plan before and is still there, with its end in Unix milliseconds; `opened` are hosts
-    that had to be opened since, and why. `epoch` tells one moment from another.
+    `open` and `excluded` are the hosts with a live executor that Spark itself does not exclude, and does exclude.
+    `blocked` maps the hosts that earlier plans blocked to the end of the block in Unix ms. `opened` maps the hosts that
+    the driver has reopened since to LAST_HOST or STUCK_TASK.
     """
 
     epoch: int
@@ -40,7 +40,7 @@ class ClusterState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HostBlock:
-    """A host to be blocked. `node` is what the ids that mean this host say together; its id is the strongest one's."""
+    """A host to block. `node` merges all blocked nodes that match the host; it has the id of the strongest one."""
 
     host: str
     node: BlockedNode
@@ -51,18 +51,18 @@ class HostBlock:
 
     @property
     def reason(self) -> str:
-        until = "without end" if self.node.permanent else f"until {self.node.end}"
+        until = "permanently" if self.node.permanent else f"until {self.node.end}"
         return f"Host {self.host} is blocked as {self.node.id} {until} ({self.node.cause})."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExclusionPlan:
-    """What to do. Every choice has its sentence: `blocks` in their `reason`, the others as values.
+    """What to do, with a reason for each decision: `HostBlock.reason`, else the values of the mappings.
 
-    `blocks` are hosts with a live executor, the weakest first: in that order they would be opened again. `names` are
-    for hosts to come: a lower-case name, or a short one and a dot for each full name that it begins. `free` are hosts
-    blocked by an earlier plan, `refused` ids of blocks that are not, or not everywhere, carried out. `known_as` is the
-    id of each host that any block means, also where it stays open.
+    `blocks` are hosts with a live executor, the weakest block first: the driver reopens them in this order. `names` are
+    for future hosts: lower-case names; a short name with a trailing dot stands for all full names that begin with it.
+    `freed` are hosts that an earlier plan blocked. `refused` are node ids whose block is not applied to all matching
+    hosts. `node_ids` maps each host with a matching node to its id, including hosts that stay open.
     """
 
     blocks: tuple[HostBlock, ...] = ()
@@ -73,7 +73,7 @@ class ExclusionPlan:
 
     @property
     def blocked_as(self) -> dict[str, str]:
-        """Host to the id it is blocked as."""
+        """Blocked hosts to node ids."""
         return {block.host: block.node.id for block in self.blocks}
 
     @property
@@ -90,10 +90,10 @@ def make_plan(
     addresses: Mapping[str, frozenset[str]] = MappingProxyType({}),
     required: frozenset[str] = frozenset(),
 ) -> ExclusionPlan:
-    """Decide. `addresses` are those known so far, by lower-case name; `required` hosts stay open for a stuck task.
+    """Decide which hosts to block at `now` (Unix ms).
 
-    Blocks that have ended at `now` count no more. Who stays open when not all hosts may be blocked: the weakest
-    action first, then the oldest block.
+    `addresses` maps lower-case names to their known addresses. `required` hosts stay open for a stuck task. If not all
+    hosts may be blocked, those with the weakest action stay open, and among equal actions those with the oldest block.
     """
     current = [node for node in nodes if not node.ended(now)]
     matches = _matches(current, HostMatcher(cluster.open | cluster.excluded, addresses))
@@ -110,7 +110,7 @@ def make_plan(
 
 
 def block_strength(block: HostBlock) -> tuple[int, int, str]:
-    """Sort key: what is to be given up first comes first."""
+    """Sort key, weakest block first."""
     return block.node.action, block.node.start, block.host
 
 
@@ -123,7 +123,7 @@ def _matches(nodes: Iterable[BlockedNode], matcher: HostMatcher) -> dict[str, li
 
 
 def _merged(host: str, nodes: Iterable[BlockedNode]) -> HostBlock:
-    """Several ids may mean one host: the stronger action, the later end, as if it were one node."""
+    """Merge the nodes that match one host, as if they were one node."""
     strongest_first = sorted(nodes, key=lambda node: (-node.action, -node.end, node.id))
     first = strongest_first[0]
     return HostBlock(host=host, node=reduce(lambda a, b: merge(a, replace(b, id=a.id)), strongest_first, first))
@@ -132,7 +132,7 @@ def _merged(host: str, nodes: Iterable[BlockedNode]) -> HostBlock:
 def _choose_open(
     blocks: Iterable[HostBlock], cluster: ClusterState, keep_hosts: int, required: frozenset[str]
 ) -> dict[str, str]:
-    """Host to the sentence why it is not blocked."""
+    """Return the hosts to leave open, each with the reason."""
     open_blocks = [block for block in blocks if block.host in cluster.open]
     sentences = {block.host: _stuck_task_reason(block) for block in open_blocks if block.host in required}
     missing = keep_hosts - (len(cluster.open) - len(open_blocks) + len(sentences))
@@ -159,7 +159,7 @@ def _stuck_task_reason(block: HostBlock) -> str:
 
 
 def _truncated_cause(block: HostBlock) -> str:
-    """The cause, short enough for the service to take the whole sentence."""
+    """Truncate the cause so that the whole sentence fits the service's limit."""
     cause = block.node.cause
     return cause if len(cause) <= MAX_CAUSE else f"{cause[: MAX_CAUSE - 1]}…"
 
@@ -172,8 +172,8 @@ def _freed(cluster: ClusterState, kept: Collection[str], left_open: Mapping[str,
     live = cluster.open | cluster.excluded
 
     def reason(host: str) -> str:
-        gone = f"Host {host} has no executor any more."
-        return left_open.get(host) or (f"Host {host} is blocked no more." if host in live else gone)
+        no_executor = f"Host {host} no longer has an executor."
+        return left_open.get(host) or (f"Host {host} is no longer blocked." if host in live else no_executor)
 
     return {host: reason(host) for host in sorted(cluster.blocked.keys() - set(kept))}
 

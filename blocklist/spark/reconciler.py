@@ -1,4 +1,4 @@
-"""Brings the driver of one application in line with the list: plan, apply, and again until both hold still."""
+"""Reconcile the driver of one application with the list: plan, apply, repeat until nothing changes meanwhile."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from blocklist.spark.plan import STUCK_TASK, ClusterState, ExclusionPlan, make_p
 log = logging.getLogger("blocklist.spark")
 
 MIN_OPEN_SECONDS: Final = 10.0
-"""Seconds that a host opened for a stuck task stays open at least."""
+"""Minimum time for which a host that was reopened for a stuck task stays open."""
 MAX_ATTEMPTS: Final = 20
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AppliedState:
-    """What Spark has been told: the list's revision, host to id, and the sentence for each id that was refused.
+    """The state in force in Spark at `revision`.
 
-    `known_as` is host to id also where the host stays open.
+    `blocked` maps hosts to node ids and `refused` node ids to reasons. `node_ids` maps hosts to node ids too, including
+    hosts that stay open.
     """
 
     revision: int | None = None
@@ -35,7 +36,7 @@ class AppliedState:
 
 
 class Reconciler:
-    """Belongs to one thread. `applied` is replaced, never changed, and may be read from any."""
+    """Used by one thread. `applied` is replaced, never mutated, and may be read from any thread."""
 
     def __init__(self, bridge: DriverBridge, addresses: DnsCache, keep_hosts: int) -> None:
         self.applied = AppliedState()
@@ -48,18 +49,18 @@ class Reconciler:
         self._required_until: dict[str, float] = {}
 
     def reconcile_if_needed(self, blocklist: BlocklistTracker | None, *, list_changed: bool) -> None:
-        """Look whether anything has moved, the list (`heard`), time, hosts or addresses, and plan if so.
+        """Reconcile if the list, the hosts or their addresses have changed, or a block has ended.
 
-        Nothing is done before the first list. Raises what HealthTracker raises; the next turn then plans anew.
+        Does nothing before the first list. Raises what DriverBridge raises; the next call then plans again.
         """
-        moment = (self._bridge.epoch(), self._addresses.addresses, self._required())
-        if blocklist is not None and (list_changed or moment != self._reconciled or _now() >= self._next_end):
+        observed = (self._bridge.epoch(), self._addresses.addresses, self._required())
+        if blocklist is not None and (list_changed or observed != self._reconciled or _now() >= self._next_end):
             self._reconciled = None
-            # A host that comes while this is under way makes another epoch, and another turn.
-            self._reconciled = (self._reconcile(blocklist), *moment[1:])
+            # A host that registers meanwhile changes the epoch, and so triggers another run.
+            self._reconciled = (self._reconcile(blocklist), *observed[1:])
 
     def _reconcile(self, blocklist: BlocklistTracker) -> int | None:
-        """Plan and apply until the application holds still between the two; the epoch of that, None if it did not."""
+        """Plan and apply until the epoch stays the same in between; return it, or None after MAX_ATTEMPTS."""
         for _ in range(MAX_ATTEMPTS):
             cluster = self._bridge.cluster_state()
             plan = self._plan(cluster, blocklist)
@@ -93,7 +94,7 @@ class Reconciler:
         return frozenset(self._required_until)
 
     def _in_sync(self, plan: ExclusionPlan, cluster: ClusterState) -> bool:
-        """Whether the driver holds this very plan already."""
+        """Whether the driver already has this plan in force."""
         if self._applied_plan is None or (plan.blocks, plan.names) != (
             self._applied_plan.blocks,
             self._applied_plan.names,
@@ -107,7 +108,7 @@ class Reconciler:
         for sentence in (*new, *(reason for reason in plan.freed.values() if reason not in refused)):
             log.info("%s", sentence)
         for host, count in stopped.items():
-            log.info("Told %d tasks on %s to stop; they start again elsewhere.", count, host)
+            log.info("Killed %d tasks on %s; Spark restarts them on other hosts.", count, host)
         for sentence in sorted(refused - set(self.applied.refused.values())):
             log.warning("%s", sentence)
         self._applied_plan = plan

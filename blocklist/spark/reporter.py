@@ -1,14 +1,16 @@
-"""Tells the service how the application stands, as its listener."""
+"""Reports the state of the application to the service, as a listener."""
 
 from __future__ import annotations
 
 import logging
 import time
+from dataclasses import replace
 from typing import Final
 
 from blocklist.client.credentials import BearerAuth
 from blocklist.client.listener_session import ListenerSession
 from blocklist.model.listener import ListenerRole, Registration
+from blocklist.model.report import Report
 from blocklist.spark.driver_bridge import DriverBridge, DriverError
 from blocklist.spark.evidence_collector import EvidenceCollector
 from blocklist.spark.heartbeat_report import make_report
@@ -17,11 +19,11 @@ from blocklist.spark.reconciler import AppliedState
 log = logging.getLogger("blocklist.spark")
 
 INTERVAL: Final = 1.0
-"""Seconds between two looks how many tasks run on blocked hosts, and what Spark finds out about hosts."""
+"""Seconds between two reports of tasks on blocked hosts, and between two reports of evidence."""
 
 
 class Reporter:
-    """Registers the application as a JobMaster and reports. `turn` belongs to the thread of the HealthTracker."""
+    """Registers the application as a JobMaster and reports. Used by the thread that uses the DriverBridge."""
 
     def __init__(
         self,
@@ -32,9 +34,9 @@ class Reporter:
         evidence: bool = False,
         min_nodes: int = 0,
     ) -> None:
-        """The session is the application's attempt and the moment of this start: a later start takes over.
+        """The session id is the application's attempt and the current time, so a later agent takes over.
 
-        With `evidence` it also tells what Spark finds out about hosts by itself, with `min_nodes` on which it runs.
+        `evidence`: report Spark's own exclusions and speculations too. `min_nodes` above 0: report the nodes too.
         """
         self._bridge = bridge
         self._application, attempt = bridge.application()
@@ -54,20 +56,16 @@ class Reporter:
         return self._session.registered
 
     def report_if_changed(self, applied: AppliedState) -> None:
-        """Report at once what was applied or refused and who came or went, each second what still runs and evidence."""
+        """Report a change of the applied state or of the executors at once, running tasks and evidence every second."""
         self._report_evidence()
-        moment, now = (applied, self._bridge.executor_changes()), time.monotonic()
-        if moment == self._last_reported and not (applied.node_ids and now >= self._next_report):
+        state, now = (applied, self._bridge.executor_changes()), time.monotonic()
+        if state == self._last_reported and not (applied.node_ids and now >= self._next_report):
             return
         report = make_report(self._application, self._bridge.executors(), applied.node_ids, applied.refused)
-        self._session.report(
-            acked=applied.revision,
-            task_managers=report.task_managers,
-            running_tasks=report.running_tasks,
-            refused=report.refused,
-            nodes=report.nodes if self._reports_nodes else None,
-        )
-        self._last_reported, self._next_report = moment, now + INTERVAL
+        if not self._reports_nodes:
+            report = replace(report, nodes=None)
+        self._session.report(report, acked=applied.revision)
+        self._last_reported, self._next_report = state, now + INTERVAL
 
     def _report_evidence(self) -> None:
         now = time.monotonic()
@@ -78,13 +76,13 @@ class Reporter:
             if not self._observing:
                 self._bridge.start_observing()
             self._observing = True
-            self._session.report(evidence=self._evidence.update(self._bridge.observed(), now))
+            self._session.report(Report(evidence=self._evidence.update(self._bridge.observed(), now)))
         except DriverError:
-            # To obey the list matters more: nothing of it may stop because of this.
-            log.exception("What Spark finds out about hosts is not reported.")
+            # Applying the list matters more: it must continue without evidence.
+            log.exception("Cannot observe Spark's exclusions and speculations; no evidence is reported.")
             self._evidence = None
-            self._session.report(evidence={})
+            self._session.report(Report(evidence={}))
 
     def close(self) -> None:
-        """Leave the service, if that takes no longer than a few seconds."""
+        """Deregister; gives up after a few seconds."""
         self._session.close()

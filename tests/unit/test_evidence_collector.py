@@ -1,4 +1,4 @@
-"""What an application makes of what Spark did with its hosts."""
+"""Exclusions and speculations of Spark become evidence."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def speculated(tasks: int, stages: str) -> Finding:
 
 
 class TestExclusions:
-    """Spark's own: evidence while they are seen."""
+    """Exclusions are evidence while they are observed."""
 
     @pytest.mark.parametrize(
         ("seen", "expected"),
@@ -50,22 +50,22 @@ class TestExclusions:
             ([stage("a"), stage("b")], {"a": excluded("stage 3.0"), "b": excluded("stage 3.0")}),
         ],
     )
-    def test_each_has_its_sentence(self, seen: list[Observation], expected: dict[str, Finding]) -> None:
+    def test_each_exclusion_has_its_reason(self, seen: list[Observation], expected: dict[str, Finding]) -> None:
         assert EvidenceCollector().update(seen, NOW) == expected
 
-    def test_the_sentence_stays_while_stages_follow_each_other(self) -> None:
-        it = EvidenceCollector()
-        assert it.update([stage(stage="3.0")], NOW) == it.update([stage(stage="4.0")], NOW + 1)
+    def test_the_reason_stays_the_same_across_stages(self) -> None:
+        collector = EvidenceCollector()
+        assert collector.update([stage(stage="3.0")], NOW) == collector.update([stage(stage="4.0")], NOW + 1)
 
-    def test_it_is_said_for_a_moment_longer_than_seen(self) -> None:
-        it = EvidenceCollector()
-        it.update([APPLICATION], NOW)
-        assert it.update([], NOW + FINDING_TTL - 0.1) == {"a": excluded("the application")}
-        assert it.update([], NOW + FINDING_TTL) == {}
+    def test_a_finding_expires_after_its_ttl(self) -> None:
+        collector = EvidenceCollector()
+        collector.update([APPLICATION], NOW)
+        assert collector.update([], NOW + FINDING_TTL - 0.1) == {"a": excluded("the application")}
+        assert collector.update([], NOW + FINDING_TTL) == {}
 
 
 class TestSlowness:
-    """Few speculated tasks are no fault of the host."""
+    """A few speculated tasks are not evidence."""
 
     @pytest.mark.parametrize(
         ("seen", "expected"),
@@ -79,38 +79,38 @@ class TestSlowness:
             ([slow("a"), slow("a", "4.0"), slow("b")], {"a": speculated(2, "2 stages")}),
         ],
     )
-    def test_two_stages_or_three_tasks_are_enough(self, seen: list[Observation], expected: dict[str, Finding]) -> None:
+    def test_two_stages_or_three_tasks_are_slow(self, seen: list[Observation], expected: dict[str, Finding]) -> None:
         assert EvidenceCollector().update(seen, NOW) == expected
 
     @pytest.mark.parametrize(("passed", "found"), [(SPECULATION_WINDOW - 1, True), (SPECULATION_WINDOW, False)])
-    def test_they_must_fall_within_a_minute(self, passed: float, found: bool) -> None:
-        it = EvidenceCollector()
-        it.update([slow(stage="3.0")], NOW)
-        assert bool(it.update([slow(stage="4.0")], NOW + passed)) is found
+    def test_speculations_must_fall_within_the_window(self, passed: float, found: bool) -> None:
+        collector = EvidenceCollector()
+        collector.update([slow(stage="3.0")], NOW)
+        assert bool(collector.update([slow(stage="4.0")], NOW + passed)) is found
 
-    def test_it_is_said_only_while_it_goes_on(self) -> None:
-        it = EvidenceCollector()
-        it.update([slow(stage="3.0"), slow(stage="4.0")], NOW)
-        assert it.update([], NOW + FINDING_TTL) == {}
-        assert it.update([slow(stage="5.0")], NOW + FINDING_TTL) == {"a": speculated(3, "3 stages")}
+    def test_slowness_is_reported_only_while_it_continues(self) -> None:
+        collector = EvidenceCollector()
+        collector.update([slow(stage="3.0"), slow(stage="4.0")], NOW)
+        assert collector.update([], NOW + FINDING_TTL) == {}
+        assert collector.update([slow(stage="5.0")], NOW + FINDING_TTL) == {"a": speculated(3, "3 stages")}
 
-    def test_an_exclusion_is_the_graver_one(self) -> None:
+    def test_an_exclusion_takes_precedence(self) -> None:
         seen = [slow(stage="3.0"), slow(stage="4.0"), APPLICATION]
         assert EvidenceCollector().update(seen, NOW) == {"a": excluded("the application")}
 
 
-def test_a_host_that_the_service_has_no_letters_for_is_left_out() -> None:
+def test_a_host_that_is_not_a_node_id_is_omitted() -> None:
     assert EvidenceCollector().update([Observation(kind=ObservationKind.APPLICATION, host="a/b")], NOW) == {}
 
 
 @given(st.lists(st.tuples(st.floats(0, 40), st.sampled_from("ab"), st.integers(0, 2), st.integers(0, 2))))
-def test_it_agrees_with_a_plain_reading(steps: list[tuple[float, str, int, int]]) -> None:
-    it, now = EvidenceCollector(), NOW
+def test_it_agrees_with_a_simple_model(steps: list[tuple[float, str, int, int]]) -> None:
+    collector, now = EvidenceCollector(), NOW
     last: dict[tuple[str, int, int], float] = {}
     for passed, host, at_stage, task in steps:
         now += passed
         last[host, at_stage, task] = now
-        found = it.update([slow(host, str(at_stage), task)], now)
+        found = collector.update([slow(host, str(at_stage), task)], now)
         for each in "ab":
             recent = [key for key, at in last.items() if key[0] == each and now - at < SPECULATION_WINDOW]
             enough = len(recent) >= 3 or len({key[1] for key in recent}) >= 2

@@ -1,4 +1,4 @@
-"""The reporter goes on, whatever becomes of the evidence."""
+"""The reporter continues when evidence cannot be observed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blocklist.spark.reporter import Reporter
 
 
 class FakeDriver:
-    """A driver whose insides may be unknown."""
+    """A driver whose internals may be unsupported."""
 
     def __init__(self, *, supported: bool) -> None:
         self.supported = supported
@@ -45,7 +45,7 @@ class FakeDriver:
 
 @contextmanager
 def reporter(driver: FakeDriver, *, evidence: bool) -> Iterator[Reporter]:
-    """It reports to a port where nobody listens."""
+    """A reporter for a port on which nothing listens."""
     made = Reporter(cast("DriverBridge", driver), "http://127.0.0.1:9", evidence=evidence)
     try:
         yield made
@@ -76,5 +76,5 @@ def test_a_driver_without_support_is_tried_once_and_heartbeats_continue(caplog: 
         it.report_if_changed(AppliedState(revision=2))
     assert driver.calls == ["start_observing", "executors", "executors"]
     assert [record.getMessage() for record in caplog.records if record.levelno >= logging.ERROR] == [
-        "What Spark finds out about hosts is not reported."
+        "Cannot observe Spark's exclusions and speculations; no evidence is reported."
     ]

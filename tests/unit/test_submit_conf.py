@@ -1,4 +1,4 @@
-"""What a Spark application is told at submit time."""
+"""Spark properties and pod templates for spark-submit."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from blocklist.spark.submit_conf import confs, exclude_nodes, not_label_values, 
 LONG = "a" * 64
 
 
-def test_the_template_keeps_pods_off_the_nodes_whatever_their_names_look_like_in_yaml() -> None:
+def test_the_template_excludes_the_nodes_and_quotes_their_names() -> None:
     assert pod_template(["n7", "10.0.0.7", "off", "2001:db8::1", LONG, "n-", ".n"]) == (
         """apiVersion: v1
 kind: Pod
@@ -27,12 +27,12 @@ spec:
     )
 
 
-def test_names_that_no_label_can_have_are_said() -> None:
+def test_invalid_label_values_are_returned() -> None:
     assert not_label_values(["n7", "2001:db8::1", LONG, "n-", "A_b.c"]) == ["2001:db8::1", LONG, "n-"]
 
 
-def test_an_empty_list_asks_for_nothing() -> None:
-    """NotIn without values is refused by Kubernetes, and so is an affinity without terms."""
+def test_an_empty_list_has_no_effect() -> None:
+    """Kubernetes rejects NotIn without values, and an affinity without terms."""
     assert pod_template([]) == "apiVersion: v1\nkind: Pod\nspec: {}\n"
     assert pod_template(["2001:db8::1"]) == pod_template([])
     assert confs([], None) == {}
