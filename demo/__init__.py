@@ -1,1 +1,1 @@
-"""What one can run at home: a real Spark cluster on one machine, and the tools for it."""
+"""A demo with a real Spark cluster on one machine, and the tools for it."""

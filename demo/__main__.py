@@ -1,4 +1,4 @@
-"""`python -m demo`: the service, a Spark cluster of three hosts on this machine, and a job that obeys."""
+"""`python -m demo`: the service, a Spark cluster of three hosts on this machine, and a job that follows the list."""
 
 from __future__ import annotations
 
@@ -25,16 +25,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 SLOTS: Final = 2
-"""Tasks that fit on a host."""
+"""Number of tasks that a host runs at once."""
 SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 WELCOME: Final = """\
 A blocklist service, a Spark cluster of three hosts, all on this machine, and a job of many short tasks. One host will
-be blocked, another evacuated, both freed again. You need not do anything; Ctrl-C stops it all and cleans up.
+be blocked, another evacuated, and both freed again. Just watch; Ctrl-C stops and removes everything.
 """
 
 
 class Stopped(BaseException):
-    """A signal asked for the end."""
+    """A signal requested the end of the demo."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)
@@ -42,9 +42,9 @@ class Stopped(BaseException):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the demo; the exit code. Whatever happens, no process and no file stays behind."""
-    parser = argparse.ArgumentParser(prog="python -m demo", description="A Spark job that obeys the blocklist.")
-    parser.add_argument("--seconds", type=int, default=60, help="how long the job takes, roughly (default: 60)")
+    """Run the demo and return the exit code. In all cases no process and no file is left behind."""
+    parser = argparse.ArgumentParser(prog="python -m demo", description="A Spark job that follows the blocklist.")
+    parser.add_argument("--seconds", type=int, default=60, help="approximate duration of the job (default: 60)")
     seconds = parser.parse_args(arguments).seconds
     _on_signals(_raise_stopped)
     try:
@@ -52,9 +52,9 @@ def main(arguments: list[str] | None = None) -> int:
             _demo(make_screen(out, SLOTS), folder, seconds)
     except Stopped as stopped:
         return stopped.exit_code
-    except KeyboardInterrupt:  # from PySpark, which has a handler of its own for a while
+    except KeyboardInterrupt:  # raised by PySpark's own handler, which is installed for a while
         return 128 + signal.SIGINT
-    except BrokenPipeError:  # nobody reads on
+    except BrokenPipeError:  # the reader has closed the pipe
         return 128 + signal.SIGPIPE
     return 0
 
@@ -65,24 +65,24 @@ def _demo(screen: Screen, folder: Path, seconds: int) -> None:
     with service(folder) as url:
         screen.print("Starting three Spark workers: 127.0.0.2, 127.0.0.3 and 127.0.0.4 …")
         with Cluster(cores=SLOTS) as cluster:
-            screen.print("Starting the job's driver, and in it the agent that watches the list …\n")
+            screen.print("Starting the job's driver with the agent that watches the list …\n")
             with _driver(cluster, folder) as spark:
                 steps = run_scenario(screen, spark, url, list(cluster.hosts), seconds=seconds, slots=SLOTS)
             screen.print(summary(steps, event_log.attempts(folder / "events")))
-            _on_signals(signal.SIG_IGN)  # all that is left is to clean up
+            _on_signals(signal.SIG_IGN)  # only the cleanup remains
 
 
 @contextmanager
 def _driver(cluster: Cluster, folder: Path) -> Iterator[SparkSession]:
-    """An application, whose record is complete afterwards."""
+    """An application whose event log is complete after the context exits."""
     before = _children()
     try:
         spark = session(cluster, **LIVE_STATUS, **event_log.conf(folder / "events"))
-        _on_signals(_raise_stopped)  # instead of PySpark's, which would leave the job's driver where it is
+        _on_signals(_raise_stopped)  # PySpark's handler would leave the driver running
         yield spark
         spark.stop()
     finally:
-        # Not asked to end: a signal may have come in the middle of a talk with it.
+        # Killed, because a signal may have interrupted the communication with it.
         for pid in _children() - before:
             with suppress(ProcessLookupError, ChildProcessError):
                 os.kill(pid, signal.SIGKILL)
@@ -91,7 +91,7 @@ def _driver(cluster: Cluster, folder: Path) -> Iterator[SparkSession]:
 
 @contextmanager
 def _temporary_folder() -> Iterator[Path]:
-    """Where everything goes, also what Python and the JVMs would put into the system's temp folder."""
+    """A folder for all files, including the temporary files of Python and the JVMs."""
     with tempfile.TemporaryDirectory(prefix="blocklist-demo-", ignore_cleanup_errors=True) as name:
         tempfile.tempdir = name
         options = (os.environ.get("JAVA_TOOL_OPTIONS"), f"-Djava.io.tmpdir={name}", "-XX:-UsePerfData")
@@ -100,7 +100,7 @@ def _temporary_folder() -> Iterator[Path]:
 
 
 def _children() -> set[int]:
-    """The processes that this one has started and that have not been waited for."""
+    """Return the process ids of the children of this process that have not been waited for."""
     files = Path("/proc/self/task").glob("*/children")
     return {int(pid) for file in files for pid in file.read_text().split()}
 
@@ -111,7 +111,7 @@ def _on_signals(handler: Callable[[int, FrameType | None], None] | signal.Handle
 
 
 def _raise_stopped(number: int, _: FrameType | None) -> None:
-    """Once: what follows is cleaning up, which a second Ctrl-C would only spoil."""
+    """Further signals are ignored, so that a second Ctrl-C does not interrupt the cleanup."""
     _on_signals(signal.SIG_IGN)
     raise Stopped(number)
 

@@ -1,8 +1,8 @@
-"""A real standalone Spark cluster on one machine: a Master and Workers, each a process on a loopback host of its own.
+"""A real standalone Spark cluster on one machine: a Master, and Workers on loopback addresses of their own.
 
-Spark's own `local-cluster` puts all executors on one host, so a blocked host would be all of them. Here the Workers
-are 127.0.0.2, 127.0.0.3 and so on, which Linux answers on without any set-up. A host may also have a name: then all
-JVMs get a hosts file with that name, and know no other names but `localhost` and this machine's.
+Spark's `local-cluster` runs all executors on one host, so a blocked host would be all of them. Here the Workers use
+127.0.0.2, 127.0.0.3 and so on, which need no set-up on Linux. A host may have a name: all JVMs then get a hosts file
+that has only these names, `localhost` and the name of this machine.
 """
 
 from __future__ import annotations
@@ -28,16 +28,16 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOOPBACK: Final = "127.0.0.1"
-# Ends its whole process group when the daemon ends, and when this process does, even without a word: its stdin closes.
+# Ends its whole process group when the daemon ends, and when this process dies, which closes its stdin.
 _DIE_WITH_PARENT: Final = '("$@"; kill -9 -$$) </dev/null & cat; kill -9 -$$'
 _FAST_START: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 _DAEMON: Final = "org.apache.spark.deploy.{0}.{1}"
 
 
 class Cluster:
-    """A context manager: on entry the Master is up and all Workers are registered, on exit all that it started is gone.
+    """A context manager: on entry all Workers are registered, on exit all started processes are ended.
 
-    `hosts` maps the host as Spark is to name it to its loopback address; a sequence of addresses names them so.
+    `hosts` maps Spark's names of the hosts to loopback addresses; a sequence of addresses names the hosts by address.
     Each Worker offers `cores` and `memory` (Spark's notation).
     """
 
@@ -74,13 +74,13 @@ class Cluster:
         self.close()
 
     def close(self) -> None:
-        """End everything that was started, and remove its folder."""
+        """End all started processes and remove the folder."""
         for name in list(self._processes):
             self._end(name)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def start_worker(self, host: str, *, wait: bool = True) -> None:
-        """Start the Worker of a host, or start it again after `kill_worker`."""
+        """Start the Worker of a host, also after `kill_worker`."""
         folder = self.folder / host
         folder.mkdir(exist_ok=True)
         options = ["--host", host, "--cores", str(self._cores), "--memory", self._memory, "--work-dir", str(folder)]
@@ -89,11 +89,11 @@ class Cluster:
             self._await_worker(host)
 
     def kill_worker(self, host: str) -> None:
-        """Let the host die: its Worker and its executors, at once and without a word."""
+        """Kill the host's Worker and executors with SIGKILL."""
         self._end(host)
 
     def conf(self) -> dict[str, str]:
-        """What an application needs to run here: small executors, one on each host, and a driver on loopback."""
+        """Return the conf of an application on this cluster: one small executor per host, and a driver on loopback."""
         java = self._java_options()
         return {
             "spark.master": self.url,
@@ -113,7 +113,7 @@ class Cluster:
         }
 
     def _hosts_file(self) -> Path | None:
-        """Where names are wanted: a hosts file for the JVMs, which then ask nobody else."""
+        """Write a hosts file for the JVMs if hosts have names; the JVMs then use no name server."""
         if all(host == address for host, address in self.hosts.items()):
             return None
         lines = [f"{LOOPBACK} localhost {socket.gethostname()}"]
@@ -123,17 +123,17 @@ class Cluster:
         return file
 
     def _java_options(self) -> str:
-        # What a JVM unpacks, it leaves behind when it is killed: so in our folder.
+        # A killed JVM leaves its temporary files behind, so they are in our folder.
         names = f" -Djdk.net.hosts.file={self._names}" if self._names else ""
         return f"{_FAST_START} -Djava.io.tmpdir={self.folder}{names}"
 
     def _daemon_command(self) -> list[str]:
-        """The command that starts a daemon, but for its class and options: Spark's launcher is asked for it once."""
+        """Return the start command of a daemon, without class and options, from Spark's launcher."""
         self._environment = {
             **os.environ,
             "JAVA_HOME": str(java_home()),
             "SPARK_HOME": str(spark_home()),
-            # Spark's own scripts set it; it names build folders that an installed Spark does not have.
+            # Set as by Spark's scripts; it refers to build folders that an installed Spark does not have.
             "SPARK_SCALA_VERSION": "2.13",
             "SPARK_DAEMON_MEMORY": "256m",
             "SPARK_DAEMON_JAVA_OPTS": self._java_options(),
@@ -144,7 +144,7 @@ class Cluster:
         launcher = [str(java), "-Xmx128m", "-cp", str(jars), "org.apache.spark.launcher.Main"]
         name = _DAEMON.format("worker", "Worker")
         output = subprocess.run([*launcher, name], env=self._environment, capture_output=True, check=True).stdout
-        # Arguments end with a zero byte each; a line of its own before the first.
+        # Each argument ends with a zero byte; an empty line comes first.
         command = [part.decode().strip() for part in output.split(b"\0")]
         return [part for part in command if part and part != name]
 
@@ -156,7 +156,7 @@ class Cluster:
 
     def _start(self, name: str, package: str, daemon: str, address: str, options: Sequence[str]) -> None:
         with self._log_file(name).open("wb") as log:
-            # A session of its own is a process group of its own: what it starts ends with it.
+            # A new session is a new process group, so its children end with it.
             self._processes[name] = subprocess.Popen(
                 ["sh", "-c", _DIE_WITH_PARENT, "sh", *self._command, _DAEMON.format(package, daemon), *options],
                 env={**self._environment, "SPARK_LOCAL_IP": address},
@@ -193,22 +193,22 @@ class Cluster:
 
 
 def spark_home() -> Path:
-    """The installed PySpark, which is a whole Spark."""
+    """Return the folder of the installed PySpark, which contains all of Spark."""
     import pyspark  # noqa: PLC0415 - slow, and not needed to start a cluster
 
     return Path(pyspark.__file__).parent
 
 
 def session(cluster: Cluster, **conf: object) -> SparkSession:
-    """A SparkSession on the cluster, with an executor registered on each host; `conf` has dots as `__`.
+    """Start a SparkSession and wait for an executor on each host; keys of `conf` have `__` for dots.
 
-    One at a time in a process, as Spark has it. The caller stops it.
+    Spark allows one session per process. The caller must stop it.
     """
     from pyspark import SparkConf, SparkContext  # noqa: PLC0415 - slow, and not needed to start a cluster
     from pyspark.sql import SparkSession  # noqa: PLC0415
 
     os.environ["JAVA_HOME"] = str(java_home())
-    # No defaults: in a JVM that has run an application before, these are that one's settings.
+    # No defaults: in a JVM that ran another application, they are that application's settings.
     settings = SparkConf(loadDefaults=False).setAppName("blocklist").setAll(list(cluster.conf().items()))
     settings.setAll([(key.replace("__", "."), str(value)) for key, value in conf.items()])
     spark = SparkSession(SparkContext(conf=settings))
@@ -217,14 +217,14 @@ def session(cluster: Cluster, **conf: object) -> SparkSession:
 
 
 def executor_hosts(spark: SparkSession) -> set[str]:
-    """The hosts with a registered executor, as Spark names them."""
+    """Return the hosts with a registered executor, by Spark's names."""
     infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
-    # The first is the driver itself; it is on a host of its own here.
+    # The driver is in the list too, on a host of its own.
     return {info.host() for info in infos} - {LOOPBACK}
 
 
 def wait_until(condition: Callable[[], bool], seconds: float, what: str) -> None:
-    """Return when the condition holds. Raises TimeoutError after so many seconds."""
+    """Wait until the condition holds. Raises TimeoutError after `seconds`."""
     deadline = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > deadline:

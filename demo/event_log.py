@@ -1,4 +1,4 @@
-"""Spark's own record of a finished application: when each task started, on which host, and when it ended."""
+"""Spark's event log of a finished application: where each task ran, and when."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskAttempt:
-    """One run of a task, told by the driver's clock in Unix milliseconds. `killed`: told to stop before its end."""
+    """A task attempt; times are the driver's, in Unix ms. `killed`: it was told to stop."""
 
     host: str
     start: int
@@ -20,7 +20,7 @@ class TaskAttempt:
 
 
 def conf(folder: Path) -> dict[str, object]:
-    """The settings with which an application keeps its record in `folder`; made if missing. For `cluster.session`."""
+    """Return the settings that write an event log to `folder`, which is created. For `cluster.session`."""
     folder.mkdir(parents=True, exist_ok=True)
     return {
         "spark__eventLog__enabled": "true",
@@ -31,13 +31,13 @@ def conf(folder: Path) -> dict[str, object]:
 
 
 def attempts(folder: Path) -> list[TaskAttempt]:
-    """All that ended, of all applications with a record in `folder`, by start. Complete once they have stopped."""
+    """Return the task attempts of all applications in `folder`, by start; complete once they have stopped."""
     found = [_attempt(event["Task Info"]) for event in _events(folder, "SparkListenerTaskEnd")]
     return sorted(found, key=lambda attempt: attempt.start)
 
 
 def exclusions(folder: Path, host: str) -> list[int]:
-    """When Spark was told to keep off the host, in Unix milliseconds: each time, in order. No task starts later."""
+    """Return the times (Unix ms, sorted) at which Spark excluded the host; no task starts on it afterwards."""
     events = _events(folder, "org.apache.spark.scheduler.SparkListenerNodeExcluded")
     return sorted(event["time"] for event in events if event["hostId"] == host)
 

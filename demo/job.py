@@ -1,4 +1,4 @@
-"""A job of many short tasks, and where they run."""
+"""A job of many short tasks that reports where they run."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_SECONDS: Final = 0.8
-"""Seconds that a task takes, asleep."""
+"""Duration of a task, which sleeps."""
 _GROUP: Final = "demo"
-# Tasks in the JVM stop at once when told. For Python tasks PySpark looks only every 2 s whether they are to stop.
+# Tasks in the JVM stop at once when killed; PySpark checks Python tasks only every 2 s.
 _SLEEP: Final = "reflect('java.lang.Thread', 'sleep', {0}L) = 'null'"
 
 
 LIVE_STATUS: Final = {"spark__ui__liveUpdate__period": "0"}
-"""The setting with which Spark tells what runs as soon as it knows. For `cluster.session`."""
+"""Setting for up-to-date counts of running tasks. For `cluster.session`."""
 
 
 class Job(threading.Thread):
-    """Lists the numbers below `count`, one a task. Starts at once."""
+    """Lists the numbers below `count`, one per task. Starts at once."""
 
     def __init__(self, spark: SparkSession, hosts: Sequence[str], count: int) -> None:
         super().__init__(name="demo-job", daemon=True)
@@ -40,19 +40,19 @@ class Job(threading.Thread):
             self._error = error
 
     def done(self) -> int:
-        """How many tasks have ended well."""
+        """Return the number of completed tasks."""
         tracker = self._spark.sparkContext.statusTracker()
         jobs = [tracker.getJobInfo(number) for number in tracker.getJobIdsForGroup(_GROUP)]
         stages = [tracker.getStageInfo(number) for job in jobs if job is not None for number in job.stageIds]
         return sum(stage.numCompletedTasks for stage in stages if stage is not None)
 
     def running(self) -> dict[str, int]:
-        """Host to how many tasks run there now."""
+        """Return the number of running tasks by host."""
         counts = running_tasks(self._spark)
         return {host: counts.get(host, 0) for host in self.hosts}
 
     def check(self) -> None:
-        """Wait for the end. Raises what the job raised, and RuntimeError when its result is wrong."""
+        """Wait for the end. Raises the job's error, and RuntimeError if its result is wrong."""
         self.join()
         if self._error is not None:
             raise self._error
@@ -61,6 +61,6 @@ class Job(threading.Thread):
 
 
 def running_tasks(spark: SparkSession) -> dict[str, int]:
-    """Host with a live executor to how many tasks run there now; PROMPT or up to some seconds ago."""
+    """Return the number of running tasks by host with a live executor; some seconds old without LIVE_STATUS."""
     infos = spark.sparkContext._jsc.sc().statusTracker().getExecutorInfos()  # noqa: SLF001
     return {info.host(): info.numRunningTasks() for info in infos}

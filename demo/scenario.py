@@ -1,4 +1,4 @@
-"""The play in three acts: one host is blocked, another evacuated, both are freed, and the job goes on meanwhile."""
+"""The scenario: one host is blocked, another is evacuated, both are freed, while the job continues."""
 
 from __future__ import annotations
 
@@ -18,23 +18,20 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
-FREE: Final = "free again"
+FREE: Final = "freed"
 CAUSE: Final = "Hot machine"
 WAIT_SECONDS: Final = 5
-"""Seconds in which the job is to obey."""
-# With all hosts, less one, less two, and all again: fractions of the job's tasks, each good for some fifteen seconds.
+"""Maximum time for the job to apply a change."""
+# Completed part of the job at which each step happens: about every fifteen seconds.
 FIRST, SECOND, THIRD = 0.2, 0.42, 0.55
 _STATES: Final = {MARK: "blocked", EVACUATE: "evacuated"}
 _UTILIZATION: Final = 0.6
-"""So much of the slots' time a job of this kind makes use of, blocks and Spark's own work taken off."""
+"""Share of the slots' time that the job uses, given the blocks and Spark's overhead."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Step:
-    """A request that changed the list: what it asked for, when it was sent, and when the change was made.
-
-    Unix milliseconds.
-    """
+    """A request that changed the list; times in Unix ms."""
 
     host: str
     change: str
@@ -43,7 +40,7 @@ class Step:
 
 
 class Scenario:
-    """One performance; `perform` it once."""
+    """Runs once."""
 
     def __init__(self, screen: Screen, http: httpx.Client, agent: BlocklistAgent, job: Job) -> None:
         self._screen, self._http, self._agent, self._job = screen, http, agent, job
@@ -51,16 +48,16 @@ class Scenario:
         self._steps: list[Step] = []
 
     def run(self) -> list[Step]:
-        """Returns when the job is done."""
+        """Run all steps; returns when the job has ended."""
         _, second, third = self._job.hosts
         self._watch_until(FIRST)
-        self._screen.print(f"\n{second} gets no new tasks from now on; those that run there may finish.")
+        self._screen.print(f"\n{second} gets no new tasks from now on; its running tasks may finish.")
         self._block(second, MARK)
         self._watch_until(SECOND)
-        self._screen.print(f"\n{third} is evacuated: its tasks are stopped and start again elsewhere.")
+        self._screen.print(f"\n{third} is evacuated: its tasks are stopped and restarted on other hosts.")
         self._block(third, EVACUATE)
         self._watch_until(THIRD)
-        self._screen.print("\nBoth hosts are well again.")
+        self._screen.print("\nBoth hosts are healthy again.")
         self._free(second)
         self._free(third)
         self._watch_until(1)
@@ -75,7 +72,7 @@ class Scenario:
         self._send("DELETE", host, FREE)
 
     def _send(self, method: str, host: str, what: str, body: str = "") -> None:
-        """Ask for the change as curl would, and to be answered when the job obeys it; then show the proof."""
+        """Send the change, wait until the job has applied it, and show who acknowledged it."""
         path = f"/blocklist/nodes/{host}"
         data = f" -d '{body}'" if body else ""
         self._screen.print(f"  $ curl -X {method} {self._http.base_url}{path} -H 'Prefer: wait={WAIT_SECONDS}'{data}")
@@ -88,7 +85,7 @@ class Scenario:
         self._steps.append(Step(host=host, change=what, sent_at=sent, committed_at=int(status["at"])))
 
     def _watch_until(self, part: float) -> None:
-        """Show the job until so much of it is done, or it has ended."""
+        """Show the job until this part of it is done, or it has ended."""
         while self._job.is_alive() and self._job.done() < part * self._job.count:
             self._screen.show(self._scene())
             self._job.join(0.2)
@@ -102,7 +99,7 @@ class Scenario:
 def run_scenario(
     screen: Screen, spark: SparkSession, url: str, hosts: Sequence[str], *, seconds: float, slots: int
 ) -> list[Step]:
-    """A job of about so many seconds on `hosts`, three of `slots` tasks each. Raises what the job raised."""
+    """Run the scenario with a job of about `seconds` on `hosts`, `slots` tasks each. Raises the job's error."""
     count = max(60, round(seconds * slots * len(hosts) * _UTILIZATION / TASK_SECONDS))
     agent = BlocklistAgent.start(spark, url)
     with httpx.Client(base_url=url, timeout=WAIT_SECONDS + 5) as http, screen:
@@ -114,6 +111,6 @@ def run_scenario(
 
 
 def _acknowledgements(status: dict[str, Any]) -> str:
-    """Who has applied the change, and how late."""
+    """The listeners that have applied the change, each with its delay."""
     applied = [f"{one['id']} after {one['lateMs']} ms" for one in status["listeners"] if one["appliedAt"] is not None]
     return f", by {', '.join(applied)}" if applied else ""

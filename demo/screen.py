@@ -1,4 +1,4 @@
-"""What the demo shows: bars that move on a terminal, plain lines anywhere else."""
+"""Output of the demo: live bars on a terminal, else plain lines."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from rich.progress import BarColumn, Progress, TaskID, TextColumn
 
 OPEN: Final = "open"
 LINE_SECONDS: Final = 2.0
-"""Seconds from one plain line to the next."""
+"""Seconds between two plain lines."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Scene:
-    """One moment of the job: tasks `done` of `total`, and host to how many run there and to what holds for it."""
+    """A snapshot of the job: number of completed tasks, and running tasks and state by host."""
 
     done: int
     total: int
@@ -31,7 +31,7 @@ class Scene:
 
 
 class Screen(Protocol):
-    """A context manager while scenes are shown; `say` may be called before and after, too."""
+    """A context manager while scenes are shown; `print` works outside of it too."""
 
     def print(self, text: str) -> None: ...
     def show(self, scene: Scene) -> None: ...
@@ -42,7 +42,7 @@ class Screen(Protocol):
 
 
 class PlainScreen:
-    """Lines, each complete: for pipes, files and tests."""
+    """Complete lines, for pipes, files and tests."""
 
     def __init__(self, out: TextIO) -> None:
         self._out = out
@@ -54,7 +54,7 @@ class PlainScreen:
         print(text, file=self._out, flush=True)
 
     def show(self, scene: Scene) -> None:
-        """A line now and then, and whenever a host is blocked or freed."""
+        """Print a line every LINE_SECONDS, and whenever a host is blocked or freed."""
         now = time.monotonic()
         if now < self._next and scene.state == self._state:
             return
@@ -73,13 +73,13 @@ class PlainScreen:
 
 
 class LiveScreen:
-    """A bar for each host and one for the job, below all that is said."""
+    """A bar for each host and one for the job, below the printed text."""
 
     def __init__(self, out: TextIO, slots: int) -> None:
         self._console = Console(file=out)
         bar = BarColumn(24, complete_style="green", finished_style="green")
         columns = (TextColumn("{task.description}"), bar, TextColumn("{task.fields[note]}"))
-        # What others print goes to the log, past rich.
+        # Other output goes to the log, not through rich.
         self._bars = Progress(*columns, console=self._console, redirect_stdout=False, redirect_stderr=False)
         self._slots = slots
         self._lines: dict[str, TaskID] = {}
@@ -108,15 +108,15 @@ class LiveScreen:
 
 
 def make_screen(out: TextIO, slots: int) -> Screen:
-    """The one that suits `out`; `slots` tasks fit on a host."""
+    """Return the screen that suits `out`; `slots` is the number of tasks per host."""
     return LiveScreen(out, slots) if out.isatty() else PlainScreen(out)
 
 
 @contextmanager
 def capturing_output(log: Path) -> Iterator[TextIO]:
-    """The standard output, while all else that this process and its children print goes to `log`.
+    """Yield the standard output, and redirect other output of this process and its children to `log`.
 
-    JVMs write past Python, so the file descriptors themselves are moved. An error's note is how the log ends.
+    JVMs write past Python, so the file descriptors are redirected. The end of the log becomes a note of an error.
     """
     sys.stdout.flush()
     saved = [os.dup(1), os.dup(2)]

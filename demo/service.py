@@ -1,4 +1,4 @@
-"""The service as `make run` starts it, on a free port and a database of its own."""
+"""The service as `make run` starts it, on a free port with its own database."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from typing import Final
 from demo.cluster import LOOPBACK, wait_until
 
 ROOT: Final = Path(__file__).parents[1]
-# Ends the service when this process ends, even without a word: its stdin closes.
+# Ends the service when this process dies, which closes its stdin.
 _DIE_WITH_PARENT: Final = '"$@" </dev/null & cat; kill $!; wait $!'
 _LISTENING: Final = re.compile(r"blocklist listens on (http://\S+)")
 
 
 @contextmanager
 def service(folder: Path) -> Iterator[str]:
-    """Its URL, once it listens. Raises TimeoutError with its log when it does not."""
+    """Yield the URL once the service listens. Raises TimeoutError with the end of its log otherwise."""
     log, app, environment = folder / "service.log", [sys.executable, "-m", "app"], _environment(folder)
     with log.open("wb") as out:
         subprocess.run([*app, "migrate"], cwd=ROOT, env=environment, stdout=out, stderr=out, check=True)
@@ -32,7 +32,7 @@ def service(folder: Path) -> Iterator[str]:
             stdin=subprocess.PIPE,
             stdout=out,
             stderr=out,
-            # Ctrl-C is for the demo, which ends the service last.
+            # Ctrl-C must not reach the service: the demo ends it last.
             start_new_session=True,
         )
     try:
@@ -42,7 +42,7 @@ def service(folder: Path) -> Iterator[str]:
 
 
 def _environment(folder: Path) -> dict[str, str]:
-    """That of this process, but with no settings of another service."""
+    """The environment of this process, without settings of another service."""
     others = {name: value for name, value in os.environ.items() if not name.startswith("BLOCKLIST_")}
     database = f"sqlite:///{folder / 'blocklist.db'}"
     return {**others, "BLOCKLIST_HOST": LOOPBACK, "BLOCKLIST_PORT": "0", "BLOCKLIST_DATABASE_URL": database}

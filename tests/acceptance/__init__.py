@@ -1,1 +1,1 @@
-"""The whole way: a real service process, a real standalone Spark cluster of three workers, real tasks."""
+"""End to end: a real service process, a real standalone Spark cluster of three workers, real tasks."""

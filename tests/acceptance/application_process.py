@@ -1,8 +1,7 @@
-"""A second Spark application, in a process of its own: `python -m tests.acceptance.application CONF URL`.
+"""A second Spark application in its own process: `python -m tests.acceptance.application_process CONF URL`.
 
-CONF is its Spark conf as JSON, URL the service's. It starts an agent that reports evidence, has tasks fail on the hosts
-that it is told line by line on stdin (addresses), answers each line when Spark has excluded the host, and ends with its
-stdin.
+CONF is its Spark conf as JSON, URL the service. It starts an agent that reports evidence. For each line on stdin, an
+address, it makes tasks fail on that host and answers once Spark has excluded the host. It ends when stdin is closed.
 """
 
 # ruff: noqa: T201 - it talks by printing
@@ -20,7 +19,7 @@ from tests.integration.process import ROOT
 
 
 class Application:
-    """That process, as a context manager."""
+    """The process, as a context manager."""
 
     def __init__(self, conf: Mapping[str, str], url: str) -> None:
         self._command = [sys.executable, "-m", "tests.acceptance.application_process", json.dumps(dict(conf)), url]
@@ -42,7 +41,7 @@ class Application:
             self._process.communicate()
 
     def fail_on(self, address: str) -> None:
-        """Have a task fail there; returns when Spark has excluded the host."""
+        """Make a task fail there; returns once Spark has excluded the host."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{address}\n")
         self._process.stdin.flush()
@@ -57,7 +56,7 @@ class Application:
 
 
 def failing(address: str) -> Callable[[Iterable[int]], Iterator[int]]:
-    """A task whose first attempt fails on that host. Inside a function it travels by value."""
+    """A task whose first attempt on that host fails. A nested function is pickled by value."""
 
     def run(numbers: Iterable[int]) -> Iterator[int]:
         import os
@@ -77,7 +76,7 @@ def failing(address: str) -> Callable[[Iterable[int]], Iterator[int]]:
 
 
 def main(conf: dict[str, str], url: str) -> None:
-    """Serve until stdin ends."""
+    """Serve until stdin is closed."""
     from demo.java_home import java_home
 
     os.environ["JAVA_HOME"] = str(java_home())

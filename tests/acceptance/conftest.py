@@ -1,4 +1,4 @@
-"""One cluster, one service process, and as few applications as will do: they are what takes the time."""
+"""One cluster, one service process, and as few applications as possible: they take most of the time."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE
 
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
-    """Two workers named by their addresses, and one by a name."""
+    """Two workers named by address and one by name."""
     with Cluster({A: "127.0.0.2", B: "127.0.0.3", C: "127.0.0.4"}) as started:
         yield started
 
 
 class Applications:
-    """The application on the cluster: kept as long as its settings are wanted, then another takes its place."""
+    """The application on the cluster; it is replaced when a test needs other settings."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -37,12 +37,12 @@ class Applications:
         self._settings: dict[str, object] = {}
 
     def get(self, **settings: object) -> SparkSession:
-        """The application with these settings, an executor on each host."""
+        """Return the application with these settings, with an executor on each host."""
         if self._spark is None or settings != self._settings:
             self.stop()
             spark = session(self._cluster, spark__python__task__killTimeout="200ms", **settings)
             self._spark, self._settings = spark, settings
-            # Registered is not yet ready: the scheduler knows a host from its first offer on.
+            # A registered executor is not yet ready: the scheduler knows its host after the first offer.
             wait_until(lambda: used_hosts(spark, self._cluster) == set(self._cluster.hosts), 60, "a task on each host")
         return self._spark
 
@@ -61,7 +61,7 @@ def applications(cluster: Cluster) -> Iterator[Applications]:
 
 @pytest.fixture
 def spark(applications: Applications) -> SparkSession:
-    """An application with no settings of its own."""
+    """An application with default settings."""
     return applications.get()
 
 
@@ -75,7 +75,7 @@ def service_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Servic
 
 @pytest.fixture
 def service(service_process: ServiceProcess) -> Iterator[BlocklistClient]:
-    """A client of the running service. Its list is empty, before the test and after."""
+    """A client of the running service. The list is empty before and after the test."""
     with BlocklistClient(service_process.url, timeout=30) as client:
         yield client
         for node_id in client.snapshot().nodes:
@@ -83,7 +83,7 @@ def service(service_process: ServiceProcess) -> Iterator[BlocklistClient]:
 
 
 class StartAgent(Protocol):
-    """Start an agent on an application; it stops with the test."""
+    """Start an agent on an application; it is stopped after the test."""
 
     def __call__(self, spark: SparkSession, **options: Any) -> BlocklistAgent: ...
 
@@ -103,7 +103,7 @@ def start_agent(service_process: ServiceProcess) -> Iterator[StartAgent]:
 
 @pytest.fixture
 def agent(spark: SparkSession, service: BlocklistClient, start_agent: StartAgent) -> BlocklistAgent:
-    """On the application with no settings of its own, and known to the service."""
+    """A registered agent on the application with default settings."""
     started = start_agent(spark)
     await_registration(started)
     return started
@@ -114,7 +114,7 @@ BlockNode = Callable[..., None]
 
 @pytest.fixture
 def block(service: BlocklistClient, agent: BlocklistAgent) -> BlockNode:
-    """Block a node and wait until Spark knows; `refused` when the agent is to leave its host open."""
+    """Block a node and wait until Spark has applied it, or with `refused` until the agent has refused it."""
 
     def block(node_id: str, action: BlockAction = MARK, *, end: int = PERMANENT, refused: bool = False) -> None:
         service.block(node_id, "test", action=action, end=end, allow_merge=True)
@@ -133,6 +133,6 @@ def is_blocked(agent: BlocklistAgent, node_id: str) -> bool:
 
 
 def unblock(service: BlocklistClient, agent: BlocklistAgent, node_id: str) -> None:
-    """Unblock a node and wait until Spark knows."""
+    """Unblock a node and wait until Spark has applied it."""
     service.unblock(node_id)
     wait_until(lambda: not is_blocked(agent, node_id), 30, f"{node_id} to be free")

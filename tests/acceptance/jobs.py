@@ -1,4 +1,4 @@
-"""Jobs whose tasks tell where they ran."""
+"""Jobs whose tasks record where they ran."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ EXCLUDING: Final = {
     "spark__excludeOnFailure__application__maxFailedTasksPerExecutor": 1,
     "spark__excludeOnFailure__application__maxFailedExecutorsPerNode": 1,
 }
-"""An application that keeps a stage from a host where one task failed, and when the stage is done itself, too."""
+"""Settings with which one failed task excludes a host from the stage, and from the application when the stage ends."""
 SPECULATING: Final = {
     "spark__speculation": "true",
     "spark__speculation__multiplier": 2,
     "spark__speculation__quantile": 0.5,
     "spark__speculation__minTaskRuntime": "1s",
 }
-"""An application that speculates soon."""
+"""Settings with which Spark speculates early."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TaskStart:
-    """A task attempt that has started: on which host, and when in Unix milliseconds."""
+    """The start of a task attempt; `at` in Unix ms."""
 
     partition: int
     attempt: int
@@ -43,9 +43,9 @@ class TaskStart:
 
 
 class Job(threading.Thread):
-    """A job of `count` tasks, run at once. Tasks on the hosts `hold_on` stay until `release`, the others just end.
+    """A job of `count` tasks, started at once; the result of a task is its host.
 
-    The first attempts on the hosts `fail_on` fail. The result of a task is the host it ran on.
+    Tasks on the hosts `hold_on` run until `release`. The first attempts on the hosts `fail_on` fail.
     """
 
     def __init__(
@@ -76,15 +76,15 @@ class Job(threading.Thread):
             self._error = error
 
     def starts(self) -> list[TaskStart]:
-        """The task attempts that have started so far."""
+        """Return the task attempts that have started so far."""
         return [self._start(file) for file in self._folder.glob("*.started")]
 
     def running_on(self, host: str) -> int:
-        """How many attempts have started there."""
+        """Return the number of attempts that have started there."""
         return sum(start.host == host for start in self.starts())
 
     def await_running(self, *hosts: str) -> None:
-        """Return when at least one task has started on each of the hosts."""
+        """Wait until at least one task has started on each of the hosts."""
         wait_until(lambda: all(self.running_on(host) for host in hosts), 60, f"tasks on {hosts}")
 
     def release(self) -> None:
@@ -92,7 +92,7 @@ class Job(threading.Thread):
         (self._folder / "go").touch()
 
     def hosts(self, seconds: float = 90) -> list[str]:
-        """Wait for the end: where each partition was computed in the end. Raises what the job raised."""
+        """Wait for the end and return the host of each successful attempt. Raises the job's error."""
         self.join(seconds)
         if self.is_alive():
             raise TimeoutError(f"the job did not end; started so far: {self.starts()}")
@@ -106,7 +106,7 @@ class Job(threading.Thread):
 
 
 def used_hosts(spark: SparkSession, cluster: Cluster) -> set[str]:
-    """The hosts that a small job of two tasks for each slot is given now."""
+    """Return the hosts on which a job of two tasks per slot runs."""
     return set(Job(spark, cluster, 12).hosts())
 
 
@@ -117,7 +117,7 @@ def slow_on(spark: SparkSession, cluster: Cluster, host: str) -> None:
 
 
 def await_use(spark: SparkSession, cluster: Cluster, host: str) -> list[TaskStart]:
-    """Run small jobs until one has a task on the host; all task attempts of them."""
+    """Run small jobs until one has a task on the host; return all of their task attempts."""
     starts: list[TaskStart] = []
 
     def used() -> bool:
@@ -131,7 +131,7 @@ def await_use(spark: SparkSession, cluster: Cluster, host: str) -> list[TaskStar
 
 
 def _task(folder: str, held: list[str], failing: list[str]) -> Callable[[Iterable[int]], Iterator[str]]:
-    """A function inside a function travels by value: the workers need nothing of this repository."""
+    """A nested function is pickled by value: the workers need nothing of this repository."""
 
     def run(_: Iterable[int]) -> Iterator[str]:
         import os

@@ -1,4 +1,4 @@
-"""What the two actions, an end and an unblock do to running tasks and to tasks to come."""
+"""What the two actions, an end and an unblock do to running and future tasks."""
 
 from __future__ import annotations
 
@@ -33,8 +33,8 @@ def test_a_marked_host_gets_no_task_and_its_running_tasks_finish(
     assert hosts.count(B) == 2
 
 
-def test_evacuated_tasks_start_again_elsewhere(spark: SparkSession, cluster: Cluster, block: BlockNode) -> None:
-    """Its executor lives on: there may be shuffle files that somebody still wants."""
+def test_evacuated_tasks_restart_on_other_hosts(spark: SparkSession, cluster: Cluster, block: BlockNode) -> None:
+    """The executor stays: its shuffle files may still be needed."""
     executors = executor_ids(spark)
     job = Job(spark, cluster, 24, hold_on=[B])
     job.await_running(B)
@@ -44,7 +44,9 @@ def test_evacuated_tasks_start_again_elsewhere(spark: SparkSession, cluster: Clu
     assert executor_ids(spark) == executors
 
 
-def test_a_mark_that_becomes_an_evacuation_evacuates(spark: SparkSession, cluster: Cluster, block: BlockNode) -> None:
+def test_a_mark_that_is_raised_to_an_evacuation_evacuates(
+    spark: SparkSession, cluster: Cluster, block: BlockNode
+) -> None:
     job = Job(spark, cluster, 24, hold_on=[B])
     job.await_running(B)
     block(B)
@@ -61,7 +63,7 @@ def test_an_unblocked_host_gets_tasks_again(
     await_use(spark, cluster, B)
 
 
-def test_at_the_end_the_host_is_free(
+def test_a_block_ends_at_its_end(
     spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent
 ) -> None:
     end = now() + 4000
@@ -71,12 +73,12 @@ def test_at_the_end_the_host_is_free(
     wait_until(lambda: not is_blocked(agent, B), 30, "the agent to know")
 
 
-def test_at_the_end_the_host_is_free_though_the_agent_is_dead(
+def test_a_block_ends_even_if_the_agent_is_dead(
     spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent
 ) -> None:
     end = now() + 5000
     block(B, end=end)
-    # As if its thread had died: nothing is lifted.
+    # As if its thread had died: no block is lifted.
     agent._stop_thread()
     starts = await_use(spark, cluster, B)
     assert min(start.at for start in starts if start.host == B) >= end
@@ -91,10 +93,10 @@ def test_a_stopped_agent_leaves_no_block_behind(
     await_use(spark, cluster, B)
 
 
-def test_a_job_with_shuffle_is_right_while_hosts_are_blocked_and_freed(
+def test_a_shuffle_job_is_correct_while_hosts_are_blocked_and_freed(
     spark: SparkSession, service: BlocklistClient, agent: BlocklistAgent
 ) -> None:
-    """Two of three hosts at a time; one time in ten their tasks are stopped as well."""
+    """Two of three hosts at a time; one time in ten their tasks are killed too."""
     done = threading.Event()
     flips = 0
 

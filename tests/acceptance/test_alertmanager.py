@@ -1,4 +1,4 @@
-"""A rule fires in a real Prometheus, a real Alertmanager posts, and a running job leaves the node until it resolves."""
+"""An alert of a real Prometheus and Alertmanager blocks a node for a running job until it resolves."""
 
 from __future__ import annotations
 

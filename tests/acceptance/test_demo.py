@@ -1,4 +1,4 @@
-"""`make demo` shows what it says, ends by itself, and leaves nothing behind, however it ends."""
+"""`make demo` shows its figures, ends, and leaves nothing behind, even if it is interrupted."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Demo = subprocess.Popen[str]
 
 @pytest.fixture
 def demo(tmp_path: Path) -> Iterator[Demo]:
-    """A short performance, piped. Afterwards none of its processes and no file in the system's temp folder is left."""
+    """A short demo with piped output. Afterwards none of its processes or temporary files is left."""
     command = [sys.executable, "-m", "demo", "--seconds", "15"]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     out, both = subprocess.PIPE, subprocess.STDOUT
@@ -32,24 +32,24 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
         finally:
             process.kill()
     assert list(tmp_path.iterdir()) == []
-    # PySpark's workers see for themselves that their executor is gone.
+    # PySpark's workers end when they notice that their executor has ended.
     wait_until(lambda: not _processes_of(tmp_path), 20, "all processes to end")
 
 
-def test_the_demo_ends_by_itself_with_figures(demo: Demo) -> None:
+def test_the_demo_ends_and_shows_its_figures(demo: Demo) -> None:
     output, _ = demo.communicate()
     assert demo.returncode == 0, output
     since = r"[+-]\d+"
     assert re.search(rf"127\.0\.0\.3 +MARK_BLOCKED +last task started {since}", output)
     assert re.search(rf"MARK_BLOCKED_AND_EVACUATE_TASKS +last task started {since}, last task ended {since}", output)
-    assert len(re.findall(rf"free again +first task started again {since}", output)) == 2
+    assert len(re.findall(rf"freed +first task started {since}", output)) == 2
     assert output.count("$ curl -X PUT http://127.0.0.1:") == 2
     assert "\x1b" not in output
     assert "\r" not in output
     assert "WARN" not in output
 
 
-def test_ctrl_c_in_the_middle_ends_the_demo(demo: Demo) -> None:
+def test_ctrl_c_ends_the_demo(demo: Demo) -> None:
     assert demo.stdout is not None
     next(line for line in demo.stdout if "127.0.0.3: 2" in line)
     demo.send_signal(signal.SIGINT)
@@ -59,7 +59,7 @@ def test_ctrl_c_in_the_middle_ends_the_demo(demo: Demo) -> None:
 
 
 def _processes_of(folder: Path) -> list[str]:
-    """The processes with this temp folder in their environment: all that the demo has started, and itself."""
+    """The processes with this folder in their environment: the demo and all that it has started."""
     return [path.parent.name for path in Path("/proc").glob("[0-9]*/environ") if f"={folder}".encode() in _bytes(path)]
 
 

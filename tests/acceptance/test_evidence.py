@@ -1,4 +1,4 @@
-"""What running applications learn of hosts: one that says so is evidence, two that say so are a block."""
+"""Running applications report evidence about hosts; the evidence of two blocks the host."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Body = dict[str, Any]
 
 @pytest.fixture
 def evidence(service: BlocklistClient) -> Callable[[], list[Body]]:
-    """What GET /evidence lists."""
+    """Returns what GET /evidence lists."""
 
     def listed() -> list[Body]:
         found: list[Body] = httpx.get(f"{service.url}/evidence", trust_env=False, verify=NO_TLS).json()["evidence"]
@@ -40,7 +40,7 @@ def evidence(service: BlocklistClient) -> Callable[[], list[Body]]:
 
 @pytest.fixture
 def reason(evidence: Callable[[], list[Body]]) -> Callable[[str], str]:
-    """What is said of a host."""
+    """Returns the reason that is reported for a host."""
     return lambda host: next((str(own["reason"]) for own in evidence() if own["node"] == host), "")
 
 
@@ -67,7 +67,7 @@ def test_two_applications_whose_tasks_fail_on_a_host_block_it_for_all(
     wait_until(lambda: [own["application"] for own in evidence()] == [first], 30, "evidence")
     (own,) = evidence()
     assert (own["node"], own["kind"], own["believed"]) == (B, "excluded", True)
-    # For a stage first, and right after it for all.
+    # First for the stage, then for all stages.
     wait_until(lambda: reason(B) == "Spark excluded the host for the application.", 30, "the exclusion for all stages")
     assert service.snapshot().nodes == {}
     second_application.fail_on(cluster.hosts[B])
@@ -77,14 +77,14 @@ def test_two_applications_whose_tasks_fail_on_a_host_block_it_for_all(
     )
     assert re.fullmatch(f"2 applications say so: {says}", service.get(B).cause)
     assert not service.get(B).permanent
-    # Its own doing is no evidence: the exclusion that the block is for Spark stays out of the list.
+    # A block by the agent, which Spark shows as an exclusion, is not evidence.
     service.block(C, "test")
     wait_until(lambda: C in agent.status().blocked, 30, "the other block")
     await_next_report(evidence, first)
     assert {own["node"] for own in evidence()} == {B}
 
 
-def test_an_agent_says_nothing_of_it_unless_it_is_asked_to(
+def test_without_report_evidence_an_agent_reports_none(
     applications: Applications,
     cluster: Cluster,
     start_agent: StartAgent,
@@ -99,7 +99,7 @@ def test_an_agent_says_nothing_of_it_unless_it_is_asked_to(
     assert evidence() == []
 
 
-def test_a_host_that_a_stage_avoids_is_evidence_while_the_stage_runs(
+def test_a_stage_exclusion_is_evidence_while_the_stage_runs(
     applications: Applications, cluster: Cluster, start_agent: StartAgent, reason: Callable[[str], str]
 ) -> None:
     spark = applications.get(**SHARED)
@@ -123,7 +123,7 @@ def test_a_host_whose_tasks_are_speculated_is_slow(
     start_agent(spark, report_evidence=True)
 
     def known() -> bool:
-        # Two slots are no more than two tasks, and one stage is not enough.
+        # Two slots give at most two tasks, and one stage is not sufficient.
         slow_on(spark, cluster, B)
         return "Spark speculated" in reason(B)
 
@@ -132,7 +132,7 @@ def test_a_host_whose_tasks_are_speculated_is_slow(
 
 
 def await_exclusion(spark: SparkSession, cluster: Cluster, host: str) -> None:
-    """Have tasks fail on the host until Spark excludes it."""
+    """Make tasks fail on the host until Spark excludes it."""
 
     def excluded() -> bool:
         Job(spark, cluster, 12, fail_on=[host]).hosts()
@@ -144,7 +144,7 @@ def await_exclusion(spark: SparkSession, cluster: Cluster, host: str) -> None:
 
 
 def await_next_report(evidence: Callable[[], list[Body]], application: str) -> None:
-    """Wait until the application has said once more what it sees."""
+    """Wait for the next report of this application."""
 
     def last() -> int:
         return max(int(own["lastSeen"]) for own in evidence() if own["application"] == application)

@@ -1,4 +1,4 @@
-"""How a node id on the list finds the host of an executor."""
+"""How a node id on the list matches the host of an executor."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ pytestmark = pytest.mark.xdist_group("spark")
         ("WORKER-C", C),
         ("Worker-C.Example.TEST", C),
         (B, B),
-        # No name server is needed for this name of 127.0.0.3, yet it has to be asked for.
+        # This name of 127.0.0.3 needs no name server, but must be resolved.
         ("0x7f000003", B),
     ],
     ids=["full name", "short name", "short, upper case", "full, mixed case", "address", "a name with that address"],
 )
-def test_an_id_finds_its_host(
+def test_an_id_matches_its_host(
     node_id: str,
     host: str,
     spark: SparkSession,
@@ -47,7 +47,7 @@ def test_an_id_finds_its_host(
     assert agent.status().blocked == {}
 
 
-def test_an_id_of_no_host_is_no_trouble(
+def test_an_id_that_matches_no_host_has_no_effect(
     spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     service.block("no-such-host.invalid", "test")

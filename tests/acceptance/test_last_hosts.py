@@ -1,4 +1,4 @@
-"""However many hosts are blocked, and whatever dies: no job hangs, none is aborted."""
+"""No job hangs or is aborted, however many hosts are blocked and whatever dies."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("spark")
 
 
-def test_with_all_hosts_blocked_the_weakest_block_is_refused_and_says_so(
+def test_with_all_hosts_blocked_the_weakest_block_is_refused_with_a_reason(
     spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent, caplog: pytest.LogCaptureFixture
 ) -> None:
     block(A, EVACUATE)
@@ -34,7 +34,7 @@ def test_with_all_hosts_blocked_the_weakest_block_is_refused_and_says_so(
     assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [sentence]
 
 
-def test_of_equal_blocks_the_oldest_is_refused_and_comes_into_force_when_another_ends(
+def test_of_equal_blocks_the_oldest_is_refused_and_applied_when_another_ends(
     spark: SparkSession, cluster: Cluster, block: BlockNode, service: BlocklistClient, agent: BlocklistAgent
 ) -> None:
     block(B)
@@ -46,7 +46,7 @@ def test_of_equal_blocks_the_oldest_is_refused_and_comes_into_force_when_another
     assert used_hosts(spark, cluster) == {A}
 
 
-def test_more_hosts_stay_open_where_that_is_wanted(
+def test_keep_hosts_is_the_minimum_of_open_hosts(
     spark: SparkSession, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     service.block(A, "test")
@@ -56,7 +56,7 @@ def test_more_hosts_stay_open_where_that_is_wanted(
     assert set(agent.status().refused) == {A}
 
 
-def test_tasks_of_a_host_whose_evacuation_is_refused_run_on(
+def test_tasks_continue_on_a_host_whose_evacuation_is_refused(
     spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     agent = start_agent(spark, keep_hosts=3)
@@ -69,10 +69,10 @@ def test_tasks_of_a_host_whose_evacuation_is_refused_run_on(
     assert len(job.starts()) == 12
 
 
-def test_a_failed_task_is_tried_again_on_the_only_open_host(
+def test_a_failed_task_is_retried_on_the_only_open_host(
     spark: SparkSession, cluster: Cluster, block: BlockNode
 ) -> None:
-    """As without the agent: failure handling that the application did not ask for stays off."""
+    """As without the agent: failure handling that the application has not enabled stays off."""
     block(A)
     block(B)
     job = Job(spark, cluster, 4, fail_on=[C])
@@ -80,10 +80,10 @@ def test_a_failed_task_is_tried_again_on_the_only_open_host(
     assert len(job.starts()) == 8
 
 
-def test_when_the_last_open_host_dies_another_opens_before_the_job_is_aborted(
+def test_when_the_last_open_host_dies_another_is_reopened(
     spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent
 ) -> None:
-    """The blocked hosts are busy and tasks wait: without an open host Spark gives the job up within a second."""
+    """Blocked hosts are busy and tasks wait: without an open host, Spark aborts the job within a second."""
     job = Job(spark, cluster, 30, hold_on=(A, B, C))
     wait_until(lambda: len(job.starts()) == 6, 60, "all slots to be taken")
     block(A)
@@ -103,10 +103,10 @@ def test_when_the_last_open_host_dies_another_opens_before_the_job_is_aborted(
     assert used_hosts(spark, cluster) == {C}
 
 
-def test_a_host_that_comes_back_is_blocked_from_its_first_executor_on(
+def test_a_host_that_returns_is_blocked_from_its_first_executor_on(
     spark: SparkSession, cluster: Cluster, block: BlockNode, service: BlocklistClient, agent: BlocklistAgent
 ) -> None:
-    """Also under another name than the list has, and it keeps its executor: Spark does not turn it away."""
+    """Even under another name than on the list. Spark does not reject its executor."""
     block("Worker-C", EVACUATE)
     cluster.kill_worker(C)
     wait_until(lambda: executor_hosts(spark) == {A, B}, 30, "the executor to be gone")

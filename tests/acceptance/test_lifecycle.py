@@ -1,4 +1,4 @@
-"""Where an agent begins and ends."""
+"""How an agent starts and stops."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_as_a_context_manager_it_stops_at_the_end(
     agent.stop()
 
 
-def test_a_stop_leaves_spark_as_it_was(spark: SparkSession, service: BlocklistClient, start_agent: StartAgent) -> None:
+def test_stop_restores_spark(spark: SparkSession, service: BlocklistClient, start_agent: StartAgent) -> None:
     scheduler = spark.sparkContext._jsc.sc().taskScheduler()
     conf = sorted(spark.sparkContext.getConf().getAll())
     service.block(B, "test")
@@ -51,7 +51,7 @@ def test_a_stop_leaves_spark_as_it_was(spark: SparkSession, service: BlocklistCl
     assert sorted(spark.sparkContext.getConf().getAll()) == conf
 
 
-def test_a_second_agent_takes_the_first_one_s_place(
+def test_a_second_agent_replaces_the_first(
     spark: SparkSession, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     service.block(B, "test")
@@ -61,7 +61,7 @@ def test_a_second_agent_takes_the_first_one_s_place(
     assert second.status().blocked == {B: B}
 
 
-def test_an_agent_takes_over_what_a_dead_one_left(
+def test_an_agent_takes_over_the_blocks_of_a_dead_one(
     spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     service.block(A, "test")
@@ -72,7 +72,7 @@ def test_an_agent_takes_over_what_a_dead_one_left(
     await_use(spark, cluster, A)
 
 
-def test_it_ends_quietly_with_its_application_and_the_next_one_has_its_own(
+def test_it_stops_silently_with_its_application_and_the_next_has_its_own(
     applications: Applications,
     cluster: Cluster,
     service: BlocklistClient,
@@ -94,12 +94,12 @@ def test_it_ends_quietly_with_its_application_and_the_next_one_has_its_own(
 
 
 @pytest.mark.parametrize("keep_hosts", [0, -1])
-def test_no_job_can_do_without_a_host(spark: SparkSession, start_agent: StartAgent, keep_hosts: int) -> None:
+def test_keep_hosts_must_be_at_least_one(spark: SparkSession, start_agent: StartAgent, keep_hosts: int) -> None:
     with pytest.raises(ValueError, match="at least 1"):
         start_agent(spark, keep_hosts=keep_hosts)
 
 
-def test_a_session_without_a_driver_here_is_refused() -> None:
+def test_a_session_without_a_driver_in_this_process_is_rejected() -> None:
     with pytest.raises(TypeError, match="where the driver runs"):
         BlocklistAgent.start(object())  # type: ignore[arg-type]
 

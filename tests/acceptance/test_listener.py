@@ -1,4 +1,4 @@
-"""The agent as a listener: the service can say who has applied a block, and what still runs there."""
+"""The agent as a listener: the service reports who has applied a block, and what still runs there."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ Body = dict[str, Any]
 
 
 class ListenerApi:
-    """What the service says of listeners and TaskManagers."""
+    """The service's view of listeners and TaskManagers."""
 
     def __init__(self, http: httpx.Client) -> None:
         self.http = http
@@ -46,7 +46,7 @@ class ListenerApi:
         return found
 
     def status(self, node_id: str) -> Body:
-        """What the only listener says of a node."""
+        """Return the status of a node at the only listener."""
         (only,) = self.get(f"/blocklist/nodes/{node_id}/status")["listeners"]
         status: Body = only
         return status
@@ -95,7 +95,7 @@ def test_the_application_is_a_job_master_until_the_agent_stops(
 def test_a_blocked_node_shows_the_executors_on_it(
     spark: SparkSession, block: BlockNode, listeners: ListenerApi, cluster: Cluster
 ) -> None:
-    """Under the id that is blocked, which need not be the host's name; they are gone when they end."""
+    """Listed under the blocked id, which may differ from the host's name, until they end."""
     block("Worker-C")
     block(B)
     wait_until(
@@ -116,7 +116,7 @@ def test_a_blocked_node_shows_the_executors_on_it(
     wait_until(lambda: executor_hosts(spark) == {A, B, C}, 60, "all hosts")
 
 
-def test_the_status_proves_that_it_is_applied_and_what_still_runs(
+def test_the_status_shows_that_a_block_is_applied_and_what_still_runs(
     spark: SparkSession, cluster: Cluster, block: BlockNode, listeners: ListenerApi
 ) -> None:
     job = Job(spark, cluster, 6, hold_on=[B])
@@ -133,7 +133,7 @@ def test_the_status_proves_that_it_is_applied_and_what_still_runs(
     wait_until(lambda: listeners.running(B) == [0], 30, "nothing to run there")
 
 
-def test_an_evacuation_shows_nothing_running_any_more(
+def test_after_an_evacuation_no_task_runs(
     spark: SparkSession, cluster: Cluster, block: BlockNode, listeners: ListenerApi
 ) -> None:
     job = Job(spark, cluster, 6, hold_on=[B])
@@ -143,7 +143,7 @@ def test_an_evacuation_shows_nothing_running_any_more(
     assert B not in job.hosts()
 
 
-def test_a_refusal_says_why(block: BlockNode, listeners: ListenerApi) -> None:
+def test_a_refusal_has_a_reason(block: BlockNode, listeners: ListenerApi) -> None:
     for node_id in (A, C):
         block(node_id, EVACUATE)
     block(B, refused=True)
@@ -157,14 +157,14 @@ def test_a_refusal_says_why(block: BlockNode, listeners: ListenerApi) -> None:
     assert listeners.status(A)["refused"] is None
 
 
-def test_a_put_may_wait_for_the_proof(spark: SparkSession, agent: BlocklistAgent, listeners: ListenerApi) -> None:
+def test_a_put_can_wait_until_it_is_applied(spark: SparkSession, agent: BlocklistAgent, listeners: ListenerApi) -> None:
     body = {"action": "MARK_BLOCKED", "cause": "test"}
     answer = listeners.http.put(f"/blocklist/nodes/{B}", json=body, headers={"Prefer": "wait=30"})
     assert (answer.status_code, answer.headers["Blocklist-Applied"]) == (201, "1/1")
     assert agent.status().blocked == {B: B}
 
 
-def test_a_later_agent_is_another_session(
+def test_a_later_agent_has_a_later_session(
     spark: SparkSession, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi
 ) -> None:
     sessions = []
@@ -174,7 +174,7 @@ def test_a_later_agent_is_another_session(
     assert sessions[0] < sessions[1]
 
 
-def test_a_service_that_was_restarted_knows_it_all_again(
+def test_a_restarted_service_receives_all_reports_again(
     block: BlockNode, listeners: ListenerApi, service_process: ServiceProcess
 ) -> None:
     block(B)
@@ -188,7 +188,7 @@ def test_a_service_that_was_restarted_knows_it_all_again(
     )
 
 
-def test_a_service_that_knows_no_listeners_does_no_harm(
+def test_a_service_without_listeners_does_no_harm(
     spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi
 ) -> None:
     port = free_port()

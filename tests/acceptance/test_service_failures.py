@@ -1,4 +1,4 @@
-"""What becomes of the job when the service does not do its part: nothing."""
+"""Failures of the service do not affect the job."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.xdist_group("spark")
 
 
-def test_without_service_the_last_list_stands_and_the_agent_comes_back_by_itself(
+def test_without_service_the_last_list_stays_in_force_and_the_agent_reconnects(
     spark: SparkSession,
     cluster: Cluster,
     block: BlockNode,
@@ -45,7 +45,7 @@ def test_without_service_the_last_list_stands_and_the_agent_comes_back_by_itself
     wait_until(lambda: agent.status().blocked == {A: A}, 60, "the agent to come back")
     await_use(spark, cluster, B)
     loggers = [record.name for record in caplog.records if record.levelname == "WARNING"]
-    # The other one speaks each 10 s, so it may not have noticed.
+    # The listener session sends a heartbeat every 10 s, so it may not have noticed.
     assert sorted(loggers) in (
         ["blocklist.client.watch"],
         ["blocklist.client.listener_session", "blocklist.client.watch"],
@@ -62,7 +62,7 @@ def test_without_service_the_last_list_stands_and_the_agent_comes_back_by_itself
     ],
     ids=["a page", "a stream of something else", "an error", "noise"],
 )
-def test_garbage_changes_nothing(
+def test_invalid_responses_change_nothing(
     answer: bytes,
     spark: SparkSession,
     cluster: Cluster,
@@ -86,7 +86,7 @@ def test_garbage_changes_nothing(
     wait_until(lambda: not is_blocked(agent, B), 60, "the agent to come back")
 
 
-def test_a_start_without_service_returns_and_goes_on_trying(
+def test_a_start_without_service_returns_and_retries(
     spark: SparkSession,
     cluster: Cluster,
     service: BlocklistClient,
@@ -122,7 +122,7 @@ def serving(port: int, handler: type[socketserver.BaseRequestHandler]) -> Iterat
 
 @contextmanager
 def answering(port: int, answer: bytes) -> Iterator[list[bytes]]:
-    """A server that answers all requests with the same bytes; the requests so far."""
+    """Serve the same bytes for all requests; yields the requests so far."""
     requests: list[bytes] = []
 
     class Answer(socketserver.BaseRequestHandler):
@@ -136,10 +136,7 @@ def answering(port: int, answer: bytes) -> Iterator[list[bytes]]:
 
 @contextmanager
 def forwarding(port: int, url: str, *, refuse: bytes | None = None) -> Iterator[None]:
-    """The service, also on another port; a connection lasts as long as the service keeps it open.
-
-    A path that begins with `refuse` is a 404 of somebody who knows nothing of it.
-    """
+    """Forward another port to the service; a path that begins with `refuse` gets a 404."""
     import socket
 
     host, _, its_port = url.removeprefix("http://").partition(":")

@@ -1,4 +1,4 @@
-"""Applications with failure handling of their own, and with none to spare."""
+"""Applications with failure handling of their own, and with no tolerance for failures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ pytestmark = pytest.mark.xdist_group("spark")
 
 @pytest.fixture
 def single_failure_spark(applications: Applications) -> SparkSession:
-    """One failed task, and its job is lost."""
+    """One failed task fails the job."""
     return applications.get(spark__task__maxFailures=1)
 
 
 @pytest.fixture
 def excluding_spark(applications: Applications, cluster: Cluster) -> SparkSession:
-    """Spark itself excludes a host for an hour after one failed task, and so it has done with B."""
+    """Spark excludes a host for an hour after one failed task, and has excluded B."""
     spark = applications.get(
         spark__excludeOnFailure__enabled="true",
         spark__excludeOnFailure__timeout="1h",
@@ -40,13 +40,13 @@ def excluding_spark(applications: Applications, cluster: Cluster) -> SparkSessio
 
 @pytest.fixture
 def task_excluding_spark(applications: Applications) -> SparkSession:
-    """Spark does not try a task again where it has failed; it excludes no host for all tasks."""
+    """Spark does not retry a task where it has failed; it excludes no host for all tasks."""
     return applications.get(
         spark__excludeOnFailure__enabled="true", spark__excludeOnFailure__application__maxFailedTasksPerExecutor=1000
     )
 
 
-def test_a_job_that_may_not_fail_once_lives_through_everything(
+def test_a_job_that_tolerates_no_failure_survives_all_actions(
     single_failure_spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     agent = start_agent(single_failure_spark)
@@ -60,7 +60,7 @@ def test_a_job_that_may_not_fail_once_lives_through_everything(
     assert len(used_hosts(single_failure_spark, cluster)) == 1
 
 
-def test_an_exclusion_of_spark_s_own_stands_before_during_and_after_a_block(
+def test_spark_s_own_exclusion_stays_before_during_and_after_a_block(
     excluding_spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     before = exclusions(excluding_spark)
@@ -79,7 +79,7 @@ def test_an_exclusion_of_spark_s_own_stands_before_during_and_after_a_block(
 def test_hosts_that_spark_excludes_are_not_counted_as_open(
     excluding_spark: SparkSession, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
-    """B is out: of A and C one has to stay."""
+    """B is excluded, so one of A and C must stay open."""
     service.block(A, "test")
     service.block(C, "test", action=EVACUATE)
     agent = start_agent(excluding_spark)
@@ -87,14 +87,14 @@ def test_hosts_that_spark_excludes_are_not_counted_as_open(
     assert set(agent.status().refused) == {A}
 
 
-def test_a_host_is_opened_for_a_task_that_has_no_other_left(
+def test_a_host_is_reopened_for_a_task_that_can_run_nowhere_else(
     task_excluding_spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
-    """Its first attempt fails on the only open host, where Spark does not try it again."""
+    """Its first attempt fails on the only open host, where Spark does not retry it."""
     service.block(B, "test", action=EVACUATE)
     agent = start_agent(task_excluding_spark)
     job = Job(task_excluding_spark, cluster, 4, hold_on=(A, C), fail_on=[C])
-    # Both slots of A are busy all the time, which is when Spark gives up at once.
+    # Both slots of A stay busy; in this case Spark aborts at once.
     job.await_running(A)
     service.block(A, "test")
     wait_until(lambda: A in agent.status().refused, 30, "the refusal")
@@ -106,5 +106,5 @@ def test_a_host_is_opened_for_a_task_that_has_no_other_left(
 
 
 def exclusions(spark: SparkSession) -> str:
-    """What Spark's own tracker holds: hosts with the end of each."""
+    """Spark's own exclusions with their ends."""
     return str(spark.sparkContext._jsc.sc().taskScheduler().healthTrackerOpt().get().nodeIdToExcludedExpiryTime())

