@@ -1,1 +1,1 @@
-"""The service beside its peers, in one run: `python -m benchmarks [reads|writes|watch|memory …]`."""
+"""Compares the service with similar systems: `python -m benchmarks [reads|writes|watch|memory …]`."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks [--quick] [NAME …]`: all groups, or the named ones. See docs/performance.md."""
+"""`python -m benchmarks [--quick] [NAME …]`: runs all groups, or the named ones. See docs/performance.md."""
 
 import argparse
 import importlib
@@ -15,7 +15,7 @@ from tests import debian
 
 
 def main(arguments: list[str]) -> int:
-    """Run the groups one after the other and keep what each measured; the exit code. One that fails stops no other."""
+    """Run the groups and save their results; return the exit code. A group that fails does not stop the others."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("names", nargs="*", metavar="NAME", help=f"one of {', '.join({**GROUPS, **LONG})}")
     parser.add_argument("--quick", action="store_true", help="few and small samples: shows that all works")

@@ -1,4 +1,4 @@
-"""The floor under a Python service: ASGI apps that do nothing but send bytes, for uvicorn to serve."""
+"""ASGI apps that only send bytes: the minimum cost of a Python service under uvicorn."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ FOLDER = os.environ.get("BARE_FOLDER")
 
 
 def _load(folder: Path) -> dict[str, tuple[Headers, bytes]]:
-    """What to answer at each path: `NAME` holds the body, `NAME.headers` the headers as a JSON object."""
+    """Load the responses by path: `NAME` has the body, `NAME.headers` the headers as a JSON object."""
     return {
         f"/{path.stem}": (_pairs(json.loads(path.read_text())), path.with_suffix("").read_bytes())
         for path in folder.glob("*.headers")
@@ -31,7 +31,7 @@ ANSWERS = _load(Path(FOLDER)) if FOLDER else {}
 
 
 async def reads(scope: Scope, _receive: Receive, send: Send) -> None:
-    """Ready bytes, or a 304 when the tag matches."""
+    """Send prepared bytes, or a 304 if the ETag matches."""
     headers, body = ANSWERS[scope["path"]]
     match = next((value for name, value in scope["headers"] if name == b"if-none-match"), None)
     if match is not None and (b"etag", match) in headers:
@@ -49,7 +49,7 @@ DISCONNECT_WATCHERS: set[asyncio.Task[None]] = set()
 
 
 async def watch(scope: Scope, receive: Receive, send: Send) -> None:
-    """A broadcaster of server-sent events: a shared log, and a future for each client. A PUT's body is the event."""
+    """Broadcast server-sent events: a shared log, and a future per client. The body of a PUT is the event."""
     if scope["method"] == "PUT":
         LOG.append((await receive())["body"])
         await send({"type": "http.response.start", "status": 204, "headers": []})
@@ -75,7 +75,7 @@ async def _stream(receive: Receive, send: Send) -> None:
 
 
 def _cancel_on_disconnect(receive: Receive) -> None:
-    """A handler that only waits for changes never notices that its client left."""
+    """A handler that only waits for changes does not notice that its client has disconnected."""
     stream = asyncio.current_task()
     assert stream is not None
 
@@ -85,7 +85,7 @@ def _cancel_on_disconnect(receive: Receive) -> None:
         stream.cancel()
 
     watcher = asyncio.create_task(on_disconnect())
-    DISCONNECT_WATCHERS.add(watcher)  # the loop itself holds tasks weakly
+    DISCONNECT_WATCHERS.add(watcher)  # the loop holds tasks weakly
     watcher.add_done_callback(DISCONNECT_WATCHERS.discard)
 
 

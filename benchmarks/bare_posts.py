@@ -1,6 +1,6 @@
-"""A fan-out with nothing around it: `python -m benchmarks.bare_posts PORT FILE`, FILE with a port on each line.
+"""A minimal fan-out by POST: `python -m benchmarks.bare_posts PORT FILE`, FILE with a port per line.
 
-The body of a PUT goes to all of them, after its answer, by aiohttp and `gather`.
+The body of a PUT is sent to all of them, after its response, by aiohttp and `gather`.
 """
 
 import asyncio
@@ -13,29 +13,29 @@ import uvloop
 
 
 class Posts(asyncio.Protocol):
-    """A request comes in one piece: the clients here are small."""
+    """Expects each request in one piece, as the clients here send it."""
 
     urls: tuple[str, ...] = ()
     session: aiohttp.ClientSession
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport to answer on."""
+        """Keep the transport for the response."""
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """Answer, then tell everybody."""
+        """Respond, then post to all."""
         self.transport.write(b"HTTP/1.1 204 No Content\r\n\r\n")
         body = data[data.index(b"\r\n\r\n") + 4 :]
         self.posts = asyncio.gather(*(self.post(url, body) for url in self.urls))
 
     async def post(self, url: str, body: bytes) -> None:
-        """One of them."""
+        """Post to one of them."""
         async with self.session.post(url, data=body, headers={"Content-Type": "application/json"}) as response:
             response.raise_for_status()
 
 
 async def serve(port: int, ports: list[str]) -> None:
-    """Until the process is ended."""
+    """Serve until the process is ended."""
     Posts.urls = tuple(f"http://127.0.0.1:{port}/" for port in ports)
     async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0)) as Posts.session:
         server = await asyncio.get_running_loop().create_server(Posts, "127.0.0.1", port)

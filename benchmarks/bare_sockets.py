@@ -1,4 +1,4 @@
-"""The floor under any broadcaster on asyncio: no HTTP but its first bytes. `python -m benchmarks.bare_sockets PORT`."""
+"""A minimal asyncio broadcaster without an HTTP server: `python -m benchmarks.bare_sockets PORT`."""
 
 import asyncio
 import sys
@@ -8,20 +8,20 @@ import uvloop
 
 
 class Broadcast(asyncio.Protocol):
-    """A GET subscribes; the body of a PUT goes to all subscribers, after the answer."""
+    """A GET subscribes; the body of a PUT is sent to all subscribers, after the response."""
 
     subscribers: set[asyncio.Transport] = set()  # noqa: RUF012 - one for all connections
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport to answer on."""
+        """Keep the transport for the response."""
         self.transport = cast("asyncio.Transport", transport)
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Forget the subscriber."""
+        """Remove the subscriber."""
         self.subscribers.discard(self.transport)
 
     def data_received(self, data: bytes) -> None:
-        """A request comes in one piece: the clients here are small."""
+        """Expects each request in one piece, as the clients here send it."""
         if data.startswith(b"PUT"):
             self.transport.write(b"HTTP/1.1 204 No Content\r\n\r\n")
             event = data[data.index(b"\r\n\r\n") + 4 :]
@@ -36,7 +36,7 @@ class Broadcast(asyncio.Protocol):
 
 
 async def serve(port: int) -> None:
-    """Until the process is ended."""
+    """Serve until the process is ended."""
     server = await asyncio.get_running_loop().create_server(Broadcast, "127.0.0.1", port, backlog=2048)
     await server.serve_forever()
 

@@ -1,4 +1,4 @@
-"""A server with its watchers connected, one change at a time."""
+"""A server with connected watchers, and one change at a time."""
 
 import asyncio
 import gc
@@ -14,16 +14,16 @@ from benchmarks.connections import EtcdConnection, HttpConnection
 from benchmarks.fanout import HOST, Fanout, Watcher, connect, get
 from benchmarks.harness import Server
 
-CONNECT_PAUSE = 0.02  # seconds in which a server takes a new connection
-TIMEOUT = 60.0  # seconds for a change to reach everybody
-WARM_UP_TIMEOUT = 5.0  # seconds after which one that was made too early is given up
+CONNECT_PAUSE = 0.02  # seconds for a server to accept a new connection
+TIMEOUT = 60.0  # seconds for a change to reach all watchers
+WARM_UP_TIMEOUT = 5.0  # seconds for the first changes, which may be too early
 ATTEMPTS = 12
 
 _numbers = count(1)
 
 
 class Latency(NamedTuple):
-    """Milliseconds from a change's answer, and from its sending, until the last watcher, and 99 of 100, had it."""
+    """Milliseconds from a change's response and from its request until the last watcher, and 99 % of them, had it."""
 
     from_answer: float
     from_sending: float
@@ -33,7 +33,7 @@ class Latency(NamedTuple):
 
 @dataclass(kw_only=True)
 class Broadcast:
-    """A contender with its watchers connected; `request` makes the bytes of a change from its token and number."""
+    """A server with its watchers; `request` makes the bytes of a change from its token and number."""
 
     server: Server
     watchers: int
@@ -43,7 +43,7 @@ class Broadcast:
     writing: type[HttpConnection] = HttpConnection
 
     async def ready(self) -> "Broadcast":
-        """Change until a change reaches everybody: only then a server that is busy has subscribed them all."""
+        """Repeat changes until one reaches all watchers: only then has a busy server subscribed all of them."""
         for _ in range(ATTEMPTS):
             with suppress(TimeoutError):
                 await self.change(WARM_UP_TIMEOUT)
@@ -51,7 +51,7 @@ class Broadcast:
         raise TimeoutError(f"no change reached all of {self.watchers} watchers")
 
     async def change(self, timeout: float = TIMEOUT) -> Latency:
-        """One change, until all watchers have it. Raises TimeoutError if one of them does not get it."""
+        """Make one change and wait until all watchers have it. Raises TimeoutError otherwise."""
         number = next(_numbers)
         token = f"bench-{number:06d}"
         request = self.request(token, number)
@@ -71,13 +71,13 @@ class Broadcast:
         return Latency(*(1000 * (received - since) for received in (moments[-1], p99) for since in (answered, sent)))
 
     def close(self) -> None:
-        """Drop all connections."""
+        """Abort all connections."""
         for watcher in self.connections:
             if watcher.transport:
                 watcher.transport.abort()
 
     async def _writer(self) -> HttpConnection:
-        """A connection of its own for each change: servers close the ones that rest between the rounds."""
+        """A new connection for each change: servers close connections that are idle between rounds."""
         _, writer = await asyncio.get_running_loop().create_connection(self.writing, HOST, self.server.port)
         await asyncio.sleep(CONNECT_PAUSE)
         return writer
@@ -91,7 +91,7 @@ async def broadcast(
     request: Callable[[str, int], bytes],
     sources: Sequence[str] = (HOST,),
 ) -> Broadcast:
-    """So many streams of `GET path`, and a writer."""
+    """Connect `watchers` streams of `GET path`."""
     fanout = Fanout()
     connected = await connect(server, fanout, [get(path)] * watchers, sources=sources)
     return await Broadcast(
@@ -102,7 +102,7 @@ async def broadcast(
 async def etcd_broadcast(
     server: Server, *, watchers: int, connections: int, value: bytes, sources: Sequence[str] = (HOST,)
 ) -> Broadcast:
-    """So many gRPC watches, spread over so many connections; each put is a stream of its own."""
+    """Connect `watchers` gRPC watches over `connections`; each put is a new stream."""
     message = etcd.watch_request(b"bench", b"bencz")
     share = watchers // connections
     watches = [etcd.call(etcd.WATCH, 2 * number + 1, message, last=False) for number in range(share)]

@@ -1,4 +1,4 @@
-"""Horizontal bars as SVG: the median of each contender, a line from its minimum to its maximum."""
+"""Bar charts as SVG: the median of each contender, and a line from minimum to maximum."""
 
 from collections.abc import Sequence
 from html import escape
@@ -13,7 +13,7 @@ STYLE = f'font-family="sans-serif" font-size="13" fill="{INK}"'
 
 
 def chart(rows: Sequence[Row]) -> str:
-    """One block of bars for each row, each block to its own scale."""
+    """Return one block of bars per row, each with its own scale."""
     parts, top = [], 0
     for row in rows:
         parts.append(f'<text x="0" y="{top + 22}" font-weight="bold">{escape(row.name)}, {escape(row.unit)}</text>')
@@ -39,5 +39,5 @@ def _bar(contender: str, values: Sequence[float], top: int, scale: float, colour
 
 
 def number(value: float) -> str:
-    """Three figures that matter."""
+    """Format with three significant digits."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"

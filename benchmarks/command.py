@@ -1,4 +1,4 @@
-"""How long the command takes to start, beside others of its kind, and to show a list."""
+"""Start-up time of the command, compared with similar ones, and the time to show a list."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ BARE = (sys.executable, "-I", "-c", "pass")
 
 
 def run() -> list[Row]:
-    """From the start of the process to its end, in turn with the others."""
+    """Measure from the start of the process to its end, in turn with the others."""
     systems.require(KUBECTL, AMTOOL, CURL)
     with scratch() as folder, systems.service(folder / "service") as server:
         systems.block(server, NODES)
@@ -34,9 +34,9 @@ def run() -> list[Row]:
         help_ = {OURS: (*COMMAND, "--help"), KUBECTL: (KUBECTL, "--help"), AMTOOL: (AMTOOL, "--help")}
         listing = {OURS: (*COMMAND, "list"), CURL: (CURL, "--silent", f"{server.url}/blocklist?details=true")}
         return [
-            _row("says its version", version, environment, [at_most(300)]),
-            _row("shows its help", help_, environment, [at_most(300)]),
-            _row(f"lists {NODES} nodes", listing, environment, []),
+            _row("--version", version, environment, [at_most(300)]),
+            _row("--help", help_, environment, [at_most(300)]),
+            _row(f"list of {NODES} nodes", listing, environment, []),
         ]
 
 
@@ -49,7 +49,7 @@ def _row(name: str, commands: Mapping[str, Sequence[str]], env: Mapping[str, str
 
 
 def _run_ms(command: Sequence[str], env: Mapping[str, str]) -> float:
-    """Milliseconds that it runs; its output goes to a pipe that is read."""
+    """Return the run time in ms; the output goes to a pipe that is read."""
     started = time.perf_counter()
     done = subprocess.run(command, env=env, capture_output=True, check=False)
     took = (time.perf_counter() - started) * 1000

@@ -1,4 +1,4 @@
-"""Clients that ask one thing at a time, on a raw socket of an event loop."""
+"""Clients that send one request at a time, on a raw socket of an event loop."""
 
 import asyncio
 import time
@@ -9,48 +9,48 @@ from benchmarks import etcd
 
 
 class HttpConnection(asyncio.Protocol):
-    """Sends a request; the first byte of what comes back is the answer."""
+    """Sends a request; the first byte received is the response."""
 
     def __init__(self) -> None:
-        """Nothing asked yet."""
+        """No request yet."""
         self.answered: asyncio.Future[float] | None = None
         self.answer = b""
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport to ask on."""
+        """Keep the transport for requests."""
         self.transport = cast("asyncio.Transport", transport)
 
     def send(self, request: bytes) -> asyncio.Future[float]:
-        """The moment (`perf_counter`) of the answer."""
+        """Return a future of the time (`perf_counter`) of the response."""
         assert self.transport is not None
         self.answered = asyncio.get_running_loop().create_future()
         self.transport.write(request)
         return self.answered
 
     def data_received(self, data: bytes) -> None:
-        """Later pieces of the same answer change nothing."""
+        """Later pieces of the same response do not count."""
         self.answer = data
         self.complete()
 
     def connection_lost(self, _exc: Exception | None) -> None:
-        """Whoever waits for an answer is told."""
+        """Fail a pending request."""
         if self.answered and not self.answered.done():
             self.answered.set_exception(ConnectionError("the server hung up"))
 
     def close(self) -> None:
-        """Hang up."""
+        """Close the connection."""
         if self.transport:
             self.transport.close()
 
     def complete(self) -> None:
-        """The answer is here."""
+        """The response has arrived."""
         if self.answered and not self.answered.done():
             self.answered.set_result(time.perf_counter())
 
 
 class EtcdConnection(HttpConnection):
-    """The same over HTTP/2: window updates and pings come before the answer, and do not count."""
+    """The same over HTTP/2: window updates and pings before the response do not count."""
 
     def __init__(self) -> None:
         """No frames yet."""
@@ -64,7 +64,7 @@ class EtcdConnection(HttpConnection):
         self.transport.write(etcd.hello())
 
     def data_received(self, data: bytes) -> None:
-        """Answer pings; the first frame of data is the answer."""
+        """Acknowledge pings; the first DATA frame is the response."""
         self.buffer += data
         for kind, flags, _stream, payload in etcd.frames(self.buffer):
             if kind == etcd.DATA:
@@ -74,7 +74,7 @@ class EtcdConnection(HttpConnection):
 
 
 def put(path: str, body: bytes) -> Callable[[str, int], bytes]:
-    """A maker of PUTs: `@` in the path and in the body becomes the token."""
+    """Return a function that makes PUTs: `@` in path and body is replaced by the token."""
 
     def request(token: str, _number: int) -> bytes:
         filled = body.replace(b"@", token.encode())

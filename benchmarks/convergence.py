@@ -1,4 +1,4 @@
-"""How soon a replica shows what another one has answered: with nothing else to do, and while both are written to."""
+"""The delay until a replica shows a change of another one, without other writers and with them."""
 
 import asyncio
 import re
@@ -17,30 +17,30 @@ from benchmarks.harness import Server, in_background, unless_quick
 from benchmarks.rows import Row, at_most, column
 from benchmarks.sampling import rotate
 
-QUIET, BUSY = "nobody else writes", "16 others write"
+QUIET, BUSY = "no other writers", "16 other writers"
 WRITERS = 16
-HOT_NODES = 10  # that they change, so that the list stays short
-MERGE = '{"action": "MARK_BLOCKED", "cause": "lost @", "allowMerge": true}'  # each time with another cause
+HOT_NODES = 10  # changed by the other writers, so that the list stays short
+MERGE = '{"action": "MARK_BLOCKED", "cause": "lost @", "allowMerge": true}'  # always with another cause
 ROUNDS = 7
 CHANGES = unless_quick(300, 50)  # of a sample
-POLL = 0.0005  # seconds between two looks
-PAUSE = 0.005  # seconds between a change that was seen and the next one
+POLL = 0.0005  # seconds between two reads
+PAUSE = 0.005  # seconds between two changes
 _REVISION = re.compile(rb"(?i)blocklist-revision: (\d+)")
 
 
 class Delay(NamedTuple):
-    """Milliseconds from the answer of one to the first GET of the other that has it: of 99 of 100, and of half."""
+    """Milliseconds from the response of one replica to the first GET of the other with the change: p99 and median."""
 
     p99: float
     p50: float
 
 
 def rows(first: Server, second: Server) -> list[Row]:
-    """The first is written to, the second is asked."""
+    """Write to the first replica, read from the second."""
     contenders = {QUIET: partial(_quiet, first, second), BUSY: partial(_busy, first, second)}
     samples, noise = rotate(contenders, rounds=ROUNDS)
     p99, p50 = (column(samples, figure) for figure in range(2))
-    name = "from one replica's answer to the other's GET"
+    name = "replication delay"
     return [
         Row(name=f"{name}, 99th percentile", unit="ms", ours=QUIET, samples=p99, noise=noise, targets=[at_most(20)]),
         Row(name=f"{name}, median", unit="ms", ours=QUIET, samples=p50, noise=noise),

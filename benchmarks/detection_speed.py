@@ -1,4 +1,4 @@
-"""How fast event logs become facts: job time on two cores, memory and growth, and DuckDB reading the same fields."""
+"""Throughput of reading event logs on two cores, and memory, compared with DuckDB reading the same fields."""
 
 import json
 import os
@@ -17,7 +17,7 @@ from benchmarks.sampling import cpu_seconds
 from demo.java_home import java_home
 
 SMALL, LARGE = 1_000_000_000, 10_000_000_000  # bytes
-ROUNDS = 4  # of which the first is in a JVM that has just started
+ROUNDS = 4  # the first one in a new JVM
 HEAP = "2g"
 _DUCKDB = """
 CREATE OR REPLACE TEMP TABLE facts AS
@@ -39,7 +39,7 @@ FROM read_ndjson('{files}', columns = {{
 
 
 def run() -> list[Row]:
-    """MB (10**6 bytes) a second of job time, and MB of memory at the most. 10 GB where the disk has room for them."""
+    """Measure MB/s (10**6 bytes) and peak memory; 10 GB only if the disk has room."""
     with scratch() as folder:
         small = event_logs.make(folder / "small", SMALL)
         ours, peer = _measure("spark", folder / "small"), _measure("duckdb", folder / "small")
@@ -54,7 +54,7 @@ def run() -> list[Row]:
             ours, peer = _measure("spark", folder / "large", 1), _measure("duckdb", folder / "large", 1)
             rows.append(_row("10 GB of plain logs", large, {"facts": ours["wall"], "DuckDB": peer["wall"]}))
             memory["10 GB"] = [ours["peak"]]
-    return [*rows, Row(name=f"Memory at the most, {HEAP} of heap", unit="MB", ours="1 GB", samples=memory)]
+    return [*rows, Row(name=f"Peak memory, {HEAP} of heap", unit="MB", ours="1 GB", samples=memory)]
 
 
 def _row(
@@ -66,7 +66,7 @@ def _row(
 
 
 def _measure(contender: str, folder: Path, rounds: int = ROUNDS) -> dict[str, Any]:
-    """In a process of its own, on all cores: what harness.prepare keeps for servers is wanted here."""
+    """Measure in a separate process on both cores, without the pinning of harness.prepare."""
     cores = ",".join(map(str, CORES[:2]))
     command = ["taskset", "-c", cores, sys.executable, "-m", "benchmarks.detection_speed", contender, str(folder)]
     done = subprocess.run([*command, str(rounds)], cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
@@ -107,7 +107,7 @@ def _duckdb(folder: Path, rounds: int) -> dict[str, Any]:
 
 
 def _sample(job: Callable[[], object], pid: int, rounds: int) -> dict[str, Any]:
-    """Seconds of each round and of the process's CPU time in it, and its memory at the most."""
+    """Return the seconds and CPU seconds of each round, and the peak memory."""
     wall, cpu = [], []
     for _ in range(rounds):
         started, used = time.perf_counter(), cpu_seconds(pid)
@@ -118,7 +118,7 @@ def _sample(job: Callable[[], object], pid: int, rounds: int) -> dict[str, Any]:
 
 
 def _peak(pid: int) -> float:
-    """MB of memory that the process has had at the most."""
+    """Return the peak memory of the process in MB."""
     status = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in status if line.startswith("VmHWM:")) / 1000
 

@@ -1,6 +1,6 @@
-"""As much of etcd's gRPC as the benchmarks need, written by hand: HTTP/2 frames, HPACK literals, protobuf fields.
+"""The part of etcd's gRPC that the benchmarks need, by hand: HTTP/2 frames, HPACK literals, protobuf fields.
 
-A gRPC library in Python would cost more than etcd itself and so measure the wrong end.
+A gRPC library in Python would take more CPU than etcd itself, and so distort the result.
 """
 
 import struct
@@ -15,19 +15,19 @@ PUT, WATCH = "/etcdserverpb.KV/Put", "/etcdserverpb.Watch/Watch"
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """One HTTP/2 frame."""
+    """Encode an HTTP/2 frame."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
 def hello() -> bytes:
-    """Opens a connection with windows so wide that they never need an update."""
+    """Open a connection with windows so large that they need no update."""
     window = struct.pack(">HI", 0x4, WIDE)
     wider = struct.pack(">I", WIDE - 65535)
     return PREFACE + frame(SETTINGS, 0, 0, window) + frame(WINDOW_UPDATE, 0, 0, wider) + frame(SETTINGS, ACK, 0, b"")
 
 
 def call(path: str, stream: int, message: bytes, *, last: bool) -> bytes:
-    """A gRPC call with its first message; `last` closes our half of the stream."""
+    """Encode a gRPC call with its first message; `last` closes the stream on our side."""
     named = [(":path", path), (":authority", "etcd"), ("content-type", "application/grpc"), ("te", "trailers")]
     headers = b"\x83\x86" + b"".join(b"\x00" + _text(name) + _text(value) for name, value in named)
     flags = END_STREAM if last else 0
@@ -35,7 +35,7 @@ def call(path: str, stream: int, message: bytes, *, last: bool) -> bytes:
 
 
 def grpc(message: bytes) -> bytes:
-    """A message with gRPC's prefix: not compressed, its length."""
+    """Encode a message with gRPC's prefix: not compressed, and its length."""
     return b"\x00" + struct.pack(">I", len(message)) + message
 
 
@@ -63,7 +63,7 @@ def _varint(number: int) -> bytes:
 
 
 def frames(buffer: bytearray) -> Iterator[tuple[int, int, int, bytes]]:
-    """Take the whole frames out of `buffer`: kind, flags, stream, payload."""
+    """Remove the complete frames from `buffer`; yield kind, flags, stream, payload."""
     while len(buffer) >= 9:
         length = int.from_bytes(buffer[:3], "big")
         if len(buffer) < 9 + length:

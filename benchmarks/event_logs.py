@@ -1,8 +1,8 @@
-"""Event logs of any size, made from a small real one: the tasks of `tests/detection/logs/4.3.0/plain` again and again.
+"""Makes event logs of any size by repeating the tasks of a small real one, tests/detection/logs/4.3.0/plain.
 
-Each application has an id, a start and three hosts of 200 of its own; each of its stages has another number, other
-task ids, and tasks whose times are the real ones, moved and stretched by chance (a fixed seed). All else of a line is
-as Spark wrote it. There are nearly no other events, so there is less to pass over than in most logs.
+Each application has its own id, start and three of 200 hosts. Each of its stages has its own number, task ids, and task
+times that are shifted and stretched randomly with a fixed seed. All other fields are as Spark wrote them. There are
+almost no other events, so there is less to skip than in most logs.
 """
 
 import json
@@ -22,7 +22,7 @@ _FIRST = 1_790_000_000_000  # Unix ms of the first application's start
 
 
 def make(folder: Path, size: int) -> int:
-    """Write logs of about `size` bytes in all, and return how many they are exactly."""
+    """Write logs of about `size` bytes in total; return the exact size."""
     chance, written = random.Random(size), 0
     folder.mkdir(parents=True)
     for number in range(max(1, round(size / APPLICATION))):
@@ -54,7 +54,7 @@ Fill = Callable[[list[str], int, int, float], bytes]
 
 
 def _template(line: bytes) -> Fill:
-    """A function that writes the line with other values in the varied fields."""
+    """Return a function that writes the line with other values in the varied fields."""
     fields = [(name.decode(), json.loads(value)) for name, value in _VARIED.findall(line)]
     pattern = _VARIED.sub(rb'"\1":%b', line.replace(b"%", b"%%"))
     launch = next(value for name, value in fields if name == "Launch Time")

@@ -11,13 +11,13 @@ from benchmarks.harness import Server
 
 HOST = "127.0.0.1"
 SOURCES = tuple(f"127.0.0.{number}" for number in range(2, 12))
-"""Where thousands of clients come from: each address has ports enough, and no more watches than a client may have."""
-CONNECT_BATCH = 100  # connections opened together, within any server's backlog
-TOKEN = 12  # length of the word that marks a change
+"""Addresses of thousands of clients, within the ports per address and the watches per client."""
+CONNECT_BATCH = 100  # connections opened together, below each server's backlog
+TOKEN = 12  # length of the token that marks a change
 
 
 class Fanout:
-    """Counts in how many streams the word of the present change has come by, and when (`perf_counter`)."""
+    """Counts the streams that have received the current token, with the times (`perf_counter`)."""
 
     def __init__(self) -> None:
         """Nothing is expected yet."""
@@ -27,14 +27,14 @@ class Fanout:
         self.all_received: asyncio.Future[None] | None = None
 
     def expect(self, token: bytes, count: int) -> asyncio.Future[None]:
-        """Done when `token` has been seen `count` times."""
+        """Return a future that is done once `token` was received `count` times."""
         assert len(token) == TOKEN
         self.token, self.missing, self.received_at = token, count, []
         self.all_received = asyncio.get_running_loop().create_future()
         return self.all_received
 
     def count_received(self, count: int) -> None:
-        """`count` more streams have it."""
+        """`count` more streams have received the token."""
         self.missing -= count
         self.received_at.extend([time.perf_counter()] * count)
         if self.missing <= 0 and self.all_received and not self.all_received.done():
@@ -42,10 +42,10 @@ class Fanout:
 
 
 class Watcher(asyncio.Protocol):
-    """Sends its opening bytes, then looks for the word, also where two reads cut it in half."""
+    """Sends its opening bytes, then searches for the token, even if it is split between two reads."""
 
     def __init__(self, fanout: Fanout, opening: bytes) -> None:
-        """One for each connection."""
+        """One per connection."""
         self.fanout, self.opening, self.tail = fanout, opening, b""
         self.transport: asyncio.Transport | None = None
 
@@ -55,7 +55,7 @@ class Watcher(asyncio.Protocol):
         self.transport.write(self.opening)
 
     def data_received(self, data: bytes) -> None:
-        """The tail is shorter than the word, so nothing is counted twice."""
+        """The kept tail is shorter than the token, so no token counts twice."""
         text = self.tail + data
         if count := text.count(self.fanout.token):
             self.fanout.count_received(count)
@@ -65,7 +65,7 @@ class Watcher(asyncio.Protocol):
 async def connect(
     server: Server, fanout: Fanout, openings: Sequence[bytes], *, sources: Sequence[str] = (HOST,)
 ) -> list[Watcher]:
-    """A connection for each opening, from these addresses in turn."""
+    """Open a connection for each opening, from these addresses in turn."""
     loop = asyncio.get_running_loop()
     connected: list[Watcher] = []
     addresses = cycle(sources)
@@ -81,5 +81,5 @@ async def connect(
 
 
 def get(path: str) -> bytes:
-    """A request for a stream."""
+    """Return a request for a stream."""
     return f"GET {path} HTTP/1.1\r\nHost: bench\r\nAccept: text/event-stream\r\n\r\n".encode()

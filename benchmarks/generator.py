@@ -1,4 +1,4 @@
-"""The load: wrk for HTTP/1.1, h2load for gRPC. Both are C and, but for large bodies, never the limit."""
+"""Load generators in C: wrk for HTTP/1.1, h2load for gRPC. They are the limit only for large bodies."""
 
 import itertools
 import json
@@ -12,13 +12,13 @@ from benchmarks.harness import GENERATOR_CORE
 
 LUA = Path(__file__).parent / "wrk.lua"
 SECONDS = 1  # of one sample
-ATTEMPTS = 3  # a machine that stalls for seconds breaks connections
+ATTEMPTS = 3  # connections break if the machine stalls for seconds
 
 _tags = itertools.count(1)
 
 
 class Load(NamedTuple):
-    """What came of a sample: answers a second, milliseconds within which 99 of 100 came, how many; and refusals."""
+    """A sample: responses per second, 99th percentile in ms, number of responses, and of rejected requests."""
 
     rate: float
     p99: float
@@ -27,7 +27,7 @@ class Load(NamedTuple):
 
 
 def wrk(url: str, *, connections: int = 64, headers: Mapping[str, str] | None = None, seconds: int = SECONDS) -> Load:
-    """The same GET over keep-alive connections. Raises RuntimeError when some fail each time."""
+    """Repeat a GET over keep-alive connections. Raises RuntimeError if requests fail in all attempts."""
     for _ in range(ATTEMPTS):
         load = _wrk([url], connections, headers or {}, seconds, [])
         if load is not None and not load.refused:
@@ -36,10 +36,11 @@ def wrk(url: str, *, connections: int = 64, headers: Mapping[str, str] | None = 
 
 
 def wrk_write(*urls: str, method: str, body: str, connections: int, ids: int = 0, refusals: bool = False) -> Load:
-    """Writes to several servers at once, which share the connections: `@` in the path and in the body is replaced.
+    """Write to several servers that share the connections. `@` in the path and in the body is replaced.
 
-    In the path by one of so many `ids` (0: always a new one), in the body by twelve digits that are always new.
-    Raises RuntimeError when some fail each time; those that are refused (4xx, 5xx) only unless `refusals` are counted.
+    In the path by one of `ids` ids in turn (0: always a new one), in the body by twelve new characters. Raises
+    RuntimeError if requests fail in all attempts; rejected requests (4xx, 5xx) count as failed unless `refusals` is
+    set.
     """
     for _ in range(ATTEMPTS):
         load = _wrk(urls, connections, {}, SECONDS, [method, body, str(ids)])
@@ -51,7 +52,7 @@ def wrk_write(*urls: str, method: str, body: str, connections: int, ids: int = 0
 def _wrk(
     urls: Sequence[str], connections: int, headers: Mapping[str, str], seconds: int, arguments: list[str]
 ) -> Load | None:
-    """None when something went wrong that is no answer."""
+    """Return None if requests failed without a response."""
     named = [option for name, value in headers.items() for option in ("-H", f"{name}: {value}")]
     options = ["-t1", f"-c{connections // len(urls)}", f"-d{seconds}s", "-s", str(LUA), *named]
     commands = [["wrk", *options, url, "--", f"{next(_tags):04d}", *arguments] for url in urls]
@@ -64,8 +65,8 @@ def _wrk(
 
 
 def h2load(url: str, body: Path, *, connections: int, streams: int = 1) -> Load:
-    """Calls of gRPC, all with the same body, over `connections` with `streams` calls at a time on each."""
-    log = body.with_suffix(".log")  # a line for each call: when it began, its status, its microseconds
+    """Make gRPC calls with the same body, `streams` at a time on each of `connections`."""
+    log = body.with_suffix(".log")  # a line per call: start, status, microseconds
     options = [f"-c{connections}", f"-m{streams}", "-t1", f"--duration={SECONDS}", "--warm-up-time=200ms"]
     grpc = ["-H", "content-type: application/grpc", "-H", "te: trailers", "-d", str(body)]
     log.unlink(missing_ok=True)
@@ -78,7 +79,7 @@ def h2load(url: str, body: Path, *, connections: int, streams: int = 1) -> Load:
 
 
 def _pinned(commands: Sequence[list[str]]) -> list[str]:
-    """Run them at the same time on the generator's core; what they print."""
+    """Run the commands at the same time on the generator's core; return their output."""
     pinned = ["taskset", "-c", str(GENERATOR_CORE)]
     running = [subprocess.Popen([*pinned, *command], stdout=subprocess.PIPE, text=True) for command in commands]
     printed = [process.communicate()[0] for process in running]

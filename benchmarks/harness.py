@@ -1,4 +1,4 @@
-"""The workplace: servers on one core, generators on the other, folders on a real disk."""
+"""The test bed: servers on one core, generators on the other, folders on a real disk."""
 
 import http.client
 import os
@@ -23,54 +23,56 @@ T = TypeVar("T")
 CORES = sorted(os.sched_getaffinity(0))
 SERVER_CORE, GENERATOR_CORE = CORES[0], CORES[-1]
 PRIORITY = -10
-QUICK = "BENCH_QUICK"  # set in the environment of a quick run, so that its children know
+QUICK = "BENCH_QUICK"  # environment variable of a quick run, inherited by its children
 
 measured_pids: list[int] = []
-"""Processes that this one has started to be measured."""
+"""Processes that this one has started to measure them."""
 
 
 @dataclass(kw_only=True)
 class Server:
-    """A running process and where it listens."""
+    """A running process and its port."""
 
     pid: int
     port: int
 
     @property
     def url(self) -> str:
-        """Base URL, no slash at the end."""
+        """Base URL without a trailing slash."""
         return f"http://127.0.0.1:{self.port}"
 
 
 def unless_quick(usual: T, quick: T) -> T:
-    """How many or how long: in a quick run, which shows that all works and little more, the second."""
+    """Return `quick` in a quick run, which only shows that all works, else `usual`."""
     return quick if os.environ.get(QUICK) else usual
 
 
 def prepare() -> None:
-    """Pin this process to the generator's core; it and its children may open many files and go before others."""
+    """Pin this process to the generator's core, and raise its limit of open files and its priority."""
     if len(CORES) < 2:
-        raise SystemExit("benchmarks need two cores: one for the server, one for the generator")
+        raise SystemExit("benchmarks need two cores: one for the server and one for the generator")
     os.sched_setaffinity(0, {GENERATOR_CORE})
     _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
     with suppress(OSError):
         os.setpriority(os.PRIO_PROCESS, 0, PRIORITY)
-        Path("/proc/self/autogroup").write_text(str(PRIORITY))  # else it counts only among those of this terminal
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers and folders do not outlive us
+        Path("/proc/self/autogroup").write_text(
+            str(PRIORITY)
+        )  # otherwise the priority applies only within this terminal
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that servers are stopped and folders removed
     CACHE.mkdir(parents=True, exist_ok=True)
 
 
 def need_files(count: int) -> None:
-    """Raises RuntimeError unless this process may have so many files open."""
+    """Raises RuntimeError unless this process may open `count` files."""
     allowed, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     if allowed < count:
-        raise RuntimeError(f"{allowed} files may be open, and this takes {count}: raise it with ulimit -Hn")
+        raise RuntimeError(f"the limit of open files is {allowed}, but {count} are needed: raise it with ulimit -Hn")
 
 
 @contextmanager
 def in_background(work: Callable[[threading.Event], None]) -> Iterator[None]:
-    """Do `work` in a thread meanwhile: it is to return soon after the event is set, and is waited for."""
+    """Run `work` in a thread; it must return soon after the event is set, and is joined."""
     done = threading.Event()
     thread = threading.Thread(target=work, args=(done,))
     thread.start()
@@ -90,7 +92,7 @@ def free_port() -> int:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder on a real disk (the system's temp folder may be memory), removed at the end."""
+    """A folder on a real disk (the system's temp folder may be in memory), removed at the end."""
     folder = Path(tempfile.mkdtemp(prefix="run-", dir=CACHE))
     try:
         yield folder
@@ -102,7 +104,7 @@ def scratch() -> Iterator[Path]:
 def running(
     command: list[str], *, port: int, ready: str | None, log: Path, env: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """Start `command` on the server's core; yields once `GET ready` answers 2xx (None: once it listens)."""
+    """Start `command` on the server's core; yields once `GET ready` returns 2xx (None: once it listens)."""
     pinned = ["taskset", "-c", str(SERVER_CORE), *command]
     with log.open("wb") as out:
         process = subprocess.Popen(pinned, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=out, stderr=out)
@@ -119,7 +121,7 @@ def _await_ready(process: subprocess.Popen[bytes], port: int, path: str | None, 
     deadline = time.monotonic() + 90
     while not _answers(port, path):
         if process.poll() is not None or time.monotonic() > deadline:
-            raise RuntimeError(f"{process.args!r} did not come up:\n{log.read_text(errors='replace')[-2000:]}")
+            raise RuntimeError(f"{process.args!r} did not start:\n{log.read_text(errors='replace')[-2000:]}")
         time.sleep(0.01)
 
 
@@ -145,7 +147,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 def fetch(
     port: int, path: str, *, method: str = "GET", body: str | None = None, headers: Mapping[str, str] | None = None
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request on a connection of its own: status, headers in lower case, body."""
+    """Send one request on a new connection; return status, headers in lower case, and body."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, body=body, headers=dict(headers or {}))

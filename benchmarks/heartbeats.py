@@ -1,6 +1,6 @@
-"""What heartbeats cost: 5,000 listeners, each with ten TaskManagers, one heartbeat each in ten seconds.
+"""The cost of heartbeats: 5,000 listeners with ten TaskManagers each, one heartbeat per 10 s.
 
-And 1,000 agents, as the service sees them: a Membership each, in threads of one process, and an open watch.
+And the load of 1,000 agents: a ListenerSession each, in threads of one process, and an open watch.
 """
 
 import asyncio
@@ -20,19 +20,20 @@ from benchmarks.rows import Row
 from benchmarks.sampling import cpu_seconds
 from blocklist.client.listener_session import ListenerSession
 from blocklist.model.listener import ListenerRole, Registration
+from blocklist.model.report import Report
 
 LISTENERS = unless_quick(5000, 500)
 INTERVAL = 10.0  # seconds, Flink's heartbeat.interval
 TASK_MANAGERS = 10
-SECONDS = 10.0  # of one sample: each listener is heard once
+SECONDS = 10.0  # of one sample: one heartbeat per listener
 ROUNDS = unless_quick(3, 1)
 CONNECTIONS = 50
-GETS = 50  # a second, one after the other
+GETS = 50  # per second, one after the other
 AGENTS = unless_quick(1000, 100)
 
 
 def run() -> list[Row]:
-    """CPU of the service, and the time of a GET /blocklist beside the heartbeats and without them."""
+    """Measure the CPU of the service and the latency of GET /blocklist, with heartbeats and without."""
     with scratch() as folder, systems.service(folder / "service") as server:
         systems.block(server, 10)
         for number in range(LISTENERS):
@@ -44,14 +45,14 @@ def run() -> list[Row]:
             ]
             agents = runner.run(_agents(server))
     with_load, idle = zip(*pairs, strict=True)
-    name = f"{LISTENERS:,} listeners, a heartbeat each in {INTERVAL:g} s"
+    name = f"{LISTENERS:,} listeners, one heartbeat each per {INTERVAL:g} s"
     with_, without = "with heartbeats", "without"
     return [
         Row(name=f"{name}: CPU", unit="% of one core", ours=with_,
             samples={with_: [sample[0] for sample in with_load], without: [sample[0] for sample in idle]}),
         Row(name=f"{name}: GET /blocklist, 99th percentile", unit="ms", ours=with_,
             samples={with_: [sample[1] for sample in with_load], without: [sample[1] for sample in idle]}),
-        Row(name=f"{AGENTS:,} agents: CPU of the service", unit="% of one core", ours="quiet", samples=agents),
+        Row(name=f"{AGENTS:,} agents: CPU of the service", unit="% of one core", ours="unchanged", samples=agents),
     ]  # fmt: skip
 
 
@@ -63,7 +64,7 @@ def _register(server: Server, number: int) -> None:
 
 
 async def _sample(server: Server, *, heartbeats: bool) -> tuple[float, float]:
-    """Per cent of a core, and milliseconds of the 99th percentile of GETs."""
+    """Return percent of a core, and the 99th percentile of GETs in ms."""
     started, cpu = time.perf_counter(), cpu_seconds(server.pid)
     sending = [asyncio.create_task(_send_heartbeats(server, part)) for part in range(CONNECTIONS if heartbeats else 0)]
     times = await get_latencies(server, seconds=SECONDS, rate=GETS)
@@ -73,7 +74,7 @@ async def _sample(server: Server, *, heartbeats: bool) -> tuple[float, float]:
 
 
 async def _send_heartbeats(server: Server, part: int) -> None:
-    """The heartbeats of every so many-th listener, spread over the time."""
+    """Send the heartbeats of every CONNECTIONS-th listener, spread over the time."""
     writer = await _connect(server)
     mine = range(part, LISTENERS, CONNECTIONS)
     started = time.perf_counter()
@@ -84,7 +85,7 @@ async def _send_heartbeats(server: Server, part: int) -> None:
 
 
 async def _agents(server: Server) -> dict[str, list[float]]:
-    """Per cent of a core, while all is quiet, and while each has news of a blocked host in each second."""
+    """Return percent of a core while the reports do not change, and while each changes every second."""
     watches = await connect(server, Fanout(), [get("/blocklist/watch")] * AGENTS)
     sessions = [_start_session(server, number) for number in range(AGENTS)]
     try:
@@ -92,8 +93,8 @@ async def _agents(server: Server) -> dict[str, list[float]]:
             await asyncio.sleep(0.1)
         quiet = [await _cpu_share(server, sessions, changing=False) for _ in range(ROUNDS)]
         return {
-            "quiet": quiet,
-            "news each second": [await _cpu_share(server, sessions, changing=True) for _ in range(ROUNDS)],
+            "unchanged": quiet,
+            "changed every second": [await _cpu_share(server, sessions, changing=True) for _ in range(ROUNDS)],
         }
     finally:
         for session in sessions:
@@ -107,7 +108,7 @@ def _start_session(server: Server, number: int) -> ListenerSession:
     registration = Registration(id=f"agent-{number}", role=ListenerRole.JOB_MASTER, session="s1")
     session = ListenerSession(f"http://{HOST}:{server.port}", registration)
     task_managers = {f"agent-{number}:{own}": f"worker-{(number + own) % 1000:05d}" for own in range(TASK_MANAGERS)}
-    session.report(acked=10, task_managers=task_managers, refused={})
+    session.report(Report(task_managers=task_managers, refused={}), acked=10)
     return session
 
 
@@ -115,7 +116,7 @@ async def _cpu_share(server: Server, sessions: Sequence[ListenerSession], *, cha
     started, cpu = time.perf_counter(), cpu_seconds(server.pid)
     for second in range(int(SECONDS)):
         for number, session in enumerate(sessions if changing else ()):
-            session.report(running_tasks={f"agent-{number}:0": second})
+            session.report(Report(running_tasks={f"agent-{number}:0": second}))
         await asyncio.sleep(1)
     return (cpu_seconds(server.pid) - cpu) / (time.perf_counter() - started) * 100
 

@@ -1,4 +1,4 @@
-"""How long a GET takes, one after the other, at moments that the server does not choose."""
+"""Latency of single GETs at a fixed rate."""
 
 import asyncio
 import time
@@ -11,13 +11,13 @@ from benchmarks.harness import Server
 
 
 def run_get_latencies(server: Server, *, seconds: float, rate: float) -> list[float]:
-    """So many GETs of the list a second: milliseconds until the answer begins."""
+    """GET the list `rate` times per second; return the milliseconds until each response begins."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(get_latencies(server, seconds=seconds, rate=rate))
 
 
 async def get_latencies(server: Server, *, seconds: float, rate: float) -> list[float]:
-    """The same, on a loop that has other things to do."""
+    """The same, on a loop that also runs other tasks."""
     _, writer = await asyncio.get_running_loop().create_connection(HttpConnection, HOST, server.port)
     times: list[float] = []
     started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""A million changes in the log, against a log that has just begun; and reads while it is compacted."""
+"""A change log with a million changes compared with a short one, and reads during compaction."""
 
 import json
 import shutil
@@ -19,15 +19,15 @@ from benchmarks.sampling import megabytes, rotate
 NODES = 1000
 CHANGES = unless_quick(1_000_000, 100_000)
 LONG, SHORT = f"{CHANGES:,} changes", f"{NODES:,} changes"
-COMPACTING, RESTING = "while the log is compacted", "at rest"
+COMPACTING, IDLE = "during compaction", "no compaction"
 ROUNDS = 7
 COMPACTIONS = 4
-SECONDS = unless_quick(10.0, 2.0)  # of a sample beside the compaction, which takes longer than all of them together
-RATE = 200  # GETs a second
+SECONDS = unless_quick(10.0, 2.0)  # of a sample; the compaction takes longer than all samples together
+RATE = 200  # GETs per second
 
 
 class Start(NamedTuple):
-    """Milliseconds until it answers, megabytes of memory then, GETs a second, and microseconds of CPU for one."""
+    """Start-up time (ms), memory afterwards (MB), GETs per second, and µs of CPU for each."""
 
     took: float
     memory: float
@@ -36,7 +36,7 @@ class Start(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Milliseconds of 99 of 100 GETs, and of the slowest; changes dropped a second meanwhile."""
+    """99th percentile and maximum of GETs (ms), and changes compacted per second."""
 
     p99: float
     worst: float
@@ -44,7 +44,7 @@ class Pause(NamedTuple):
 
 
 def run() -> list[Row]:
-    """The log is filled by the service itself."""
+    """The service itself fills the log."""
     systems.require("wrk")
     with scratch() as folder:
         long, short = folder / "long", folder / "short"
@@ -54,7 +54,7 @@ def run() -> list[Row]:
 
 
 def _fill_log(folder: Path, changes: int) -> None:
-    """Each request merges a later end into every node: as many changes, and no more nodes."""
+    """Each request merges a later end into every node: many changes, a constant number of nodes."""
     with systems.service(folder) as server:
         for number in range(changes // NODES):
             body = {"action": "MARK_BLOCKED", "cause": "lost 3 partitions", "endTimestamp": 4_102_444_800_000 + number}
@@ -71,8 +71,8 @@ def _starts(long: Path, short: Path) -> list[Row]:
     same = [at_most(1.1, SHORT)]
     name = f"GET of {NODES:,} nodes"
     return [
-        Row(name="from the start until it answers", unit="ms", ours=LONG, samples=took, noise=noise, targets=same),
-        Row(name="memory after the start", unit="MB", ours=LONG, samples=memory, noise=noise, targets=same),
+        Row(name="start-up time", unit="ms", ours=LONG, samples=took, noise=noise, targets=same),
+        Row(name="memory after start-up", unit="MB", ours=LONG, samples=memory, noise=noise, targets=same),
         Row(name=name, unit="requests/s", ours=LONG, samples=rate, noise=noise, targets=[at_least(0.9, SHORT)]),
         Row(name=name, unit="µs of CPU", ours=LONG, samples=cpu, noise=noise, targets=same),
     ]
@@ -88,21 +88,21 @@ def _start(folder: Path) -> Start:
 
 
 def _pauses(long: Path) -> list[Row]:
-    """The log shrinks from sample to sample, and is never at its end; at rest the same service has the copy."""
+    """The log shrinks from sample to sample and is never completely compacted; the idle service has a copy."""
     copy = long.with_name("copy")
     shutil.copytree(long, copy)
     contenders: dict[str, Callable[[], Pause]] = {
         COMPACTING: partial(_pause, long, compacting=True),
-        RESTING: partial(_pause, copy, compacting=False),
+        IDLE: partial(_pause, copy, compacting=False),
     }
     samples, noise = rotate(contenders, rounds=COMPACTIONS)
     p99, worst, dropped = (column(samples, figure) for figure in range(3))
-    name = f"GET of {NODES:,} nodes, {RATE} a second"
-    as_at_rest, unnoticed = [at_most(1.5, RESTING)], [at_most(50)]
+    name = f"GET of {NODES:,} nodes, {RATE}/s"
+    as_at_rest, unnoticed = [at_most(1.5, IDLE)], [at_most(50)]
     return [
         Row(name=f"{name}: 99th percentile", unit="ms", ours=COMPACTING, samples=p99, noise=noise, targets=as_at_rest),
-        Row(name=f"{name}: the slowest", unit="ms", ours=COMPACTING, samples=worst, noise=noise, targets=unnoticed),
-        Row(name="dropped meanwhile", unit="changes/s", ours=COMPACTING, samples={COMPACTING: dropped[COMPACTING]}),
+        Row(name=f"{name}: maximum", unit="ms", ours=COMPACTING, samples=worst, noise=noise, targets=unnoticed),
+        Row(name="compaction rate", unit="changes/s", ours=COMPACTING, samples={COMPACTING: dropped[COMPACTING]}),
     ]
 
 
@@ -112,12 +112,12 @@ def _pause(folder: Path, *, compacting: bool) -> Pause:
         times = run_get_latencies(server, seconds=SECONDS, rate=RATE)
         after = _oldest(server.port)
     if compacting and after > CHANGES - 2 * NODES:
-        raise RuntimeError("the log was compacted before the sample was over")
+        raise RuntimeError("the compaction ended before the sample")
     return Pause(p99=quantiles(times, n=100)[-1], worst=max(times), dropped=(after - before) / SECONDS)
 
 
 def _oldest(port: int) -> int:
-    """The first revision that is still in the log."""
+    """Return the first revision that is still in the log."""
     status, _, answer = fetch(port, "/blocklist/changes?since=0&limit=1")
     problem = json.loads(answer)
     return int(problem["oldest"]) if status == 410 else 1

@@ -1,4 +1,4 @@
-"""What the service holds in memory: 10,000 nodes, 1,000 watchers, and nothing of watchers that have left."""
+"""Memory of the service with 10,000 nodes and 1,000 watchers, and after watchers have disconnected."""
 
 import asyncio
 import time
@@ -16,12 +16,12 @@ from benchmarks.watch import BODY, WATCHERS
 
 NODES = 10_000
 ROUNDS = unless_quick(10, 2)
-OURS, BEFORE = "blocklist", "five rounds before"
+OURS, BEFORE = "blocklist", "five rounds earlier"
 WITH, AFTER, PEAK = "with watchers", "after they left", "peak"
 
 
 def run() -> list[Row]:
-    """Resident memory while the watchers are there, at its peak, and after each round of them came and left."""
+    """Measure resident memory with watchers, its peak, and after each round of watchers."""
     with scratch() as folder, systems.service(folder / "service") as server:
         systems.block(server, NODES)
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -30,17 +30,23 @@ def run() -> list[Row]:
     halves = {OURS: series[AFTER][ROUNDS // 2 :], BEFORE: series[AFTER][: ROUNDS // 2]}
     return [
         Row(name=name, unit="MB", ours=OURS, samples={OURS: series[WITH]}, targets=[at_most(100)]),
-        Row(name=f"{name}, peak while they get the list", unit="MB", ours=OURS, samples={OURS: series[PEAK]}),
-        Row(name=f"{name} came and left", unit="MB", ours=OURS, samples=halves, targets=[at_most(1.02, BEFORE)]),
+        Row(name=f"{name}, peak during the snapshot", unit="MB", ours=OURS, samples={OURS: series[PEAK]}),
+        Row(
+            name=f"{name}, after they disconnected",
+            unit="MB",
+            ours=OURS,
+            samples=halves,
+            targets=[at_most(1.02, BEFORE)],
+        ),
     ]
 
 
 async def _rounds(server: Server) -> dict[str, list[float]]:
-    """In each round the watchers come without a cursor, get the whole list and one change, and leave."""
+    """In each round the watchers connect without a cursor, receive the list and one change, and disconnect."""
     alone = _descriptors(server)
     series: dict[str, list[float]] = {WITH: [], AFTER: [], PEAK: []}
     for _ in range(ROUNDS):
-        Path(f"/proc/{server.pid}/clear_refs").write_text("5")  # forget the peak
+        Path(f"/proc/{server.pid}/clear_refs").write_text("5")  # reset the peak
         watching = await broadcast(
             server, path="/blocklist/watch", watchers=WATCHERS, request=put("/blocklist/nodes/@", BODY)
         )
@@ -54,11 +60,13 @@ async def _rounds(server: Server) -> dict[str, list[float]]:
 
 
 async def _await_disconnects(server: Server, descriptors: int) -> None:
-    """The service has closed every watcher's connection."""
+    """Wait until the service has closed the connections of all watchers."""
     deadline = time.monotonic() + 30
     while _descriptors(server) > descriptors:
         if time.monotonic() > deadline:
-            raise RuntimeError(f"{_descriptors(server) - descriptors} connections of watchers that left are still open")
+            raise RuntimeError(
+                f"{_descriptors(server) - descriptors} connections of disconnected watchers are still open"
+            )
         await asyncio.sleep(0.05)
 
 

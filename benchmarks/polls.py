@@ -1,4 +1,4 @@
-"""Drivers that poll: 10,000 connections, each asks with If-None-Match every five seconds; what of a core that takes."""
+"""CPU that 10,000 drivers cost, each polling with If-None-Match every five seconds on its own connection."""
 
 import asyncio
 import time
@@ -20,20 +20,20 @@ from benchmarks.sampling import cpu_seconds, rotate
 OURS, NGINX, BARE = "blocklist", "nginx", "bare ASGI"
 DRIVERS = unless_quick(10_000, 1_000)
 INTERVAL = 5.0  # seconds
-POLLS = 2  # of each driver in a sample, after one that does not count
+POLLS = 2  # per driver in a sample, after one that does not count
 ROUNDS = 3
 NODES = 10
 
 
 class Cost(NamedTuple):
-    """Of one sample: per cent of a core, and milliseconds within which 99 of 100 polls were answered."""
+    """One sample: percent of a core, and the 99th percentile in ms."""
 
     cpu: float
     p99: float
 
 
 def run() -> list[Row]:
-    """CPU and latency; all servers have the same list."""
+    """Measure CPU and latency; all servers have the same list."""
     need_files(DRIVERS + 100)
     with scratch() as folder, ExitStack() as stack:
         service = stack.enter_context(systems.service(folder / "service"))
@@ -47,7 +47,7 @@ def run() -> list[Row]:
             BARE: partial(_sample, bare, "/list"),
         }
         samples, noise = rotate(contenders, rounds=ROUNDS)
-    name = f"{DRIVERS:,} drivers, a poll each in {INTERVAL:g} s"
+    name = f"{DRIVERS:,} drivers, one poll each per {INTERVAL:g} s"
     cpu, p99 = (column(samples, figure) for figure in range(2))
     return [
         Row(name=f"{name}: CPU", unit="% of one core", ours=OURS, samples=cpu, noise=noise),
@@ -56,7 +56,7 @@ def run() -> list[Row]:
 
 
 def _sample(server: Server, path: str) -> Cost:
-    """Connections are made in the first round of polls, which does not count, and dropped at the end."""
+    """Connections are opened in the first round of polls, which does not count, and closed at the end."""
     tag = fetch(server.port, path)[1]["etag"]
     request = f"GET {path} HTTP/1.1\r\nHost: bench\r\nIf-None-Match: {tag}\r\n\r\n".encode()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
@@ -76,7 +76,7 @@ async def _poll(server: Server, request: bytes) -> Cost:
 
 
 async def _drive(server: Server, request: bytes, number: int, started: float, times: list[float]) -> None:
-    """One driver, at its own moment of each five seconds."""
+    """One driver, with its own offset in each interval."""
     first = started + INTERVAL * number / DRIVERS
     await asyncio.sleep(first - time.perf_counter())
     source = (SOURCES[number % len(SOURCES)], 0)

@@ -1,6 +1,6 @@
-"""`make profile`: which files hold the interpreter on the hot paths, sampled by py-spy while they are asked.
+"""`make profile`: which files hold the GIL on the hot paths, sampled by py-spy under load.
 
-What holds it is what limits a service on one core: waits, and what other processes do, are not in it.
+The holder of the GIL limits a service on one core; waiting and other processes are not counted.
 """
 
 import asyncio
@@ -28,43 +28,43 @@ from benchmarks.watch import WATCHERS
 from benchmarks.writes import BODY
 
 SECONDS = 10  # of each path
-RATE = 250  # samples a second
-MIN_SHARE = 3.0  # percent of a path's samples: a file with less on every path is among the others
-LINES = 6  # of each path that are named
+RATE = 250  # samples per second
+MIN_SHARE = 3.0  # percent of a path's samples; files below it on all paths are summed up
+LINES = 6  # shown per path
 
 FRAME = re.compile(r"(?P<function>.*) \((?P<file>[^()]*?)(:(?P<line>\d+))?\)")
 LOOP = "asyncio/runners.py"
-"""Where the samples are that have no Python below: uvloop, httptools and the kernel's work for them."""
+"""The frame of samples without Python below it: uvloop, httptools and the kernel's work for them."""
 
-PAGE = """# Where the interpreter's time goes
+PAGE = """# Profile of the hot paths
 
-`make profile` writes this page: py-spy looks {rate} times a second at who holds the interpreter, {seconds} seconds for
-each path, while others ask. [docs/performance.md](../../docs/performance.md#profiles) says what was made of it. A call
-into C, such as the `write` of an answer, counts for the line that makes it. The figures are percent of the samples; µs
-of CPU are those of all threads of the service for an answer, system calls included, and PostgreSQL's are not in it.
+`make profile` writes this page. py-spy samples the holder of the GIL {rate} times per second, {seconds} seconds for
+each path under load; [docs/performance.md](../../docs/performance.md#profiles) has the conclusions. A call into C, such
+as the `write` of a response, counts for the calling line. Figures are percent of the samples. CPU is that of all
+threads of the service per response, system calls included, without PostgreSQL.
 
 {files}
 
-Taken {taken} on {processor}, {kernel}.
+Measured {taken} on {processor}, {kernel}.
 
-## The lines that hold it longest
+## Most frequent lines
 {lines}
 """
 
 Load = Callable[[], int]
-"""Ask for a second or so; returns how many answers there were."""
+"""Sends requests for about a second; returns the number of responses."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Profile:
-    """Of one path: microseconds of CPU for an answer, and how many samples were in each file and each line."""
+    """One path: µs of CPU per response, and the number of samples by file and by line."""
 
     cpu: float
     files: Counter[str]
     lines: Counter[str]
 
     def share(self, file: str) -> float:
-        """Percent of the samples."""
+        """Return percent of the samples."""
         return 100 * self.files[file] / self.files.total()
 
 
@@ -83,7 +83,7 @@ def main() -> int:
 
 
 def _paths(folder: Path, stack: ExitStack) -> dict[str, tuple[Server, Load]]:
-    """Reads have a server of their own, whose list stays as it is."""
+    """Reads have their own server, whose list does not change."""
     names = ("reads", "writes", "watched")
     reads, writes, watched = (stack.enter_context(systems.service(folder / name)) for name in names)
     database = stack.enter_context(systems.postgres())
@@ -109,7 +109,7 @@ def _writes(server: Server, connections: int) -> int:
 
 @contextmanager
 def _changes(server: Server) -> Iterator[Load]:
-    """One change after the other, each when all watchers have the one before."""
+    """Make one change after the other, each once all watchers have the previous one."""
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         request = put("/blocklist/nodes/@", CHANGE)
         watched = runner.run(broadcast(server, path="/blocklist/watch", watchers=WATCHERS, request=request))
@@ -123,14 +123,14 @@ def _changes(server: Server) -> Iterator[Load]:
 
 
 def _profile(server: Server, ask: Load, stacks: Path) -> Profile:
-    """Raises RuntimeError if py-spy may not look at the service."""
+    """Raises RuntimeError if py-spy may not sample the service."""
     ask()
     before, answers = cpu_seconds(server.pid), 0
     spy = subprocess.Popen(_spy(server, stacks), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while spy.poll() is None:
         answers += ask()
     if spy.returncode:
-        raise RuntimeError(f"py-spy looks at processes of others, which wants root: {spy.communicate()[1]}")
+        raise RuntimeError(f"py-spy failed; sampling another process needs root: {spy.communicate()[1]}")
     cpu = (cpu_seconds(server.pid) - before) / answers * 1e6
     return count_samples(stacks.read_text().splitlines(), cpu)
 
@@ -141,7 +141,7 @@ def _spy(server: Server, stacks: Path) -> list[str]:
 
 
 def count_samples(stacks: Iterable[str], cpu: float) -> Profile:
-    """From py-spy's raw form: in each line the frames, the root first, and how often they were seen."""
+    """Count py-spy's raw output: each line has the frames, outermost first, and the number of samples."""
     files, lines = Counter[str](), Counter[str]()
     for stack in stacks:
         frames, _, times = stack.rpartition(" ")
@@ -154,7 +154,7 @@ def count_samples(stacks: Iterable[str], cpu: float) -> Profile:
 
 
 def _group(file: str) -> str:
-    """Files of this project one by one, packages of others as a whole."""
+    """Files of this project count one by one, other packages as a whole."""
     if file == LOOP:
         return "uvloop"
     if file.startswith("<"):
@@ -164,7 +164,7 @@ def _group(file: str) -> str:
 
 
 def page(profiles: Mapping[str, Profile]) -> str:
-    """In Markdown: files by paths, and the lines of each path."""
+    """Return the Markdown page: files by paths, and the lines of each path."""
     about = machine()
     return PAGE.format(
         rate=RATE, seconds=SECONDS, files=_table(profiles), lines="\n".join(_lines(profiles)),
@@ -173,7 +173,7 @@ def page(profiles: Mapping[str, Profile]) -> str:
 
 
 def _table(profiles: Mapping[str, Profile]) -> str:
-    """The largest first; what is small everywhere in one row."""
+    """Files by share, descending; small ones are summed up in one row."""
     files = {file for profile in profiles.values() for file in profile.files}
     most = {file: max(profile.share(file) for profile in profiles.values()) for file in files}
     named = sorted((file for file in files if most[file] >= MIN_SHARE), key=lambda file: (-most[file], file))

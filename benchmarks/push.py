@@ -1,4 +1,4 @@
-"""One change, 1,000 listeners with a callback: from the PUT's answer to the last that took it."""
+"""One change to 1,000 listeners with a callback: from the PUT's response to the last push."""
 
 import asyncio
 import json
@@ -29,7 +29,7 @@ PUSH = (
 
 
 def run() -> list[Row]:
-    """Every listener is a port of its own, and keeps its connection."""
+    """Each listener has its own port and keeps its connection."""
     with scratch() as folder, ExitStack() as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         contenders = runner.run(_connect(folder, stack))
 
@@ -38,7 +38,7 @@ def run() -> list[Row]:
 
         samples, noise = rotate({name: change(name) for name in contenders}, rounds=CHANGES)
     targets = [at_most(1.5, AIOHTTP)]
-    name = f"one change pushed to {LISTENERS:,} listeners, from the answer"
+    name = f"one change pushed to {LISTENERS:,} listeners, after the response"
     return [Row(name=name, unit="ms", ours=OURS, samples=samples, noise=noise, targets=targets)]
 
 
@@ -60,7 +60,7 @@ async def _connect(folder: Path, stack: ExitStack) -> dict[str, Broadcast]:
 
 
 def _register(service: Server, ports: list[int]) -> None:
-    """Leases are long: nobody is asked whether he lives while a sample is taken."""
+    """Leases are long, so that no heartbeat is pushed during a sample."""
     for number, port in enumerate(ports):
         body = {
             "role": "JOB_MASTER",

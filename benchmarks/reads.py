@@ -1,4 +1,4 @@
-"""GET /blocklist: 10 nodes, 1,000 nodes, 304, gzip; beside nginx, a bare ASGI app and Flink's REST endpoint."""
+"""GET /blocklist: 10 nodes, 1,000 nodes, 304, gzip; compared with nginx, bare ASGI and Flink's REST endpoint."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -17,7 +17,7 @@ WARM_UP = 12  # seconds for the JVM's compiler
 
 
 def run() -> list[Row]:
-    """All rows on reads."""
+    """Return all rows on reads."""
     systems.require("wrk")
     with scratch() as folder, ExitStack() as stack:
         small = stack.enter_context(systems.service(folder / "small"))
@@ -58,7 +58,7 @@ def _not_modified(ours: Server, nginx: Server, bare: Server, flink: Server) -> R
 
 
 def _conditional(server: Server, path: str) -> Callable[[], Load]:
-    """The same tag again and again; wrk counts a 200 as well as a 304, so one is looked at first."""
+    """Repeat the same ETag; wrk counts a 200 like a 304, so one response is checked first."""
     headers = {"If-None-Match": fetch(server.port, path)[1]["etag"]}
     assert fetch(server.port, path, headers=headers)[0] == 304
     return partial(wrk, server.url + path, headers=headers)

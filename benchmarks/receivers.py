@@ -1,4 +1,4 @@
-"""Listeners that are pushed to: raw sockets on one event loop, a port for each."""
+"""Listeners that receive pushes: raw sockets on one event loop, a port each."""
 
 import asyncio
 import re
@@ -12,18 +12,18 @@ _TAKEN = b"HTTP/1.1 204 No Content\r\n\r\n"
 
 
 class Receiver(asyncio.Protocol):
-    """Answers each POST at once, and looks for the word in it."""
+    """Responds to each POST at once, and searches it for the token."""
 
     def __init__(self, fanout: Fanout) -> None:
         """One for each connection."""
         self.fanout, self.pending = fanout, b""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Keep the transport to answer on."""
+        """Keep the transport for the response."""
         self.transport = cast("asyncio.Transport", transport)
 
     def data_received(self, data: bytes) -> None:
-        """A request may come in pieces; there is one at a time."""
+        """A request may arrive in pieces; there is one at a time."""
         self.pending += data
         head, found, body = self.pending.partition(b"\r\n\r\n")
         length = _LENGTH.search(head)
@@ -35,7 +35,7 @@ class Receiver(asyncio.Protocol):
 
 
 async def start_receivers(fanout: Fanout, count: int) -> tuple[list[asyncio.Server], list[int]]:
-    """So many of them, and the ports they listen on."""
+    """Start `count` receivers; return them and their ports."""
     loop = asyncio.get_running_loop()
     servers = [await loop.create_server(partial(Receiver, fanout), HOST, 0) for _ in range(count)]
     return servers, [server.sockets[0].getsockname()[1] for server in servers]

@@ -1,4 +1,4 @@
-"""PostgreSQL: writes beside SQLite, two replicas beside one, and how soon one replica shows what another answered."""
+"""PostgreSQL compared with SQLite, two replicas with one, and the delay between replicas."""
 
 from collections.abc import Callable, Mapping
 from contextlib import ExitStack
@@ -42,7 +42,7 @@ def run() -> list[Row]:
 
 
 def _rows(name: str, servers: Servers, targets: list[Target], *, connections: int, hot: bool = False) -> list[Row]:
-    """What was changed a second, within which time, and what was refused because others changed the list as well."""
+    """Measure changes per second, their 99th percentile, and the share refused because of conflicts."""
     contenders: dict[str, Callable[[], Load]] = {
         contender: partial(_load, several, connections, hot=hot) for contender, several in servers.items()
     }

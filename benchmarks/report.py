@@ -1,4 +1,4 @@
-"""What came out: raw samples as JSON and a chart for each group, and one page with all tables and charts."""
+"""Results: samples as JSON and a chart per group, and one page with all tables and charts."""
 
 import json
 import platform
@@ -17,10 +17,10 @@ from benchmarks.rows import Row, Target, target_met
 from benchmarks.tables import noise_summary, table
 
 RESULTS = Path(__file__).parent / "results"
-PAGE = """# Measured
+PAGE = """# Benchmark results
 
-`make bench` writes this folder: the samples as JSON, a chart of each group, and this page.
-[docs/performance.md](../../docs/performance.md) tells how to read it, and what limits each row.
+`make bench` writes this folder: samples as JSON, a chart per group, and this page.
+[docs/performance.md](../../docs/performance.md) explains the rows and what limits them.
 
 | | targets met | missed |
 |---|--:|--:|
@@ -33,7 +33,7 @@ SECTION = """## {name}
 
 {table}
 
-Taken {taken} on {processor}, {kernel}.{noise}
+Measured {taken} on {processor}, {kernel}.{noise}
 
 ![{asked}]({name}.svg)
 """
@@ -44,7 +44,7 @@ QUESTIONS = {**GROUPS, **LONG}
 
 
 def save(folder: Path, group: str, rows: Sequence[Row]) -> None:
-    """Write the group's files, and the page of all groups measured so far anew."""
+    """Write the group's files, and the page of all groups measured so far."""
     folder.mkdir(parents=True, exist_ok=True)
     content = {"group": group, "machine": machine(), "rows": [asdict(row) for row in rows]}
     (folder / f"{group}.json").write_text(json.dumps(content, indent=1) + "\n")
@@ -53,7 +53,7 @@ def save(folder: Path, group: str, rows: Sequence[Row]) -> None:
 
 
 def write_page(folder: Path) -> None:
-    """The tables and charts of all groups of which there are samples."""
+    """Write tables and charts of all groups that have samples."""
     kept = [json.loads(path.read_text()) for name in QUESTIONS if (path := folder / f"{name}.json").exists()]
     summary = "\n".join(_summary(content) for content in kept)
     sections = "\n".join(_section(content) for content in kept)
@@ -77,7 +77,7 @@ def _section(content: dict[str, Any]) -> str:
 
 
 def machine() -> dict[str, object]:
-    """Where and with what it was measured."""
+    """Return the machine and the versions that were measured."""
     information = Path("/proc/cpuinfo").read_text()
     processor = next((line.split(":")[1].strip() for line in information.splitlines() if "model name" in line), "?")
     return {

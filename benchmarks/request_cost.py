@@ -1,4 +1,4 @@
-"""What an answer costs its server: CPU time is steadier than rates where the machine is shared."""
+"""CPU time per request, which varies less than rates on a shared machine."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -9,14 +9,14 @@ from benchmarks.sampling import cpu_seconds
 
 
 class Cost(NamedTuple):
-    """Of one sample: answers a second, and the server's CPU time for each in microseconds."""
+    """One sample: requests per second, and µs of the server's CPU time for each."""
 
     rate: float
     cpu: float
 
 
 def cost(server: Server, path: str, headers: Mapping[str, str] | None = None) -> Cost:
-    """The same GET from 64 connections."""
+    """Measure the same GET from 64 connections."""
     before = cpu_seconds(server.pid)
     load = wrk(server.url + path, headers=headers)
     return Cost(rate=load.rate, cpu=(cpu_seconds(server.pid) - before) / load.answers * 1e6)

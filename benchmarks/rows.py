@@ -1,16 +1,16 @@
-"""What is measured: rows of contenders with their samples, and what is aimed at."""
+"""Rows of contenders with their samples and targets."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import median
 
 Samples = dict[str, list[float]]
-"""Of each contender, in the order of the rounds."""
+"""The samples of each contender, in the order of the rounds."""
 
 
 @dataclass(kw_only=True)
 class Target:
-    """`ours / peer` must be at least (or at most) `factor`. Against no peer it is the figure itself."""
+    """`ours / peer` must be at least (or at most) `factor`; without a peer, the figure itself."""
 
     peer: str | None
     factor: float
@@ -19,7 +19,7 @@ class Target:
 
 @dataclass(kw_only=True)
 class Row:
-    """One comparison: the samples of every contender, `samples[i]` of all of them taken in round i."""
+    """One comparison; `samples[i]` of all contenders were taken in round i."""
 
     name: str
     unit: str
@@ -30,22 +30,22 @@ class Row:
 
 
 def at_most(factor: float, peer: str | None = None) -> Target:
-    """The figure itself, or ours by the peer's, is to be at most this."""
+    """The figure itself, or its ratio to the peer's, must be at most `factor`."""
     return Target(peer=peer, factor=factor, at_least=False)
 
 
 def at_least(factor: float, peer: str | None = None) -> Target:
-    """The figure itself, or ours by the peer's, is to be at least this."""
+    """The figure itself, or its ratio to the peer's, must be at least `factor`."""
     return Target(peer=peer, factor=factor)
 
 
 def column(samples: Mapping[str, Sequence[Sequence[float]]], index: int) -> Samples:
-    """One figure of samples that are several figures each."""
+    """Return one figure of samples that have several."""
     return {contender: [sample[index] for sample in taken] for contender, taken in samples.items()}
 
 
 def ratios(row: Row, contender: str) -> list[float]:
-    """Ours by theirs, round by round, so that what disturbed a whole round cancels out; none if theirs is nothing."""
+    """Return ours by theirs for each round, so that a disturbed round cancels out; empty if theirs is zero."""
     ours, theirs = row.samples[row.ours], row.samples[contender]
     if not median(theirs):
         return []

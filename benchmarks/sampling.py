@@ -1,4 +1,4 @@
-"""Samples in rotation, and knowing when the machine was not quiet; what processes use of CPU and memory."""
+"""Samples in rotation, detection of a busy machine, and CPU time and memory of processes."""
 
 import re
 import time
@@ -13,14 +13,14 @@ from benchmarks.harness import measured_pids, unless_quick
 from benchmarks.rows import Samples
 
 T = TypeVar("T")
-MAX_NOISE = 0.08  # CPU seconds a second that processes of others may use beside a sample
-MAX_WAIT = 60.0  # seconds of one row for waiting until the machine is quiet, and for trying again
+MAX_NOISE = 0.08  # maximum CPU seconds per second of other processes during a sample
+MAX_WAIT = 60.0  # seconds per row for waiting for a quiet machine and repeating samples
 TICK = sysconf("SC_CLK_TCK")
-TICK_ERROR = 3 / TICK  # what rounding to ticks may make up in a short sample
+TICK_ERROR = 3 / TICK  # rounding error of a short sample
 
 
 def rotate(contenders: Mapping[str, Callable[[], T]], *, rounds: int) -> tuple[dict[str, list[T]], Samples]:
-    """Warm each up once, then sample them in turn, so that drift and noise hit all alike. Returns samples and noise."""
+    """Warm each contender up, then sample them in turn, so that drift and noise affect all alike."""
     for sample in contenders.values():
         sample()
     samples: dict[str, list[T]] = {name: [] for name in contenders}
@@ -35,9 +35,9 @@ def rotate(contenders: Mapping[str, Callable[[], T]], *, rounds: int) -> tuple[d
 
 
 def least_disturbed(sample: Callable[[], T], wait_budget: list[float]) -> tuple[T, float]:
-    """The least disturbed of a few samples: its value, and the CPUs that other processes used meanwhile.
+    """Return the least disturbed of a few samples, and the number of CPUs that other processes used.
 
-    One, if nothing disturbs it; more, each from a quieter moment, while the row's seconds of `wait_budget` last.
+    A disturbed sample is repeated at a quieter time, until the row's `wait_budget` (seconds) is used up.
     """
     best = with_noise(sample)
     while best[1] > MAX_NOISE and wait_budget[0] > 0:
@@ -49,20 +49,20 @@ def least_disturbed(sample: Callable[[], T], wait_budget: list[float]) -> tuple[
 
 
 def with_noise(sample: Callable[[], T]) -> tuple[T, float]:
-    """What `sample` returns, and how many CPUs other processes used meanwhile."""
+    """Return the value of `sample`, and the number of CPUs that other processes used meanwhile."""
     started, before = time.monotonic(), _foreign_seconds()
     value = sample()
     return value, max(0.0, _foreign_seconds() - before - TICK_ERROR) / (time.monotonic() - started)
 
 
 def _foreign_seconds() -> float:
-    """CPU seconds of all but this process, its finished children and its servers; interrupts belong to nobody."""
+    """CPU seconds of all processes but this one, its finished children and its servers; without interrupts."""
     user, nice, system = (int(ticks) for ticks in Path("/proc/stat").read_text().split()[1:4])
     return (user + nice + system) / TICK - sum(times()[:4]) - sum(map(cpu_seconds, measured_pids))
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process, its children, and those of them that ended."""
+    """User and system time of a process, its children, and its finished children."""
     process = Path(f"/proc/{pid}")
     fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
     children = (process / "task" / str(pid) / "children").read_text().split()
@@ -70,7 +70,7 @@ def cpu_seconds(pid: int) -> float:
 
 
 def megabytes(pid: int, name: str = "VmRSS") -> float:
-    """A size in the process's status (resident memory, or `VmHWM`, its peak) in MB of a million bytes."""
+    """Resident memory of the process, or with `VmHWM` its peak, in 10**6 bytes."""
     found = re.search(rf"{name}:\s+(\d+) kB", Path(f"/proc/{pid}/status").read_text())
     assert found
     return int(found[1]) * 1024 / 1e6

@@ -1,4 +1,4 @@
-"""GET /blocklist of 1, 100 and 10,000 nodes: answers, bytes and CPU; beside nginx with the same bytes in a file."""
+"""GET /blocklist of 1, 100 and 10,000 nodes: requests, bytes and CPU, compared with nginx serving the same bytes."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -14,11 +14,11 @@ from benchmarks.sampling import rotate
 OURS, NGINX = "blocklist", "nginx"
 SIZES = (1, 100, 10_000)
 ROUNDS = 7
-CPU = "µs of CPU for a GET"
+CPU = "µs of CPU per GET"
 
 
 def run() -> list[Row]:
-    """Three rows for each size, and one of answers that carry no list at all."""
+    """Return three rows per size, and one of responses without a body."""
     systems.require("wrk")
     with scratch() as folder, ExitStack() as stack:
         services = {count: stack.enter_context(systems.service(folder / str(count))) for count in SIZES}
@@ -45,7 +45,7 @@ def _rows(folder: Path, ours: Server, nginx: Server, count: int) -> list[Row]:
 
 
 def _not_modified(services: dict[int, Server]) -> Row:
-    """Without the bytes the size must not matter."""
+    """Without a body the size must not matter."""
     few, many = f"{SIZES[0]:,} node", f"{SIZES[-1]:,} nodes"
     contenders = {many: _conditional(services[SIZES[-1]]), few: _conditional(services[SIZES[0]])}
     samples, noise = rotate(contenders, rounds=ROUNDS)

@@ -1,4 +1,4 @@
-"""What Spark feels: how soon a block holds, and what the agent costs a job of tiny tasks."""
+"""Time until a block is in force in Spark, and the overhead of the agent in a job of tiny tasks."""
 
 import os
 import threading
@@ -23,21 +23,21 @@ from demo.job import LIVE_STATUS, running_tasks
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OURS, WITH_AGENT, WITH_EVIDENCE, WITHOUT_AGENT = "blocklist", "with the agent", "and its evidence", "without"
+OURS, WITH_AGENT, WITH_EVIDENCE, WITHOUT_AGENT = "blocklist", "with the agent", "with evidence", "without"
 HOST = "127.0.0.3"
 BLOCKS = unless_quick(20, 3)
-RESOLUTION = 1.0  # milliseconds: Spark's times are whole ones, so nothing less can be told
-OBSERVE_SECONDS = 0.3  # seconds that a block, or a freed host, is looked at
+RESOLUTION = 1.0  # milliseconds: Spark's times are integers
+OBSERVE_SECONDS = 0.3  # seconds before each next step
 TASKS = 10_000
 ROUNDS = unless_quick(15, 2)
 WARM_UP = 3
-OTHER_NODES = 100  # blocked nodes that are none of the job's hosts
-# A task of 5 ms in the JVM: so many start on each host that the last one tells when the block held.
+OTHER_NODES = 100  # blocked nodes that are not hosts of the job
+# A task of 5 ms in the JVM: the start of the last one shows when the block was in force.
 SHORT_TASK = "reflect('java.lang.Thread', 'sleep', 5L) = 'null'"
 
 
 def run() -> list[Row]:
-    """All rows, on one cluster; its processes may use all cores."""
+    """Return all rows, on one cluster; its processes may use all cores."""
     os.sched_setaffinity(0, CORES)
     try:
         with scratch() as folder, ExitStack() as stack:
@@ -58,17 +58,17 @@ def _latency(cluster: Cluster, client: BlocklistClient, record: Path) -> list[Ro
     last = [max(RESOLUTION, _last_start(starts, block) - block.answered) for block in blocks]
     held = event_log.exclusions(record, HOST)[1:]
     delays = [excluded_at - block.sent for excluded_at, block in zip(held, blocks, strict=True)]
-    name = "from a PUT's answer to the last task started on the host"
+    name = "last task start on the host, after the response"
     target = Target(peer=None, factor=100, at_least=False)
     return [
         Row(name=name, unit="ms", ours=OURS, samples={OURS: last}, targets=[target]),
-        Row(name="from its sending until Spark starts no more there", unit="ms", ours=OURS, samples={OURS: delays}),
+        Row(name="exclusion in Spark, after the request", unit="ms", ours=OURS, samples={OURS: delays}),
     ]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockTimes:
-    """Moments in Unix milliseconds: the host takes tasks, the PUT was sent, was answered, the host is to be freed."""
+    """Unix ms at which the host runs tasks, the PUT is sent, its response arrives, and the host is freed."""
 
     busy: float
     sent: float
@@ -92,7 +92,7 @@ def _block(client: BlocklistClient, spark: "SparkSession") -> BlockTimes:
 
 
 def _last_start(starts: list[int], block: BlockTimes) -> int:
-    """When the last task started before the host was freed."""
+    """Return when the last task started before the host was freed."""
     starts_while_blocked = [start for start in starts if block.busy <= start < block.freed]
     if not starts_while_blocked:
         raise RuntimeError(f"no task started on {HOST} before its block, so nothing was measured")
@@ -104,16 +104,16 @@ def _now() -> float:
 
 
 def _short_tasks(spark: "SparkSession", done: threading.Event) -> None:
-    """Keep all hosts busy until it is done."""
+    """Keep all hosts busy until the event is set."""
     while not done.is_set():
         spark.range(0, TASKS, 1, TASKS).where(SHORT_TASK).collect()
 
 
 def _throughput(cluster: Cluster, client: BlocklistClient) -> Row:
-    """Rounds in one application, in both orders in turn; the agent is started and stopped outside of the time."""
+    """Sample in one application, in both orders in turn; starting and stopping the agent does not count."""
     others = [
         f"203.0.113.{number}" for number in range(OTHER_NODES)
-    ]  # addresses for documents: nobody is asked for a name
+    ]  # documentation addresses, which need no name server
     client.block_many(_blocked(node_id) for node_id in others)
     spark = session(cluster)
     rate = partial(_rate, spark)
@@ -147,7 +147,7 @@ def _with_agent(spark: "SparkSession", url: str, *, evidence: bool = False) -> f
 
 
 def _rate(spark: "SparkSession") -> float:
-    """Tasks a second of a job whose tasks do next to nothing, without Python."""
+    """Tasks per second of a job whose tasks do almost nothing, without Python."""
     numbers = spark.sparkContext._jsc.sc().range(0, TASKS, 1, TASKS)  # noqa: SLF001
     began = time.perf_counter()
     if numbers.count() != TASKS:

@@ -1,4 +1,4 @@
-"""The contenders: how each is found or installed, and started with the settings that suit it best."""
+"""The systems that are compared: how each is installed and started, with the settings that suit it best."""
 
 import json
 import os
@@ -33,13 +33,13 @@ UVICORN += ["--timeout-keep-alive", "60"]
 
 
 def require(*commands: str) -> None:
-    """Install the Debian packages of commands that are missing. Raises debian.MissingError where that cannot be."""
+    """Install the Debian packages of missing commands. Raises debian.MissingError if that is impossible."""
     debian.require({name: PACKAGES[name] for name in commands})
 
 
 @contextmanager
 def service(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """The real thing, on a new SQLite file in `folder` unless the settings name another database."""
+    """Start the real service on a new SQLite file in `folder`, unless the settings name another database."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **_database(folder), **(settings or {})}
     migrate = [*SERVICE, "migrate"]
@@ -52,7 +52,7 @@ def service(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator
 
 @contextmanager
 def serving(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
-    """The same on the file that is there."""
+    """Start the service on the existing file."""
     port = free_port()
     environment = {"BLOCKLIST_PORT": str(port), **_database(folder), **(settings or {})}
     with running(SERVICE, port=port, ready="/readyz", log=folder / "service.log", env=environment) as server:
@@ -65,7 +65,7 @@ def _database(folder: Path) -> dict[str, str]:
 
 @contextmanager
 def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL that waits for the disk, on the server's core."""
+    """A PostgreSQL with durable writes, on the server's core."""
     os.sched_setaffinity(0, {SERVER_CORE})
     with PostgresServer(durable=True) as server:
         os.sched_setaffinity(0, {GENERATOR_CORE})
@@ -77,7 +77,7 @@ def postgres() -> Iterator[PostgresServer]:
 
 
 def block(server: Server, count: int) -> None:
-    """Fill the service with `count` nodes of 158 bytes each, a thousand to a request."""
+    """Add `count` nodes of 158 bytes each to the list, a thousand per request."""
     body = {"action": "MARK_BLOCKED", "cause": "lost 3 partitions", "endTimestamp": "4102444800000"}
     for first in range(0, count, 1000):
         several = {f"worker-{number:05d}": body for number in range(first, min(first + 1000, count))}
@@ -90,7 +90,7 @@ def block(server: Server, count: int) -> None:
 
 
 def copy_list(server: Server, path: Path) -> None:
-    """The service's list as files, for nginx and `bare`: so that all send the very same bytes."""
+    """Save the service's list as files for nginx and `bare`, so that all send the same bytes."""
     status, headers, body = fetch(server.port, "/blocklist")
     assert status == 200
     path.write_bytes(body)
@@ -100,7 +100,7 @@ def copy_list(server: Server, path: Path) -> None:
 
 @contextmanager
 def bare(app: str, folder: Path) -> Iterator[Server]:
-    """An app of `benchmarks.bare` on the uvicorn that the service runs on."""
+    """An app of `benchmarks.bare` on the same uvicorn as the service."""
     port = free_port()
     command = [sys.executable, "-m", "uvicorn", f"benchmarks.bare:{app}", "--port", str(port), *UVICORN]
     environment = {"BARE_FOLDER": str(folder)}
@@ -110,7 +110,7 @@ def bare(app: str, folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def bare_sockets(folder: Path) -> Iterator[Server]:
-    """A broadcaster without HTTP."""
+    """A broadcaster without an HTTP server."""
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.bare_sockets", str(port)]
     with running(command, port=port, ready=None, log=folder / "sockets.log") as server:
@@ -119,7 +119,7 @@ def bare_sockets(folder: Path) -> Iterator[Server]:
 
 @contextmanager
 def bare_posts(folder: Path) -> Iterator[Server]:
-    """A sender of POSTs to the ports in the folder's file `ports`."""
+    """A sender of POSTs to the ports in the file `ports` of the folder."""
     port = free_port()
     command = [sys.executable, "-m", "benchmarks.bare_posts", str(port), str(folder / "ports")]
     with running(command, port=port, ready=None, log=folder / "posts.log") as server:
@@ -143,10 +143,10 @@ http {{
 
 @contextmanager
 def nginx(folder: Path) -> Iterator[Server]:
-    """One worker of nginx, and the files of `folder`."""
+    """One worker of nginx, serving the files of `folder`."""
     require("nginx")
     port = free_port()
-    user = "user root;" if os.geteuid() == 0 else ""  # else the worker may not enter the folder
+    user = "user root;" if os.geteuid() == 0 else ""  # otherwise the worker may not read the folder
     config = folder / "nginx.conf"
     config.write_text(NGINX.format(folder=folder, port=port, user=user))
     command = [debian.find("nginx") or "nginx", "-p", str(folder), "-c", str(config)]
@@ -165,7 +165,7 @@ def etcd(folder: Path) -> Iterator[Server]:
                "initial-cluster": f"bench={other}", "log-level": "error", "logger": "zap",
                "quota-backend-bytes": str(8 << 30)}  # fmt: skip
     command = [debian.find("etcd") or "etcd", *(f"--{name}={value}" for name, value in options.items())]
-    environment = {"GOMAXPROCS": "1"}  # it has one core, like all here
+    environment = {"GOMAXPROCS": "1"}  # one core, as for all systems
     with running(command, port=port, ready="/health", log=folder / "etcd.log", env=environment) as server:
         yield server
 
@@ -181,7 +181,7 @@ jobmanager.memory.process.size: 1600m
 
 
 def flink_jars() -> Path:
-    """Flink's jars out of its Python package, kept in the user's cache: no Python of it is ever imported."""
+    """Return Flink's jars from its Python package, installed once in the user's cache; its Python code is not used."""
     folder = CACHE / "flink"
     if not list(folder.glob("pyflink/lib/flink-dist*.jar")):
         print("installing apache-flink-libraries (once, 330 MB)", flush=True)
@@ -192,7 +192,7 @@ def flink_jars() -> Path:
 
 @contextmanager
 def flink(folder: Path) -> Iterator[Server]:
-    """A standalone JobManager: its REST endpoint."""
+    """A standalone JobManager with its REST endpoint."""
     port, rpc = free_port(), free_port()
     conf = folder / "flink-conf"
     conf.mkdir()

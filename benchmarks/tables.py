@@ -1,4 +1,4 @@
-"""Rows in Markdown."""
+"""Rows as Markdown tables."""
 
 from collections.abc import Sequence
 from statistics import median
@@ -11,7 +11,7 @@ HEAD = """| | | median | min | max | ours ÷ theirs (min to max) | target |
 
 
 def table(rows: Sequence[Row]) -> str:
-    """A line for each contender, ours first."""
+    """Return a line per contender, ours first."""
     return "\n".join([HEAD, *(_line(row, contender) for row in rows for contender in row.samples)])
 
 
@@ -32,7 +32,7 @@ def _ratio(row: Row, contender: str) -> str:
 
 
 def _target(row: Row, contender: str) -> str:
-    """Whether the target against this contender is met; ours has the one for the figure itself."""
+    """Whether the target against this contender is met; targets without a peer are shown at ours."""
     peer = None if contender == row.ours else contender
     return "; ".join(
         f"{'≥' if target.at_least else '≤'} {target.factor:g} {'' if peer else row.unit}".rstrip()
@@ -43,8 +43,8 @@ def _target(row: Row, contender: str) -> str:
 
 
 def noise_summary(rows: Sequence[Row]) -> str:
-    """How quiet the machine was, as far as the samples know."""
+    """Return how much CPU other processes used during the samples."""
     noise = [cpus for row in rows for taken in row.noise.values() for cpus in taken]
     if not noise:
         return ""
-    return f" Beside a sample others used {median(noise):.2f} CPUs in the median, {max(noise):.2f} at the most."
+    return f" Other processes used {median(noise):.2f} CPUs (median), {max(noise):.2f} (maximum)."

@@ -1,4 +1,4 @@
-"""One change, 1,000 watchers: from the PUT's answer to the last watcher; beside broadcasters and etcd's gRPC watch."""
+"""One change to 1,000 watchers, until the last has it; compared with broadcasters and etcd's gRPC watch."""
 
 import asyncio
 import json
@@ -25,12 +25,12 @@ NODE = (
     b'"cause":"lost 3 partitions"}'
 )
 CHANGE = b'{"revision":1000,"type":"blocked","at":"1700000000000","createdBy":null,"node":%b}' % NODE
-NAMELESS = CHANGE.replace(b'"id":"@",', b"")  # for etcd: the token is to be there once, as the key
+NAMELESS = CHANGE.replace(b'"id":"@",', b"")  # for etcd: the token must occur once, as the key
 EVENT = b"id: 1000-0123abcd\nevent: blocked\ndata: %b\n\n" % CHANGE
 
 
 def run() -> list[Row]:
-    """The row from the answer, which has the targets, and the one from the sending."""
+    """Return the row from the response, which has the targets, and the row from the request."""
     systems.require("etcd")
     with scratch() as folder, ExitStack() as stack, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         contenders = runner.run(_connect(folder, stack))
@@ -45,13 +45,15 @@ def run() -> list[Row]:
     targets = [at_most(1.2, SSE), at_most(1, ETCD_8), at_most(1, ETCD_1000)]
     from_answer, from_sending = (column(samples, figure) for figure in range(2))
     return [
-        Row(name=f"{name}, from the answer", unit="ms", ours=OURS, samples=from_answer, noise=noise, targets=targets),
-        Row(name=f"{name}, from the sending", unit="ms", ours=OURS, samples=from_sending, noise=noise),
+        Row(
+            name=f"{name}, after the response", unit="ms", ours=OURS, samples=from_answer, noise=noise, targets=targets
+        ),
+        Row(name=f"{name}, after the request", unit="ms", ours=OURS, samples=from_sending, noise=noise),
     ]
 
 
 async def _connect(folder: Path, stack: ExitStack) -> dict[str, Broadcast]:
-    """All servers with all their watchers: one that is not asked costs nothing."""
+    """Start all servers and connect all watchers: idle ones cost nothing."""
     service = stack.enter_context(systems.service(folder / "service"))
     sse = stack.enter_context(systems.bare("watch", folder))
     sockets = stack.enter_context(systems.bare_sockets(folder))

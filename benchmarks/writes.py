@@ -1,4 +1,4 @@
-"""Durable PUTs: 1 and 64 writers; beside the disk's own fdatasync and etcd, through its JSON gateway and its gRPC."""
+"""Durable PUTs with 1 and 64 writers, compared with fdatasync and with etcd by JSON gateway and gRPC."""
 
 import base64
 import json
@@ -23,7 +23,7 @@ BLOCK = bytes(4096)
 
 
 def run() -> list[Row]:
-    """All rows on writes."""
+    """Return all rows on writes."""
     systems.require("wrk", "etcd", "h2load")
     with scratch() as folder, ExitStack() as stack:
         service = stack.enter_context(systems.service(folder / "service"))
@@ -62,25 +62,25 @@ def _row(name: str, samples: Samples, noise: Samples, targets: list[Target], uni
 
 
 def _ours(server: Server, connections: int) -> Load:
-    """The list grows by each PUT, to some hundred thousand nodes: the rate does not depend on it."""
+    """Each PUT adds a node, up to some hundred thousand: the rate does not depend on the size of the list."""
     return wrk_write(f"{server.url}/blocklist/nodes/worker-@", method="PUT", body=BODY, connections=connections)
 
 
 def _gateway(server: Server, connections: int) -> Load:
-    """The key is base64 on the wire: any twelve letters and digits are nine bytes."""
+    """The key is base64: any twelve letters and digits are nine bytes."""
     body = json.dumps({"key": "@", "value": base64.b64encode(BODY.encode()).decode()})
     return wrk_write(f"{server.url}/v3/kv/put", method="POST", body=body, connections=connections)
 
 
 def _grpc(folder: Path, server: Server, connections: int, streams: int = 1) -> Load:
-    """One and the same key: h2load has a single body. etcd writes each revision all the same."""
+    """Always the same key, as h2load has a single body; etcd writes each revision nevertheless."""
     body = folder / "put.grpc"
     body.write_bytes(etcd.grpc(etcd.put_request(b"worker-t00000000001", BODY.encode())))
     return h2load(server.url + etcd.PUT, body, connections=connections, streams=streams)
 
 
 def _fdatasyncs(path: Path) -> float:
-    """Writes over one allocated block, each made durable, on the server's core: what the disk can do at best."""
+    """Overwrite one allocated block durably, on the server's core: the maximum rate of the disk."""
     os.sched_setaffinity(0, {SERVER_CORE})
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
     try:

@@ -1,6 +1,6 @@
 """Real runs with real faults, and how well the pipeline finds them: `make bench-detection`.
 
-The first time it makes the runs, which takes about two minutes each and needs root; then it only reads their logs.
+The first time it makes the runs, which takes about two minutes each and needs root; later it only reads their logs.
 """
 
 import os
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 
 
 def run() -> "list[Row]":
-    """Make the runs that are missing, judge all of them, and write the tables to the results."""
-    from benchmarks import report  # noqa: PLC0415 - its modules are programs, too, and import this package
+    """Make missing runs, evaluate all of them, and write the tables to the results."""
+    from benchmarks import report  # noqa: PLC0415 - these modules are programs too, and import this package
     from benchmarks.detection import collect, outcomes, score, tables  # noqa: PLC0415
     from benchmarks.harness import CORES, GENERATOR_CORE  # noqa: PLC0415
 
@@ -36,7 +36,7 @@ def _rows(ours: "Sequence[Outcome]") -> "list[Row]":
     healthy = [answer for answer in ours if not answer.run.faulty]
     clean = sum(not answer.false_positives for answer in healthy) / len(healthy)
     figures = {
-        "healthy runs in which nobody was blamed": (clean, 100.0),
+        "healthy runs without a blamed host": (clean, 100.0),
         "faulty hosts found within three applications": (outcomes.recall(ours) or 0.0, 90.0),
         "blamed hosts that were faulty": (outcomes.precision(ours) or 0.0, None),
     }

@@ -1,4 +1,4 @@
-"""One application of a run: on hosts that work at their share, with its fault, an event log, and bounded in time."""
+"""Runs one application of a run: on throttled hosts, with its fault, an event log and a time limit."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from benchmarks.detection.scenarios import Application, Run
 from demo import event_log
 from demo.cluster import session
 
-LIMIT: Final = 120.0  # seconds of an application's warm-up and work, then its jobs are cancelled
+LIMIT: Final = 120.0  # maximum seconds of an application's warm-up and work
 
-# One executor on each host, so one bad executor is a bad host; all else as Spark has it.
+# One executor per host, so one bad executor makes a bad host; otherwise the defaults of Spark.
 EXCLUDING: Final[dict[str, object]] = {
     "spark__excludeOnFailure__enabled": "true",
     "spark__excludeOnFailure__application__maxFailedExecutorsPerNode": 1,
@@ -27,7 +27,7 @@ EXCLUDING: Final[dict[str, object]] = {
 
 
 def run_application(hosts: Hosts, run: Run, number: int, folder: Path, java: str) -> dict[str, Any]:
-    """Run one application of the run, with `java` as more options of executors. Returns what its label says."""
+    """Run one application; `java` are additional Java options of the executors. Returns its part of the label."""
     application = run.applications[number]
     data, warm = folder / "input" / str(number), folder / "input" / f"warm-{number}"
     jobs.write_input(data, application, run.seed * 10 + number)
@@ -55,14 +55,14 @@ def _conf(hosts: Hosts, application: Application, logs: Path, java: str) -> dict
         **EXCLUDING,
         "spark__app__name": application.kind,
         "spark__executor__extraJavaOptions": f"{hosts.conf()['spark.executor.extraJavaOptions']} {java}",
-        # With six hosts only, it would put all tasks after a shuffle on the one or two that did most before it.
+        # With only six hosts, it would run all tasks after a shuffle on the one or two with most map output.
         "spark__shuffle__reduceLocality__enabled": "false",
         "spark__blockManager__port": faults.BLOCK_MANAGER_PORT,
     }
 
 
 def _outcome(sc: Any, data: Path, application: Application) -> str:
-    """What became of the application's jobs: a failure is part of some scenarios, and may come of a fault."""
+    """Run the jobs; a failure is part of some scenarios, or caused by the fault."""
     try:
         jobs.perform(sc, data, application)
     except Exception as error:
@@ -80,7 +80,7 @@ def _kills(hosts: Hosts, run: Run, number: int, spark: Any) -> AbstractContextMa
 
 @contextmanager
 def _time_limited(sc: Any) -> Iterator[None]:
-    """Cancel what still runs after the limit."""
+    """Cancel jobs that run longer than the limit."""
     timer = threading.Timer(LIMIT, sc.cancelAllJobs)
     timer.start()
     try:
@@ -90,7 +90,7 @@ def _time_limited(sc: Any) -> Iterator[None]:
 
 
 def interrupted(error: BaseException | None) -> bool:
-    """Whether a signal was at the bottom of it: what it interrupts fails in other ways on the way out."""
+    """Whether a signal caused the error: what it interrupts fails in other ways too."""
     while error is not None:
         if isinstance(error, SystemExit | KeyboardInterrupt):
             return True

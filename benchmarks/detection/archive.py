@@ -1,4 +1,4 @@
-"""A class archive for executors: Java maps what it loaded once, and six executors start in half the time."""
+"""A class data archive for executors: six of them start in half the time."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SMALL: Final = Application(kind="", files=(50,) * 4, work=1, reducers=4, hot=0.
 
 
 def options(folder: Path) -> str:
-    """The Java option that uses the archive in this folder, made first if missing."""
+    """Return the Java option for the archive in this folder; create the archive if missing."""
     archive = folder / f"executor-{version('pyspark')}.jsa"
     if not archive.exists():
         _make(archive, folder / "archive-input")
@@ -26,14 +26,14 @@ def options(folder: Path) -> str:
 def _make(archive: Path, data: Path) -> None:
     if not data.exists():
         jobs.write_input(data, _SMALL, 1)
-    with Hosts(HOSTS[:1], total=None) as hosts:  # a Worker gives an executor ten seconds to end, and to write it
+    with Hosts(HOSTS[:1], total=None) as hosts:  # a Worker gives an executor ten seconds to end and write it
         java = f"{hosts.conf()['spark.executor.extraJavaOptions']} -XX:ArchiveClassesAtExit={archive}"
         spark = session(hosts, spark__executor__extraJavaOptions=java)
         jobs.warm_up(spark.sparkContext, data)
         for kind in jobs.KINDS:
             jobs.perform(spark.sparkContext, data, replace(_SMALL, kind=kind))
         spark.stop()
-        # Java writes it when the executor has been told to end; the Worker goes on until then.
+        # Java writes the archive when the executor ends; the Worker must run until then.
         sizes = [-1]
 
         def complete() -> bool:

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.detection.collect [NAME …]`: make the runs that are not there yet, each with its label.
+"""`python -m benchmarks.detection.collect [NAME …]`: makes missing runs with their labels.
 
-`<cache>/detection/<run>/logs/` holds the event logs of its applications, `<run>/label.json` what was wrong. The label
-is written last: a run without one is made anew.
+`<cache>/detection/<run>/logs/` has the event logs of a run, `<run>/label.json` its fault. The label is written last: a
+run without one is made again.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from benchmarks.detection.scenarios import HOSTS, Run, runs
 from benchmarks.harness import CACHE
 
 FOLDER: Final = CACHE / "detection"
-ATTEMPTS: Final = 2  # of a run; each on a new cluster
+ATTEMPTS: Final = 2  # per run, each on a new cluster
 
 
 def collect(names: Sequence[str] = ()) -> None:
-    """Make all runs, or the named ones, that have no label yet. Needs root, for shares, mounts and the network."""
+    """Make all runs, or the named ones, that have no label. Needs root for control groups, mounts and the network."""
     if _missing(names) and os.geteuid() != 0:
-        raise SystemExit("real faults need root: control groups, mounts and tc")
+        raise SystemExit("real faults need root, for control groups, mounts and tc")
     FOLDER.mkdir(parents=True, exist_ok=True)
     with (FOLDER / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -51,7 +51,7 @@ def _missing(names: Sequence[str]) -> list[Run]:
 
 
 def _collect_until_failure(todo: Sequence[Run], java: str) -> list[Run]:
-    """Make runs on one cluster until one goes wrong. Returns those that are still to be tried."""
+    """Make runs on one cluster until one fails; return the runs that remain."""
     with Hosts(HOSTS) as hosts:
         for place, run in enumerate(todo):
             print(time.strftime("%H:%M:%S"), run.name, flush=True)
@@ -66,7 +66,7 @@ def _collect_until_failure(todo: Sequence[Run], java: str) -> list[Run]:
 
 
 def make(hosts: Hosts, run: Run, java: str) -> None:
-    """One run: its three applications under its fault, then its label."""
+    """Make one run: three applications with its fault, then its label."""
     folder = FOLDER / run.name
     shutil.rmtree(folder, ignore_errors=True)
     began = time.time()
@@ -99,6 +99,6 @@ def _java() -> str:
 
 
 if __name__ == "__main__":
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that mounts, groups and processes do not outlive us
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that mounts, groups and processes are removed
     with suppress(KeyboardInterrupt):
         collect(sys.argv[1:])

@@ -1,4 +1,4 @@
-"""The pipeline as `python -m blocklist.detection` runs it, with its defaults, as a judge for the score."""
+"""The pipeline with the defaults of `python -m blocklist.detection`, as a detector for the score."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from blocklist.detection.pipeline import Analysis
 
 
 def detect(spark: SparkSession, paths: Sequence[str]) -> set[str]:
-    """The hosts that it proposes to block by these event logs."""
+    """Return the hosts that the pipeline proposes to block."""
     found = log_discovery.discover(spark, paths)
     with Analysis.of(reader.read_facts(spark, found.logs)) as evidence:
         proposed, _ = verdicts(evidence.summaries(), Rules())

@@ -1,4 +1,4 @@
-"""What can be wrong with a host. Each fault is a context manager: done for real, undone on any way out."""
+"""Real faults of a host, as context managers that always undo them."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ SPEED: Final = {"half": 0.5, "quarter": 0.25}
 """Share of a healthy host's processor time."""
 
 RATES: Final = ("24kbit", "48kbit")
-"""What is left of a host's network for serving shuffled blocks: one of 800 bytes takes 300 or 150 ms."""
+"""Bandwidth left for serving shuffle blocks: one of 800 bytes takes 300 or 150 ms."""
 
 BLOCK_MANAGER_PORT: Final = 17079
-"""The port of the executors' block managers; Spark takes one of the next sixteen where it is in use."""
+"""Port of the executors' block managers; Spark uses one of the next sixteen if it is in use."""
 
 _HANDLE: Final = "b10c:"
 _CLASS: Final = f"{_HANDLE}9"
-_FILL_INTERVAL: Final = 0.1  # seconds between two looks for space that was freed
+_FILL_INTERVAL: Final = 0.1  # seconds between two attempts to fill freed space
 
 
 def describe(scenario: str, seed: int) -> str | None:
-    """What is wrong with the faulty host, for the label. None: nothing is."""
+    """Return the fault of the scenario for the label. None: healthy."""
     descriptions = {
         **{name: f"{factor:g} of the others' processor time" for name, factor in SPEED.items()},
         "disk": "local directory full",
-        "killed": "executor killed with SIGKILL 0.8 to 2.5 s after it could work, again and again",
+        "killed": "executor killed with SIGKILL 0.8 to 2.5 s after its start, repeatedly",
         "network": f"serves shuffled blocks at {RATES[seed % len(RATES)]}/s",
     }
     return descriptions.get(scenario)
 
 
 def fault(hosts: Hosts, scenario: str, host: str | None, seed: int) -> AbstractContextManager[None]:
-    """The fault of this scenario that lasts for the whole run; slow processors and kills come per application."""
+    """Return the fault that lasts for the whole run; CPU limits and kills are set per application."""
     if host is not None and scenario == "disk":
         return _full_disk(hosts, host)
     if host is not None and scenario == "network":
@@ -49,7 +49,7 @@ def fault(hosts: Hosts, scenario: str, host: str | None, seed: int) -> AbstractC
 
 @contextmanager
 def _full_disk(hosts: Hosts, host: str) -> Iterator[None]:
-    """Somebody else's file takes all space of the local directory, and grows when there is more."""
+    """A foreign file fills the local directory, and grows whenever space becomes free."""
     file = hosts.disk(host) / "somebody-elses"
 
     def fill(done: threading.Event) -> None:
@@ -74,7 +74,7 @@ def _write_until_full(write: Callable[[], int | None]) -> None:
 
 @contextmanager
 def _slow_network(host: str, rate: str) -> Iterator[None]:
-    """What the host's block manager sends goes through a narrow pipe; all else on loopback goes straight on."""
+    """Limit the bandwidth of the host's block manager; other loopback traffic is not affected."""
     _tc("qdisc", "add", "dev", "lo", "root", "handle", _HANDLE, "htb")
     try:
         _tc(
@@ -103,7 +103,7 @@ def _slow_network(host: str, rate: str) -> Iterator[None]:
 
 
 def restore_network() -> None:
-    """Open the narrow pipe that a killed process of ours left behind."""
+    """Remove the bandwidth limit that a killed process of ours left."""
     output = subprocess.run(["tc", "qdisc", "show", "dev", "lo"], capture_output=True, text=True, check=True).stdout
     if f"htb {_HANDLE}" in output:
         _tc("qdisc", "del", "dev", "lo", "root")
@@ -115,12 +115,12 @@ def _tc(*arguments: str) -> None:
 
 @contextmanager
 def repeatedly_killed(hosts: Hosts, host: str, seed: int, spark: Any) -> Iterator[None]:
-    """The host's executor is killed after one to three seconds of work, and again once the next one is there."""
+    """Kill the host's executor after 0.8 to 2.5 s of work, and each new one too."""
     draw = random.Random(seed)
 
     def kill(done: threading.Event) -> None:
         while not done.wait(draw.uniform(0.8, 2.5)):
-            hosts.unthrottle(host)  # starting is not what is looked at, and would take all the time at this share
+            hosts.unthrottle(host)  # start without the limit: the start is not measured, and would take too long
             if hosts.kill_executor(host):
                 wait_until(lambda: done.is_set() or host not in executor_hosts(spark), 20, "the end of an executor")
             wait_until(lambda: done.is_set() or host in executor_hosts(spark), 60, "a new executor")

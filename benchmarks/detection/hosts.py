@@ -1,4 +1,4 @@
-"""Six loopback hosts with a processor share, a small disk and a network of their own, ready to have faults."""
+"""Six loopback hosts, each with a CPU limit, a small disk and a network address, ready for faults."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from typing import Final, Self
 from benchmarks.detection.shares import CpuShares
 from demo.cluster import Cluster
 
-CORES: Final = 1.3  # that all hosts together may use while applications start
-SHARE: Final = 0.2  # of a core that a healthy host has while it works
+CORES: Final = 1.3  # limit of all hosts together while applications start
+SHARE: Final = 0.2  # limit of a healthy host, in cores
 DISK: Final = "24m"  # size of a host's local directory
 _EXECUTOR: Final = b"CoarseGrainedExecutorBackend"
-# Part of the class path that a class archive was made for, so it must not change; Spark does without it.
+# Part of the class path of the class archive, so it must be constant; Spark does not need it.
 _NO_CONF: Final = "/nonexistent/conf"
 
 
 class Hosts(Cluster):
-    """A cluster whose Workers have one core each, a tmpfs as local directory, and a control group. Wants root."""
+    """A cluster whose Workers have one core, a tmpfs as local directory, and a control group. Needs root."""
 
     def __init__(self, hosts: Sequence[str], *, total: float | None = CORES) -> None:
         super().__init__(hosts, cores=1, memory="600m")
@@ -36,7 +36,7 @@ class Hosts(Cluster):
         return super().__enter__()
 
     def close(self) -> None:
-        """End everything that was started, and take mounts and groups away."""
+        """End all started processes, and remove mounts and groups."""
         for host in self.hosts:
             with suppress(OSError):
                 self._shares.limit(host, None)
@@ -48,11 +48,11 @@ class Hosts(Cluster):
         self._shares.close()
 
     def disk(self, host: str) -> Path:
-        """The host's local directory: where its executors keep what they shuffle and spill."""
+        """Return the host's local directory, for shuffle files and spills."""
         return self.folder / f"local-{host}"
 
     def start_worker(self, host: str, *, wait: bool = True) -> None:
-        """Start the Worker of a host on a disk and a share of its own."""
+        """Start the Worker of a host with its own disk and CPU limit."""
         disk = self.disk(host)
         if not disk.exists():
             disk.mkdir()
@@ -63,23 +63,23 @@ class Hosts(Cluster):
             self._await_worker(host)
 
     def _await_worker(self, host: str) -> None:
-        """Registered, and all of its processes in its group: what they start from now on is there as well."""
+        """Wait for the registration, then move the Worker's processes to its group, which their children inherit."""
         super()._await_worker(host)
         for pid in _session(self._processes[host].pid):
             self._shares.join(host, pid)
 
     def throttle(self, slow: str | None = None, factor: float = 1.0) -> None:
-        """From now on each host has its share, the slow one only that factor of it."""
+        """Limit each host to its share of CPU, and the slow one to `factor` of that."""
         for host in self.hosts:
             self._shares.limit(host, SHARE * (factor if host == slow else 1.0))
 
     def unthrottle(self, host: str | None = None) -> None:
-        """That host (None: all) may use what there is, to start executors."""
+        """Remove the limit of the host (None: of all), to start executors."""
         for each in self.hosts if host is None else [host]:
             self._shares.limit(each, None)
 
     def kill_executor(self, host: str) -> bool:
-        """Kill the host's executor at once. False: there was none."""
+        """Kill the host's executor; return False if there was none."""
         found = [pid for pid in self._shares.pids(host) if _EXECUTOR in _command(pid)]
         for pid in found:
             with suppress(ProcessLookupError):
@@ -87,7 +87,7 @@ class Hosts(Cluster):
         return bool(found)
 
     def clear_disks(self) -> None:
-        """Remove what dead executors left in the local directories."""
+        """Remove the files of dead executors from the local directories."""
         for host in self.hosts:
             for leftover in self.disk(host).iterdir():
                 shutil.rmtree(leftover, ignore_errors=True)
@@ -99,7 +99,7 @@ class Hosts(Cluster):
 
 
 def unmount_leftovers() -> None:
-    """Take away the mounts that a killed process of ours left behind."""
+    """Remove the mounts that a killed process of ours left."""
     mounts = [line.split()[1] for line in Path("/proc/self/mounts").read_text().splitlines()]
     for folder in (Path(mount) for mount in mounts if re.search(r"/spark-cluster-\w+/local-[\d.]+$", mount)):
         _unmount(folder)
@@ -107,7 +107,7 @@ def unmount_leftovers() -> None:
 
 
 def _session(leader: int) -> list[int]:
-    """The processes of a session. Each daemon is started in one of its own."""
+    """Return the processes of a session; each daemon has its own."""
     pids = [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
     return [pid for pid in pids if _session_of(pid) == leader]
 
@@ -129,5 +129,5 @@ def _unmount(folder: Path) -> None:
         if not folder.is_mount():
             return
         if subprocess.run(["umount", str(folder)], capture_output=True, check=False).returncode:
-            time.sleep(0.1)  # its processes are still going
+            time.sleep(0.1)  # its processes are still ending
     subprocess.run(["umount", "-l", str(folder)], capture_output=True, check=False)

@@ -1,4 +1,4 @@
-"""The applications: Python on RDDs, so that a task's time is its own work and hardly Spark's."""
+"""The applications: Python on RDDs, so that a task's time is mostly its own work."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 Pair = tuple[int, int]
 _ROUNDS: Final = 3  # of the iterative kind
 _KEYS: Final = 4000
-_BUSY_SECONDS: Final = 2.0  # seconds that half of the hosts are kept busy while the others fill their cache
+_BUSY_SECONDS: Final = 2.0  # seconds for which half of the hosts are busy while the others fill their cache
 
 
 def write_input(folder: Path, application: Application, seed: int) -> None:
-    """One file for each task of the first stages: a key and a number on a line."""
+    """Write a file for each task of the first stages: a key and a number per line."""
     draw = random.Random(seed)
     folder.mkdir(parents=True)
     for number, count in enumerate(application.files):
@@ -39,7 +39,7 @@ def _key(draw: random.Random, hot: float) -> int:
 
 
 def warm_up(sc: SparkContext, folder: Path) -> None:
-    """First of all: a small job with input and a shuffle, which starts Python and loads classes on all hosts."""
+    """Run a small job with input and a shuffle, which starts Python and loads classes on all hosts."""
     register: Any = cloudpickle.register_pickle_by_value
     register(sys.modules[__name__])  # executors do not have this package
     pairs = sc.textFile(folder.as_uri(), 1).map(_parser(20)).reduceByKey(add, 2 * len(HOSTS))
@@ -47,12 +47,12 @@ def warm_up(sc: SparkContext, folder: Path) -> None:
 
 
 def _sleep_first(pairs: Iterable[Pair]) -> Iterator[Pair]:
-    time.sleep(0.1)  # so that one host does not take all of them
+    time.sleep(0.1)  # so that one host does not run all of them
     yield from pairs
 
 
 def perform(sc: SparkContext, folder: Path, application: Application) -> None:
-    """Run the application's jobs. Raises what Spark raises when one of them fails."""
+    """Run the application's jobs. Raises Spark's error if one fails."""
     lines = sc.textFile(folder.as_uri(), 1)
     if application.trouble in ("flaky", "broken"):
         lines = lines.mapPartitionsWithIndex(_thrower(application.trouble))
@@ -60,7 +60,7 @@ def perform(sc: SparkContext, folder: Path, application: Application) -> None:
 
 
 def _parser(work: int) -> Callable[[str], Pair]:
-    """A line's key and number, after so many steps of arithmetic."""
+    """Return a function that parses a line and does `work` steps of arithmetic."""
 
     def parse(line: str) -> Pair:
         key, text = line.split()
@@ -87,7 +87,7 @@ def _modulo(keys: int) -> Callable[[Pair], Pair]:
 
 
 def _thrower(trouble: str) -> Callable[[int, Iterable[str]], Iterable[str]]:
-    """Lines of which some cannot be read: in each seventh task at first only, or in one task always."""
+    """Return a function that fails: in every seventh task on its first attempt, or in one task always."""
 
     def read(number: int, lines: Iterable[str]) -> Iterator[str]:
         from pyspark import TaskContext  # noqa: PLC0415 - runs in a task
@@ -135,12 +135,12 @@ def _iterate(sc: SparkContext, pairs: RDD[Pair], application: Application) -> No
 
 
 def _fill_half(sc: SparkContext, points: RDD[Pair]) -> None:
-    """Half of the partitions come into the cache of half of the hosts: the others are kept busy meanwhile."""
+    """Cache half of the partitions on half of the hosts: the other hosts are kept busy meanwhile."""
     half = len(HOSTS) // 2
     busy = sc.parallelize(range(half), half)
     other = threading.Thread(target=lambda: busy.foreach(lambda _: time.sleep(_BUSY_SECONDS)))
     other.start()
-    time.sleep(0.3)  # the sleeping tasks are to be placed first
+    time.sleep(0.3)  # the sleeping tasks must be placed first
     sc.runJob(points, lambda rows: [sum(1 for _ in rows)], range(points.getNumPartitions() // 2))
     other.join()
 

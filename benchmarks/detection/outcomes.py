@@ -1,4 +1,4 @@
-"""The labelled runs, whom a contender blamed in them, and how right that was."""
+"""Labelled runs, the hosts that a detector blamed in them, and precision and recall."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ OURS: Final = "blocklist.detection"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LabelledRun:
-    """One labelled run: which host was faulty (None: none was), and its logs in the order of its applications."""
+    """A run with its faulty host (None: healthy), and its logs in the order of its applications."""
 
     name: str
     seed: int
@@ -26,25 +26,25 @@ class LabelledRun:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Outcome:
-    """Whom one contender blamed in a case after one, two and three applications."""
+    """The hosts that a detector blamed after one, two and three applications."""
 
     run: LabelledRun
     blamed: tuple[frozenset[str], ...]
 
     @property
     def found_after(self) -> int | None:
-        """After how many applications the faulty host was blamed first."""
+        """The number of applications after which the faulty host was first blamed."""
         hits = (count for count, hosts in enumerate(self.blamed, start=1) if self.run.faulty in hosts)
         return next(hits, None)
 
     @property
     def false_positives(self) -> frozenset[str]:
-        """The hosts that were blamed at any time and had no fault."""
+        """Hosts without a fault that were blamed at any time."""
         return frozenset().union(*self.blamed) - {self.run.faulty or ""}
 
 
 def labelled_runs(folder: Path = FOLDER) -> list[LabelledRun]:
-    """All finished runs, by name."""
+    """Return all complete runs, by name."""
     return [_load_run(file) for file in sorted(folder.glob("*/label.json"))]
 
 
@@ -57,13 +57,13 @@ def _load_run(file: Path) -> LabelledRun:
 
 
 def precision(outcomes: Sequence[Outcome]) -> float | None:
-    """Of the hosts that were blamed, the share that had a fault. None: nobody was blamed."""
+    """Return the share of the blamed hosts that were faulty. None: no host was blamed."""
     right = sum(answer.found_after is not None for answer in outcomes)
     blamed = right + sum(len(answer.false_positives) for answer in outcomes)
     return right / blamed if blamed else None
 
 
 def recall(outcomes: Sequence[Outcome]) -> float | None:
-    """Of the faulty hosts, the share that was blamed within three applications. None: there was none."""
+    """Return the share of the faulty hosts that were blamed. None: no host was faulty."""
     faulty = [answer for answer in outcomes if answer.run.faulty]
     return sum(answer.found_after is not None for answer in faulty) / len(faulty) if faulty else None

@@ -1,4 +1,4 @@
-"""What is run: thirty healthy runs and thirty-four with one faulty host. Everything that varies comes from the seed."""
+"""Thirty healthy runs and thirty-four with one faulty host; all random choices come from the seed."""
 
 from __future__ import annotations
 
@@ -12,19 +12,20 @@ KINDS: Final = ("sort", "join", "aggregate", "iterate")
 APPLICATIONS: Final = 3
 
 HEALTHY: Final = {"uniform": 6, "skew": 6, "mixed": 5, "cache": 4, "exceptions": 4, "few": 5}
-"""How many runs of each. The name is the shape of the data, or the trouble that is not the host's fault."""
+"""Number of runs by scenario: the shape of the data, or a problem that is not the host's fault."""
 
 FAULTY: Final = {"half": 9, "quarter": 8, "disk": 6, "killed": 6, "network": 5}
-"""How many runs of each fault; the shape of their data is drawn."""
+"""Number of runs by fault; the shape of their data is random."""
 
 _SHAPES: Final = ("uniform", "uniform", "skew", "mixed")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Application:
-    """One application: what it does, and how many records each of its input files (so each of its tasks) has.
+    """One application: its kind, and the number of records of each input file, which is one task.
 
-    `work` is arithmetic steps a record, `reducers` tasks after a shuffle, `hot` the share of records with one key.
+    `work` is the number of arithmetic steps per record, `reducers` the number of tasks after a shuffle, `hot` the share
+    of records with the same key.
     """
 
     kind: str
@@ -37,7 +38,7 @@ class Application:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Run:
-    """Three applications, one after the other, on six hosts of which `faulty` has the `fault`."""
+    """Three applications, one after the other, on six hosts; `faulty` has the fault of the scenario."""
 
     name: str
     seed: int
@@ -48,7 +49,7 @@ class Run:
 
 
 def runs() -> list[Run]:
-    """All of them, healthy and faulty in turn, so that the first dozen has some of each."""
+    """Return all runs, healthy and faulty in turn, so that the first dozen has both."""
     healthy = _in_turn(HEALTHY)
     faulty = _in_turn(FAULTY)
     names = [name for name in chain.from_iterable(zip_longest(faulty, healthy)) if name is not None]
@@ -68,7 +69,7 @@ def _run(seed: int, scenario: str) -> Run:
     if shape == "cache" and "iterate" not in kinds:
         kinds[draw.randrange(APPLICATIONS)] = "iterate"
     applications = [_application(draw, kind, shape) for kind in kinds]
-    if shape == "exceptions":  # one bad application, between two good ones
+    if shape == "exceptions":  # one bad application between two good ones
         applications[1] = _application(draw, kinds[1], shape, draw.choice(("flaky", "broken")))
     name = f"{seed:02d}-{scenario}"
     return Run(name=name, seed=seed, scenario=scenario, shape=shape, faulty=faulty, applications=tuple(applications))
@@ -89,7 +90,7 @@ def _application(draw: random.Random, kind: str, shape: str, trouble: str | None
 
 
 def _records(draw: random.Random, shape: str, count: int) -> list[int]:
-    """How many records each input file has: about the same, a few with far more, or all sizes."""
+    """Return the number of records of each file: similar, a few with far more, or all sizes."""
     usual = draw.randint(250, 400)
     if shape == "mixed":
         return [int(usual * min(8.0, draw.lognormvariate(0, 0.8))) + 20 for _ in range(count)]

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.detection.score [MODULE:FUNCTION [RUN …]]`: how well it finds the faults.
+"""`python -m benchmarks.detection.score [MODULE:FUNCTION [RUN …]]`: evaluates a detector and the baselines.
 
-Each is asked three times about a run, with the logs of its first, first two and all three applications, as an operator
-would ask after each. Blocks stay: what was blamed once counts, right or wrong.
+Each runs three times per run, with the logs of the first, the first two and all three applications, as an operator
+would after each. Blocks stay: a host that was blamed once stays blamed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ BASELINES: Final = {
     "Spark, for a stage": baselines.excluded_for_a_stage,
     "z-score of means": baselines.z_score_outliers,
 }
-# The logs are small: planning again in the middle of a query, and more partitions, would only cost time.
+# The logs are small: adaptive planning and more partitions would only take time.
 _CONF: Final = {
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.shuffle.partitions": "1",
@@ -36,13 +36,13 @@ _CONF: Final = {
 
 
 class Detector(Protocol):
-    """The hosts that are to be blocked, by what these event logs say."""
+    """Returns the hosts to block, given event logs."""
 
     def __call__(self, spark: SparkSession, paths: Sequence[str]) -> set[str]: ...
 
 
 def evaluate(judge: Detector | None, runs: Sequence[LabelledRun]) -> dict[str, list[Outcome]]:
-    """What each contender says of each run; ours is there if a judge is given."""
+    """Return the outcomes of each detector; ours is included if given."""
     results: dict[str, list[Outcome]] = {}
     if judge is not None:
         with _spark() as spark:
@@ -65,7 +65,7 @@ def _evaluate_run(case: LabelledRun, reader: _Reader) -> Outcome:
 
 @contextmanager
 def _spark() -> Iterator[SparkSession]:
-    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow, and the baselines need none
+    from pyspark.sql import SparkSession  # noqa: PLC0415 - slow, and not needed by the baselines
 
     builder = SparkSession.builder.master("local[2]").appName("score")
     for key, value in _CONF.items():
@@ -78,13 +78,13 @@ def _spark() -> Iterator[SparkSession]:
 
 
 def load(name: str) -> Detector:
-    """The judge that `module:function` names."""
+    """Import the detector that `module:function` names."""
     module, _, function = name.partition(":")
     return cast(Detector, getattr(importlib.import_module(module), function))
 
 
 def main(names: Sequence[str]) -> None:
-    """Print the tables, with the named judge or without, of all runs or the named ones."""
+    """Print the tables of all runs or the named ones."""
     runs = [case for case in labelled_runs() if not names[1:] or case.name in names[1:]]
     results = evaluate(load(names[0]) if names else None, runs)
     print(document(results))

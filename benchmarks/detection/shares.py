@@ -1,7 +1,7 @@
-"""A share of the processor for each host: control groups of the kernel, version 1 or 2. Wants root.
+"""CPU limits per host by control groups, version 1 or 2. Needs root.
 
-Six hosts on a small machine would slow each other down, and a slow one would make the others faster. So each gets the
-same small share of a core, held by the kernel in periods of 40 ms, whatever the others do; a slow host gets less.
+Six hosts on a small machine would slow each other down, and a slow host would speed the others up. So the kernel limits
+each host to the same small share of a core in periods of 40 ms; a slow host gets less.
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from typing import Final
 _ROOT: Final = Path("/sys/fs/cgroup")
 _NAME: Final = "blocklist-detection"
 _PERIOD: Final = 40_000  # microseconds
-_WEIGHT: Final = 3  # of all hosts together, as so many ordinary processes
+_WEIGHT: Final = 3  # of all hosts together, in ordinary processes
 
 
 class CpuShares:
-    """One control group for all hosts, which may use `total` cores (None: all), and one below it for each host."""
+    """A control group that limits all hosts to `total` cores (None: unlimited), with a child group per host."""
 
     def __init__(self, hosts: Iterable[str], total: float | None) -> None:
         self._v2 = (_ROOT / "cgroup.controllers").exists()
@@ -29,7 +29,7 @@ class CpuShares:
         self._total = total
 
     def open(self) -> None:
-        """Make the groups. Raises OSError where that is not allowed."""
+        """Create the groups. Raises OSError if that is not permitted."""
         self._parent.mkdir(exist_ok=True)
         if self._v2:
             (self._parent.parent / "cgroup.subtree_control").write_text("+cpu")
@@ -41,7 +41,7 @@ class CpuShares:
         self._limit(self._parent, self._total)
 
     def close(self) -> None:
-        """Remove the groups; a group can go once its last process has."""
+        """Remove the groups; each can be removed once its last process has ended."""
         deadline = time.monotonic() + 10
         for group in (*self._groups.values(), self._parent):
             while group.exists() and time.monotonic() < deadline:
@@ -50,15 +50,15 @@ class CpuShares:
                 time.sleep(0.02)
 
     def join(self, host: str, pid: int) -> None:
-        """The process, and all that it starts from now on, is this host's."""
+        """Move the process, and its future children, to this host's group."""
         (self._groups[host] / "cgroup.procs").write_text(str(pid))
 
     def pids(self, host: str) -> list[int]:
-        """The host's processes."""
+        """Return the host's processes."""
         return [int(pid) for pid in (self._groups[host] / "cgroup.procs").read_text().split()]
 
     def limit(self, host: str, cores: float | None) -> None:
-        """The host may use so much of a core, or (None) all that all hosts may."""
+        """Limit the host to this part of a core (None: unlimited)."""
         self._limit(self._groups[host], cores)
 
     def _limit(self, group: Path, cores: float | None) -> None:

@@ -1,4 +1,4 @@
-"""The score in Markdown: the sum of each contender, each scenario, and what ours got wrong."""
+"""The score in Markdown: totals, scenarios, and errors of our detector."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from benchmarks.detection.outcomes import OURS, Outcome, precision, recall
 from benchmarks.detection.scenarios import FAULTY, HEALTHY
 
 _HEAD: Final = """\
-# Found and not found
+# Detection results
 
-`make bench-detection` writes this. Each run is three applications on six hosts, one of them faulty or none; its number
-is its seed. Each contender is asked after the first, the second and the third application; whom it blamed once, it
-blamed. z-score: the mean time of a host's tasks is more than three deviations above the mean of the other hosts' means
-(with the host itself among them, six hosts could never show more than 2.04).
+`make bench-detection` writes this. Each run is three applications on six hosts, of which at most one is faulty; its
+number is its seed. Each detector runs after the first, second and third application; a host that was blamed once stays
+blamed. z-score: the mean task time of a host is more than three standard deviations above the mean of the other hosts'
+means (with the host included, six hosts could never show more than 2.04).
 """
 
 
 def table(results: Mapping[str, Sequence[Outcome]]) -> str:
-    """In Markdown: the sum of each contender, then each scenario."""
+    """Return the totals of each detector, then each scenario, in Markdown."""
     lines = ["| | precision | recall | found after 1, 2, 3 | blamed in healthy runs | wrong hosts in faulty runs |"]
     lines.append("|---|--:|--:|--:|--:|--:|")
     lines += [f"| {name} | {_sums(outcomes)} |" for name, outcomes in results.items()]
@@ -57,7 +57,7 @@ def _percent(share: float | None) -> str:
 
 
 def _cell(outcomes: Sequence[Outcome]) -> str:
-    """Found after how many applications, and how many hosts were blamed wrongly."""
+    """Found after how many applications, and number of false positives."""
     after = [outcome.found_after for outcome in outcomes if outcome.found_after is not None]
     wrong = sum(len(outcome.false_positives) for outcome in outcomes)
     found = f"{len(after)} found (after {sum(after) / len(after):.1f})" if after else "none found"
@@ -66,7 +66,7 @@ def _cell(outcomes: Sequence[Outcome]) -> str:
 
 
 def misses(results: Mapping[str, Sequence[Outcome]]) -> str:
-    """A line for each case that ours got wrong, to look into."""
+    """Return a line for each run that our detector got wrong."""
     lines = [
         f"{outcome.run.name}: faulty {outcome.run.faulty}, blamed {[sorted(hosts) for hosts in outcome.blamed]}"
         for outcome in results.get(OURS, ())
@@ -76,6 +76,8 @@ def misses(results: Mapping[str, Sequence[Outcome]]) -> str:
 
 
 def document(results: Mapping[str, Sequence[Outcome]]) -> str:
-    """The tables with what there is to know of them, and each run that ours got wrong."""
+    """Return the page."""
     wrong = misses(results)
-    return f"{_HEAD}\n{table(results)}\n" + (f"\nGot wrong by ours:\n\n```\n{wrong}\n```\n" if wrong else "")
+    return f"{_HEAD}\n{table(results)}\n" + (
+        f"\nErrors of blocklist.detection:\n\n```\n{wrong}\n```\n" if wrong else ""
+    )

@@ -1,4 +1,4 @@
-"""How the benchmarks count and show what they measured."""
+"""How the benchmarks count and present results."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ def row(ours: list[float], theirs: list[float], *targets: Target) -> Row:
     return Row(name="reads", unit="requests/s", ours=OURS, samples=samples, targets=list(targets))
 
 
-def test_a_ratio_is_of_the_same_round() -> None:
-    """A round in which the machine was slow was slow for both."""
+def test_ratios_compare_samples_of_the_same_round() -> None:
+    """A slow machine slows both contenders in a round."""
     assert ratios(row([10, 1, 10], [20, 2, 20]), THEIRS) == [0.5, 0.5, 0.5]
 
 
-def test_against_nothing_there_is_no_ratio() -> None:
+def test_a_median_of_zero_has_no_ratio() -> None:
     assert ratios(row([1, 2], [0, 0]), THEIRS) == []
     assert "| nginx | 0 | 0 | 0 |  |  |" in table([row([1, 2], [0, 0])])
 
@@ -53,22 +53,22 @@ def test_the_table_has_a_line_for_each_contender() -> None:
     ]
 
 
-def test_the_page_shows_what_was_kept_of_all_groups(tmp_path: Path) -> None:
+def test_the_page_shows_all_saved_groups(tmp_path: Path) -> None:
     report.save(tmp_path, "reads", [row([10], [20], at_least(0.9, THEIRS))])
     disturbed = row([10], [5])
     disturbed.noise = {OURS: [0.5], THEIRS: [0.1]}
     report.save(tmp_path, "sizes", [disturbed])
     page = (tmp_path / "README.md").read_text()
     assert "| [reads](#reads) | 0 | 1 |" in page
-    assert "![GET /blocklist, 64 connections" in page
-    assert "others used 0.30 CPUs in the median, 0.50 at the most" in page
+    assert "![GET /blocklist from 64 connections" in page
+    assert "Other processes used 0.30 CPUs (median), 0.50 (maximum)." in page
     assert {path.name for path in tmp_path.iterdir()} == {
         "README.md", "reads.json", "reads.svg", "sizes.json", "sizes.svg",
     }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", [*GROUPS, *LONG])
-def test_each_group_can_be_run(name: str) -> None:
+def test_each_group_has_a_run_function(name: str) -> None:
     assert callable(importlib.import_module(f"benchmarks.{name.replace('-', '_')}").run)
 
 
@@ -80,7 +80,7 @@ STACKS = """\
 <module> (runpy.py:1);<lambda> (<string>:1) 2"""
 
 
-def test_a_sample_counts_for_the_file_at_the_end_of_its_stack() -> None:
+def test_a_sample_counts_for_the_innermost_frame() -> None:
     profile = count_samples(STACKS.splitlines(), cpu=72.4)
     assert profile.files == {"app/fast_put.py": 60, "json": 28, "uvloop": 10, "generated (named tuples)": 2}
     written = page({"PUT": profile})

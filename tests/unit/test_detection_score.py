@@ -1,4 +1,4 @@
-"""How the benchmark of detection counts: what is found, after how many applications, and who is blamed wrongly."""
+"""How the detection benchmark scores: found after how many applications, and false positives."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from benchmarks.detection.outcomes import LabelledRun, Outcome
 
 
 def answer(faulty: str | None, *blamed: set[str]) -> Outcome:
-    """What was blamed after one, two, … applications of a run with that faulty host."""
+    """An outcome: the hosts blamed after one, two, … applications of a run."""
     case = LabelledRun(name="01-half", seed=1, scenario="half" if faulty else "uniform", faulty=faulty, logs=())
     return Outcome(run=case, blamed=tuple(frozenset(hosts) for hosts in blamed))
 
 
 def log(folder: Path, times: dict[str, list[int]]) -> Path:
-    """An event log with tasks of so many milliseconds on each host."""
+    """An event log with tasks of these times (ms) on each host."""
     file = folder / "app-1"
     spans = [{"Host": host, "Launch Time": 0, "Finish Time": ms} for host, all_ms in times.items() for ms in all_ms]
     ended = {"Event": "SparkListenerTaskEnd", "Task End Reason": {"Reason": "Success"}}
@@ -28,7 +28,7 @@ def log(folder: Path, times: dict[str, list[int]]) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("given", "found", "wrong"),
+    ("runs", "found", "wrong"),
     [
         (answer("a", set(), {"a"}, {"a"}), 2, set()),
         (answer("a", {"b"}, set(), {"a"}), 3, {"b"}),
@@ -36,18 +36,18 @@ def log(folder: Path, times: dict[str, list[int]]) -> Path:
         (answer(None, set(), {"b"}, set()), None, {"b"}),
     ],
 )
-def test_whom_one_blamed_once_one_blamed(given: Outcome, found: int | None, wrong: set[str]) -> None:
-    assert given.found_after == found
-    assert given.false_positives == wrong
+def test_a_host_that_was_blamed_once_stays_blamed(runs: Outcome, found: int | None, wrong: set[str]) -> None:
+    assert runs.found_after == found
+    assert runs.false_positives == wrong
 
 
 def test_precision_counts_hosts_and_recall_faulty_runs() -> None:
-    given = [answer("a", {"a", "b"}), answer("a", set()), answer(None, {"c"}), answer(None, set())]
-    assert outcomes.precision(given) == pytest.approx(1 / 3)
-    assert outcomes.recall(given) == pytest.approx(1 / 2)
+    runs = [answer("a", {"a", "b"}), answer("a", set()), answer(None, {"c"}), answer(None, set())]
+    assert outcomes.precision(runs) == pytest.approx(1 / 3)
+    assert outcomes.recall(runs) == pytest.approx(1 / 2)
 
 
-def test_nothing_blamed_has_no_precision() -> None:
+def test_without_blamed_hosts_there_is_no_precision() -> None:
     assert outcomes.precision([answer(None, set())]) is None
     assert outcomes.recall([answer(None, set())]) is None
 
@@ -59,14 +59,14 @@ def test_the_table_has_a_line_for_each_contender_and_scenario() -> None:
     assert "| uniform | 1 | 1 wrong |" in table
 
 
-def test_the_z_score_leaves_the_host_itself_out(tmp_path: Path) -> None:
-    """With the host among them, six hosts could never be three deviations away."""
+def test_the_z_score_excludes_the_host_itself(tmp_path: Path) -> None:
+    """With the host included, six hosts could never be three deviations away."""
     usual = {f"h{number}": [100 + number, 98 + number] for number in range(5)}
     assert baselines.z_score_outliers([log(tmp_path, {**usual, "slow": [150, 170]})]) == {"slow"}
     assert baselines.z_score_outliers([log(tmp_path, {**usual, "slow": [103, 104]})]) == set()
 
 
-def test_the_runs_are_the_same_each_time() -> None:
+def test_runs_are_reproducible() -> None:
     runs = scenarios.runs()
     assert runs == scenarios.runs()
     assert sum(run.faulty is None for run in runs) == 30

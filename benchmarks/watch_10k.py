@@ -1,4 +1,4 @@
-"""One change, 10,000 watchers, each a connection: until 99 of 100 and all of them have it, and the memory of each."""
+"""One change to 10,000 watchers with a connection each: latency, and memory per watcher."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -25,21 +25,21 @@ ROUNDS = unless_quick(3, 1)
 
 
 class Contender(NamedTuple):
-    """How a server is started in a folder, and how its watchers are connected."""
+    """How to start the server, and how to connect its watchers."""
 
     server: Callable[[Path], AbstractContextManager[Server]]
     connect: Callable[[Server], Coroutine[Any, Any, Broadcast]]
 
 
 class Sample(NamedTuple):
-    """What became of the changes of a round, and kilobytes of memory for each watcher."""
+    """The latencies of the changes of a round, and kB of memory per watcher."""
 
     latencies: list[Latency]
     kilobytes: float
 
 
 def run() -> list[Row]:
-    """In each round each contender anew, one after the other: all of them at once would be too many open files."""
+    """Start each contender anew in each round, one after the other: together they need too many open files."""
     need_files(WATCHERS + 100)
     systems.require("etcd")
     samples: dict[str, list[Sample]] = {name: [] for name in CONTENDERS}
@@ -61,16 +61,21 @@ def _rows(samples: dict[str, list[Sample]], noise: Samples) -> list[Row]:
     p99_name = f"{name}: 99th percentile"
     return [
         Row(
-            name=f"{p99_name}, from the answer", unit="ms", ours=OURS, samples=p99, noise=noise, targets=[at_most(1000)]
+            name=f"{p99_name}, after the response",
+            unit="ms",
+            ours=OURS,
+            samples=p99,
+            noise=noise,
+            targets=[at_most(1000)],
         ),
-        Row(name=f"{p99_name}, from the sending", unit="ms", ours=OURS, samples=p99_from_sending, noise=noise),
-        Row(name=f"{name}: the last of them, from the answer", unit="ms", ours=OURS, samples=last, noise=noise),
-        Row(name="memory for each watcher", unit="kB", ours=OURS, samples=memory, noise=noise, targets=[at_most(20)]),
+        Row(name=f"{p99_name}, after the request", unit="ms", ours=OURS, samples=p99_from_sending, noise=noise),
+        Row(name=f"{name}: last watcher, after the response", unit="ms", ours=OURS, samples=last, noise=noise),
+        Row(name="memory per watcher", unit="kB", ours=OURS, samples=memory, noise=noise, targets=[at_most(20)]),
     ]
 
 
 def _sample(contender: Contender, folder: Path) -> Sample:
-    """A watcher that does not get it within a minute ends the benchmark: so all were."""
+    """A watcher that does not receive a change within a minute fails the benchmark."""
     with contender.server(folder) as server, asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         before = megabytes(server.pid)
         crowd = runner.run(contender.connect(server))

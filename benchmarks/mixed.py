@@ -1,4 +1,4 @@
-"""GET /blocklist while somebody changes the list a hundred times a second, against reads of a list at rest."""
+"""GET /blocklist with 100 changes per second, compared with reads of an unchanged list."""
 
 import http.client
 import json
@@ -17,17 +17,17 @@ from benchmarks.rows import Row, at_least, column
 from benchmarks.sampling import rotate
 
 RATE = 100  # PUTs a second
-WRITERS = 5  # who make them: one alone might wait too long for its answers
-CHANGING, RESTING = f"{RATE} PUTs a second", "at rest"
+WRITERS = 5  # one connection could not keep the rate
+CHANGING, UNCHANGED = f"{RATE} PUTs/s", "no writes"
 SIZES = (10, 1000)
 ROUNDS = 9
 JSON = {"Content-Type": "application/json"}
 
-_ends = count(4_102_444_800_001)  # each later than the one before, so that each merge is a change
+_ends = count(4_102_444_800_001)  # ascending, so that each merge is a change
 
 
 class Reads(NamedTuple):
-    """Of one sample: GETs a second, all CPU time for each in microseconds, and PUTs a second beside them."""
+    """One sample: GETs per second, µs of CPU per GET including the PUTs, and concurrent PUTs per second."""
 
     gets: float
     cpu: float
@@ -35,7 +35,7 @@ class Reads(NamedTuple):
 
 
 def run() -> list[Row]:
-    """A row for each size of the list, and how many PUTs there really were."""
+    """Return the rows of each list size, including the actual rate of PUTs."""
     systems.require("wrk")
     with scratch() as folder, ExitStack() as stack:
         services = {size: stack.enter_context(systems.service(folder / str(size))) for size in SIZES}
@@ -46,20 +46,20 @@ def _rows(server: Server, size: int) -> list[Row]:
     systems.block(server, size)
     contenders: dict[str, Callable[[], Reads]] = {
         CHANGING: partial(_changing, server),
-        RESTING: lambda: Reads(*cost(server, "/blocklist"), 0),
+        UNCHANGED: lambda: Reads(*cost(server, "/blocklist"), 0),
     }
     samples, noise = rotate(contenders, rounds=ROUNDS)
     gets, cpu, puts = (column(samples, figure) for figure in range(3))
     name, completed = f"{size:,} nodes", {CHANGING: puts[CHANGING]}
     return [
-        Row(name=name, unit="requests/s", ours=CHANGING, samples=gets, noise=noise, targets=[at_least(0.9, RESTING)]),
-        Row(name=name, unit="µs of CPU for a GET, with the PUTs'", ours=CHANGING, samples=cpu, noise=noise),
-        Row(name=f"{name}, meanwhile", unit="PUTs/s", ours=CHANGING, samples=completed, noise=noise),
+        Row(name=name, unit="requests/s", ours=CHANGING, samples=gets, noise=noise, targets=[at_least(0.9, UNCHANGED)]),
+        Row(name=name, unit="µs of CPU per GET, PUTs included", ours=CHANGING, samples=cpu, noise=noise),
+        Row(name=f"{name}: concurrent PUTs", unit="PUTs/s", ours=CHANGING, samples=completed, noise=noise),
     ]
 
 
 def _changing(server: Server) -> Reads:
-    completed: list[float] = []  # moments of the answers
+    completed: list[float] = []  # times of the responses
     started = time.monotonic()
     with ExitStack() as stack:
         for number in range(WRITERS):
@@ -69,7 +69,7 @@ def _changing(server: Server) -> Reads:
 
 
 def _put(server: Server, number: int, completed: list[float], stop: threading.Event) -> None:
-    """Merges into a node of its own, so that the list stays as large as it is, each at its moment."""
+    """Merge into one node at a fixed rate, so that the size of the list does not change."""
     connection = http.client.HTTPConnection("127.0.0.1", server.port)
     due = time.monotonic() + number / RATE
     while not stop.wait(max(0.0, due - time.monotonic())):
