@@ -1,6 +1,6 @@
-"""Listeners: who must be told, up to which revision they have applied the list, and until when their word holds.
+"""Listeners: registration, leases, sessions, and the revision up to which each has applied the list. Pure.
 
-Pure; told the time. FLIP-224's JobMasters and ResourceManagers, with the leases and session ids of Flink's heartbeats.
+FLIP-224's JobMasters and ResourceManagers, with the leases and session ids of Flink's heartbeats.
 """
 
 from __future__ import annotations
@@ -13,38 +13,38 @@ from typing import Final
 from blocklist.model.errors import BlocklistError, InvalidError, NotFoundError
 
 MAX_FORMER_SESSIONS: Final = 16
-"""Former sessions that a listener remembers: none of them may come back."""
+"""Number of former sessions of a listener that stay fenced."""
 LEASE_SECONDS: Final = 50
-"""How long a listener that says nothing is taken to live, unless it asks otherwise (Flink's heartbeat.timeout)."""
+"""Default lease: a listener without a heartbeat for this time lapses (Flink's heartbeat.timeout)."""
 HEARTBEAT_SECONDS: Final = 10.0
-"""How often it says something (Flink's heartbeat.interval)."""
+"""Interval between two heartbeats (Flink's heartbeat.interval)."""
 MAX_ENTRIES: Final = 10_000
-"""Entries that each map of a heartbeat may have."""
+"""Maximum number of entries in each map of a heartbeat."""
 MAX_REFUSAL_LENGTH: Final = 300
-"""Characters that a sentence in it may have."""
+"""Maximum length of the reason for refusing a block, in characters."""
 
 
 class ListenerRole(StrEnum):
-    """FLIP-224, Blocklist synchronisation: ResourceManagers are told before JobMasters."""
+    """FLIP-224, Blocklist synchronisation: ResourceManagers are notified before JobMasters."""
 
     JOB_MASTER = "JOB_MASTER"
     RESOURCE_MANAGER = "RESOURCE_MANAGER"
 
 
 class FencedError(BlocklistError):
-    """Another session of the listener has taken over; this one has no say any more."""
+    """Another session of the listener has taken over; this session is rejected from now on."""
 
 
 def truncate_refused(refused: Mapping[str, str], max_entries: int = MAX_ENTRIES) -> dict[str, str]:
-    """As much of it as a heartbeat may carry: the first `most` by id, each sentence cut."""
+    """Truncate `refused` to what a heartbeat may contain: the first `max_entries` by id, with shortened reasons."""
     return {node_id: refused[node_id][:MAX_REFUSAL_LENGTH] for node_id in sorted(refused)[:max_entries]}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Registration:
-    """What a listener asks for. Without a `callback_url` it watches; `lease` is in milliseconds.
+    """A request to register. Without a `callback_url` the listener watches; `lease` is in milliseconds.
 
-    `min_nodes` is how many of its nodes must stay usable; 0 asks for nothing.
+    `min_nodes` is the number of its nodes that must stay usable; 0 means no minimum.
     """
 
     id: str
@@ -57,10 +57,10 @@ class Registration:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Listener:
-    """A registered listener. Times are Unix milliseconds; it lives in [.., lease_end).
+    """A registered listener. Times are Unix milliseconds; it is live before `lease_end`.
 
-    `acked` is the revision up to which it has applied the list; None while it has yet to get the whole list.
-    `former` are the sessions taken over, the latest last. `since` is when it registered, renewals apart.
+    `acked` is the revision up to which it has applied the list; None until it has applied the whole list once.
+    `former_sessions` were taken over, the latest last. `registered_at` is not changed by renewals.
     """
 
     id: str
@@ -78,16 +78,16 @@ class Listener:
         return now < self.lease_end
 
     def is_behind(self, revision: int) -> bool:
-        """Whether there is anything to tell it at this revision."""
+        """Whether the listener has not applied everything up to this revision."""
         return self.acked is None or self.acked < revision
 
     @property
     def registration_key(self) -> tuple[str, int]:
-        """What a renewal leaves as it is."""
+        """Identifies the registration: a renewal does not change it."""
         return self.session, self.registered_at
 
     def with_latest(self, other: Listener) -> Listener:
-        """With the cursor and the lease of the other where those are further, if that is the same registration."""
+        """The listener with the later cursor and lease of both, if `other` is the same registration."""
         if self.registration_key != other.registration_key:
             return self
         acked = other.acked if self.acked is None or (other.acked or 0) > self.acked else self.acked
@@ -95,10 +95,10 @@ class Listener:
 
 
 def register(current: Listener | None, requested: Registration, *, now: int, revision: int, empty: bool) -> Listener:
-    """The listener after it registered, renewed or took over; `empty` says that nothing is blocked at `revision`.
+    """The listener after registering, renewing or taking over; `empty` means that nothing is blocked at `revision`.
 
-    A renewal keeps its cursor. A new session, and one whose lease had lapsed, starts from the whole list; there is
-    nothing to be told of an empty one (FLIP-224, Register). Raises FencedError for a session that was taken over.
+    A renewal keeps the cursor. A new session, or one whose lease had lapsed, starts from the whole list; from an empty
+    list, it is up to date at once (FLIP-224, Register). Raises FencedError for a session that was taken over.
     """
     if current is not None and requested.session in current.former_sessions:
         raise FencedError(
@@ -127,10 +127,10 @@ def _former_sessions(current: Listener | None, session: str) -> tuple[str, ...]:
 
 
 def heartbeat(current: Listener | None, session: str, acked: int | None, *, now: int, revision: int) -> Listener:
-    """The listener after a sign of life that says it has applied the list up to `acked`; None says nothing of it.
+    """The listener after a heartbeat that acknowledges the list up to `acked`; None acknowledges nothing.
 
-    A lower revision than known is passed over. Raises NotFoundError if it has to register again, FencedError for
-    another session than the present one, InvalidError for a revision that is still to come.
+    A revision lower than the acknowledged one is ignored. Raises NotFoundError if the listener must register again,
+    FencedError for a session other than the current one, InvalidError for a revision above the current one.
     """
     if current is None:
         raise NotFoundError("There is no such listener: register again.")
@@ -139,7 +139,7 @@ def heartbeat(current: Listener | None, session: str, acked: int | None, *, now:
     if not current.is_live(now):
         raise NotFoundError(f"The lease of listener {current.id} has lapsed: register again.")
     if acked is not None and acked > revision:
-        raise InvalidError(f"ackedRevision: {acked} is still to come; the present revision is {revision}.")
+        raise InvalidError(f"ackedRevision: {acked} is above the current revision {revision}.")
     known = current.acked
     latest = known if acked is None or (known is not None and acked < known) else acked
     return replace(current, acked=latest, lease_end=now + current.lease)

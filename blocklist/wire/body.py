@@ -88,7 +88,7 @@ def _fault_line(fault: Any) -> str:
     where = ".".join(str(part) for part in fault["loc"]) or "the body"
     messages = {
         "missing": "this field is required",
-        "extra_forbidden": "there is no such field",
+        "extra_forbidden": "unknown field",
         "model_type": "give an object",
     }
     message = messages.get(fault["type"]) or str(fault["msg"]).removeprefix("Value error, ")
