@@ -1,1 +1,1 @@
-"""The routers: what the service answers over HTTP."""
+"""The HTTP API: routers, and what they share."""

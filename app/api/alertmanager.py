@@ -1,54 +1,49 @@
-"""Alertmanager's webhook."""
+"""The endpoint for Alertmanager's webhook."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
 from app.api.authorization import Operator, author
 from app.api.problems import problem_responses
-from app.api.responses import JsonResponse, read_body
+from app.api.request_body import body_schema, read_body
+from app.api.responses import JsonResponse
 from app.components import components_of
 from app.integrations.alertmanager.rules import AlertOutcome
 from app.integrations.alertmanager.wire import AlertsBody, parse_post
 from blocklist.model.changes import Source
 from blocklist.model.errors import InvalidError
-from blocklist.wire.nodes import Json, dump_json
+from blocklist.wire.json import Json, dump_json
 
 router = APIRouter(tags=["Integrations"])
 
 MAX_POST_BODY: Final = 2 * 1024 * 1024
-"""Bytes that a post may have."""
+"""Maximum size of a post, in bytes."""
 _DEFAULT_AUTHOR: Final = "alertmanager"
-_BODY: Final[dict[str, Any]] = {
-    "requestBody": {
-        "required": True,
-        "content": {"application/json": {"schema": {"$ref": "#/components/schemas/AlertmanagerPost"}}},
-    }
-}
 
 
 @router.post(
     "/integrations/alertmanager",
-    summary="What Alertmanager's webhook sends",
+    summary="Receive alerts from Alertmanager",
     response_model=AlertsBody,
     responses=problem_responses(400, 413, 503),
-    openapi_extra=_BODY,
+    openapi_extra=body_schema("AlertmanagerPost"),
 )
 async def post_alerts(request: Request, principal: Operator) -> Response:
-    """Block the nodes of firing alerts that carry `blocklist="mark"` or `"evacuate"`, free those of resolved ones.
+    """Block the nodes of firing alerts with the label `blocklist="mark"` or `"evacuate"`; unblock when they resolve.
 
-    An alert that asks for nothing, names no node or meets a limit is counted in the answer and is no error, for
-    nothing would come of sending it again.
+    An alert without the label, without a node, or rejected by a limit is counted in the response and is not an error,
+    because sending it again would not help.
     """
-    # No browser sends this type to another site without asking first: no page can post in somebody's name.
+    # Browsers send this content type to another site only after a CORS preflight, so no other site can forge a post.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-        raise InvalidError("Alertmanager posts have the content type application/json.")
+        raise InvalidError("Content-Type: send application/json.")
     post = parse_post(await read_body(request, MAX_POST_BODY))
     post_author = author(principal, Source.ALERTMANAGER)
-    result = await components_of(request).alerts.process(
+    result = await components_of(request).alert_blocker.process(
         post, post_author._replace(name=post_author.name or _DEFAULT_AUTHOR), principal.role
     )
     body = _body(result.value.outcomes, post.truncated)

@@ -1,4 +1,4 @@
-"""Applied: how far a listener is with a change, and which TaskManagers are still there. For the API and the page."""
+"""Which listeners have applied a change, and which TaskManagers are still on its node. For the API and the page."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from blocklist.model.changes import Change
 
 @dataclass(frozen=True, slots=True)
 class TaskManager:
-    """One that is there, and whose it is; `tasks` that run on it, None where nobody has said."""
+    """A TaskManager, its listener, and its number of running tasks; None if not reported."""
 
     id: str
     listener: str | None
     running_tasks: int | None
 
     @classmethod
-    def of(cls, service: Components, task_manager: str) -> Self:
-        """As its listener last said."""
-        owner = service.view.task_managers.owner_of(task_manager)
-        member = None if owner is None else service.listeners.get(owner)
-        return cls(task_manager, owner, None if member is None else member.running_tasks.get(task_manager))
+    def of(cls, components: Components, task_manager: str) -> Self:
+        """The TaskManager as its listener last reported it."""
+        owner = components.engine.view.task_managers.owner_of(task_manager)
+        entry = None if owner is None else components.listeners.directory.get(owner)
+        return cls(task_manager, owner, None if entry is None else entry.running_tasks.get(task_manager))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListenerProgress:
-    """How far a live listener is with a change.
+    """Whether a live listener has applied a change of a node.
 
-    `at` is when it said that it has applied it, in Unix milliseconds, `late` how long that was after the change, in
-    milliseconds: None where it has yet to, or nobody remembers. `task_managers` are its own on the node.
+    `applied_at` is when it reported that (Unix milliseconds), `delay_ms` how long after the change: None if it has not
+    applied the change, or if the time is no longer known. `task_managers` are those of the listener on the node.
     """
 
     id: str
@@ -44,27 +44,32 @@ class ListenerProgress:
     task_managers: Sequence[TaskManager]
 
     @classmethod
-    def of_listener(cls, service: Components, member: ListenerEntry, change: Change) -> Self:
-        """As it is now."""
-        applied_at = member.applied_at(change.revision)
-        task_managers = service.view.task_managers.of_listener(member.id, change.node.id)
+    def of_listener(cls, components: Components, entry: ListenerEntry, change: Change) -> Self:
+        """The current state."""
+        applied_at = entry.applied_at(change.revision)
+        task_managers = components.engine.view.task_managers.of_listener(entry.id, change.node.id)
         return cls(
-            id=member.id,
-            role=member.listener.role.value,
-            applied=member.has_applied(change.revision),
+            id=entry.id,
+            role=entry.listener.role.value,
+            applied=entry.has_applied(change.revision),
             applied_at=applied_at,
             delay_ms=None if applied_at is None else max(0, applied_at - change.at),
-            refused=member.refused.get(change.node.id),
-            task_managers=[TaskManager.of(service, task_manager) for task_manager in task_managers],
+            refused=entry.refused.get(change.node.id),
+            task_managers=[TaskManager.of(components, task_manager) for task_manager in task_managers],
         )
 
 
-def task_managers_on(service: Components, node_id: str) -> list[TaskManager]:
-    """The TaskManagers on a node, by id."""
-    return [TaskManager.of(service, task_manager) for task_manager in service.view.task_managers.on_node(node_id)]
+def task_managers_on(components: Components, node_id: str) -> list[TaskManager]:
+    """The TaskManagers on a node, sorted by id."""
+    return [
+        TaskManager.of(components, task_manager)
+        for task_manager in components.engine.view.task_managers.on_node(node_id)
+    ]
 
 
-def applied_by_live_listeners(service: Components, change: Change) -> list[ListenerProgress]:
-    """How far each live listener is with a change, by id."""
-    progress = [ListenerProgress.of_listener(service, member, change) for member in service.listeners.live()]
-    return sorted(progress, key=lambda task_manager: task_manager.id)
+def applied_by_live_listeners(components: Components, change: Change) -> list[ListenerProgress]:
+    """The progress of each live listener, sorted by id."""
+    progress = [
+        ListenerProgress.of_listener(components, entry, change) for entry in components.listeners.directory.live()
+    ]
+    return sorted(progress, key=lambda listener: listener.id)

@@ -1,4 +1,4 @@
-"""Who a request comes from: by its Authorization header, else by the page's cookie."""
+"""Authenticates a request: by its Authorization header, otherwise by the page's session cookie."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import parse_qs, urlsplit
 
 from fastapi import Request
 
-from app.api.responses import MAX_NODE_BODY
+from app.api.request_body import MAX_NODE_BODY
 from app.auth.credential import Credential, Stream
 from app.auth.principal import AUTH_DISABLED, Principal
 from app.auth.sessions import COOKIE, Session
@@ -19,7 +19,7 @@ from blocklist.model.node import check_text
 
 CSRF_HEADER: Final = "x-csrf-token"
 CSRF_FIELD: Final = "csrf_token"
-_PRINCIPAL: Final = "blocklist.who"
+_PRINCIPAL: Final = "blocklist.principal"
 _CREDENTIAL: Final = "blocklist.credential"
 _SAFE_METHODS: Final = ("GET", "HEAD")
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
@@ -28,7 +28,10 @@ _MAX_NAME: Final = 253
 
 
 async def authenticate(request: Request) -> Principal:
-    """Who asks. Raises UnauthorizedError, ForbiddenError for a request that another site's page may have made."""
+    """The principal of a request.
+
+    Raises UnauthorizedError, and ForbiddenError for a request that another site's page may have made.
+    """
     principal: Principal | None = request.scope.get(_PRINCIPAL)
     if principal is None:
         principal = request.scope[_PRINCIPAL] = _with_forwarded_user(request, await _authenticate(request))
@@ -36,49 +39,49 @@ async def authenticate(request: Request) -> Principal:
 
 
 def end_with_credential(request: Request, stream: Stream) -> None:
-    """Cut the stream, which answers the request, when the credential of the request ends."""
+    """Close the stream that answers the request when the credential of the request expires or is revoked."""
     credential: Credential | None = request.scope.get(_CREDENTIAL)
     if credential is not None:
         credential.streams.add(stream)
 
 
 async def session_of(request: Request) -> Session | None:
-    """The session of the page that the request comes from; None without one. Raises UnavailableError."""
+    """The page session of the request, or None. Raises UnavailableError."""
     cookie = request.cookies.get(COOKIE)
-    return None if cookie is None else await components_of(request).sessions.find(cookie)
+    return None if cookie is None else await components_of(request).access.sessions.find(cookie)
 
 
 def same_origin(request: Request) -> bool | None:
-    """Whether a page of this service made the request; None if that is not said, as by clients that are no browser."""
+    """Whether a page of this service made the request; None if unknown, as for clients other than browsers."""
     if (site := request.headers.get("sec-fetch-site")) is not None:
         return site == "same-origin"
     if (origin := request.headers.get("origin")) is not None:
-        # The scheme is not compared: behind a proxy with TLS it is another.
+        # The scheme is not compared: it differs behind a proxy that terminates TLS.
         return urlsplit(origin).netloc.lower() == request.headers.get("host", "").lower() != ""
     return None
 
 
 async def _authenticate(request: Request) -> Principal:
-    service = components_of(request)
-    if not service.authenticator.enabled:
-        # A form on any site in the same browser can make a POST to this machine, and nothing else that changes a thing.
+    components = components_of(request)
+    if not components.access.authenticator.enabled:
+        # Of the methods that change something, a form of another site can send only POST.
         if request.method == "POST" and same_origin(request) is False:
             raise ForbiddenError("The request comes from another site's page.")
         return AUTH_DISABLED
-    credential = await _credential(request, service)
+    credential = await _credential(request, components)
     request.scope[_CREDENTIAL] = credential
     return credential.principal
 
 
-async def _credential(request: Request, service: Components) -> Credential:
+async def _credential(request: Request, components: Components) -> Credential:
     headers = request.headers.getlist("authorization")
     if len(headers) > 1:
-        raise UnauthorizedError("There is more than one Authorization header.")
+        raise UnauthorizedError("The request has more than one Authorization header; send one.")
     if headers:
-        return await service.authenticator.authenticate(headers[0].encode("latin-1"))
+        return await components.access.authenticator.authenticate(headers[0].encode("latin-1"))
     session = await session_of(request)
     if session is None:
-        raise UnauthorizedError("Credentials are needed: send `Authorization: Bearer` and a token.")
+        raise UnauthorizedError("Credentials are required: send `Authorization: Bearer` and a token.")
     if request.method not in _SAFE_METHODS:
         await _check_csrf(request, session)
     return session.credential
@@ -86,12 +89,12 @@ async def _credential(request: Request, service: Components) -> Credential:
 
 async def _check_csrf(request: Request, session: Session) -> None:
     if same_origin(request) is not True:
-        raise ForbiddenError("The request comes from another site's page, or from no page.")
+        raise ForbiddenError("The request does not come from a page of this service.")
     token = request.headers.get(CSRF_HEADER)
     if token is None:
         token = await _csrf_token_of_form(request)
     if not hmac.compare_digest(token.encode(), session.csrf.encode()):
-        raise ForbiddenError("The form is not one of this session: load the page again.")
+        raise ForbiddenError("The form does not belong to this session: reload the page.")
 
 
 async def _csrf_token_of_form(request: Request) -> str:
@@ -99,26 +102,26 @@ async def _csrf_token_of_form(request: Request) -> str:
     is_form = request.headers.get("content-type", "").partition(";")[0].strip() == _FORM_TYPE
     if request.method != "POST" or not is_form or not length.isdecimal() or int(length) > MAX_NODE_BODY:
         return ""
-    # Starlette keeps the body, so the endpoint finds its form all the same.
+    # Starlette caches the body, so the endpoint can read the form again.
     body = (await request.body()).decode("latin-1")
     try:
         return parse_qs(body, max_num_fields=_MAX_FIELDS).get(CSRF_FIELD, [""])[0]
     except ValueError:
-        return ""  # more fields than any form of ours has
+        return ""  # more fields than any form of the page
 
 
 def _with_forwarded_user(request: Request, principal: Principal) -> Principal:
-    """Who a trusted proxy says it is; the role stays the credential's. Raises InvalidError for a name that is none."""
+    """The principal with the name that a trusted proxy sends; its role is unchanged. Raises InvalidError."""
     names = [name for name in request.headers.getlist("x-forwarded-user") if name]
-    proxies = components_of(request).trusted_proxies
+    proxies = components_of(request).access.trusted_proxies
     if not names or not proxies or request.client is None or request.client.host not in proxies:
         return principal
     try:
-        # More than one: the proxy adds its own to what the client sent, and nobody can tell which is which.
+        # With several headers, the one of the client cannot be told from the one that the proxy added.
         (raw,) = names
         name = check_text(raw.encode("latin-1").decode())
     except ValueError:
-        raise InvalidError("X-Forwarded-User is not one name in UTF-8.") from None
+        raise InvalidError("X-Forwarded-User: send one name, in UTF-8.") from None
     if len(name) > _MAX_NAME:
-        raise InvalidError(f"X-Forwarded-User is longer than {_MAX_NAME} characters.")
+        raise InvalidError(f"X-Forwarded-User: the name is longer than {_MAX_NAME} characters.")
     return replace(principal, name=name)

@@ -1,9 +1,9 @@
-"""Which role a route needs. Every route says so; a test fails on one that does not."""
+"""The role that a route requires. A test fails if a route declares none."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 from fastapi import Depends, Request
 from fastapi.dependencies.models import Dependant
@@ -17,7 +17,7 @@ from blocklist.model.roles import Role
 
 
 class RequireRole:
-    """The dependency of a route that needs a role (None: it is open to all): who asks, when they have it.
+    """A dependency that returns the principal if it has the role; None: the route is public.
 
     Raises UnauthorizedError, ForbiddenError.
     """
@@ -30,38 +30,35 @@ class RequireRole:
             return ANONYMOUS
         principal = await authenticate(request)
         if not principal.role.allows(self.role):
-            raise ForbiddenError(f"This needs the role {self.role.value}; yours is {principal.role.value}.")
+            raise ForbiddenError(f"This requires the role {self.role.value}; yours is {principal.role.value}.")
         return principal
 
 
 PUBLIC: Any = Depends(RequireRole(None))
-"""For routes that anybody may call, with credentials or without."""
+"""For routes that need no credentials."""
 REQUIRE_READER: Any = Depends(RequireRole(Role.READER))
-"""For routers that show what the service knows; a route that does more takes one of the following as well."""
+"""For routers of reads; a route that does more declares a second requirement."""
 Reader = Annotated[Principal, Depends(RequireRole(Role.READER))]
 REQUIRE_LISTENER: Any = Depends(RequireRole(Role.LISTENER))
 Operator = Annotated[Principal, Depends(RequireRole(Role.OPERATOR))]
 Admin = Annotated[Principal, Depends(RequireRole(Role.ADMIN))]
 
-_UNDECLARED: Final = "The route {path} does not say which role it needs."
-
 
 def author(
     principal: Principal, source: Source = Source.REQUEST, *, forced: str | None = None, request_id: str | None = None
 ) -> Author:
-    """The author of the changes that this request makes."""
+    """The author of the changes that a request makes."""
     return Author(principal.name, source, forced, request_id)
 
 
 def required_role(route: BaseRoute) -> Role | None:
-    """The role that a route needs, None for an open one. Raises LookupError if it does not say."""
+    """The role that a route requires; None if it is public. Raises LookupError if it declares none."""
     dependant = getattr(route, "dependant", None)
     requirements = list(_requirements(dependant)) if isinstance(dependant, Dependant) else []
     if not requirements:
-        raise LookupError(_UNDECLARED.format(path=getattr(route, "path", route)))
-    return max(
-        (requirement.role for requirement in requirements if requirement.role), key=lambda role: role.rank, default=None
-    )
+        raise LookupError(f"The route {getattr(route, 'path', route)} declares no role.")
+    roles = [requirement.role for requirement in requirements if requirement.role]
+    return max(roles, key=lambda role: role.rank, default=None)
 
 
 def _requirements(dependant: Dependant) -> Iterator[RequireRole]:

@@ -1,4 +1,4 @@
-"""The change log: as JSON, page by page, and as a stream of server-sent events."""
+"""The change log: as JSON pages, as JSON lines, and as a stream of server-sent events."""
 
 from __future__ import annotations
 
@@ -22,13 +22,16 @@ from app.watch.streaming import StreamResponse
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import CompactedError, InvalidError
 from blocklist.model.node import check_node_id, check_text
-from blocklist.wire.nodes import TEXT_PATTERN, ChangesPage, CompactedProblem, change_body, dump_json
+from blocklist.wire.body import TEXT_PATTERN
+from blocklist.wire.changes import ChangesPage, change_body
+from blocklist.wire.json import dump_json
+from blocklist.wire.problems import CompactedProblem
 
 router = APIRouter(tags=["Changes"], dependencies=[REQUIRE_READER])
 
 _WATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "`snapshot`, `blocked`, `merged`, `unblocked`, `expired` and, when the service stops, `bye`.",
+        "description": "Events: `snapshot`, `blocked`, `merged`, `unblocked`, `expired`; `bye` when the service stops.",
         "content": {
             "text/event-stream": {
                 "schema": {"type": "string"},
@@ -36,14 +39,14 @@ _WATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
             }
         },
     },
-    **problem_responses(400, 503, _503="The client has too many watches open; `Retry-After` says when to try again."),
+    **problem_responses(400, 503, _503="The client has too many open watches; retry after `Retry-After` seconds."),
 }
 
 
 _NDJSON: Final = "application/x-ndjson"
 _CHANGES_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "A page; as JSON lines all changes to the end, whatever the limit, one on each line.",
+        "description": "A page of changes; as JSON lines, all changes to the end of the log, without a limit.",
         "content": {
             _NDJSON: {"schema": {"type": "string"}, "example": '{"revision":1,"type":"blocked",…}\n{"revision":2,…}\n'}
         },
@@ -64,16 +67,20 @@ async def _change_filter(
             alias="createdBy",
             min_length=1,
             max_length=253,
-            description="Only what this author did.",
+            description="Only changes by this author.",
             json_schema_extra={"pattern": TEXT_PATTERN},
         ),
         AfterValidator(lambda text: text if text is None else check_text(text)),
     ] = None,
     types: Annotated[
-        list[ChangeType] | None, Query(alias="type", description="Only these kinds; may be given again.")
+        list[ChangeType] | None, Query(alias="type", description="Only changes of this type; may be repeated.")
     ] = None,
-    begin: Annotated[Timestamp | None, Query(alias="from", description="Only from this moment on (Unix ms).")] = None,
-    end: Annotated[Timestamp | None, Query(alias="until", description="Only before this moment (Unix ms).")] = None,
+    begin: Annotated[
+        Timestamp | None, Query(alias="from", description="Only changes at or after this time (Unix ms).")
+    ] = None,
+    end: Annotated[
+        Timestamp | None, Query(alias="until", description="Only changes before this time (Unix ms).")
+    ] = None,
 ) -> ChangeFilter:
     if node is not None:
         check_node_id(node)
@@ -92,35 +99,35 @@ async def get_changes(
     request: Request,
     change_filter: Annotated[ChangeFilter, Depends(_change_filter)],
     since: Annotated[Revision, Query(description="Changes after this revision.")] = 0,
-    limit: Annotated[Limit, Query(description="At most so many.")] = 100,
+    limit: Annotated[Limit, Query(description="Maximum number of changes in a page.")] = 100,
     accept: Annotated[
-        list[str] | None, Header(description=f"`{_NDJSON}`: all changes to the end as JSON lines.")
+        list[str] | None, Header(description=f"`{_NDJSON}`: return all changes to the end of the log as JSON lines.")
     ] = None,
 ) -> Response:
-    """Who blocked what, when and until when, in the order of revisions. 410 if `since` is compacted."""
-    service = components_of(request)
-    revision = service.view.tracker.revision
+    """The changes after a revision, in order. 410 if they have been compacted."""
+    components = components_of(request)
+    revision = components.engine.view.tracker.revision
     ndjson = _accepts_ndjson(accept or [])
-    page = await service.store.page(since, PAGE_CHANGES if ndjson else limit + 1, change_filter)
+    page = await components.engine.store.changes_page(since, PAGE_CHANGES if ndjson else limit + 1, change_filter)
     if since < page.compacted:
         raise CompactedError(
-            f"The changes after {since} are gone: the log begins at revision {page.compacted + 1}.",
+            f"The changes after {since} have been compacted: the log begins at revision {page.compacted + 1}.",
             oldest=page.compacted + 1,
         )
-    # A commit that is being published right now belongs to the next answer.
+    # A change that is committed but not yet published belongs to the next page.
     changes = [change for change in page.changes if change.revision <= revision]
     if ndjson and request.method == "GET":
         page = ChangePage(changes=changes, compacted=page.compacted)
-        export = NdjsonExport(service.store, service.feed, change_filter, page, until=revision)
+        export = NdjsonExport(components.engine.store, components.engine.feed, change_filter, page, until=revision)
         end_with_credential(request, export)
         return StreamResponse(export)
-    answer = JsonResponse(request, dump_json(_page(changes, limit, revision)), revision=revision)
-    answer.raw_headers.append((b"vary", b"Accept"))
-    return answer
+    response = JsonResponse(request, dump_json(_page(changes, limit, revision)), revision=revision)
+    response.raw_headers.append((b"vary", b"Accept"))
+    return response
 
 
 def _accepts_ndjson(accept: list[str]) -> bool:
-    """Whether an Accept header names JSON lines: who says nothing, or takes anything, gets a page."""
+    """Whether an Accept header names JSON lines; without a header, or with `*/*`, a page is returned."""
     types = [item.partition(";") for item in ",".join(accept).lower().split(",")]
     return any(media_type.strip() == _NDJSON and weight.replace(" ", "") != "q=0" for media_type, _, weight in types)
 
@@ -134,15 +141,19 @@ def _page(changes: list[Change], limit: int, revision: int) -> dict[str, Any]:
     }
 
 
-@router.get("/blocklist/watch", summary="Changes as they happen", response_class=Response, responses=_WATCH_RESPONSES)
+@router.get("/blocklist/watch", summary="Watch changes", response_class=Response, responses=_WATCH_RESPONSES)
 async def watch(
     request: Request,
-    since: Annotated[str | None, Query(description="`<revision>-<history>`, or a bare revision.")] = None,
-    last_event_id: Annotated[str | None, Header(description="The id of the last event; wins over `since`.")] = None,
+    since: Annotated[
+        str | None, Query(description="Start after this revision: `<revision>-<history>` or a revision.")
+    ] = None,
+    last_event_id: Annotated[
+        str | None, Header(description="The id of the last received event; takes precedence over `since`.")
+    ] = None,
 ) -> Response:
-    """Every change after a revision, in order, none twice and none missing; without one a snapshot first."""
-    service = components_of(request)
-    history = service.view.tracker.history
+    """Stream every change after a revision exactly once and in order. Without a revision, a snapshot comes first."""
+    components = components_of(request)
+    history = components.engine.view.tracker.history
     cursor = None
     if last_event_id is not None:
         try:
@@ -152,6 +163,6 @@ async def watch(
     elif since is not None:
         cursor = parse_cursor(since, history)
     write = request.scope.get("extensions", {}).get(DIRECT, {}).get("write")
-    stream = EventStream(service.view, service.feed, cursor, write, await slots_of(request))
+    stream = EventStream(components.engine.view, components.engine.feed, cursor, write, await slots_of(request))
     end_with_credential(request, stream)
     return StreamResponse(stream)

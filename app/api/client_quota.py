@@ -1,4 +1,4 @@
-"""Who waits: a client's place among those who hold a request open."""
+"""Limits the number of requests that one client holds open (waits and watches)."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from app.components import components_of
 from app.watch.stream_quota import ClientKey, ClientSlots
 
 _MAX_ADDRESS: Final = 64
-"""Characters of an address that a proxy names."""
+"""Maximum number of characters of an address in X-Forwarded-For."""
 
 
 async def slots_of(request: Request) -> ClientSlots:
-    """The place of whoever asks. Raises UnavailableError if it has no room."""
+    """The slots of the client that sent the request. Raises UnavailableError if all of them are in use."""
     principal = await authenticate(request)
-    return components_of(request).stream_quota.slots_of(ClientKey(principal.name, _address(request)))
+    return components_of(request).access.stream_quota.slots_of(ClientKey(principal.name, _address(request)))
 
 
 def _address(request: Request) -> str:
-    """Where the request comes from; a trusted proxy names it last, behind what it was told itself."""
+    """The address of the client. A trusted proxy appends it to the X-Forwarded-For that it received."""
     peer = request.client.host if request.client is not None else ""
     forwarded = request.headers.getlist("x-forwarded-for")
-    if forwarded and peer in components_of(request).trusted_proxies:
+    if forwarded and peer in components_of(request).access.trusted_proxies:
         return forwarded[-1].rpartition(",")[2].strip()[:_MAX_ADDRESS]
     return peer

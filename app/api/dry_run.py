@@ -1,4 +1,4 @@
-"""What a change may be asked with: `dryRun`, to see what it would do, and `force`, to go beyond a limit."""
+"""The parameters of changes: `dryRun` previews a change, `force` overrides limits."""
 
 from __future__ import annotations
 
@@ -17,26 +17,24 @@ from app.engine.handler import Command
 from app.engine.limits import DryRunResult
 from blocklist.model.changes import Author, ChangeType
 from blocklist.model.errors import ForbiddenError
-from blocklist.model.node import BlockedNode, check_text
+from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode, check_text
 from blocklist.model.roles import Role
+from blocklist.wire.body import TEXT_PATTERN
 from blocklist.wire.dry_run import shortfall_body
-from blocklist.wire.nodes import TEXT_PATTERN, Json, dump_json
-
-MAX_REASON = 1024
-"""Characters of a reason for going beyond a limit."""
+from blocklist.wire.json import Json, dump_json
 
 
 async def _dry_run(
     dry_run: Annotated[
         Literal["true", "false"],
-        Query(alias="dryRun", description="`true`: answer what this would do, and do nothing; `Prefer` is ignored."),
+        Query(alias="dryRun", description="`true`: return what this would do, without doing it; `Prefer` is ignored."),
     ] = "false",
 ) -> bool:
     return dry_run == "true"
 
 
 DryRun = Annotated[bool, Depends(_dry_run)]
-"""`?dryRun=true`, exactly so."""
+"""Whether the query contains `dryRun=true`."""
 
 
 async def _force(
@@ -44,8 +42,8 @@ async def _force(
         str | None,
         Query(
             min_length=1,
-            max_length=MAX_REASON,
-            description="Go beyond all limits, for this reason, which the log keeps; for an admin.",
+            max_length=MAX_CAUSE_LENGTH,
+            description="Override all limits for this reason, which the change log records. Requires the role admin.",
             json_schema_extra={"pattern": TEXT_PATTERN},
         ),
         AfterValidator(lambda text: text if text is None else check_text(text)),
@@ -55,45 +53,47 @@ async def _force(
 
 
 Force = Annotated[str | None, Depends(_force)]
-"""The reason of `?force=REASON`, None without."""
+"""The reason in `?force=REASON`, or None."""
 
 
 def author_with_force(principal: Principal, force: str | None) -> Author:
-    """The author of a change that may go beyond limits. Raises ForbiddenError where only an admin may."""
+    """The author of a change that may override limits. Raises ForbiddenError if the principal is not an admin."""
     if force is not None and not principal.role.allows(Role.ADMIN):
-        raise ForbiddenError("To go beyond a limit takes the role admin.")
+        raise ForbiddenError("To override a limit requires the role admin.")
     return author(principal, forced=force)
 
 
 async def dry_run_response(
     request: Request, command: Command[Any], principal: Principal, changed_by: Author
 ) -> Response:
-    """The answer to a dry run: at the command's turn it is seen what it would do. Raises what it would raise."""
-    service = components_of(request)
-    outcome = await service.handler.submit(service.limit_guard.dry_run(command, principal.role), changed_by)
-    return JsonResponse(request, dump_json(_body(service, outcome.value)), revision=outcome.revision)
+    """What the command would do, evaluated in its turn. Raises what the command would raise."""
+    components = components_of(request)
+    outcome = await components.engine.handler.submit(
+        components.engine.limit_guard.dry_run(command, principal.role), changed_by
+    )
+    return JsonResponse(request, dump_json(_body(components, outcome.value)), revision=outcome.revision)
 
 
-def _body(service: Components, result: DryRunResult[Any]) -> Json:
+def _body(components: Components, result: DryRunResult[Any]) -> Json:
     value = result.value
-    kinds = {change.node.id: change.type for change in result.changes}
+    types = {change.node.id: change.type for change in result.changes}
     nodes = list(value.values()) if isinstance(value, dict) else [value]
     return {
         "dryRun": True,
-        "nodes": [_node(service, node, kinds.get(node.id)) for node in nodes],
-        "belowMinimum": [shortfall_body(each) for each in result.shortfalls],
+        "nodes": [_node(components, node, types.get(node.id)) for node in nodes],
+        "belowMinimum": [shortfall_body(shortfall) for shortfall in result.shortfalls],
         "refused": result.refusal,
     }
 
 
-def _node(service: Components, node: BlockedNode, kind: ChangeType | None) -> Json:
-    """A merge that would change nothing makes no change; it is answered as one that does."""
+def _node(components: Components, node: BlockedNode, type_: ChangeType | None) -> Json:
+    """A node of the response. A merge without an effect is no change, but has the status of a merge."""
     status = {ChangeType.BLOCKED: HTTPStatus.CREATED, ChangeType.UNBLOCKED: HTTPStatus.OK}
     return {
-        "status": HTTPStatus.ACCEPTED if kind is None else status.get(kind, HTTPStatus.ACCEPTED),
-        "node": service.view.node_body(node),
+        "status": HTTPStatus.ACCEPTED if type_ is None else status.get(type_, HTTPStatus.ACCEPTED),
+        "node": components.engine.view.node_body(node),
         "taskManagers": [
-            {"id": each.id, "listener": each.listener, "runningTasks": each.running_tasks}
-            for each in task_managers_on(service, node.id)
+            {"id": task_manager.id, "listener": task_manager.listener, "runningTasks": task_manager.running_tasks}
+            for task_manager in task_managers_on(components, node.id)
         ],
     }

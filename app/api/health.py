@@ -1,4 +1,4 @@
-"""For those who watch the service: is it there, can it work, what does it count."""
+"""Liveness, readiness and metrics."""
 
 from __future__ import annotations
 
@@ -14,23 +14,23 @@ router = APIRouter(tags=["Health"])
 
 
 @router.head("/healthz", dependencies=[PUBLIC], include_in_schema=False)
-@router.get("/healthz", dependencies=[PUBLIC], summary="The process answers", response_class=PlainTextResponse)
+@router.get("/healthz", dependencies=[PUBLIC], summary="Liveness", response_class=PlainTextResponse)
 async def healthz() -> PlainTextResponse:
-    """200 while the process serves."""
+    """200 while the process serves requests."""
     return PlainTextResponse("ok\n")
 
 
 @router.head("/readyz", dependencies=[PUBLIC], include_in_schema=False)
 @router.get(
     "/readyz",
-    summary="The service can work",
+    summary="Readiness",
     dependencies=[PUBLIC],
     response_class=PlainTextResponse,
     responses=problem_responses(503),
 )
 async def readyz(request: Request) -> PlainTextResponse:
-    """200 if the database answers, and took the last transaction; that it is migrated was checked at the start."""
-    await components_of(request).store.ping()
+    """200 if the database responds and the last commit succeeded. The schema was checked at the start."""
+    await components_of(request).engine.store.ping()
     return PlainTextResponse("ready\n")
 
 
@@ -39,5 +39,5 @@ async def readyz(request: Request) -> PlainTextResponse:
     "/metrics", dependencies=[REQUIRE_READER], summary="Metrics for Prometheus", response_class=PlainTextResponse
 )
 async def metrics(request: Request) -> Response:
-    """`numBlockedNodes` is FLIP-224's gauge."""
+    """All metrics of the service; `numBlockedNodes` is FLIP-224's gauge."""
     return Response(components_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)

@@ -1,20 +1,20 @@
-"""Listeners: registration, leases, heartbeats; and where TaskManagers are."""
+"""Listeners: registration, leases, heartbeats; and the nodes of TaskManagers."""
 
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
 from app.api.authorization import REQUIRE_LISTENER, REQUIRE_READER
 from app.api.parameters import ResourceId
 from app.api.problems import problem_responses
-from app.api.responses import MAX_NODE_BODY, MAX_REPORT_BODY, JsonResponse, read_body, revision_headers
+from app.api.request_body import MAX_NODE_BODY, MAX_REPORT_BODY, body_schema, read_body
+from app.api.responses import JsonResponse, revision_headers
 from app.components import Components, components_of
-from app.listeners import lag
-from app.listeners.entry import ListenerEntry, Report
+from app.listeners.entry import ListenerEntry
 from blocklist.model.errors import NotFoundError
+from blocklist.wire.json import Json, dump_json, parse_json
 from blocklist.wire.listeners import (
     HeartbeatBody,
     LeaseBody,
@@ -26,17 +26,11 @@ from blocklist.wire.listeners import (
     TaskManagerBody,
     listener_body,
 )
-from blocklist.wire.nodes import Json, dump_json, parse_json
 
 router = APIRouter(tags=["Listeners"], dependencies=[REQUIRE_READER])
 
-_NOT_REGISTERED = "There is no such listener: register again."
+_NOT_REGISTERED = "There is no such listener; register again."
 _FENCED = "Another session has taken over."
-
-
-def _request_body(model: str) -> dict[str, Any]:
-    schema = {"$ref": f"#/components/schemas/{model}"}
-    return {"requestBody": {"required": True, "content": {"application/json": {"schema": schema}}}}
 
 
 @router.put(
@@ -45,65 +39,66 @@ def _request_body(model: str) -> dict[str, Any]:
     summary="Register a listener, or renew its lease",
     response_model=ListenerBody,
     responses={
-        201: {"model": ListenerBody, "description": "Registered; `secret` is shown this once."},
+        201: {"model": ListenerBody, "description": "Registered; `secret` is returned only here."},
         **problem_responses(400, 409, 413, 503, _409=_FENCED),
     },
-    openapi_extra=_request_body("RegistrationBody"),
+    openapi_extra=body_schema("RegistrationBody"),
 )
 async def put_listener(request: Request, listener_id: ResourceId) -> Response:
-    """Register: 201. A known listener is renewed, or taken over by a new session, which begins with the whole list."""
-    service = components_of(request)
+    """Register a listener (201) or renew its lease (200). A new session replaces the old one; it gets a snapshot."""
+    components = components_of(request)
     registration = RegistrationBody.parse(parse_json(await read_body(request, MAX_NODE_BODY))).value(listener_id)
     if registration.callback_url is not None:
-        await service.callback_policy.resolve(registration.callback_url)
-    member, new = await service.registry.register(registration)
-    body = _body(service, member) | ({"secret": member.secret.current} if new else {})
+        await components.listeners.callback_policy.resolve(registration.callback_url)
+    entry, new = await components.listeners.registry.register(registration)
+    body = _body(components, entry) | ({"secret": entry.secret.current} if new else {})
     return JsonResponse(request, dump_json(body), HTTPStatus.CREATED if new else HTTPStatus.OK)
 
 
 @router.post(
     "/listeners/{id}/heartbeat",
     dependencies=[REQUIRE_LISTENER],
-    summary="A sign of life",
+    summary="Send a heartbeat",
     response_model=LeaseBody,
     responses=problem_responses(400, 404, 409, 413, 503, _404=_NOT_REGISTERED, _409=_FENCED),
-    openapi_extra=_request_body("HeartbeatBody"),
+    openapi_extra=body_schema("HeartbeatBody"),
 )
 async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
-    """Renew the lease; say up to which revision the list is applied, and where the listener's TaskManagers are."""
-    service = components_of(request)
+    """Renew the lease, acknowledge the applied revision, and report the nodes of the listener's TaskManagers."""
+    components = components_of(request)
     heartbeat = HeartbeatBody.parse(parse_json(await read_body(request, MAX_REPORT_BODY)))
-    report = Report.from_body(heartbeat)
-    member = await service.registry.heartbeat(listener_id, heartbeat.session_id, heartbeat.acked_revision, report)
-    body = {"revision": service.view.tracker.revision, "leaseEnd": str(member.listener.lease_end)}
+    entry = await components.listeners.registry.heartbeat(
+        listener_id, heartbeat.session_id, heartbeat.acked_revision, heartbeat.value()
+    )
+    body = {"revision": components.engine.view.tracker.revision, "leaseEnd": str(entry.listener.lease_end)}
     return JsonResponse(request, dump_json(body))
 
 
 @router.post(
     "/listeners/{id}/secret",
     dependencies=[REQUIRE_LISTENER],
-    summary="A new secret",
+    summary="Rotate the secret",
     response_model=SecretBody,
     responses=problem_responses(400, 404, 409, 413, 503, _404=_NOT_REGISTERED, _409=_FENCED),
-    openapi_extra=_request_body("SessionBody"),
+    openapi_extra=body_schema("SessionBody"),
 )
 async def post_secret(request: Request, listener_id: ResourceId) -> Response:
-    """A new secret for pushes; for an hour they are signed with the old one as well."""
+    """A new secret for signing pushes; for an hour they are also signed with the old one."""
     session = SessionBody.parse(parse_json(await read_body(request, MAX_NODE_BODY))).session_id
-    secret = await components_of(request).registry.rotate_secret(listener_id, session)
+    secret = await components_of(request).listeners.registry.rotate_secret(listener_id, session)
     return JsonResponse(request, dump_json({"secret": secret}))
 
 
 @router.delete(
     "/listeners/{id}",
     dependencies=[REQUIRE_LISTENER],
-    summary="Leave",
+    summary="Deregister a listener",
     status_code=204,
     responses=problem_responses(400, 404, 503, _404="There is no such listener."),
 )
 async def delete_listener(request: Request, listener_id: ResourceId) -> Response:
-    """Forget the listener, its cursor and its TaskManagers."""
-    await components_of(request).registry.deregister(listener_id)
+    """Remove the listener, its acknowledged revision and its TaskManagers."""
+    await components_of(request).listeners.registry.deregister(listener_id)
     response = Response(status_code=HTTPStatus.NO_CONTENT)
     response.raw_headers.extend(revision_headers(request))
     return response
@@ -112,9 +107,11 @@ async def delete_listener(request: Request, listener_id: ResourceId) -> Response
 @router.head("/listeners", include_in_schema=False)
 @router.get("/listeners", summary="All listeners", response_model=ListenersBody)
 async def get_listeners(request: Request) -> Response:
-    """Who is registered, whether it lives, and how far it is behind."""
-    service = components_of(request)
-    return JsonResponse(request, dump_json({"listeners": [_body(service, member) for member in service.listeners]}))
+    """All registered listeners, live and lapsed, and how far each is behind."""
+    components = components_of(request)
+    return JsonResponse(
+        request, dump_json({"listeners": [_body(components, entry) for entry in components.listeners.directory]})
+    )
 
 
 @router.head("/listeners/{id}", include_in_schema=False)
@@ -126,35 +123,35 @@ async def get_listeners(request: Request) -> Response:
 )
 async def get_listener(request: Request, listener_id: ResourceId) -> Response:
     """One listener, live or lapsed."""
-    service = components_of(request)
-    return JsonResponse(request, dump_json(_body(service, await service.registry.get(listener_id))))
+    components = components_of(request)
+    return JsonResponse(request, dump_json(_body(components, await components.listeners.registry.get(listener_id))))
 
 
 @router.head("/taskmanagers/{id}", include_in_schema=False)
 @router.get(
     "/taskmanagers/{id}",
-    summary="Where a TaskManager is",
+    summary="The node of a TaskManager",
     response_model=TaskManagerBody,
-    responses=problem_responses(400, 404, _404="No live listener has named it."),
+    responses=problem_responses(400, 404, _404="No live listener has reported this TaskManager."),
 )
 async def get_task_manager(request: Request, task_manager_id: ResourceId) -> Response:
-    """The node of a TaskManager, and whether that is blocked. Who is unknown is a 404, never a silent no."""
-    view = components_of(request).view
+    """The node of a TaskManager, and whether it is blocked. An unknown TaskManager is a 404, not an unblocked node."""
+    view = components_of(request).engine.view
     node_id = view.task_managers.node_of(task_manager_id)
     if node_id is None:
-        raise NotFoundError(f"No live listener has named a TaskManager {task_manager_id}.")
+        raise NotFoundError(f"No live listener has reported a TaskManager {task_manager_id}.")
     node = view.get(node_id)
     body: Json = {"nodeId": node_id, "blocked": node is not None}
     return JsonResponse(request, dump_json(body if node is None else body | {"blockedNode": view.node_body(node)}))
 
 
-def _body(service: Components, member: ListenerEntry) -> Json:
-    listener, now = member.listener, service.clock()
-    usable = service.usable_nodes.usable_count(member) if listener.is_live(now) else None
-    revision, lag = service.view.tracker.revision, lag_of(service, member)
-    return listener_body(listener, now=now, revision=revision, lag=lag, error=member.error, usable=usable)
-
-
-def lag_of(service: Components, member: ListenerEntry) -> int:
-    """Milliseconds since there has been something that the listener has yet to apply."""
-    return lag.lag_of(member, service.feed, service.clock())
+def _body(components: Components, entry: ListenerEntry) -> Json:
+    listener, now = entry.listener, components.clock()
+    return listener_body(
+        listener,
+        now=now,
+        revision=components.engine.view.tracker.revision,
+        lag=entry.lag_ms(components.engine.feed, now),
+        error=entry.error,
+        usable=components.listeners.usable_nodes.usable_count(entry) if listener.is_live(now) else None,
+    )

@@ -1,4 +1,4 @@
-"""GET /blocklist: the list. The plain request is answered by app.http.fast_get, the rest here."""
+"""GET /blocklist. Plain requests are answered by app.http.fast_get, all others here."""
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ from app.api.parameters import MinRevision, Timestamp, wait_seconds
 from app.api.problems import problem_responses
 from app.api.responses import age_header
 from app.components import Components, components_of
+from app.engine.cached_list import CachedList, CachedResponse
 from app.engine.list_details import list_with_details, past_list
-from app.engine.list_view import CachedList, CachedResponse
 from app.watch.disconnect import run_until_disconnect
 from blocklist.model.errors import InvalidError
-from blocklist.wire.nodes import CompactedProblem, Flag, ListedNode
+from blocklist.wire.body import Flag
+from blocklist.wire.nodes import ListedNode
+from blocklist.wire.problems import CompactedProblem
 
 router = APIRouter(tags=["The list"], dependencies=[REQUIRE_READER])
 
@@ -33,7 +35,7 @@ _EXAMPLE = {
     }
 }
 _HEADERS = {
-    "ETag": {"schema": {"type": "string"}, "description": "Of the body; each encoding has its own."},
+    "ETag": {"schema": {"type": "string"}, "description": "The tag of the body; each encoding has its own."},
     "Blocklist-Revision": {"schema": {"type": "string", "pattern": "^[0-9]+$"}},
     "Blocklist-History": {"schema": {"type": "string", "pattern": "^[0-9a-f]{8}$"}},
 }
@@ -47,71 +49,75 @@ _HEADERS = {
     response_model=dict[str, ListedNode],
     responses={
         200: {"headers": _HEADERS, "content": {"application/json": {"example": _EXAMPLE}}},
-        304: {"description": "The list is still what `If-None-Match` names.", "headers": _HEADERS},
+        304: {"description": "The list still matches `If-None-Match`.", "headers": _HEADERS},
         **problem_responses(400, 503),
-        **problem_responses(410, model=CompactedProblem, _410="The log no longer reaches back to `at`."),
+        **problem_responses(410, model=CompactedProblem, _410="The changes since `at` have been compacted."),
     },
 )
 async def get_blocklist(
     request: Request,
-    if_none_match: Annotated[list[str] | None, Header(description="ETags that the client has.")] = None,
+    if_none_match: Annotated[list[str] | None, Header(description="ETags that the client has stored.")] = None,
     prefer: Annotated[
         list[str] | None,
-        Header(description="`wait=N`: with a matching If-None-Match wait for a change, at most N (60) seconds."),
+        Header(
+            description="`wait=N`: if `If-None-Match` matches, wait for a change for at most N seconds (maximum 60)."
+        ),
     ] = None,
-    details: Annotated[Flag, Query(description="Each node also says by whom and when it was changed last.")] = False,
+    details: Annotated[
+        Flag, Query(description="Include the author and the revision of each node's last change.")
+    ] = False,
     at: Annotated[
         Timestamp | None,
-        Query(description="The list as it was then (Unix ms), with its revision, without TaskManagers."),
+        Query(description="Return the list as it was at this time (Unix ms), with its revision, without TaskManagers."),
     ] = None,
 ) -> Response:
-    """The whole list, id to node, sorted by id. An ended block is absent from the moment of its end."""
-    service = components_of(request)
-    view = service.view
+    """All blocked nodes by id, sorted by id. A block is absent from the moment it expires."""
+    components = components_of(request)
+    view = components.engine.view
     view.route_reads += 1
     etags = ",".join(if_none_match).encode("latin-1") if if_none_match is not None else None
     accepted = ",".join(request.headers.getlist("accept-encoding")).encode("latin-1") or None
     if at is not None:
-        return _PreparedResponse((await _list_at(service, at, details=details)).response_for(etags, accepted), [])
+        return _PreparedResponse((await _list_at(components, at, details=details)).response_for(etags, accepted), [])
     render: Callable[[], CachedList] = view.current_list
     if details:
-        render = partial(list_with_details, view, service.last_changes)
+        render = partial(list_with_details, view, components.engine.last_changes)
     seconds = wait_seconds(prefer or [])
     applied = seconds is not None and etags is not None and render().matches(etags)
     if applied:
         with await slots_of(request):
-            await run_until_disconnect(request.receive, _until_changed(service, render, etags or b"", seconds or 0))
+            await run_until_disconnect(request.receive, _until_changed(components, render, etags or b"", seconds or 0))
     extra = age_header(request) + ([(b"preference-applied", b"wait=%d" % (seconds or 0))] if applied else [])
     return _PreparedResponse(render().response_for(etags, accepted), extra)
 
 
-async def _list_at(service: Components, timestamp: int, *, details: bool) -> CachedList:
-    """The list as it was. Raises InvalidError, CompactedError, UnavailableError."""
-    if timestamp > (now := service.clock()):
-        raise InvalidError(f"at: {timestamp} is after the present {now}.")
-    past = await service.store.list_at(timestamp)
-    # In a thread, for the list may be long: others are answered meanwhile.
-    return await asyncio.to_thread(past_list, past, service.view, details=details)
+async def _list_at(components: Components, timestamp: int, *, details: bool) -> CachedList:
+    """The list at a past time. Raises InvalidError, CompactedError, UnavailableError."""
+    if timestamp > (now := components.clock()):
+        raise InvalidError(f"at: {timestamp} is in the future; the current time is {now}.")
+    past = await components.engine.store.list_at(timestamp)
+    # In a thread, because a long list would block the event loop.
+    return await asyncio.to_thread(past_list, past, components.engine.view, details=details)
 
 
-async def _until_changed(service: Components, render: Callable[[], CachedList], etags: bytes, seconds: int) -> None:
-    """Return when the list is no longer `known`, the time is up, or the service stops."""
-    view = service.view
+async def _until_changed(components: Components, render: Callable[[], CachedList], etags: bytes, seconds: int) -> None:
+    """Return when the list no longer matches `etags`, after `seconds`, or when the service stops."""
+    view = components.engine.view
     loop = asyncio.get_running_loop()
     deadline = loop.time() + seconds
-    while not service.feed.closed and (rendering := render()).matches(etags):
-        left = deadline - loop.time()
-        if left <= 0:
+    while not components.engine.feed.closed and (rendering := render()).matches(etags):
+        remaining = deadline - loop.time()
+        if remaining <= 0:
             return
-        to_end = (rendering.valid_until - view.clock()) / 1000
-        await view.changed.wait(min(left, max(to_end, 0.001)))
+        until_expiry = (rendering.valid_until - view.clock()) / 1000
+        await view.changed.wait(min(remaining, max(until_expiry, 0.001)))
 
 
 class _PreparedResponse(Response):
-    """A ready answer, with nothing computed again."""
+    """A response from a cached list: nothing is computed again."""
 
-    def __init__(self, answer: CachedResponse, extra: list[tuple[bytes, bytes]]) -> None:
-        self.status_code = answer.status
-        self.body = answer.body
+    def __init__(self, cached: CachedResponse, extra: list[tuple[bytes, bytes]]) -> None:
+        self.status_code = cached.status
+        self.body = cached.body
         self.background = None
-        self.raw_headers = [*answer.headers, *extra]
+        self.raw_headers = [*cached.headers, *extra]

@@ -1,4 +1,4 @@
-"""Proof: who has applied a change. And the preference to be answered when all have."""
+"""Which listeners have applied a change; and waiting for them with `Prefer: wait`."""
 
 from __future__ import annotations
 
@@ -17,40 +17,42 @@ from app.components import Components, components_of
 from app.watch.disconnect import run_until_disconnect
 from blocklist.model.changes import Change
 from blocklist.model.errors import NotFoundError, UnavailableError
+from blocklist.wire.json import Json, dump_json
 from blocklist.wire.listeners import NodeStatusBody
-from blocklist.wire.nodes import Json, dump_json
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 
 MAX_NAMED: Final = 20
-"""At most so many listeners are named in a header."""
+"""Maximum number of listeners named in a header."""
 
 
 async def _wait(
     request: Request,
     prefer: Annotated[
         list[str] | None,
-        Header(description="`wait=N`: answer when all live listeners have applied it, or after N (60) seconds."),
+        Header(
+            description="`wait=N`: respond when all live listeners have applied it, or after N seconds (maximum 60)."
+        ),
     ] = None,
 ) -> int | None:
     seconds = wait_seconds(prefer or [])
     if seconds is not None:
-        await slots_of(request)  # before anything is changed
+        await slots_of(request)  # reject before anything is changed
     return seconds
 
 
 Wait = Annotated[int | None, Depends(_wait)]
-"""Seconds of `Prefer: wait=N`, None without. Raises UnavailableError if the client has too many requests waiting."""
+"""N of `Prefer: wait=N`, or None. Raises UnavailableError if the client has too many waiting requests."""
 
 
 async def wait_until_applied(request: Request, revision: int, seconds: int | None) -> list[tuple[bytes, bytes]]:
-    """Wait until all live listeners have applied `revision`, at most so long; the headers that say how it went."""
+    """Wait at most `seconds` until all live listeners have applied `revision`; returns headers with the result."""
     if seconds is None:
         return []
-    service = components_of(request)
-    directory, feed = service.listeners, service.feed
+    components = components_of(request)
+    directory, feed = components.listeners.directory, components.engine.feed
     with suppress(UnavailableError):
-        await service.registry.refresh()
+        await components.listeners.registry.refresh()
     waiting = directory.acks.wait_for(lambda: feed.closed or not directory.not_applied(revision)[0], seconds)
     with await slots_of(request):
         await run_until_disconnect(request.receive, waiting)
@@ -67,26 +69,26 @@ async def wait_until_applied(request: Request, revision: int, seconds: int | Non
 @router.head("/blocklist/nodes/{node_id}/status", dependencies=[MinRevision], include_in_schema=False)
 @router.get(
     "/blocklist/nodes/{node_id}/status",
-    summary="Who has applied a node's last change",
+    summary="Which listeners have applied a node's last change",
     dependencies=[MinRevision],
     response_model=NodeStatusBody,
-    responses=problem_responses(400, 404, 503, _404="The log knows nothing of the node."),
+    responses=problem_responses(400, 404, 503, _404="The change log has no entry for this node."),
 )
 async def get_status(request: Request, node_id: NodeId) -> Response:
-    """For each live listener whether it has applied the node's last change, when, and what of it is still there."""
-    service = components_of(request)
-    change = await service.store.last_change(node_id)
+    """For each live listener: whether and when it applied the node's last change, and its TaskManagers on the node."""
+    components = components_of(request)
+    change = await components.engine.store.last_change(node_id)
     if change is None:
-        raise NotFoundError(f"The log knows nothing of node {node_id}.")
-    await service.registry.refresh()
-    return JsonResponse(request, dump_json(_status(service, change)))
+        raise NotFoundError(f"The change log has no entry for node {node_id}.")
+    await components.listeners.registry.refresh()
+    return JsonResponse(request, dump_json(_status(components, change)))
 
 
-def _status(service: Components, change: Change) -> Json:
-    listeners = [_progress_body(progress) for progress in applied_by_live_listeners(service, change)]
+def _status(components: Components, change: Change) -> Json:
+    listeners = [_progress_body(progress) for progress in applied_by_live_listeners(components, change)]
     return {
         "id": change.node.id,
-        "blocked": service.view.get(change.node.id) is not None,
+        "blocked": components.engine.view.get(change.node.id) is not None,
         "revision": change.revision,
         "at": str(change.at),
         "applied": sum(listener["applied"] for listener in listeners),

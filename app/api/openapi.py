@@ -1,4 +1,4 @@
-"""The API document: what FastAPI derives from the routes, and the schemas of bodies that endpoints read themselves."""
+"""The OpenAPI document: FastAPI's, with the schemas of bodies that endpoints parse themselves, and with roles."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from app.api.problems import problem_responses
 from app.integrations.alertmanager.wire import AlertmanagerPost
 from blocklist import __version__
 from blocklist.wire.listeners import HeartbeatBody, PushBody, RegistrationBody, SessionBody
-from blocklist.wire.nodes import BlockRequest, CompactedProblem, ConflictProblem, ConflictsProblem, Problem
+from blocklist.wire.nodes import BlockRequest
+from blocklist.wire.problems import CompactedProblem, ConflictProblem, ConflictsProblem, Problem
 from blocklist.wire.tokens import TokenRequest
 
 _MODELS = (
@@ -32,11 +33,11 @@ _MODELS = (
 )
 _DESCRIPTION = """Keeps one list of machines on which a data platform must not run work: the blocklist API of FLIP-224.
 
-Times are Unix milliseconds as decimal strings; 9223372036854775807 means without end."""
+Times are Unix milliseconds as decimal strings. The end 9223372036854775807 means permanent."""
 
 
 def install_openapi(app: FastAPI) -> None:
-    """Let the app answer /openapi.json with the whole document."""
+    """Serve the complete document at /openapi.json."""
 
     def openapi() -> dict[str, Any]:
         if app.openapi_schema is None:
@@ -57,15 +58,15 @@ def _build(app: FastAPI) -> dict[str, Any]:
         schemas.pop(unused, None)
     for path in built["paths"].values():
         for operation in path.values():
-            # FastAPI declares its own 422; here a malformed request is a 400 problem.
+            # FastAPI declares 422 responses; here an invalid request is a 400 problem.
             operation["responses"].pop("422", None)
     _add_security(app, built)
     return built
 
 
 def _add_security(app: FastAPI, built: dict[str, Any]) -> None:
-    """Say of each operation which role it needs."""
-    scheme = {"type": "http", "scheme": "bearer", "description": "A token, or a JWT of the issuer that is trusted."}
+    """Declare the required role of each operation."""
+    scheme = {"type": "http", "scheme": "bearer", "description": "A token, or a JWT of the trusted issuer."}
     built["components"]["securitySchemes"] = {"bearer": scheme}
     for route in app.routes:
         if not isinstance(route, APIRoute) or not route.include_in_schema or (role := required_role(route)) is None:
@@ -73,5 +74,5 @@ def _add_security(app: FastAPI, built: dict[str, Any]) -> None:
         for method in route.methods or ():
             operation = built["paths"][route.path_format][method.lower()]
             operation["security"] = [{"bearer": []}]
-            denied = problem_responses(401, 403, _403=f"This needs the role {role.value}.")
-            operation["responses"] |= {str(status): answer for status, answer in denied.items()}
+            denied = problem_responses(401, 403, _403=f"This requires the role {role.value}.")
+            operation["responses"] |= {str(status): response for status, response in denied.items()}

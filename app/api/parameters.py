@@ -1,4 +1,4 @@
-"""Parameters that several routes take, as they are documented and checked."""
+"""Path and query parameters that several routes share: documentation and validation."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.model.node import PERMANENT, check_node_id
 
 MIN_REVISION_TIMEOUT: Final = 2.0
-"""How long `minRevision` waits for this replica."""
+"""Maximum time that `minRevision` waits for this replica, in seconds."""
 NODE_ID_PATTERN: Final = "^[A-Za-z0-9._:-]{1,253}$"
 MAX_WAIT: Final = 60
-"""Seconds that `Prefer: wait` may ask for."""
+"""Maximum of `Prefer: wait=N`, in seconds."""
 _WAIT: Final = re.compile(r'wait\s*=\s*(?:"([0-9]{1,99})"|([0-9]{1,99}))', re.ASCII | re.IGNORECASE)
 _DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 def _whole_number(value: object) -> object:
     if isinstance(value, str) and not _DIGITS.fullmatch(value):
-        raise ValueError("give a whole number in decimal digits")
+        raise ValueError("must be a whole number in decimal digits")
     return value
 
 
@@ -37,7 +37,7 @@ async def _node_id(
     node_id: Annotated[
         str,
         Path(
-            description="1 to 253 of `A-Z a-z 0-9 . _ : -`, not `.` or `..`; compared exactly.",
+            description="1 to 253 characters of `A-Z a-z 0-9 . _ : -`, but not `.` or `..`; case-sensitive.",
             examples=["worker-17"],
             json_schema_extra={"pattern": NODE_ID_PATTERN},
         ),
@@ -47,14 +47,14 @@ async def _node_id(
 
 
 NodeId = Annotated[str, Depends(_node_id)]
-"""A node id from the path, checked. Raises InvalidError."""
+"""A node id from the path, validated. Raises InvalidError."""
 
 
 async def _resource_id(
-    id: Annotated[  # noqa: A002 - the path says so
+    id: Annotated[  # noqa: A002 - the name in the path
         str,
         Path(
-            description="Of a listener or a TaskManager: written like a node id.",
+            description="The id; same characters as a node id.",
             examples=["app-20261121101500-0001"],
             json_schema_extra={"pattern": NODE_ID_PATTERN},
         ),
@@ -64,31 +64,34 @@ async def _resource_id(
 
 
 ResourceId = Annotated[str, Depends(_resource_id)]
-"""The id of a listener or a TaskManager from the path, checked. Raises InvalidError."""
+"""The id of a listener, TaskManager or token from the path, validated. Raises InvalidError."""
 
 
 async def _wait_for_revision(
     request: Request,
     min_revision: Annotated[
         Revision | None,
-        Query(alias="minRevision", description="Answer once this replica has seen that revision (at most 2 s)."),
+        Query(
+            alias="minRevision",
+            description="Wait up to 2 s until this replica has this revision, otherwise 503.",
+        ),
     ] = None,
 ) -> None:
     if min_revision is None:
         return
-    view = components_of(request).view
+    view = components_of(request).engine.view
     if not await view.wait_for_revision(min_revision, MIN_REVISION_TIMEOUT):
         raise UnavailableError(
-            f"This replica is at revision {view.tracker.revision} and has not seen {min_revision} yet.", retry_after=1
+            f"This replica is at revision {view.tracker.revision} and does not have {min_revision} yet.", retry_after=1
         )
 
 
 MinRevision = Depends(_wait_for_revision)
-"""Waits for `?minRevision=`. Raises UnavailableError when it does not come."""
+"""Waits for `?minRevision=`. Raises UnavailableError on timeout."""
 
 
 def wait_seconds(prefer: list[str]) -> int | None:
-    """N of the first `wait=N` among Prefer headers (RFC 7240), at most MAX_WAIT; None without a readable one."""
+    """N of the first valid `wait=N` in Prefer headers (RFC 7240), at most MAX_WAIT; None if there is none."""
     for preference in ",".join(prefer).split(","):
         if match := _WAIT.fullmatch(preference.partition(";")[0].strip()):
             return min(int(match[1] or match[2]), MAX_WAIT)
@@ -96,9 +99,10 @@ def wait_seconds(prefer: list[str]) -> int | None:
 
 
 class AllowedParameters:
-    """The dependency of a route that changes something: it takes these query parameters, once, and no others.
+    """A dependency of routes that change something: allows only these query parameters, each at most once.
 
-    Elsewhere unknown ones are passed over, but here `?dryrun=true` would do the real thing. Raises InvalidError.
+    Other routes ignore unknown parameters, but here a misspelt `?dryrun=true` would make a real change.
+    Raises InvalidError.
     """
 
     def __init__(self, *names: str) -> None:
@@ -108,7 +112,8 @@ class AllowedParameters:
         names = [name for name, _ in request.query_params.multi_items()]
         rejected = [name for name in names if name not in self._names or names.count(name) > 1]
         if rejected:
-            allowed = " and ".join(self._names)
+            allowed = ", ".join(self._names)
             raise InvalidError(
-                f"{rejected[0][:100]!a}: this takes the parameters {allowed}, once; nothing was changed."
+                f"Unknown or repeated query parameter {rejected[0][:100]!a}; allowed, at most once each: {allowed}."
+                " Nothing was changed."
             )

@@ -1,4 +1,4 @@
-"""From an error to its answer: one table, problem+json for all of them (RFC 9457)."""
+"""Maps errors to responses: one table, application/problem+json for all of them (RFC 9457)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
-from app.api.responses import TooLargeError, revision_headers
+from app.api.request_body import TooLargeError
+from app.api.responses import revision_headers
 from app.auth.tokens import LastAdminError
 from app.components import components_of
 from blocklist.model.errors import (
@@ -27,7 +28,8 @@ from blocklist.model.errors import (
     UnavailableError,
 )
 from blocklist.model.listener import FencedError
-from blocklist.wire.nodes import LIMIT_PROBLEM, Json, Problem, dump_json
+from blocklist.wire.json import Json, dump_json
+from blocklist.wire.problems import LIMIT_PROBLEM, Problem
 
 STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     InvalidError: HTTPStatus.BAD_REQUEST,
@@ -42,26 +44,26 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
-"""Every BlocklistError that the service raises; a test fails on one that is missing."""
+"""The status of each BlocklistError that the service raises; a test fails if one is missing."""
 
 _DESCRIPTIONS: Final = {
-    400: "The request is malformed; nothing was changed.",
-    401: "There are no credentials, or they are not valid (any more).",
-    403: "The credentials do not allow this; the detail names the role that does.",
+    400: "The request is invalid; nothing was changed.",
+    401: "Credentials are missing, invalid or expired.",
+    403: "The role does not allow this; the detail names the required role.",
     404: "The node is not blocked.",
-    409: "The node is blocked already; nothing was changed.",
-    410: "The changes are no longer in the log.",
+    409: "The node is already blocked; nothing was changed.",
+    410: "The changes have been compacted.",
     413: "The body is too large; nothing was changed.",
-    503: "The database is away, or this replica is behind; `Retry-After` says when to try again.",
+    503: "The database is unavailable, or this replica is behind; retry after `Retry-After` seconds.",
 }
 
 
 def problem_responses(
     *statuses: int, model: type[Problem] = Problem, or_else: type[Problem] | None = None, **descriptions: str
 ) -> dict[int | str, dict[str, Any]]:
-    """OpenAPI responses for these statuses, all problem+json; `said` is what else one of them means here (`_404`).
+    """OpenAPI problem+json responses for these statuses; `descriptions` (`_404=…`) replace the usual descriptions.
 
-    The body is a `model`, or else the other one.
+    The schema of the body is `model`, or one of `model` and `or_else`.
     """
     schemas = [{"$ref": f"#/components/schemas/{kind.__name__}"} for kind in (model, or_else) if kind is not None]
     schema = schemas[0] if or_else is None else {"anyOf": schemas}
@@ -75,7 +77,7 @@ def problem_responses(
 
 
 def install_handlers(app: FastAPI) -> None:
-    """Answer every error as a problem, FastAPI's own too."""
+    """Return every error as a problem, including FastAPI's own."""
     app.add_exception_handler(BlocklistError, _as_coroutine(problem_for))
     app.add_exception_handler(RequestValidationError, _as_coroutine(_validation_problem))
     app.add_exception_handler(HTTPException, _as_coroutine(_http_problem))
@@ -86,11 +88,11 @@ def install_handlers(app: FastAPI) -> None:
 _Handler = Callable[[Request, Exception], Response]
 
 
-def _as_coroutine(answer: _Handler) -> Callable[[Request, Exception], Awaitable[Response]]:
-    """The handler as a coroutine: others run in a thread, while the list that they speak of moves on."""
+def _as_coroutine(respond: _Handler) -> Callable[[Request, Exception], Awaitable[Response]]:
+    """Wrap a handler in a coroutine: plain functions run in a thread, where the list could change meanwhile."""
 
     async def handler(request: Request, error: Exception) -> Response:
-        return answer(request, error)
+        return respond(request, error)
 
     return handler
 
@@ -104,7 +106,7 @@ def problem(
     extra: Json | None = None,
     headers: dict[str, str] | None = None,
 ) -> Response:
-    """A problem+json answer; its `instance` is the path that was asked for."""
+    """A problem+json response; `instance` is the requested path."""
     body = {
         "type": f"urn:blocklist:problem:{status.name.lower().replace('_', '-')}",
         "title": status.phrase,
@@ -119,14 +121,14 @@ def problem(
 
 
 def problem_for(request: Request, error: Exception) -> Response:
-    """The answer to a BlocklistError."""
+    """The response to a BlocklistError."""
     assert isinstance(error, BlocklistError)
     status = STATUS[type(error)]
     headers = None
     extra: Json = {}
     match error:
         case ConflictError(blocked=blocked):
-            view = components_of(request).view
+            view = components_of(request).engine.view
             nodes = {node_id: view.node_body(node) for node_id, node in blocked.items()}
             many = request.scope["path"] == "/blocklist/nodes"
             extra = {"blockedNodes": nodes} if many else {"blockedNode": nodes.popitem()[1]}
@@ -155,24 +157,24 @@ def _http_problem(request: Request, error: Exception) -> Response:
     status = HTTPStatus(error.status_code)
     if status == HTTPStatus.METHOD_NOT_ALLOWED:
         allowed = ", ".join(sorted(_methods(request)))
-        detail = f"{request.method} is not allowed here; allowed is {allowed}."
+        detail = f"{request.method} is not allowed here; allowed: {allowed}."
         return problem(request, status, detail, headers={"Allow": allowed})
     detail = "There is nothing at this path." if status == HTTPStatus.NOT_FOUND else str(error.detail)
     return problem(request, status, detail, headers=dict(error.headers or {}))
 
 
 def _client_disconnected(_: Request, __: Exception) -> Response:
-    # Nobody reads it: the client left before it had sent its body, and nothing was changed.
+    # No client reads this: it disconnected before it had sent its body. Nothing was changed.
     return Response(status_code=HTTPStatus.BAD_REQUEST)
 
 
 def internal_error(request: Request, _: Exception) -> Response:
-    """The answer to an error that nobody foresaw: it says nothing of the inside, which is for the log."""
-    return problem(request, HTTPStatus.INTERNAL_SERVER_ERROR, "The service failed to answer; its log says why.")
+    """The response to an unexpected error. It reveals no details; these are in the log."""
+    return problem(request, HTTPStatus.INTERNAL_SERVER_ERROR, "Internal error; see the log of the service.")
 
 
 def _methods(request: Request) -> set[str]:
-    """All methods of the path: a router's own Allow names only those of its first route."""
+    """All methods of the path; Starlette's Allow header names only those of the first matching route."""
     scope = dict(request.scope)
     return {
         method

@@ -1,4 +1,4 @@
-"""A dry run says what the change would do, and does nothing."""
+"""A dry run returns what the change would do, and changes nothing."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ FIELDS: Final = {"dryRun", "nodes", "belowMinimum", "refused"}
 
 
 def dry_run_body(answer: httpx.Response) -> Body:
-    """The body of a dry run's answer."""
+    """The body of the response to a dry run."""
     assert answer.status_code == 200, answer.text
     assert answer.headers["content-type"] == "application/json"
     body: Body = answer.json()
@@ -34,7 +34,7 @@ def dry_run_body(answer: httpx.Response) -> Body:
 
 
 def single_node(answer: httpx.Response) -> Body:
-    """The only node of it."""
+    """Its only node."""
     (node,) = dry_run_body(answer)["nodes"]
     assert set(node) == {"status", "node", "taskManagers"}
     found: Body = node
@@ -53,8 +53,8 @@ def without_times(node: Body) -> Body:
     return {name: value for name, value in node.items() if name not in {"startTimestamp", "status"}}
 
 
-class TestWhatItSays:
-    """It equals what the real call then answers."""
+class TestResult:
+    """It equals the response to the real request."""
 
     CASES: Final[dict[str, Body]] = {
         "free": block(),
@@ -95,11 +95,11 @@ class TestWhatItSays:
         assert client.get(path).json() == before
         assert client.delete(path).status_code == 200
 
-    def test_by_the_alias_too(self, client: httpx.Client, node_id: str) -> None:
+    def test_of_the_alias(self, client: httpx.Client, node_id: str) -> None:
         assert single_node(client.put(f"/blocklist/node/{node_id}", json=block(), params=DRY))["status"] == 201
         problem_of(client.delete(f"/blocklist/node/{node_id}", params=DRY), 404)
 
-    def test_a_node_whose_end_has_passed_is_blocked_anew(self, client: httpx.Client, node_id: str) -> None:
+    def test_an_expired_node_is_blocked_again(self, client: httpx.Client, node_id: str) -> None:
         put(client, node_id, endTimestamp=later(0.05))
         while client.get(f"/blocklist/nodes/{node_id}").status_code == 200:
             pass
@@ -107,8 +107,8 @@ class TestWhatItSays:
         assert (would["status"], would["node"]["endTimestamp"]) == (201, PERMANENT)
 
 
-class TestWhatItRefuses:
-    """As without it."""
+class TestErrors:
+    """The same as without dryRun."""
 
     def test_a_conflict(self, client: httpx.Client, node_id: str) -> None:
         put(client, node_id)
@@ -118,14 +118,14 @@ class TestWhatItRefuses:
         without = problem_of(client.put("/blocklist/nodes", json=nodes), 409)
         assert problem_of(client.put("/blocklist/nodes", json=nodes, params=DRY), 409) == without
 
-    def test_what_is_malformed_or_not_there(self, client: httpx.Client, node: str) -> None:
+    def test_invalid_requests_and_missing_nodes(self, client: httpx.Client, node: str) -> None:
         problem_of(client.put(node, json={}, params=DRY), 400)
         problem_of(client.put(node, json=block(endTimestamp="5"), params=DRY), 400)
         problem_of(client.put("/blocklist/nodes", json={}, params=DRY), 400)
         problem_of(client.delete(node, params=DRY), 404)
 
     @pytest.mark.parametrize("value", ["", "1", "0", "yes", "True", "TRUE", "true ", "tru", "null"])
-    def test_any_other_word_than_true_and_false(self, client: httpx.Client, node: str, value: str) -> None:
+    def test_any_value_but_true_and_false(self, client: httpx.Client, node: str, value: str) -> None:
         problem_of(client.put(node, json=block(), params={"dryRun": value}), 400)
         problem_of(client.put("/blocklist/nodes", json={"a": block()}, params={"dryRun": value}), 400)
         problem_of(client.delete(node, params={"dryRun": value}), 400)
@@ -140,18 +140,16 @@ class TestWhatItRefuses:
 @pytest.mark.parametrize(
     ("method", "path"), [("PUT", "nodes/a"), ("PUT", "nodes"), ("DELETE", "nodes/there"), ("DELETE", "node/there")]
 )
-def test_a_misspelt_parameter_does_not_do_the_real_thing(
-    client: httpx.Client, method: str, path: str, query: str
-) -> None:
+def test_a_misspelt_parameter_makes_no_real_change(client: httpx.Client, method: str, path: str, query: str) -> None:
     send(client, "PUT", "/blocklist/nodes/there", block())
     send(client, "DELETE", "/blocklist/nodes/a")
     body = {"PUT nodes/a": block(), "PUT nodes": {"a": block()}}.get(f"{method} {path}")
     answer = send(client, method, f"/blocklist/{path}?{query}", body)
-    assert "takes the parameters" in problem_of(answer, 400)["detail"]
+    assert "allowed, at most once each: dryRun" in problem_of(answer, 400)["detail"]
     assert [client.get(f"/blocklist/nodes/{own}").status_code for own in ("a", "there")] == [404, 200]
 
 
-class TestNothingIsDone:
+class TestNoEffect:
     """No revision, no other ETag, nothing on the watch, nothing in the database."""
 
     def try_all(self, client: httpx.Client) -> None:
@@ -163,7 +161,7 @@ class TestNothingIsDone:
         dry_run_body(client.delete("/blocklist/nodes/there", params=DRY))
 
     @ON_SQLITE
-    def test_nobody_sees_anything(self, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
+    def test_readers_and_watchers_see_no_change(self, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
         client = fresh_client
         put(client, "there")
         before, tag = current_list(client), client.get("/blocklist").headers["etag"]
@@ -178,11 +176,11 @@ class TestNothingIsDone:
             assert (event.event, event.id.partition("-")[0]) == ("blocked", "2")
 
     def files(self, database: Path) -> dict[str, int]:
-        """What was written when, of the database and its log."""
+        """Modification times of the database and its log."""
         return {path.name: path.stat().st_mtime_ns for path in database.parent.glob(f"{database.name}*")}
 
     @ON_SQLITE
-    def test_the_revision_in_the_answer_is_the_present_one(self, fresh_client: httpx.Client) -> None:
+    def test_the_response_has_the_current_revision(self, fresh_client: httpx.Client) -> None:
         put(fresh_client, "there")
         for _ in range(3):
             assert revision_of(dry_put(fresh_client, "new")) == 1
@@ -193,8 +191,8 @@ class TestNothingIsDone:
         assert single_node(answer)["status"] == 201
         assert "preference-applied" not in answer.headers
 
-    def test_among_real_changes_it_sees_each_list_as_it_was(self, fresh_client: httpx.Client) -> None:
-        """Whatever comes at once: it is answered at its turn, and leaves no trace."""
+    def test_concurrent_dry_runs_see_consistent_lists(self, fresh_client: httpx.Client) -> None:
+        """Each dry run is evaluated in its turn and changes nothing."""
 
         def turn(number: int) -> None:
             if number % 2:
@@ -209,8 +207,8 @@ class TestNothingIsDone:
         assert [change["revision"] for change in all_changes(fresh_client)] == list(range(1, 101))
 
 
-class TestWhomItTouches:
-    """TaskManagers and their tasks, and listeners that would have too few nodes."""
+class TestAffectedListeners:
+    """TaskManagers and their tasks, and listeners below their minimum."""
 
     @pytest.fixture
     def listener_client(self, listener_client: httpx.Client) -> httpx.Client:
@@ -221,7 +219,7 @@ class TestWhomItTouches:
         heartbeat(listener_client, "other", taskManagers={"o-1": "a"})
         return listener_client
 
-    def test_what_runs_there_now(self, listener_client: httpx.Client) -> None:
+    def test_task_managers_on_the_node(self, listener_client: httpx.Client) -> None:
         would = single_node(dry_put(listener_client, "a"))
         assert would["taskManagers"] == [
             {"id": "o-1", "listener": "other", "runningTasks": None},
@@ -233,7 +231,9 @@ class TestWhomItTouches:
             {"id": "t-3", "listener": "jm", "runningTasks": 0}
         ]
 
-    def test_who_would_be_below_and_what_the_real_call_says(self, listener_client: httpx.Client) -> None:
+    def test_listeners_below_their_minimum_and_the_error_of_the_real_request(
+        self, listener_client: httpx.Client
+    ) -> None:
         assert (
             dry_run_body(dry_put(listener_client, "a"))["belowMinimum"],
             dry_run_body(dry_put(listener_client, "a"))["refused"],
@@ -245,14 +245,16 @@ class TestWhomItTouches:
         assert problem["detail"] == would["refused"]
         assert get_listener(listener_client, "jm")["usableNodes"] == 3
 
-    def test_to_force_is_refused_by_nothing_and_says_who_suffers(self, listener_client: httpx.Client) -> None:
+    def test_force_overrides_limits_and_lists_listeners_below_their_minimum(
+        self, listener_client: httpx.Client
+    ) -> None:
         put(listener_client, "a")
         params = DRY | {"force": "a fire"}
         would = dry_run_body(listener_client.put("/blocklist/nodes/b", json=block(), params=params))
         assert would["refused"] is None
         assert would["belowMinimum"] == [{"listener": "jm", "usable": 1, "minimum": 2}]
 
-    def test_who_is_still_below_when_a_node_is_freed(self, listener_client: httpx.Client) -> None:
+    def test_listeners_still_below_their_minimum_after_an_unblock(self, listener_client: httpx.Client) -> None:
         for own in "abc":
             answer = listener_client.put(f"/blocklist/nodes/{own}", json=block(), params={"force": "a fire"})
             assert answer.status_code == 201
@@ -263,7 +265,7 @@ class TestWhomItTouches:
 
 
 @ON_SQLITE
-def test_a_limit_refuses_in_the_same_words(start: Start) -> None:
+def test_a_limit_is_reported_in_the_same_words(start: Start) -> None:
     with start(max_blocked="1", longest_block_admin="1h").client() as client:
         put(client, "a", endTimestamp=later())
         would = dry_run_body(dry_put(client, "b"))

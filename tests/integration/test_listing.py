@@ -34,7 +34,7 @@ def etag_of(client: httpx.Client) -> str:
 
 
 def still_waiting(answer: Future[httpx.Response]) -> bool:
-    """Whether there is no answer yet; takes half a second to be fairly sure."""
+    """Whether there is no response within half a second."""
     try:
         answer.result(0.5)
     except TimeoutError:
@@ -87,9 +87,7 @@ def test_the_list_carries_its_headers(client: httpx.Client) -> None:
         ("GET", "/blocklist/no/such/thing", 404),
     ],
 )
-def test_every_answer_below_the_list_says_revision_and_history(
-    client: httpx.Client, method: str, path: str, status: int
-) -> None:
+def test_every_response_has_revision_and_history(client: httpx.Client, method: str, path: str, status: int) -> None:
     expected = client.get("/blocklist").headers
     answer = client.request(method, path)
     assert answer.status_code == status
@@ -185,7 +183,7 @@ def test_a_zipped_list_is_the_same_list_and_either_etag_matches(
 
 
 @pytest.mark.parametrize("accepted", ["gzip;q=0", "identity", "br", "*;q=0, identity", "", "gzip;q=0.000, br"])
-def test_who_does_not_take_gzip_gets_none(client: httpx.Client, accepted: str) -> None:
+def test_without_gzip_in_accept_encoding_the_body_is_plain(client: httpx.Client, accepted: str) -> None:
     answer = client.get("/blocklist", headers={"accept-encoding": accepted})
     assert "content-encoding" not in answer.headers
     json.loads(answer.content)
@@ -207,7 +205,7 @@ class TestWaiting:
         assert revision_of(answer) == revision_of(made)
         assert answer.json() == current_list(client)[1]
 
-    def test_all_that_wait_are_answered(self, client: httpx.Client, pool: ThreadPoolExecutor, node: str) -> None:
+    def test_all_waiting_requests_are_answered(self, client: httpx.Client, pool: ThreadPoolExecutor, node: str) -> None:
         waiting = [pool.submit(wait_for_change, client) for _ in range(8)]
         assert still_waiting(waiting[0])
         made = client.put(node, json=block())
@@ -262,7 +260,9 @@ class TestWaiting:
         ],
         ids=ascii,
     )
-    def test_rubbish_is_ignored(self, client: httpx.Client, service: ServiceProcess, rubbish: str) -> None:
+    def test_an_invalid_preference_is_ignored(
+        self, client: httpx.Client, service: ServiceProcess, rubbish: str
+    ) -> None:
         lines = [f"If-None-Match: {etag_of(client)}".encode(), f"Prefer: {rubbish}".encode()]
         payload = b"\r\n".join([b"GET /blocklist HTTP/1.1", b"Host: test", *lines, b"", b""])
         answer = send_request(service.port, payload)
@@ -270,7 +270,9 @@ class TestWaiting:
         assert answer.header("preference-applied") is None
 
     @pytest.mark.parametrize("headers", [{}, {"if-none-match": '"other"'}])
-    def test_without_a_matching_etag_it_answers_at_once(self, client: httpx.Client, headers: dict[str, str]) -> None:
+    def test_without_a_matching_etag_it_answers_immediately(
+        self, client: httpx.Client, headers: dict[str, str]
+    ) -> None:
         answer = client.get("/blocklist", headers={"prefer": "wait=60", **headers}, timeout=20)
         assert answer.status_code == 200
 
@@ -286,10 +288,10 @@ class TestWaiting:
 
 
 class TestMinRevision:
-    """`?minRevision=R` waits until R is there, at most 2 s: read your own writes."""
+    """`?minRevision=R` waits for revision R for at most 2 s (read-your-writes)."""
 
     @pytest.mark.parametrize("path", ["/blocklist", "{0}", "/blocklist/changes"])
-    def test_a_present_revision_is_answered_at_once(self, client: httpx.Client, node: str, path: str) -> None:
+    def test_the_current_revision_is_answered_immediately(self, client: httpx.Client, node: str, path: str) -> None:
         made = client.put(node, json=block())
         answer = client.get(path.format(node), params={"minRevision": revision_of(made)})
         assert answer.status_code == 200
@@ -302,7 +304,7 @@ class TestMinRevision:
         assert int(answer.headers["retry-after"]) >= 0
 
     @pytest.mark.parametrize("path", ["/blocklist", "{0}", "/blocklist/changes?since={1}"])
-    def test_a_revision_that_comes_in_time_is_waited_for(
+    def test_it_waits_for_the_next_revision(
         self, client: httpx.Client, pool: ThreadPoolExecutor, node: str, path: str
     ) -> None:
         client.put(node, json=block())
@@ -312,7 +314,7 @@ class TestMinRevision:
         assert still_waiting(waiting)
         client.put(node, json=block(cause="b", allowMerge=True))
         answer = waiting.result(20)
-        # A machine so slow that the 2 s passed first may say 503; it may never answer with an older list.
+        # On a slow machine the wait may time out with 503, but the response is never an older list.
         assert answer.status_code == 503 or revision_of(answer) >= awaited
         assert answer.status_code == 503 or "disk,b" in answer.text
 

@@ -1,4 +1,4 @@
-"""Proof: who has applied a node's revision, and a change that is answered when all have."""
+"""Which listeners have applied a node's last change; and changes with `Prefer: wait`."""
 
 from __future__ import annotations
 
@@ -42,14 +42,14 @@ def of_listener(client: httpx.Client, node_id: str, listener: str) -> dict[str, 
 class TestStatus:
     """GET /blocklist/nodes/{id}/status"""
 
-    def test_a_node_that_nobody_listens_for(self, listener_client: httpx.Client) -> None:
+    def test_without_listeners(self, listener_client: httpx.Client) -> None:
         before = now_ms()
         revision = put(listener_client, "a")
         body = status(listener_client, "a")
         assert before <= int(body.pop("at")) <= now_ms()
         assert body == {"id": "a", "blocked": True, "revision": revision, "applied": 0, "of": 0, "listeners": []}
 
-    def test_who_has_applied_it_and_when(self, listener_client: httpx.Client) -> None:
+    def test_which_listeners_have_applied_it_and_when(self, listener_client: httpx.Client) -> None:
         for name, role in (("b", RM), ("a", "JOB_MASTER"), ("C", "JOB_MASTER")):
             register(listener_client, name, role=role)
         revision = put(listener_client, "n")
@@ -74,7 +74,7 @@ class TestStatus:
         assert applied["lateMs"] == int(applied["appliedAt"]) - int(body["at"])
         assert of_listener(listener_client, "n", "b") == {"id": "b", "role": RM, **waiting}
 
-    def test_when_it_was_applied_stays_as_it_was(self, listener_client: httpx.Client) -> None:
+    def test_the_time_of_applying_does_not_change(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")
         first = put(listener_client, "a")
         heartbeat(listener_client, "jm", ackedRevision=first)
@@ -83,7 +83,7 @@ class TestStatus:
         heartbeat(listener_client, "jm", ackedRevision=put(listener_client, "b"))
         assert of_listener(listener_client, "a", "jm")["applied"] is before["applied"] is True
 
-    def test_a_merge_is_to_be_applied_anew_and_a_merge_of_nothing_is_not(self, listener_client: httpx.Client) -> None:
+    def test_a_merge_must_be_applied_unless_it_changes_nothing(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")
         heartbeat(listener_client, "jm", ackedRevision=put(listener_client, "a"))
         put(listener_client, "a")
@@ -92,7 +92,7 @@ class TestStatus:
         body = status(listener_client, "a")
         assert (body["revision"], body["applied"], body["of"]) == (revision, 0, 1)
 
-    def test_a_free_node_that_the_log_knows_is_proven_free(self, listener_client: httpx.Client) -> None:
+    def test_applying_an_unblock_is_reported_too(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")
         put(listener_client, "a")
         revision = unblock(listener_client, "a")
@@ -101,18 +101,18 @@ class TestStatus:
         heartbeat(listener_client, "jm", ackedRevision=revision)
         assert status(listener_client, "a")["applied"] == 1
 
-    def test_an_expired_node_is_free(self, listener_client: httpx.Client) -> None:
+    def test_an_expired_node_is_not_blocked(self, listener_client: httpx.Client) -> None:
         revision = put(listener_client, "a", endTimestamp=later(1.2))
         wait_until(lambda: status(listener_client, "a")["revision"] == revision + 1)
         assert status(listener_client, "a")["blocked"] is False
 
     @pytest.mark.parametrize(("node_id", "code"), [("never-blocked", 404), ("a%20b", 400), ("a" * 254, 400)])
-    def test_a_node_that_the_log_knows_nothing_of(self, listener_client: httpx.Client, node_id: str, code: int) -> None:
+    def test_a_node_without_an_entry_in_the_log(self, listener_client: httpx.Client, node_id: str, code: int) -> None:
         register(listener_client, "jm")
         heartbeat(listener_client, "jm", taskManagers={"tm": "never-blocked"})
         problem_of(listener_client.get(f"/blocklist/nodes/{node_id}/status"), code)
 
-    def test_only_the_living_count(self, listener_client: httpx.Client) -> None:
+    def test_only_live_listeners_count(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")
         register(listener_client, "sleeper", leaseSeconds=1)
         revision = put(listener_client, "a")
@@ -121,7 +121,7 @@ class TestStatus:
         body = status(listener_client, "a")
         assert (body["applied"], body["of"], [it["id"] for it in body["listeners"]]) == (1, 1, ["jm"])
 
-    def test_what_it_refused_and_why(self, listener_client: httpx.Client) -> None:
+    def test_the_reason_of_a_refusal(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")
         revision = put(listener_client, "a")
         why = "It is the last live host of the application — “a”."
@@ -132,9 +132,7 @@ class TestStatus:
         heartbeat(listener_client, "jm", refused={})
         assert of_listener(listener_client, "a", "jm")["refused"] is None
 
-    def test_which_of_its_taskmanagers_are_still_there_and_how_many_tasks_run(
-        self, listener_client: httpx.Client
-    ) -> None:
+    def test_task_managers_on_the_node_and_their_running_tasks(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")
         register(listener_client, "other")
         put(listener_client, "a")
@@ -153,7 +151,9 @@ class TestStatus:
             {"id": "t2", "runningTasks": 1},
         ]
 
-    def test_a_pushed_one_says_all_that_in_its_answers(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_a_pushed_listener_reports_in_its_responses(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
         receiver.report = {"taskManagers": {"tm": "a"}, "runningTasks": {"tm": 2}, "refused": {"a": "Last live host."}}
         receiver.register(listener_client, "jm")
         wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
@@ -200,7 +200,7 @@ class TestWaiting:
             assert status(listener_client, "a")["applied"] == 2
 
     @pytest.mark.parametrize("change", CHANGES)
-    def test_it_answers_after_n_seconds_with_who_has_not(
+    def test_after_n_seconds_the_response_names_the_missing_listeners(
         self, listener_client: httpx.Client, receiver: Receiver, change: Change
     ) -> None:
         receiver.register(listener_client, "jm")
@@ -212,7 +212,7 @@ class TestWaiting:
         assert answer.headers["blocklist-applied"] == "1/3"
         assert answer.headers["blocklist-not-applied"] == "silent-1, silent-2"
 
-    def test_the_answer_is_as_ever(self, listener_client: httpx.Client) -> None:
+    def test_the_response_is_otherwise_unchanged(self, listener_client: httpx.Client) -> None:
         created = put_one(listener_client, "a", "wait=5")
         assert (created.status_code, created.json()["id"]) == (201, "a")
         assert put_one(listener_client, "a", "wait=5").status_code == 202
@@ -221,7 +221,7 @@ class TestWaiting:
         freed = listener_client.delete("/blocklist/nodes/a", headers={"prefer": "wait=5"})
         assert (freed.status_code, freed.content) == (200, b"")
 
-    def test_with_nobody_to_wait_for_it_answers_at_once(self, listener_client: httpx.Client) -> None:
+    def test_without_listeners_it_answers_immediately(self, listener_client: httpx.Client) -> None:
         answer = put_one(listener_client, "a", "wait=25")
         assert (answer.status_code, answer.headers["blocklist-applied"]) == (201, "0/0")
 
@@ -232,25 +232,25 @@ class TestWaiting:
             assert answer.headers["preference-applied"] == "wait=60"
 
     @pytest.mark.parametrize("prefer", ["wait", "wait=", "wait=x", "wait=-1", "wait=1.5", "respond-async", ""])
-    def test_rubbish_is_ignored(self, listener_client: httpx.Client, prefer: str) -> None:
+    def test_an_invalid_preference_is_ignored(self, listener_client: httpx.Client, prefer: str) -> None:
         register(listener_client, "silent")
         answer = put_one(listener_client, "a", prefer)
         assert answer.status_code == 201
         assert not {"preference-applied", "blocklist-applied", "blocklist-not-applied"} & set(answer.headers)
 
     @pytest.mark.parametrize("prefer", ["respond-async, wait=25", "WAIT=25", 'foo; bar="a,b" , wait=25;x'])
-    def test_every_way_to_write_it(self, listener_client: httpx.Client, receiver: Receiver, prefer: str) -> None:
+    def test_all_forms_of_the_preference(self, listener_client: httpx.Client, receiver: Receiver, prefer: str) -> None:
         receiver.register(listener_client, "jm")
         answer = put_one(listener_client, "a", prefer)
         assert (answer.headers["preference-applied"], answer.headers["blocklist-applied"]) == ("wait=25", "1/1")
 
-    def test_without_it_nobody_waits(self, listener_client: httpx.Client) -> None:
+    def test_without_the_preference_it_does_not_wait(self, listener_client: httpx.Client) -> None:
         register(listener_client, "silent")
         answer = listener_client.put("/blocklist/nodes/a", json=block())
         assert answer.status_code == 201
         assert "blocklist-applied" not in answer.headers
 
-    def test_a_heartbeat_of_one_that_watches_ends_the_wait(self, listener_client: httpx.Client) -> None:
+    def test_a_heartbeat_of_a_watching_listener_ends_the_wait(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(put_one, listener_client, "a", "wait=25")
@@ -260,7 +260,7 @@ class TestWaiting:
             assert waiting.result(60).headers["blocklist-applied"] == "1/1"
 
     @pytest.mark.parametrize("leaves", [True, False])
-    def test_one_that_leaves_or_lapses_is_waited_for_no_longer(
+    def test_it_does_not_wait_for_removed_or_lapsed_listeners(
         self, listener_client: httpx.Client, leaves: bool
     ) -> None:
         register(listener_client, "jm", leaseSeconds=3600 if leaves else 1)
@@ -271,7 +271,7 @@ class TestWaiting:
                 listener_client.delete("/listeners/jm")
             assert waiting.result(60).headers["blocklist-applied"] == "0/0"
 
-    def test_a_refusal_does_not_wait(self, listener_client: httpx.Client) -> None:
+    def test_a_rejected_request_does_not_wait(self, listener_client: httpx.Client) -> None:
         register(listener_client, "silent")
         put(listener_client, "a")
         wait = {"prefer": "wait=60"}
@@ -279,7 +279,7 @@ class TestWaiting:
         problem_of(listener_client.put("/blocklist/nodes/a", json={}, headers=wait), 400)
         problem_of(listener_client.delete("/blocklist/nodes/b", headers=wait), 404)
 
-    def test_at_most_twenty_are_named(self, listener_client: httpx.Client) -> None:
+    def test_at_most_20_listeners_are_named(self, listener_client: httpx.Client) -> None:
         names = sorted(f"silent-{number}" for number in range(25))
         for name in names:
             register(listener_client, name)
@@ -289,9 +289,7 @@ class TestWaiting:
         assert len(named) == 20
         assert set(named) <= set(names)
 
-    def test_one_that_fails_is_named_while_others_have_it(
-        self, listener_client: httpx.Client, receiver: Receiver
-    ) -> None:
+    def test_a_failing_listener_is_named(self, listener_client: httpx.Client, receiver: Receiver) -> None:
         with receiving(fails(10**9)) as broken:
             broken.register(listener_client, "broken")
             receiver.register(listener_client, "jm")

@@ -1,4 +1,4 @@
-"""Errors that no single endpoint owns: unknown paths, wrong methods, faults of the service, a database that is away."""
+"""Errors of all endpoints: unknown paths, wrong methods, internal errors, an unavailable database."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_an_unknown_path_is_a_404_problem(client: httpx.Client, method: str, pat
         ("/metrics", {"GET", "HEAD"}),
     ],
 )
-def test_a_wrong_method_is_a_405_problem_that_names_all_the_right_ones(
+def test_a_wrong_method_is_a_405_problem_with_all_allowed_methods(
     client: httpx.Client, path: str, allowed: set[str]
 ) -> None:
     for method in {"GET", "PUT", "POST", "DELETE", "PATCH", "TRACE"} - allowed:
@@ -64,7 +64,7 @@ def test_a_head_of_an_error_has_no_body(client: httpx.Client) -> None:
     assert answer.headers["content-type"] == "application/problem+json"
 
 
-def test_a_500_says_nothing_of_the_inside(tmp_path: Path, migrated: Path) -> None:
+def test_a_500_reveals_no_details(tmp_path: Path, migrated: Path) -> None:
     database = tmp_path / "blocklist.db"
     database.write_bytes(migrated.read_bytes())
     app = create_app(Settings(database_url=url_of(database)))
@@ -84,21 +84,21 @@ def test_a_500_says_nothing_of_the_inside(tmp_path: Path, migrated: Path) -> Non
 
 
 @contextmanager
-def away(database: Path) -> Iterator[None]:
-    """Somebody else holds the database: no write gets through."""
+def database_locked(database: Path) -> Iterator[None]:
+    """The database is locked by another program: no write gets through."""
     with closing(sqlite3.connect(database, isolation_level=None, timeout=30)) as other:
         other.execute("BEGIN IMMEDIATE")
         yield
         other.execute("ROLLBACK")
 
 
-def test_while_the_database_is_away_writes_are_503_and_reads_go_on_marked_by_an_age(
+def test_while_the_database_is_unavailable_writes_are_503_and_reads_have_an_age(
     fresh: ServiceProcess, fresh_client: httpx.Client
 ) -> None:
     fresh_client.put("/blocklist/nodes/a", json=block()).raise_for_status()
     before = current_list(fresh_client)
     assert "age" not in fresh_client.get("/blocklist").headers
-    with away(fresh.database):
+    with database_locked(fresh.database):
         for method, path, body in [("PUT", "/blocklist/nodes/b", block()), ("DELETE", "/blocklist/nodes/a", None)]:
             answer = fresh_client.request(method, path, json=body, timeout=60)
             problem_of(answer, 503)
@@ -108,7 +108,7 @@ def test_while_the_database_is_away_writes_are_503_and_reads_go_on_marked_by_an_
             read = fresh_client.get(path)
             assert (read.status_code, int(read.headers["age"]) >= 0) == (200, True), path
         assert fresh_client.get("/healthz").status_code == 200
-        assert "Somebody else holds the database" in problem_of(fresh_client.get("/readyz"), 503)["detail"]
+        assert "The database is locked by another program" in problem_of(fresh_client.get("/readyz"), 503)["detail"]
     wait_until(lambda: fresh_client.put("/blocklist/nodes/b", json=block(allowMerge=True)).is_success)
     wait_until(lambda: "age" not in fresh_client.get("/blocklist").headers)
     assert fresh_client.get("/readyz").status_code == 200
