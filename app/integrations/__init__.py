@@ -1,1 +1,1 @@
-"""Other systems that post to the service in their own format."""
+"""Endpoints for other systems that post in their own format."""

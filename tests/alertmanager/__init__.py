@@ -1,1 +1,1 @@
-"""Posts that Debian's Alertmanager 0.25 has sent, and the same sort of posts made up."""
+"""Recorded posts of Debian's Alertmanager 0.25, and synthetic ones."""

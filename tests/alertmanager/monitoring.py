@@ -1,4 +1,4 @@
-"""Prometheus and Alertmanager as Debian builds them, on free ports, with what they scrape."""
+"""Runs Debian's Prometheus and Alertmanager on free ports, with an exporter."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ scrape_configs: [{{job_name: disks, static_configs: [{{targets: ["127.0.0.1:{exp
 
 
 class Monitoring:
-    """`bad` are the nodes with a bad disk, as a tiny exporter has it; `alertmanager` is the address of that."""
+    """`bad` are the nodes with a bad disk, as exported; `alertmanager` is the URL of Alertmanager."""
 
     def __init__(self, nodes: tuple[str, ...], alertmanager: str, amtool: str) -> None:
         self.bad: set[str] = set()
@@ -60,15 +60,15 @@ class Monitoring:
         subprocess.run(command, check=True, capture_output=True)
 
     def failed(self) -> float:
-        """How many posts Alertmanager could not get rid of."""
+        """The number of posts that failed."""
         text = httpx.get(f"{self.alertmanager}/metrics", trust_env=False, verify=NO_TLS).text
         name = 'alertmanager_notifications_failed_total{integration="webhook"}'
         return next(float(line.split()[-1]) for line in text.splitlines() if line.startswith(name))
 
 
 @contextmanager
-def monitoring(folder: Path, url: str, *nodes: str, token: str = "not asked for") -> Iterator[Monitoring]:
-    """While it runs, the node of a bad disk is told to the service at `url`, as the docs' configuration has it."""
+def monitoring(folder: Path, url: str, *nodes: str, token: str = "not required") -> Iterator[Monitoring]:
+    """Posts alerts about bad disks to the service at `url`, with the configuration in docs/."""
     programs = debian.require(PROGRAMS)
     ports = {"alertmanager": free_port(), "prometheus": free_port()}
     running = Monitoring(nodes, f"http://127.0.0.1:{ports['alertmanager']}", programs["amtool"])
@@ -86,7 +86,7 @@ def monitoring(folder: Path, url: str, *nodes: str, token: str = "not asked for"
 
 
 def _quick(folder: Path, url: str) -> str:
-    """The docs' configuration for this service, with short intervals."""
+    """The configuration in docs/ for this service, with short intervals."""
     text = (DOCS / "alertmanager.yml").read_text()
     changes = {
         "http://127.0.0.1:8224": url,
@@ -136,7 +136,7 @@ def _ready(port: int) -> bool:
 
 @contextmanager
 def _exporter(monitoring: Monitoring) -> Iterator[int]:
-    """Serves the metrics; its port."""
+    """Serve the metrics; yields the port."""
 
     class Metrics(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
@@ -148,7 +148,7 @@ def _exporter(monitoring: Monitoring) -> Iterator[int]:
             self.wfile.write(body)
 
         def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Say nothing."""
+            """Do not log."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server:
         server.daemon_threads = True

@@ -13,15 +13,16 @@ _REAL: Final = Path(__file__).with_name("posts.jsonl")
 
 
 def real_posts() -> list[Body]:
-    """As Alertmanager 0.25 sent them, in order. None of their alerts has the label `blocklist`.
+    """Posts recorded from Alertmanager 0.25, in order. None of their alerts has the label `blocklist`.
 
-    Two alerts fire; another group's, without node; one resolves; one more fires; the group is sent again; all resolve.
+    Two alerts fire; one of another group fires, without a node; one resolves; one more fires; the group is repeated;
+    all resolve.
     """
     return [json.loads(line) for line in _REAL.read_text().splitlines()]
 
 
 def with_action(post: Body, action: str = "mark") -> Body:
-    """The post as it would be if its alerts asked for a block."""
+    """The post with the label `blocklist` on each alert."""
     changed = deepcopy(post)
     for own in changed["alerts"]:
         own["labels"]["blocklist"] = action
@@ -29,7 +30,7 @@ def with_action(post: Body, action: str = "mark") -> Body:
 
 
 def alert(name: str = "DiskFull", *, resolved: bool = False, summary: str = "", **labels: str) -> Body:
-    """An alert that asks for a block of node n1, unless its labels say otherwise; an empty label is left out."""
+    """An alert with `blocklist: mark` about node n1, unless changed by `labels`; empty labels are omitted."""
     named = {"alertname": name, "node": "n1", "blocklist": "mark", **labels}
     return {
         "status": "resolved" if resolved else "firing",

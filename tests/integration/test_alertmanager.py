@@ -1,4 +1,4 @@
-"""Alertmanager's webhook: what it posts becomes blocks, what does not concern us is counted and no error."""
+"""Alertmanager's webhook: alerts block nodes; ignored alerts are counted and are not errors."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.integration.in_process import ManualClock, running_service
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
 from tests.integration.secured import secured_service
-from tests.integration.test_problems import away
+from tests.integration.test_problems import database_locked
 
 PATH: Final = "/integrations/alertmanager"
 HOUR: Final = 3_600_000
 
 
 def post_alerts(client: httpx.Client | httpx2.Client, body: Body) -> Body:
-    """Post it; what became of its alerts."""
+    """Post it; returns the outcomes."""
     answer = client.post(PATH, json=body)
     assert answer.status_code == 200, answer.text
     assert set(answer.json()) == {"alerts", "truncatedAlerts"}
@@ -43,7 +43,7 @@ def get_node(client: httpx.Client | httpx2.Client, node_id: str = "n1") -> Body 
 
 
 def alertmanager_metrics(client: httpx.Client | httpx2.Client) -> dict[str, float]:
-    """The counters that are not 0, by what tells them apart."""
+    """The non-zero counters, by name and labels."""
     lines = [line for line in client.get("/metrics").text.splitlines() if line.startswith("blocklist_alertmanager_")]
     found = (line.removeprefix("blocklist_alertmanager_").rsplit(" ", 1) for line in lines)
     return {name: float(count) for name, count in found if float(count) and not name.endswith("_created")}
@@ -56,7 +56,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def in_process_client(database_url: str, clock: ManualClock) -> Iterator[httpx2.Client]:
-    """A client of a service with an empty list, inside the test's process."""
+    """A client of a service with an empty list, in this process."""
     with running_service(database_url, clock) as client:
         yield client
 
@@ -89,13 +89,13 @@ def test_the_real_posts_block_and_free_as_the_alerts_fire_and_resolve(
     ]  # fmt: skip
 
 
-def test_unless_they_carry_the_label_nothing_is_done(in_process_client: httpx2.Client) -> None:
+def test_alerts_without_the_label_are_ignored(in_process_client: httpx2.Client) -> None:
     for own in real_posts():
         assert post_alerts(in_process_client, own) == {"unlabelled": len(own["alerts"])}
     assert current_list(in_process_client) == (0, {})
 
 
-def test_the_answer_says_what_became_of_all_and_which_revision_it_made(in_process_client: httpx2.Client) -> None:
+def test_the_response_has_all_outcomes_and_the_revision(in_process_client: httpx2.Client) -> None:
     body = post(
         alert(), alert(node="n2", blocklist="evacuate"), alert(blocklist=""), alert(node=""), {}, alert(node="a b"),
         alert(blocklist="off"), truncatedAlerts=3,
@@ -116,20 +116,20 @@ def test_the_answer_says_what_became_of_all_and_which_revision_it_made(in_proces
     }
 
 
-def test_all_outcomes_are_there_from_the_start(in_process_client: httpx2.Client) -> None:
+def test_all_outcomes_have_a_metric_from_the_start(in_process_client: httpx2.Client) -> None:
     text = in_process_client.get("/metrics").text
     for outcome in ("blocked", "merged", "renewed", "unchanged", "freed", "kept", "crowded", "limited"):
         assert f'blocklist_alertmanager_alerts_total{{outcome="{outcome}"}} 0.0' in text
 
 
 class TestResolving:
-    def test_two_alerts_about_one_node_free_it_with_the_last(self, in_process_client: httpx2.Client) -> None:
+    def test_the_last_of_two_alerts_unblocks_the_node(self, in_process_client: httpx2.Client) -> None:
         assert post_alerts(in_process_client, post(alert("DiskFull"), alert("Hot"))) == {"blocked": 2}
         assert post_alerts(in_process_client, post(alert("Hot", resolved=True))) == {"kept": 1}
         assert post_alerts(in_process_client, post(alert("DiskFull", resolved=True))) == {"freed": 1}
         assert current_list(in_process_client) == (3, {})
 
-    def test_which_alerts_hold_a_node_is_known_after_a_crash(self, fresh: ServiceProcess) -> None:
+    def test_alerts_that_hold_a_node_survive_a_crash(self, fresh: ServiceProcess) -> None:
         with fresh.client() as client:
             post_alerts(client, post(alert("DiskFull"), alert("Hot")))
             post_alerts(client, post(alert("Hot", resolved=True)))
@@ -139,7 +139,7 @@ class TestResolving:
             assert post_alerts(client, post(alert("DiskFull", resolved=True))) == {"freed": 1}
 
     @pytest.mark.parametrize("first", [True, False])
-    def test_what_somebody_else_has_blocked_stays_blocked(self, in_process_client: httpx2.Client, first: bool) -> None:
+    def test_a_block_by_someone_else_stays(self, in_process_client: httpx2.Client, first: bool) -> None:
         def by_hand() -> None:
             body = block(cause="Kernel upgrade", allowMerge=True)
             assert in_process_client.put("/blocklist/nodes/n1", json=body).is_success
@@ -155,15 +155,15 @@ class TestResolving:
         assert "Kernel upgrade" in body["cause"].split(",")
         assert body["cause"].split(",")[-1].startswith("resolved DiskFull [")
 
-    def test_a_node_that_was_never_blocked_is_left_alone(self, in_process_client: httpx2.Client) -> None:
+    def test_a_resolved_alert_about_an_unblocked_node_is_ignored(self, in_process_client: httpx2.Client) -> None:
         assert post_alerts(in_process_client, post(alert(resolved=True))) == {"unchanged": 1}
         assert current_list(in_process_client) == (0, {})
 
 
 class TestTime:
-    """As the test's clock goes on."""
+    """On a manual clock."""
 
-    def test_repeats_renew_it_in_the_last_half_of_its_time(
+    def test_repeated_posts_renew_a_block_in_the_second_half_of_its_duration(
         self, in_process_client: httpx2.Client, clock: ManualClock
     ) -> None:
         post_alerts(in_process_client, post(alert(summary="97 %")))
@@ -176,7 +176,7 @@ class TestTime:
         assert get_node(in_process_client) == {**(first or {}), "endTimestamp": str(clock.now + HOUR)}
         assert [change["type"] for change in all_changes(in_process_client)] == ["blocked", "merged"]
 
-    def test_without_repeats_it_ends_by_itself(self, in_process_client: httpx2.Client, clock: ManualClock) -> None:
+    def test_without_repeated_posts_it_expires(self, in_process_client: httpx2.Client, clock: ManualClock) -> None:
         post_alerts(in_process_client, post(alert()))
         clock.now += HOUR
         assert get_node(in_process_client) is None
@@ -196,15 +196,15 @@ class TestSettings:
         ("name", "value"),
         [("alertmanager_node_label", "a-b"), ("alertmanager_node_label", ""), ("alertmanager_duration", "0s")],
     )
-    def test_nonsense_stops_the_start(self, name: str, value: str) -> None:
+    def test_invalid_settings_prevent_the_start(self, name: str, value: str) -> None:
         with pytest.raises(SettingsError, match=f"BLOCKLIST_{name.upper()}"):
             read_settings({f"BLOCKLIST_{name.upper()}": value})
 
 
 class TestLimits:
-    """Sending it again would not help: what a limit forbids is no error."""
+    """A block rejected by a limit is not an error, because sending it again would not help."""
 
-    def test_it_is_counted_and_said_and_the_rest_is_done(self, start: Start) -> None:
+    def test_a_rejected_alert_is_counted_and_logged_and_the_others_are_applied(self, start: Start) -> None:
         process = start(max_blocked="2")
         with process.client() as client:
             body = post(alert(), alert(node="n2"), alert(node="n3"))
@@ -212,11 +212,11 @@ class TestLimits:
             assert sorted(current_list(client)[1]) == ["n1", "n2"]
             assert alertmanager_metrics(client)['alerts_total{outcome="limited"}'] == 1
             assert 'blocklist_refused_by_limit_total{source="alertmanager"} 1.0' in client.get("/metrics").text
-            assert "a limit forbids what an alert asks for" in process.log()
+            assert "limit rejected the block of an alert" in process.log()
             # What is freed makes room, whatever the order.
             assert post_alerts(client, post(alert(node="n3"), alert(resolved=True))) == {"freed": 1, "blocked": 1}
 
-    def test_a_resolved_alert_counts_where_another_meets_a_limit(self, start: Start) -> None:
+    def test_a_resolved_alert_is_applied_if_another_one_is_rejected(self, start: Start) -> None:
         first = start()
         with first.client() as client:
             post_alerts(client, post(alert("Hot")))
@@ -228,7 +228,7 @@ class TestLimits:
 
 
 class TestTokens:
-    def test_who_posts_must_be_an_operator_and_is_the_author(self, tmp_path: Path, databases: Databases) -> None:
+    def test_posting_requires_an_operator_who_becomes_the_author(self, tmp_path: Path, databases: Databases) -> None:
         with secured_service(tmp_path, databases) as service:
             for access, status in [(Role.READER, 403), (Role.LISTENER, 403)]:
                 with service.client(service.tokens[access]) as client:
@@ -244,18 +244,18 @@ class TestErrors:
     @pytest.mark.parametrize(
         "body", [b"", b"{", b"[]", b"null", b"{}", b'{"alerts": 5}', b'{"alerts": [], "alerts": []}']
     )
-    def test_only_what_is_no_post_at_all_is_malformed(self, client: httpx.Client, body: bytes) -> None:
+    def test_only_an_invalid_post_is_an_error(self, client: httpx.Client, body: bytes) -> None:
         problem_of(client.post(PATH, content=body, headers={"content-type": "application/json"}), 400)
 
     @pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", "multipart/form-data", ""])
-    def test_what_a_page_elsewhere_could_post_is_not_taken(self, client: httpx.Client, kind: str) -> None:
+    def test_content_types_that_other_sites_can_send_are_rejected(self, client: httpx.Client, kind: str) -> None:
         problem_of(client.post(PATH, content=b'{"alerts": []}', headers={"content-type": kind}), 400)
 
     @pytest.mark.parametrize("kind", ["application/json", "application/json; charset=utf-8", "Application/JSON"])
-    def test_json_is(self, client: httpx.Client, kind: str) -> None:
+    def test_json_is_accepted(self, client: httpx.Client, kind: str) -> None:
         assert client.post(PATH, content=b'{"alerts": []}', headers={"content-type": kind}).status_code == 200
 
-    def test_2_mib_are_taken_and_no_more(self, client: httpx.Client) -> None:
+    def test_at_most_2_mib_are_accepted(self, client: httpx.Client) -> None:
         def sized(size: int) -> bytes:
             start, end = b'{"alerts": [], "x": "', b'"}'
             return start + b"x" * (size - len(start) - len(end)) + end
@@ -265,16 +265,16 @@ class TestErrors:
         problem_of(client.post(PATH, content=sized(2 * 1024 * 1024 + 1), headers=kind), 413)
 
     @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "PATCH"])
-    def test_it_is_only_posted_to(self, client: httpx.Client, method: str) -> None:
+    def test_other_methods_are_405(self, client: httpx.Client, method: str) -> None:
         answer = client.request(method, PATH)
         problem_of(answer, 405)
         assert answer.headers["allow"] == "POST"
 
-    def test_while_the_database_is_away_it_is_to_be_sent_again(
+    def test_while_the_database_is_unavailable_the_response_is_503(
         self, fresh: ServiceProcess, fresh_client: httpx.Client
     ) -> None:
         body = post(alert(), alert(node="n2"), alert(blocklist=""))
-        with away(fresh.database):
+        with database_locked(fresh.database):
             answer = fresh_client.post(PATH, json=body, timeout=60)
             problem_of(answer, 503)
             assert int(answer.headers["retry-after"]) >= 1
@@ -300,7 +300,7 @@ NASTY: Final[list[Any]] = [
 
 @pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
 @pytest.mark.parametrize("where", ["summary", "name"])
-def test_no_text_does_harm(client: httpx.Client, node_id: str, text: str, where: str) -> None:
+def test_any_text_is_safe(client: httpx.Client, node_id: str, text: str, where: str) -> None:
     own = alert(summary=text, node=node_id) if where == "summary" else alert(text, node=node_id)
     assert send_escaped(client, post(own)) == {"blocked": 1}
     body = get_node(client, node_id)
@@ -315,7 +315,7 @@ def test_no_text_does_harm(client: httpx.Client, node_id: str, text: str, where:
 
 
 def send_escaped(client: httpx.Client, body: Body) -> Body:
-    """Post it with all that is not ASCII escaped, as then a lone surrogate gets through; what became of its alerts."""
+    """Post it as ASCII, so that a lone surrogate can be sent; returns the outcomes."""
     answer = client.post(PATH, content=json.dumps(body), headers={"content-type": "application/json"})
     became: Body = answer.json()["alerts"]
     return became

@@ -1,4 +1,4 @@
-"""The rules and the configuration that the docs offer, as Prometheus's and Alertmanager's own tools see them."""
+"""The rules and the configuration in docs/, checked by Prometheus's and Alertmanager's own tools."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_the_docs_pass(programs: dict[str, str], program: str, arguments: list[o
         (["alertname=Hot"], "people"),
     ],
 )
-def test_only_alerts_with_the_label_go_to_the_service_and_all_go_to_people(
+def test_only_labelled_alerts_are_routed_to_the_service(
     programs: dict[str, str], labels: list[str], receivers: str
 ) -> None:
     command = [programs["amtool"], "config", "routes", "test", f"--config.file={DOCS / 'alertmanager.yml'}", *labels]

@@ -1,4 +1,4 @@
-"""A real Prometheus and Alertmanager, when the service is away, and when people silence what they know."""
+"""A real Prometheus and Alertmanager: retries while the service is down, and silences."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.integration.bodies import all_changes
 from tests.integration.databases import Databases
 from tests.integration.process import wait_until
 from tests.integration.secured import SecuredService, secured_service
-from tests.integration.test_problems import away
+from tests.integration.test_problems import database_locked
 
 
 @pytest.fixture
@@ -40,17 +40,15 @@ def blocked(client: httpx.Client) -> set[str]:
     return set(client.get("/blocklist").raise_for_status().json())
 
 
-def test_what_could_not_be_stored_is_told_again(
-    monitored: Monitoring, service: SecuredService, client: httpx.Client
-) -> None:
-    with away(service.process.database):
+def test_a_failed_post_is_retried(monitored: Monitoring, service: SecuredService, client: httpx.Client) -> None:
+    with database_locked(service.process.database):
         monitored.bad.add("n1")
         wait_until(lambda: monitored.failed() > 0, seconds=120)
         assert blocked(client) == set()
     wait_until(lambda: blocked(client) == {"n1"}, seconds=90)
 
 
-def test_a_resolve_that_comes_while_the_service_is_away_is_told_again(
+def test_a_resolved_alert_is_retried_while_the_service_is_down(
     monitored: Monitoring, service: SecuredService, client: httpx.Client
 ) -> None:
     monitored.bad.add("n1")
@@ -65,7 +63,7 @@ def test_a_resolve_that_comes_while_the_service_is_away_is_told_again(
     assert [change["createdBy"] for change in all_changes(client)] == ["some-operator", "some-operator"]
 
 
-def test_nothing_is_told_of_a_silenced_alert(monitored: Monitoring, client: httpx.Client) -> None:
+def test_a_silenced_alert_is_not_posted(monitored: Monitoring, client: httpx.Client) -> None:
     monitored.bad.add("n1")
     wait_until(lambda: blocked(client) == {"n1"}, seconds=90)
     monitored.silence("n1")

@@ -1,4 +1,4 @@
-"""The rules of alerts: whom they name, how their part of a cause reads, when a node is blocked, renewed and freed."""
+"""The rules of alerts: their nodes, their parts of a cause, and when a node is blocked, renewed and unblocked."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ A_PART, B_PART = "alert DiskFull: /data1 is full [aaaaaaaa]", "alert Hot: 93 deg
 
 
 class NodeSimulation:
-    """A list on which alerts work, one post after the other."""
+    """A list to which posts of alerts about n1 are applied."""
 
     def __init__(self, now: int = NOW) -> None:
         self.now = now
@@ -42,7 +42,7 @@ class NodeSimulation:
         self.outcomes: list[AlertOutcome] = []
 
     def post(self, *alerts: Alert) -> NodeSimulation:
-        """Alerts about n1."""
+        """Apply a post."""
         draft = Draft(self.tracker, self.now)
         step = decide(draft.get_blocked("n1"), alerts, self.now, HOUR)
         assert len(step.outcomes) == len(alerts)
@@ -54,7 +54,7 @@ class NodeSimulation:
         return self._commit(draft)
 
     def block(self, cause: str, *, end: int = PERMANENT, action: BlockAction = MARK) -> NodeSimulation:
-        """Somebody blocks n1, or merges."""
+        """Block n1 for another cause, or merge."""
         draft = Draft(self.tracker, self.now)
         node = BlockedNode(id="n1", action=action, start=self.now, end=end, cause=cause)
         draft.block(node, allow_merge=True)
@@ -96,20 +96,20 @@ class TestBlocking:
         assert simulation.node is not None
         assert simulation.node.action is EVACUATE
 
-    def test_somebody_else_s_block_is_merged_with(self) -> None:
+    def test_an_existing_block_is_merged(self) -> None:
         simulation = NodeSimulation().block("Kernel upgrade").post(A)
         assert (simulation.cause, simulation.outcomes) == (f"Kernel upgrade,{A_PART}", [AlertOutcome.MERGED])
         assert simulation.node is not None
         assert simulation.node.permanent
 
-    def test_a_second_alert_joins_in(self) -> None:
+    def test_a_second_alert_is_merged(self) -> None:
         simulation = NodeSimulation().post(A).post(A, B)
         assert (simulation.cause, simulation.revision) == (f"{A_PART},{B_PART}", 2)
         assert simulation.outcomes == [AlertOutcome.UNCHANGED, AlertOutcome.MERGED]
 
 
 class TestRepeats:
-    """A group that is sent again is silent, but in the last half of the block's time."""
+    """A repeated group changes nothing, except in the second half of the block's duration."""
 
     @pytest.mark.parametrize("summary", ["/data1 is full", "", "/data1 is fuller"])
     def test_nothing_changes_while_half_of_the_time_is_left(self, summary: str) -> None:
@@ -126,21 +126,21 @@ class TestRepeats:
         assert simulation.node is not None
         assert (simulation.node.start, simulation.node.end) == (NOW, simulation.now + HOUR)
 
-    def test_a_stronger_action_is_told_at_once(self) -> None:
+    def test_a_stronger_action_applies_immediately(self) -> None:
         simulation = NodeSimulation().post(A).post(replace(A, action=EVACUATE))
         assert (simulation.revision, simulation.outcomes) == (2, [AlertOutcome.RENEWED])
         assert simulation.node is not None
         assert simulation.node.action is EVACUATE
         assert simulation.post(A).revision == 2
 
-    def test_after_its_end_the_node_is_blocked_anew(self) -> None:
+    def test_an_expired_node_is_blocked_again(self) -> None:
         simulation = NodeSimulation().post(A)
         simulation.now += HOUR
         simulation.post(A)
         # Blocked, expired, blocked.
         assert (simulation.revision, simulation.outcomes, simulation.cause) == (3, [AlertOutcome.BLOCKED], A_PART)
 
-    def test_unblocked_by_hand_it_is_blocked_again_by_the_next_post(self) -> None:
+    def test_after_a_manual_unblock_the_next_post_blocks_again(self) -> None:
         simulation = NodeSimulation().post(A)
         draft = Draft(simulation.tracker, NOW)
         draft.unblock("n1")
@@ -149,14 +149,14 @@ class TestRepeats:
 
 
 class TestResolving:
-    """The node is free when the last alert that holds it has resolved, unless somebody else has a part in it."""
+    """The node is unblocked when the last alert that holds it has resolved, unless there is another cause."""
 
-    def test_the_only_alert_frees_it(self) -> None:
+    def test_the_only_alert_unblocks_it(self) -> None:
         simulation = NodeSimulation().post(A).post(A_RESOLVED)
         assert (simulation.node, simulation.outcomes, simulation.revision) == (None, [AlertOutcome.FREED], 2)
         assert (simulation.post(A_RESOLVED).outcomes, simulation.revision) == ([AlertOutcome.UNCHANGED], 2)
 
-    def test_of_two_the_last_one_does(self) -> None:
+    def test_the_last_of_two_alerts_unblocks_it(self) -> None:
         simulation = NodeSimulation().post(A, B).post(A_RESOLVED)
         assert simulation.outcomes == [AlertOutcome.KEPT]
         assert simulation.cause == f"{A_PART},{B_PART},resolved DiskFull [aaaaaaaa]"
@@ -164,18 +164,18 @@ class TestResolving:
         assert simulation.post(A_RESOLVED).revision == 2
         assert simulation.post(B_RESOLVED).node is None
 
-    def test_two_in_one_post_free_it_together(self) -> None:
+    def test_two_resolved_in_one_post_unblock_it(self) -> None:
         simulation = NodeSimulation().post(A, B).post(A_RESOLVED, B_RESOLVED)
         assert (simulation.node, simulation.outcomes) == (None, [AlertOutcome.FREED, AlertOutcome.FREED])
 
-    def test_one_resolves_in_the_post_in_which_the_other_fires(self) -> None:
+    def test_one_resolves_and_another_fires_in_the_same_post(self) -> None:
         simulation = NodeSimulation().post(A).post(A_RESOLVED, B)
         assert simulation.cause == f"{A_PART},resolved DiskFull [aaaaaaaa],{B_PART}"
         assert (simulation.outcomes, simulation.revision) == ([AlertOutcome.KEPT, AlertOutcome.MERGED], 2)
         assert simulation.post(B_RESOLVED).node is None
 
     @pytest.mark.parametrize("first", [True, False])
-    def test_with_somebody_else_s_cause_it_stays_blocked(self, first: bool) -> None:
+    def test_with_another_cause_it_stays_blocked(self, first: bool) -> None:
         simulation = NodeSimulation()
         if first:
             simulation.block("Kernel upgrade", end=NOW + 2 * HOUR)
@@ -192,7 +192,7 @@ class TestResolving:
         simulation = NodeSimulation().post(A, other).post(A_RESOLVED)
         assert simulation.post(replace(other, firing=False)).node is None
 
-    def test_one_that_fires_again_holds_it_again(self) -> None:
+    def test_an_alert_that_fires_again_holds_it_again(self) -> None:
         simulation = NodeSimulation().post(A, B).post(A_RESOLVED).post(A)
         again = "alert DiskFull: /data1 is full [aaaaaaaa 2]"
         assert simulation.cause == f"{A_PART},{B_PART},resolved DiskFull [aaaaaaaa],{again}"
@@ -200,13 +200,13 @@ class TestResolving:
         assert simulation.post(B_RESOLVED).outcomes == [AlertOutcome.KEPT]
         assert simulation.post(A_RESOLVED).node is None
 
-    def test_a_resolve_that_nobody_waits_for_changes_nothing(self) -> None:
+    def test_a_resolved_alert_that_does_not_hold_the_node_changes_nothing(self) -> None:
         simulation = NodeSimulation().block("Kernel upgrade").post(A_RESOLVED)
         assert (simulation.outcomes, simulation.revision) == ([AlertOutcome.UNCHANGED], 1)
 
 
 @pytest.mark.parametrize(("source", "believed"), [(Source.REQUEST, False), (Source.ALERTMANAGER, True)])
-def test_what_applications_say_goes_on_to_count_when_an_alert_has_resolved(source: Source, believed: bool) -> None:
+def test_evidence_still_counts_after_an_unblock_by_a_resolved_alert(source: Source, believed: bool) -> None:
     book = EvidenceStore(EvidenceRule(), lambda _: {"n1", "n2", "n3"})
     book.record("app", {"n1": Finding(kind=FindingKind.SLOW, reason="Slow.")}, NOW)
     node = BlockedNode(id="n1", action=MARK, start=0, end=PERMANENT, cause=A_PART)
@@ -215,7 +215,7 @@ def test_what_applications_say_goes_on_to_count_when_an_alert_has_resolved(sourc
 
 
 class TestTheCap:
-    """A cause has at most 32 parts: what holds a node is never pushed out by alerts."""
+    """A cause has at most 32 parts; alerts never drop a part that holds the node."""
 
     def many(self, count: int) -> list[Alert]:
         return [replace(A, fingerprint=f"{number:08x}", name=f"Alert{number}") for number in range(count)]
@@ -230,7 +230,7 @@ class TestTheCap:
         assert simulation.outcomes[-2:] == [AlertOutcome.MERGED] * 2
         assert set(Causes(simulation.node).holding) == {alert.fingerprint for alert in alerts[2:]}
 
-    def test_what_has_resolved_gives_way_first(self) -> None:
+    def test_resolved_parts_are_dropped_first(self) -> None:
         simulation = NodeSimulation().block("Kernel upgrade").post(B)
         for _ in range(MAX_CAUSES):
             simulation.post(A).post(A_RESOLVED)
@@ -238,7 +238,7 @@ class TestTheCap:
             assert set(Causes(simulation.node).holding) == {B.fingerprint}
         assert len(simulation.parts) == MAX_CAUSES
 
-    def test_where_others_fill_the_cause_it_stays_theirs(self) -> None:
+    def test_a_cause_full_of_other_parts_is_not_changed(self) -> None:
         simulation = NodeSimulation().block(",".join(f"cause {number}" for number in range(MAX_CAUSES)))
         assert simulation.post(A).outcomes == [AlertOutcome.CROWDED]
         assert simulation.revision == 1
@@ -266,9 +266,9 @@ def run(posts: Posts, *, foreign: bool = False) -> NodeSimulation:
     return simulation
 
 
-class TestWhateverComes:
+class TestAnySequence:
     @given(posts=POSTS, foreign=st.booleans())
-    def test_what_an_alert_said_last_counts(self, posts: Posts, foreign: bool) -> None:
+    def test_the_last_state_of_an_alert_counts(self, posts: Posts, foreign: bool) -> None:
         last = {alert.fingerprint: alert.firing for alerts in posts for alert in alerts}
         simulation = run(posts, foreign=foreign)
         firing = {mark for mark, fires in last.items() if fires}
@@ -278,9 +278,7 @@ class TestWhateverComes:
             assert set(Causes(simulation.node).holding) == firing
 
     @given(posts=POSTS, times=st.integers(2, 4), foreign=st.booleans())
-    def test_a_post_that_is_sent_several_times_is_the_same_as_sent_once(
-        self, posts: Posts, times: int, foreign: bool
-    ) -> None:
+    def test_a_repeated_post_has_the_effect_of_one(self, posts: Posts, times: int, foreign: bool) -> None:
         once, often = run(posts, foreign=foreign), run([own for own in posts for _ in range(times)], foreign=foreign)
         assert (often.node, often.revision) == (once.node, once.revision)
 
@@ -294,7 +292,7 @@ class TestWhateverComes:
         assert set(Causes(run(mixed).node).holding) == set(Causes(run(posts).node).holding)
 
     @given(name=TEXT, summary=TEXT)
-    def test_any_text_makes_one_part_that_is_known_again(self, name: str, summary: str) -> None:
+    def test_any_text_makes_one_part_that_can_be_parsed(self, name: str, summary: str) -> None:
         simulation = NodeSimulation().post(replace(A, name=name, summary=summary))
         assert simulation.cause is not None
         assert 1 <= len(simulation.cause) <= MAX_CAUSE_LENGTH
@@ -304,7 +302,7 @@ class TestWhateverComes:
         assert list(Causes(simulation.node).holding) == [B.fingerprint]
 
     @given(cause=st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1), foreign=st.booleans())
-    def test_any_cause_can_be_read(self, cause: str, foreign: bool) -> None:
+    def test_any_cause_can_be_parsed(self, cause: str, foreign: bool) -> None:
         simulation = NodeSimulation().block(cause)
         assert simulation.post(A).post(A_RESOLVED).node is not None
 
@@ -318,7 +316,7 @@ class TestWhateverComes:
         "alert DiskFull [aaaaaaaa x]", " alert DiskFull [aaaaaaaa]",
     ],
 )  # fmt: skip
-def test_what_only_resembles_an_alert_s_part_is_somebody_else_s(cause: str) -> None:
+def test_similar_parts_are_not_parts_of_alerts(cause: str) -> None:
     causes = Causes(BlockedNode(id="n1", action=MARK, start=0, end=PERMANENT, cause=cause))
     assert (causes.other_parts, causes.holding) == ([cause], {})
 
@@ -335,7 +333,7 @@ def test_what_only_resembles_an_alert_s_part_is_somebody_else_s(cause: str) -> N
         ("x" * 300, "", f"alert {'x' * 199}…"),
     ],
 )
-def test_how_a_part_reads(name: str, summary: str, part: str) -> None:
+def test_the_text_of_a_part(name: str, summary: str, part: str) -> None:
     assert Causes(None).firing_part("aaaaaaaa", name, summary) == f"{part} [aaaaaaaa]"
 
 
@@ -360,11 +358,11 @@ def test_how_a_part_reads(name: str, summary: str, part: str) -> None:
         ({}, None),
     ],
 )
-def test_which_node_an_alert_is_about(labels: dict[str, str], node: str | None) -> None:
+def test_the_node_of_an_alert(labels: dict[str, str], node: str | None) -> None:
     assert node_of(labels, "node") == node
 
 
-def test_which_label_names_the_node_is_a_setting() -> None:
+def test_the_label_of_the_node_is_a_setting() -> None:
     assert node_of({"host": "a", "node": "b", "instance": "c:1"}, "host") == "a"
     assert node_of({"node": "b", "instance": "c:1"}, "host") == "c"
 
@@ -391,16 +389,16 @@ class TestReading:
             (alert_body(node="\ud800"), AlertOutcome.BAD_NODE),
         ],
     )  # fmt: skip
-    def test_what_is_passed_over_is_told_why(self, value: Any, outcome: AlertOutcome) -> None:
+    def test_ignored_alerts_have_an_outcome(self, value: Any, outcome: AlertOutcome) -> None:
         assert read_alert(value, "node") is outcome
 
-    def test_the_mark_is_the_first_half_of_the_fingerprint(self) -> None:
+    def test_the_first_half_of_the_fingerprint_is_used(self) -> None:
         read = read_alert({**alert_body(), "fingerprint": "809c736d29768b8c"}, "node")
         assert isinstance(read, Alert)
         assert read.fingerprint == "809c736d"
 
     @pytest.mark.parametrize("fingerprint", ["", "809C736D29768B8C", "x,y", "809c", "\ud800"])
-    def test_without_a_good_one_the_labels_stand_for_it(self, fingerprint: str) -> None:
+    def test_without_a_valid_fingerprint_the_labels_are_hashed(self, fingerprint: str) -> None:
         def mark(disk: str) -> str:
             read = read_alert({**alert_body(disk=disk), "fingerprint": fingerprint}, "node")
             assert isinstance(read, Alert)
@@ -412,22 +410,22 @@ class TestReading:
         "body",
         [b"", b"{", b"[]", b"5", b"null", b"{}", b'{"alerts": null}', b'{"alerts": {}}', b'{"alerts": "x"}', b"\xff"],
     )
-    def test_what_is_no_post_at_all_is_an_error(self, body: bytes) -> None:
+    def test_an_invalid_post_is_an_error(self, body: bytes) -> None:
         with pytest.raises(InvalidError):
             parse_post(body)
 
     @pytest.mark.parametrize(("said", "count"), [(3, 3), (0, 0), (-1, 0), ("3", 0), (None, 0), (1.5, 0), (True, 0)])
-    def test_how_many_were_left_out(self, said: object, count: int) -> None:
+    def test_the_number_of_omitted_alerts(self, said: object, count: int) -> None:
         assert AlertmanagerPost(alerts=[], truncatedAlerts=said).truncated == count
 
-    def test_older_and_newer_versions_are_read(self) -> None:
+    def test_older_and_newer_versions_are_parsed(self) -> None:
         assert parse_post(dump_json({"alerts": [alert_body()]})).truncated == 0
         newer = {**post({**alert_body(), "values": {"B": 1.5}}), "version": "5", "orgId": 1}
         assert isinstance(read_alert(parse_post(dump_json(newer)).alerts[0], "node"), Alert)
 
 
 class TestRealPosts:
-    def test_without_the_label_nothing_is_done(self) -> None:
+    def test_without_the_label_they_are_ignored(self) -> None:
         outcomes = {read_alert(own, "node") for body in real_posts() for own in body["alerts"]}
         assert outcomes == {AlertOutcome.UNLABELLED}
 
@@ -448,7 +446,7 @@ class TestRealPosts:
         (only,) = with_action(real_posts()[1])["alerts"]
         assert read_alert(only, "node") is AlertOutcome.NO_NODE
 
-    def test_the_mark_is_the_same_when_it_has_resolved(self) -> None:
+    def test_the_fingerprint_does_not_change_when_it_resolves(self) -> None:
         marks: dict[str, set[str]] = {}
         for body in real_posts():
             for read in (read_alert(own, "node") for own in with_action(body)["alerts"]):

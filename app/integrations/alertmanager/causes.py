@@ -1,8 +1,8 @@
-"""Which alerts hold a node: read from the parts of its cause, the only place where it is kept. Pure.
+"""Which alerts hold a node blocked: parsed from its cause, the only place where that is stored. Pure.
 
-A part is `alert DiskFull: disk almost full [809c736d]` when an alert fires, and `resolved DiskFull [809c736d]` is added
-when it resolves while something else holds the node: a merge adds to a cause, it takes nothing away. In brackets is the
-mark of the alert, and a number when it fires not for the first time. All other parts are somebody else's.
+A firing alert adds the part `alert DiskFull: disk almost full [809c736d]`. If it resolves while something else holds
+the node, `resolved DiskFull [809c736d]` is added, because a merge cannot remove a part. The brackets contain the
+fingerprint of the alert and, if it fires again, a count. All other parts belong to others.
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode
 
 MAX_NAME: Final = 200
 _PART: Final = re.compile(r"(alert|resolved) .*\[([0-9a-f]{8})(?: ([1-9][0-9]{0,8}))?\]", re.ASCII)
-# What a cause may not hold, commas, which part causes, and blanks in rows.
+# Characters that a cause must not contain, and runs of white space.
 _FORBIDDEN: Final = re.compile("[\x00-\x1f\x7f-\x9f\ud800-\udfff\\s]+")
 
 
 @dataclass(frozen=True, slots=True)
 class _AlertHistory:
-    """An alert as a cause tells of it: how often it has fired, how often resolved, and its last part."""
+    """An alert according to a cause: how often it fired and resolved, and its last part."""
 
     fired: int = 0
     resolved: int = 0
@@ -33,7 +33,7 @@ class _AlertHistory:
 
 
 class Causes:
-    """The cause of a node's present block, part by part; that of a free node is empty."""
+    """The parsed cause of a node's current block; empty for a node that is not blocked."""
 
     def __init__(self, node: BlockedNode | None) -> None:
         self.other_parts: list[str] = []
@@ -55,28 +55,28 @@ class Causes:
 
     @property
     def holding(self) -> dict[str, str]:
-        """The alerts that hold the node: mark to part."""
-        return {fingerprint: fired.part for fingerprint, fired in self._alerts.items() if fired.holds}
+        """The alerts that hold the node: parts by fingerprint."""
+        return {fingerprint: history.part for fingerprint, history in self._alerts.items() if history.holds}
 
     def firing_part(self, fingerprint: str, name: str, summary: str) -> str:
-        """The part that says that an alert fires which does not hold the node yet; at most MAX_CAUSE characters."""
-        fired = self._alerts.get(fingerprint, _AlertHistory())
-        end = _suffix(fingerprint, max(fired.fired, fired.resolved) + 1)
+        """The part for a firing alert that does not hold the node yet; at most MAX_CAUSE_LENGTH characters."""
+        history = self._alerts.get(fingerprint, _AlertHistory())
+        suffix = _suffix(fingerprint, max(history.fired, history.resolved) + 1)
         text = f"alert {truncate(sanitize(name), MAX_NAME)}: {sanitize(summary)}".removesuffix(": ").rstrip()
-        return truncate(text, MAX_CAUSE_LENGTH - len(end)) + end
+        return truncate(text, MAX_CAUSE_LENGTH - len(suffix)) + suffix
 
     def resolved_part(self, fingerprint: str, name: str) -> str:
-        """The part that says that an alert which holds the node has resolved."""
+        """The part for an alert that held the node and has resolved."""
         return f"resolved {truncate(sanitize(name), MAX_NAME)}{_suffix(fingerprint, self._alerts[fingerprint].fired)}"
 
 
 def sanitize(text: str) -> str:
-    """The text as it may stand in one part of a cause: without commas and control characters."""
+    """The text without commas and control characters, which a part of a cause must not contain."""
     return _FORBIDDEN.sub(" ", text.replace(",", ";")).strip()
 
 
 def truncate(text: str, limit: int) -> str:
-    """The text, in at most so many characters."""
+    """The text, cut to `limit` characters."""
     return text if len(text) <= limit else f"{text[: limit - 1].rstrip()}…"
 
 

@@ -1,4 +1,4 @@
-"""AlertBlocks: posts of Alertmanager's become changes of the list, all of one post in one transaction."""
+"""Applies posts of Alertmanager to the list: all alerts of a post in one transaction."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from app.engine.handler import BlocklistHandler, Command
-from app.engine.handler import Outcome as Answer
+from app.engine.handler import BlocklistHandler, Command, Outcome
 from app.engine.limits import LimitGuard
 from app.integrations.alertmanager.rules import Alert, AlertOutcome, decide
 from app.integrations.alertmanager.wire import AlertmanagerPost, read_alert
@@ -23,16 +22,16 @@ log = structlog.get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class AlertResults:
-    """What became of the alerts of a post, and of which nodes a limit forbade the block: id to sentence."""
+    """The outcomes of the alerts of a post, and the nodes rejected by a limit: messages by node id."""
 
     outcomes: Tally[AlertOutcome] = field(default_factory=Tally)
     refused: dict[str, str] = field(default_factory=dict)
 
 
 class AlertBlocker:
-    """Counts what it takes, once it is stored. Belongs to the event loop.
+    """Processes posts, and counts them once their changes are stored. Not thread-safe: for the event loop.
 
-    `node_label` is the label that names the node, `duration` how long a block lasts from a post on (milliseconds).
+    `node_label` is the label that names the node, `duration` the length of a block (milliseconds).
     """
 
     def __init__(self, handler: BlocklistHandler, guard: LimitGuard, *, node_label: str, duration: int) -> None:
@@ -44,33 +43,32 @@ class AlertBlocker:
         self._node_label = node_label
         self._duration = duration
 
-    async def process(self, post: AlertmanagerPost, author: Author, access: Role) -> Answer[AlertResults]:
-        """Do what the alerts of a post ask for. Raises UnavailableError: then nothing is known to have changed."""
-        read = [read_alert(value, self._node_label) for value in post.alerts]
-        alerts_by_node = _by_node(alert for alert in read if isinstance(alert, Alert))
-        answer = await self._handler.submit(lambda draft: self._apply(draft, alerts_by_node, access), author)
-        results = answer.value
-        results.outcomes.update(outcome for outcome in read if isinstance(outcome, AlertOutcome))
-        for node, sentence in results.refused.items():
-            log.warning("a limit forbids what an alert asks for", node=node, limit=sentence)
+    async def process(self, post: AlertmanagerPost, author: Author, role: Role) -> Outcome[AlertResults]:
+        """Apply the alerts of a post. Raises UnavailableError; then the changes may or may not be stored."""
+        parsed = [read_alert(value, self._node_label) for value in post.alerts]
+        alerts_by_node = _by_node(alert for alert in parsed if isinstance(alert, Alert))
+        outcome = await self._handler.submit(lambda draft: self._apply(draft, alerts_by_node, role), author)
+        results = outcome.value
+        results.outcomes.update(outcome for outcome in parsed if isinstance(outcome, AlertOutcome))
+        for node, message in results.refused.items():
+            log.warning("limit rejected the block of an alert", node=node, limit=message)
         self.posts += 1
         self.truncated += post.truncated
         self.alerts.update(results.outcomes)
-        return answer
+        return outcome
 
-    def _apply(self, draft: Draft, alerts_by_node: Mapping[str, Sequence[Alert]], access: Role) -> AlertResults:
+    def _apply(self, draft: Draft, alerts_by_node: Mapping[str, Sequence[Alert]], role: Role) -> AlertResults:
         def everything(draft: Draft) -> AlertResults:
-            return AlertResults(
-                Tally(out for node, alerts in alerts_by_node.items() for out in self._command(node, alerts)(draft))
-            )
+            commands = (self._command(node, alerts) for node, alerts in alerts_by_node.items())
+            return AlertResults(Tally(outcome for command in commands for outcome in command(draft)))
 
-        # A look at the limits may go through the whole list: one for all of them, as mostly none is met.
-        if len(alerts_by_node) > 1 and self._guard.dry_run(everything, access)(draft).refusal is None:
+        # Checking limits may scan the whole list. Usually none is reached, so check all nodes at once first.
+        if len(alerts_by_node) > 1 and self._guard.dry_run(everything, role)(draft).refusal is None:
             return everything(draft)
         results = AlertResults()
         for node, alerts in alerts_by_node.items():
             try:
-                outcomes = self._guard.enforce(self._command(node, alerts), access)(draft)
+                outcomes = self._guard.enforce(self._command(node, alerts), role)(draft)
             except LimitError as error:
                 results.refused[node] = error.detail
                 results.outcomes[AlertOutcome.LIMITED] += sum(alert.firing for alert in alerts)
@@ -91,15 +89,9 @@ class AlertBlocker:
 
 
 def _by_node(alerts: Iterable[Alert]) -> dict[str, list[Alert]]:
-    """Of one alert that comes twice the last. First the nodes about which nothing fires: they make room in limits."""
-    alerts_by_node: dict[str, dict[str, Alert]] = {}
+    """Alerts by node; the last one if repeated. Nodes with only resolved alerts come first: they make room."""
+    by_node: dict[str, dict[str, Alert]] = {}
     for alert in alerts:
-        alerts_by_node.setdefault(alert.node, {})[alert.fingerprint] = alert
-    return {
-        node: list(alerts_by_node[node].values())
-        for node in sorted(alerts_by_node, key=lambda node: _fires(alerts_by_node[node].values()))
-    }
-
-
-def _fires(alerts: Iterable[Alert]) -> bool:
-    return any(alert.firing for alert in alerts)
+        by_node.setdefault(alert.node, {})[alert.fingerprint] = alert
+    ordered = sorted(by_node.items(), key=lambda item: any(alert.firing for alert in item[1].values()))
+    return {node: list(by_fingerprint.values()) for node, by_fingerprint in ordered}

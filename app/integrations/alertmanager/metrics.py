@@ -1,4 +1,4 @@
-"""What Prometheus is told of Alertmanager's posts."""
+"""Metrics of Alertmanager's posts."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from app.integrations.alertmanager.rules import AlertOutcome
 
 
 class AlertmanagerMetrics(Collector):
-    """Read off the counts when somebody scrapes."""
+    """Reads the counts of AlertBlocker at each scrape."""
 
     def __init__(self, blocks: AlertBlocker) -> None:
         self._blocks = blocks
 
     def collect(self) -> Iterable[Metric]:
         alerts = CounterMetricFamily(
-            "blocklist_alertmanager_alerts", "Alerts of posts, by what became of them.", labels=["outcome"]
+            "blocklist_alertmanager_alerts", "Alerts in posts, by outcome.", labels=["outcome"]
         )
         for outcome in AlertOutcome:
             alerts.add_metric([outcome.value], self._blocks.alerts[outcome])
         yield alerts
-        yield CounterMetricFamily("blocklist_alertmanager_posts", "Posts that were taken.", self._blocks.posts)
+        yield CounterMetricFamily("blocklist_alertmanager_posts", "Processed posts.", self._blocks.posts)
         yield CounterMetricFamily(
-            "blocklist_alertmanager_truncated", "Alerts that Alertmanager left out of posts.", self._blocks.truncated
+            "blocklist_alertmanager_truncated", "Alerts that Alertmanager omitted from posts.", self._blocks.truncated
         )

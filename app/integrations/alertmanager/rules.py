@@ -1,4 +1,4 @@
-"""What alerts do to a node: block it, renew or free it. Pure; told the time (Unix milliseconds)."""
+"""Decides what alerts do to a node: block, renew or unblock it. Pure; times are Unix milliseconds."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from blocklist.model.node import MAX_CAUSES, BlockAction, BlockedNode
 
 
 class AlertOutcome(StrEnum):
-    """What became of an alert of a post."""
+    """The outcome of an alert in a post."""
 
     BLOCKED = "blocked"
     MERGED = "merged"
@@ -30,7 +30,7 @@ class AlertOutcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """An alert about a node. `mark` is the same for each post about the same alert: eight hex digits."""
+    """An alert about a node. `fingerprint` identifies it in all posts: eight hex digits."""
 
     node: str
     action: BlockAction
@@ -42,7 +42,7 @@ class Alert:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What to do with one node: block or merge with `block`, `free` it, or neither; what became of each alert."""
+    """What to do with one node: block it or merge with `block`, `unblock` it, or nothing; the outcome of each alert."""
 
     block: BlockedNode | None = None
     unblock: bool = False
@@ -50,52 +50,55 @@ class Decision:
 
 
 class _AlertsOfNode:
-    """The alerts about one node, by what they mean for it."""
+    """The alerts about one node, grouped by their effect."""
 
     def __init__(self, current: BlockedNode | None, alerts: Sequence[Alert]) -> None:
         self.causes = Causes(current)
         holding = self.causes.holding
-        new = [alert for alert in alerts if alert.firing and alert.fingerprint not in holding]
+        new_alerts = [alert for alert in alerts if alert.firing and alert.fingerprint not in holding]
         self.resolved = [alert for alert in alerts if not alert.firing and alert.fingerprint in holding]
         self.repeated = [alert for alert in alerts if alert.firing and alert.fingerprint in holding]
-        ended = {alert.fingerprint for alert in self.resolved}
-        self.remaining = [*self.causes.other_parts, *(part for mark, part in holding.items() if mark not in ended)]
+        resolved = {alert.fingerprint for alert in self.resolved}
+        self.remaining = [
+            *self.causes.other_parts,
+            *(part for fingerprint, part in holding.items() if fingerprint not in resolved),
+        ]
         room = max(0, MAX_CAUSES - len(self.remaining))
-        self.added, self.crowded = new[:room], new[room:]
+        self.added, self.crowded = new_alerts[:room], new_alerts[room:]
 
     def parts(self) -> list[str]:
-        """The cause to merge: what holds goes on to be named, so that where parts must give way others do."""
-        ends = [self.causes.resolved_part(alert.fingerprint, alert.name) for alert in self.resolved]
-        begins = [self.causes.firing_part(alert.fingerprint, alert.name, alert.summary) for alert in self.added]
-        return [*ends, *self.remaining, *begins]
+        """The cause to merge. Parts that still hold the node are repeated, so that a full cause drops others."""
+        resolved_parts = [self.causes.resolved_part(alert.fingerprint, alert.name) for alert in self.resolved]
+        firing_parts = [self.causes.firing_part(alert.fingerprint, alert.name, alert.summary) for alert in self.added]
+        return [*resolved_parts, *self.remaining, *firing_parts]
 
 
 def decide(current: BlockedNode | None, alerts: Sequence[Alert], now: int, duration: int) -> Decision:
-    """What alerts about one node, each at most once, do to it; `present` is its block at `now`, None if it is free.
+    """Decide about one node from its alerts, each given at most once. `current` is its block at `now`, or None.
 
-    A firing alert blocks it until now + `duration`. One that is known to hold it changes nothing, unless it is
-    stronger than the block or less than half of `duration` is left. The node is free when the last alert that holds
-    it has resolved, unless anybody else has a part in its cause. At most MAX_CAUSES parts hold a node: further alerts
-    wait for room.
+    A firing alert blocks the node until now + `duration`. An alert that already holds it changes nothing, unless its
+    action is stronger than the block's or less than half of `duration` is left. When the last alert that holds the
+    node has resolved, the node is unblocked, unless its cause has a part of someone else. A cause has at most
+    MAX_CAUSES parts: further alerts wait until there is room.
     """
-    of_node = _AlertsOfNode(current, alerts)
-    if of_node.resolved and not (of_node.remaining or of_node.added):
+    grouped = _AlertsOfNode(current, alerts)
+    if grouped.resolved and not (grouped.remaining or grouped.added):
         return Decision(
             unblock=True,
-            outcomes=_outcomes(alerts, {AlertOutcome.FREED: of_node.resolved, AlertOutcome.CROWDED: of_node.crowded}),
+            outcomes=_outcomes(alerts, {AlertOutcome.FREED: grouped.resolved, AlertOutcome.CROWDED: grouped.crowded}),
         )
     renewed = (
-        of_node.repeated if current is not None and _needs_renewal(current, of_node.repeated, now, duration) else []
+        grouped.repeated if current is not None and _needs_renewal(current, grouped.repeated, now, duration) else []
     )
     by_outcome = {
-        AlertOutcome.BLOCKED if current is None else AlertOutcome.MERGED: of_node.added,
-        AlertOutcome.CROWDED: of_node.crowded,
-        AlertOutcome.KEPT: of_node.resolved,
+        AlertOutcome.BLOCKED if current is None else AlertOutcome.MERGED: grouped.added,
+        AlertOutcome.CROWDED: grouped.crowded,
+        AlertOutcome.KEPT: grouped.resolved,
         AlertOutcome.RENEWED: renewed,
     }
-    if not (of_node.added or of_node.resolved or renewed):
+    if not (grouped.added or grouped.resolved or renewed):
         return Decision(outcomes=_outcomes(alerts, by_outcome))
-    block = _block(current, [*of_node.added, *renewed], ",".join(of_node.parts()), now, duration)
+    block = _block(current, [*grouped.added, *renewed], ",".join(grouped.parts()), now, duration)
     return Decision(block=block, outcomes=_outcomes(alerts, by_outcome))
 
 
@@ -108,7 +111,7 @@ def _needs_renewal(current: BlockedNode, firing: Sequence[Alert], now: int, dura
 def _block(
     current: BlockedNode | None, firing: Sequence[Alert], cause: str, now: int, duration: int
 ) -> BlockedNode | None:
-    """The block to merge with the present one: where nothing fires anew, it adds nothing but its cause."""
+    """The block to merge with the current one; without firing alerts it changes only the cause."""
     if firing:
         action = max(alert.action for alert in firing)
         return BlockedNode(id=firing[0].node, action=action, start=now, end=now + duration, cause=cause)

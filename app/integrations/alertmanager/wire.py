@@ -1,4 +1,4 @@
-"""Alertmanager's webhook as it goes over the wire, read leniently: its versions differ, and others send it, too."""
+"""The bodies of Alertmanager's webhook, parsed leniently: versions differ, and other programs send it too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from app.integrations.alertmanager.rules import Alert, AlertOutcome
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import ACTION_BY_NAME, is_node_id
-from blocklist.wire.nodes import parse_json
+from blocklist.wire.json import parse_json
 
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
 _HOST_PORT: Final = re.compile(r"(?:\[(?P<inner>[^\]]*)\]|(?P<host>[^:]*))(?::[0-9]*)?")
@@ -28,7 +28,7 @@ class AlertBody(BaseModel):
 
 
 class AlertmanagerPost(BaseModel):
-    """What Alertmanager's webhook sends: a group of alerts. All other fields are ignored."""
+    """A post of Alertmanager's webhook: a group of alerts. All other fields are ignored."""
 
     model_config = ConfigDict(
         json_schema_extra={
@@ -57,37 +57,37 @@ class AlertmanagerPost(BaseModel):
         }
     )
 
-    alerts: Annotated[list[Any], Field(description="Those without the label `blocklist` are counted and passed over.")]
-    truncatedAlerts: Annotated[Any, Field(description="How many Alertmanager has left out.")] = 0  # noqa: N815
+    alerts: Annotated[list[Any], Field(description="Alerts without the label `blocklist` are counted and ignored.")]
+    truncatedAlerts: Annotated[Any, Field(description="Number of alerts that Alertmanager omitted.")] = 0  # noqa: N815
 
     @property
     def truncated(self) -> int:
-        """How many alerts were left out; 0 where that is not said in a number."""
+        """The number of omitted alerts; 0 if the field is not a positive integer."""
         count = self.truncatedAlerts
         return count if type(count) is int and count > 0 else 0
 
 
 class AlertsBody(BaseModel):
-    """What became of the alerts of a post."""
+    """The outcomes of the alerts of a post."""
 
     model_config = ConfigDict(
         json_schema_extra={"examples": [{"alerts": {"blocked": 1, "unlabelled": 2}, "truncatedAlerts": 0}]}
     )
 
-    alerts: Annotated[dict[AlertOutcome, int], Field(description="How many, by what became of them.")]
+    alerts: Annotated[dict[AlertOutcome, int], Field(description="Number of alerts by outcome.")]
     truncatedAlerts: int  # noqa: N815
 
 
 def parse_post(body: bytes) -> AlertmanagerPost:
-    """Raises InvalidError for what is no post of Alertmanager's."""
+    """Parse a post. Raises InvalidError."""
     try:
         return AlertmanagerPost.model_validate(parse_json(body))
     except ValidationError:
-        raise InvalidError("This is no post of Alertmanager's: send an object with a list `alerts`.") from None
+        raise InvalidError("The body is not a post of Alertmanager: send an object with a list `alerts`.") from None
 
 
 def read_alert(value: object, node_label: str) -> Alert | AlertOutcome:
-    """The alert, or why it is passed over: it is unreadable, does not ask for anything, or names no node."""
+    """The alert, or the outcome that says why it is ignored."""
     try:
         alert = AlertBody.model_validate(value)
     except ValidationError:
@@ -111,17 +111,17 @@ def read_alert(value: object, node_label: str) -> Alert | AlertOutcome:
 
 
 def node_of(labels: Mapping[str, str], node_label: str) -> str | None:
-    """The node that an alert is about: from its label, else from `instance`; None if neither says so."""
+    """The node of an alert: from its label, otherwise from `instance`; None if it has neither."""
     if node := labels.get(node_label):
         return node[1:-1] if node[0] == "[" and node[-1] == "]" else node
     instance = labels.get("instance", "")
     match = _HOST_PORT.fullmatch(instance)
-    # More than one colon and no brackets: an IPv6 address without port.
+    # More than one colon and no brackets: an IPv6 address without a port.
     return ((match["inner"] or match["host"]) if match else instance) or None
 
 
 def _fingerprint(alert: AlertBody) -> str:
-    """The first half of its fingerprint, which is the same from when it fires until it has resolved."""
+    """The first half of the fingerprint, which is constant while the alert fires; otherwise a hash of the labels."""
     if _FINGERPRINT.fullmatch(alert.fingerprint):
         return alert.fingerprint[:8]
     labels = "\0".join(f"{name}\0{value}" for name, value in sorted(alert.labels.items()))
