@@ -1,1 +1,1 @@
-"""The page: what people on call see of the list, and change through the same rules as the API."""
+"""The web page: shows the list and changes it through the same commands as the API."""

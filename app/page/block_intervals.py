@@ -1,6 +1,6 @@
-"""Spells: for how long nodes were blocked, worked out from the change log. Pure; Unix milliseconds.
+"""How long nodes were blocked, calculated from the change log. Pure; times are Unix milliseconds.
 
-A spell is a time during which a block stayed as it was: a merge ends one and begins the next.
+An interval is a time in which a block did not change: a merge ends one interval and begins the next.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from blocklist.model.node import BlockAction, BlockedNode
 HOUR: Final = 3_600_000
 OTHERS: Final = "all others"
 _EVIDENCE_CAUSE: Final = re.compile(r"^[0-9]+ applications? says? so$")
-"""How causes that come of evidence begin."""
+"""The beginning of causes of blocks by evidence."""
 _MAX_NAME: Final = 60
 
 
 @dataclass(frozen=True, slots=True)
 class BlockInterval:
-    """`node` was blocked like this in [begin, end)."""
+    """The block `node` was in force in [begin, end)."""
 
     begin: int
     end: int
@@ -32,7 +32,7 @@ class BlockInterval:
 
 @dataclass(frozen=True, slots=True)
 class Bucket:
-    """A piece of the time with the most nodes that were blocked at once in it, and node-hours, by action."""
+    """The maximum number of nodes blocked at once in [begin, end), by action, and the node-hours."""
 
     begin: int
     end: int
@@ -48,7 +48,7 @@ class Bucket:
 def intervals(
     changes: Iterable[Change], current: Mapping[str, BlockedNode], begin: int, now: int
 ) -> list[BlockInterval]:
-    """What was blocked in [begin, now), from all changes since `begin`, in order, and the list as it is now."""
+    """The intervals in [begin, now), from all changes since `begin` in order and the `current` list."""
     result: list[BlockInterval] = []
     open_since: dict[str, tuple[int, BlockedNode]] = {}
     seen = set()
@@ -56,7 +56,7 @@ def intervals(
         node_id = change.node.id
         before = open_since.pop(node_id, None)
         if before is None and node_id not in seen and change.type is not ChangeType.BLOCKED:
-            # It was blocked already at the begin, and nobody knows how: as it was after the change is near enough.
+            # Already blocked at `begin`. Its block before this change is unknown; the one after it is close enough.
             before = max(begin, change.node.start), change.node
         if before is not None:
             result.append(BlockInterval(before[0], max(before[0], change.at), before[1]))
@@ -71,7 +71,7 @@ def intervals(
 
 
 def buckets(intervals: Iterable[BlockInterval], begin: int, end: int, number: int) -> list[Bucket]:
-    """[begin, end) in `number` pieces."""
+    """[begin, end) divided into `number` buckets of equal width."""
     width = max(1, -(-(end - begin) // number))
     deltas: list[list[_Delta]] = [[] for _ in range(number + 1)]
     for interval in intervals:
@@ -87,9 +87,9 @@ def buckets(intervals: Iterable[BlockInterval], begin: int, end: int, number: in
 
 
 def by_cause(intervals: Iterable[BlockInterval], limit: int) -> list[tuple[str, float, int]]:
-    """Causes with their node-hours and how many nodes, the costliest first; those beyond `most` are one, OTHERS.
+    """Causes with node-hours and number of nodes, most node-hours first; those beyond `limit` are summed as OTHERS.
 
-    Of several causes the first has it all.
+    A block with several causes counts for the first one.
     """
     hours: defaultdict[str, float] = defaultdict(float)
     nodes: defaultdict[str, set[str]] = defaultdict(set)
@@ -107,9 +107,9 @@ def by_cause(intervals: Iterable[BlockInterval], limit: int) -> list[tuple[str, 
 
 
 def cause_group(cause: str) -> str:
-    """What causes are counted by: the first of several, up to a colon, so that details do not make it another."""
+    """The group of a cause: its first part up to a colon, so that details do not make a group of their own."""
     first = next((part.strip() for part in cause.split(",") if part.strip()), cause)
-    name = _EVIDENCE_CAUSE.sub("Applications say so", first.partition(": ")[0])
+    name = _EVIDENCE_CAUSE.sub("Evidence of applications", first.partition(": ")[0])
     return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 1]}…"
 
 
@@ -120,9 +120,9 @@ class _Delta(NamedTuple):
 
 
 def _bucket(begin: int, width: int, deltas: Iterable[_Delta], level: tuple[int, int]) -> tuple[Bucket, tuple[int, int]]:
-    """The piece that begins with so many nodes of each action, and how many there are at its end."""
+    """A bucket that begins with `level` (marked, evacuated) nodes, and the level at its end."""
     maximum, (marked, evacuated), clock, lost = level, level, begin, 0
-    # At one moment what ends goes first: a merge is no second block.
+    # At the same time, ends come first: a merge is not a second blocked node.
     for delta in sorted(deltas, key=lambda delta: (delta.at, delta.marked + delta.evacuated)):
         lost += (marked + evacuated) * (delta.at - clock)
         clock, marked, evacuated = delta.at, marked + delta.marked, evacuated + delta.evacuated

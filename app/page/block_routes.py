@@ -1,4 +1,4 @@
-"""Block, extend and unblock: a form, a page that says what it would do, and then it is done."""
+"""Block, extend and unblock nodes: form, preview, confirmation."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from fastapi.responses import RedirectResponse
 
 from app.api.parameters import NodeId
 from app.components import Components, components_of
-from app.page.csrf_form import SubmittedForm
 from app.page.errors import HtmlRoute
-from app.page.forms import EMPTY, BlockForm, Form, FormError, parse_block_form
+from app.page.forms import EMPTY, BlockForm, Form, FormError, SubmittedForm, parse_block_form
 from app.page.preview import nodes_to_block, preview_block, preview_unblock
 from app.page.render import render_page
 from app.page.visitor import OperatorVisitor, Visitor
@@ -31,50 +30,50 @@ router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
 @router.get("/page/block")
 async def get_block(request: Request, visitor: OperatorVisitor) -> Response:
-    """The form, with nodes if the address names some."""
+    """The form, filled in with the nodes of the query."""
     nodes = "\n".join(request.query_params.getlist("node"))
     return _form(request, visitor, {**EMPTY, "nodes": nodes[:100_000]})
 
 
 @router.post("/page/block")
 async def post_block(request: Request, visitor: OperatorVisitor, form: SubmittedForm) -> Response:
-    """First what it would do; confirmed, it is done."""
+    """The preview; after confirmation, block the nodes."""
     return await _block(request, visitor, form, None)
 
 
 @router.get("/page/nodes/{node_id}/extend")
 async def get_extend(request: Request, visitor: OperatorVisitor, node_id: NodeId) -> Response:
-    """The form, as the block is now."""
+    """The form, filled in with the current block."""
     node = _blocked_node(components_of(request), node_id)
     return _form(request, visitor, {**EMPTY, "nodes": node_id, "action": node.action.short_name}, node)
 
 
 @router.post("/page/nodes/{node_id}/extend")
 async def post_extend(request: Request, visitor: OperatorVisitor, node_id: NodeId, form: SubmittedForm) -> Response:
-    """The same as a block that is merged with the node one: so it never ends earlier, nor gets weaker."""
+    """Merge another block into the current one, which never shortens or weakens it."""
     node = _blocked_node(components_of(request), node_id)
     return await _block(request, visitor, {**form, "nodes": node_id}, node)
 
 
 @router.get("/page/nodes/{node_id}/unblock")
 async def get_unblock(request: Request, visitor: OperatorVisitor, node_id: NodeId) -> Response:
-    """What it would do."""
+    """The preview."""
     preview = await preview_unblock(components_of(request), node_id, visitor)
     return render_page(request, "unblock.html.j2", visitor, preview=preview.nodes[0])
 
 
 @router.post("/page/nodes/{node_id}/unblock")
 async def post_unblock(request: Request, visitor: OperatorVisitor, node_id: NodeId, _: SubmittedForm) -> Response:
-    """It is done."""
-    handler = components_of(request).handler
+    """Unblock the node."""
+    handler = components_of(request).engine.handler
     await handler.submit(lambda draft: draft.unblock(node_id), visitor.author())
     return RedirectResponse(f"/page/nodes/{node_id}", HTTPStatus.SEE_OTHER)
 
 
 async def _block(request: Request, visitor: Visitor, form: Form, node: BlockedNode | None) -> Response:
-    service = components_of(request)
+    components = components_of(request)
     try:
-        requested = parse_block_form(form, service.clock(), node)
+        requested = parse_block_form(form, components.clock(), node)
     except FormError as error:
         return _form(request, visitor, form, node, error.errors)
     if "back" in form:
@@ -82,7 +81,7 @@ async def _block(request: Request, visitor: Visitor, form: Form, node: BlockedNo
     rejection = None
     if "confirmed" in form:
         try:
-            await _apply_block(service, visitor, requested, form)
+            await _apply_block(components, visitor, requested, form)
         except (ConflictError, LimitError) as error:
             rejection = error
         else:
@@ -90,16 +89,16 @@ async def _block(request: Request, visitor: Visitor, form: Form, node: BlockedNo
     return await _confirmation(request, visitor, requested, form, node, rejection)
 
 
-async def _apply_block(service: Components, visitor: Visitor, requested: BlockForm, form: Form) -> None:
-    """Raises LimitError, ConflictError for a block that came since it was asked, and others."""
+async def _apply_block(components: Components, visitor: Visitor, requested: BlockForm, form: Form) -> None:
+    """Raises LimitError, ConflictError if a node was blocked since the preview, and others."""
     merge = form.get("merge") == "yes"
 
     def command(draft: Draft) -> object:
         return draft.block_many({node.id: (node, merge) for node in nodes_to_block(requested, draft.now)})
 
     forced = _force_reason(visitor, form)
-    guarded = service.limit_guard.enforce(command, visitor.principal.role)
-    await service.handler.submit(guarded, visitor.author(forced=forced))
+    guarded = components.engine.limit_guard.enforce(command, visitor.principal.role)
+    await components.engine.handler.submit(guarded, visitor.author(forced=forced))
 
 
 async def _confirmation(
@@ -154,20 +153,20 @@ def _path_afterwards(requested: BlockForm) -> str:
     return f"/page/nodes/{requested.nodes[0]}" if len(requested.nodes) == 1 else "/"
 
 
-def _blocked_node(service: Components, node_id: str) -> BlockedNode:
-    node = service.view.get(node_id)
+def _blocked_node(components: Components, node_id: str) -> BlockedNode:
+    node = components.engine.view.get(node_id)
     if node is None:
         raise NotFoundError(not_blocked_message(node_id))
     return node
 
 
 def _force_reason(visitor: Visitor, form: Form) -> str | None:
-    """Why a limit is to be passed, if it is. Raises ForbiddenError, InvalidError."""
+    """The reason for overriding a limit, or None. Raises ForbiddenError, InvalidError."""
     reason = " ".join(form.get("force", "").split())
     if not reason:
         return None
     if not visitor.may_force:
-        raise ForbiddenError("Only an admin may go beyond a limit.")
+        raise ForbiddenError("To override a limit requires the role admin.")
     if len(reason) > MAX_CAUSE_LENGTH:
-        raise InvalidError(f"The reason may have {MAX_CAUSE_LENGTH:,} characters.")
+        raise InvalidError(f"The reason may have at most {MAX_CAUSE_LENGTH:,} characters.")
     return check_text(reason)

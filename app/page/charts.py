@@ -1,4 +1,4 @@
-"""Charts as coordinates: what the templates draw. Pure."""
+"""Charts as coordinates, which the templates draw. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _UNITS: Final = (_DAY // 24, _DAY // 6, _DAY, 5 * _DAY, 15 * _DAY)
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """A rectangle, and what it is for the style sheet."""
+    """A rectangle and its CSS class."""
 
     kind: str
     x: float
@@ -33,9 +33,9 @@ class Box:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockedChart:
-    """Blocked nodes over time: for each piece a box of all that are blocked, and before it one of those to evacuate.
+    """Blocked nodes over time: for each bucket a box of all blocked nodes, and in front of it one of evacuated nodes.
 
-    `lines` are heights and what they say, `moments` places and what they say.
+    `gridlines` are y coordinates with values, `time_labels` x coordinates with texts.
     """
 
     boxes: Sequence[Box]
@@ -45,73 +45,58 @@ class BlockedChart:
 
 
 def blocked_chart(buckets: Sequence[Bucket]) -> BlockedChart:
-    """The pieces from left to right."""
+    """The chart of buckets in time order."""
     maximum = max((bucket.blocked for bucket in buckets), default=0)
     top = axis_maximum(maximum)
-    wide, high = (WIDTH - LEFT) / max(1, len(buckets)), HEIGHT - TOP - BOTTOM
+    width, height = (WIDTH - LEFT) / max(1, len(buckets)), HEIGHT - TOP - BOTTOM
     boxes = []
-    for place, bucket in enumerate(buckets):
-        # The first reaches down to the ground behind the second: one on top of the other they would leave gaps.
+    for index, bucket in enumerate(buckets):
+        # The first box reaches down to zero behind the second: stacked boxes would leave gaps.
         for kind, count in (("mark", bucket.blocked if bucket.marked else 0), ("evacuate", bucket.evacuated)):
             if count:
-                tall = high * count / top
-                boxes.append(
-                    Box(
-                        kind,
-                        _rounded(LEFT + place * wide),
-                        _rounded(HEIGHT - BOTTOM - tall),
-                        _rounded(wide + 0.2),
-                        _rounded(tall),
-                    )
-                )
+                x, tall = _rounded(LEFT + index * width), height * count / top
+                boxes.append(Box(kind, x, _rounded(HEIGHT - BOTTOM - tall), _rounded(width + 0.2), _rounded(tall)))
     values = sorted({0, top // 2, top} if top % 2 == 0 else {0, top})
     return BlockedChart(
         boxes=boxes,
-        gridlines=[(_rounded(HEIGHT - BOTTOM - high * value / top), value) for value in values],
+        gridlines=[(_rounded(HEIGHT - BOTTOM - height * value / top), value) for value in values],
         time_labels=_time_labels(buckets),
         maximum=maximum,
     )
 
 
 def causes_chart(rows: Sequence[tuple[str, float, int]]) -> list[tuple[str, float, float]]:
-    """Name, hours, and the length of the bar, of 1 for the longest."""
+    """Name, hours, and length of the bar as a fraction of the longest."""
     longest = max((hours for _, hours, _ in rows), default=0) or 1
     return [(name, hours, _rounded(hours / longest, 4)) for name, hours, _ in rows]
 
 
 def axis_maximum(number: int) -> int:
-    """The next number that looks well on an axis: 1, 2, 5, 10, 20, …; at least 1."""
+    """The next round number for an axis: 1, 2, 5, 10, 20, …; at least 1."""
     size = 1
     while True:
-        for nice in _AXIS_STEPS:
-            if nice * size >= number:
-                return nice * size
+        for step in _AXIS_STEPS:
+            if step * size >= number:
+                return step * size
         size *= 10
 
 
 def _time_labels(buckets: Sequence[Bucket]) -> list[tuple[float, str]]:
-    """Where moments are written, and what: round ones, at most eight, none so near an end that it would be cut."""
+    """At most eight round times as x coordinate and text; none so close to an edge that it would be cut off."""
     if not buckets:
         return []
     begin, end = buckets[0].begin, buckets[-1].end
-    unit = next((each for each in _UNITS if (end - begin) // each <= _MAX_LABELS), _UNITS[-1])
-    format_ = "%H:%M" if unit < _DAY else "%d %b"
-    places = [
-        (timestamp, LEFT + (WIDTH - LEFT) * (timestamp - begin) / (end - begin))
-        for timestamp in _round_timestamps(begin, end, unit)
+    unit = next((unit for unit in _UNITS if (end - begin) // unit <= _MAX_LABELS), _UNITS[-1])
+    labels = [
+        (LEFT + (WIDTH - LEFT) * (timestamp - begin) / (end - begin), _label(timestamp, unit))
+        for timestamp in range(-(-begin // unit) * unit, end, unit)
     ]
-    return [
-        (
-            _rounded(x),
-            datetime.fromtimestamp(timestamp / 1000, UTC).strftime(format_).removeprefix("0" if unit >= _DAY else ""),
-        )
-        for timestamp, x in places
-        if LEFT + 15 <= x <= WIDTH - 20
-    ]
+    return [(_rounded(x), text) for x, text in labels if LEFT + 15 <= x <= WIDTH - 20]
 
 
-def _round_timestamps(begin: int, end: int, unit: int) -> range:
-    return range(-(-begin // unit) * unit, end, unit)
+def _label(timestamp: int, unit: int) -> str:
+    time = datetime.fromtimestamp(timestamp / 1000, UTC)
+    return time.strftime("%H:%M") if unit < _DAY else time.strftime("%d %b").removeprefix("0")
 
 
 def _rounded(value: float, digits: int = 1) -> float:

@@ -1,4 +1,4 @@
-"""Errors as pages: the same table from error to status as the API's, in words for people."""
+"""Errors as HTML pages, with the same statuses as in the API."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class HtmlRoute(APIRoute):
-    """A route whose errors are pages, and which sends those who are not logged in to /login."""
+    """A route whose errors are HTML pages, and which redirects to /login without a session."""
 
     def get_route_handler(self) -> _Handler:
         handler: _Handler = super().get_route_handler()
@@ -38,7 +38,7 @@ class HtmlRoute(APIRoute):
 
 
 def error_page(request: Request, error: BlocklistError) -> Response:
-    """What went wrong, one line for each fault."""
+    """The page for an error, one line for each of its messages."""
     status = STATUS[type(error)]
     return render_page(
         request, "error.html.j2", Visitor(principal=ANONYMOUS), status, title=status.phrase, lines=error.lines
@@ -47,7 +47,7 @@ def error_page(request: Request, error: BlocklistError) -> Response:
 
 def _redirect_to_login(request: Request) -> Response:
     if "hx-request" in request.headers:
-        # A script that would follow a redirect would get the login page as a piece of this one.
+        # htmx would follow a redirect and insert the login page as a fragment of this page.
         return Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"HX-Redirect": "/login"})
     here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
     query = f"?next={quote(here)}" if request.method == "GET" and here != "/" else ""

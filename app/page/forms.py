@@ -1,4 +1,4 @@
-"""Forms: what was typed, read strictly, and said back with a sentence where it is wrong."""
+"""Parses submitted forms strictly, with an error message for each invalid field, and query parameters leniently."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Final, TypeVar
+from typing import Annotated, Final, TypeVar
 from urllib.parse import parse_qsl
 
-from fastapi import Request
+from fastapi import Depends, Request
 
-from app.api.responses import MAX_NODE_BODY, TooLargeError
+from app.api.request_body import MAX_NODE_BODY, TooLargeError
+from app.page.visitor import OperatorVisitor
 from blocklist.model.durations import parse_duration
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import ACTION_BY_NAME, MAX_CAUSE_LENGTH, PERMANENT, BlockAction, BlockedNode, check_text
@@ -19,16 +20,17 @@ from blocklist.model.node_ranges import expand_nodes
 
 T = TypeVar("T")
 Form = Mapping[str, str]
-"""Fields by name, as they were sent; the first of each."""
+"""Values of fields by name; the first value of a repeated field."""
 
+_DIGITS: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 _MAX_FIELDS: Final = 50
 _SEPARATORS: Final = re.compile(r"[\s;]+")
 EMPTY: Final[Form] = {"nodes": "", "action": "mark", "cause": "", "ends": "for", "for": "2h", "until": ""}
-"""The form before anybody has typed."""
+"""The initial values of the form."""
 
 
 class FormError(Exception):
-    """Some fields are wrong: name to sentence."""
+    """Invalid fields: messages by field name."""
 
     def __init__(self, errors: Mapping[str, str]) -> None:
         super().__init__(" ".join(errors.values()))
@@ -37,7 +39,7 @@ class FormError(Exception):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockForm:
-    """What a form asks for; `end` in Unix milliseconds."""
+    """A parsed form to block nodes; `end` in Unix milliseconds."""
 
     nodes: tuple[str, ...]
     action: BlockAction
@@ -45,30 +47,45 @@ class BlockForm:
     cause: str
 
 
+def int_param(request: Request, name: str) -> int | None:
+    """A whole number in the query; None if it is missing or invalid, so that every link works."""
+    text = request.query_params.get(name, "")
+    return int(text) if _DIGITS.fullmatch(text) else None
+
+
 async def read_form(request: Request) -> Form:
     """The fields of a form. Raises InvalidError, TooLargeError."""
     length = request.headers.get("content-length", "")
     if not length.isdecimal() or int(length) > MAX_NODE_BODY:
-        raise TooLargeError(f"A form of the page has at most {MAX_NODE_BODY // 1024} KiB.")
+        raise TooLargeError(f"A form needs a Content-Length of at most {MAX_NODE_BODY // 1024} KiB.")
     try:
-        # Not read_body: who asks was found in the body, perhaps, and only this can read it again.
+        # Not read_body: authentication may have read the body already, and Starlette caches it only for body().
         body = (await request.body()).decode()
         pairs = parse_qsl(body, keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
     except ValueError:
-        raise InvalidError("This is not a form of the page.") from None
+        raise InvalidError("The body is not a form of this page.") from None
     return dict(reversed(pairs))
 
 
+async def _submitted_form(request: Request, _: OperatorVisitor) -> Form:
+    # The operator's authentication has checked the origin and the CSRF token.
+    return await read_form(request)
+
+
+SubmittedForm = Annotated[Form, Depends(_submitted_form)]
+"""The form of an operator. Raises ForbiddenError for a form of another site, InvalidError, TooLargeError."""
+
+
 def parse_block_form(form: Form, now: int, current: BlockedNode | None = None) -> BlockForm:
-    """What a form asks for at `now`; of a `present` block what is left out stays as it is. Raises FormError."""
+    """Parse a form at time `now`; fields left out keep the value of the `current` block. Raises FormError."""
     errors: dict[str, str] = {}
 
-    def read(name: str, reader: Callable[[], T], instead: T) -> T:
+    def read(name: str, reader: Callable[[], T], default: T) -> T:
         try:
             return reader()
         except ValueError as error:
             errors[name] = str(error)
-            return instead
+            return default
 
     nodes: tuple[str, ...] = read("nodes", lambda: _nodes(form), tuple[str, ...]())
     action = read("action", lambda: _action(form), BlockAction.MARK_BLOCKED)
@@ -80,7 +97,7 @@ def parse_block_form(form: Form, now: int, current: BlockedNode | None = None) -
 
 
 def _nodes(form: Form) -> tuple[str, ...]:
-    """As the command reads them, ranges too; and commas may stand anywhere between."""
+    """Nodes and ranges, as in the command, but also separated by commas."""
     words = [word.strip(",") for word in _SEPARATORS.split(form.get("nodes", ""))]
     return tuple(expand_nodes([word for word in words if word]))
 
@@ -88,20 +105,20 @@ def _nodes(form: Form) -> tuple[str, ...]:
 def _action(form: Form) -> BlockAction:
     action = ACTION_BY_NAME.get(form.get("action", ""))
     if action is None:
-        raise ValueError("Choose what is to happen.")
+        raise ValueError("Choose an action.")
     return action
 
 
 def _cause(form: Form, current: BlockedNode | None) -> str:
-    # Lines of a form end with CR LF; a reason is one line.
+    # The reason is one line, but pasted text may contain line ends.
     cause = " ".join(form.get("cause", "").split())
     if not cause and current is not None:
-        # A part of a cause changes nothing when it is merged with that again; the whole may be too long.
+        # Merging a part of the current cause changes nothing; the whole cause could be too long.
         return next((part for part in current.cause.split(",") if part), current.cause)
     if not cause:
-        raise ValueError("Give a reason: it is what the next one on call will read.")
+        raise ValueError("Give a reason: it is shown to the next person on call.")
     if len(cause) > MAX_CAUSE_LENGTH:
-        raise ValueError(f"The reason may have {MAX_CAUSE_LENGTH:,} characters.")
+        raise ValueError(f"The reason may have at most {MAX_CAUSE_LENGTH:,} characters.")
     return check_text(cause)
 
 
@@ -115,15 +132,15 @@ def _end(form: Form, now: int, current: BlockedNode | None) -> int:
             return PERMANENT
         case "same" if current is not None:
             return current.end
-    raise ValueError("Choose when the node is free again.")
+    raise ValueError("Choose when the block ends.")
 
 
 def _until(text: str, now: int) -> int:
     try:
         timestamp = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise ValueError("Give a date and a time, as 2026-11-21 18:00.") from None
+        raise ValueError("Give a date and a time in UTC, such as 2026-11-21 18:00.") from None
     millis = (timestamp if timestamp.tzinfo else timestamp.replace(tzinfo=UTC)).timestamp() * 1000
     if millis <= now:
-        raise ValueError("That moment has passed already; times are in UTC.")
+        raise ValueError("The end is in the past; times are in UTC.")
     return int(millis)

@@ -1,4 +1,4 @@
-"""History: how many nodes were blocked over time, for what, and the latest changes."""
+"""The history page: blocked nodes over time, node-hours by cause, and the latest changes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.components import Components, components_of
 from app.page.block_intervals import Bucket, buckets, by_cause, intervals
 from app.page.charts import WIDTH, BlockedChart, blocked_chart, causes_chart
 from app.page.errors import HtmlRoute
-from app.page.query_params import int_param
+from app.page.forms import int_param
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor
 from app.store.history_queries import ChangeFilter
@@ -24,9 +24,9 @@ router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
 DAY: Final = 86_400_000
 PERIODS: Final = {"1": ("24 hours", 24), "7": ("7 days", 7), "30": ("30 days", 30), "90": ("90 days", 30)}
-"""Days, how they are said, and how many rows the table has."""
+"""Number of days: label, and number of rows of the table."""
 MAX_CHANGES: Final = 10_000
-"""Changes that are read for the charts: about a quarter of a second of a thread's work."""
+"""Maximum number of changes read for the charts; takes a thread about a quarter of a second."""
 _BATCH: Final = 1000
 _MAX_CAUSES: Final = 8
 _BUCKETS: Final = 90
@@ -35,7 +35,7 @@ PAGE_SIZE: Final = 50
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class HistoryCharts:
-    """What the changes of some days come to. `rows` are the numbers of the chart of `levels`."""
+    """The charts of a period. `rows` is the table of the chart `blocked`."""
 
     blocked: BlockedChart
     rows: Sequence[Bucket]
@@ -60,16 +60,16 @@ class HistoryCharts:
 
 @router.get("/page/history")
 async def get_history(request: Request, visitor: ReaderVisitor) -> Response:
-    """The charts of the last days, and the change log from its end."""
-    service = components_of(request)
+    """The charts of the last days, and the latest changes."""
+    components = components_of(request)
     days = request.query_params.get("days", "7")
     days = days if days in PERIODS else "7"
-    latest = await service.store.latest_changes(PAGE_SIZE + 1, before=int_param(request, "before"))
-    now = service.clock()
+    latest = await components.engine.store.latest_changes(PAGE_SIZE + 1, before=int_param(request, "before"))
+    now = components.clock()
     start = now - int(days) * DAY
-    changes, begin = await _changes_since(service, start)
-    current = service.view.tracker.blocked(now)
-    # In a thread, so that nobody waits for it: with as many changes as there may be it is a lot of counting.
+    changes, begin = await _changes_since(components, start)
+    current = components.engine.view.tracker.blocked(now)
+    # In a thread, because with MAX_CHANGES this would block the event loop.
     charts = await asyncio.to_thread(HistoryCharts.of, changes, current, begin, now, PERIODS[days][1])
     return render_page(
         request,
@@ -87,13 +87,13 @@ async def get_history(request: Request, visitor: ReaderVisitor) -> Response:
     )
 
 
-async def _changes_since(service: Components, begin: int) -> tuple[list[Change], int]:
-    """The changes from `begin` on, but no more than MOST, and from when on they are all there."""
-    revision = service.view.tracker.revision
+async def _changes_since(components: Components, begin: int) -> tuple[list[Change], int]:
+    """The changes since `begin`, at most the last MAX_CHANGES, and the time from which they are complete."""
+    revision = components.engine.view.tracker.revision
     since = first = max(0, revision - MAX_CHANGES)
     changes: list[Change] = []
     while since < revision:
-        page = await service.store.page(since, _BATCH, ChangeFilter(begin=begin))
+        page = await components.engine.store.changes_page(since, _BATCH, ChangeFilter(begin=begin))
         changes += page.changes
         if len(page.changes) < _BATCH:
             break

@@ -1,10 +1,10 @@
-"""Rows: the list as the page shows it, filtered, sorted and cut into pages."""
+"""The list as the page shows it: filtered, sorted, in pages."""
 
 from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
@@ -12,7 +12,7 @@ from app.components import Components
 from blocklist.model.node import ACTION_BY_NAME, BlockAction, BlockedNode
 
 PAGE_SIZE: Final = 100
-"""Rows on a page: what a browser and the event loop do without being felt."""
+"""Rows of a page: few enough to render without a noticeable delay."""
 _SORT_KEYS: Final[dict[str, Callable[[BlockedNode], Any]]] = {
     "node": lambda node: node.id,
     "since": lambda node: -node.start,
@@ -23,7 +23,7 @@ SORTS: Final = tuple(_SORT_KEYS)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListFilter:
-    """What of the list is wanted: text in the id or the cause, an action, an author; order and page."""
+    """Text in the id or cause, action, author; sort order and page number."""
 
     q: str = ""
     action: str = ""
@@ -32,7 +32,7 @@ class ListFilter:
     page: int = 1
 
     def query(self, **other: object) -> str:
-        """As it goes into an address, without what is usual."""
+        """The query string, without default values."""
         defaults = ListFilter()
         list_filter = {"q": self.q, "action": self.action, "by": self.by, "sort": self.sort, "page": 1} | other
         changed = {name: value for name, value in list_filter.items() if value != getattr(defaults, name)}
@@ -40,7 +40,7 @@ class ListFilter:
 
     @property
     def active(self) -> bool:
-        """Whether it leaves anything out."""
+        """Whether it excludes any node."""
         return bool(self.q or self.action or self.by)
 
 
@@ -60,13 +60,13 @@ class ListRow:
 
     @property
     def settled(self) -> bool:
-        """Nothing more is going to happen: all have applied it, and nobody is left where everybody has to leave."""
+        """All listeners have applied the block, and no TaskManager is left if the node is evacuated."""
         return self.applied == self.listeners and not (self.evacuates and self.task_managers)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListPage:
-    """A page of the list. `blocked` and `evacuated` count the whole list, `found` what the filter lets through."""
+    """A page of the list. `blocked` and `evacuated` count the whole list, `matched` the filtered one."""
 
     rows: Sequence[ListRow]
     filter: ListFilter
@@ -89,56 +89,52 @@ class ListPage:
         return all(row.settled for row in self.rows)
 
 
-def list_page(service: Components, list_filter: ListFilter) -> ListPage:
-    """The list at this moment."""
-    nodes = list(service.view.tracker.blocked(service.clock()).values())
+def list_page(components: Components, list_filter: ListFilter) -> ListPage:
+    """The current list."""
+    nodes = list(components.engine.view.tracker.blocked(components.clock()).values())
     matched = sorted(
-        _filtered(service, nodes, list_filter), key=lambda node: (_SORT_KEYS[list_filter.sort](node), node.id)
+        _filtered(components, nodes, list_filter), key=lambda node: (_SORT_KEYS[list_filter.sort](node), node.id)
     )
     last = max(1, -(-len(matched) // PAGE_SIZE))
-    list_filter = ListFilter(
-        q=list_filter.q,
-        action=list_filter.action,
-        by=list_filter.by,
-        sort=list_filter.sort,
-        page=min(list_filter.page, last),
-    )
+    list_filter = replace(list_filter, page=min(list_filter.page, last))
     shown = matched[(list_filter.page - 1) * PAGE_SIZE : list_filter.page * PAGE_SIZE]
-    acked = sorted(-1 if each.listener.acked is None else each.listener.acked for each in service.listeners.live())
+    acked = sorted(
+        -1 if entry.listener.acked is None else entry.listener.acked for entry in components.listeners.directory.live()
+    )
     return ListPage(
-        rows=[_row(service, node, acked) for node in shown],
+        rows=[_row(components, node, acked) for node in shown],
         filter=list_filter,
         blocked=len(nodes),
         evacuated=sum(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in nodes),
         matched=len(matched),
-        authors=_authors(service, nodes),
+        authors=_authors(components, nodes),
         listeners=len(acked),
     )
 
 
-def _filtered(service: Components, nodes: Sequence[BlockedNode], list_filter: ListFilter) -> list[BlockedNode]:
+def _filtered(components: Components, nodes: Sequence[BlockedNode], list_filter: ListFilter) -> list[BlockedNode]:
     text, action = list_filter.q.casefold(), ACTION_BY_NAME.get(list_filter.action)
     return [
         node
         for node in nodes
         if (not text or text in node.id.casefold() or text in node.cause.casefold())
         and (action is None or node.action is action)
-        and (not list_filter.by or list_filter.by == service.last_changes.created_by(node.id))
+        and (not list_filter.by or list_filter.by == components.engine.last_changes.created_by(node.id))
     ]
 
 
-def _row(service: Components, node: BlockedNode, acked: Sequence[int]) -> ListRow:
-    origin = service.last_changes.get(node.id)
+def _row(components: Components, node: BlockedNode, acked: Sequence[int]) -> ListRow:
+    last_change = components.engine.last_changes.get(node.id)
     return ListRow(
         node=node,
-        created_by=origin.created_by if origin is not None else None,
-        task_managers=len(service.view.task_managers.on_node(node.id)),
-        applied=len(acked) - bisect_left(acked, origin.revision if origin is not None else 0),
+        created_by=last_change.created_by if last_change is not None else None,
+        task_managers=len(components.engine.view.task_managers.on_node(node.id)),
+        applied=len(acked) - bisect_left(acked, last_change.revision if last_change is not None else 0),
         listeners=len(acked),
     )
 
 
-def _authors(service: Components, nodes: Sequence[BlockedNode]) -> list[str]:
-    """Who has blocked any of them, by name, at most a hundred."""
-    names = {service.last_changes.created_by(node.id) for node in nodes}
+def _authors(components: Components, nodes: Sequence[BlockedNode]) -> list[str]:
+    """The authors of the blocks, sorted, at most a hundred."""
+    names = {components.engine.last_changes.created_by(node.id) for node in nodes}
     return sorted(name for name in names if name is not None)[:100]

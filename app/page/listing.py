@@ -1,4 +1,4 @@
-"""The list at /, and its table alone, which the page fetches anew when something changes."""
+"""The list at /, and its table, which the page reloads after a change."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from fastapi import APIRouter, Request, Response
 
 from app.components import components_of
 from app.page.errors import HtmlRoute
+from app.page.forms import int_param
 from app.page.list_model import SORTS, ListFilter, list_page
-from app.page.query_params import int_param
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor
 from blocklist.model.node import ACTION_BY_NAME
@@ -20,7 +20,7 @@ _MAX_TEXT: Final = 300
 
 
 def _filter(request: Request) -> ListFilter:
-    """What the address asks for; what nobody could mean is passed over: a filter never fails."""
+    """The filter in the query; invalid values are ignored, so that every link works."""
     params = request.query_params
     action, sort = params.get("action", ""), params.get("sort", "")
     return ListFilter(
@@ -34,13 +34,13 @@ def _filter(request: Request) -> ListFilter:
 
 @router.get("/")
 async def get_list(request: Request, visitor: ReaderVisitor) -> Response:
-    """The list."""
+    """The whole page."""
     listing = list_page(components_of(request), _filter(request))
     return render_page(request, "list.html.j2", visitor, listing=listing, base=str(request.base_url).rstrip("/"))
 
 
 @router.get("/page/list")
 async def get_table(request: Request, visitor: ReaderVisitor) -> Response:
-    """What of it changes."""
+    """The table only."""
     listing = list_page(components_of(request), _filter(request))
     return render_page(request, "_list.html.j2", visitor, listing=listing, base=str(request.base_url).rstrip("/"))

@@ -1,4 +1,4 @@
-"""Log in with a token, once, and out again."""
+"""Log in with a token, and log out."""
 
 from __future__ import annotations
 
@@ -24,29 +24,29 @@ from blocklist.model.errors import ForbiddenError, UnauthorizedError
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
 _LOCAL_PATH: Final = re.compile(r"/(?![/\\])[!-\[\]-~]*", re.ASCII)
-"""A path on this service: no other host may hide in it, nor a line end."""
+"""A path on this service: it cannot contain another host or a line end."""
 
 
 @router.get("/login", dependencies=[PUBLIC])
 async def get_login(request: Request) -> Response:
-    """The form; there is nothing to log in to while anybody may do anything."""
+    """The form; a redirect if authentication is disabled."""
     next_path = _local_path(request.query_params.get("next", "/"))
-    if not components_of(request).authenticator.enabled:
+    if not components_of(request).access.authenticator.enabled:
         return RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
     return _form(request, next_path)
 
 
 @router.post("/login", dependencies=[PUBLIC])
 async def post_login(request: Request) -> Response:
-    """Begin a session for who has a token."""
+    """Create a session for a valid token."""
     if same_origin(request) is False:
         raise ForbiddenError("The form comes from another site's page.")
     form = await read_form(request)
     next_path = _local_path(form.get("next", "/"))
-    if not components_of(request).authenticator.enabled:
+    if not components_of(request).access.authenticator.enabled:
         return RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
     try:
-        cookie, _ = await components_of(request).sessions.create(form.get("token", ""))
+        cookie, _ = await components_of(request).access.sessions.create(form.get("token", ""))
     except (UnauthorizedError, ForbiddenError) as error:
         return _form(request, next_path, error.detail, STATUS[type(error)])
     response = RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
@@ -57,7 +57,7 @@ async def post_login(request: Request) -> Response:
 @router.post("/logout")
 async def post_logout(request: Request, _: ReaderVisitor) -> Response:
     """End the session."""
-    await components_of(request).sessions.end(request.cookies.get(COOKIE, ""))
+    await components_of(request).access.sessions.end(request.cookies.get(COOKIE, ""))
     response = RedirectResponse("/login", HTTPStatus.SEE_OTHER)
     response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
     return response
@@ -68,7 +68,7 @@ def _form(request: Request, next_path: str, error: str = "", status: HTTPStatus 
 
 
 def _is_https(request: Request) -> bool:
-    """Whether the browser speaks https: behind a proxy with TLS it alone says so."""
+    """Whether the browser uses HTTPS; behind a proxy with TLS only its Origin header shows that."""
     return request.url.scheme == "https" or request.headers.get("origin", "").startswith("https://")
 
 

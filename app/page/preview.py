@@ -1,4 +1,4 @@
-"""Preview: what a change would do, for the page that asks whether it is meant."""
+"""What a change would do, shown before it is confirmed."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from blocklist.model.node import BlockedNode
 from blocklist.model.usable_nodes import Shortfall
 
 _Result = dict[str, tuple[BlockedNode | None, BlockedNode | None]]
-"""Node id to the node before and after; None where it is free."""
+"""Node id to the node before and after; None if it is not blocked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePreview:
-    """A node before and after (None: free), and what is there now; `tasks` is None where nobody has said."""
+    """A node before and after (None: not blocked), and what runs there; `running_tasks` is None if not reported."""
 
     id: str
     before: BlockedNode | None
@@ -35,7 +35,7 @@ class NodePreview:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preview:
-    """All of it. `refused` is the sentence with which a limit refuses it."""
+    """The effects of a change. `limit_error` is the message if a limit rejects it."""
 
     nodes: Sequence[NodePreview]
     shortfalls: Sequence[Shortfall]
@@ -43,7 +43,7 @@ class Preview:
 
     @property
     def already_blocked(self) -> int:
-        """How many of the nodes are blocked already."""
+        """The number of nodes that are already blocked."""
         return sum(node.before is not None for node in self.nodes)
 
     @property
@@ -59,8 +59,8 @@ class Preview:
         return len({task_manager.listener for node in self.nodes for task_manager in node.task_managers})
 
 
-async def preview_block(service: Components, requested: BlockForm, visitor: Visitor) -> Preview:
-    """What blocking, or merging with what is there, would do. Raises InvalidError, UnavailableError."""
+async def preview_block(components: Components, requested: BlockForm, visitor: Visitor) -> Preview:
+    """Preview blocking nodes, or merging with existing blocks. Raises InvalidError, UnavailableError."""
 
     def command(draft: Draft) -> _Result:
         return {
@@ -68,33 +68,33 @@ async def preview_block(service: Components, requested: BlockForm, visitor: Visi
             for node in nodes_to_block(requested, draft.now)
         }
 
-    return await _preview(service, visitor, command)
+    return await _preview(components, visitor, command)
 
 
-async def preview_unblock(service: Components, node_id: str, visitor: Visitor) -> Preview:
-    """What unblocking would do. Raises NotFoundError, UnavailableError."""
-    return await _preview(service, visitor, lambda draft: {node_id: (draft.unblock(node_id), None)})
+async def preview_unblock(components: Components, node_id: str, visitor: Visitor) -> Preview:
+    """Preview unblocking a node. Raises NotFoundError, UnavailableError."""
+    return await _preview(components, visitor, lambda draft: {node_id: (draft.unblock(node_id), None)})
 
 
 def nodes_to_block(requested: BlockForm, now: int) -> list[BlockedNode]:
-    """The nodes as they are to be. Raises InvalidError."""
+    """The requested blocks. Raises InvalidError."""
     return [
         BlockedNode(id=node_id, action=requested.action, start=now, end=requested.end, cause=requested.cause)
         for node_id in requested.nodes
     ]
 
 
-async def _preview(service: Components, visitor: Visitor, command: Command[_Result]) -> Preview:
-    dry_run = service.limit_guard.dry_run(command, visitor.principal.role)
-    result = (await service.handler.submit(dry_run, visitor.author())).value
-    nodes = [_node_preview(service, node_id, *states) for node_id, states in result.value.items()]
+async def _preview(components: Components, visitor: Visitor, command: Command[_Result]) -> Preview:
+    dry_run = components.engine.limit_guard.dry_run(command, visitor.principal.role)
+    result = (await components.engine.handler.submit(dry_run, visitor.author())).value
+    nodes = [_node_preview(components, node_id, *states) for node_id, states in result.value.items()]
     return Preview(nodes=nodes, shortfalls=result.shortfalls, limit_error=result.refusal)
 
 
 def _node_preview(
-    service: Components, node_id: str, before: BlockedNode | None, after: BlockedNode | None
+    components: Components, node_id: str, before: BlockedNode | None, after: BlockedNode | None
 ) -> NodePreview:
-    task_managers = task_managers_on(service, node_id)
+    task_managers = task_managers_on(components, node_id)
     tasks = [each.running_tasks for each in task_managers if each.running_tasks is not None]
     return NodePreview(
         id=node_id, before=before, after=after, task_managers=task_managers, running_tasks=sum(tasks) if tasks else None

@@ -1,4 +1,4 @@
-"""From view models to HTML: jinja2, everything escaped, nothing undefined passes."""
+"""Renders templates: jinja2, everything is escaped, undefined names are errors."""
 
 from __future__ import annotations
 
@@ -11,44 +11,50 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
-from app.api.security_headers import PAGE_POLICY
 from app.components import components_of
 from app.page import time_format
 from app.page.static_files import static_url
 from app.page.visitor import Visitor
 from blocklist.model.node import PERMANENT
 
-_HEADERS: Final = {"Cache-Control": "no-store", "Content-Security-Policy": PAGE_POLICY}
+CONTENT_SECURITY_POLICY: Final = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; connect-src 'self'; "
+    "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+)
+"""Nothing from other hosts, nothing inline, no framing."""
+_HEADERS: Final = {"Cache-Control": "no-store", "Content-Security-Policy": CONTENT_SECURITY_POLICY}
 
 
 def render_page(
     request: Request, template: str, visitor: Visitor, status: HTTPStatus = HTTPStatus.OK, **model: object
 ) -> Response:
-    """A page, or a fragment of one, made of a template in templates/."""
-    service = components_of(request)
+    """A page, or a fragment of one, from a template in templates/."""
+    components = components_of(request)
     text = _environment.get_template(template).render(
         visitor=visitor,
-        now=service.clock(),
-        tracker=service.view.tracker,
-        away=service.view.age(),
+        now=components.clock(),
+        tracker=components.engine.view.tracker,
+        database_down_seconds=components.engine.view.age(),
         **model,
     )
     return Response(text, status, _HEADERS, media_type="text/html; charset=utf-8")
 
 
 def _time(millis: int, text: str, **data: int) -> Markup:
-    """A `<time>` that a machine can read, too; page.js keeps what has `data-…` up to date."""
-    marks = Markup("").join(Markup(' data-{}="{}"').format(name, value) for name, value in data.items())
-    stamp = time_format.rfc3339(millis)
-    if not stamp:
+    """A `<time>` element; page.js updates those with `data-…`."""
+    attributes = Markup("").join(Markup(' data-{}="{}"').format(name, value) for name, value in data.items())
+    datetime = time_format.rfc3339(millis)
+    if not datetime:
         return Markup("<span>{}</span>").format(text)
-    return Markup('<time datetime="{}" title="{} UTC"{}>{}</time>').format(stamp, time_format.utc(millis), marks, text)
+    return Markup('<time datetime="{}" title="{} UTC"{}>{}</time>').format(
+        datetime, time_format.utc(millis), attributes, text
+    )
 
 
 @pass_context
 def _left(context: Context, end: int) -> Markup:
     if end == PERMANENT:
-        return Markup('<span class="dim">without end</span>')
+        return Markup('<span class="dim">permanent</span>')
     return _time(end, time_format.left(end, context["now"]), left=end)
 
 

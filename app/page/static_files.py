@@ -1,4 +1,4 @@
-"""Static files: a fixed set, read at the start, each under an address that changes with its content."""
+"""Static files: a fixed set, read at start, each with a URL that changes with its content."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import Final
 from fastapi import APIRouter, Request, Response
 
 from app.api.authorization import PUBLIC
-from app.engine.list_view import accepts_gzip
+from app.engine.cached_list import accepts_gzip
 from blocklist.model.errors import NotFoundError
 
 router = APIRouter(dependencies=[PUBLIC], include_in_schema=False)
@@ -31,7 +31,7 @@ _YEAR: Final = "public, max-age=31536000, immutable"
 
 @dataclass(frozen=True)
 class StaticFile:
-    """A file as it is served."""
+    """A file with its media type."""
 
     body: bytes
     type: str
@@ -57,14 +57,14 @@ FILES: Final = _read()
 
 
 def static_url(name: str) -> str:
-    """Where a static file is, with its version: it may be kept for ever."""
+    """The URL of a static file, including its version, so that caches may keep it permanently."""
     return f"/static/{name}?v={FILES[name].version}"
 
 
 @router.head("/static/{name:path}")
 @router.get("/static/{name:path}")
 async def get_static(request: Request, name: str, v: str = "") -> Response:
-    """The file; kept for a year by who asks for this version of it."""
+    """The file; cacheable for a year if the URL names its current version."""
     file = FILES.get(name)
     if file is None:
         raise NotFoundError("There is no such file.")
@@ -78,6 +78,6 @@ async def get_static(request: Request, name: str, v: str = "") -> Response:
     body = file.body
     if accepts_gzip(request.headers.get("accept-encoding", "").encode("latin-1")):
         headers["Content-Encoding"] = "gzip"
-        # The first time takes a while for the largest.
+        # In a thread, because the first compression of the largest file is slow.
         body = await asyncio.to_thread(lambda: file.zipped)
     return Response(body, headers=headers, media_type=file.type)

@@ -1,4 +1,4 @@
-"""Moments and durations as people read them. Pure; Unix milliseconds in, UTC out."""
+"""Formats times and durations for people. Pure; Unix milliseconds in, UTC out."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from blocklist.model.node import PERMANENT
 
 _UNITS: Final = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
 _MAX_MILLIS: Final = 253_402_300_799_999
-"""The end of the year 9999: a calendar has no more."""
+"""The end of the year 9999, the last that datetime supports."""
 
 
 def utc(millis: int) -> str:
-    """`2026-11-21 18:14:12`; what no calendar has is said in words."""
+    """`2026-11-21 18:14:12`; a word for times that datetime does not support."""
     if 0 <= millis <= _MAX_MILLIS:
         return datetime.fromtimestamp(millis / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return "without end" if millis == PERMANENT else "beyond the calendar"
+    return "permanent" if millis == PERMANENT else "out of range"
 
 
 def short(millis: int) -> str:
-    """`21 Nov 18:14`: under a chart, where the year is plain."""
+    """`21 Nov 18:14`: for charts, where the year is obvious."""
     return datetime.fromtimestamp(millis / 1000, UTC).strftime("%d %b %H:%M").removeprefix("0")
 
 
 def rfc3339(millis: int) -> str:
-    """For `<time datetime>`: RFC 3339, empty for what no calendar has."""
+    """RFC 3339, for `<time datetime>`; empty for times that datetime does not support."""
     return utc(millis).replace(" ", "T") + "Z" if 0 <= millis <= _MAX_MILLIS else ""
 
 
@@ -42,12 +42,12 @@ def duration(millis: int) -> str:
 
 
 def left(end: int, now: int) -> str:
-    """How long a block still lasts."""
-    return "without end" if end == PERMANENT else f"{duration(end - now)} left"
+    """The time left until the end of a block."""
+    return "permanent" if end == PERMANENT else f"{duration(end - now)} left"
 
 
 def ago(millis: int, now: int) -> str:
-    """How long ago a moment was."""
+    """The time since `millis`."""
     return f"{duration(now - millis)} ago"
 
 

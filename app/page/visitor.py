@@ -1,4 +1,4 @@
-"""Who looks at the page, and what it shows to them."""
+"""The visitor of the page, and what the page offers to them."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from blocklist.model.roles import Role
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Visitor:
-    """`csrf` goes into every form; `logged_in` offers to log out."""
+    """`csrf` is sent with every form; `logged_in` shows the button to log out."""
 
     principal: Principal
     csrf: str = ""
     logged_in: bool = False
 
     def author(self, *, forced: str | None = None) -> Author:
-        """The author of what they change."""
+        """The author of the visitor's changes."""
         return Author(self.principal.name, Source.PAGE, forced)
 
     @property
@@ -45,8 +45,8 @@ async def _operator(request: Request, principal: Annotated[Principal, Depends(Re
 
 
 async def _visitor(request: Request, principal: Principal) -> Visitor:
-    """Who has a token in a header, as scripts have, has no session, and no forms."""
-    if not components_of(request).authenticator.enabled or "authorization" in request.headers:
+    """A request with an Authorization header has no session and needs no CSRF token."""
+    if not components_of(request).access.authenticator.enabled or "authorization" in request.headers:
         return Visitor(principal=principal)
     session = await session_of(request)
     return Visitor(principal=principal, csrf="" if session is None else session.csrf, logged_in=session is not None)

@@ -1,4 +1,4 @@
-"""A real Chromium, Debian's, on the page: what it complains of, and what it asks for, fails a test."""
+"""Opens the page in Debian's Chromium; console errors and requests to other hosts fail a test."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests import debian
 WIDE: Final = (1600, 1000)
 NARROW: Final = (400, 800)
 _ALONE: Final = "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1"
-"""There is no network but this machine."""
+"""Only this machine can be resolved."""
 
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """The system's Chromium; installed where that is allowed."""
+    """The system's Chromium, installed if possible."""
     path = debian.require({"chromium": "chromium"})["chromium"]
     with sync_playwright() as playwright:
-        # Tests may run as root, in a container: there is no sandbox there.
+        # Tests may run as root in a container, where the sandbox does not work.
         browser = playwright.chromium.launch(
             executable_path=path, args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu", _ALONE]
         )
@@ -35,12 +35,12 @@ def chromium() -> Iterator[Browser]:
 
 @dataclass
 class MonitoredContext:
-    """A browser context in which nothing may go wrong: `complaints` gathers what does."""
+    """A browser context that collects console messages, failed responses and requests to other hosts in `errors`."""
 
     context: BrowserContext
     errors: list[str] = field(default_factory=list)
     expected: set[str] = field(default_factory=set)
-    """Parts of complaints that a test provokes."""
+    """Parts of errors that a test provokes."""
 
     def unexpected(self) -> list[str]:
         return [own for own in self.errors if not any(part in own for part in self.expected)]
@@ -51,7 +51,7 @@ class MonitoredContext:
 
     def _request(self, request: Request) -> None:
         if urlsplit(request.url).hostname not in {"127.0.0.1", None} and not request.url.startswith(("data:", "file:")):
-            self.errors.append(f"asks elsewhere: {request.url}")
+            self.errors.append(f"request to another host: {request.url}")
 
     def _response(self, response: Response) -> None:
         if response.status >= 400:
@@ -69,7 +69,7 @@ class MonitoredContext:
 
 @contextmanager
 def monitored(browser: Browser, url: str, size: tuple[int, int] = WIDE, **options: Any) -> Iterator[MonitoredContext]:
-    """A context on the service at `url`; leaving it fails if anything was complained of that was not expected."""
+    """A context on the service at `url`; leaving it fails if there was an unexpected error."""
     context = browser.new_context(base_url=url, viewport={"width": size[0], "height": size[1]}, **options)
     context.set_default_timeout(20_000)
     own = MonitoredContext(context)
@@ -82,6 +82,6 @@ def monitored(browser: Browser, url: str, size: tuple[int, int] = WIDE, **option
 
 
 def overflows(page: Page) -> int:
-    """By how many pixels the page is wider than the window."""
+    """The number of pixels by which the page is wider than the window."""
     width: int = page.evaluate("document.documentElement.scrollWidth - document.documentElement.clientWidth")
     return width

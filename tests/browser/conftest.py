@@ -1,6 +1,6 @@
 """The fixtures of the integration tests, and a Chromium.
 
-A browser for each module: as long as one is there its event loop holds the thread, and nobody else may run one in it.
+One browser per module: while it is open, its event loop occupies the thread, so that no other loop can run there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from tests.integration.conftest import (
 )
 from tests.integration.process import ServiceProcess
 
-expect.set_options(timeout=30_000)  # a busy machine is no fault of the page
+expect.set_options(timeout=30_000)  # the machine may be busy
 
 __all__ = ["databases", "fresh", "fresh_client", "listener_client", "listener_service", "migrated", "start"]
 
@@ -40,7 +40,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def window(browser: Browser, listener_service: ServiceProcess) -> Iterator[MonitoredContext]:
-    """A window on the service that `listener_client` is a client of, wide."""
+    """A wide browser window on the service of `listener_client`."""
     with monitored(browser, listener_service.url) as own:
         yield own
 
@@ -52,7 +52,7 @@ def page(window: MonitoredContext) -> Page:
 
 @dataclass
 class SecuredService:
-    """A service that asks for tokens: of each role one."""
+    """A service that requires tokens, with one token for each role."""
 
     service: ServiceProcess
     admin: httpx.Client
@@ -61,7 +61,7 @@ class SecuredService:
 
 @pytest.fixture
 def secured(start: Start, tmp_path: Path) -> Iterator[SecuredService]:
-    """A service of one's own with tokens of `reader`, `operator` and `admin`, by these names."""
+    """A separate service with tokens of `reader`, `operator` and `admin`."""
     file = tmp_path / "admin.token"
     service = start(auth="tokens", admin_token_file=str(file), max_blocked="3")
     with ExitStack() as stack:
@@ -76,7 +76,7 @@ def secured(start: Start, tmp_path: Path) -> Iterator[SecuredService]:
 
 
 def log_in(page: Page, token: str, path: str = "/") -> None:
-    """Log in, on the way to a page."""
+    """Log in and open `path`."""
     page.goto(path)
     page.get_by_label("Token").fill(token)
     page.get_by_role("button", name="Log in").click()

@@ -1,4 +1,4 @@
-"""A scene as it may be on a Tuesday: a week of blocks behind it, eight listeners, some of them late."""
+"""A realistic state for screenshots: a week of changes, eight listeners, some of them behind."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _CAUSES: Final = (
 
 
 def write_history(database: Path, now: int) -> None:
-    """A week of changes before `now` (Unix ms), in a database that nobody serves."""
+    """Write a week of changes before `now` (Unix ms) to a database that no service uses."""
     asyncio.run(_write(make_store(url_of(database), "scene", 2.0), now))
 
 
@@ -82,7 +82,7 @@ def _apply(
 
 
 def create_current_state(admin: httpx.Client, names: dict[str, httpx.Client]) -> None:
-    """What is there now. `names` are clients of people and programs, by name."""
+    """Create the current blocks and listeners. `names` are clients of people and programs, by name."""
     for number in range(1, 9):
         role = {"role": RM} if number == 1 else {"role": "JOB_MASTER"}
         name = "yarn-prod" if number == 1 else f"spark-20261121-{number:04}"

@@ -26,7 +26,7 @@ SHOTS: Final = (
 
 
 def main(folder: Path) -> None:
-    """Make them all."""
+    """Make all pictures."""
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
         service = ServiceProcess(Path(scratch), auth="tokens", admin_token_file=str(Path(scratch) / "admin.token"))
         run_app("migrate", env=service.environment()).check_returncode()
@@ -39,7 +39,7 @@ def main(folder: Path) -> None:
 
 
 def make_scene(service: ServiceProcess, admin_token: Path, stack: ExitStack) -> dict[str, str]:
-    """The scene at a service that was started on its past; tokens by name."""
+    """Create the scene in a running service; returns tokens by name."""
     admin = stack.enter_context(service.client())
     admin.headers["Authorization"] = f"Bearer {admin_token.read_text().strip()}"
     tokens, clients = {}, {}

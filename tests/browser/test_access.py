@@ -1,4 +1,4 @@
-"""Who sees what, and whose forms count."""
+"""Access: log-in, roles, and protection against forms of other sites."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import httpx
 import pytest
 from playwright.sync_api import Browser, expect
 
-from app.api.security_headers import PAGE_POLICY
+from app.page.render import CONTENT_SECURITY_POLICY
 from tests.browser.browsing import monitored
 from tests.browser.conftest import SecuredService, log_in
 from tests.integration.bodies import all_changes, block
@@ -23,7 +23,7 @@ HERE = {"Sec-Fetch-Site": "same-origin"}
 
 @contextmanager
 def logged_in(secured: SecuredService, role: str) -> Iterator[httpx.Client]:
-    """A client with a session, as a browser has one."""
+    """A client with a session, like a browser."""
     with secured.service.client() as client:
         answer = client.post("/login", data={"token": secured.tokens[role], "next": "/"}, headers=HERE)
         assert answer.status_code == 303, answer.text
@@ -37,7 +37,7 @@ def csrf_of(client: httpx.Client) -> str:
 
 
 def test_log_in_and_out(browser: Browser, secured: SecuredService) -> None:
-    """Who is not logged in comes to the form, and from there to where they wanted to go."""
+    """Without a session, each page leads to the login form and from there back."""
     with monitored(browser, secured.service.url) as own:
         own.expected.add("401")
         page = own.context.new_page()
@@ -62,13 +62,13 @@ def test_log_in_and_out(browser: Browser, secured: SecuredService) -> None:
         page.wait_for_url("/login")
 
 
-def test_who_blocks_by_the_page_is_the_author(browser: Browser, secured: SecuredService) -> None:
+def test_the_author_of_a_change_is_the_logged_in_user(browser: Browser, secured: SecuredService) -> None:
     with monitored(browser, secured.service.url) as own:
         page = own.context.new_page()
         log_in(page, secured.tokens["operator"], "/page/block")
         page.get_by_label("Nodes").fill("n1")
         page.get_by_label("Reason").fill("Fan broken")
-        page.get_by_role("button", name="Show what it would do").click()
+        page.get_by_role("button", name="Preview").click()
         page.get_by_role("button", name="Block n1").click()
         page.wait_for_url("/page/nodes/n1")
         assert [own["createdBy"] for own in all_changes(secured.admin)] == ["the-operator"]
@@ -76,8 +76,8 @@ def test_who_blocks_by_the_page_is_the_author(browser: Browser, secured: Secured
         expect(page.locator("#node-n1")).to_contain_text("the-operator")
 
 
-def test_a_reader_reads(browser: Browser, secured: SecuredService) -> None:
-    """No button that would not work; who goes there all the same is told which role it takes."""
+def test_a_reader_sees_no_buttons(browser: Browser, secured: SecuredService) -> None:
+    """The forms themselves answer with the required role."""
     secured.admin.put("/blocklist/nodes/n1", json=block())
     with monitored(browser, secured.service.url) as own:
         page = own.context.new_page()
@@ -89,7 +89,7 @@ def test_a_reader_reads(browser: Browser, secured: SecuredService) -> None:
             expect(page.get_by_role("link", name=re.compile("Block nodes|Extend|Unblock"))).to_have_count(0)
         own.expected.add("403")
         page.goto("/page/nodes/n1/unblock")
-        expect(page.get_by_role("alert")).to_have_text("This needs the role operator; yours is reader.")
+        expect(page.get_by_role("alert")).to_have_text("This requires the role operator; yours is reader.")
 
 
 def test_an_operator_cannot_force(secured: SecuredService) -> None:
@@ -100,7 +100,7 @@ def test_an_operator_cannot_force(secured: SecuredService) -> None:
         answer = client.post("/page/block", data=form, headers=HERE)
         assert answer.status_code == 409
         assert "at most 3 may be blocked at once" in answer.text
-        assert "Force it" not in answer.text
+        assert "Override the limit" not in answer.text
         forced = client.post("/page/block", data=form | {"force": "because"}, headers=HERE)
         assert forced.status_code == 403
     assert len(secured.admin.get("/blocklist").json()) == 3
@@ -112,7 +112,7 @@ def test_an_operator_cannot_force(secured: SecuredService) -> None:
     ids=str,
 )
 def test_a_form_of_another_site_does_nothing(secured: SecuredService, headers: dict[str, str]) -> None:
-    """Not even with the session and its secret."""
+    """Even with the session and its CSRF token."""
     with logged_in(secured, "operator") as client:
         form = FORM | {"csrf_token": csrf_of(client)}
         assert client.post("/page/block", data=form, headers=headers).status_code == 403
@@ -122,7 +122,7 @@ def test_a_form_of_another_site_does_nothing(secured: SecuredService, headers: d
 
 
 @pytest.mark.parametrize("secret", [{}, {"csrf_token": ""}, {"csrf_token": "0" * 64}], ids=str)
-def test_a_form_without_the_session_s_secret_does_nothing(secured: SecuredService, secret: dict[str, str]) -> None:
+def test_a_form_without_the_csrf_token_does_nothing(secured: SecuredService, secret: dict[str, str]) -> None:
     with logged_in(secured, "operator") as client:
         assert client.post("/page/block", data=FORM | secret, headers=HERE).status_code == 403
         assert client.post("/page/nodes/n1/unblock", data=secret, headers=HERE).status_code == 403
@@ -141,8 +141,8 @@ def test_without_authentication_forms_of_other_sites_do_nothing_either(
     assert list(listener_client.get("/blocklist").json()) == ["n1"]
 
 
-def test_the_cookie_is_for_https_alone_where_the_browser_speaks_it(secured: SecuredService) -> None:
-    """Also where a proxy in front does."""
+def test_the_cookie_is_secure_if_the_browser_uses_https(secured: SecuredService) -> None:
+    """Even if a proxy terminates TLS."""
     form = {"token": secured.tokens["reader"], "next": "/"}
     with secured.service.client() as client:
         host = client.base_url.netloc.decode()
@@ -156,7 +156,7 @@ def test_the_cookie_is_for_https_alone_where_the_browser_speaks_it(secured: Secu
 @pytest.mark.parametrize(
     "wanted", ["//evil.example", "/\\evil.example", "https://evil.example", "javascript:alert(1)", "/a\r\nX: 1", ""]
 )
-def test_log_in_leads_to_this_service_alone(secured: SecuredService, wanted: str) -> None:
+def test_log_in_redirects_only_to_this_service(secured: SecuredService, wanted: str) -> None:
     with secured.service.client() as client:
         form = {"token": secured.tokens["reader"], "next": wanted}
         assert client.post("/login", data=form, headers=HERE).headers["location"] == "/"
@@ -164,12 +164,12 @@ def test_log_in_leads_to_this_service_alone(secured: SecuredService, wanted: str
         assert (cross.status_code, "set-cookie" in cross.headers) == (403, False)
 
 
-def test_every_page_has_its_policy(listener_client: httpx.Client) -> None:
-    """Nothing inline, nothing from elsewhere, in nobody's frame; and static files may be kept."""
+def test_every_page_has_the_content_security_policy(listener_client: httpx.Client) -> None:
+    """Pages contain nothing inline; static files are cacheable."""
     for path in ("/", "/page/block", "/page/history", "/page/listeners", "/page/evidence", "/docs"):
         answer = listener_client.get(path)
         assert answer.status_code == 200
-        assert answer.headers["content-security-policy"] == PAGE_POLICY
+        assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY
         assert answer.headers["cache-control"] == "no-store"
         assert not re.search(r"<style|<script(?! src=)|\son[a-z]+=|\sstyle=", answer.text), path
         for name in re.findall(r'(?:src|href)="(/static/[^"]+)"', answer.text):
@@ -189,7 +189,7 @@ def test_every_page_has_its_policy(listener_client: httpx.Client) -> None:
 
 
 @pytest.mark.parametrize("body", [b"\xff=1", b"a=1&" * 100, b"nodes=" + b"a" * 70_000], ids=["bytes", "many", "large"])
-def test_what_is_no_form_of_the_page(listener_client: httpx.Client, body: bytes) -> None:
+def test_an_invalid_form_is_an_html_error(listener_client: httpx.Client, body: bytes) -> None:
     headers = HERE | {"Content-Type": "application/x-www-form-urlencoded"}
     answer = listener_client.post("/page/block", content=body, headers=headers)
     assert answer.status_code in {400, 413}

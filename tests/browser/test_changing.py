@@ -1,4 +1,4 @@
-"""Block, extend and unblock by the page: nothing is done before it was said what it would do."""
+"""Block, extend and unblock on the page: nothing is changed without a preview."""
 
 from __future__ import annotations
 
@@ -20,25 +20,24 @@ pytestmark = pytest.mark.xdist_group("browser")
 
 @pytest.fixture(params=[True, False], ids=["with scripts", "without scripts"])
 def either(request: pytest.FixtureRequest, browser: Browser, listener_service: ServiceProcess) -> Iterator[Page]:
-    """A window where JavaScript runs, and one where it does not."""
+    """A page with JavaScript, and one without."""
     with monitored(browser, listener_service.url, java_script_enabled=request.param) as own:
         own.expected |= {"400", "409"}
         yield own.context.new_page()
 
 
 def fill_block_form(page: Page, nodes: str, reason: str, *, evacuate: bool = False) -> None:
-    """Fill the form and look at what it would do."""
+    """Fill in the form and open the preview."""
     page.goto("/")
     page.get_by_role("link", name="Block nodes").click()
     page.get_by_label("Nodes").fill(nodes)
     page.get_by_label("Reason").fill(reason)
     if evacuate:
         page.get_by_label("Evacuate").check()
-    page.get_by_role("button", name="Show what it would do").click()
+    page.get_by_role("button", name="Preview").click()
 
 
 def test_block_extend_and_unblock(either: Page, listener_client: httpx.Client) -> None:
-    """The whole way, with scripts and without any."""
     page = either
     register(listener_client, "jm-1")
     heartbeat(
@@ -47,11 +46,11 @@ def test_block_extend_and_unblock(either: Page, listener_client: httpx.Client) -
     fill_block_form(page, "n1, n2\nn1", "Fan broken", evacuate=True)
     expect(page.get_by_role("heading", name="Block 2 nodes?")).to_be_visible()
     expect(page.locator("main")).to_contain_text("2 TaskManagers of 1 listener, with 7 running tasks")
-    assert listener_client.get("/blocklist").json() == {}, "nothing is done yet"
-    page.get_by_role("button", name="Change it").click()
+    assert listener_client.get("/blocklist").json() == {}, "nothing is changed yet"
+    page.get_by_role("button", name="Edit").click()
     expect(page.get_by_label("Reason")).to_have_value("Fan broken")
     page.get_by_label("Duration from now").fill("3h")
-    page.get_by_role("button", name="Show what it would do").click()
+    page.get_by_role("button", name="Preview").click()
     page.get_by_role("button", name="Block and evacuate 2 nodes").click()
     page.wait_for_url("/")
     expect(page.locator("tbody tr")).to_have_count(2)
@@ -60,19 +59,19 @@ def test_block_extend_and_unblock(either: Page, listener_client: httpx.Client) -
     assert abs(int(listed["n1"]["endTimestamp"]) - now_ms() - 3 * 3_600_000) < 120_000
 
     page.get_by_role("link", name="Extend n1").click()
-    page.get_by_label("Without end").check()
+    page.get_by_label("Never").check()
     page.get_by_label("Another reason").fill("No spare part")
-    page.get_by_role("button", name="Show what it would do").click()
+    page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("heading", name="Extend the block of n1?")).to_be_visible()
     page.get_by_role("button", name="Extend n1").click()
     page.wait_for_url("/page/nodes/n1")
-    expect(page.locator("main")).to_contain_text("without end")
+    expect(page.locator("main")).to_contain_text("permanent")
     node = listener_client.get("/blocklist/nodes/n1").json()
     assert (node["cause"], node["endTimestamp"]) == ("Fan broken,No spare part", "9223372036854775807")
 
     page.get_by_role("link", name="Unblock").click()
-    expect(page.locator("main")).to_contain_text("Tasks may start there again at once.")
-    assert "n1" in listener_client.get("/blocklist").json(), "nothing is done yet"
+    expect(page.locator("main")).to_contain_text("New tasks may start there immediately.")
+    assert "n1" in listener_client.get("/blocklist").json(), "nothing is changed yet"
     page.get_by_role("button", name="Unblock n1").click()
     page.wait_for_url("/page/nodes/n1")
     expect(page.get_by_text("free", exact=True)).to_be_visible()
@@ -80,13 +79,12 @@ def test_block_extend_and_unblock(either: Page, listener_client: httpx.Client) -
     assert [own["type"] for own in all_changes(listener_client, node="n1")[-3:]] == ["blocked", "merged", "unblocked"]
 
 
-def test_only_longer_changes_nothing_else(page: Page, listener_client: httpx.Client) -> None:
-    """Whatever the cause looks like: it stays as it was, byte for byte."""
+def test_extending_does_not_change_the_cause(page: Page, listener_client: httpx.Client) -> None:
     for cause in ("a, b ,a", ",", " x", "y" * 1024):
         put(listener_client, "n1", cause=cause, endTimestamp=later(60))
         page.goto("/page/nodes/n1/extend")
         page.get_by_label("Duration from now").fill("1d")
-        page.get_by_role("button", name="Show what it would do").click()
+        page.get_by_role("button", name="Preview").click()
         page.get_by_role("button", name="Extend n1").click()
         page.wait_for_url("/page/nodes/n1")
         node = listener_client.get("/blocklist/nodes/n1").json()
@@ -95,42 +93,41 @@ def test_only_longer_changes_nothing_else(page: Page, listener_client: httpx.Cli
         listener_client.delete("/blocklist/nodes/n1")
 
 
-def test_a_block_that_is_there_is_joined_only_when_that_was_said(
+def test_a_block_made_since_the_preview_is_merged_only_after_a_new_preview(
     page: Page, window: MonitoredContext, listener_client: httpx.Client
 ) -> None:
-    """Somebody was quicker: nothing is done, and the page asks again."""
     window.expected.add("409")
     fill_block_form(page, "n1", "Mine")
     put(listener_client, "n1", cause="Theirs")
     page.get_by_role("button", name="Block n1").click()
     expect(page.get_by_role("alert")).to_contain_text("Node n1 is already blocked without end (Theirs)")
-    expect(page.locator("main")).to_contain_text("the two blocks are joined")
+    expect(page.locator("main")).to_contain_text("the new block is merged with the existing one")
     assert listener_client.get("/blocklist/nodes/n1").json()["cause"] == "Theirs"
     page.get_by_role("button", name="Block n1").click()
     page.wait_for_url("/page/nodes/n1")
     assert listener_client.get("/blocklist/nodes/n1").json()["cause"] == "Theirs,Mine"
 
 
-def test_faults_are_said_and_nothing_typed_is_lost(either: Page, listener_client: httpx.Client) -> None:
+def test_errors_are_shown_and_no_input_is_lost(either: Page, listener_client: httpx.Client) -> None:
     page = either
     page.goto("/page/block")
     page.get_by_label("Nodes").fill("good bad/one")
     page.get_by_label("Reason").fill("x")
     page.get_by_label("Duration from now").fill("soon")
-    page.get_by_role("button", name="Show what it would do").click()
+    page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("alert")).to_contain_text("'bad/one' is not a node id")
     expect(page.get_by_role("alert")).to_contain_text("'soon' is not a duration: give one such as")
     expect(page.get_by_label("Nodes")).to_have_value("good bad/one")
     expect(page.get_by_label("Duration from now")).to_have_value("soon")
     page.get_by_label("Until", exact=True).check()
-    page.get_by_label("Moment in UTC").fill("2020-01-01T00:00")
-    page.get_by_role("button", name="Show what it would do").click()
-    expect(page.get_by_role("alert")).to_contain_text("That moment has passed already")
+    page.get_by_label("End in UTC").fill("2020-01-01T00:00")
+    page.get_by_role("button", name="Preview").click()
+    expect(page.get_by_role("alert")).to_contain_text("The end is in the past")
     assert listener_client.get("/blocklist").json() == {}
 
 
-def test_a_limit_is_said_before_and_may_be_forced(browser: Browser, start: Start) -> None:
-    """By an admin, as is anybody without authentication, with a reason that the log keeps."""
+def test_an_admin_may_override_a_limit(browser: Browser, start: Start) -> None:
+    """Without authentication everyone is an admin. The reason is recorded in the change log."""
     service = start(max_blocked="2")
     with monitored(browser, service.url) as own, service.client() as client:
         client.put("/blocklist/nodes/n1", json=block())
@@ -138,16 +135,16 @@ def test_a_limit_is_said_before_and_may_be_forced(browser: Browser, start: Start
         fill_block_form(page, "n2 n3", "Rack 7")
         expect(page.get_by_role("alert")).to_contain_text("This would block 3 nodes; at most 2 may be blocked at once")
         expect(page.get_by_role("button", name=re.compile("Block"))).to_have_count(0)
-        page.get_by_label("Why go beyond the limit?").fill("It burns")
-        page.get_by_role("button", name="Force it").click()
+        page.get_by_label("Reason for overriding the limit").fill("It burns")
+        page.get_by_role("button", name="Override the limit").click()
         page.wait_for_url("/")
         assert list(client.get("/blocklist").json()) == ["n1", "n2", "n3"]
         assert [change.get("forced") for change in all_changes(client)] == [None, "It burns", "It burns"]
         page.goto("/page/nodes/n2")
-        expect(page.locator(".timeline")).to_contain_text("Beyond a limit, forced: It burns")
+        expect(page.locator(".timeline")).to_contain_text("Limit overridden: It burns")
 
 
-def test_a_minimum_is_said_before(page: Page, listener_client: httpx.Client) -> None:
+def test_the_preview_warns_about_a_minimum(page: Page, listener_client: httpx.Client) -> None:
     register(listener_client, "jm-1", minNodes=2)
     heartbeat(listener_client, "jm-1", nodes=["n1", "n2"])
     fill_block_form(page, "n1", "Rack 7")
@@ -155,10 +152,10 @@ def test_a_minimum_is_said_before(page: Page, listener_client: httpx.Client) -> 
 
 
 def test_by_keyboard_alone(page: Page, listener_client: httpx.Client) -> None:
-    """From the address to a block and back to free, and what has the focus can be seen."""
+    """Block and unblock with the keyboard; the focus is visible."""
     page.goto("/")
     page.keyboard.press("Tab")
-    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    expect(page.get_by_role("link", name="Skip to content")).to_be_focused()
     page.keyboard.press("Enter")
     page.keyboard.press("Tab")
     expect(page.get_by_role("link", name="Block nodes")).to_be_focused()
@@ -191,4 +188,4 @@ def _tab_to(page: Page, name: str) -> None:
         if page.evaluate("document.activeElement.innerText") == name:
             return
         page.keyboard.press("Tab")
-    raise AssertionError(f"no way to {name} by the Tab key")
+    raise AssertionError(f"{name} cannot be reached with the Tab key")

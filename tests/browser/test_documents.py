@@ -1,4 +1,4 @@
-"""The API's document stands alone: nobody else is asked for anything."""
+"""The API document loads nothing from other hosts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.xdist_group("browser")
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_api_document(browser: Browser, listener_service: ServiceProcess, scheme: str) -> None:
-    """Without a network, and one can try a request out."""
+    """It works without a network, and can send requests."""
     with monitored(browser, listener_service.url, color_scheme=scheme) as own:
         page = own.context.new_page()
         page.goto("/docs")

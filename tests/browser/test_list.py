@@ -1,4 +1,4 @@
-"""The list: live, filtered in the URL, and safe to read."""
+"""The list: live updates, filters in the URL, escaping."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytestmark = pytest.mark.xdist_group("browser")
 
 
 def open_live(page: Page, path: str = "/") -> None:
-    """Open the list, and wait until it follows the watch."""
+    """Open the list and wait until it is connected to the watch."""
     page.goto(path)
     page.get_by_text("Live", exact=True).wait_for()
 
@@ -31,14 +31,14 @@ def test_an_empty_list_says_what_to_do(page: Page, listener_client: httpx.Client
 
 
 def test_it_is_live(page: Page, listener_client: httpx.Client) -> None:
-    """What others change is there without a reload, in place, and is said to who cannot see it."""
+    """Changes by others appear without a reload, and are announced to screen readers."""
     open_live(page)
     page.evaluate("window.mark = 'not reloaded'")
     put(listener_client, "n1", endTimestamp=later(7200))
     cells = page.locator("#node-n1")
     expect(cells).to_contain_text("no new tasks")
     expect(cells).to_contain_text("1 h 59 min left")
-    expect(page.locator("#news")).to_have_text("n1 was blocked.")
+    expect(page.locator("#announcement")).to_have_text("n1 was blocked.")
     put(listener_client, "n1", action=EVACUATE, cause="Hot machine")
     expect(cells).to_contain_text("disk · Hot machine".replace(" · ", ""))
     expect(cells).to_contain_text("evacuate")
@@ -47,8 +47,8 @@ def test_it_is_live(page: Page, listener_client: httpx.Client) -> None:
     assert page.evaluate("window.mark") == "not reloaded"
 
 
-def test_who_has_applied_it_and_who_is_still_there(page: Page, listener_client: httpx.Client) -> None:
-    """Neither makes a change of the list, and yet it shows."""
+def test_acknowledgements_and_task_managers_are_updated(page: Page, listener_client: httpx.Client) -> None:
+    """Although neither causes a change event."""
     register(listener_client, "jm-1")
     register(listener_client, "jm-2")
     heartbeat(listener_client, "jm-1", taskManagers={"app:1": "n1"}, runningTasks={"app:1": 4})
@@ -65,7 +65,7 @@ def test_who_has_applied_it_and_who_is_still_there(page: Page, listener_client: 
     expect(cells).not_to_contain_text("still there")
 
 
-def test_times_count(page: Page, listener_client: httpx.Client) -> None:
+def test_the_time_left_counts_down(page: Page, listener_client: httpx.Client) -> None:
     put(listener_client, "n1", endTimestamp=later(3000))
     open_live(page)
     cell = page.locator("#node-n1 time[data-left]")
@@ -75,7 +75,7 @@ def test_times_count(page: Page, listener_client: httpx.Client) -> None:
 
 
 def test_the_filter_is_in_the_address(page: Page, listener_client: httpx.Client) -> None:
-    """Typing narrows the list and moves the address; that address, opened anew, shows the same, and lives on."""
+    """Typing filters the list and changes the URL. Opening that URL shows the same filtered list, with live updates."""
     put(listener_client, "n1", cause="Disk full")
     put(listener_client, "n2", cause="Hot machine")
     put(listener_client, "n3", cause="DISK errors", action=EVACUATE)
@@ -96,10 +96,10 @@ def test_the_filter_is_in_the_address(page: Page, listener_client: httpx.Client)
     page.go_back()
     page.go_back()
     page.goto("/?q=nothing-like-it")
-    expect(page.get_by_text("No blocked node is like that.")).to_be_visible()
+    expect(page.get_by_text("No blocked node matches the filter.")).to_be_visible()
 
 
-def test_many_nodes_come_in_pages(page: Page, listener_client: httpx.Client) -> None:
+def test_many_nodes_are_split_into_pages(page: Page, listener_client: httpx.Client) -> None:
     many = {f"many-{number:03}": block() for number in range(250)}
     assert listener_client.put("/blocklist/nodes", json=many).status_code == 200
     open_live(page, "/?sort=node")
@@ -115,7 +115,7 @@ def test_many_nodes_come_in_pages(page: Page, listener_client: httpx.Client) -> 
 
 
 def test_html_in_a_cause_is_text(page: Page, listener_client: httpx.Client) -> None:
-    """On every page that shows it, and in what is read aloud."""
+    """On every page that shows it, and in announcements."""
     evil = "<img src=x onerror=window.hit=1><script>window.hit=1</script>\"'{{7*7}}"
     open_live(page)
     put(listener_client, "n1", cause=evil)
@@ -138,14 +138,14 @@ def test_html_in_a_cause_is_text(page: Page, listener_client: httpx.Client) -> N
 
 
 def test_a_lost_connection_shows(browser: Browser, start: Start) -> None:
-    """And when the service is back, so is the list, as it is then."""
+    """After a restart of the service the list is current again."""
     service = start()
     with monitored(browser, service.url) as own, service.client() as client:
         own.expected |= {"ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE", "ERR_CONNECTION_RESET", "htmx:error"}
         page = own.context.new_page()
         open_live(page)
         service.stop()
-        expect(page.locator("#live-text")).to_have_text("Connection lost; trying again")
+        expect(page.locator("#live-text")).to_have_text("Connection lost; reconnecting")
         service.start()
         put(client, "n1")
         expect(page.locator("#live-text")).to_have_text("Live")
@@ -153,7 +153,7 @@ def test_a_lost_connection_shows(browser: Browser, start: Start) -> None:
 
 
 def test_the_other_pages(browser: Browser, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
-    """Listeners with their lag, evidence, the node's history, the charts with their tables."""
+    """Listeners, evidence, a node, and the charts with their tables."""
     client = fresh_client
     register(client, "jm-1")
     heartbeat(
@@ -178,4 +178,4 @@ def test_the_other_pages(browser: Browser, fresh: ServiceProcess, fresh_client: 
         expect(page.get_by_role("cell", name="Disk", exact=True)).to_be_visible()
         own.expected.add("404")
         page.goto("/page/nodes/never-heard-of")
-        expect(page.get_by_text("The log knows nothing of this node")).to_be_visible()
+        expect(page.get_by_text("The change log has no entry for this node: it was never blocked")).to_be_visible()

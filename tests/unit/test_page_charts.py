@@ -1,4 +1,4 @@
-"""How long nodes were blocked, worked out from the change log, and how it is drawn."""
+"""Intervals of blocks from the change log, and their charts."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def times(found: list[BlockInterval]) -> list[tuple[str, int, int]]:
     return sorted((own.node.id, own.begin, own.end) for own in found)
 
 
-def test_a_spell_lasts_from_the_block_to_what_ends_it() -> None:
+def test_an_interval_lasts_from_the_block_to_its_end() -> None:
     changes = [
         change(1, "blocked", 110, node("a")),
         change(2, "blocked", 120, node("b")),
@@ -32,23 +32,22 @@ def test_a_spell_lasts_from_the_block_to_what_ends_it() -> None:
     assert times(intervals(changes, {}, 100, 200)) == [("a", 110, 130), ("b", 120, 150)]
 
 
-def test_what_was_blocked_before_counts_from_the_begin_on() -> None:
-    """Whether something happened to it since or not; but a block is no older than its own start."""
+def test_earlier_blocks_count_from_the_beginning_of_the_period() -> None:
+    """With or without later changes; but not from before their own start."""
     changes = [change(9, "unblocked", 130, node("a")), change(10, "expired", 140, node("late", start=120))]
     still = {"b": node("b"), "new": node("new", start=150)}
     expected = [("a", 100, 130), ("b", 100, 200), ("late", 120, 140), ("new", 150, 200)]
     assert times(intervals(changes, still, 100, 200)) == expected
 
 
-def test_a_merge_begins_a_new_spell() -> None:
-    """With what holds from then on."""
+def test_a_merge_begins_a_new_interval() -> None:
     merged = node("a", "disk,hot", EVACUATE)
     changes = [change(1, "blocked", 110, node("a")), change(2, "merged", 150, merged)]
     found = intervals(changes, {"a": merged}, 100, 200)
     assert [(own.begin, own.end, own.node.action) for own in found] == [(110, 150, MARK), (150, 200, EVACUATE)]
 
 
-def test_a_node_that_was_freed_and_blocked_again_has_two() -> None:
+def test_a_node_that_was_unblocked_and_blocked_again_has_two() -> None:
     changes = [
         change(1, "blocked", 110, node("a")),
         change(2, "expired", 120, node("a")),
@@ -57,7 +56,7 @@ def test_a_node_that_was_freed_and_blocked_again_has_two() -> None:
     assert times(intervals(changes, {"a": node("a")}, 100, 200)) == [("a", 110, 120), ("a", 120, 200)]
 
 
-def test_steps_have_the_most_at_once_and_all_hours() -> None:
+def test_buckets_have_the_maximum_and_all_node_hours() -> None:
     found = [
         BlockInterval(0, HOUR, node("a")),
         BlockInterval(HOUR // 2, 2 * HOUR, node("b", action=EVACUATE)),
@@ -70,15 +69,15 @@ def test_steps_have_the_most_at_once_and_all_hours() -> None:
     assert [(own.begin, own.end) for own in buckets([], 0, 10, 3)] == [(0, 4), (4, 8), (8, 12)]
 
 
-def test_a_merge_is_no_second_node() -> None:
+def test_a_merge_is_not_a_second_node() -> None:
     found = [BlockInterval(0, HOUR, node("a")), BlockInterval(HOUR, 2 * HOUR, node("a", action=EVACUATE))]
     assert max(own.blocked for own in buckets(found, 0, 2 * HOUR, 1)) == 1
 
 
-def test_causes_are_counted_by_what_they_have_in_common() -> None:
+def test_causes_are_grouped() -> None:
     assert cause_group("DiskFull: /data is 98 % full,hot") == "DiskFull"
     assert {cause_group("2 applications say so: app-1 (slow)"), cause_group("1 application says so: x")} == {
-        "Applications say so"
+        "Evidence of applications"
     }
     assert cause_group(", ,x") == "x"
     assert cause_group(",") == ","

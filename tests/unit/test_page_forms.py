@@ -1,4 +1,4 @@
-"""How the page says moments, durations and numbers, and what it takes from its forms."""
+"""Formats of times and numbers on the page, and parsing of its forms."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PRESENT = BlockedNode(id="n1", action=BlockAction.MARK_BLOCKED, start=NOW - 1, e
 
 
 @pytest.mark.parametrize(
-    ("millis", "said"),
+    ("millis", "text"),
     [
         (-5, "0 s"),
         (499, "0 s"),
@@ -27,19 +27,19 @@ PRESENT = BlockedNode(id="n1", action=BlockAction.MARK_BLOCKED, start=NOW - 1, e
         (86_400_000_000, "1,000 d"),
     ],
 )
-def test_a_duration_has_its_two_largest_units(millis: int, said: str) -> None:
-    assert duration(millis) == said
+def test_a_duration_has_its_two_largest_units(millis: int, text: str) -> None:
+    assert duration(millis) == text
 
 
-def test_moments_are_in_utc_and_what_no_calendar_has_is_said() -> None:
+def test_times_are_in_utc_and_may_be_out_of_range() -> None:
     assert utc(NOW) == "2026-11-21 16:00:00"
     assert rfc3339(NOW) == "2026-11-21T16:00:00Z"
     assert short(NOW) == "21 Nov 16:00"
-    assert (utc(PERMANENT), rfc3339(PERMANENT)) == ("without end", "")
-    assert {utc(PERMANENT - 1), utc(MIN_TIMESTAMP)} == {"beyond the calendar"}
+    assert (utc(PERMANENT), rfc3339(PERMANENT)) == ("permanent", "")
+    assert {utc(PERMANENT - 1), utc(MIN_TIMESTAMP)} == {"out of range"}
     assert (left(NOW + 1000, NOW), left(PERMANENT, NOW), ago(NOW - 60_000, NOW)) == (
         "1 s left",
-        "without end",
+        "permanent",
         "1 min ago",
     )
     assert (count(1, "node"), count(0, "node"), count(2000, "node")) == ("1 node", "0 nodes", "2,000 nodes")
@@ -47,11 +47,11 @@ def test_moments_are_in_utc_and_what_no_calendar_has_is_said() -> None:
 
 def test_a_form_is_read() -> None:
     form = {**EMPTY, "nodes": " n1,n2;\r\nn1 ", "cause": "  Fan\r\nbroken ", "for": "1h 30m", "action": "evacuate"}
-    wish = parse_block_form(form, NOW)
-    assert wish.nodes == ("n1", "n2")
-    assert wish.cause == "Fan broken"
-    assert wish.end == NOW + 5_400_000
-    assert wish.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+    parsed = parse_block_form(form, NOW)
+    assert parsed.nodes == ("n1", "n2")
+    assert parsed.cause == "Fan broken"
+    assert parsed.end == NOW + 5_400_000
+    assert parsed.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 
 
 @pytest.mark.parametrize(
@@ -66,7 +66,7 @@ def test_a_form_is_read() -> None:
         ("w-[1-2000]", None),
     ],
 )
-def test_nodes_are_named_as_for_the_command(typed: str, nodes: list[str] | None) -> None:
+def test_nodes_are_written_as_for_the_command(typed: str, nodes: list[str] | None) -> None:
     form = {**EMPTY, "nodes": typed, "cause": "x"}
     if nodes is not None:
         assert list(parse_block_form(form, NOW).nodes) == nodes
@@ -94,7 +94,7 @@ def test_nodes_are_named_as_for_the_command(typed: str, nodes: list[str] | None)
     ],
 )
 def test_when_it_ends(ends: dict[str, str], end: int | None) -> None:
-    """A duration, a moment in UTC, or never; whatever is none of these is said."""
+    """A duration, a time in UTC, or never; anything else is an error."""
     form = {**EMPTY, "nodes": "n1", "cause": "x", **ends}
     if end is not None:
         assert parse_block_form(form, NOW).end == end
@@ -104,13 +104,13 @@ def test_when_it_ends(ends: dict[str, str], end: int | None) -> None:
     assert list(caught.value.errors) == ["ends"]
 
 
-def test_all_faults_are_said_at_once() -> None:
+def test_all_errors_are_reported_at_once() -> None:
     with pytest.raises(FormError) as caught:
         parse_block_form({"nodes": "a/b", "cause": "\x00", "ends": "x"}, NOW)
     assert list(caught.value.errors) == ["nodes", "action", "cause", "ends"]
 
 
-def test_of_a_present_block_what_is_left_out_stays() -> None:
-    """The cause that is sent again is a part of it, so that the merge changes nothing."""
-    wish = parse_block_form({"nodes": "n1", "action": "mark", "cause": " ", "ends": "same"}, NOW, PRESENT)
-    assert (wish.cause, wish.end) == ("a", PRESENT.end)
+def test_fields_left_out_keep_the_values_of_the_current_block() -> None:
+    """Only a part of the cause is sent again, so that the merge does not change it."""
+    parsed = parse_block_form({"nodes": "n1", "action": "mark", "cause": " ", "ends": "same"}, NOW, PRESENT)
+    assert (parsed.cause, parsed.end) == ("a", PRESENT.end)

@@ -1,8 +1,8 @@
-// Swagger UI on our own document; it asks nobody else.
+// Swagger UI for /openapi.json; makes no other requests.
 "use strict";
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const dress = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
-dark.addEventListener("change", dress);
-dress();
+const applyScheme = () => document.documentElement.classList.toggle("dark-mode", dark.matches);
+dark.addEventListener("change", applyScheme);
+applyScheme();
 SwaggerUIBundle({ url: "/openapi.json", dom_id: "#swagger-ui", validatorUrl: null, tryItOutEnabled: true });

@@ -1,11 +1,11 @@
-// What the page does by itself: keeps times up to date, and the list by the watch. All of it can be done without.
+// Keeps times and the list up to date. The page works without it.
 "use strict";
 
 const UNITS = [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]];
 const offset = Number(document.body.dataset.now) - Date.now();
 
-// As words.span has it.
-function span(millis) {
+// Same format as duration() in time_format.py.
+function duration(millis) {
   const seconds = Math.round(Math.max(0, millis) / 1000);
   const place = UNITS.findIndex(([size]) => seconds >= size);
   if (place < 0) return "0 s";
@@ -19,22 +19,27 @@ function span(millis) {
 function tick() {
   const now = Date.now() + offset;
   for (const time of document.querySelectorAll("time[data-left]")) {
-    time.textContent = `${span(time.dataset.left - now)} left`;
+    time.textContent = `${duration(time.dataset.left - now)} left`;
   }
   for (const time of document.querySelectorAll("time[data-ago]")) {
-    time.textContent = `${span(now - time.dataset.ago)} ago`;
+    time.textContent = `${duration(now - time.dataset.ago)} ago`;
   }
 }
 setInterval(tick, 1000);
 
-const SAID = { blocked: "was blocked", merged: "is blocked still, in another way", unblocked: "was unblocked", expired: "is free again" };
+const CHANGE_TEXT = {
+  blocked: "was blocked",
+  merged: "had its block changed",
+  unblocked: "was unblocked",
+  expired: "is free: its block has expired",
+};
 
-function follow(live) {
+function watchList(live) {
   const text = live.querySelector("#live-text");
-  const news = document.getElementById("news");
+  const announcement = document.getElementById("announcement");
   let retry;
 
-  function changed() {
+  function reloadList() {
     const list = document.getElementById("list");
     if (list) htmx.trigger(list, "changes");
   }
@@ -51,38 +56,38 @@ function follow(live) {
     let lost = false;
     source.onopen = () => {
       show("on", "Live");
-      if (lost) changed();
+      if (lost) reloadList();
       lost = false;
     };
     source.onerror = () => {
       lost = true;
-      show("off", "Connection lost; trying again");
-      // Closed for good: the answer was an error. Perhaps the session has ended, which the list's answer will say.
+      show("off", "Connection lost; reconnecting");
+      // Closed permanently: the response was an error. If the session has ended, reloading the list leads to the login page.
       if (source.readyState === EventSource.CLOSED) {
-        retry = setTimeout(() => { changed(); open(); }, 5000);
+        retry = setTimeout(() => { reloadList(); open(); }, 5000);
       }
     };
-    for (const type of Object.keys(SAID)) {
+    for (const type of Object.keys(CHANGE_TEXT)) {
       source.addEventListener(type, (event) => {
         const change = JSON.parse(event.data);
         const by = change.createdBy ? ` by ${change.createdBy}` : "";
-        news.textContent = `${change.node.id} ${SAID[type]}${by}.`;
-        changed();
+        announcement.textContent = `${change.node.id} ${CHANGE_TEXT[type]}${by}.`;
+        reloadList();
       });
     }
-    source.addEventListener("snapshot", changed);
+    source.addEventListener("snapshot", reloadList);
     addEventListener("pagehide", () => source.close(), { once: true });
   }
   open();
 
-  // TaskManagers that leave and listeners that catch up make no change: look more often while there are any.
-  (function again() {
+  // TaskManagers that leave and listeners that catch up cause no change event, so poll as well; faster while any are expected.
+  (function poll() {
     const list = document.getElementById("list");
     const unsettled = list && list.dataset.settled === "false";
-    setTimeout(() => { if (!document.hidden) changed(); again(); }, unsettled ? 2000 : 15000);
+    setTimeout(() => { if (!document.hidden) reloadList(); poll(); }, unsettled ? 2000 : 15000);
   })();
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) changed(); });
+  document.addEventListener("visibilitychange", () => { if (!document.hidden) reloadList(); });
 }
 
 const live = document.getElementById("live");
-if (live) follow(live);
+if (live) watchList(live);

@@ -1,4 +1,4 @@
-"""In dark and light, on a telephone and on a wall: all there is can be read, and nothing sticks out."""
+"""In dark and light, narrow and wide: everything is readable and nothing overflows."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ CONTRAST = Path(__file__).with_name("contrast.js").read_text()
 
 
 def create_long_content(listener_client: httpx.Client) -> None:
-    """Nodes, listeners and causes as long as they may be."""
+    """Nodes, listeners and causes of maximum length."""
     register(listener_client, "l" * 253)
     said = {LONG: {"kind": "slow", "reason": "r" * 300}}
     heartbeat(listener_client, "l" * 253, taskManagers={"t" * 253: LONG}, refused={LONG: "no" * 150}, evidence=said)
@@ -32,14 +32,14 @@ def create_long_content(listener_client: httpx.Client) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", [NARROW, WIDE], ids=["400", "1600"])
-def test_it_can_be_read(
+def test_every_page_is_readable(
     browser: Browser,
     listener_client: httpx.Client,
     listener_service: ServiceProcess,
     size: tuple[int, int],
     scheme: str,
 ) -> None:
-    """No page is wider than the window, and all text has the contrast that WCAG 2 AA asks for."""
+    """No page is wider than the window, and all text has the contrast required by WCAG 2 AA."""
     create_long_content(listener_client)
     with monitored(browser, listener_service.url, size, color_scheme=scheme) as own:
         page = own.context.new_page()
@@ -51,7 +51,7 @@ def test_it_can_be_read(
         page.goto("/page/block")
         page.get_by_label("Nodes").fill(f"n1 {LONG} {'b' * 253}")
         page.get_by_label("Reason").fill("c" * 1024)
-        page.get_by_role("button", name="Show what it would do").click()
+        page.get_by_role("button", name="Preview").click()
         expect(page.get_by_role("heading", name="Block 3 nodes?")).to_be_visible()
         assert overflows(page) <= 0
         assert page.evaluate(CONTRAST) == []
