@@ -1,5 +1,5 @@
--- The generator's report as JSON. With arguments (tag, method, body, ids) a request of its own each time: an `@` in the
--- body becomes tag and count, one in the path the same or, of so many ids, the next one.
+-- Prints the report as JSON. With arguments (tag, method, body, ids) each request differs: `@` in the body becomes the
+-- tag and a count; `@` in the path becomes the same, or with ids > 0 the next of that number of ids.
 local count = 0
 
 local function filler(template)
