@@ -1,1 +1,1 @@
-"""ResourceManager listeners: each keeps a cluster manager in line with the list: `python -m blocklist.managers`."""
+"""ResourceManager listeners that keep a cluster manager in line with the list: `python -m blocklist.managers`."""

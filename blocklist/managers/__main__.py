@@ -1,4 +1,4 @@
-"""`python -m blocklist.managers yarn|slurm|exec`: keeps a cluster manager in line with the list until it is ended."""
+"""`python -m blocklist.managers yarn|slurm|exec`: keeps a cluster manager in line with the list."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ log = logging.getLogger("blocklist.managers")
 
 
 def main(argv: list[str] | None = None) -> int:
-    """The exit code: 0 ended as asked, 1 it failed or another took over, 2 the operator's mistake."""
+    """Exit code: 0 success, or stopped by a signal; 1 failure, or another process has taken over; 2 usage error."""
     command = build_parser()
     args = command.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
@@ -42,7 +42,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _run_once(args: argparse.Namespace) -> int:
-    """One look at the list, without registering."""
+    """Reconcile once, or print the plan or the Spark configuration, without registering as a listener."""
     with BlocklistClient(args.url) as client:
         snapshot = client.snapshot()
     desired = DesiredState(revision=snapshot.revision, nodes=snapshot.nodes)
@@ -51,7 +51,7 @@ def _run_once(args: argparse.Namespace) -> int:
     manager: Manager[Any] = args.make(args)
     if args.dry_run:
         plan = manager.plan(desired)
-        lines = [step.reason for step in plan.steps] or ["Nothing to do."]
+        lines = [step.reason for step in plan.steps] or ["No changes."]
         return _print(*lines, *plan.refused.values())
     result = reconcile(manager, desired)
     return _print(*result.actions, *result.refused.values())
@@ -60,21 +60,22 @@ def _run_once(args: argparse.Namespace) -> int:
 def _run_loop(args: argparse.Namespace) -> int:
     manager: Manager[Any] = args.make(args)
     name = check_node_id(args.id or f"{args.manager}-{socket.gethostname()}")
-    # One session for each start: a second process with this id takes over, and the first one ends.
-    session = str(time.time_ns())
-    registration = Registration(id=name, role=ListenerRole.RESOURCE_MANAGER, session=session, min_nodes=args.min_nodes)
-    membership = ListenerSession(args.url, registration)
-    loop = ReconcileLoop(manager, membership, interval=args.every)
+    # A new session for each start: a second process with this id takes over from the first.
+    registration = Registration(
+        id=name, role=ListenerRole.RESOURCE_MANAGER, session=str(time.time_ns()), min_nodes=args.min_nodes
+    )
+    session = ListenerSession(args.url, registration)
+    loop = ReconcileLoop(manager, session, interval=args.every)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: loop.stop())
-    feed = WatchThread(BlocklistClient(args.url).watch, loop.wake)
+    watch = WatchThread(BlocklistClient(args.url).watch, loop.wake)
     try:
-        stopped = loop.run(feed)
+        stopped = loop.run(watch)
     finally:
-        feed.close()
-        membership.close()
+        watch.close()
+        session.close()
     if not stopped:
-        log.error("Another process has taken over as listener %s; this one ends. Give each an --id of its own.", name)
+        log.error("Another process has taken over as listener %s; this one stops. Give each its own --id.", name)
     return 0 if stopped else 1
 
 

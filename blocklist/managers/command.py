@@ -1,4 +1,4 @@
-"""Run a command of the site: bounded in time and in what it may say."""
+"""Run an external command with a timeout and a limit on its output."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from typing import IO, Final
 from blocklist.managers.plan import ManagerError
 
 DEFAULT_MAX_OUTPUT: Final = 64 * 1024
-"""Bytes that are kept of each output, unless more is asked for; the rest is read and dropped."""
+"""Bytes of each output stream that are stored; the rest is read and dropped."""
 _MAX_QUOTED: Final = 300
+"""Characters of a command, and of its output, in an error message."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class CommandOutput:
-    """What a command wrote until it ended well; `whole` is false where the end of stdout was dropped."""
+    """The output of a command that succeeded; `complete` is false if the end of stdout was dropped."""
 
     stdout: str
     stderr: str
@@ -32,12 +33,12 @@ class CommandOutput:
 def run(
     command: Sequence[str], *, timeout: float, stdin: bytes = b"", max_output: int = DEFAULT_MAX_OUTPUT
 ) -> CommandOutput:
-    """Run it to its end, in a process group of its own, and return what it wrote.
+    """Run the command in its own process group until it ends; after `timeout` seconds the whole group is killed.
 
-    `timeout` is in seconds; past it the whole group is killed. Raises ManagerError, with a sentence and what the
-    command said, if it is not there, takes too long, or ends with another exit code than 0.
+    `max_output` limits stdout, in bytes. Raises ManagerError, with an excerpt of the output, if the command cannot be
+    started, exceeds the timeout, or ends with an exit code other than 0.
     """
-    # A file, not a pipe: a command that does not read its input must not block us.
+    # A file, not a pipe: a command that does not read its input must not block this process.
     with tempfile.TemporaryFile() as input_file:
         input_file.write(stdin)
         input_file.seek(0)
@@ -53,17 +54,17 @@ def run(
         output = CommandOutput(stdout=out.text(), stderr=err.text(), complete=out.complete)
     if timed_out:
         raise ManagerError(
-            f"{_quoted_command(command)} took longer than {timeout:g} s and was ended.{_quoted_output(output)}"
+            f"{_quoted_command(command)} did not end within {timeout:g} s and was killed.{_quoted_output(output)}"
         )
     if process.returncode:
         raise ManagerError(
-            f"{_quoted_command(command)} ended with exit code {process.returncode}.{_quoted_output(output)}"
+            f"{_quoted_command(command)} failed with exit code {process.returncode}.{_quoted_output(output)}"
         )
     return output
 
 
 class _PipeReader:
-    """Reads a pipe to its end, so that nobody waits for us, and keeps its first bytes."""
+    """Reads a pipe to its end in a thread, so that the command never blocks, and stores its first bytes."""
 
     def __init__(self, pipe: IO[bytes] | None, max_bytes: int) -> None:
         self._pipe = pipe
@@ -74,7 +75,7 @@ class _PipeReader:
         self._thread.start()
 
     def text(self) -> str:
-        # A child that the command left behind may hold the pipe open: its words are not waited for.
+        # A child that outlives the command may hold the pipe open: do not wait for it.
         self._thread.join(1)
         return bytes(self._buffer).decode(errors="replace")
 
@@ -87,7 +88,7 @@ class _PipeReader:
 
 
 def _kill_on_timeout(process: subprocess.Popen[bytes], timeout: float) -> bool:
-    """Wait for its end; whether it had to be killed."""
+    """Wait until the process ends; whether it exceeded the timeout and was killed."""
     try:
         process.wait(timeout)
     except subprocess.TimeoutExpired:
@@ -105,4 +106,4 @@ def _quoted_command(command: Sequence[str]) -> str:
 
 def _quoted_output(output: CommandOutput) -> str:
     text = " ".join((output.stderr.strip() or output.stdout.strip()).split())
-    return f" It said: {text[:_MAX_QUOTED]}" if text else ""
+    return f" Output: {text[:_MAX_QUOTED]}" if text else ""

@@ -1,8 +1,8 @@
-"""YARN's exclude file as text: our part between two marks, all else untouched. Pure.
+"""YARN's exclude file in the plain format: names separated by white space; `#` begins a comment. Pure.
 
-The marks are comments, so they survive a restart of ours and mean nothing to YARN. What stands between them is ours;
-what stands elsewhere belongs to somebody else and stays as it is, byte for byte. A plain file holds names parted by
-white space, and `#` begins a comment; for the other form see exclude_xml.py.
+Entries between two marks belong to the manager; everything else belongs to others and stays the same, byte for byte.
+The marks are comments: YARN ignores them, and they survive a restart of the manager. exclude_xml.py has the same
+functions for the XML format.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ BEGIN_MARK: Final = "blocklist: begin"
 END_MARK: Final = "blocklist: end"
 
 Entries = Mapping[str, int | None]
-"""Name to timeout in seconds: None where the file gives none, -1 for one without end."""
+"""Node name to timeout in seconds; -1 is no timeout, None an entry without the field."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileSections:
-    """A file in three: what stands before our part and after it, and our entries."""
+    """The bytes before the marks, the entries between the marks, and the bytes after the marks."""
 
     before: bytes
     entries: Entries = field(default_factory=dict)
@@ -30,12 +30,12 @@ class FileSections:
 
 
 def parse(data: bytes) -> FileSections:
-    """Find our part of a plain file. Raises ManagerError if our marks in it are damaged."""
+    """Split a plain file at the marks. Raises ManagerError if the marks are damaged."""
     lines = data.splitlines(keepends=True)
     begins = [number for number, line in enumerate(lines) if _is_mark(BEGIN_MARK, line)]
     ends = [number for number, line in enumerate(lines) if _is_mark(END_MARK, line)]
     if not begins and not ends:
-        # A last line without a line end is somebody else's entry.
+        # The last line may be an entry of others that has no line end.
         return FileSections(before=data if not data or data.endswith(b"\n") else data + b"\n")
     if len(begins) != 1 or len(ends) != 1 or begins > ends:
         raise damaged_marks(f"# {BEGIN_MARK}", f"# {END_MARK}")
@@ -46,7 +46,7 @@ def parse(data: bytes) -> FileSections:
 
 
 def render(sections: FileSections, entries: Entries) -> bytes:
-    """The file with these entries in our part; without any there are no marks either."""
+    """The file with these entries between the marks; without entries there are no marks either."""
     if not entries:
         return sections.before + sections.after
     lines = [f"# {BEGIN_MARK} (kept by blocklist.managers)", *sorted(entries), f"# {END_MARK}"]
@@ -54,10 +54,10 @@ def render(sections: FileSections, entries: Entries) -> bytes:
 
 
 def damaged_marks(begin: str, end: str) -> ManagerError:
-    """Nobody can say what is ours."""
+    """It is unknown which entries belong to the manager."""
     return ManagerError(
-        f"The marks in the exclude file are damaged: there must be one '{begin}' and, after it, one '{end}', or"
-        " neither. Mend it by hand; until then it is left as it is."
+        f"The marks in the exclude file are damaged: it must have one '{begin}' followed by one '{end}', or neither."
+        " The file is left unchanged; repair it by hand."
     )
 
 

@@ -1,7 +1,7 @@
-"""YARN's exclude file as XML, which can give each node a timeout: our part between two marks. Pure.
+"""YARN's exclude file in the XML format, where each node can have a timeout. Pure.
 
-`<hosts><host><name>…</name><timeout>seconds</timeout></host></hosts>`; a name may stand in several entries, and the
-last one counts: ours stand first, so that somebody else's timeout wins. All else stays as it is, byte for byte.
+`<hosts><host><name>…</name><timeout>seconds</timeout></host></hosts>`. Of several entries with the same name YARN uses
+the last: the manager's entries come first, so that a timeout set by others wins. Marks are as in exclude_file.py.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ _INDENT: Final = b"\n  "
 
 
 def parse(data: bytes) -> FileSections:
-    """Find our part. Raises ManagerError if it is not XML in UTF-8 or the like, or if our marks are damaged."""
+    """Split the file at the marks. Raises ManagerError for malformed XML, UTF-16 or UTF-32, and damaged marks."""
     if b"\0" in data:
-        raise ManagerError("The exclude file is XML in an encoding of two bytes: write it in UTF-8.")
+        raise ManagerError("The exclude file is XML in UTF-16 or UTF-32: save it as UTF-8.")
     scanner = _XmlScanner(data if data.strip() else _EMPTY_FILE)
     if not scanner.begins and not scanner.ends:
         return scanner.split_at_root()
@@ -32,7 +32,7 @@ def parse(data: bytes) -> FileSections:
 
 
 def render(sections: FileSections, entries: Entries) -> bytes:
-    """The file with these entries in our part; without any there are no marks either."""
+    """The file with these entries between the marks; without entries there are no marks either."""
     if not entries:
         return sections.before + sections.after
     lines = [f"<!-- {BEGIN_MARK} (kept by blocklist.managers) -->"]
@@ -44,10 +44,10 @@ def render(sections: FileSections, entries: Entries) -> bytes:
 
 
 class _XmlScanner:
-    """Where the marks are, and the entries between them; places are in bytes from the start of the file."""
+    """Finds the marks and the entries between them. Positions are byte offsets in the file."""
 
     def __init__(self, data: bytes) -> None:
-        """Raises ManagerError for what is not XML."""
+        """Raises ManagerError for malformed XML."""
         self.begins: list[int] = []
         self.ends: list[int] = []
         self.entries: dict[str, int | None] = {}
@@ -65,10 +65,10 @@ class _XmlScanner:
         try:
             parser.Parse(data, True)
         except ExpatError as error:
-            raise ManagerError(f"The exclude file is not XML: {error}.") from error
+            raise ManagerError(f"The exclude file is not well-formed XML: {error}.") from error
 
     def split_at_root(self) -> FileSections:
-        """Parted right behind the root's start tag; `<hosts/>` is opened for it."""
+        """Split after the start tag of the root; `<hosts/>` is expanded to a start and an end tag."""
         if self._content_start is not None:
             return FileSections(before=self._data[: self._content_start], after=self._data[self._content_start :])
         close = self._data.index(b"/>", self._root_start)
@@ -78,7 +78,7 @@ class _XmlScanner:
         )
 
     def _mark_content_start(self) -> None:
-        """Whatever comes first in the root stands right behind its start tag."""
+        """The first event inside the root is where its start tag ends."""
         if self._open_tags and self._content_start is None:
             self._content_start = self._parser.CurrentByteIndex
 

@@ -1,7 +1,7 @@
-"""Any command: it gets the plan as JSON on its standard input, and says by exit code 0 that it has carried it out.
+"""Any command: it receives the plan as JSON on standard input and reports success with exit code 0.
 
-What has been carried out is kept in a file, so that a restart knows what is to be freed. A command that fails gets the
-whole plan again: it should be one that may be run twice.
+A state file stores what the command has carried out, so that nodes are freed after a restart too. A command that fails
+receives the whole plan again: it must be idempotent.
 """
 
 from __future__ import annotations
@@ -13,32 +13,33 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from blocklist.managers import files
+from blocklist.managers import atomic_file
 from blocklist.managers.command import CommandOutput, run
 from blocklist.managers.plan import (
     DesiredState,
     ManagerError,
     ManagerPlan,
     PlanStep,
-    StepAction,
     action_for,
     format_end,
+    free_steps,
 )
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import BlockedNode
-from blocklist.wire.nodes import Json, NodeBody, dump_json, node_fields, parse_json
+from blocklist.wire.json import Json, dump_json, parse_json
+from blocklist.wire.nodes import NodeBody, node_fields
 
 log = logging.getLogger("blocklist.managers")
 
 MAX_LOG_LINES: Final = 50
-"""Lines of output that go into the log, at most 500 characters of each."""
+"""Lines of a command's output that are logged, each cut at 500 characters."""
 
 Nodes = Mapping[str, BlockedNode]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecState:
-    """What the command has carried out: the nodes as it was told them, and what it refused."""
+    """What the command has carried out: the blocked nodes it last received, and the ids it refused, with reasons."""
 
     nodes: Nodes = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
@@ -46,14 +47,14 @@ class ExecState:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExecPlan(ManagerPlan):
-    """`wanted` is the list, `nodes` each step's node: as it is to be, or for a free one as it last was."""
+    """`nodes` has the node of each step; for a node that is no longer blocked, its last block."""
 
     desired: DesiredState
     nodes: Nodes
 
 
 class ExecManager:
-    """`state` is the file of what has been carried out, `limit` the seconds that the command may take."""
+    """`timeout` is in seconds, for each run of the command."""
 
     def __init__(self, command: Sequence[str], state_file: Path, timeout: float) -> None:
         self._command = command
@@ -61,22 +62,22 @@ class ExecManager:
         self._timeout = timeout
 
     def plan(self, desired: DesiredState) -> ExecPlan:
-        return make_plan(desired, parse_state(files.read(self._state_file).data, self._state_file))
+        return make_plan(desired, parse_state(atomic_file.read(self._state_file).data, self._state_file))
 
     def apply(self, plan: ExecPlan) -> Mapping[str, str]:
         if not plan.steps:
             return {}
-        before = files.read(self._state_file)
+        before = atomic_file.read(self._state_file)
         output = run(self._command, timeout=self._timeout, stdin=dump_json(plan_body(plan)))
         refused = _parse_refused(output, plan)
         _log_output(output)
         done = ExecState(nodes=plan.desired.nodes, refused={**plan.refused, **refused})
-        files.replace(self._state_file, dump_json(state_body(done)), before)
+        atomic_file.replace(self._state_file, dump_json(state_body(done)), before)
         return refused
 
 
 def make_plan(desired: DesiredState, state: ExecState) -> ExecPlan:
-    """Decide: whatever is not as it was told last, is told."""
+    """The steps from `state`, which the command carried out last, to `desired`."""
     changed = sorted(node_id for node_id, node in desired.nodes.items() if state.nodes.get(node_id) != node)
     freed = sorted(state.nodes.keys() - desired.nodes.keys())
     steps = [
@@ -84,7 +85,7 @@ def make_plan(desired: DesiredState, state: ExecState) -> ExecPlan:
             PlanStep(action=action_for(desired.nodes[name]), name=name, reason=_step_reason(desired.nodes[name]))
             for name in changed
         ),
-        *(PlanStep(action=StepAction.FREE, name=name, reason=f"Node {name} is blocked no more.") for name in freed),
+        *free_steps(freed),
     ]
     still_refused = {name: why for name, why in state.refused.items() if name in desired.nodes and name not in changed}
     nodes = {step.name: desired.nodes.get(step.name) or state.nodes[step.name] for step in steps}
@@ -92,7 +93,7 @@ def make_plan(desired: DesiredState, state: ExecState) -> ExecPlan:
 
 
 def plan_body(plan: ExecPlan) -> Json:
-    """What the command reads: the revision, the steps with their nodes, and all that is blocked."""
+    """The JSON that the command reads: revision, steps and all blocked nodes."""
     steps = [
         {"do": step.action.value, "id": step.name, "reason": step.reason, "node": _body(plan.nodes[step.name])}
         for step in plan.steps
@@ -106,12 +107,12 @@ def plan_body(plan: ExecPlan) -> Json:
 
 
 def state_body(state: ExecState) -> Json:
-    """What the file holds."""
+    """The JSON in the state file."""
     return {"blocked": [_body(state.nodes[name]) for name in sorted(state.nodes)], "refused": dict(state.refused)}
 
 
 def parse_state(data: bytes, path: Path) -> ExecState:
-    """Read the file; there is none before the first run. Raises ManagerError for one that is not ours."""
+    """Parse the state file, empty before the first run. Raises ManagerError if it is malformed."""
     if not data:
         return ExecState()
     try:
@@ -120,8 +121,8 @@ def parse_state(data: bytes, path: Path) -> ExecState:
         return ExecState(nodes={node.id: node for node in nodes}, refused=_sentences(body["refused"]))
     except (InvalidError, KeyError, TypeError, AttributeError):
         raise ManagerError(
-            f"{path} is not what an exec manager writes. Without it nodes that were freed meanwhile are not told to the"
-            " command: mend it, or remove it."
+            f"{path} is not a state file of the exec manager. Repair or remove it; after removal the command does not"
+            " learn which nodes were unblocked in the meantime."
         ) from None
 
 
@@ -134,7 +135,7 @@ def _step_reason(node: BlockedNode) -> str:
 
 
 def _parse_refused(output: CommandOutput, plan: ExecPlan) -> dict[str, str]:
-    """What the command refused: it may write `{"refused": {id: sentence}}`, and nothing else, to its stdout."""
+    """The ids that the command refused: `{"refused": {id: reason}}` if that is its whole stdout, else none."""
     try:
         body = json.loads(output.stdout)
         refused = _sentences(body["refused"])

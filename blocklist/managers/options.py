@@ -1,4 +1,4 @@
-"""What an operator can say on the command line, and the manager that comes of it."""
+"""The command line of the managers."""
 
 from __future__ import annotations
 
@@ -21,63 +21,88 @@ from blocklist.model.errors import InvalidError
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The command line. `make` of what it parses makes the manager; it raises InvalidError with a sentence."""
+    """The parser. `make(args)` on the parsed arguments creates the manager; it raises InvalidError for invalid ones."""
     parser = argparse.ArgumentParser(
         prog="python -m blocklist.managers",
-        description="Keeps a cluster manager in line with the blocklist until it is ended: plan, apply, acknowledge.",
+        description="Keeps a cluster manager in line with the blocklist: plans, applies and acknowledges each change.",
     )
     kinds = parser.add_subparsers(dest="manager", required=True, metavar="yarn|slurm|exec")
-    _add_yarn(_add_subparser(kinds, "yarn", "YARN: the exclude file, and rmadmin -refreshNodes."))
-    _add_slurm(_add_subparser(kinds, "slurm", "Slurm: nodes are drained and resumed with scontrol."))
-    _add_exec(_add_subparser(kinds, "exec", "Any command, given the plan as JSON on its standard input."))
+    _add_yarn(_add_subparser(kinds, "yarn", "YARN: writes the exclude file and runs rmadmin -refreshNodes."))
+    _add_slurm(_add_subparser(kinds, "slurm", "Slurm: drains and resumes nodes with scontrol."))
+    _add_exec(_add_subparser(kinds, "exec", "Any command: it receives the plan as JSON on standard input."))
     return parser
 
 
-def _add_subparser(kinds: Any, name: str, help_text: str) -> argparse.ArgumentParser:
-    subparser: argparse.ArgumentParser = kinds.add_parser(name, help=help_text, description=help_text)
+def _add_subparser(kinds: Any, name: str, description: str) -> argparse.ArgumentParser:
+    subparser: argparse.ArgumentParser = kinds.add_parser(name, help=description, description=description)
     subparser.set_defaults(print=False, min_nodes=0)
-    subparser.add_argument("--url", help=f"the service (BLOCKLIST_URL, else {DEFAULT_URL})")
-    subparser.add_argument("--id", help="what this listener is called (the manager's and this host's name)")
-    help_text = f"look at the cluster manager so often, though nothing was heard ({DEFAULT_INTERVAL:g})"
+    subparser.add_argument("--url", help=f"URL of the service (default: BLOCKLIST_URL, else {DEFAULT_URL})")
+    subparser.add_argument("--id", help="id of this listener (default: the manager's and this host's name)")
     subparser.add_argument(
-        "--every", type=_positive_seconds, default=DEFAULT_INTERVAL, metavar="SECONDS", help=help_text
+        "--every",
+        type=_positive_seconds,
+        default=DEFAULT_INTERVAL,
+        metavar="SECONDS",
+        help=f"interval between reconciliations while the list does not change (default: {DEFAULT_INTERVAL:g})",
     )
-    help_text = "end a command that takes longer (60)"
-    subparser.add_argument("--timeout", type=_positive_seconds, default=60.0, metavar="SECONDS", help=help_text)
+    subparser.add_argument(
+        "--timeout",
+        type=_positive_seconds,
+        default=60.0,
+        metavar="SECONDS",
+        help="kill a command that runs longer (default: 60)",
+    )
     modes = subparser.add_mutually_exclusive_group()
-    modes.add_argument("--once", action="store_true", help="apply the list of this moment and end, without registering")
-    modes.add_argument("--dry-run", action="store_true", help="print what there is to do, do nothing, and end")
+    modes.add_argument("--once", action="store_true", help="apply the current list and exit, without registering")
+    modes.add_argument("--dry-run", action="store_true", help="print the plan and exit; change nothing")
     return subparser
 
 
 def _add_yarn(subparser: argparse.ArgumentParser) -> None:
     subparser.add_argument("--exclude-file", type=Path, metavar="FILE", help="yarn.resourcemanager.nodes.exclude-path")
-    help_text = "the file's form (xml if its name ends in .xml, as YARN has it)"
-    subparser.add_argument("--format", choices=["plain", "xml"], help=help_text)
-    help_text = "XML: so long containers on a node to be evacuated may go on; 'end' is as long as its block lasts (0)"
     subparser.add_argument(
-        "--evacuate-after", type=_seconds_or_block_end, default=0, metavar="SECONDS|end", help=help_text
+        "--format", choices=["plain", "xml"], help="format of the file (default: xml if its name ends in .xml)"
     )
-    help_text = "so long they may go on where the file says nothing: on all nodes of a plain file (-1: without end)"
     subparser.add_argument(
-        "--graceful", type=_seconds_or_unlimited, default=NO_TIMEOUT, metavar="SECONDS", help=help_text
+        "--evacuate-after",
+        type=_seconds_or_block_end,
+        default=0,
+        metavar="SECONDS|end",
+        help="XML: timeout of running containers on an evacuated node; 'end': when the block ends (default: 0)",
     )
-    help_text = "what has the file read ('yarn rmadmin -refreshNodes'); '-g [SECONDS] -server' is added"
-    subparser.add_argument("--command", default="yarn rmadmin -refreshNodes", metavar="COMMAND", help=help_text)
-    subparser.add_argument("--print", action="store_true", help="print spark.yarn.exclude.nodes=… for a submit and end")
+    subparser.add_argument(
+        "--graceful",
+        type=_seconds_or_unlimited,
+        default=NO_TIMEOUT,
+        metavar="SECONDS",
+        help="timeout of running containers on nodes without one in the file: in a plain file, all (default: -1, none)",
+    )
+    subparser.add_argument(
+        "--command",
+        default="yarn rmadmin -refreshNodes",
+        metavar="COMMAND",
+        help="makes YARN read the file (default: 'yarn rmadmin -refreshNodes'); '-g [SECONDS] -server' is appended",
+    )
+    subparser.add_argument("--print", action="store_true", help="print spark.yarn.exclude.nodes=… and exit")
     subparser.set_defaults(make=_make_yarn)
 
 
 def _add_slurm(subparser: argparse.ArgumentParser) -> None:
-    subparser.add_argument("--command", default="scontrol", metavar="COMMAND", help="Slurm's scontrol ('scontrol')")
-    help_text = "have the service refuse blocks that would leave fewer nodes usable (0)"
-    subparser.add_argument("--min-nodes", type=_count, default=0, metavar="NODES", help=help_text)
-    subparser.set_defaults(make=lambda given: SlurmManager(_require_command(shlex.split(given.command)), given.timeout))
+    subparser.add_argument("--command", default="scontrol", metavar="COMMAND", help="scontrol (default: scontrol)")
+    subparser.add_argument(
+        "--min-nodes",
+        type=_count,
+        default=0,
+        metavar="NODES",
+        help="minimum number of usable nodes; the service rejects blocks that would leave fewer (default: 0)",
+    )
+    subparser.set_defaults(make=lambda args: SlurmManager(_require_command(shlex.split(args.command)), args.timeout))
 
 
 def _add_exec(subparser: argparse.ArgumentParser) -> None:
-    help_text = "where it is written down what the command has carried out"
-    subparser.add_argument("--state", type=Path, required=True, metavar="FILE", help=help_text)
+    subparser.add_argument(
+        "--state", type=Path, required=True, metavar="FILE", help="stores what the command has carried out"
+    )
     subparser.add_argument("words", nargs=argparse.REMAINDER, metavar="COMMAND …", help="the command and its arguments")
     subparser.set_defaults(make=_make_exec)
 
@@ -99,15 +124,15 @@ def _make_exec(args: argparse.Namespace) -> Manager[Any]:
 
 def _require_command(command: Sequence[str]) -> Sequence[str]:
     if not command:
-        raise InvalidError("Name the command that is to be run.")
+        raise InvalidError("Name the command to run.")
     if shutil.which(command[0]) is None:
-        raise InvalidError(f"There is no command {command[0]} here that could be run.")
+        raise InvalidError(f"Command {command[0]} was not found.")
     return command
 
 
 def _require_folder(path: Path) -> Path:
     if not path.parent.is_dir():
-        raise InvalidError(f"There is no folder {path.parent}.")
+        raise InvalidError(f"Folder {path.parent} does not exist.")
     if path.is_dir():
         raise InvalidError(f"{path} is a folder; name a file.")
     return path
@@ -131,7 +156,7 @@ def _count(text: str) -> int:
 
 def _seconds_or_unlimited(text: str) -> int:
     if not re.fullmatch("-1|[0-9]{1,9}", text, re.ASCII):
-        raise argparse.ArgumentTypeError("give whole seconds, or -1 for without end")
+        raise argparse.ArgumentTypeError("give whole seconds, or -1 for no timeout")
     return int(text)
 
 

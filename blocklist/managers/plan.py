@@ -1,12 +1,12 @@
-"""What every manager's plan is made of, and what a manager is. Pure.
+"""The plan that every manager makes, and the interface of a manager. Pure.
 
-A manager is a reconciliation: what the list says against what the cluster manager says now. It keeps nothing of its
-own that a restart would lose, so it may be ended at any point, and doing it twice is free.
+A manager reconciles: it compares the list with the current state of the cluster manager and applies the difference. It
+has no state of its own that a restart would lose, so it may be stopped at any point, and applying twice is harmless.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeVar
@@ -16,7 +16,7 @@ from blocklist.model.time import to_utc
 
 
 class ManagerError(Exception):
-    """The cluster manager could not be asked, or did not do what it was told; try again later."""
+    """The cluster manager could not be read or changed; retry later. The message is a sentence for the operator."""
 
 
 class StepAction(StrEnum):
@@ -29,7 +29,7 @@ class StepAction(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanStep:
-    """One thing to do. `name` is the node as the cluster manager names it, `reason` a sentence."""
+    """One action. `name` is the node's name in the cluster manager; `reason` is a sentence."""
 
     action: StepAction
     name: str
@@ -38,9 +38,9 @@ class PlanStep:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ManagerPlan:
-    """What to do; nothing where all is as the list says. `refused` are ids that it does not carry out, and why.
+    """The steps that are missing, and the blocks that cannot be carried out: `refused`, node id to reason.
 
-    `all_nodes` are the names of all nodes that the cluster manager has, None where planning does not show them.
+    `all_nodes` are the names of all nodes of the cluster manager; None if planning does not show them.
     """
 
     steps: tuple[PlanStep, ...] = ()
@@ -50,7 +50,7 @@ class ManagerPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DesiredState:
-    """What the list says at a revision: the nodes that are blocked now, by id."""
+    """The blocked nodes at a revision, by id."""
 
     revision: int
     nodes: Mapping[str, BlockedNode] = field(default_factory=dict)
@@ -60,23 +60,31 @@ P = TypeVar("P", bound=ManagerPlan)
 
 
 class Manager(Protocol[P]):
-    """A way to one cluster manager. Both methods may block for as long as its commands take."""
+    """One cluster manager. Both methods block while their commands run."""
 
     def plan(self, desired: DesiredState) -> P:
-        """Look at what is, and decide. Changes nothing. Raises ManagerError."""
+        """Compare the cluster manager with `desired`. Changes nothing. Raises ManagerError."""
 
     def apply(self, plan: P) -> Mapping[str, str]:
-        """Do it; returns what was refused in doing so. Raises ManagerError; what was done until then stands."""
+        """Carry out the plan; returns what was refused meanwhile, node id to reason.
+
+        Raises ManagerError; steps that were carried out before it remain.
+        """
 
 
 def action_for(node: BlockedNode) -> StepAction:
-    """What the list asks for."""
+    """EVACUATE or BLOCK."""
     return StepAction.EVACUATE if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS else StepAction.BLOCK
+
+
+def free_steps(names: Iterable[str]) -> list[PlanStep]:
+    """A step for each node that is no longer blocked."""
+    return [PlanStep(action=StepAction.FREE, name=name, reason=f"Node {name} is no longer blocked.") for name in names]
 
 
 def format_end(node: BlockedNode) -> str:
     """`until 2026-11-21T12:00:00Z`, in UTC and rounded up to the second, or `without end`."""
     if node.permanent:
         return "without end"
-    moment = to_utc(-(-node.end // 1000) * 1000)
-    return f"until {node.end}" if moment is None else f"until {moment:%Y-%m-%dT%H:%M:%SZ}"
+    end = to_utc(-(-node.end // 1000) * 1000)
+    return f"until {node.end}" if end is None else f"until {end:%Y-%m-%dT%H:%M:%SZ}"

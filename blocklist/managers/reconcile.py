@@ -1,4 +1,4 @@
-"""The loop that keeps a cluster manager in line with the list, and tells the service how far it is."""
+"""The loop that keeps a cluster manager in line with the list and acknowledges applied revisions."""
 
 from __future__ import annotations
 
@@ -16,19 +16,20 @@ from blocklist.managers.plan import DesiredState, Manager, ManagerError, P
 from blocklist.model.backoff import Backoff
 from blocklist.model.listener import MAX_ENTRIES, truncate_refused
 from blocklist.model.node import PERMANENT, is_node_id
+from blocklist.model.report import Report
 
 log = logging.getLogger("blocklist.managers")
 
 DEFAULT_INTERVAL: Final = 60.0
-"""Seconds after which the cluster manager is looked at again, though nothing was heard."""
+"""Seconds between reconciliations while the list does not change."""
 _BACKOFF: Final = Backoff(initial=1.0, cap=60.0, floor=0.5)
 _POLL_INTERVAL: Final = 5.0
-"""Seconds between two looks whether another session has taken over."""
+"""Maximum seconds between two checks whether another session has taken over."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReconcileResult:
-    """What a round has done, a sentence for each, what it refused, by id, and all nodes that there are, if known."""
+    """A sentence for each step, the refused ids with reasons, and the names of all nodes if known."""
 
     actions: tuple[str, ...]
     refused: Mapping[str, str]
@@ -36,22 +37,22 @@ class ReconcileResult:
 
 
 def reconcile(manager: Manager[P], desired: DesiredState) -> ReconcileResult:
-    """Plan and apply once. Raises ManagerError; then part of it may be done."""
+    """Plan and apply once. Raises ManagerError; some steps may have been carried out before it."""
     plan = manager.plan(desired)
     refused = {**plan.refused, **manager.apply(plan)}
     return ReconcileResult(actions=tuple(step.reason for step in plan.steps), refused=refused, all_nodes=plan.all_nodes)
 
 
 class ReconcileLoop(Generic[P]):
-    """Plans and applies whenever the list changes, a block ends, or `every` seconds have passed; in one thread.
+    """Reconciles when the list changes, when a block ends, and every `interval` seconds, in the thread of `run`.
 
-    A revision is acknowledged when it is applied, not before. What fails is tried again with jittered back-off. Before
-    the first list nothing is done; without service the last one stands, and its blocks end in time all the same.
+    A revision is acknowledged after it has been applied. A failure is retried with jittered back-off. Nothing is done
+    before the first list is received. While the service is unreachable the last list applies, and its blocks still end.
     """
 
-    def __init__(self, manager: Manager[P], membership: ListenerSession, *, interval: float = DEFAULT_INTERVAL) -> None:
+    def __init__(self, manager: Manager[P], session: ListenerSession, *, interval: float = DEFAULT_INTERVAL) -> None:
         self._manager = manager
-        self._membership = membership
+        self._session = session
         self._interval = interval
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._failures = 0
@@ -60,55 +61,54 @@ class ReconcileLoop(Generic[P]):
         self._logged_refusals: frozenset[str] = frozenset()
 
     def wake(self) -> None:
-        """There is news; from any thread."""
+        """Reconcile soon. Call it from any thread."""
         self._wake.set()
 
     def stop(self) -> None:
-        """End `run` after what is under way; from any thread or signal handler."""
+        """End `run` after the current reconciliation. Call it from any thread or signal handler."""
         self._stopping.set()
         self._wake.set()
 
-    def run(self, feed: WatchThread) -> bool:
-        """Go on until `stop`, or until another session has taken over: whether it was stopped."""
+    def run(self, watch: WatchThread) -> bool:
+        """Run until `stop` is called (True) or another session has taken over (False)."""
         pending = False
-        while not (self._stopping.is_set() or self._membership.fenced):
+        while not (self._stopping.is_set() or self._session.fenced):
             self._wake.clear()
-            pending |= feed.apply_pending()
-            if feed.tracker is not None and self._is_due(pending):
+            pending |= watch.apply_pending()
+            if watch.tracker is not None and self._is_due(pending):
                 now = _now()
-                nodes = feed.tracker.blocked(now)
+                nodes = watch.tracker.blocked(now)
                 self._next_end = min((node.end for node in nodes.values()), default=PERMANENT)
-                pending = not self._reconcile_once(DesiredState(revision=feed.tracker.revision, nodes=nodes))
-            self._wake.wait(_POLL_INTERVAL if feed.tracker is None else self._wait_seconds())
+                pending = not self._reconcile_once(DesiredState(revision=watch.tracker.revision, nodes=nodes))
+            self._wake.wait(_POLL_INTERVAL if watch.tracker is None else self._wait_seconds())
         return self._stopping.is_set()
 
     def _is_due(self, pending: bool) -> bool:
-        monotonic = time.monotonic()
+        scheduled = time.monotonic() >= self._next_run
         if self._failures:
-            return monotonic >= self._next_run
-        return pending or monotonic >= self._next_run or _now() >= self._next_end
+            return scheduled
+        return pending or scheduled or _now() >= self._next_end
 
     def _wait_seconds(self) -> float:
-        """Seconds until there may be something to do."""
+        """Seconds until the next check."""
         until_due = self._next_run - time.monotonic()
         until_end = (self._next_end - _now()) / 1000
         return max(0.0, min(_POLL_INTERVAL, until_due if self._failures else min(until_due, until_end)))
 
     def _reconcile_once(self, desired: DesiredState) -> bool:
-        """Settle, and say so; whether it went well."""
+        """Reconcile and report the result; False if it failed."""
         try:
             result = reconcile(self._manager, desired)
         except ManagerError as error:
             self._schedule_retry(str(error))
             return False
         except Exception as error:
-            log.exception("A fault of ours; trying again.")
+            log.exception("Unexpected error; retrying.")
             self._schedule_retry(str(error) or type(error).__name__)
             return False
         self._log_result(result)
-        self._membership.report(
-            acked=desired.revision, refused=truncate_refused(result.refused), nodes=_reportable_nodes(result.all_nodes)
-        )
+        report = Report(refused=truncate_refused(result.refused), nodes=_reportable_nodes(result.all_nodes))
+        self._session.report(report, acked=desired.revision)
         self._failures = 0
         self._next_run = time.monotonic() + self._interval
         return True
@@ -117,11 +117,11 @@ class ReconcileLoop(Generic[P]):
         self._failures += 1
         delay = _BACKOFF.delay(self._failures, random.random())  # noqa: S311
         self._next_run = time.monotonic() + delay
-        log.warning("%s Trying again in %.1f s.", message, delay)
+        log.warning("%s Retrying in %.1f s.", message, delay)
 
     def _log_result(self, result: ReconcileResult) -> None:
         if self._failures:
-            log.info("In line with the list again.")
+            log.info("Reconciled with the list again.")
         for sentence in result.actions:
             log.info("%s", sentence)
         refused = frozenset(result.refused.values())
@@ -131,7 +131,7 @@ class ReconcileLoop(Generic[P]):
 
 
 def _reportable_nodes(nodes: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """All nodes as a heartbeat may name them; None where they are too many: a part would be taken for the whole."""
+    """The names for a heartbeat; None if there are too many, as the service would take a part for all nodes."""
     if nodes is None or len(nodes) > MAX_ENTRIES:
         return None
     return tuple(node for node in nodes if is_node_id(node))

@@ -1,12 +1,13 @@
-"""Slurm: nodes are set to DRAIN, with a reason that carries our mark, and resumed when their block is over.
+"""Slurm: blocked nodes are set to DRAIN, with a mark in the reason, and resumed when their block ends.
 
-Only nodes that we drained are ever resumed or drained anew: the mark in the reason says so, also after a restart. A
-node that is drained or down by somebody else's hand stays as it is: a reason of ours would cover theirs, and
-ReturnToService looks at the reason. DRAIN lets running jobs finish; that an evacuation does no more is reported.
+Only nodes with the mark are resumed or updated, so a restarted manager recognises its nodes. A node that others
+drained, or that is down, is left unchanged: a new reason would hide theirs, and ReturnToService depends on the reason.
+DRAIN lets running jobs finish, also for an evacuation, which is then reported as refused.
 
-Checked with Debian's slurmctld and slurmd 22.05.8: one line a node in `show nodes --oneliner` (no brackets to expand);
-a reason comes back as it was given but for quotes around it, followed by ` [user@time]`; an update that names one
-unknown node changes none; resume clears the reason, and on a node that never answered it fails and works all the same.
+Tested with Debian's slurmctld and slurmd 22.05.8: `show nodes --oneliner` has one line for each node, without brackets
+to expand; it shows a reason unchanged, except for surrounding quotes, followed by ` [user@time]`; an update that names
+an unknown node changes no node; resume clears the reason, and on a node that never responded it takes effect although
+it fails.
 """
 
 from __future__ import annotations
@@ -28,24 +29,25 @@ from blocklist.managers.plan import (
     StepAction,
     action_for,
     format_end,
+    free_steps,
 )
 from blocklist.model.host_matching import HostMatcher, normalize_address
 from blocklist.model.node import BlockedNode, merge
 
 MARK: Final = "blocklist: "
 NODES_PER_COMMAND: Final = 200
-"""Nodes in one command."""
+"""Maximum number of nodes in one scontrol command."""
 _MAX_OUTPUT: Final = 64 * 1024 * 1024
 _NODE: Final = re.compile(r"NodeName=(\S+) .*?\bState=(\S+)(.*)")
 _ADDRESS: Final = re.compile(r" NodeAddr=(\S+)")
-# Slurm puts [user@time] behind a reason, and takes quotes around it away.
+# Slurm appends [user@time] to a reason, and removes surrounding quotes.
 _REPLACED: Final = str.maketrans({"[": "(", "]": ")", '"': "'"})
 _REASON: Final = re.compile(r" Reason=(.*?)(?: \[[^\s\[\]@]+@[^\s\[\]]+\]|$)")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmNode:
-    """A node as Slurm shows it: `states` such as IDLE, DRAIN, DOWN; `reason` is empty where there is none."""
+    """A node in Slurm: `states` such as IDLE, DRAIN, DOWN; `reason` is empty if it has none."""
 
     name: str
     states: frozenset[str]
@@ -62,20 +64,20 @@ class SlurmNode:
 
     @property
     def out_of_service(self) -> bool:
-        """Whether somebody else has taken it out of service."""
+        """Whether it is drained by others, or down."""
         return not self.drained_by_us and (self.drained or bool(self.states & {"DOWN", "FAIL", "FAILING"}))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmPlan(ManagerPlan):
-    """`drain` is node name to the reason that it is to have, `resume` the names of nodes to give back."""
+    """`drain` maps the names of nodes to drain to their new reason; `resume` has the names of nodes to resume."""
 
     drain: Mapping[str, str] = field(default_factory=dict)
     resume: tuple[str, ...] = ()
 
 
 class SlurmManager:
-    """Talks to slurmctld by `command` (scontrol); `limit` is in seconds, for each call."""
+    """`command` is scontrol; `timeout` is in seconds, for each call."""
 
     def __init__(self, command: Sequence[str], timeout: float) -> None:
         self._command = command
@@ -86,7 +88,7 @@ class SlurmManager:
             [*self._command, "--all", "--oneliner", "show", "nodes"], timeout=self._timeout, max_output=_MAX_OUTPUT
         )
         if not output.complete:
-            raise ManagerError(f"{self._command[0]} shows more than {_MAX_OUTPUT >> 20} MiB of nodes.")
+            raise ManagerError(f"{self._command[0]} show nodes: more than {_MAX_OUTPUT >> 20} MiB of output.")
         return make_plan(desired.nodes, parse_nodes(output.stdout))
 
     def apply(self, plan: SlurmPlan) -> Mapping[str, str]:
@@ -105,13 +107,13 @@ class SlurmManager:
 
 
 def parse_nodes(text: str) -> list[SlurmNode]:
-    """Read `scontrol --oneliner show nodes`. Raises ManagerError for a line of a node that it cannot read."""
+    """Parse the output of `scontrol --oneliner show nodes`. Raises ManagerError for a malformed line."""
     nodes = []
     for line in text.splitlines():
         if not line.startswith("NodeName="):
             continue
         if not (found := _NODE.match(line)):
-            raise ManagerError(f"scontrol shows a node in a way that is not understood: {line[:200]}")
+            raise ManagerError(f"scontrol show nodes: unexpected line: {line[:200]}")
         address, reason = _ADDRESS.search(found[0]), _REASON.search(found[3])
         nodes.append(
             SlurmNode(
@@ -125,19 +127,19 @@ def parse_nodes(text: str) -> list[SlurmNode]:
 
 
 def make_plan(blocked: Mapping[str, BlockedNode], current: Iterable[SlurmNode]) -> SlurmPlan:
-    """Decide. An id means the nodes of this name, in any case, short or full, or with this address."""
+    """The steps from `current` to `blocked`. HostMatcher decides which nodes an id means."""
     nodes = {node.name: node for node in current}
     matches = _matching_nodes(blocked, nodes.values())
-    wanted = {name: _merged(blocks) for name, blocks in _blocks_by_node(matches, blocked).items()}
-    reasons = {name: drain_reason(node) for name, node in sorted(wanted.items()) if not nodes[name].out_of_service}
+    merged = {name: _merged(blocks) for name, blocks in _blocks_by_node(matches, blocked).items()}
+    reasons = {name: drain_reason(node) for name, node in sorted(merged.items()) if not nodes[name].out_of_service}
     drain = {name: why for name, why in reasons.items() if not nodes[name].drained or nodes[name].reason != why}
-    resume = sorted(name for name, node in nodes.items() if node.drained_by_us and node.drained and name not in wanted)
+    resume = sorted(name for name, node in nodes.items() if node.drained_by_us and node.drained and name not in merged)
     steps = [
         *(
-            PlanStep(action=action_for(wanted[name]), name=name, reason=_step_reason(name, wanted[name]))
+            PlanStep(action=action_for(merged[name]), name=name, reason=_step_reason(name, merged[name]))
             for name in drain
         ),
-        *(PlanStep(action=StepAction.FREE, name=name, reason=f"Node {name} is blocked no more.") for name in resume),
+        *free_steps(resume),
     ]
     refused = {node_id: why for node_id, names in matches.items() if (why := _refusal(blocked[node_id], names, nodes))}
     return SlurmPlan(
@@ -146,7 +148,7 @@ def make_plan(blocked: Mapping[str, BlockedNode], current: Iterable[SlurmNode]) 
 
 
 def drain_reason(node: BlockedNode) -> str:
-    """What the node's reason is to be; Slurm gives it back as it is."""
+    """The reason in Slurm, in characters that Slurm stores unchanged."""
     cause = " ".join(node.cause.translate(_REPLACED).split())
     cause = cause if len(cause) <= 200 else cause[:200] + "…"
     words = ["evacuate"] if action_for(node) is StepAction.EVACUATE else []
@@ -171,7 +173,7 @@ def _blocks_by_node(
 
 
 def _merged(blocks: Sequence[BlockedNode]) -> BlockedNode:
-    """Several ids may mean one node: as if it were one, merged."""
+    """One block for a node that several ids mean."""
     return reduce(lambda a, b: merge(a, replace(b, id=a.id)), blocks[1:], blocks[0])
 
 
@@ -181,11 +183,11 @@ def _step_reason(name: str, node: BlockedNode) -> str:
 
 def _refusal(node: BlockedNode, names: Sequence[str], nodes: Mapping[str, SlurmNode]) -> str | None:
     if not names:
-        return f"Slurm knows no node {node.id}."
+        return f"Slurm has no node {node.id}."
     if unavailable := [nodes[name] for name in names if nodes[name].out_of_service]:
         first = unavailable[0]
         states = "+".join(sorted(first.states))
-        return f"Node {first.name} is {states} by somebody else's hand ({first.reason or 'no reason'}): left as it is."
+        return f"Node {first.name} is {states}, not by this manager ({first.reason or 'no reason'}): left unchanged."
     if action_for(node) is StepAction.EVACUATE:
-        return f"Node {names[0]} gets no new jobs, but Slurm lets those that run there finish."
+        return f"Node {names[0]} gets no new jobs, but is not evacuated: Slurm lets running jobs finish."
     return None

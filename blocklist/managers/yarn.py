@@ -1,9 +1,9 @@
-"""YARN: the ResourceManager's exclude file, and `yarn rmadmin -refreshNodes` to have it read.
+"""YARN: writes the ResourceManager's exclude file, then runs `yarn rmadmin -refreshNodes`.
 
-A node in it is decommissioned gracefully: it gets no new containers, and those that run may go on for its timeout.
-MARK_BLOCKED is a timeout without end, an evacuation one of its own; only an XML file can say both. The timeouts are
-those that YARN's documentation and its HostsFileReader, NodesListManager and RMAdminCLI give; the tests check our side
-of it, files and commands, with a script in the place of `yarn`: no Hadoop runs there.
+YARN decommissions a node in the file gracefully: it gets no new containers, and running containers are stopped after a
+timeout. MARK_BLOCKED means no timeout, an evacuation a timeout of its own; only an XML file can express both. The rules
+are those of YARN's documentation and of HostsFileReader, NodesListManager and RMAdminCLI. The tests check the file and
+the command line with a script in place of `yarn`, not with Hadoop.
 """
 
 from __future__ import annotations
@@ -13,28 +13,29 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
 
-from blocklist.managers import exclude_file, exclude_xml, files
+from blocklist.managers import atomic_file, exclude_file, exclude_xml
 from blocklist.managers.command import run
 from blocklist.managers.exclude_file import Entries
-from blocklist.managers.plan import DesiredState, ManagerPlan, PlanStep, StepAction, action_for, format_end
+from blocklist.managers.plan import DesiredState, ManagerPlan, PlanStep, StepAction, action_for, format_end, free_steps
 from blocklist.model.node import BlockedNode
 
-NO_TIMEOUT = -1
+NO_TIMEOUT: Final = -1
 _MAX_TIMEOUT: Final = 2**31 - 1
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ExcludePlan(ManagerPlan):
-    """`entries` are to be our part of the file."""
+    """`entries` are the manager's entries as they will be in the file."""
 
     entries: Entries = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DecommissionTimeouts:
-    """Seconds that containers on a node may go on: on an evacuated one, and on one for which the file says nothing.
+    """Seconds after which running containers are stopped.
 
-    `per_node` says whether the file can give each node its own. `evacuate` is None for as long as the block lasts.
+    `per_node`: the file has a timeout for each node. `evacuate` is the timeout of an evacuated node, None for the
+    length of its block. `default` is the timeout of nodes for which the file has none.
     """
 
     per_node: bool
@@ -43,7 +44,7 @@ class DecommissionTimeouts:
 
 
 class YarnManager:
-    """`command` has the file read, within `limit` seconds; until it went well once it is run whatever the file says."""
+    """`command` makes YARN read the file at `path`; `timeout` is in seconds, for each run of the command."""
 
     def __init__(
         self, path: Path, *, xml: bool, timeouts: DecommissionTimeouts, command: Sequence[str], timeout: float
@@ -53,19 +54,19 @@ class YarnManager:
         self._format = exclude_xml if xml else exclude_file
         self._command = command
         self._timeout = timeout
-        # The file may be of a run before that ended between the writing and the command.
+        # A previous process may have stopped after it wrote the file and before it ran the command.
         self._refreshed = False
 
     def plan(self, desired: DesiredState) -> ExcludePlan:
-        sections = self._format.parse(files.read(self._path).data)
+        sections = self._format.parse(atomic_file.read(self._path).data)
         return make_plan(desired.nodes, sections.entries, self._timeouts)
 
     def apply(self, plan: ExcludePlan) -> Mapping[str, str]:
-        before = files.read(self._path)
+        before = atomic_file.read(self._path)
         data = self._format.render(self._format.parse(before.data), plan.entries)
         if plan.steps and data != before.data:
             self._refreshed = False
-            files.replace(self._path, data, before)
+            atomic_file.replace(self._path, data, before)
         if not self._refreshed:
             run(self._command, timeout=self._timeout)
             self._refreshed = True
@@ -73,7 +74,7 @@ class YarnManager:
 
 
 def make_plan(nodes: Mapping[str, BlockedNode], current: Entries, timeouts: DecommissionTimeouts) -> ExcludePlan:
-    """Decide; `present` are our entries in the file as it is."""
+    """The steps from `current`, the manager's entries in the file, to `nodes`."""
     entries = {node_id: timeout_of(node, timeouts) for node_id, node in nodes.items()}
     changed = [node_id for node_id in sorted(entries) if current.get(node_id, "none") != entries[node_id]]
     freed = sorted(current.keys() - entries.keys())
@@ -82,39 +83,43 @@ def make_plan(nodes: Mapping[str, BlockedNode], current: Entries, timeouts: Deco
             PlanStep(action=action_for(nodes[node_id]), name=node_id, reason=_step_reason(nodes[node_id], timeouts))
             for node_id in changed
         ),
-        *(PlanStep(action=StepAction.FREE, name=name, reason=f"Node {name} is blocked no more.") for name in freed),
+        *free_steps(freed),
     ]
     return ExcludePlan(steps=tuple(steps), refused=_refused(nodes, timeouts), entries=entries)
 
 
 def timeout_of(node: BlockedNode, timeouts: DecommissionTimeouts) -> int | None:
-    """What the file says of the node, in seconds; None where it cannot."""
+    """The node's timeout in the file, in seconds; None if the file has none."""
     if not timeouts.per_node:
         return None
     if action_for(node) is not StepAction.EVACUATE:
         return NO_TIMEOUT
     if timeouts.evacuate is not None:
         return timeouts.evacuate
-    # YARN counts from when it began to decommission. So it is the block's whole length: a number that shrinks with
-    # time would be another file at each look, and cut the time short.
+    # YARN counts from the start of decommissioning, so the timeout is the whole length of the block. The remaining
+    # time would change the file at each reconciliation and shorten the timeout.
     seconds = -((node.start - node.end) // 1000)
     return seconds if seconds <= _MAX_TIMEOUT else NO_TIMEOUT
 
 
 def refresh_command(command: Sequence[str], default_timeout: int) -> list[str]:
-    """The command with what makes it graceful; rmadmin's own default is a timeout without end."""
+    """The command with the options for graceful decommissioning; without seconds rmadmin has no timeout."""
     return [*command, "-g", *([] if default_timeout == NO_TIMEOUT else [str(default_timeout)]), "-server"]
 
 
 def _step_reason(node: BlockedNode, timeouts: DecommissionTimeouts) -> str:
     seconds = timeout_of(node, timeouts)
     seconds = timeouts.default if seconds is None else seconds
-    rest = "containers there may end" if seconds == NO_TIMEOUT else f"containers there are stopped after {seconds} s"
+    rest = (
+        "running containers may finish"
+        if seconds == NO_TIMEOUT
+        else f"running containers are stopped after {seconds} s"
+    )
     return f"Node {node.id} is blocked {format_end(node)} ({node.cause}): no new containers, {rest}."
 
 
 def _refused(nodes: Mapping[str, BlockedNode], timeouts: DecommissionTimeouts) -> dict[str, str]:
     if timeouts.per_node or timeouts.default != NO_TIMEOUT:
         return {}
-    why = "gets no new containers, but those that run there go on: a plain exclude file gives no timeouts."
-    return {name: f"Node {name} {why}" for name, node in nodes.items() if action_for(node) is StepAction.EVACUATE}
+    reason = "gets no new containers, but is not evacuated: a plain exclude file has no timeouts (see --graceful)."
+    return {name: f"Node {name} {reason}" for name, node in nodes.items() if action_for(node) is StepAction.EVACUATE}

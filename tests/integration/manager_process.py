@@ -1,4 +1,4 @@
-"""A manager as its operators run it: a process of its own, on a service of its own."""
+"""A manager in a process of its own."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.process import ROOT, ServiceProcess, environment
 
 
 class ManagerProcess:
-    """`python -m blocklist.managers <kind> …`, with `--id` its kind and the environment's `more`; in one log."""
+    """`python -m blocklist.managers KIND`, with the kind as `--id`; `more` are environment variables."""
 
     def __init__(self, folder: Path, url: str, kind: str, *options: str, **more: str) -> None:
         self._command = [sys.executable, "-m", "blocklist.managers", kind, "--url", url, "--id", kind, *options]
@@ -44,7 +44,7 @@ class ManagerProcess:
         self.exit_code()
 
     def exit_code(self) -> int:
-        """Wait for its end; one that does not end is killed, and fails the test."""
+        """Wait until the process ends; after 60 s it is killed and the test fails."""
         try:
             return self._running().wait(60)
         except subprocess.TimeoutExpired:
@@ -60,14 +60,14 @@ class ManagerProcess:
 
 
 def run_module(module: str, *arguments: str, **more: str) -> subprocess.CompletedProcess[str]:
-    """Run `python -m …` to its end (at most 60 s)."""
+    """Run `python -m MODULE` until it ends, for at most 60 s."""
     command = [sys.executable, "-m", module, *arguments]
     env = environment() | more
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
 def acked_revision(service: ServiceProcess, listener: str) -> int:
-    """The revision that the listener has acknowledged; -1 where the service knows no such listener, or a lapsed one."""
+    """The revision that the listener has acknowledged; -1 if it is unknown or has lapsed."""
     with service.client() as http:
         answer = http.get(f"/listeners/{listener}")
     body = answer.json()
@@ -75,7 +75,7 @@ def acked_revision(service: ServiceProcess, listener: str) -> int:
 
 
 def refused_reason(service: ServiceProcess, node: str) -> str | None:
-    """Why the one listener does not carry out this block."""
+    """The reason why the only listener has refused this block; None if it has not."""
     with service.client() as http:
         (listener,) = http.get(f"/blocklist/nodes/{node}/status").json()["listeners"]
     return listener["refused"]  # type: ignore[no-any-return]

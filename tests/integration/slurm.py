@@ -1,4 +1,4 @@
-"""A Slurm cluster on loopback: munged, slurmctld and a slurmd for each node, as Debian builds them."""
+"""A Slurm cluster on loopback: munged, slurmctld and a slurmd for each node, from Debian packages."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ PartitionName=all Nodes={names} Default=YES State=UP
 
 
 class SlurmCluster:
-    """Its controller can be taken away and brought back; `settings` is what makes a command talk to this cluster."""
+    """Its controller can be stopped and started. `settings` are the environment variables for Slurm's commands."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -85,15 +85,15 @@ class SlurmCluster:
             self._controller = None
 
     def state(self, node: str) -> str:
-        """Such as IDLE or IDLE+DRAIN; empty for a node that is not there."""
+        """Such as IDLE or IDLE+DRAIN; empty for an unknown node."""
         return self._field(node, "State=").partition(" ")[0]
 
     def reason(self, node: str) -> str:
-        """As Slurm shows it, with who gave it and when; empty for none."""
+        """As Slurm shows it, with user and time; empty for none."""
         return self._field(node, "Reason=")
 
     def update(self, node: str, *assignments: str) -> None:
-        """By an administrator's hand."""
+        """Update the node as an administrator does."""
         self.run("scontrol", "update", f"nodename={node}", *assignments).check_returncode()
 
     def run(self, program: str, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -102,13 +102,13 @@ class SlurmCluster:
         return subprocess.run(command, env=env, capture_output=True, text=True, timeout=60, check=False)
 
     def start_job(self, node: str, *command: str) -> subprocess.Popen[bytes]:
-        """Run a command on this node and no other; it waits in the queue as long as the node takes none."""
+        """Submit a job for this node; it is queued until the node accepts jobs."""
         job = self._start_process("srun", "--nodelist", node, *command)
         self._processes.append(job)
         return job
 
     def pending_jobs(self) -> int:
-        """How many jobs wait in the queue."""
+        """The number of queued jobs."""
         return len(self.run("squeue", "--noheader", "--states", "PENDING").stdout.splitlines())
 
     def _field(self, node: str, name: str) -> str:
@@ -122,7 +122,7 @@ class SlurmCluster:
         key.chmod(0o600)
         files = {"key-file": key, "socket": socket, "pid-file": Path("munged.pid"), "seed-file": Path("munged.seed")}
         options = [f"--{name}={self._folder / file}" for name, file in files.items()]
-        # By force: pytest's folder is closed to other users, as munged's own must not be.
+        # --force: munged rejects pytest's folder, which other users cannot read.
         self._processes.append(self._start_process("munged", "--foreground", "--force", *options))
         wait_until(socket.exists)
 

@@ -1,6 +1,6 @@
 """Managers as processes on a real service: files, commands, acknowledgements, restarts.
 
-There is no Hadoop here: a script stands in for `yarn`, and writes down what it was called with and what the file said.
+A script replaces `yarn`: it records its arguments and the entries of the file.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 
 
 class Script:
-    """A command that does what `body` says, in sh; `calls` is what it wrote down."""
+    """A shell script with this body; `calls` are the lines that it recorded."""
 
     def __init__(self, path: Path, body: str) -> None:
         self.path = path
@@ -34,7 +34,7 @@ class Script:
 
 @pytest.fixture
 def yarn(tmp_path: Path) -> Script:
-    """It fails as long as there is a file `broken`."""
+    """It fails while the file `broken` exists."""
     body = f'echo "$@" $(grep -v "^#" {tmp_path}/exclude) >> $notes; test ! -e {tmp_path}/broken'
     return Script(tmp_path / "yarn", body)
 
@@ -63,15 +63,15 @@ def test_yarn_follows_the_list_and_leaves_the_rest_of_the_file(
         wait_until(lambda: acked_revision(fresh, "yarn") == 2)
         assert yarn.calls[-1] == "rmadmin -refreshNodes -g -server old-1 n1 n2"
         assert exclude.stat().st_mode & 0o777 == 0o640
-        wait_until(lambda: "a plain exclude file gives no timeouts" in (refused_reason(fresh, "n2") or ""))
+        wait_until(lambda: "a plain exclude file has no timeouts" in (refused_reason(fresh, "n2") or ""))
         client.unblock("n1")
         client.unblock("n2")
         wait_until(lambda: acked_revision(fresh, "yarn") == 4)
         assert yarn.calls[-1].endswith("-server old-1")
         assert exclude.read_bytes() == original
         assert manager.stop() == 0
-        assert acked_revision(fresh, "yarn") == -1, "it has left"
-    for sentence in ("Node n1 is blocked without end (Hot machine)", "Node n1 is blocked no more."):
+        assert acked_revision(fresh, "yarn") == -1, "unregistered"
+    for sentence in ("Node n1 is blocked without end (Hot machine)", "Node n1 is no longer blocked."):
         assert sentence in manager.log()
 
 
@@ -98,14 +98,14 @@ def test_a_failure_is_retried_and_acknowledged_only_after_success(
         assert acked_revision(fresh, "yarn") == 0
         (tmp_path / "broken").unlink()
         wait_until(lambda: acked_revision(fresh, "yarn") == 1)
-    assert "ended with exit code 1" in manager.log()
-    assert "In line with the list again." in manager.log()
+    assert "failed with exit code 1" in manager.log()
+    assert "Reconciled with the list again." in manager.log()
 
 
 def test_a_killed_manager_resumes_after_a_restart(
     tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path
 ) -> None:
-    """Killed after the file was written and before YARN was told: a file that is right already is told all the same."""
+    """Killed after the file was written and before the command: the command runs although the file is up to date."""
     (tmp_path / "broken").touch()
     with yarn_manager(tmp_path, fresh, yarn) as manager, BlocklistClient(fresh.url) as client:
         client.block("n1", "Hot machine")
@@ -115,10 +115,10 @@ def test_a_killed_manager_resumes_after_a_restart(
         (tmp_path / "broken").unlink()
         client.unblock("n1")
         client.block("n1", "Hot machine")
-        told = len(yarn.calls)
+        count = len(yarn.calls)
         manager.start()
         wait_until(lambda: acked_revision(fresh, "yarn") == 4)
-        assert yarn.calls[told:] == ["rmadmin -refreshNodes -g -server old-1 n1 n2"]
+        assert yarn.calls[count:] == ["rmadmin -refreshNodes -g -server old-1 n1 n2"]
         manager.kill()
         client.unblock("n1")
         manager.start()
@@ -129,7 +129,7 @@ def test_a_killed_manager_resumes_after_a_restart(
 def test_a_manual_change_is_found_and_corrected(
     tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path
 ) -> None:
-    """Somebody takes our entry away; nothing is heard of it, but the next look finds it."""
+    """The next reconciliation restores an entry that was removed by hand."""
     with yarn_manager(tmp_path, fresh, yarn, "--every", "0.2"), BlocklistClient(fresh.url) as client:
         client.block("n1", "Hot machine")
         wait_until(lambda: acked_revision(fresh, "yarn") == 1)
@@ -165,14 +165,14 @@ class TestXml:
         assert done.returncode == 0, done.stderr
         assert "<host><name>n1</name><timeout>-1</timeout></host>" in file.read_text()
         assert "<host><name>n2</name><timeout>30</timeout></host>" in file.read_text()
-        assert "containers there are stopped after 30 s" in done.stdout
+        assert "running containers are stopped after 30 s" in done.stdout
         assert yarn.calls == ["-g -server"]
 
 
 class TestExec:
     @pytest.fixture
     def command(self, tmp_path: Path) -> Script:
-        """Writes down its standard input, and says what `answer` says; fails as long as there is a file `broken`."""
+        """Records its standard input and prints the file `answer`; fails while the file `broken` exists."""
         body = f"cat >> $notes; echo >> $notes; cat {tmp_path}/answer 2>&1; test ! -e {tmp_path}/broken"
         return Script(tmp_path / "attach", body)
 
@@ -189,8 +189,8 @@ class TestExec:
                 client.block("n1", "Hot machine")
                 client.block("n2", "Disk errors", action=EVACUATE)
             wait_until(lambda: acked_revision(fresh, "exec") == 2)
-            told = [(step["do"], step["id"]) for call in command.calls for step in json.loads(call)["steps"]]
-            assert told == [("block", "n1"), ("evacuate", "n2")]
+            received = [(step["do"], step["id"]) for call in command.calls for step in json.loads(call)["steps"]]
+            assert received == [("block", "n1"), ("evacuate", "n2")]
             assert [node["id"] for node in json.loads(command.calls[-1])["blocked"]] == ["n1", "n2"]
             wait_until(lambda: refused_reason(fresh, "n2") == "There is no such node.")
             assert refused_reason(fresh, "n1") is None
@@ -199,7 +199,7 @@ class TestExec:
             manager.start()
             wait_until(lambda: acked_revision(fresh, "exec") == 3)
             assert [step["do"] for step in json.loads(command.calls[-1])["steps"]] == ["free"]
-            assert refused_reason(fresh, "n2") == "There is no such node.", "also after a restart"
+            assert refused_reason(fresh, "n2") == "There is no such node.", "after a restart too"
         assert "There is no such node." in manager.log()
 
     def test_a_failure_is_retried(self, tmp_path: Path, fresh: ServiceProcess, command: Script) -> None:
@@ -211,11 +211,11 @@ class TestExec:
             assert acked_revision(fresh, "exec") <= 0
             (tmp_path / "broken").unlink()
             wait_until(lambda: acked_revision(fresh, "exec") == 1)
-        assert "exit code 1. It said: the gate is closed the gate" in manager.log()
-        assert len(manager.log()) < 20_000, "what it says goes into the log, but not all of it"
+        assert "exit code 1. Output: the gate is closed the gate" in manager.log()
+        assert len(manager.log()) < 20_000, "the logged output is limited"
 
     def test_a_command_that_exceeds_its_timeout_is_killed(self, tmp_path: Path, fresh: ServiceProcess) -> None:
-        """With all that it started."""
+        """Its child processes are killed too."""
         hanging = Script(tmp_path / "hang", "sleep 1000 & echo $! >> $notes; wait")
         with BlocklistClient(fresh.url) as client:
             client.block("n1", "Hot machine")
@@ -224,13 +224,13 @@ class TestExec:
             "blocklist.managers", "exec", "--url", fresh.url, "--once", "--timeout", "0.5", *state, str(hanging.path)
         )
         assert done.returncode == 1
-        assert "took longer than 0.5 s and was ended" in done.stderr
+        assert "did not end within 0.5 s and was killed" in done.stderr
         wait_until(lambda: not is_alive(int(hanging.calls[0])))
         assert not (tmp_path / "done.json").exists()
 
 
 def is_alive(process: int) -> bool:
-    """Whether it runs still; one that has ended and waits to be collected does not."""
+    """Whether the process runs; a zombie does not."""
     try:
         state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
     except FileNotFoundError:
@@ -244,15 +244,15 @@ class TestOperators:
         [
             ([], "the following arguments are required: yarn|slurm|exec"),
             (["yarn"], "Name YARN's exclude file: --exclude-file FILE."),
-            (["yarn", "--exclude-file", "/no/such/file"], "There is no folder /no/such."),
+            (["yarn", "--exclude-file", "/no/such/file"], "Folder /no/such does not exist."),
             (["yarn", "--exclude-file", "/tmp"], "/tmp is a folder; name a file."),
-            (["yarn", "--exclude-file", "/tmp/x", "--command", "no-yarn x"], "There is no command no-yarn here"),
-            (["yarn", "--graceful", "-2"], "give whole seconds, or -1 for without end"),
-            (["yarn", "--evacuate-after", "soon"], "give whole seconds, or -1 for without end"),
+            (["yarn", "--exclude-file", "/tmp/x", "--command", "no-yarn x"], "Command no-yarn was not found."),
+            (["yarn", "--graceful", "-2"], "give whole seconds, or -1 for no timeout"),
+            (["yarn", "--evacuate-after", "soon"], "give whole seconds, or -1 for no timeout"),
             (["yarn", "--every", "0"], "give a number of seconds above 0"),
             (["yarn", "--url", "example.com", "--print"], "'example.com' is not the URL of a service"),
-            (["slurm", "--command", "no-scontrol"], "There is no command no-scontrol here"),
-            (["exec", "--state", "/tmp/x"], "Name the command that is to be run."),
+            (["slurm", "--command", "no-scontrol"], "Command no-scontrol was not found."),
+            (["exec", "--state", "/tmp/x"], "Name the command to run."),
             (["exec", "--id", "a b", "--state", "/tmp/x", "true"], "'a b' is not a node id"),
         ],
     )
@@ -275,7 +275,7 @@ class TestOperators:
     ) -> None:
         before = exclude.read_bytes()
         options = ("--url", fresh.url, "--exclude-file", str(exclude), "--command", str(yarn.path), "--dry-run")
-        assert run_module("blocklist.managers", "yarn", *options).stdout == "Nothing to do.\n"
+        assert run_module("blocklist.managers", "yarn", *options).stdout == "No changes.\n"
         with BlocklistClient(fresh.url) as client:
             client.block("n1", "Hot machine")
         assert "Node n1 is blocked without end" in run_module("blocklist.managers", "yarn", *options).stdout
@@ -283,7 +283,7 @@ class TestOperators:
 
 
 def test_the_configuration_of_a_spark_submit(tmp_path: Path, fresh: ServiceProcess) -> None:
-    """And no PySpark is imported for it: that takes a second, and may not be there."""
+    """PySpark is not imported: that takes a second, and it may not be installed."""
     with BlocklistClient(fresh.url) as client:
         client.block("n1", "Hot machine")
         client.block("2001:db8::1", "Hot machine")
@@ -302,6 +302,6 @@ def test_the_configuration_of_a_spark_submit(tmp_path: Path, fresh: ServiceProce
         f"spark.kubernetes.executor.podTemplateFile={template}",
     ]
     assert '- "n1"' in template.read_text()
-    assert "left out: 2001:db8::1." in confs.stderr
+    assert "omitted from the template: 2001:db8::1." in confs.stderr
     arguments = run_module("blocklist.spark", "conf", "--form", "arguments", **more)
     assert arguments.stdout == "--conf spark.yarn.exclude.nodes=2001:db8::1,n1\n"

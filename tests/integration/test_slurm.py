@@ -60,7 +60,7 @@ def test_a_blocked_node_gets_no_job_until_it_is_unblocked(
     assert (tmp_path / "ran").exists()
     assert cluster.reason("n1") == ""
     assert "Node n1 is blocked without end" in manager.log()
-    assert "Node n1 is blocked no more." in manager.log()
+    assert "Node n1 is no longer blocked." in manager.log()
 
 
 def test_running_jobs_finish_and_the_status_reports_it(
@@ -73,7 +73,7 @@ def test_running_jobs_finish_and_the_status_reports_it(
     client.block("n2", "Disk errors", action=EVACUATE)
     wait_until(lambda: "DRAIN" in cluster.state("n2"))
     assert cluster.reason("n2").startswith("blocklist: evacuate, without end, Disk errors")
-    sentence = "Node n2 gets no new jobs, but Slurm lets those that run there finish."
+    sentence = "Node n2 gets no new jobs, but is not evacuated: Slurm lets running jobs finish."
     wait_until(lambda: refused_reason(fresh, "n2") == sentence)
     assert job.poll() is None
     going_on.unlink()
@@ -86,7 +86,7 @@ def test_a_node_drained_by_an_administrator_is_left_unchanged(
 ) -> None:
     cluster.update("n3", "state=drain", "reason=new disk")
     client.block("n3", "Hot machine")
-    wait_until(lambda: "by somebody else's hand (new disk)" in (refused_reason(fresh, "n3") or ""))
+    wait_until(lambda: "not by this manager (new disk)" in (refused_reason(fresh, "n3") or ""))
     client.unblock("n3")
     wait_until(lambda: acked_revision(fresh, "slurm") == 2)
     assert cluster.reason("n3").startswith("new disk")
@@ -98,7 +98,7 @@ def test_a_node_unknown_to_slurm_is_reported(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
 ) -> None:
     client.block("n9", "Hot machine")
-    wait_until(lambda: refused_reason(fresh, "n9") == "Slurm knows no node n9.")
+    wait_until(lambda: refused_reason(fresh, "n9") == "Slurm has no node n9.")
     assert all(cluster.state(node) == "IDLE" for node in NODES)
 
 
@@ -132,12 +132,12 @@ def test_an_unreachable_slurmctld_is_retried(
 ) -> None:
     cluster.stop_controller()
     client.block("n1", "Hot machine")
-    wait_until(lambda: "Trying again in" in manager.log(), seconds=60)
+    wait_until(lambda: "Retrying in" in manager.log(), seconds=60)
     assert acked_revision(fresh, "slurm") == 0
     cluster.start_controller()
     wait_until(lambda: acked_revision(fresh, "slurm") == 1, seconds=90)
     assert "DRAIN" in cluster.state("n1")
-    assert "In line with the list again." in manager.log()
+    assert "Reconciled with the list again." in manager.log()
 
 
 def test_all_nodes_are_reported_and_the_minimum_is_kept(

@@ -1,4 +1,4 @@
-"""YARN's exclude file: our part in it, read as YARN reads it, and all else untouched."""
+"""YARN's exclude file: the manager's entries, parsed as YARN parses them; everything else stays unchanged."""
 
 from __future__ import annotations
 
@@ -82,8 +82,8 @@ def check_round_trip(form: ModuleType, original: bytes, several: list[Entries], 
         data = form.render(form.parse(data), entries)
         assert read(data) == {**entries, **foreign}
         assert form.parse(data).entries == entries
-        assert form.render(form.parse(data), entries) == data, "a repeat is free"
-    # Whoever edits around our part finds his own bytes again.
+        assert form.render(form.parse(data), entries) == data, "rendering twice changes nothing"
+    # The bytes of others stay the same.
     assert data == original + more
 
 
@@ -121,10 +121,10 @@ def test_all_entries_between_the_marks_are_ours() -> None:
     ],
 )
 def test_damaged_marks_are_an_error(data: bytes) -> None:
-    with pytest.raises(ManagerError, match="Mend it by hand"):
+    with pytest.raises(ManagerError, match="repair it by hand"):
         exclude_file.parse(data)
     xml = b"<hosts>" + re.sub(rb"# (.*)", rb"<!-- \1 -->", data) + b"</hosts>"
-    with pytest.raises(ManagerError, match="Mend it by hand"):
+    with pytest.raises(ManagerError, match="repair it by hand"):
         exclude_xml.parse(xml)
 
 

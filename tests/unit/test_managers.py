@@ -1,4 +1,4 @@
-"""The managers' plans: applied they lead to what the list says, and then there is nothing more to do."""
+"""The managers' plans: an applied plan leads to the state of the list, and the next plan is empty."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from blocklist.managers.exec import ExecState
 from blocklist.managers.plan import DesiredState, ManagerError, StepAction, format_end
 from blocklist.managers.slurm import SlurmNode
 from blocklist.managers.yarn import DecommissionTimeouts
-from blocklist.wire.nodes import dump_json
+from blocklist.wire.json import dump_json
 
 BLOCK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 IDLE, DRAINED = frozenset({"IDLE"}), frozenset({"IDLE", "DRAIN"})
@@ -57,12 +57,13 @@ class TestYarn:
 
     def test_each_step_has_a_reason(self) -> None:
         nodes = by_id(node("n1"), node("n2", EVACUATE, end=1000), node("n3"))
-        stopped = "no new containers, containers there are stopped after 30 s."
+        stopped = "no new containers, running containers are stopped after 30 s."
+        running = "no new containers, running containers may finish."
         plan = yarn.make_plan(nodes, {"n1": 30, "n3": -1, "n9": -1}, XML)
         assert [(step.action, step.reason) for step in plan.steps] == [
-            (StepAction.BLOCK, "Node n1 is blocked without end (disk): no new containers, containers there may end."),
+            (StepAction.BLOCK, f"Node n1 is blocked without end (disk): {running}"),
             (StepAction.EVACUATE, f"Node n2 is blocked until 1970-01-01T00:00:01Z (disk): {stopped}"),
-            (StepAction.FREE, "Node n9 is blocked no more."),
+            (StepAction.FREE, "Node n9 is no longer blocked."),
         ]
         assert plan.entries == {"n1": -1, "n2": 30, "n3": -1}
         assert plan.refused == {}
@@ -72,7 +73,7 @@ class TestYarn:
         plan = yarn.make_plan(nodes, {}, PLAIN)
         assert plan.entries == {"n1": None, "n2": None}
         assert plan.refused.keys() == {"n2"}
-        assert "go on" in plan.refused["n2"]
+        assert "not evacuated" in plan.refused["n2"]
         assert yarn.make_plan(nodes, {}, DecommissionTimeouts(per_node=False, default=0)).refused == {}, (
             "then all are stopped"
         )
@@ -115,7 +116,7 @@ class TestSlurm:
 
     @staticmethod
     def applied(plan: slurm.SlurmPlan, node: SlurmNode) -> SlurmNode:
-        """As slurmctld does it; the round trip of a real one is in tests/integration."""
+        """What slurmctld does with the plan; tests/integration has the round trip with a real one."""
         if node.name in plan.drain:
             return replace(node, states=node.states | {"DRAIN"}, reason=plan.drain[node.name])
         if node.name in plan.resume:
@@ -131,10 +132,10 @@ class TestSlurm:
         blocked = by_id(node("n1"), node("n2"), node("n3", EVACUATE), node("n4"))
         plan = slurm.make_plan(blocked, current)
         assert plan.refused == {
-            "n1": "Node n1 is DRAIN+IDLE by somebody else's hand (broken PSU): left as it is.",
-            "n2": "Node n2 is DOWN by somebody else's hand (Not responding): left as it is.",
-            "n3": "Node n3 gets no new jobs, but Slurm lets those that run there finish.",
-            "n4": "Slurm knows no node n4.",
+            "n1": "Node n1 is DRAIN+IDLE, not by this manager (broken PSU): left unchanged.",
+            "n2": "Node n2 is DOWN, not by this manager (Not responding): left unchanged.",
+            "n3": "Node n3 gets no new jobs, but is not evacuated: Slurm lets running jobs finish.",
+            "n4": "Slurm has no node n4.",
         }
         assert plan.drain == {"n3": "blocklist: evacuate, without end, disk"}
 
@@ -149,7 +150,7 @@ class TestSlurm:
         assert slurm.make_plan({}, drained).resume == ("n1",)
 
     def test_a_node_that_went_down_under_our_reason_is_resumed(self) -> None:
-        """It was in service when we drained it; slurmctld finds out by itself whether it answers."""
+        """The node was up when it was drained; slurmctld checks by itself whether it responds."""
         down = SlurmNode(name="n1", states=frozenset({"DOWN", "DRAIN"}), reason="blocklist: without end, disk")
         assert slurm.make_plan({}, [down]).resume == ("n1",)
 
@@ -176,7 +177,7 @@ class TestSlurm:
 
     def test_a_malformed_node_line_is_an_error(self) -> None:
         assert slurm.parse_nodes("No nodes in the system\n") == []
-        with pytest.raises(ManagerError, match="not understood: NodeName=n1 Condition=fine"):
+        with pytest.raises(ManagerError, match="unexpected line: NodeName=n1 Condition=fine"):
             slurm.parse_nodes("NodeName=n1 Condition=fine")
 
     @given(blocks, st.text(max_size=1000))
@@ -222,7 +223,7 @@ class TestExec:
         "data", [b"{", b"[]", b"{}", b'{"blocked": [{}], "refused": {}}', b'{"blocked":[],"refused":[]}']
     )
     def test_a_malformed_state_file_is_an_error(self, data: bytes) -> None:
-        with pytest.raises(ManagerError, match=r"done\.json is not what an exec manager writes"):
+        with pytest.raises(ManagerError, match=r"done\.json is not a state file of the exec manager"):
             exec_manager.parse_state(data, Path("done.json"))
 
     def test_the_plan_is_passed_as_json(self) -> None:
@@ -236,7 +237,7 @@ class TestExec:
             "revision": 7,
             "steps": [
                 {"do": "evacuate", "id": "n2", "reason": "Node n2 is blocked without end (disk).", "node": two},
-                {"do": "free", "id": "n1", "reason": "Node n1 is blocked no more.", "node": one},
+                {"do": "free", "id": "n1", "reason": "Node n1 is no longer blocked.", "node": one},
             ],
             "blocked": [two],
         }

@@ -1,4 +1,4 @@
-"""A file that others read, replaced so that they see the old one or the new one, never half of it."""
+"""Read a file and replace it atomically: other processes see the old content or the new one, never a part."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from blocklist.managers.plan import ManagerError
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileContent:
-    """What a file held, and which version of it that was; None and no bytes where there is no file."""
+    """The bytes of a file, and its version: inode, size and modification time. No bytes and None without a file."""
 
     data: bytes = b""
     version: tuple[int, int, int] | None = None
 
 
 def read(path: Path) -> FileContent:
-    """Raises ManagerError if there is a file that cannot be read."""
+    """The content of the file, empty if there is none. Raises ManagerError if it cannot be read."""
     try:
         with path.open("rb") as file:
             version = _version(os.fstat(file.fileno()))
@@ -30,17 +30,17 @@ def read(path: Path) -> FileContent:
 
 
 def replace(path: Path, data: bytes, expected: FileContent) -> None:
-    """Replace what `read` found by `data`, on the disk when this returns; mode, owner and a symbolic link are kept.
+    """Replace the content that `read` returned by `data`, durably; mode, owner and a symbolic link are kept.
 
-    Raises ManagerError, and leaves the file as it is, if somebody else changed it since, or if it cannot be written.
+    Raises ManagerError, and leaves the file unchanged, if its version is not the expected one or it cannot be written.
     """
-    # Always the same name: what a crash leaves behind, the next write takes over.
+    # The name is always the same: the next write replaces what a crash left behind.
     target = Path(os.path.realpath(path))
     temporary = target.with_name(f".{target.name}.blocklist")
     try:
         _write(temporary, data, target)
         if _current_version(target) != expected.version:
-            raise ManagerError(f"{path} was changed by somebody else at the same moment.")
+            raise ManagerError(f"{path} was changed by another process while it was being replaced.")
         temporary.replace(target)
         _fsync_folder(target.parent)
     except OSError as error:
@@ -53,18 +53,22 @@ def _write(temporary: Path, data: bytes, target: Path) -> None:
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW | os.O_CLOEXEC
     with os.fdopen(os.open(temporary, flags, 0o600), "wb") as file:
         descriptor = file.fileno()
-        try:
-            target_stat = target.stat()
-        except FileNotFoundError:
-            os.fchmod(descriptor, 0o644)
-        else:
-            own_stat = os.fstat(descriptor)
-            if (own_stat.st_uid, own_stat.st_gid) != (target_stat.st_uid, target_stat.st_gid):
-                os.fchown(descriptor, target_stat.st_uid, target_stat.st_gid)
-            os.fchmod(descriptor, target_stat.st_mode & 0o7777)
+        _copy_owner_and_mode(target, descriptor)
         file.write(data)
         file.flush()
         os.fsync(descriptor)
+
+
+def _copy_owner_and_mode(target: Path, descriptor: int) -> None:
+    try:
+        stat = target.stat()
+    except FileNotFoundError:
+        os.fchmod(descriptor, 0o644)
+        return
+    current = os.fstat(descriptor)
+    if (current.st_uid, current.st_gid) != (stat.st_uid, stat.st_gid):
+        os.fchown(descriptor, stat.st_uid, stat.st_gid)
+    os.fchmod(descriptor, stat.st_mode & 0o7777)
 
 
 def _current_version(path: Path) -> tuple[int, int, int] | None:
