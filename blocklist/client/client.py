@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable
 from types import TracebackType
 from typing import Final, Self
 
@@ -18,11 +18,11 @@ from blocklist.client.watch import Watch
 from blocklist.client.writes import Writes, block_body, node_path
 from blocklist.model.changes import Snapshot
 from blocklist.model.errors import ConflictError, UnavailableError
-from blocklist.model.evidence import Finding
 from blocklist.model.listener import FencedError, Registration
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, check_node_id
-from blocklist.wire.evidence import findings_body
+from blocklist.model.report import EMPTY_REPORT, Report
 from blocklist.wire.json import Json
+from blocklist.wire.listeners import report_fields
 
 __all__ = ["DEFAULT_URL", "BlocklistClient", "Watch"]
 
@@ -110,34 +110,16 @@ class BlocklistClient(Reads, Writes, TokenAdministration):
         return secret if isinstance(secret, str) else None
 
     def heartbeat(
-        self,
-        listener_id: str,
-        session: str,
-        *,
-        acked: int | None = None,
-        task_managers: Mapping[str, str] | None = None,
-        running_tasks: Mapping[str, int] | None = None,
-        refused: Mapping[str, str] | None = None,
-        evidence: Mapping[str, Finding] | None = None,
-        nodes: Collection[str] | None = None,
+        self, listener_id: str, session: str, *, acked: int | None = None, report: Report = EMPTY_REPORT
     ) -> int:
-        """Renew the lease of a listener and report its state; return the service's revision.
+        """Renew the lease of a listener, acknowledge a revision and report its state; return the service's revision.
 
-        `acked` is the revision up to which it has applied the list. Each map replaces the previous one: TaskManager to
-        node id, TaskManager to number of running tasks, node id to the reason for refusing its block, node id to
-        finding; `nodes` are all nodes it may use. None leaves the previous value. Raises NotFoundError if it must
-        register again, FencedError if another session has taken over, InvalidError for a value that the service
-        rejects.
+        `acked` is the revision up to which it has applied the list. Raises NotFoundError if it must register again,
+        FencedError if another session has taken over, InvalidError for a value that the service rejects.
         """
-        optional = {
-            "ackedRevision": acked,
-            "taskManagers": task_managers,
-            "runningTasks": running_tasks,
-            "refused": refused,
-            "evidence": None if evidence is None else findings_body(evidence),
-            "nodes": None if nodes is None else list(nodes),
-        }
-        body = {"sessionId": session, **{name: value for name, value in optional.items() if value is not None}}
+        body = {"sessionId": session, **report_fields(report)}
+        if acked is not None:
+            body["ackedRevision"] = acked
         revision = self._listener_request("POST", listener_id, "/heartbeat", json=body).object().get("revision")
         if not isinstance(revision, int) or isinstance(revision, bool):
             raise UnavailableError("The service responded to a heartbeat without a revision.")

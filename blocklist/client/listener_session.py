@@ -1,4 +1,4 @@
-"""ListenerSession: a listener's registration at the service, kept up as long as it lives."""
+"""ListenerSession: keeps a listener registered with the service."""
 
 from __future__ import annotations
 
@@ -6,15 +6,14 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Collection, Mapping
-from typing import Any, Final
+from typing import Final
 
 from blocklist.client.client import BlocklistClient
 from blocklist.client.credentials import BearerAuth
 from blocklist.model.backoff import Backoff
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
-from blocklist.model.evidence import Finding
 from blocklist.model.listener import HEARTBEAT_SECONDS, FencedError, Registration
+from blocklist.model.report import EMPTY_REPORT, Report
 
 log = logging.getLogger(__name__)
 
@@ -22,15 +21,15 @@ _ACKED: Final = "acked"
 
 
 class ListenerSession:
-    """Registers a listener, and sends in heartbeats what was given to `report`, until `close`.
+    """Registers a listener and sends heartbeats until `close`.
 
-    What is new is told at once, all that is known at each interval: a service that was restarted knows it again soon.
-    A service that is away, or that refuses, raises nothing here: it is logged once, seen in `last_error`, and tried
-    again with jittered back-off. After a lapse, or a service that forgot, it registers again and tells all it knows
-    again. Only when another session has taken over it stops for good: `fenced`.
+    Changed values are sent at once, and all values at each interval, as a restarted service has lost them. Errors raise
+    nothing: an outage is logged once, is visible in `last_error`, and is retried with jittered backoff. If the
+    registration is lost, the session registers again and sends all values. It stops for good only when another session
+    takes over: `fenced`.
 
-    THREADING: one daemon thread talks to the service. `report`, `close` and the properties may be used from any other.
-    What grows: nothing, as the latest value replaces the one before, told or not.
+    THREADING: one daemon thread sends requests. `report`, `close` and the properties may be used from any thread.
+    Memory is bounded: a new value replaces the previous one.
     """
 
     def __init__(
@@ -43,10 +42,10 @@ class ListenerSession:
         timeout: float = 5.0,
         backoff: Backoff | None = None,
     ) -> None:
-        """Begins at once; `interval` is in seconds, between two heartbeats with nothing new.
+        """Starts at once. `interval` is in seconds, between two heartbeats without changes.
 
-        `url` and `token` are as in BlocklistClient, `timeout` in seconds for each request. Raises InvalidError for a
-        URL that is none, or a token that could be none.
+        `url` and `token` are as in BlocklistClient, `timeout` is in seconds for each request. Raises InvalidError for
+        an invalid URL or a malformed token.
         """
         self._client = BlocklistClient(url, token=token, timeout=timeout)
         self._registration = registration
@@ -57,60 +56,47 @@ class ListenerSession:
         self._registered = self._fenced = False
         self._last_error: str | None = None
         self._lock = threading.Lock()
-        self._values: dict[str, Any] = {}
+        self._report = EMPTY_REPORT
+        self._acked: int | None = None
         self._unsent: set[str] = set()
         self._full_report_due = 0.0
         self._wake, self._closing = threading.Event(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="blocklist-membership", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="blocklist-listener-session", daemon=True)
         self._thread.start()
 
     @property
     def registered(self) -> bool:
-        """Whether the service knows this session, as far as heard."""
+        """Whether the session is registered, according to the last response."""
         return self._registered
 
     @property
     def fenced(self) -> bool:
-        """Whether another session has taken over: this one has ended, and never comes back."""
+        """Whether another session has taken over. This session has then stopped for good."""
         return self._fenced
 
     @property
     def last_error(self) -> str | None:
-        """What went wrong last, while it lasts."""
+        """The error of the current outage; None if there is none."""
         return self._last_error
 
-    def report(
-        self,
-        *,
-        acked: int | None = None,
-        task_managers: Mapping[str, str] | None = None,
-        running_tasks: Mapping[str, int] | None = None,
-        refused: Mapping[str, str] | None = None,
-        evidence: Mapping[str, Finding] | None = None,
-        nodes: Collection[str] | None = None,
-    ) -> None:
-        """Have these told, as in BlocklistClient.heartbeat; returns at once.
+    def report(self, report: Report = EMPTY_REPORT, *, acked: int | None = None) -> None:
+        """Send this in the next heartbeat, which is sent at once if anything has changed; return immediately.
 
-        The latest values win, those that come close together travel together, and what was said before makes no
-        heartbeat of its own. Maps and nodes are kept: do not change them afterwards.
+        `acked` is the revision up to which the listener has applied the list. The latest values win; changes in quick
+        succession share a heartbeat.
         """
-        fields = {
-            _ACKED: acked,
-            "task_managers": task_managers,
-            "running_tasks": running_tasks,
-            "refused": refused,
-            "evidence": evidence,
-            "nodes": nodes,
-        }
         with self._lock:
-            new = {name for name, value in fields.items() if value is not None and value != self._values.get(name)}
-            self._values.update({name: fields[name] for name in new})
-            self._unsent |= new
-            if new:
+            changed = report.changed_from(self._report)
+            self._report = report.over(self._report)
+            if acked is not None and acked != self._acked:
+                self._acked = acked
+                changed.add(_ACKED)
+            self._unsent |= changed
+            if changed:
                 self._wake.set()
 
     def close(self) -> None:
-        """Leave the service, if that takes no longer than the timeout. Twice is once."""
+        """Deregister, waiting at most for the timeout. May be called repeatedly."""
         self._closing.set()
         self._wake.set()
         self._thread.join(self._timeout)
@@ -129,15 +115,15 @@ class ListenerSession:
             self._client.close()
 
     def _run_once(self) -> None:
-        """Say what is to be said, and wait until there is more or it is time for a sign of life."""
+        """Send a heartbeat, then wait for a change or for the next heartbeat to be due."""
         if not self._registered:
             self._client.register(self._registration)
             self._registered, self._full_report_due = True, 0.0
         self._send()
         if self._failures:
-            log.info("Listener %s is in touch with %s again.", self._registration.id, self._client.url)
+            log.info("Listener %s reconnected to %s.", self._registration.id, self._client.url)
         self._failures, self._last_error = 0, None
-        # Whoever closes says so before he rings, so either is seen.
+        # close() sets `_closing` before `_wake`, so this check or the wait notices it.
         if not self._closing.is_set():
             self._wake.wait(max(0.0, self._full_report_due - time.monotonic()))
 
@@ -145,44 +131,43 @@ class ListenerSession:
         now = time.monotonic()
         with self._lock:
             self._wake.clear()
-            # All of it each time, now and then: a service that restarted has forgotten, and does not say so.
-            fields = {
-                name: self._values[name] for name in (self._values if now >= self._full_report_due else self._unsent)
-            }
-            self._unsent.clear()
+            # Everything at each interval: a restarted service has lost it, and does not report that.
+            names = {_ACKED, *self._report.given()} if now >= self._full_report_due else self._unsent
+            acked, report = self._acked if _ACKED in names else None, self._report.only(names)
+            self._unsent = set()
         if now >= self._full_report_due:
             self._full_report_due = now + self._interval
         try:
-            self._heartbeat(fields)
+            self._heartbeat(acked, report)
         except BaseException:
             with self._lock:
-                self._unsent |= fields.keys()
+                self._unsent |= names
             raise
 
-    def _heartbeat(self, fields: Mapping[str, Any]) -> None:
-        registration = self._registration
+    def _heartbeat(self, acked: int | None, report: Report) -> None:
+        listener_id, session = self._registration.id, self._registration.session
         try:
-            self._client.heartbeat(registration.id, registration.session, **fields)
+            self._client.heartbeat(listener_id, session, acked=acked, report=report)
         except InvalidError:
-            # A map that is refused keeps neither the lease from being renewed nor the list from being acknowledged.
-            if fields.keys() - {_ACKED}:
-                self._client.heartbeat(registration.id, registration.session, acked=fields.get(_ACKED))
+            # A report that is rejected must stop neither the renewal of the lease nor the acknowledgement.
+            if report != EMPTY_REPORT:
+                self._client.heartbeat(listener_id, session, acked=acked)
             raise
 
     def _on_error(self, error: Exception) -> float:
-        """Take note of it; how many seconds to wait."""
+        """Record the error; return the seconds to wait."""
         self._failures += 1
         self._last_error = (str(error) or type(error).__name__)[:200]
-        # Away or forgotten, the way back is the same: register, which is a renewal where nothing was lost.
+        # Whatever was lost, registering recovers it; if nothing was, it is a renewal.
         self._registered = isinstance(error, InvalidError) and self._registered
         self._fenced = isinstance(error, FencedError)
         if self._fenced:
-            log.warning("Listener %s says no more: %s", self._registration.id, self._last_error)
+            log.warning("Listener %s stopped: %s", self._registration.id, self._last_error)
             return 0.0
         if self._failures == 1:
             unexpected = not isinstance(error, BlocklistError)
             log.warning(
-                "Listener %s is out of touch (%s); trying again.",
+                "Listener %s cannot send heartbeats (%s); retrying.",
                 self._registration.id,
                 self._last_error,
                 exc_info=unexpected,
@@ -191,10 +176,10 @@ class ListenerSession:
         return self._backoff.delay(self._failures, random.random(), retry_after)  # noqa: S311
 
     def _deregister(self) -> None:
-        """Unless it is somebody else's by now: a DELETE does not say whose session it ends."""
+        """Deregister, unless another session has taken over: DELETE would end that one."""
         registration = self._registration
         try:
             self._client.heartbeat(registration.id, registration.session)
             self._client.deregister(registration.id)
         except BlocklistError as error:
-            log.debug("Listener %s left without a word: %s", registration.id, error)
+            log.debug("Listener %s could not deregister: %s", registration.id, error)

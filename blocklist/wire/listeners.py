@@ -1,4 +1,4 @@
-"""The bodies of /listeners and of pushes, and their conversion to and from the rules' values."""
+"""The bodies of /listeners, of node status and of pushes."""
 
 from __future__ import annotations
 
@@ -18,13 +18,16 @@ from blocklist.model.listener import (
     Registration,
 )
 from blocklist.model.node import BlockedNode, check_node_id, check_text
-from blocklist.wire.evidence import FindingBody
-from blocklist.wire.nodes import TEXT_PATTERN, Body, Json, MillisOut, NodeBody, node_fields
+from blocklist.model.report import Report
+from blocklist.wire.body import ID_PATTERN, TEXT_PATTERN, Body, MillisOut
+from blocklist.wire.evidence import FindingBody, findings, findings_body
+from blocklist.wire.json import Json
+from blocklist.wire.nodes import NodeBody, node_fields
 
 
 def _check_callback_url(text: str) -> str:
     parts = urlsplit(text)
-    port = parts.port  # raises ValueError for one that is none
+    port = parts.port  # raises ValueError if it is invalid
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or port == 0:
         raise ValueError("give an http or https URL with a host and without a password")
     if not text.isascii() or not text.isprintable() or " " in text or len(text) > 2000:
@@ -32,7 +35,7 @@ def _check_callback_url(text: str) -> str:
     return text
 
 
-Id = Annotated[str, AfterValidator(check_node_id), Field(json_schema_extra={"pattern": "^[A-Za-z0-9._:-]{1,253}$"})]
+Id = Annotated[str, AfterValidator(check_node_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
 _ENTRIES: Final = Field(max_length=MAX_ENTRIES, json_schema_extra={"additionalProperties": False})
 RefusalReason = Annotated[
     str, Field(max_length=MAX_REFUSAL_LENGTH, json_schema_extra={"pattern": TEXT_PATTERN}), AfterValidator(check_text)
@@ -40,7 +43,7 @@ RefusalReason = Annotated[
 
 
 class RegistrationBody(Body):
-    """A listener registers, renews its lease or takes over from a session before."""
+    """A registration: of a new listener, to renew its lease, or to take over from another session."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -52,14 +55,14 @@ class RegistrationBody(Body):
     )
 
     role: Literal["JOB_MASTER", "RESOURCE_MANAGER"]
-    session_id: Annotated[Id, Field(description="A new one takes over from the old one.")]
+    session_id: Annotated[Id, Field(description="A new session takes over from the previous one.")]
     callback_url: Annotated[
         Annotated[str, AfterValidator(_check_callback_url)] | None,
-        Field(description="Where to push to; without it, watch."),
+        Field(description="URL to push to; without it, the listener watches."),
     ] = None
     lease_seconds: Annotated[int, Field(ge=1, le=3600)] = LEASE_SECONDS
     min_nodes: Annotated[
-        int, Field(ge=0, le=2**53, description="So many of its nodes are to stay usable; 0 asks for nothing.")
+        int, Field(ge=0, le=2**53, description="Number of its nodes that must stay usable; 0: no minimum.")
     ] = 0
 
     def value(self, listener_id: str) -> Registration:
@@ -74,7 +77,7 @@ class RegistrationBody(Body):
 
 
 class ReportBody(Body):
-    """What a listener says of itself. A map that is absent leaves what was said before."""
+    """What a listener reports about itself. An absent field leaves the previous value."""
 
     model_config = ConfigDict(extra="ignore")
 
@@ -83,24 +86,42 @@ class ReportBody(Body):
     ] = None
     running_tasks: Annotated[
         Annotated[dict[Id, Annotated[int, Field(ge=0, le=2**53)]], _ENTRIES] | None,
-        Field(description="How many tasks run on each of them."),
+        Field(description="Number of running tasks: TaskManager id to number."),
     ] = None
     refused: Annotated[
         Annotated[dict[Id, RefusalReason], _ENTRIES] | None,
-        Field(description="Blocks that it does not carry out: node id to the reason."),
+        Field(description="Blocks that it refuses to carry out: node id to reason."),
     ] = None
     nodes: Annotated[
         Annotated[list[Id], Field(max_length=MAX_ENTRIES)] | None,
-        Field(description="All nodes that it may use; without them those of its TaskManagers count."),
+        Field(description="All nodes that it may use; without it, the nodes of its TaskManagers."),
     ] = None
     evidence: Annotated[
         Annotated[dict[Id, FindingBody], _ENTRIES] | None,
-        Field(description="What a JobMaster has learnt of nodes: node id to finding."),
+        Field(description="What a JobMaster has found out about nodes: node id to finding."),
     ] = None
+
+    def value(self) -> Report:
+        given = {name: getattr(self, name) for name in REPORT_FIELDS}
+        return Report(**given | {"evidence": findings(self.evidence)})
+
+
+REPORT_FIELDS: Final = {name: field.alias or name for name, field in ReportBody.model_fields.items()}
+"""Names of the fields of a Report: in Python, and in the API."""
+
+
+def report_fields(report: Report) -> Json:
+    """What a report contains, as JSON values under their names in the API."""
+    values = {REPORT_FIELDS[name]: value for name, value in report.given().items()}
+    if report.evidence is not None:
+        values[REPORT_FIELDS["evidence"]] = findings_body(report.evidence)
+    if report.nodes is not None:
+        values[REPORT_FIELDS["nodes"]] = list(report.nodes)
+    return values
 
 
 class HeartbeatBody(ReportBody):
-    """A sign of life of a listener."""
+    """A heartbeat of a listener."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -121,12 +142,12 @@ class HeartbeatBody(ReportBody):
 
     session_id: Id
     acked_revision: Annotated[
-        int | None, Field(ge=0, le=2**53, description="It has applied the list up to this revision.")
+        int | None, Field(ge=0, le=2**53, description="The listener has applied the list up to this revision.")
     ] = None
 
 
 class SessionBody(Body):
-    """Names the present session of a listener."""
+    """The current session of a listener."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -134,35 +155,35 @@ class SessionBody(Body):
 
 
 class SecretBody(Body):
-    """The secret that pushes are signed with, shown this once."""
+    """The secret that signs pushes; shown only once."""
 
     secret: Annotated[str, Field(pattern="^whsec_")]
 
 
 class LeaseBody(Body):
-    """The answer to a heartbeat."""
+    """The response to a heartbeat."""
 
     revision: int
     lease_end: MillisOut
 
 
 class ListenerBody(Body):
-    """A listener, and how far it is behind."""
+    """A listener, and how far it lags behind."""
 
     id: str
     role: Literal["JOB_MASTER", "RESOURCE_MANAGER"]
     session_id: str
     callback_url: str | None
     state: Literal["live", "lapsed"]
-    acked_revision: Annotated[int, Field(description="0 before it has applied the first list.")]
+    acked_revision: Annotated[int, Field(description="0 until it has applied the first list.")]
     lag_revisions: int
-    lag_ms: Annotated[int, Field(description="How long the oldest change that it has not applied is there.")]
+    lag_ms: Annotated[int, Field(description="Age of the oldest change that it has not applied, in milliseconds.")]
     last_error: str | None
     min_nodes: int
-    usable_nodes: Annotated[int | None, Field(description="Its nodes that are not blocked; null if it names none.")]
+    usable_nodes: Annotated[int | None, Field(description="Number of its usable nodes; null if it reports none.")]
     lease_end: MillisOut
-    revision: Annotated[int, Field(description="The present revision.")]
-    secret: Annotated[str | None, Field(description="Only in the answer that creates the listener.")] = None
+    revision: Annotated[int, Field(description="The current revision.")]
+    secret: Annotated[str | None, Field(description="Only in the response that creates the listener.")] = None
 
 
 class ListenersBody(Body):
@@ -172,7 +193,7 @@ class ListenersBody(Body):
 
 
 class TaskManagerBody(Body):
-    """Where a TaskManager is."""
+    """The node of a TaskManager."""
 
     node_id: str
     blocked: bool
@@ -183,7 +204,7 @@ class TaskManagerOnNode(Body):
     """A TaskManager that is still on the node."""
 
     id: str
-    running_tasks: Annotated[int | None, Field(description="Null if its listener does not tell.")]
+    running_tasks: Annotated[int | None, Field(description="Null if its listener does not report it.")]
 
 
 class AppliedBody(Body):
@@ -192,14 +213,14 @@ class AppliedBody(Body):
     id: str
     role: Literal["JOB_MASTER", "RESOURCE_MANAGER"]
     applied: bool
-    applied_at: Annotated[MillisOut | None, Field(description="Null if it has not, or if that was not seen.")]
-    late_ms: Annotated[int | None, Field(description="From the change to then.")]
-    refused: Annotated[str | None, Field(description="Why it does not carry the block out.")]
+    applied_at: Annotated[MillisOut | None, Field(description="Null if it has not, or if the time is unknown.")]
+    late_ms: Annotated[int | None, Field(description="Milliseconds from the change until it was applied.")]
+    refused: Annotated[str | None, Field(description="Why it refuses to carry out the block.")]
     task_managers: list[TaskManagerOnNode]
 
 
 class NodeStatusBody(Body):
-    """Who has applied the last change of a node; live listeners only."""
+    """Which live listeners have applied the last change of a node."""
 
     id: str
     blocked: bool
@@ -211,7 +232,7 @@ class NodeStatusBody(Body):
 
 
 class PushBody(Body):
-    """What a listener is told: everything after `fromRevision`, or the whole list."""
+    """A push: all changes after `fromRevision`, or the whole list."""
 
     listener_id: str
     session_id: str
@@ -225,7 +246,7 @@ class PushBody(Body):
 def listener_body(
     listener: Listener, *, now: int, revision: int, lag: int, error: str | None, usable: int | None
 ) -> Json:
-    """A listener as /listeners shows it; `lag` is in milliseconds, `usable` the number of its usable nodes."""
+    """A listener in /listeners; `lag` is in milliseconds, `usable` is the number of its usable nodes."""
     acked = listener.acked or 0
     return {
         "id": listener.id,
@@ -245,7 +266,7 @@ def listener_body(
 
 
 def changes_batch(changes: Sequence[Change]) -> Json:
-    """Changes as a push tells them: each node once, in its last state."""
+    """Changes in a push: each node once, in its last state."""
     last: Mapping[str, Change] = {change.node.id: change for change in changes}
     return {
         "toRevision": changes[-1].revision,
@@ -258,7 +279,7 @@ def changes_batch(changes: Sequence[Change]) -> Json:
 
 
 def snapshot_batch(revision: int, nodes: Iterable[BlockedNode]) -> Json:
-    """The whole list as a push tells it."""
+    """The whole list in a push."""
     return {"toRevision": revision, "snapshot": True, "blocked": [_batch_node(node) for node in nodes], "unblocked": []}
 
 

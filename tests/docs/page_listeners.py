@@ -13,6 +13,7 @@ from blocklist.client.listener_session import ListenerSession
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.report import Report
 from tests.integration.manager_process import ManagerProcess
 from tests.integration.process import NO_TLS
 
@@ -45,14 +46,16 @@ class Job:
     def end_tasks(self) -> None:
         """End all running tasks."""
         self._tasks = dict.fromkeys(TASKS, 0)
-        self._session.report(running_tasks=dict(self._tasks))
+        self._session.report(Report(running_tasks=dict(self._tasks)))
 
     def _run(self) -> None:
         for item in self._watch:
             for node in _nodes(item):
                 if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS:
                     self._end_tasks_on(node.id)
-            self._session.report(acked=item.revision, task_managers=EXECUTOR_NODES, running_tasks=dict(self._tasks))
+            self._session.report(
+                Report(task_managers=EXECUTOR_NODES, running_tasks=dict(self._tasks)), acked=item.revision
+            )
 
     def _end_tasks_on(self, node_id: str) -> None:
         self._tasks.update({executor: 0 for executor, node in EXECUTOR_NODES.items() if node == node_id})

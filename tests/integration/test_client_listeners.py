@@ -9,6 +9,7 @@ import pytest
 
 from blocklist import BlocklistClient, InvalidError, NotFoundError, UnavailableError
 from blocklist.model.listener import FencedError, ListenerRole, Registration
+from blocklist.model.report import Report
 from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response
 from tests.integration.process import ServiceProcess
 
@@ -65,9 +66,7 @@ def test_a_heartbeat_answers_the_revision_and_says_what_is_given(
         own,
         "0-1",
         acked=revision,
-        task_managers={f"{own}:1": node_id},
-        running_tasks={f"{own}:1": 2},
-        refused={node_id: "No."},
+        report=Report(task_managers={f"{own}:1": node_id}, running_tasks={f"{own}:1": 2}, refused={node_id: "No."}),
     )
     blocklist.heartbeat(own, "0-1")
     with service.client() as http:
@@ -100,10 +99,10 @@ def test_who_is_unknown_has_to_register(blocklist: BlocklistClient, own: str) ->
 
 def test_what_the_service_refuses_is_invalid(blocklist: BlocklistClient, own: str) -> None:
     blocklist.register(watching(own))
-    with pytest.raises(InvalidError, match="still to come"):
+    with pytest.raises(InvalidError, match="above the current revision"):
         blocklist.heartbeat(own, "0-1", acked=2**40)
     with pytest.raises(InvalidError):
-        blocklist.heartbeat(own, "0-1", task_managers={"no id": "n1"})
+        blocklist.heartbeat(own, "0-1", report=Report(task_managers={"no id": "n1"}))
     with pytest.raises(InvalidError, match="is not a node id"):
         blocklist.deregister("a/b")
 

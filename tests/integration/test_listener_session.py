@@ -16,6 +16,7 @@ from blocklist import InvalidError
 from blocklist.client.listener_session import ListenerSession
 from blocklist.model.backoff import Backoff
 from blocklist.model.listener import ListenerRole, Registration
+from blocklist.model.report import Report
 from tests.integration.fake_servers import (
     SERVICE_HEADERS,
     FakeServer,
@@ -130,9 +131,9 @@ def test_it_registers_and_leaves(registrar: Registrar, member: ListenerSession) 
 
 def test_news_are_told_at_once_and_only_what_is_new(registrar: Registrar, member: ListenerSession) -> None:
     wait_until(lambda: len(registrar.heartbeats()) == 1)
-    member.report(acked=3, task_managers={"app-1:0": "n1"}, running_tasks={"app-1:0": 2}, refused={})
+    member.report(Report(task_managers={"app-1:0": "n1"}, running_tasks={"app-1:0": 2}, refused={}), acked=3)
     wait_until(lambda: len(registrar.heartbeats()) == 2)
-    member.report(acked=4, task_managers={"app-1:0": "n1"}, refused={})
+    member.report(Report(task_managers={"app-1:0": "n1"}, refused={}), acked=4)
     wait_until(lambda: len(registrar.heartbeats()) == 3)
     first = {"ackedRevision": 3, "taskManagers": {"app-1:0": "n1"}, "runningTasks": {"app-1:0": 2}, "refused": {}}
     assert registrar.heartbeats()[1:] == [first, {"ackedRevision": 4}]
@@ -140,9 +141,9 @@ def test_news_are_told_at_once_and_only_what_is_new(registrar: Registrar, member
 
 def test_what_was_said_before_makes_no_heartbeat(registrar: Registrar, member: ListenerSession) -> None:
     wait_until(lambda: len(registrar.heartbeats()) == 1)
-    member.report(acked=3, refused={})
+    member.report(Report(refused={}), acked=3)
     wait_until(lambda: len(registrar.heartbeats()) == 2)
-    member.report(acked=3, refused={})
+    member.report(Report(refused={}), acked=3)
     member.report(acked=4)
     wait_until(lambda: len(registrar.heartbeats()) == 3)
     assert registrar.heartbeats()[1:] == [{"ackedRevision": 3, "refused": {}}, {"ackedRevision": 4}]
@@ -157,7 +158,7 @@ def test_what_is_said_while_it_speaks_travels_together_and_the_latest_wins(
     member.report(acked=1)
     assert slow.asked.wait(30)
     for revision in range(2, 100):
-        member.report(acked=revision, running_tasks={"app-1:0": revision})
+        member.report(Report(running_tasks={"app-1:0": revision}), acked=revision)
     slow.go_on.set()
     wait_until(lambda: len(registrar.heartbeats()) == 3)
     assert registrar.heartbeats()[1:] == [{"ackedRevision": 1}, {"ackedRevision": 99, "runningTasks": {"app-1:0": 99}}]
@@ -166,14 +167,14 @@ def test_what_is_said_while_it_speaks_travels_together_and_the_latest_wins(
 def test_at_each_interval_it_says_all_it_knows(registrar: Registrar) -> None:
     """A service that was restarted has forgotten the maps, and cannot say so."""
     membership = joined(registrar, interval=0.05)
-    membership.report(acked=3, task_managers={"app-1:0": "n1"}, running_tasks={}, refused={})
+    membership.report(Report(task_managers={"app-1:0": "n1"}, running_tasks={}, refused={}), acked=3)
     everything = {"ackedRevision": 3, "taskManagers": {"app-1:0": "n1"}, "runningTasks": {}, "refused": {}}
     wait_until(lambda: registrar.heartbeats().count(everything) > 3)
     membership.close()
 
 
 def test_forgotten_it_registers_again_and_says_all_it_knows(registrar: Registrar, member: ListenerSession) -> None:
-    member.report(acked=3, task_managers={"app-1:0": "n1"})
+    member.report(Report(task_managers={"app-1:0": "n1"}), acked=3)
     wait_until(lambda: {"ackedRevision": 3, "taskManagers": {"app-1:0": "n1"}} in registrar.heartbeats())
     registrar.prepared["POST"] = [UNKNOWN]
     member.report(acked=4)
@@ -194,7 +195,7 @@ def test_taken_over_it_stops_for_good_and_leaves_the_other_alone(
     member.close()
     assert registrar.methods() == ["PUT", "POST", "POST"]
     assert member.last_error == "Listener app-1 is registered with another session."
-    assert warnings_in(caplog) == [f"Listener app-1 says no more: {member.last_error}"]
+    assert warnings_in(caplog) == [f"Listener app-1 stopped: {member.last_error}"]
 
 
 def test_a_session_taken_over_before_may_not_begin(registrar: Registrar) -> None:
@@ -220,7 +221,7 @@ def test_what_is_refused_keeps_neither_the_lease_nor_the_acknowledgement(
     wait_until(lambda: len(registrar.heartbeats()) == 1)
     slow = Held(REFUSED)
     registrar.prepared["POST"] = [REFUSED, USUAL["POST"], slow, USUAL["POST"]]
-    member.report(acked=3, task_managers={"?": "n1"})
+    member.report(Report(task_managers={"?": "n1"}), acked=3)
     assert slow.asked.wait(30)
     assert (member.registered, member.last_error) == (True, "taskManagers: give at most 10,000.")
     slow.go_on.set()
@@ -257,8 +258,8 @@ def test_trouble_is_logged_once_and_overcome(
     membership.close()
     assert {"ackedRevision": 3} in registrar.heartbeats()
     first, last = (record.getMessage() for record in caplog.records)
-    assert first.startswith("Listener app-1 is out of touch (")
-    assert last == f"Listener app-1 is in touch with {registrar.url} again."
+    assert first.startswith("Listener app-1 cannot send heartbeats (")
+    assert last == f"Listener app-1 reconnected to {registrar.url}."
 
 
 def test_a_service_that_is_not_there_raises_nothing_and_close_returns(caplog: pytest.LogCaptureFixture) -> None:
