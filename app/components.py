@@ -1,4 +1,4 @@
-"""Service: the parts that main puts together, as the routers find them."""
+"""Components: the parts of the running service that requests need."""
 
 from __future__ import annotations
 
@@ -9,21 +9,17 @@ from fastapi import Request
 
 from app.auth.authenticator import Authenticator
 from app.auth.sessions import Sessions
-from app.engine.evidence_blocks import EvidenceBlocker
 from app.engine.handler import BlocklistHandler
-from app.engine.last_changes import LastChanges
 from app.engine.limits import LimitGuard
+from app.engine.list_details import LastChanges
 from app.engine.list_view import ListView
 from app.integrations.alertmanager.handler import AlertBlocker
 from app.listeners.directory import ListenerDirectory
 from app.listeners.registry import ListenerRegistry
 from app.listeners.usable_nodes import UsableNodes
-from app.listeners.writer import ListenerWriter
-from app.logs.change_log import ChangeLogWriter
 from app.metrics.metrics import Metrics
 from app.net.addresses import Networks
 from app.net.callback_policy import CallbackPolicy
-from app.push.pusher import Pusher
 from app.settings import Settings
 from app.store.store import Store
 from app.watch.change_feed import ChangeFeed
@@ -32,35 +28,52 @@ from blocklist.model.evidence import EvidenceStore
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Components:
-    """One running service."""
+class EngineComponents:
+    """The list: read in `view` and `feed`, its history in `store`; changed through `handler`."""
 
-    settings: Settings
-    clock: Callable[[], int]
-    store: Store
     view: ListView
+    feed: ChangeFeed
+    store: Store
     last_changes: LastChanges
     handler: BlocklistHandler
     limit_guard: LimitGuard
-    feed: ChangeFeed
-    callback_policy: CallbackPolicy
-    listeners: ListenerDirectory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListenerComponents:
+    """The listeners: read in `directory`, changed through `registry`."""
+
+    directory: ListenerDirectory
     registry: ListenerRegistry
-    listener_writer: ListenerWriter
     usable_nodes: UsableNodes
-    evidence_book: EvidenceStore
-    evidence_blocker: EvidenceBlocker
-    alerts: AlertBlocker
-    pusher: Pusher
-    metrics: Metrics
-    change_log: ChangeLogWriter
+    evidence: EvidenceStore
+    callback_policy: CallbackPolicy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class AccessComponents:
+    """Who may do what, from where, and how many streams a client may have open."""
+
     authenticator: Authenticator
     sessions: Sessions
     trusted_proxies: Networks
     stream_quota: StreamQuota
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Components:
+    """One running service. What runs in the background is in app.lifecycle."""
+
+    settings: Settings
+    clock: Callable[[], int]
+    engine: EngineComponents
+    listeners: ListenerComponents
+    access: AccessComponents
+    alert_blocker: AlertBlocker
+    metrics: Metrics
+
+
 def components_of(request: Request) -> Components:
-    """The service that a request came to."""
-    service: Components = request.app.state.service
-    return service
+    """The components of the service that received the request."""
+    components: Components = request.app.state.components
+    return components

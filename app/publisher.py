@@ -1,4 +1,4 @@
-"""Memory: what moves on in this process with each committed change, in this order."""
+"""ChangePublisher: applies each committed change to everything in memory that follows the list, in a fixed order."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from app.engine.evidence_blocks import on_changes
-from app.engine.last_changes import LastChanges
+from app.engine.list_details import LastChanges
 from app.engine.list_view import ListView
 from app.listeners.directory import ListenerDirectory
 from app.logs.change_log import ChangeLogWriter
@@ -19,13 +19,13 @@ from blocklist.model.evidence import EvidenceStore
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangePublisher:
-    """See app.engine.handler.Memory. Belongs to the event loop.
+    """See app.engine.handler.Publisher. Belongs to the event loop.
 
-    A change is counted and logged by the replica that made it. Where there are no others, one that is found was
+    The replica that made a change counts and logs it. Without other replicas, a change that is read from the log was
     made here, by a commit that seemed to fail.
     """
 
-    origins: LastChanges
+    last_changes: LastChanges
     view: ListView
     feed: ChangeFeed
     evidence: EvidenceStore
@@ -35,8 +35,8 @@ class ChangePublisher:
     replicated: bool
 
     def publish(self, changes: Sequence[Change], *, from_log: bool) -> None:
-        """The tracker has moved on by these changes."""
-        self.origins.apply(changes)
+        """The tracker has applied these changes; `from_log`: they were read from the database."""
+        self.last_changes.apply(changes)
         self.view.apply(changes)
         self.feed.publish(changes)
         on_changes(self.evidence, changes)
@@ -48,8 +48,8 @@ class ChangePublisher:
             self.change_log.write(changes)
 
     def reset(self, loaded: LoadedState) -> None:
-        """The tracker has begun anew with this list."""
-        self.origins.reset(loaded.last_changes)
+        """The tracker was reset to this list."""
+        self.last_changes.reset(loaded.last_changes)
         self.view.reset()
         self.feed.reset()
         self.directory.reset()

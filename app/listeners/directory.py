@@ -1,4 +1,4 @@
-"""Roll: the listeners as this process knows them, and what follows from what they say. In memory."""
+"""ListenerDirectory: all registered listeners in memory, and what their reports change."""
 
 from __future__ import annotations
 
@@ -9,15 +9,25 @@ from dataclasses import replace
 
 from app.engine.broadcast import Broadcast
 from app.engine.list_view import ListView
-from app.listeners.entry import ERROR, EVIDENCE, ListenerEntry, Report
-from app.listeners.report_codec import dump_evidence, dump_part, load_evidence, load_part
+from app.listeners.entry import ListenerEntry
+from app.listeners.report_codec import (
+    ERROR,
+    EVIDENCE,
+    TASK_MANAGERS,
+    dump_evidence,
+    dump_part,
+    load_evidence,
+    load_part,
+    part_names,
+)
 from blocklist.model.evidence import EvidenceStore
 from blocklist.model.listener import ListenerRole
+from blocklist.model.report import Report
 from blocklist.model.usable_nodes import node_set
 
 
 class ListenerDirectory:
-    """All listeners, live or lapsed. `acks` rings when somebody acknowledged, lapsed or left.
+    """All listeners, live or expired. `acks` notifies when a listener acknowledged, expired or was removed.
 
     Belongs to the event loop.
     """
@@ -36,11 +46,11 @@ class ListenerDirectory:
         return len(self._entries)
 
     def __iter__(self) -> Iterator[ListenerEntry]:
-        return (self._entries[own] for own in sorted(self._entries))
+        return (self._entries[listener_id] for listener_id in sorted(self._entries))
 
     @property
     def entries(self) -> Iterable[ListenerEntry]:
-        """All, in no order."""
+        """All entries, in no order."""
         return self._entries.values()
 
     @property
@@ -51,40 +61,39 @@ class ListenerDirectory:
         return self._entries.get(listener_id)
 
     def is_current(self, entry: ListenerEntry) -> bool:
-        """Whether this registration holds: it has not lapsed, left, or been followed by another."""
+        """Whether the entry is the listener's registration now: not expired, removed or replaced."""
         return not entry.expired and self._entries.get(entry.id) is entry
 
     def live(self) -> list[ListenerEntry]:
-        """Those whose lease holds now."""
+        """The listeners whose lease is valid now."""
         now = self._clock()
         return [entry for entry in self._entries.values() if entry.listener.is_live(now)]
 
     @property
     def any_minimum(self) -> bool:
-        """Whether some listener, live or not, has a minimum of usable nodes."""
+        """Whether any listener, live or not, has a minimum number of usable nodes."""
         return bool(self._with_minimum)
 
     def not_applied(self, revision: int) -> tuple[list[str], int]:
-        """Ids of the live listeners that have yet to apply `revision`, and how many are live."""
+        """Ids of the live listeners that have not applied `revision`, and the number of live listeners."""
         live = self.live()
         return sorted(entry.id for entry in live if not entry.has_applied(revision)), len(live)
 
     def resource_managers_applied(self, revision: int) -> bool:
         """Whether every live ResourceManager has applied `revision`."""
         now = self._clock()
-        return all(
-            entry.has_applied(revision) for entry in self._resource_managers.values() if entry.listener.is_live(now)
-        )
+        live = (entry for entry in self._resource_managers.values() if entry.listener.is_live(now))
+        return all(entry.has_applied(revision) for entry in live)
 
     def add(self, entry: ListenerEntry) -> None:
-        """It has registered, in the place of what was there."""
+        """Add a registration; it replaces the listener's earlier one."""
         self.remove(entry.id)
         self._entries[entry.id] = entry
         self.index(entry)
-        self.signal()
+        self._signal()
 
     def index(self, entry: ListenerEntry) -> None:
-        """Its role, or its minimum, may be others than before."""
+        """Update the indexes: the listener's role or minimum may have changed."""
         self._resource_managers.pop(entry.id, None)
         self._with_minimum.discard(entry.id)
         if entry.listener.min_nodes:
@@ -95,51 +104,52 @@ class ListenerDirectory:
             self._evidence.remove_application(entry.id)
 
     def remove(self, listener_id: str) -> None:
-        """It is gone."""
+        """Remove a listener, if it is there."""
         if (entry := self._entries.pop(listener_id, None)) is not None:
             self._resource_managers.pop(listener_id, None)
             self._with_minimum.discard(listener_id)
             self.expire(entry)
 
     def expire(self, entry: ListenerEntry) -> None:
-        """It lives no more: what it said of TaskManagers and nodes holds no longer."""
+        """The lease has expired: drop the TaskManagers and the evidence that the listener reported."""
         entry.expired = True
         self._view.task_managers_moved(self._view.task_managers.remove_listener(entry.id))
         self._evidence.remove_application(entry.id)
-        self.signal()
+        self._signal()
 
     def record_ack(self, entry: ListenerEntry) -> None:
-        """It has applied the list up to another revision than before."""
+        """The cursor of the listener has moved."""
         if entry.listener.acked is not None:
             entry.acks.append((entry.listener.acked, self._clock()))
-            self.signal()
+            self._signal()
 
     def apply_report(self, entry: ListenerEntry, report: Report, at: int) -> set[str]:
-        """It said this at `at` (Unix ms); the parts of it that are news."""
-        before, entry.report = entry.report.parts(), report.merged_over(entry.report)
-        news = {part for part, value in report.parts().items() if value != before.get(part)}
+        """Apply a report of `at` (Unix ms); the parts that other replicas must know."""
+        parts = part_names(report.changed_from(entry.report))
+        entry.report = report.over(entry.report)
         if report.task_managers is not None:
             moved = self._view.task_managers.set_for_listener(entry.id, report.task_managers, at)
             self._view.task_managers_moved(moved)
-            # It has them again, where another one had said that they are its own.
-            news |= {"taskManagers"} if moved else set()
+            # Also without a change: it has them again after another listener had claimed them.
+            parts |= {TASK_MANAGERS} if moved else set()
         if report.nodes is not None:
             entry.nodes = node_set(report.nodes, entry.nodes)
         if report.evidence is not None:
             self._evidence.record(entry.id, report.evidence, at)
-            # What an application says again of a node holds longer.
-            news |= {EVIDENCE} if report.evidence else set()
-        return news
+            # Also without a change: evidence that is reported again is valid for longer.
+            parts |= {EVIDENCE} if report.evidence else set()
+        return parts
 
     def export_part(self, entry: ListenerEntry, part: str) -> str:
-        """A part of what it says, for other replicas.
+        """A part of the listener's report, as text for other replicas.
 
-        Of evidence all that is kept, with when it was said: who missed some of it is not to take the rest for new.
+        Evidence is exported with the times at which it was first and last reported; a replica that missed earlier
+        exports would otherwise take it for new.
         """
         return dump_evidence(self._evidence.of_application(entry.id)) if part == EVIDENCE else dump_part(entry, part)
 
     def import_part(self, entry: ListenerEntry, part: str, text: str, at: int) -> None:
-        """What `tell` gave, most often to another replica. Raises InvalidError if that has another version."""
+        """Apply what `export_part` returned, usually on another replica. Raises InvalidError if it cannot be read."""
         if part == ERROR:
             entry.error = json.loads(text)
         elif part == EVIDENCE:
@@ -148,15 +158,14 @@ class ListenerDirectory:
             self.apply_report(entry, load_part(part, text), at)
 
     def reset(self) -> None:
-        """The list has begun anew: revisions of before say nothing any more, and everybody gets the whole list."""
+        """The list was loaded anew: earlier revisions mean nothing, and every listener gets the whole list."""
         for entry in self._entries.values():
             entry.listener = replace(entry.listener, acked=None)
             entry.acks.clear()
-        self.signal()
+        self._signal()
 
-    def signal(self) -> None:
-        """Somebody acknowledged, or is not waited for any more."""
-        # Once for all who do in the same turn of the loop.
+    def _signal(self) -> None:
+        # Once for all that happens in one turn of the event loop.
         if not self._signal_scheduled:
             self._signal_scheduled = True
             asyncio.get_running_loop().call_soon(self._signal_now)

@@ -1,4 +1,4 @@
-"""Follower: takes over what is written of listeners, by other replicas or before a restart."""
+"""ListenerReader: reads listeners that other replicas, or this one before a restart, have written."""
 
 from __future__ import annotations
 
@@ -20,20 +20,28 @@ log = structlog.get_logger(__name__)
 
 
 class ListenerUpdateSource(Protocol):
-    """Where listeners are kept, for all replicas. See app.store.listener_store."""
+    """The listeners in the database. See app.store.listener_store."""
 
     async def updates_since(self, since: int) -> ListenerUpdates: ...
     async def ids(self) -> set[str]: ...
 
 
 class ListenerReader:
-    """Belongs to the event loop. `came` is told of each Member that registers, or whose pushes are another's by now.
+    """Applies rows of the database to the directory. Belongs to the event loop.
 
-    `changing` is held by whoever reads from the database and enters what he read: what is entered later is newer.
+    `on_registered` is called with each entry that registered or whose callback URL or owner changed. Hold `lock` from
+    reading rows to applying them, so that older rows never overwrite newer state.
     """
 
-    def __init__(self, database: ListenerUpdateSource, directory: ListenerDirectory, tracker: BlocklistTracker) -> None:
-        self.on_registered: Callable[[ListenerEntry], None] = lambda _: None
+    def __init__(
+        self,
+        database: ListenerUpdateSource,
+        directory: ListenerDirectory,
+        tracker: BlocklistTracker,
+        *,
+        on_registered: Callable[[ListenerEntry], None],
+    ) -> None:
+        self.on_registered = on_registered
         self.lock = asyncio.Lock()
         self._database = database
         self._directory = directory
@@ -41,62 +49,62 @@ class ListenerReader:
         self._version = -1
 
     async def sync(self) -> None:
-        """Know all that is written by now. Raises UnavailableError."""
+        """Apply everything written since the last call. Raises UnavailableError."""
         async with self.lock:
-            news = await self._database.updates_since(self._version)
-            for stored in news.changed:
-                self.upsert(stored, news.history)
-            for said in news.reports:
-                self._apply_report(said)
-            if news.total != len(self._directory):
-                for gone in self._directory.ids - await self._database.ids():
-                    self._directory.remove(gone)
-            self._version = news.version
+            updates = await self._database.updates_since(self._version)
+            for stored in updates.changed:
+                self.upsert(stored, updates.history)
+            for part in updates.reports:
+                self._apply_part(part)
+            if updates.total != len(self._directory):
+                for removed in self._directory.ids - await self._database.ids():
+                    self._directory.remove(removed)
+            self._version = updates.version
 
     def upsert(self, stored: StoredListener, history: str) -> ListenerEntry:
-        """The entry of a listener that is kept so: the same one if it registered once, else a new one."""
+        """The entry of a stored listener: the existing one for the same registration, else a new one."""
         listener = stored.listener
         if history != self._tracker.history:
-            listener = replace(listener, acked=None)  # It says nothing of the list as it is here.
-        known = self._directory.get(listener.id)
-        if known is None or known.listener.registration_key != listener.registration_key:
-            known = ListenerEntry(listener=listener, secret=stored.secret, expired=stored.expired_at is not None)
-            self._directory.add(known)
+            listener = replace(listener, acked=None)  # Its cursor is a revision of another history.
+        entry = self._directory.get(listener.id)
+        if entry is None or entry.listener.registration_key != listener.registration_key:
+            entry = ListenerEntry(listener=listener, secret=stored.secret, expired=stored.expired_at is not None)
+            self._directory.add(entry)
             before = None
         else:
-            before = known.listener.callback_url, known.owner
-            self._merge(known, replace(stored, listener=listener))
-        known.owner = stored.owner
+            before = entry.listener.callback_url, entry.owner
+            self._merge(entry, replace(stored, listener=listener))
+        entry.owner = stored.owner
         if before != (listener.callback_url, stored.owner):
-            self.on_registered(known)
-        return known
+            self.on_registered(entry)
+        return entry
 
-    def _merge(self, known: ListenerEntry, stored: StoredListener) -> None:
-        """It renewed its lease, acknowledged something, or lapsed."""
-        before = known.listener
+    def _merge(self, entry: ListenerEntry, stored: StoredListener) -> None:
+        """Apply a renewal, an acknowledgement or an expiry."""
+        before = entry.listener
         if stored.expired_at is None:
-            known.listener = stored.listener.with_latest(before)
+            entry.listener = stored.listener.with_latest(before)
         else:
-            known.listener = replace(stored.listener, acked=before.acked)
-        known.secret = stored.secret
-        self._directory.index(known)
-        if known.listener.acked != before.acked:
-            self._directory.record_ack(known)
-        if stored.expired_at is not None and not known.expired:
-            self._directory.expire(known)
+            entry.listener = replace(stored.listener, acked=before.acked)
+        entry.secret = stored.secret
+        self._directory.index(entry)
+        if entry.listener.acked != before.acked:
+            self._directory.record_ack(entry)
+        if stored.expired_at is not None and not entry.expired:
+            self._directory.expire(entry)
 
-    def _apply_report(self, said: ReportPart) -> None:
-        """What a listener said, most often to another replica; later than what is known, or the same again."""
-        entry = self._directory.get(said.listener)
+    def _apply_part(self, part: ReportPart) -> None:
+        """Apply a part of a report, unless the registration has ended or a later report is known."""
+        entry = self._directory.get(part.listener)
         if (
             entry is None
             or entry.expired
-            or entry.listener.registration_key != (said.session, said.since)
-            or said.at < entry.reported_at.get(said.part, said.at)
+            or entry.listener.registration_key != (part.session, part.since)
+            or part.at < entry.reported_at.get(part.part, part.at)
         ):
             return
-        entry.reported_at[said.part] = said.at
+        entry.reported_at[part.part] = part.at
         try:
-            self._directory.import_part(entry, said.part, said.text, said.at)
+            self._directory.import_part(entry, part.part, part.text, part.at)
         except InvalidError as error:
-            log.warning("what a listener said to another replica is passed over", listener=entry.id, reason=str(error))
+            log.warning("cannot read a report from another replica; ignored", listener=entry.id, reason=str(error))

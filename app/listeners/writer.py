@@ -1,9 +1,9 @@
-"""Keeper: writes down what is heard of listeners, for other replicas and for after a restart; and ends their leases."""
+"""ListenerWriter: saves heartbeats for other replicas and for a restart, and expires leases."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -13,6 +13,7 @@ from app.listeners.directory import ListenerDirectory
 from app.listeners.entry import ListenerEntry
 from app.listeners.ownership import RENEW_SECONDS, PushOwnership
 from app.listeners.reader import ListenerReader
+from app.listeners.unsaved_reports import UnsavedReports
 from app.store.listener_reports import ReportPart
 from blocklist.model.errors import UnavailableError
 from blocklist.model.listener import Listener
@@ -21,15 +22,15 @@ from blocklist.model.tracker import BlocklistTracker
 log = structlog.get_logger(__name__)
 
 FLUSH_SECONDS: Final = 0.5
-"""How often cursors are kept: a crash loses less than this of them, and pushes come again."""
+"""Interval at which cursors are saved; a crash loses less than this, and what it loses is pushed again."""
 BATCH_SECONDS: Final = 0.01
-"""How long news for other replicas gather."""
+"""Time for which reports that other replicas wait for are collected into one transaction."""
 LEASE_GRACE_MS: Final = 2000
-"""Milliseconds after the end of a lease in which another replica's word of a heartbeat may still come."""
+"""Time after the end of a lease in which a heartbeat that another replica received may still arrive."""
 
 
 class ListenerUpdateStore(Protocol):
-    """Where listeners are kept, for all replicas. See app.store.listener_store."""
+    """The listeners in the database. See app.store.listener_store."""
 
     async def remove(self, ids: Collection[str], lease_ended_before: int | None = None) -> None: ...
     async def save_heartbeats(
@@ -39,38 +40,39 @@ class ListenerUpdateStore(Protocol):
 
 
 class ListenerWriter:
-    """Belongs to the event loop. `lapses` counts the leases whose end was written down here.
+    """Belongs to the event loop. `expired_leases` counts the leases that this replica expired.
 
-    Replicas hear of different heartbeats: sessions are fenced in the database; cursors and leases only move on; of what
-    a listener says the latest counts, part by part. What is unsaved is at most an entry for each listener.
+    Replicas receive different heartbeats. They agree because sessions are fenced in the database, cursors and leases
+    only move forward, and of each part of a report the latest counts.
     """
 
     def __init__(
         self,
         database: ListenerUpdateStore,
-        replica: PushOwnership,
+        ownership: PushOwnership,
         directory: ListenerDirectory,
-        follower: ListenerReader,
+        reader: ListenerReader,
+        unsaved: UnsavedReports,
         tracker: BlocklistTracker,
         clock: Callable[[], int],
         forget_after: int,
     ) -> None:
+        """`forget_after`: milliseconds after the end of its lease at which a listener is removed."""
         self.expired_leases = 0
         self._database = database
-        self._ownership = replica
+        self._ownership = ownership
         self._directory = directory
-        self._reader = follower
+        self._reader = reader
+        self._unsaved = unsaved
         self._tracker = tracker
         self._clock = clock
         self._forget_after = forget_after
-        self._unsaved: set[ListenerEntry] = set()
         self._expiring: set[str] = set()
         self._sync_due = False
-        self._flush_now = asyncio.Event()
         self._next_renewal = self._next_sweep = 0.0
 
     async def load(self) -> None:
-        """Take over what was kept. Raises UnavailableError."""
+        """Read the stored listeners. Raises UnavailableError."""
         if self._ownership.shared:
             await self._renew_replica_lease()
         else:
@@ -78,47 +80,34 @@ class ListenerWriter:
             self._renew_leases()
 
     def notify_remote_change(self) -> None:
-        """Another replica has heard something."""
+        """Another replica has written something about listeners."""
         self._sync_due = True
-        self._flush_now.set()
-
-    def mark_dirty(self, entry: ListenerEntry, at: int, *, moved: bool = False, parts: Iterable[str] = ()) -> None:
-        """It gave a sign of life here; `moved` says that its cursor did, and `news` are parts that it said at `at`."""
-        if not self._ownership.shared:
-            if moved:
-                self._unsaved.add(entry)
-            return
-        self._unsaved.add(entry)
-        for part in parts:
-            entry.reported_at[part] = at
-            entry.unsynced.add(part)
-        if moved or entry.unsynced:
-            self._flush_now.set()
+        self._unsaved.urgent.set()
 
     async def run(self) -> None:
-        """Keep, share and follow, notice leases that lapse, and forget listeners that are long gone; for ever."""
+        """Save, read, expire and remove, for ever."""
         while True:
             await self._wait_for_work()
             try:
                 await self._run_once()
             except UnavailableError:
-                # The database is away: what is unsaved stays so until it is back.
+                # What is unsaved stays so until the database is available again.
                 await asyncio.sleep(FLUSH_SECONDS)
 
     async def close(self) -> None:
-        """The service stops: keep what was heard, and let other replicas push. Raises UnavailableError."""
+        """Save what is unsaved, and give up all pushes to other replicas. Raises UnavailableError."""
         await self._flush()
         await self._ownership.release()
 
     async def _wait_for_work(self) -> None:
-        """Until it is time to keep what was heard; only a moment where other replicas wait for it."""
+        """Until the next flush; only for BATCH_SECONDS if other replicas wait."""
         try:
             async with asyncio.timeout(FLUSH_SECONDS):
-                await self._flush_now.wait()
+                await self._unsaved.urgent.wait()
                 await asyncio.sleep(BATCH_SECONDS)
         except TimeoutError:
             return
-        self._flush_now.clear()
+        self._unsaved.urgent.clear()
 
     async def _run_once(self) -> None:
         now = asyncio.get_running_loop().time()
@@ -131,22 +120,22 @@ class ListenerWriter:
         if now >= self._next_sweep:
             self._next_sweep = now + FLUSH_SECONDS
             await self._expire_leases()
-            await self._forget_expired()
+            await self._remove_forgotten()
 
     async def _renew_replica_lease(self) -> None:
-        """Say that this replica lives. If the others may have thought that it did not, everything is looked at anew."""
+        """Renew this replica's lease. If it had expired, other replicas may have taken over: read everything again."""
         if not self._ownership.is_valid and await self._ownership.is_alone():
-            # Nobody could be heard meanwhile: who was live has a whole lease from now on. Before this replica says that
-            # it lives, for whoever sees it live will take leases as they are kept.
+            # No replica could receive heartbeats meanwhile, so each live listener gets a whole lease. Saved before this
+            # replica is live, because replicas that see it live take the stored leases as they are.
             await self._reader.sync()
             self._renew_leases()
             await self._flush()
         await self._ownership.renew()
-        held = self._ownership.is_valid
-        if not held:
+        was_valid = self._ownership.is_valid
+        if not was_valid:
             await self._sync()
         self._ownership.confirm()
-        if not held:
+        if not was_valid:
             for entry in self._directory.entries:
                 self._reader.on_registered(entry)
         await self._claim_orphans()
@@ -161,7 +150,7 @@ class ListenerWriter:
             raise
 
     async def _claim_orphans(self) -> None:
-        """Push to those who have nobody else to do it."""
+        """Take over listeners whose replica is gone."""
         orphans = [
             entry.id
             for entry in self._directory.entries
@@ -172,39 +161,34 @@ class ListenerWriter:
             self.notify_remote_change()
 
     async def _flush(self) -> None:
-        """Keep, and share, what was heard. Raises UnavailableError."""
-        unsaved, self._unsaved = self._unsaved, set()
-        entries = {entry: entry.unsynced for entry in unsaved if self._directory.is_current(entry)}
-        if not entries:
+        """Save what is unsaved. Raises UnavailableError."""
+        taken = self._unsaved.take()
+        current = {entry: parts for entry, parts in taken.items() if self._directory.is_current(entry)}
+        if not current:
             return
-        said = [self._report_part(entry, part) for entry, untold in entries.items() for part in sorted(untold)]
-        for entry in entries:
-            entry.unsynced = set()
+        reports = [self._report_part(entry, part) for entry, parts in current.items() for part in sorted(parts)]
         try:
-            await self._database.save_heartbeats([entry.listener for entry in entries], said, self._tracker.history)
+            await self._database.save_heartbeats([entry.listener for entry in current], reports, self._tracker.history)
         except UnavailableError:
-            self._unsaved |= unsaved
-            for entry, untold in entries.items():
-                entry.unsynced |= untold
+            self._unsaved.put_back(current)
             raise
 
     def _report_part(self, entry: ListenerEntry, part: str) -> ReportPart:
         session, since = entry.listener.registration_key
-        return ReportPart(
-            entry.id, session, since, part, entry.reported_at[part], self._directory.export_part(entry, part)
-        )
+        text = self._directory.export_part(entry, part)
+        return ReportPart(entry.id, session, since, part, entry.reported_at[part], text)
 
     def _renew_leases(self) -> None:
         now = self._clock()
         for entry in self._directory.entries:
             if not entry.expired:
                 entry.listener = replace(entry.listener, lease_end=now + entry.listener.lease)
-                self.mark_dirty(entry, now)
+                self._unsaved.add(entry, now)
 
     async def _expire_leases(self) -> None:
-        """End the leases that nobody renewed. Where there are replicas the database has the last word."""
+        """Expire the leases that nobody renewed. With replicas the database decides."""
         if not self._ownership.is_valid:
-            return  # Others may hear what this one cannot know of.
+            return  # Other replicas may have received heartbeats that this one cannot know of.
         now = self._clock()
         before = now - (LEASE_GRACE_MS if self._ownership.others else 0)
         ended = [entry for entry in self._directory.entries if not entry.expired and not entry.listener.is_live(before)]
@@ -214,23 +198,23 @@ class ListenerWriter:
                 self._directory.expire(entry)
                 self._log_expired(entry)
         if self._expiring:
-            lapsed = await self._database.save_expired(sorted(self._expiring), now, before)
+            expired = await self._database.save_expired(sorted(self._expiring), now, before)
             self._expiring.clear()
             if self._ownership.shared:
                 await self._sync()
                 for entry in ended:
-                    if entry.id in lapsed:
+                    if entry.id in expired:
                         self._log_expired(entry)
 
     def _log_expired(self, entry: ListenerEntry) -> None:
         self.expired_leases += 1
-        log.warning("a listener's lease has lapsed", listener=entry.id, session=entry.listener.session)
+        log.warning("listener lease expired", listener=entry.id, session=entry.listener.session)
 
-    async def _forget_expired(self) -> None:
+    async def _remove_forgotten(self) -> None:
         before = self._clock() - self._forget_after
         async with self._reader.lock:
-            gone = [entry.id for entry in self._directory.entries if entry.listener.lease_end < before]
-            if gone:
-                await self._database.remove(gone, before)
-            for own in gone:
-                self._directory.remove(own)
+            forgotten = [entry.id for entry in self._directory.entries if entry.listener.lease_end < before]
+            if forgotten:
+                await self._database.remove(forgotten, before)
+            for listener_id in forgotten:
+                self._directory.remove(listener_id)

@@ -1,4 +1,4 @@
-"""What metrics are read off the parts of the service at the moment somebody scrapes them."""
+"""Collectors: metrics that are read from the parts of the service when Prometheus scrapes."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections.abc import Callable, Iterable, Mapping
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from app.engine.evidence_blocks import EvidenceBlocker
+from app.engine.handler import BlocklistHandler
 from app.engine.list_view import ListView
 from app.listeners.directory import ListenerDirectory
-from app.listeners.lag import lag_of
 from app.listeners.writer import ListenerWriter
 from app.push.pusher import Pusher
 from app.watch.change_feed import ChangeFeed
@@ -29,109 +30,120 @@ class ListMetrics(Collector):
         view = self._view
         blocked = len(view.tracker.blocked(view.clock()))
         # FLIP-224, Metrics: the name is Flink's, not Prometheus's.
-        yield GaugeMetricFamily("numBlockedNodes", "Nodes blocked at present.", blocked)
-        yield GaugeMetricFamily("blocklist_revision", "The present revision.", view.tracker.revision)
-        yield GaugeMetricFamily("blocklist_database_up", "Whether it took the last transaction.", view.age() is None)
+        yield GaugeMetricFamily("numBlockedNodes", "Number of nodes that are blocked now.", blocked)
+        yield GaugeMetricFamily("blocklist_revision", "Current revision of the list.", view.tracker.revision)
         yield GaugeMetricFamily(
-            "blocklist_database_away_seconds", "Since it last took one, while it is away.", view.age() or 0
+            "blocklist_database_up", "1 if the last transaction succeeded, 0 during an outage.", view.age() is None
         )
-        yield GaugeMetricFamily("blocklist_watches", "Open watch streams.", self._feed.open_watches)
-        reads = CounterMetricFamily("blocklist_list_reads", "Answers to GET /blocklist.", labels=["path"])
+        yield GaugeMetricFamily(
+            "blocklist_database_outage_seconds",
+            "Time since the last successful transaction during an outage, else 0.",
+            view.age() or 0,
+        )
+        yield GaugeMetricFamily("blocklist_watches", "Number of open watch streams.", self._feed.open_watches)
+        reads = CounterMetricFamily("blocklist_list_reads", "Responses to GET /blocklist.", labels=["path"])
         reads.add_metric(["fast"], view.fast_reads)
         reads.add_metric(["route"], view.route_reads)
         yield reads
 
 
 class FastPathMetrics(Collector):
-    """What uvicorn's protocol answers below the routes: counted there, by status, as whole numbers."""
+    """Requests that are served below the routes: counted there by status, because labels would cost time."""
 
     def __init__(self, view: ListView, puts: Mapping[int, int]) -> None:
         self._view = view
         self._puts = puts
 
     def collect(self) -> Iterable[Metric]:
-        found = CounterMetricFamily(
+        requests = CounterMetricFamily(
             "blocklist_fast_requests",
-            "Requests answered below the routes; their times are not measured.",
+            "Requests served on the fast path; their durations are not measured.",
             labels=["route", "method", "status"],
         )
-        # A 304 is one of them: which of the two it was is not worth a look.
-        found.add_metric(["/blocklist", "GET", "2xx"], self._view.fast_reads)
+        # 304 is counted as 2xx: to tell them apart would cost each read some time.
+        requests.add_metric(["/blocklist", "GET", "2xx"], self._view.fast_reads)
         classes = Tally({"2xx": 0, "4xx": 0, "5xx": 0})
-        for status, number in self._puts.items():
-            classes[f"{status // 100}xx"] += number
-        for status_class, number in sorted(classes.items()):
-            found.add_metric(["/blocklist/nodes/{node_id}", "PUT", status_class], number)
-        yield found
+        for status, count in self._puts.items():
+            classes[f"{status // 100}xx"] += count
+        for status_class, count in sorted(classes.items()):
+            requests.add_metric(["/blocklist/nodes/{node_id}", "PUT", status_class], count)
+        yield requests
 
 
 class QueueMetrics(Collector):
-    """Commands that wait for the database."""
+    """The queue of changes."""
 
-    def __init__(self, waiting: Callable[[], int]) -> None:
-        self._waiting = waiting
+    def __init__(self, handler: BlocklistHandler) -> None:
+        self._handler = handler
 
     def collect(self) -> Iterable[Metric]:
-        yield GaugeMetricFamily("blocklist_waiting_commands", "Commands that wait for a transaction.", self._waiting())
+        yield GaugeMetricFamily(
+            "blocklist_queued_changes", "Number of change requests queued for the database.", self._handler.queue_length
+        )
 
 
 class ListenerMetrics(Collector):
-    """The listeners, how far behind they are, and what was pushed to them."""
+    """The listeners, their lag, and the pushes to them."""
 
     def __init__(
-        self, view: ListView, feed: ChangeFeed, directory: ListenerDirectory, keeper: ListenerWriter, pusher: Pusher
+        self, view: ListView, feed: ChangeFeed, directory: ListenerDirectory, writer: ListenerWriter, pusher: Pusher
     ) -> None:
         self._view = view
         self._feed = feed
-        self._roll = directory
-        self._keeper = keeper
+        self._directory = directory
+        self._writer = writer
         self._pusher = pusher
 
     def collect(self) -> Iterable[Metric]:
         now = self._view.clock()
-        count = Tally((entry.listener.role, entry.listener.is_live(now)) for entry in self._roll.entries)
+        count = Tally((entry.listener.role, entry.listener.is_live(now)) for entry in self._directory.entries)
         listeners = GaugeMetricFamily("blocklist_listeners", "Registered listeners.", labels=["role", "state"])
         for role in ListenerRole:
             for live, state in ((True, "live"), (False, "lapsed")):
                 listeners.add_metric([role.value, state], count[role, live])
         yield listeners
         yield from self._lags(now)
-        yield GaugeMetricFamily("blocklist_task_managers", "Known TaskManagers.", len(self._view.task_managers))
-        yield CounterMetricFamily("blocklist_leases_lapsed", "Leases that have lapsed.", self._keeper.expired_leases)
-        pushes = CounterMetricFamily("blocklist_pushes", "Pushes and heartbeats sent.", labels=["outcome"])
-        pushes.add_metric(["taken"], self._pusher.sent)
+        yield GaugeMetricFamily("blocklist_task_managers", "Reported TaskManagers.", len(self._view.task_managers))
+        yield CounterMetricFamily(
+            "blocklist_leases_expired", "Listener leases that expired.", self._writer.expired_leases
+        )
+        pushes = CounterMetricFamily("blocklist_pushes", "Pushes sent, empty ones included.", labels=["outcome"])
+        pushes.add_metric(["delivered"], self._pusher.sent)
         pushes.add_metric(["failed"], self._pusher.failed)
         yield pushes
 
     def _lags(self, now: int) -> Iterable[Metric]:
-        live, revision = self._roll.live(), self._view.tracker.revision
+        live, revision = self._directory.live(), self._view.tracker.revision
         behind = max((revision - (entry.listener.acked or 0) for entry in live), default=0)
         yield GaugeMetricFamily(
-            "blocklist_listener_lag_revisions", "Of the live listener that is furthest behind.", behind
+            "blocklist_listener_lag_revisions", "Largest number of revisions not applied by a live listener.", behind
         )
-        late = max((lag_of(entry, self._feed, now) for entry in live), default=0)
+        lag = max((entry.lag_ms(self._feed, now) for entry in live), default=0)
         yield GaugeMetricFamily(
-            "blocklist_listener_lag_seconds", "Since there has been something that the slowest must apply.", late / 1000
+            "blocklist_listener_lag_seconds", "Age of the oldest change not applied by a live listener.", lag / 1000
         )
 
 
 class EvidenceMetrics(Collector):
-    """What applications say of nodes, and how many blocks came of it."""
+    """Evidence from applications, and the blocks made from it."""
 
-    def __init__(self, book: EvidenceStore, made: Callable[[], int], clock: Callable[[], int]) -> None:
-        self._book = book
-        self._made = made
+    def __init__(self, evidence: EvidenceStore, blocker: EvidenceBlocker, clock: Callable[[], int]) -> None:
+        self._evidence = evidence
+        self._blocker = blocker
         self._clock = clock
 
     def collect(self) -> Iterable[Metric]:
-        count = Tally(
-            (own.evidence.finding.kind, own.ignored_reason is None) for own in self._book.assess(self._clock())
-        )
+        assessed = self._evidence.assess(self._clock())
+        count = Tally((each.evidence.finding.kind, each.ignored_reason is None) for each in assessed)
         evidence = GaugeMetricFamily(
-            "blocklist_evidence", "What applications say of nodes.", labels=["kind", "believed"]
+            "blocklist_evidence",
+            "Valid evidence from applications; `believed` is whether it counts.",
+            labels=["kind", "believed"],
         )
         for kind in FindingKind:
             for believed in (True, False):
                 evidence.add_metric([kind.value, str(believed).lower()], count[kind, believed])
         yield evidence
-        yield CounterMetricFamily("blocklist_evidence_blocks", "Nodes blocked by evidence.", self._made())
+        yield CounterMetricFamily(
+            "blocklist_evidence_blocks", "Nodes blocked because of evidence.", self._blocker.nodes_blocked
+        )

@@ -1,8 +1,8 @@
-"""Batches: what a push says, rendered once for all listeners that stand at the same cursor."""
+"""BatchCache: the body of a push, rendered once for all listeners at the same cursor."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from app.engine.list_view import ListView
 from app.watch.change_feed import ChangeFeed
@@ -12,7 +12,7 @@ from blocklist.wire.listeners import changes_batch, snapshot_batch
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Batch:
-    """From the cursor `since` to `until`. `body` are the fields behind the listener's own, to the closing brace."""
+    """`body` is the JSON after the listener's own fields, to the closing brace; `empty` is a push without changes."""
 
     from_revision: int
     to_revision: int
@@ -21,7 +21,7 @@ class Batch:
 
 
 class BatchCache:
-    """Belongs to the event loop."""
+    """Keeps the last batch of changes and the last snapshot. Belongs to the event loop."""
 
     def __init__(self, feed: ChangeFeed, view: ListView) -> None:
         self._feed = feed
@@ -30,16 +30,16 @@ class BatchCache:
         self._snapshot_cache: tuple[int, Batch] | None = None
 
     async def get(self, acked: int | None, until: int) -> Batch:
-        """Everything after `acked` up to `until`; the whole list if that is None, or no longer in the log.
+        """All changes after `acked` up to `until`; the whole list if `acked` is None or no longer in the log.
 
-        Raises UnavailableError while the database is needed and away.
+        Raises UnavailableError if the changes are only in the database, and that is unavailable.
         """
         if acked is None:
             return self._snapshot(0)
         if self._changes_cache is not None and self._changes_cache[0] == (acked, until):
             return self._changes_cache[1]
         if acked >= until:
-            return _batch(acked, batch_of_no_changes(acked), empty=True)
+            return _batch(acked, _no_changes(acked), empty=True)
         changes = await self._feed.changes(acked, until)
         if changes is None:
             return self._snapshot(acked)
@@ -47,34 +47,30 @@ class BatchCache:
         self._changes_cache = ((acked, until), batch)
         return batch
 
-    def _snapshot(self, since: int) -> Batch:
-        if (
-            self._snapshot_cache is None
-            or self._snapshot_cache[1].to_revision != self._feed.revision
-            or self._snapshot_cache[0] <= self._view.clock()
-        ):
-            valid_until, snapshot = self._view.snapshot()
-            nodes = [snapshot.nodes[node_id] for node_id in sorted(snapshot.nodes)]
-            self._snapshot_cache = (valid_until, _batch(since, snapshot_batch(snapshot.revision, nodes), empty=False))
-        batch = self._snapshot_cache[1]
-        return batch if batch.from_revision == since else _batch_from(batch, since)
+    def _snapshot(self, from_revision: int) -> Batch:
+        if self._snapshot_cache is not None:
+            valid_until, batch = self._snapshot_cache
+            if batch.to_revision == self._feed.revision and self._view.clock() < valid_until:
+                return _from_revision(batch, from_revision)
+        valid_until, snapshot = self._view.snapshot()
+        nodes = [snapshot.nodes[node_id] for node_id in sorted(snapshot.nodes)]
+        batch = _batch(from_revision, snapshot_batch(snapshot.revision, nodes), empty=False)
+        self._snapshot_cache = (valid_until, batch)
+        return batch
 
 
-def batch_of_no_changes(revision: int) -> Json:
-    """A heartbeat: the same with both lists empty."""
+def _no_changes(revision: int) -> Json:
     return {"toRevision": revision, "snapshot": False, "blocked": [], "unblocked": []}
 
 
-def _batch(since: int, fields: Json, *, empty: bool) -> Batch:
-    body = dump_json({"fromRevision": since, **fields})[1:]
-    return Batch(from_revision=since, to_revision=fields["toRevision"], empty=empty, body=body)
+def _batch(from_revision: int, fields: Json, *, empty: bool) -> Batch:
+    body = dump_json({"fromRevision": from_revision, **fields})[1:]
+    return Batch(from_revision=from_revision, to_revision=fields["toRevision"], empty=empty, body=body)
 
 
-def _batch_from(batch: Batch, since: int) -> Batch:
+def _from_revision(batch: Batch, revision: int) -> Batch:
+    """The same batch for a listener with another cursor."""
+    if batch.from_revision == revision:
+        return batch
     rest = batch.body[batch.body.index(b",") :]
-    return Batch(
-        from_revision=since,
-        to_revision=batch.to_revision,
-        empty=batch.empty,
-        body=b'"fromRevision":%d%b' % (since, rest),
-    )
+    return replace(batch, from_revision=revision, body=b'"fromRevision":%d%b' % (revision, rest))

@@ -1,7 +1,8 @@
-"""Pusher: tells each listener with a callback what it has yet to apply, and asks the quiet ones whether they live.
+"""Pusher: pushes to each listener with a callback what it has not applied, and an empty push after a quiet interval.
 
-A listener is a cursor: its task reads on from the revision that it has acknowledged, in one POST at a time, so that it
-is told in order and at least once, and nothing is kept for it. Who is slow, dead or hostile has only its own task.
+A listener is a cursor: its task reads from the revision that the listener acknowledged, and has one POST in flight at a
+time. So changes arrive in order and at least once, and nothing is queued. A listener that is slow, dead or hostile
+delays only its own task.
 """
 
 from __future__ import annotations
@@ -16,8 +17,10 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from app.listeners.directory import ListenerDirectory
 from app.listeners.entry import ListenerEntry
-from app.listeners.registry import ListenerRegistry
+from app.listeners.heartbeats import HeartbeatRecorder
+from app.listeners.ownership import PushOwnership
 from app.net.callback_policy import CallbackPolicy, PinnedTarget, PushError
 from app.push.batches import Batch, BatchCache
 from app.push.resource_manager_barrier import ResourceManagerBarrier
@@ -33,54 +36,64 @@ log = structlog.get_logger(__name__)
 
 BACKOFF: Final = Backoff(initial=0.2, cap=10.0)
 EXPIRED_POLL_SECONDS: Final = 0.1
-"""The time between two looks at a lease that has ended: it is about to lapse, unless another replica renewed it."""
+"""Interval at which a lease that has ended is checked: it expires soon, unless another replica has renewed it."""
 
 
 class Pusher:
-    """Belongs to the event loop. `sent` and `failed` count POSTs, `seconds` is told how long each took."""
+    """Belongs to the event loop.
+
+    `sent` and `failed` count POSTs; `on_duration` is called with the duration of each that succeeded, in seconds. A
+    listener that has applied everything gets an empty push every `heartbeat_seconds`.
+    """
 
     def __init__(
         self,
-        registry: ListenerRegistry,
+        directory: ListenerDirectory,
+        ownership: PushOwnership,
+        heartbeats: HeartbeatRecorder,
         feed: ChangeFeed,
         batches: BatchCache,
         barrier: ResourceManagerBarrier,
         callback_policy: CallbackPolicy,
         clock: Callable[[], int],
-        heartbeat: float,
+        *,
+        heartbeat_seconds: float,
+        on_duration: Callable[[float], None],
     ) -> None:
         self.sent = 0
         self.failed = 0
-        self.on_duration: Callable[[float], None] = lambda _: None
-        self._registry = registry
+        self._directory = directory
+        self._ownership = ownership
+        self._heartbeats = heartbeats
         self._feed = feed
         self._batches = batches
         self._barrier = barrier
         self._callback_policy = callback_policy
         self._clock = clock
-        self._heartbeat = heartbeat
+        self._heartbeat_seconds = heartbeat_seconds
+        self._on_duration = on_duration
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._idle: dict[ListenerEntry, asyncio.Future[None]] = {}
         self._client: WebhookClient | None = None
+        feed.streams.add(self)
 
     def on_registered(self, entry: ListenerEntry) -> None:
-        """A listener has registered, or is now pushed to from here: its pushes begin, and those of before end."""
+        """Start to push if this replica owns the listener; end the pushes of its earlier registration."""
         if (before := self._tasks.pop(entry.id, None)) is not None:
             before.cancel()
-        if self._registry.pushes_to(entry):
-            # Not in the context of the request that registered it: its log lines are not that request's.
+        if self._is_responsible(entry):
+            # An empty context: log lines of the task do not belong to the request that registered the listener.
             task = self._tasks[entry.id] = asyncio.create_task(self._push_loop(entry), context=Context())
             task.add_done_callback(lambda done: self._on_task_done(entry.id, done))
 
     def wake(self) -> None:
-        """The feed has more."""
-        sleeping, self._idle = self._idle, {}
-        for waiter in sleeping.values():
-            if not waiter.done():
-                waiter.set_result(None)
+        """The feed has more changes."""
+        idle, self._idle = self._idle, {}
+        for waiter in idle.values():
+            _complete(waiter)
 
     async def close(self) -> None:
-        """Push no more."""
+        """End all pushes."""
         tasks = list(self._tasks.values())
         for task in tasks:
             task.cancel()
@@ -88,17 +101,22 @@ class Pusher:
         if self._client is not None:
             await self._client.close()
 
+    def _is_responsible(self, entry: ListenerEntry) -> bool:
+        """Whether the listener wants pushes, and this replica is the one that pushes to it."""
+        pushed = entry.listener.callback_url is not None
+        return pushed and self._directory.is_current(entry) and self._ownership.owns(entry.owner)
+
     def _on_task_done(self, listener_id: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(listener_id) is task:
             del self._tasks[listener_id]
         if not task.cancelled() and task.exception() is not None:
-            log.error("pushing to a listener failed", listener=listener_id, exc_info=task.exception())
+            log.error("push task crashed", listener=listener_id, exc_info=task.exception())
 
     async def _push_loop(self, entry: ListenerEntry) -> None:
-        """Push until the listener's lease lapses, it leaves, registers anew, or is another replica's to push to."""
+        """Push until the listener expires, is removed, registers anew, or belongs to another replica."""
         failures = 0
         target: PinnedTarget | None = None
-        while self._registry.pushes_to(entry):
+        while self._is_responsible(entry):
             if not entry.listener.is_live(self._clock()):
                 await asyncio.sleep(EXPIRED_POLL_SECONDS)
                 continue
@@ -112,17 +130,17 @@ class Pusher:
             except (BlocklistError, PushError) as error:
                 failures = self._record_failure(entry, str(error), failures)
             except Exception:
-                log.exception("a fault of ours in pushing", listener=entry.id)
-                failures = self._record_failure(entry, "The service failed in pushing; see its log.", failures)
+                log.exception("push failed because of a bug in the service", listener=entry.id)
+                failures = self._record_failure(entry, "Internal error in the service; see its log.", failures)
             else:
                 failures = 0
 
     async def _wait(self, entry: ListenerEntry) -> None:
-        """Until the feed has more, or the listener has been quiet for long enough."""
+        """Wait for changes, at most until the next empty push is due."""
         waiter = asyncio.get_running_loop().create_future()
         self._idle[entry] = waiter
-        # Spread: those who registered together are not asked together for ever.
-        seconds = self._heartbeat * random.uniform(0.8, 1.0)  # noqa: S311
+        # Jitter: listeners that registered together do not get their empty pushes together for ever.
+        seconds = self._heartbeat_seconds * random.uniform(0.8, 1.0)  # noqa: S311
         timer = asyncio.get_running_loop().call_later(seconds, _complete, waiter)
         try:
             await waiter
@@ -136,36 +154,37 @@ class Pusher:
             await self._barrier.wait(until)
         batch = await self._batches.get(entry.listener.acked, until)
         history = self._feed.history
-        if not self._registry.pushes_to(entry) or not entry.listener.is_live(self._clock()):
+        if not self._is_responsible(entry) or not entry.listener.is_live(self._clock()):
             return
-        began = monotonic()
-        answer = await self._post(entry, target, batch)
-        self.on_duration(monotonic() - began)
+        started_at = monotonic()
+        response = await self._post(entry, target, batch)
+        self._on_duration(monotonic() - started_at)
         self.sent += 1
-        report = answer.report
+        report = response.report
         if listener.role is not ListenerRole.JOB_MASTER:
-            # Only they may give evidence; it is passed over, for the acknowledgement counts all the same.
+            # Only JobMasters may give evidence. Dropped instead of refused: the acknowledgement counts.
             report = replace(report, evidence=None)
-        # If the list has begun anew meanwhile, what it acknowledged says nothing any more.
+        # If the list was loaded anew meanwhile, the acknowledged revision is of another history.
         acked = batch.to_revision if history == self._feed.history else None
-        self._registry.on_push_response(entry, acked, report, answer.error)
+        self._heartbeats.record_push_response(entry, acked, report, response.error)
 
     async def _post(self, entry: ListenerEntry, target: PinnedTarget, batch: Batch) -> PushResponse:
         now, listener = self._clock(), entry.listener
         body = b'{"listenerId":"%b","sessionId":"%b",%b' % (listener.id.encode(), listener.session.encode(), batch.body)
-        beat = f"-{now}" if batch.empty else ""
-        message_id = f"{self._feed.history}-{listener.id}-{batch.from_revision}-{batch.to_revision}{beat}"
+        # An empty push has no revisions of its own: the time makes its id unique.
+        suffix = f"-{now}" if batch.empty else ""
+        message_id = f"{self._feed.history}-{listener.id}-{batch.from_revision}-{batch.to_revision}{suffix}"
         if self._client is None:
             from app.push.webhook_client import WebhookClient  # noqa: PLC0415 - aiohttp is 10 MB that only pushes need
 
             self._client = WebhookClient()
         return await self._client.post(target, body, message_id, entry.secret.valid_secrets(now), now)
 
-    def _record_failure(self, entry: ListenerEntry, why: str, failures: int) -> int:
+    def _record_failure(self, entry: ListenerEntry, reason: str, failures: int) -> int:
         self.failed += 1
-        if entry.error != why:
-            log.warning("a push failed", listener=entry.id, reason=why)
-        self._registry.record_push_error(entry, why)
+        if entry.error != reason:
+            log.warning("push failed", listener=entry.id, reason=reason)
+        self._heartbeats.record_push_error(entry, reason)
         return failures + 1
 
 

@@ -1,6 +1,6 @@
-"""ManagersFirst: a JobMaster is told of a revision when every live ResourceManager has it, or after a bounded wait.
+"""ResourceManagerBarrier: a JobMaster gets a revision once every live ResourceManager has applied it, or after a limit.
 
-FLIP-224, Blocklist synchronisation: else a job might ask for slots and be given those of the node just blocked.
+FLIP-224, Blocklist synchronisation: otherwise a job could request slots and be given some on the node just blocked.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from app.listeners.directory import ListenerDirectory
 
 
 class ResourceManagerBarrier:
-    """Belongs to the event loop; all who wait for one revision share one task."""
+    """Waits at most `seconds` per revision; all waiters for a revision share one task. Belongs to the event loop."""
 
     def __init__(self, directory: ListenerDirectory, seconds: float) -> None:
         self._directory = directory
@@ -19,7 +19,7 @@ class ResourceManagerBarrier:
         self._waits: dict[int, asyncio.Task[None]] = {}
 
     async def wait(self, revision: int) -> None:
-        """Return when JobMasters may be told of `revision`."""
+        """Return when JobMasters may get `revision`."""
         if self._directory.resource_managers_applied(revision):
             return
         task = self._waits.get(revision)
@@ -28,10 +28,9 @@ class ResourceManagerBarrier:
         await asyncio.shield(task)
 
     async def _wait_for_acks(self, revision: int) -> None:
+        directory = self._directory
         try:
-            await self._directory.acks.wait_for(
-                lambda: self._directory.resource_managers_applied(revision), self._seconds
-            )
+            await directory.acks.wait_for(lambda: directory.resource_managers_applied(revision), self._seconds)
         finally:
-            # Kept for a moment after it has opened: a JobMaster that comes late does not wait once more.
+            # Kept for a while: a JobMaster that comes to this revision late does not wait again.
             asyncio.get_running_loop().call_later(self._seconds + 1, self._waits.pop, revision, None)

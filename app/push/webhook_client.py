@@ -1,4 +1,4 @@
-"""Sender: one signed POST to a listener's callback. It trusts nothing that comes back."""
+"""WebhookClient: one signed POST to a listener's callback. Nothing in the response is trusted."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from aiohttp.client_proto import ResponseHandler
 from standardwebhooks import Webhook
 from yarl import URL
 
-from app.listeners.entry import Report
 from app.net.callback_policy import PinnedTarget, PushError
 from blocklist.model.errors import InvalidError
+from blocklist.model.report import EMPTY_REPORT, Report
+from blocklist.wire.json import parse_json
 from blocklist.wire.listeners import ReportBody
-from blocklist.wire.nodes import parse_json
 
 TIMEOUT_SECONDS: Final = 5.0
-"""How long a listener may take to answer, all in all."""
+"""Timeout of a whole push."""
 MAX_RESPONSE_BYTES: Final = 1024 * 1024
-"""Bytes of an answer that are read."""
+"""Maximum size of a response; a larger one acknowledges the push, but its report is ignored."""
 _JSON: Final = "application/json"
 
 
 class _BoundedResponseHandler(ResponseHandler):
-    """aiohttp bounds a head, but not how many interim answers (1xx) may come before the one that counts."""
+    """aiohttp limits a response head, but not the number of interim responses (1xx) before the final one."""
 
     _remaining_bytes = 0
 
@@ -52,19 +52,20 @@ class _BoundedConnector(aiohttp.TCPConnector):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PushResponse:
-    """A 2xx answer: what the listener said with it, and what was wrong with that, if anything."""
+    """A 2xx response: the report in it, and why that was ignored, if it was."""
 
     report: Report
     error: str | None = None
 
 
 class WebhookClient:
-    """One HTTP client for all pushes. Redirects, cookies, proxies of the environment and compression are off."""
+    """One HTTP client for all pushes. No redirects, cookies, compression, or proxies from the environment."""
 
-    def __init__(self, seconds: float = TIMEOUT_SECONDS) -> None:
+    def __init__(self, timeout: float = TIMEOUT_SECONDS) -> None:
+        self._timeout = timeout
         self._session = aiohttp.ClientSession(
             connector=_BoundedConnector(),
-            timeout=aiohttp.ClientTimeout(total=seconds),
+            timeout=aiohttp.ClientTimeout(total=timeout),
             cookie_jar=aiohttp.DummyCookieJar(),
             auto_decompress=False,
             headers={"User-Agent": "blocklist", "Content-Type": _JSON, "Accept": _JSON, "Accept-Encoding": "identity"},
@@ -73,24 +74,24 @@ class WebhookClient:
     async def post(
         self, target: PinnedTarget, body: bytes, message_id: str, secrets: Sequence[str], now: int
     ) -> PushResponse:
-        """Send one message, signed as Standard Webhooks has it. Raises PushError."""
-        # The address instead of the name: nothing is resolved a second time.
+        """Send one message at `now` (Unix ms), signed with each secret as in Standard Webhooks. Raises PushError."""
+        # The address instead of the name: a second resolution could give another, forbidden address.
         url = URL(target.url, encoded=True).with_host(target.address)
         headers = {"Host": target.authority, **_signature_headers(body, message_id, secrets, now)}
         post = self._session.post(url, data=body, headers=headers, allow_redirects=False, server_hostname=target.host)
         try:
             async with post as response:
                 if not 200 <= response.status < 300:
-                    raise PushError(f"It answered {response.status}.")
+                    raise PushError(f"The listener responded with status {response.status}.")
                 return await _read(response)
         except TimeoutError:
-            raise PushError("It did not answer in time.") from None
+            raise PushError(f"The listener did not respond within {self._timeout:g} s.") from None
         except aiohttp.ServerDisconnectedError:
-            raise PushError("It hung up before it had answered.") from None
+            raise PushError("The listener closed the connection without a response.") from None
         except aiohttp.ClientResponseError:
-            raise PushError("It answered what is not HTTP.") from None
+            raise PushError("The listener's response is not valid HTTP.") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise PushError(f"It is out of reach: {str(error) or type(error).__name__}"[:300]) from None
+            raise PushError(f"Cannot connect to the listener: {str(error) or type(error).__name__}"[:300]) from None
 
     async def close(self) -> None:
         await self._session.close()
@@ -98,26 +99,27 @@ class WebhookClient:
 
 async def _read(response: aiohttp.ClientResponse) -> PushResponse:
     if response.content_type != _JSON:
-        return PushResponse(report=Report())
+        return PushResponse(report=EMPTY_REPORT)
     body = bytearray()
-    async for piece in response.content.iter_any():
-        body += piece
+    async for chunk in response.content.iter_any():
+        body += chunk
         if len(body) > MAX_RESPONSE_BYTES:
             response.close()
-            return PushResponse(report=Report(), error=f"Its answer is larger than {MAX_RESPONSE_BYTES // 1024} KiB.")
+            error = f"The listener's response is larger than {MAX_RESPONSE_BYTES // 1024} KiB; its report was ignored."
+            return PushResponse(report=EMPTY_REPORT, error=error)
     if not body:
-        return PushResponse(report=Report())
+        return PushResponse(report=EMPTY_REPORT)
     try:
-        said = ReportBody.parse(parse_json(bytes(body)))
+        return PushResponse(report=ReportBody.parse(parse_json(bytes(body))).value())
     except InvalidError as error:
-        return PushResponse(report=Report(), error=f"Its answer was passed over: {error.detail}"[:300])
-    return PushResponse(report=Report.from_body(said))
+        detail = f"The report in the listener's response was ignored: {error.detail}"
+        return PushResponse(report=EMPTY_REPORT, error=detail[:300])
 
 
 def _signature_headers(body: bytes, message_id: str, secrets: Sequence[str], now: int) -> dict[str, str]:
-    moment = datetime.fromtimestamp(now // 1000, UTC)
+    timestamp = datetime.fromtimestamp(now // 1000, UTC)
     text = body.decode()
-    signatures = [Webhook(secret).sign(message_id, moment, text) for secret in secrets]
+    signatures = [Webhook(secret).sign(message_id, timestamp, text) for secret in secrets]
     return {
         "webhook-id": message_id,
         "webhook-timestamp": str(now // 1000),

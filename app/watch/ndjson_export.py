@@ -13,7 +13,8 @@ from app.watch.change_feed import ChangeFeed
 from app.watch.disconnect import run_until_disconnect
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
-from blocklist.wire.nodes import change_body, dump_json
+from blocklist.wire.changes import change_body
+from blocklist.wire.json import dump_json
 
 log = structlog.get_logger(__name__)
 
@@ -24,7 +25,7 @@ PAGE_CHANGES: Final = 500
 class HistoryPages(Protocol):
     """The change log in the database."""
 
-    async def page(self, since: int, limit: int, wanted: ChangeFilter) -> ChangePage: ...
+    async def changes_page(self, since: int, limit: int, criteria: ChangeFilter) -> ChangePage: ...
 
 
 class NdjsonExport:
@@ -64,7 +65,7 @@ class NdjsonExport:
                 return
             since = shown[-1].revision
             try:
-                page = await self._log.page(since, PAGE_CHANGES, self._wanted)
+                page = await self._log.changes_page(since, PAGE_CHANGES, self._wanted)
             except UnavailableError as error:
                 log.warning("an export was broken off", reason=error.detail)
                 return

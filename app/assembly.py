@@ -1,0 +1,253 @@
+"""assemble: the only place where the parts of the service are put together.
+
+Each part receives what it needs in its constructor, so the order below is the direction of dependencies.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from app.auth.sessions import Sessions
+from app.auth_setup import make_authenticator
+from app.components import AccessComponents, Components, EngineComponents, ListenerComponents
+from app.engine.background import Compactor
+from app.engine.evidence_blocks import EvidenceBlocker
+from app.engine.handler import BlocklistHandler
+from app.engine.limits import LimitGuard
+from app.engine.list_details import LastChanges
+from app.engine.list_view import ListView
+from app.integrations.alertmanager.handler import AlertBlocker
+from app.integrations.alertmanager.metrics import AlertmanagerMetrics
+from app.lifecycle import Lifecycle
+from app.listeners.directory import ListenerDirectory
+from app.listeners.heartbeats import HeartbeatRecorder
+from app.listeners.ownership import PushOwnership
+from app.listeners.reader import ListenerReader
+from app.listeners.registry import ListenerRegistry
+from app.listeners.unsaved_reports import UnsavedReports
+from app.listeners.usable_nodes import UsableNodes
+from app.listeners.writer import ListenerWriter
+from app.logs.change_log import ChangeLogWriter
+from app.metrics.collectors import EvidenceMetrics, FastPathMetrics, ListenerMetrics, ListMetrics, QueueMetrics
+from app.metrics.metrics import MeasuredStore, Metrics
+from app.net.addresses import Networks
+from app.net.callback_policy import CallbackPolicy
+from app.publisher import ChangePublisher
+from app.push.batches import BatchCache
+from app.push.pusher import Pusher
+from app.push.resource_manager_barrier import ResourceManagerBarrier
+from app.settings import Settings
+from app.store.queries import LoadedState
+from app.store.store import Store
+from app.watch.change_feed import ChangeFeed
+from app.watch.stream_quota import StreamQuota
+from blocklist.model.evidence import EvidenceRule, EvidenceStore
+from blocklist.model.time import to_millis
+from blocklist.model.tracker import BlocklistTracker
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Base:
+    """What every other part builds on."""
+
+    settings: Settings
+    clock: Callable[[], int]
+    store: Store
+    metrics: Metrics
+    tracker: BlocklistTracker
+    view: ListView
+    feed: ChangeFeed
+    evidence: EvidenceStore
+    directory: ListenerDirectory
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Listeners:
+    """The listeners of this process and of other replicas, and the pushes to them."""
+
+    pusher: Pusher
+    writer: ListenerWriter
+    registry: ListenerRegistry
+    callback_policy: CallbackPolicy
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Engine:
+    """What changes the list."""
+
+    change_log: ChangeLogWriter
+    last_changes: LastChanges
+    handler: BlocklistHandler
+    usable_nodes: UsableNodes
+    limit_guard: LimitGuard
+    evidence_blocker: EvidenceBlocker
+    alert_blocker: AlertBlocker
+
+
+def assemble(
+    settings: Settings, clock: Callable[[], int], store: Store, loaded: LoadedState
+) -> tuple[Components, Lifecycle]:
+    """The parts that requests need, and those that run in the background."""
+    base = _base(settings, clock, store, loaded)
+    listeners = _listeners(base)
+    engine = _engine(base, loaded)
+    access = _access(base)
+    _register_metrics(base, listeners, engine)
+    return _components(base, listeners, engine, access), _lifecycle(base, listeners, engine, access)
+
+
+def _base(settings: Settings, clock: Callable[[], int], store: Store, loaded: LoadedState) -> _Base:
+    tracker = BlocklistTracker(loaded.snapshot)
+    view = ListView(tracker, clock, store.outage_seconds)
+    rule = EvidenceRule(applications=settings.evidence_applications, window=to_millis(settings.evidence_window))
+    evidence = EvidenceStore(rule, view.task_managers.nodes_of)
+    return _Base(
+        settings=settings,
+        clock=clock,
+        store=store,
+        metrics=Metrics(),
+        tracker=tracker,
+        view=view,
+        feed=ChangeFeed(store, view),
+        evidence=evidence,
+        directory=ListenerDirectory(view, evidence, clock),
+    )
+
+
+def _listeners(base: _Base) -> _Listeners:
+    database, directory, clock = base.store.listeners, base.directory, base.clock
+    ownership = PushOwnership(database, base.store.replica, shared=base.store.replicated)
+    unsaved = UnsavedReports(shared=base.store.replicated)
+    heartbeats = HeartbeatRecorder(directory, unsaved, base.tracker, clock)
+    callback_policy = CallbackPolicy(base.settings.callback_hosts.split(","))
+    pusher = _pusher(base, ownership, heartbeats, callback_policy)
+    reader = ListenerReader(database, directory, base.tracker, on_registered=pusher.on_registered)
+    forget_after = to_millis(base.settings.forget_listeners)
+    writer = ListenerWriter(database, ownership, directory, reader, unsaved, base.tracker, clock, forget_after)
+    registry = ListenerRegistry(database, ownership, directory, reader, heartbeats, base.view, clock)
+    return _Listeners(pusher=pusher, writer=writer, registry=registry, callback_policy=callback_policy)
+
+
+def _pusher(
+    base: _Base, ownership: PushOwnership, heartbeats: HeartbeatRecorder, callback_policy: CallbackPolicy
+) -> Pusher:
+    return Pusher(
+        base.directory,
+        ownership,
+        heartbeats,
+        base.feed,
+        BatchCache(base.feed, base.view),
+        ResourceManagerBarrier(base.directory, base.settings.managers_first.total_seconds()),
+        callback_policy,
+        base.clock,
+        heartbeat_seconds=base.settings.heartbeat.total_seconds(),
+        on_duration=base.metrics.push_seconds.observe,
+    )
+
+
+def _engine(base: _Base, loaded: LoadedState) -> _Engine:
+    settings, metrics = base.settings, base.metrics
+    change_log = ChangeLogWriter(settings.log_format, metrics.count_lost_log_lines)
+    last_changes = LastChanges(loaded.last_changes)
+    publisher = ChangePublisher(
+        last_changes=last_changes,
+        view=base.view,
+        feed=base.feed,
+        evidence=base.evidence,
+        directory=base.directory,
+        metrics=metrics,
+        change_log=change_log,
+        replicated=base.store.replicated,
+    )
+    store = MeasuredStore(base.store, metrics)
+    handler = BlocklistHandler(base.tracker, store, base.clock, publisher, max_queued=settings.max_waiting)
+    usable_nodes = UsableNodes(base.directory, base.view)
+    limit_guard = LimitGuard(settings.limits, usable_nodes, last_changes.created_by, metrics.count_refused)
+    return _Engine(
+        change_log=change_log,
+        last_changes=last_changes,
+        handler=handler,
+        usable_nodes=usable_nodes,
+        limit_guard=limit_guard,
+        evidence_blocker=EvidenceBlocker(base.evidence, base.tracker, handler, limit_guard, base.clock),
+        alert_blocker=AlertBlocker(
+            handler,
+            limit_guard,
+            node_label=settings.alertmanager_node_label,
+            duration=to_millis(settings.alertmanager_duration),
+        ),
+    )
+
+
+def _access(base: _Base) -> AccessComponents:
+    settings = base.settings
+    authenticator = make_authenticator(settings, base.store.tokens, base.clock)
+    return AccessComponents(
+        authenticator=authenticator,
+        sessions=Sessions(authenticator, base.store.tokens, base.clock),
+        trusted_proxies=Networks(settings.trusted_proxies.split(",")),
+        stream_quota=StreamQuota(settings.max_waits_per_client),
+    )
+
+
+def _register_metrics(base: _Base, listeners: _Listeners, engine: _Engine) -> None:
+    for collector in (
+        ListMetrics(base.view, base.feed),
+        FastPathMetrics(base.view, base.metrics.fast_puts),
+        QueueMetrics(engine.handler),
+        ListenerMetrics(base.view, base.feed, base.directory, listeners.writer, listeners.pusher),
+        EvidenceMetrics(base.evidence, engine.evidence_blocker, base.clock),
+        AlertmanagerMetrics(engine.alert_blocker),
+    ):
+        base.metrics.register(collector)
+
+
+def _components(base: _Base, listeners: _Listeners, engine: _Engine, access: AccessComponents) -> Components:
+    return Components(
+        settings=base.settings,
+        clock=base.clock,
+        engine=EngineComponents(
+            view=base.view,
+            feed=base.feed,
+            store=base.store,
+            last_changes=engine.last_changes,
+            handler=engine.handler,
+            limit_guard=engine.limit_guard,
+        ),
+        listeners=ListenerComponents(
+            directory=base.directory,
+            registry=listeners.registry,
+            usable_nodes=engine.usable_nodes,
+            evidence=base.evidence,
+            callback_policy=listeners.callback_policy,
+        ),
+        access=access,
+        alert_blocker=engine.alert_blocker,
+        metrics=base.metrics,
+    )
+
+
+def _lifecycle(base: _Base, listeners: _Listeners, engine: _Engine, access: AccessComponents) -> Lifecycle:
+    compactor = Compactor(
+        base.tracker,
+        base.store,
+        base.clock,
+        max_changes=base.settings.log_max_changes,
+        max_age=base.settings.log_max_age,
+        on_compacted=base.metrics.compacted.inc,
+    )
+    return Lifecycle(
+        clock=base.clock,
+        tracker=base.tracker,
+        store=base.store,
+        handler=engine.handler,
+        compactor=compactor,
+        feed=base.feed,
+        pusher=listeners.pusher,
+        listener_writer=listeners.writer,
+        evidence_blocker=engine.evidence_blocker,
+        authenticator=access.authenticator,
+        sessions=access.sessions,
+        change_log=engine.change_log,
+    )

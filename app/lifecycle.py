@@ -1,0 +1,90 @@
+"""Lifecycle: the background tasks of the service, from the start to the last write."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+
+from app.auth.authenticator import Authenticator
+from app.auth.sessions import Sessions
+from app.engine.background import Compactor, expire_blocks, probe_database, supervise
+from app.engine.evidence_blocks import EvidenceBlocker
+from app.engine.handler import BlocklistHandler
+from app.listeners.writer import ListenerWriter
+from app.logs.change_log import ChangeLogWriter
+from app.push.pusher import Pusher
+from app.store.database import Topic
+from app.store.store import Store
+from app.watch.change_feed import ChangeFeed
+from blocklist.model.errors import UnavailableError
+from blocklist.model.tracker import BlocklistTracker
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Lifecycle:
+    """What runs beside the requests."""
+
+    clock: Callable[[], int]
+    tracker: BlocklistTracker
+    store: Store
+    handler: BlocklistHandler
+    compactor: Compactor
+    feed: ChangeFeed
+    pusher: Pusher
+    listener_writer: ListenerWriter
+    evidence_blocker: EvidenceBlocker
+    authenticator: Authenticator
+    sessions: Sessions
+    change_log: ChangeLogWriter
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Start all tasks; on leaving stop them, and write what is not saved yet. Raises UnavailableError."""
+        # Before the first heartbeat: evidence about a node that was unblocked by hand must not block it again.
+        await self.evidence_blocker.load(self.store)
+        handler_task = asyncio.create_task(supervise("changes", self.handler.run))
+        tasks = [asyncio.create_task(supervise(name, work)) for name, work in self._tasks().items()]
+        try:
+            await self.authenticator.load()
+            await self.listener_writer.load()
+            yield
+        finally:
+            await self._stop(tasks, handler_task)
+
+    def _tasks(self) -> dict[str, Callable[[], Awaitable[None]]]:
+        tasks: dict[str, Callable[[], Awaitable[None]]] = {
+            "expiry": partial(expire_blocks, self.tracker, self.handler, self.clock),
+            "compaction": self.compactor.run,
+            "database": partial(probe_database, self.store, self.handler.notify_remote_change),
+            "notifications": partial(self.store.listen, self._on_remote_change()),
+            "listeners": self.listener_writer.run,
+            "evidence": self.evidence_blocker.run,
+        }
+        if self.authenticator.enabled:
+            tasks |= {"tokens": self.authenticator.run, "sessions": self.sessions.run}
+        return tasks
+
+    def _on_remote_change(self) -> dict[Topic, Callable[[], None]]:
+        """What is notified when another replica has written something of a topic."""
+        return {
+            Topic.CHANGES: self.handler.notify_remote_change,
+            Topic.LISTENERS: self.listener_writer.notify_remote_change,
+            Topic.TOKENS: self.authenticator.notify_remote_change,
+        }
+
+    async def _stop(self, tasks: list[asyncio.Task[None]], handler_task: asyncio.Task[None]) -> None:
+        self.feed.close()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self.pusher.close()
+        # Not cancelled: it commits what it has accepted.
+        self.handler.close()
+        await handler_task
+        self.change_log.close()
+        with suppress(UnavailableError):
+            await self.listener_writer.close()
+            await self.authenticator.save_used()
