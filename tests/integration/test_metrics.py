@@ -92,8 +92,8 @@ def test_it_says_what_runs_and_what_that_takes(client: httpx.Client) -> None:
     assert value(client, "process_resident_memory_bytes") > 1_000_000
     assert value(client, "process_open_fds") > 3
     assert value(client, "blocklist_database_up") == 1
-    assert value(client, "blocklist_database_away_seconds") == 0
-    assert value(client, "blocklist_waiting_commands") == 0
+    assert value(client, "blocklist_database_outage_seconds") == 0
+    assert value(client, "blocklist_queued_changes") == 0
     assert value(client, "blocklist_log_lines_lost_total") == 0
 
 
