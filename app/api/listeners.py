@@ -23,9 +23,9 @@ from blocklist.wire.listeners import (
     RegistrationBody,
     SecretBody,
     SessionBody,
-    TaskManagerBody,
     listener_body,
 )
+from blocklist.wire.node_status import TaskManagerBody
 
 router = APIRouter(tags=["Listeners"], dependencies=[REQUIRE_READER])
 

@@ -18,7 +18,7 @@ from app.watch.disconnect import run_until_disconnect
 from blocklist.model.changes import Change
 from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.wire.json import Json, dump_json
-from blocklist.wire.listeners import NodeStatusBody
+from blocklist.wire.node_status import NodeStatusBody
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 

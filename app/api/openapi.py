@@ -13,9 +13,10 @@ from app.api.authorization import required_role
 from app.api.problems import problem_responses
 from app.integrations.alertmanager.wire import AlertmanagerPost
 from blocklist import __version__
-from blocklist.wire.listeners import HeartbeatBody, PushBody, RegistrationBody, SessionBody
+from blocklist.wire.listeners import HeartbeatBody, RegistrationBody, SessionBody
 from blocklist.wire.nodes import BlockRequest
 from blocklist.wire.problems import CompactedProblem, ConflictProblem, ConflictsProblem, Problem
+from blocklist.wire.pushes import PushBody
 from blocklist.wire.tokens import TokenRequest
 
 _MODELS = (

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from app.engine.list_view import ListView
 from app.watch.change_feed import ChangeFeed
 from blocklist.wire.json import Json, dump_json
-from blocklist.wire.listeners import changes_batch, snapshot_batch
+from blocklist.wire.pushes import changes_batch, snapshot_batch
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -10,6 +10,7 @@ from typing import Final, Self
 import httpx
 
 from blocklist.client.credentials import BearerAuth, resolve_auth
+from blocklist.client.listeners import ListenerRequests
 from blocklist.client.reads import Reads
 from blocklist.client.response import ApiResponse, Params, error_from, parse_node, parse_object, unavailable_error
 from blocklist.client.tokens import TokenAdministration
@@ -17,19 +18,16 @@ from blocklist.client.transport import TRANSPORT_ERRORS, http_client, service_ur
 from blocklist.client.watch import Watch
 from blocklist.client.writes import Writes, block_body, node_path
 from blocklist.model.changes import Snapshot
-from blocklist.model.errors import ConflictError, UnavailableError
-from blocklist.model.listener import FencedError, Registration
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, check_node_id
-from blocklist.model.report import EMPTY_REPORT, Report
+from blocklist.model.errors import UnavailableError
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.wire.json import Json
-from blocklist.wire.listeners import report_fields
 
 __all__ = ["DEFAULT_URL", "BlocklistClient", "Watch"]
 
 DEFAULT_URL: Final = "http://127.0.0.1:8224"
 
 
-class BlocklistClient(Reads, Writes, TokenAdministration):
+class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
     """Reads and changes the list of a blocklist service.
 
     `url` defaults to BLOCKLIST_URL, then to http://127.0.0.1:8224. `token` defaults to BLOCKLIST_TOKEN, then to the
@@ -91,44 +89,6 @@ class BlocklistClient(Reads, Writes, TokenAdministration):
         """
         return Watch(self.url, None if since is None else str(since), token=self._auth, timeout=self._timeout)
 
-    def register(self, registration: Registration) -> str | None:
-        """Register a listener, renew its lease, or take over from another session.
-
-        Returns the secret that signs pushes if the listener is new; the service shows it only once. Raises FencedError
-        for a session that was taken over, InvalidError for a value that the service rejects.
-        """
-        body = {
-            "role": registration.role.value,
-            "sessionId": registration.session,
-            "leaseSeconds": max(1, registration.lease // 1000),
-        }
-        if registration.callback_url is not None:
-            body["callbackUrl"] = registration.callback_url
-        if registration.min_nodes:
-            body["minNodes"] = registration.min_nodes
-        secret = self._listener_request("PUT", registration.id, json=body).object().get("secret")
-        return secret if isinstance(secret, str) else None
-
-    def heartbeat(
-        self, listener_id: str, session: str, *, acked: int | None = None, report: Report = EMPTY_REPORT
-    ) -> int:
-        """Renew the lease of a listener, acknowledge a revision and report its state; return the service's revision.
-
-        `acked` is the revision up to which it has applied the list. Raises NotFoundError if it must register again,
-        FencedError if another session has taken over, InvalidError for a value that the service rejects.
-        """
-        body = {"sessionId": session, **report_fields(report)}
-        if acked is not None:
-            body["ackedRevision"] = acked
-        revision = self._listener_request("POST", listener_id, "/heartbeat", json=body).object().get("revision")
-        if not isinstance(revision, int) or isinstance(revision, bool):
-            raise UnavailableError("The service responded to a heartbeat without a revision.")
-        return revision
-
-    def deregister(self, listener_id: str) -> None:
-        """Remove a listener. Raises NotFoundError if it is not registered."""
-        self._listener_request("DELETE", listener_id)
-
     def close(self) -> None:
         """Close the connections. Watches stay open."""
         self._http.close()
@@ -140,14 +100,6 @@ class BlocklistClient(Reads, Writes, TokenAdministration):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
-
-    def _listener_request(
-        self, method: str, listener_id: str, action: str = "", *, json: Json | None = None
-    ) -> ApiResponse:
-        try:
-            return self._request(method, f"/listeners/{check_node_id(listener_id)}{action}", json=json)
-        except ConflictError as error:
-            raise FencedError(error.detail, error.lines) from error
 
     def _request(
         self,

@@ -10,7 +10,8 @@ from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import CompactedError
 from blocklist.model.node import BlockedNode, check_node_id
 from blocklist.wire.evidence import EvidenceBody, EvidenceListBody
-from blocklist.wire.listeners import ListenerBody, ListenersBody, NodeStatusBody
+from blocklist.wire.listeners import ListenerBody, ListenersBody
+from blocklist.wire.node_status import NodeStatusBody
 from blocklist.wire.nodes import ListedNode
 
 

@@ -1,14 +1,12 @@
-"""The bodies of /listeners, of node status and of pushes."""
+"""The bodies of /listeners: registration, heartbeat with its report, and state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Final, Literal
 from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, ConfigDict, Field
 
-from blocklist.model.changes import Change
 from blocklist.model.listener import (
     LEASE_SECONDS,
     MAX_ENTRIES,
@@ -17,12 +15,13 @@ from blocklist.model.listener import (
     ListenerRole,
     Registration,
 )
-from blocklist.model.node import BlockedNode, check_node_id, check_text
+from blocklist.model.node import check_node_id, check_text
 from blocklist.model.report import Report
 from blocklist.wire.body import ID_PATTERN, TEXT_PATTERN, Body, MillisOut
 from blocklist.wire.evidence import FindingBody, findings, findings_body
 from blocklist.wire.json import Json
-from blocklist.wire.nodes import NodeBody, node_fields
+
+ListenerRoleName = Literal["JOB_MASTER", "RESOURCE_MANAGER"]
 
 
 def _check_callback_url(text: str) -> str:
@@ -54,7 +53,7 @@ class RegistrationBody(Body):
         },
     )
 
-    role: Literal["JOB_MASTER", "RESOURCE_MANAGER"]
+    role: ListenerRoleName
     session_id: Annotated[Id, Field(description="A new session takes over from the previous one.")]
     callback_url: Annotated[
         Annotated[str, AfterValidator(_check_callback_url)] | None,
@@ -171,7 +170,7 @@ class ListenerBody(Body):
     """A listener, and how far it lags behind."""
 
     id: str
-    role: Literal["JOB_MASTER", "RESOURCE_MANAGER"]
+    role: ListenerRoleName
     session_id: str
     callback_url: str | None
     state: Literal["live", "lapsed"]
@@ -190,57 +189,6 @@ class ListenersBody(Body):
     """All listeners, by id."""
 
     listeners: list[ListenerBody]
-
-
-class TaskManagerBody(Body):
-    """The node of a TaskManager."""
-
-    node_id: str
-    blocked: bool
-    blocked_node: NodeBody | None = None
-
-
-class TaskManagerOnNode(Body):
-    """A TaskManager that is still on the node."""
-
-    id: str
-    running_tasks: Annotated[int | None, Field(description="Null if its listener does not report it.")]
-
-
-class AppliedBody(Body):
-    """Whether one listener has applied the node's last change."""
-
-    id: str
-    role: Literal["JOB_MASTER", "RESOURCE_MANAGER"]
-    applied: bool
-    applied_at: Annotated[MillisOut | None, Field(description="Null if it has not, or if the time is unknown.")]
-    late_ms: Annotated[int | None, Field(description="Milliseconds from the change until it was applied.")]
-    refused: Annotated[str | None, Field(description="Why it refuses to carry out the block.")]
-    task_managers: list[TaskManagerOnNode]
-
-
-class NodeStatusBody(Body):
-    """Which live listeners have applied the last change of a node."""
-
-    id: str
-    blocked: bool
-    revision: int
-    at: MillisOut
-    applied: int
-    of: int
-    listeners: list[AppliedBody]
-
-
-class PushBody(Body):
-    """A push: all changes after `fromRevision`, or the whole list."""
-
-    listener_id: str
-    session_id: str
-    from_revision: int
-    to_revision: int
-    snapshot: bool
-    blocked: list[NodeBody]
-    unblocked: list[dict[str, str]]
 
 
 def listener_body(
@@ -263,25 +211,3 @@ def listener_body(
         "leaseEnd": str(listener.lease_end),
         "revision": revision,
     }
-
-
-def changes_batch(changes: Sequence[Change]) -> Json:
-    """Changes in a push: each node once, in its last state."""
-    last: Mapping[str, Change] = {change.node.id: change for change in changes}
-    return {
-        "toRevision": changes[-1].revision,
-        "snapshot": False,
-        "blocked": [_batch_node(change.node) for change in last.values() if not change.type.frees],
-        "unblocked": [
-            {"id": change.node.id, "type": change.type.value} for change in last.values() if change.type.frees
-        ],
-    }
-
-
-def snapshot_batch(revision: int, nodes: Iterable[BlockedNode]) -> Json:
-    """The whole list in a push."""
-    return {"toRevision": revision, "snapshot": True, "blocked": [_batch_node(node) for node in nodes], "unblocked": []}
-
-
-def _batch_node(node: BlockedNode) -> Json:
-    return {"id": node.id, **node_fields(node)}

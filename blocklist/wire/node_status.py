@@ -1,0 +1,50 @@
+"""The bodies of node status and of /taskmanagers."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from blocklist.wire.body import Body, MillisOut
+from blocklist.wire.listeners import ListenerRoleName
+from blocklist.wire.nodes import NodeBody
+
+
+class TaskManagerBody(Body):
+    """The node of a TaskManager."""
+
+    node_id: str
+    blocked: bool
+    blocked_node: NodeBody | None = None
+
+
+class TaskManagerOnNode(Body):
+    """A TaskManager that is still on the node."""
+
+    id: str
+    running_tasks: Annotated[int | None, Field(description="Null if its listener does not report it.")]
+
+
+class AppliedBody(Body):
+    """Whether one listener has applied the node's last change."""
+
+    id: str
+    role: ListenerRoleName
+    applied: bool
+    applied_at: Annotated[MillisOut | None, Field(description="Null if it has not, or if the time is unknown.")]
+    late_ms: Annotated[int | None, Field(description="Milliseconds from the change until it was applied.")]
+    refused: Annotated[str | None, Field(description="Why it refuses to carry out the block.")]
+    task_managers: list[TaskManagerOnNode]
+
+
+class NodeStatusBody(Body):
+    """Which live listeners have applied the last change of a node."""
+
+    id: str
+    blocked: bool
+    revision: int
+    at: MillisOut
+    applied: int
+    of: int
+    listeners: list[AppliedBody]
