@@ -1,1 +1,1 @@
-"""The command `blocklist`: the service's API for people. What takes long to load is loaded where it is used."""
+"""The command `blocklist`: the service's API for people. Slow imports are made where they are needed."""

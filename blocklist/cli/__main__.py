@@ -8,8 +8,8 @@ EXIT_INTERRUPTED = 130
 
 
 def main() -> int:
-    """Run the command that was typed; the exit code."""
-    # Loading takes longer than most of what is done then: Ctrl-C may come meanwhile.
+    """Run the command and return its exit code."""
+    # Importing takes longer than most commands: Ctrl-C may interrupt it.
     try:
         if sys.argv[1:] == ["--version"]:
             return _print_version()
@@ -21,7 +21,7 @@ def main() -> int:
 
 
 def _print_version() -> int:
-    """Scripts ask for this, and nothing else has to be loaded for it."""
+    """Without importing the commands: scripts call it often."""
     import blocklist  # noqa: PLC0415
     from blocklist.cli import output  # noqa: PLC0415
 

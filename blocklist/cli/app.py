@@ -1,4 +1,4 @@
-"""The command's tree, and from an error to its exit code."""
+"""The commands and their exit codes."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from typing import Annotated, Any
 import typer
 
 import blocklist
-from blocklist.cli import block_commands, config_command, output, read_commands, serve_command, tokens, watch_commands
+from blocklist.cli import block_commands, output, read_commands, service_commands, token_commands, watch_commands
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 
 
 def run(arguments: list[str]) -> int:
-    """Run the command; its exit code. What went wrong is a sentence on stderr."""
+    """Run the command and return its exit code. Errors are sentences on stderr."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         _command_tree()(arguments, prog_name="blocklist")
@@ -27,23 +27,23 @@ def run(arguments: list[str]) -> int:
 
 
 def _report_error(error: BlocklistError) -> int:
-    # A single line says more than a sentence that counts them.
+    # A single fault replaces the detail, which only counts the faults.
     detail, *lines = error.lines if len(error.lines) == 1 else (error.detail, *error.lines)
     output.print_stderr(f"{error.title or 'Error'}: {detail}", *(f"  {line}" for line in lines))
     if isinstance(error, ConflictError) and error.blocked:
-        output.print_stderr("Nothing was changed. --merge joins the blocks.")
+        output.print_stderr("Nothing was changed. Use --merge to merge the blocks.")
     match error:
         case UnavailableError():
             return EXIT_UNREACHABLE
         case InvalidError(title=None):
-            # Not the service says so: a setting or an argument is wrong.
+            # No error of the service: an argument or a variable is invalid.
             return EXIT_USAGE
         case _:
             return EXIT_REJECTED
 
 
 def _command_tree() -> typer.Typer:
-    tree, config, token = _group(callback=_root), _group(help="The settings."), _group(help="Who may do what.")
+    tree, config, token = _group(callback=_root), _group(help="Check the configuration."), _group(help="Manage tokens.")
     tree.command()(block_commands.block)
     tree.command()(block_commands.unblock)
     tree.command("list")(read_commands.list_)
@@ -54,19 +54,19 @@ def _command_tree() -> typer.Typer:
     tree.command()(watch_commands.watch)
     tree.command()(watch_commands.listeners)
     tree.command()(watch_commands.evidence)
-    config.command()(config_command.check)
+    config.command()(service_commands.check)
     tree.add_typer(config, name="config")
-    token.command()(tokens.create)
-    token.command("list")(tokens.list_)
-    token.command()(tokens.revoke)
+    token.command()(token_commands.create)
+    token.command("list")(token_commands.list_)
+    token.command()(token_commands.revoke)
     tree.add_typer(token, name="token")
-    tree.command()(serve_command.serve)
+    tree.command()(service_commands.serve)
     return tree
 
 
-def _group(**more: Any) -> typer.Typer:
-    # No markup: rich, which would draw the help, takes as long to load as all the rest.
-    return typer.Typer(rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, **more)
+def _group(**settings: Any) -> typer.Typer:
+    # No markup: importing rich takes as long as all other imports together.
+    return typer.Typer(rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, **settings)
 
 
 def _print_version(requested: bool) -> None:
@@ -80,10 +80,11 @@ def _root(
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """The list of blocked nodes, on which no work runs.
+    """Block and unblock nodes: no new tasks start on a blocked node.
 
     Environment: BLOCKLIST_URL (http://127.0.0.1:8224), BLOCKLIST_TOKEN or BLOCKLIST_TOKEN_FILE, BLOCKLIST_TIMEOUT (5s),
     BLOCKLIST_DEFAULT_DURATION (4h), NO_COLOR.
 
-    Exit codes: 0 done, or so already; 1 refused; 2 not understood; 3 the service is out of reach.
+    Exit codes: 0 success, also if nothing had to change; 1 rejected; 2 usage or configuration error; 3 service
+    unreachable.
     """

@@ -6,12 +6,12 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import TYPE_CHECKING
 
-from blocklist.cli import dry_run as dry_run_output
+import typer
+
 from blocklist.cli import messages, options
 from blocklist.cli.block_request import BlockSpec, EnsureResult, end_and_tolerance, ensure_blocked, noop_block
+from blocklist.cli.environment import connect, now_ms
 from blocklist.cli.output import print_message, print_stderr
-from blocklist.cli.service import connect
-from blocklist.cli.times import now_ms
 from blocklist.model.errors import BlocklistError, NotFoundError
 from blocklist.model.node import BlockAction, BlockedNode
 
@@ -34,7 +34,7 @@ def block(
     dry_run: options.DryRun = False,
     force: options.Force = None,
 ) -> None:
-    """Block nodes: no new task starts there. Where one of them is refused, none is blocked."""
+    """Block nodes: no new tasks start there. If one node is rejected, none is blocked."""
     now = now_ms()
     end, tolerance = end_and_tolerance(now, duration, until, forever)
     action = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS if evacuate else BlockAction.MARK_BLOCKED
@@ -48,11 +48,11 @@ def block(
 
 
 def unblock(node: options.BlockedNodes, wait: options.Wait = None, dry_run: options.DryRun = False) -> None:
-    """Free nodes before their end, one after the other."""
+    """Unblock nodes before their end, one after the other."""
     node_ids = options.expand_nodes(node)
     with connect() as client:
         if dry_run:
-            _for_each(node_ids, lambda node_id: dry_run_output.print_dry_run(client.dry_run_unblock(node_id), now_ms()))
+            _for_each(node_ids, lambda node_id: _print_dry_run(client.dry_run_unblock(node_id), now_ms()))
         else:
             _unblock(client, node_ids, wait)
 
@@ -70,13 +70,11 @@ def _block(
     result = ensure_blocked(spec, node_ids, send)
     progress = None if result.response is None else result.response.applied
     if result.already_blocked and wait is not None:
-        # Nothing was to do for these, but whoever waits must know that it is applied.
-        progress = client.block_nodes(
-            map(noop_block, result.already_blocked.values()), allow_merge=True, wait=wait
-        ).applied
+        # These nodes need no change, but the wait includes them too.
+        blocks = map(noop_block, result.already_blocked.values())
+        progress = client.block_nodes(blocks, allow_merge=True, wait=wait).applied
     _print_results(result, node_ids, spec.start)
-    if progress is not None:
-        print_message(messages.applied_message(progress))
+    _print_progress(progress)
 
 
 def _print_results(result: EnsureResult[BlockNodesResult], node_ids: Sequence[str], now: int) -> None:
@@ -85,7 +83,13 @@ def _print_results(result: EnsureResult[BlockNodesResult], node_ids: Sequence[st
         if node_id in result.already_blocked:
             print_message(messages.block_message(result.already_blocked[node_id], now, verb="already blocked"))
         elif response is not None:
-            print_message(messages.block_message(response.nodes[node_id], now, merged=node_id in response.merged))
+            merged = node_id in response.merged
+            print_message(messages.block_message(response.nodes[node_id], now, merged=merged))
+
+
+def _print_progress(progress: AppliedCount | None) -> None:
+    if progress is not None:
+        print_message(messages.applied_message(progress))
 
 
 def _dry_run_block(spec: BlockSpec, node_ids: Sequence[str], send: Callable[[list[BlockedNode]], DryRunBody]) -> None:
@@ -93,13 +97,22 @@ def _dry_run_block(spec: BlockSpec, node_ids: Sequence[str], send: Callable[[lis
     for current in result.already_blocked.values():
         print_message(messages.block_message(current, spec.start, verb="already blocked"))
     if result.response is not None:
-        dry_run_output.print_dry_run(result.response, spec.start)
+        _print_dry_run(result.response, spec.start)
+
+
+def _print_dry_run(result: DryRunBody, now: int) -> None:
+    """Print the effect. Raises Exit with code 1 if a limit would reject the change."""
+    for message in messages.dry_run_messages(result, now):
+        print_message(message)
+    if result.refused is not None:
+        print_stderr(f"It would be rejected: {result.refused}")
+        raise typer.Exit(1)
 
 
 def _unblock(client: BlocklistClient, node_ids: Sequence[str], wait: int | None) -> None:
     progress: AppliedCount | None = None
     if wait is not None:
-        # The last request waits, and for all before it: so it has to be one that frees a node.
+        # Only the last request waits, for itself and those before it. It must be for a node that is blocked.
         blocked = client.snapshot().nodes
         node_ids = sorted(node_ids, key=blocked.__contains__)
 
@@ -109,12 +122,11 @@ def _unblock(client: BlocklistClient, node_ids: Sequence[str], wait: int | None)
         print_message(f"{node_id} unblocked")
 
     _for_each(node_ids, unblock_one)
-    if progress is not None:
-        print_message(messages.applied_message(progress))
+    _print_progress(progress)
 
 
 def _for_each(node_ids: Sequence[str], action: Callable[[str], None]) -> None:
-    """Act on one node after the other; say which are free already, and at an error which are left."""
+    """Call `action` for each node. A node that is not blocked is reported; an error lists the remaining nodes."""
     for done, node_id in enumerate(node_ids):
         try:
             action(node_id)

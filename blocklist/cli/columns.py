@@ -1,4 +1,4 @@
-"""How each kind of thing is shown."""
+"""The views: how nodes, changes, listeners, evidence and tokens are shown."""
 
 from __future__ import annotations
 
@@ -6,19 +6,21 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from blocklist.cli.output import Json, ResourceView
-from blocklist.cli.times import format_timestamp
 from blocklist.model.durations import format_duration
+from blocklist.model.node import PERMANENT
+from blocklist.model.time import to_utc
 
 if TYPE_CHECKING:
     from blocklist.client.reads import NodeDetails
     from blocklist.model.changes import Change
     from blocklist.model.roles import Token
     from blocklist.wire.evidence import EvidenceBody
-    from blocklist.wire.listeners import AppliedBody, ListenerBody
+    from blocklist.wire.listeners import ListenerBody
+    from blocklist.wire.node_status import AppliedBody
 
 
 def listed_json(listed: NodeDetails) -> Json:
-    """As GET /blocklist?details=true has it, with the id."""
+    """The node as in GET /blocklist?details=true, with its id."""
     from blocklist.wire.nodes import node_body  # noqa: PLC0415 - not for --version and --help
 
     body = node_body(listed.node, list(listed.task_managers))
@@ -43,6 +45,14 @@ def _by_id(bodies: Sequence[Json]) -> Json:
 
 def _document_under(name: str) -> Callable[[Sequence[Json]], Json]:
     return lambda bodies: {name: list(bodies)}
+
+
+def format_timestamp(millis: int) -> str:
+    """`2026-11-21T18:00:00Z`, a valid value of --at; `never` for PERMANENT."""
+    if millis == PERMANENT:
+        return "never"
+    time = to_utc(millis)
+    return str(millis) if time is None else f"{time:%Y-%m-%dT%H:%M:%SZ}"
 
 
 def _number(value: int | None) -> str:
@@ -89,7 +99,7 @@ CHANGES: ResourceView[Change] = ResourceView(
     json=_change_json,
     name=lambda it: it.node.id,
     json_document=_document_under("changes"),
-    empty_message="The log has no such change.",
+    empty_message="No change matches.",
 )
 LISTENERS: ResourceView[ListenerBody] = ResourceView(
     columns={
@@ -133,11 +143,11 @@ EVIDENCE: ResourceView[EvidenceBody] = ResourceView(
         "SINCE": lambda it: format_timestamp(it.first_seen),
     },
     wide_columns={"LAST": lambda it: format_timestamp(it.last_seen)},
-    last_columns={"REASON": lambda it: it.reason if it.doubt is None else f"{it.reason} (doubted: {it.doubt})"},
+    last_columns={"REASON": lambda it: it.reason if it.doubt is None else f"{it.reason} (ignored: {it.doubt})"},
     json=lambda it: it.json_value(),
     name=lambda it: it.node,
     json_document=_document_under("evidence"),
-    empty_message="No application says anything of a node.",
+    empty_message="There is no evidence.",
 )
 TOKENS: ResourceView[Token] = ResourceView(
     columns={
@@ -153,5 +163,5 @@ TOKENS: ResourceView[Token] = ResourceView(
     json=_token_json,
     name=lambda it: it.id,
     json_document=_document_under("tokens"),
-    empty_message="There is no token.",
+    empty_message="There are no tokens.",
 )

@@ -1,21 +1,24 @@
-"""What became of a change, in sentences."""
+"""The sentences that report the effect of a change, or of a dry run."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from blocklist.cli.times import format_end
-from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.durations import format_duration
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.time import to_utc
 
 if TYPE_CHECKING:
     from blocklist.client.response import AppliedCount
+    from blocklist.wire.dry_run import DryRunBody, DryRunNode
 
 
 def block_message(node: BlockedNode, now: int, *, verb: str = "blocked", merged: bool = False) -> str:
-    """`worker-17 blocked until 2026-11-21 18:00:00 UTC (in 4h)`, and what else there is to say."""
-    more = ", evacuating its tasks" if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS else ""
-    joined = f", merged: {node.cause}" if merged else ""
-    return f"{node.id} {verb} {format_end(node.end, now)}{more}{joined}"
+    """`worker-17 blocked until 2026-11-21 18:00:00 UTC (in 4h)`, with the action and, after a merge, the causes."""
+    evacuating = ", evacuating its tasks" if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS else ""
+    causes = f", merged: {node.cause}" if merged else ""
+    return f"{node.id} {verb} {format_end(node.end, now)}{evacuating}{causes}"
 
 
 def not_blocked_message(node_id: str) -> str:
@@ -23,13 +26,41 @@ def not_blocked_message(node_id: str) -> str:
 
 
 def applied_message(progress: AppliedCount) -> str:
-    """Who has applied a change."""
+    """How many live listeners have applied a change."""
     if not progress.total:
-        return "Nobody listens."
+        return "There are no live listeners."
     if progress.applied == progress.total:
         return f"Applied by {_count_listeners(progress.total)}."
     missing = ", ".join(progress.missing)
     return f"Applied by {progress.applied} of {_count_listeners(progress.total)}, not yet by {missing}."
+
+
+def dry_run_messages(result: DryRunBody, now: int) -> Iterator[str]:
+    """The effect on each node, its TaskManagers and the listeners' minimums."""
+    for entry in result.nodes:
+        yield _dry_run_message(entry, now)
+        for task_manager in entry.task_managers:
+            tasks = "an unknown number of" if task_manager.running_tasks is None else str(task_manager.running_tasks)
+            yield f"  TaskManager {task_manager.id} of {task_manager.listener} runs {tasks} tasks"
+    for shortfall in result.below_minimum:
+        usable, minimum = shortfall.usable, shortfall.minimum
+        yield f"{shortfall.listener} would be left with {usable} usable nodes; its minimum is {minimum}"
+
+
+def format_end(end: int, now: int) -> str:
+    """`until 2026-11-21 18:00:00 UTC (in 4h)`; `forever` for a permanent block. Both in Unix milliseconds."""
+    if end == PERMANENT:
+        return "forever"
+    time = to_utc(end)
+    text = str(end) if time is None else f"{time:%Y-%m-%d %H:%M:%S} UTC"
+    return f"until {text} (in {format_duration(max(0, end - now))})"
+
+
+def _dry_run_message(entry: DryRunNode, now: int) -> str:
+    node = entry.node.value()
+    if entry.status == 200:
+        return f"{node.id} would be unblocked"
+    return block_message(node, now, verb="would be blocked", merged=entry.status == 202)
 
 
 def _count_listeners(count: int) -> str:

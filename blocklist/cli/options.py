@@ -1,30 +1,47 @@
-"""Options and arguments that several commands take, and how they are read."""
+"""Options and arguments that several commands have, and their parsers."""
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from blocklist.cli import times
+from blocklist.cli.environment import DEFAULT_DURATION, blocked_node_ids, parse_duration_or_forever
 from blocklist.cli.output import OutputFormat
-from blocklist.model import durations
-from blocklist.model import node_ranges as ranges
+from blocklist.model import node_ranges
 from blocklist.model.changes import ChangeType
-from blocklist.model.errors import InvalidError
-from blocklist.model.node import MAX_CAUSE_LENGTH, PERMANENT, check_node_id, check_text
+from blocklist.model.durations import parse_duration
+from blocklist.model.node import MAX_CAUSE_LENGTH, check_node_id, check_text
 
 T = TypeVar("T")
 MAX_WAIT: Final = 60_000
-"""Milliseconds that the service waits for listeners at most."""
-DEFAULT_DURATION: Final = "4h"
+"""Maximum that the service waits for listeners, in milliseconds."""
+
+
+def expand_nodes(words: Sequence[str]) -> list[str]:
+    """The node ids of the arguments; `-` stands for the words of standard input. Raises a usage error."""
+    expanded: list[str] = []
+    for word in words:
+        expanded += sys.stdin.read().split() if word == "-" else [word]
+    return _parser(lambda _: node_ranges.expand_nodes(expanded))("")
+
+
+def parse_timestamp(text: str) -> int:
+    """Unix milliseconds of an RFC 3339 time. Raises ValueError with a sentence, also without a time zone."""
+    try:
+        parsed = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(f"{text[:64]!a} is not a time: give one such as 2026-11-21T18:00:00Z.") from None
+    if parsed.tzinfo is None:
+        raise ValueError(f"{text[:64]!a} has no time zone: append Z for UTC, or an offset such as +01:00.")
+    return round(parsed.timestamp() * 1000)
 
 
 def _parser(convert: Callable[[str], T]) -> Callable[[str], T]:
-    """The conversion as an option's parser: its sentence becomes the usage error."""
+    """The conversion as the parser of an option: the message of a ValueError becomes a usage error."""
 
     def parse(text: str) -> T:
         try:
@@ -41,50 +58,40 @@ def _parse_reason(text: str) -> str:
     return text
 
 
-def _parse_duration_or_forever(text: str) -> int:
-    return PERMANENT if text == durations.FOREVER else durations.parse_duration(text)
-
-
 def _parse_wait(text: str) -> int:
-    millis = durations.parse_duration(text)
+    """Seconds, rounded up."""
+    millis = parse_duration(text)
     if millis > MAX_WAIT:
-        raise ValueError("the service waits at most 60s.")
+        raise ValueError("the maximum is 60s.")
     return -(-millis // 1000)
 
 
 def _complete_node(incomplete: str) -> list[str]:
-    """Names of blocked nodes; none when the service is away or slow, and never a word about that."""
-    from blocklist.cli.service import blocked_node_ids  # noqa: PLC0415 - only for completion
-
-    return [name for name in blocked_node_ids() if name.startswith(incomplete)]
+    return [node_id for node_id in blocked_node_ids() if node_id.startswith(incomplete)]
 
 
 def _timestamp_option(text: str, *names: str) -> Any:
-    sentence = f"{text} A time such as 2026-11-21T18:00:00Z."
-    return typer.Option(*names, metavar="RFC3339", help=sentence, parser=_parser(times.parse_timestamp))
+    help_text = f"{text} RFC 3339, such as 2026-11-21T18:00:00Z."
+    return typer.Option(*names, metavar="TIME", help=help_text, parser=_parser(parse_timestamp))
 
 
-_NODES_HELP: Final = "Nodes, also as worker-[01-12], r[1-2]n[a,b,07-09]; - reads them from standard input."
+_NODES_HELP: Final = "Node ids, also worker-[01-12] or r[1-2]n[a,b,07-09]; - reads them from standard input."
+_REASON_PARSER: Final = _parser(_parse_reason)
+_DURATION_PARSER: Final = _parser(parse_duration_or_forever)
+_NODE_PARSER: Final = _parser(check_node_id)
+
 Nodes = Annotated[list[str], typer.Argument(metavar="NODE", help=_NODES_HELP)]
 BlockedNodes = Annotated[list[str], typer.Argument(metavar="NODE", help=_NODES_HELP, autocompletion=_complete_node)]
 Node = Annotated[
-    str,
-    typer.Argument(metavar="NODE", help="A node's id.", parser=_parser(check_node_id), autocompletion=_complete_node),
+    str, typer.Argument(metavar="NODE", help="Node id.", parser=_NODE_PARSER, autocompletion=_complete_node)
 ]
-OptionalNode = Annotated[
-    str | None, typer.Argument(metavar="[NODE]", help="Of this node alone.", parser=_parser(check_node_id))
-]
+OptionalNode = Annotated[str | None, typer.Argument(metavar="[NODE]", help="Only this node.", parser=_NODE_PARSER)]
 Reason = Annotated[
-    str,
-    typer.Option(
-        "--reason", "-r", metavar="TEXT", help="Why: the next one on call reads it.", parser=_parser(_parse_reason)
-    ),
+    str, typer.Option("--reason", "-r", metavar="TEXT", help="Reason, shown to everybody.", parser=_REASON_PARSER)
 ]
 Force = Annotated[
     str | None,
-    typer.Option(
-        metavar="REASON", help="Go beyond a limit, as an admin; the log keeps why.", parser=_parser(_parse_reason)
-    ),
+    typer.Option(metavar="REASON", help="Bypass limits (role admin); the change log keeps why.", parser=_REASON_PARSER),
 ]
 Duration = Annotated[
     int | None,
@@ -92,8 +99,8 @@ Duration = Annotated[
         "--duration",
         "-d",
         metavar="DURATION",
-        help=f"For so long: 90s, 2h, 7d, forever. [default: BLOCKLIST_DEFAULT_DURATION, else {DEFAULT_DURATION}]",
-        parser=_parser(_parse_duration_or_forever),
+        help=f"90s, 2h, 7d or forever. [default: BLOCKLIST_DEFAULT_DURATION, else {DEFAULT_DURATION}]",
+        parser=_DURATION_PARSER,
     ),
 ]
 TokenDuration = Annotated[
@@ -102,45 +109,30 @@ TokenDuration = Annotated[
         "--duration",
         "-d",
         metavar="DURATION",
-        help="For so long: 90d, forever.",
-        parser=_parser(_parse_duration_or_forever),
+        help="90d or forever. [default: forever]",
+        parser=_DURATION_PARSER,
     ),
 ]
 Wait = Annotated[
     int | None,
     typer.Option(
         metavar="DURATION",
-        help="Wait until all listeners have applied it, at most so long (60s).",
+        help="Wait until all listeners have applied the change, at most this long (maximum 60s).",
         parser=_parser(_parse_wait),
     ),
 ]
-Until = Annotated[int | None, _timestamp_option("Until then.")]
-Forever = Annotated[bool, typer.Option("--forever", help="Until somebody unblocks it.")]
-Evacuate = Annotated[bool, typer.Option("--evacuate", help="Tasks that run there are to restart elsewhere, too.")]
-Merge = Annotated[bool, typer.Option("--merge", help="Join with a block that is there.")]
-AsOf = Annotated[int | None, _timestamp_option("The list as it was then.")]
-ChangesFrom = Annotated[int | None, _timestamp_option("Changes from then on.", "--from")]
-ChangesUntil = Annotated[int | None, _timestamp_option("Changes before then.", "--until")]
+Until = Annotated[int | None, _timestamp_option("End of the block.")]
+Forever = Annotated[bool, typer.Option("--forever", help="Block until unblocked.")]
+Evacuate = Annotated[
+    bool, typer.Option("--evacuate", help="Also stop running tasks, so that they restart on other nodes.")
+]
+Merge = Annotated[bool, typer.Option("--merge", help="Merge with an existing block.")]
+AsOf = Annotated[int | None, _timestamp_option("Show the list at this time.")]
+ChangesFrom = Annotated[int | None, _timestamp_option("Changes at or after this time.", "--from")]
+ChangesUntil = Annotated[int | None, _timestamp_option("Changes before this time.", "--until")]
 Author = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Changes by this author.")]
-Types = Annotated[list[ChangeType] | None, typer.Option("--type", help="Changes of this kind; may be given again.")]
-Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="How to show it.")]
-NoHeaders = Annotated[bool, typer.Option("--no-headers", help="A table without its first line.")]
-Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again whenever it changes, until Ctrl-C.")]
-DryRun = Annotated[bool, typer.Option("--dry-run", help="Say what it would do, and do nothing.")]
-
-
-def expand_nodes(words: Sequence[str]) -> list[str]:
-    """The nodes that the arguments name; `-` stands for the words of standard input."""
-    expanded: list[str] = []
-    for word in words:
-        expanded += sys.stdin.read().split() if word == "-" else [word]
-    return _parser(lambda _: ranges.expand_nodes(expanded))("")
-
-
-def default_duration() -> int:
-    """Milliseconds that a block lasts unless told, PERMANENT for ever."""
-    text = os.environ.get("BLOCKLIST_DEFAULT_DURATION") or DEFAULT_DURATION
-    try:
-        return _parse_duration_or_forever(text)
-    except ValueError as error:
-        raise InvalidError(f"BLOCKLIST_DEFAULT_DURATION: {error}") from None
+Types = Annotated[list[ChangeType] | None, typer.Option("--type", help="Changes of this type; can be repeated.")]
+Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Output format.")]
+NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Leave out the header of a table.")]
+Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again after each change, until Ctrl-C.")]
+DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the effect and change nothing.")]

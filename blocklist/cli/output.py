@@ -1,4 +1,4 @@
-"""What the command says: a table, JSON, JSON lines or names on stdout; sentences for people on stderr."""
+"""Output: tables, JSON, JSON lines and names on stdout, messages on stderr."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ T = TypeVar("T")
 Json = dict[str, Any]
 Columns = Mapping[str, Callable[[T], str]]
 EXIT_BROKEN_PIPE: Final = 141
-"""The exit code when nobody reads stdout any more: as a shell has it for SIGPIPE."""
+"""The exit code if stdout was closed: a shell's code for SIGPIPE."""
 
 
 class OutputFormat(StrEnum):
-    """What -o takes."""
+    """The values of -o."""
 
     TABLE = "table"
     WIDE = "wide"
@@ -30,10 +30,10 @@ class OutputFormat(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ResourceView(Generic[T]):
-    """How things of a kind are shown: the columns of their table, those that -o wide adds, JSON and name.
+    """How the items of one kind are shown: table columns (with more for -o wide), JSON and name.
 
-    `last` is the column that comes last in both, for it may hold spaces. `document` makes the whole of the JSON of
-    all of them, as the service answers it.
+    `last_columns` come last in both tables: they may contain spaces. `json_document` wraps the items as the service
+    does in its response. `empty_message` replaces an empty table.
     """
 
     columns: Columns[T]
@@ -47,7 +47,7 @@ class ResourceView(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:
-    """How the user wants to see it."""
+    """The values of -o and --no-headers."""
 
     format: OutputFormat
     headers: bool = True
@@ -58,13 +58,13 @@ class OutputOptions:
 
 
 def print_items(view: ResourceView[T], items: Sequence[T], options: OutputOptions) -> None:
-    """Write them to stdout. Where people read and there are none, a sentence says so on stderr."""
+    """Print the items to stdout; instead of an empty table, a message to stderr."""
     if options.format is OutputFormat.JSON:
-        print_lines(format_json(view.json_document([view.json(thing) for thing in items]), indent=2))
+        print_lines(format_json(view.json_document([view.json(item) for item in items]), indent=2))
     elif options.format is OutputFormat.JSONL:
-        print_lines(*(format_json(view.json(thing)) for thing in items))
+        print_lines(*(format_json(view.json(item)) for item in items))
     elif options.format is OutputFormat.NAME:
-        print_lines(*dict.fromkeys(table.escape_unprintable(view.name(thing)) for thing in items))
+        print_lines(*dict.fromkeys(table.escape_unprintable(view.name(item)) for item in items))
     elif items:
         print_lines(*RowFormatter(view, options).lines(items))
     else:
@@ -72,7 +72,7 @@ def print_items(view: ResourceView[T], items: Sequence[T], options: OutputOption
 
 
 class RowFormatter(Generic[T]):
-    """Things as rows of a table that may grow."""
+    """Formats items as rows of a table; `lines` can be called again with more items."""
 
     def __init__(self, view: ResourceView[T], options: OutputOptions) -> None:
         columns = {
@@ -84,45 +84,45 @@ class RowFormatter(Generic[T]):
         self._table = table.Table(list(columns), show_header=options.headers, colour=use_colour())
 
     def lines(self, items: Sequence[T]) -> list[str]:
-        """The lines of these things, below the headers if they are the first."""
-        return self._table.lines([[cell(thing) for cell in self._cells] for thing in items])
+        """The lines of these items, with the header before the first ones."""
+        return self._table.lines([[cell(item) for cell in self._cells] for item in items])
 
 
 def format_json(value: object, *, indent: int | None = None) -> str:
-    """JSON, in one line unless indented."""
+    """JSON in one line, or indented."""
     import json  # noqa: PLC0415 - not for --version and --help
 
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
 def print_lines(*lines: str) -> None:
-    """Write lines to stdout, at once: whoever reads may be a program that waits for them."""
+    """Print lines to stdout and flush: a program may be waiting for them."""
     _write(lines)
 
 
 def print_message(text: str) -> None:
-    """Write a line for people to stdout."""
+    """Print a message to stdout, with control characters escaped."""
     _write([table.escape_unprintable(text)])
 
 
 def print_stderr(*texts: str) -> None:
-    """Write lines for people to stderr."""
+    """Print messages to stderr, with control characters escaped."""
     sys.stderr.write("".join(f"{table.escape_unprintable(text)}\n" for text in texts))
     sys.stderr.flush()
 
 
 def use_colour() -> bool:
-    """Whether stdout is a terminal that shows colours, and its owner wants them (https://no-color.org)."""
+    """Whether stdout is a terminal with colours, and NO_COLOR is not set (https://no-color.org)."""
     return sys.stdout.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def clear_screen() -> None:
-    """Before a view is drawn again: an empty terminal; elsewhere an empty line between the two."""
+    """Clear the terminal before the same view is printed again; if stdout is no terminal, print an empty line."""
     _write(["\x1b[2J\x1b[3J\x1b[H"] if sys.stdout.isatty() else [""])
 
 
 def flush() -> None:
-    """Write out what is still held. Raises SystemExit, silently, when nobody reads it."""
+    """Flush stdout. Raises SystemExit, without a message, if it was closed."""
     _write([])
 
 
@@ -132,6 +132,6 @@ def _write(lines: Iterable[str]) -> None:
             sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python would try once more on its way out, and complain.
+        # Python flushes stdout again at exit, and would print an error.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(EXIT_BROKEN_PIPE) from None

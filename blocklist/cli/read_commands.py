@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from blocklist.cli import columns, messages, options
+from blocklist.cli.environment import connect, now_ms
 from blocklist.cli.output import (
     OutputFormat,
     OutputOptions,
@@ -18,14 +19,12 @@ from blocklist.cli.output import (
     print_message,
     print_stderr,
 )
-from blocklist.cli.service import connect
-from blocklist.cli.times import now_ms
 from blocklist.model.changes import Snapshot
 from blocklist.model.errors import NotFoundError
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient
-    from blocklist.wire.listeners import NodeStatusBody
+    from blocklist.wire.node_status import NodeStatusBody
 
 
 def list_(
@@ -44,10 +43,10 @@ def list_(
 
 
 def _follow_list(client: BlocklistClient, shown_revision: int, view_options: OutputOptions) -> None:
-    """Show the list again after each change that is not in it yet."""
+    """Show the list again after each change."""
     with client.watch() as changes:
         for change in changes:
-            # A snapshot begins each history, and its revisions may be lower.
+            # Revisions of another history may be lower; it begins with a snapshot.
             if change.revision > shown_revision or (isinstance(change, Snapshot) and change.revision != shown_revision):
                 listing = client.listing(min_revision=change.revision)
                 shown_revision = listing.revision
@@ -69,7 +68,7 @@ def get(node: options.Node, output: options.Output = OutputFormat.TABLE, no_head
 
 
 def is_blocked(node: options.Node) -> None:
-    """Say whether a node is blocked: exit code 0 if it is, 1 if it is not."""
+    """Exit code 0 if the node is blocked, 1 if not."""
     at = now_ms()
     with connect() as client:
         try:
@@ -89,14 +88,14 @@ def history(
     output: options.Output = OutputFormat.TABLE,
     no_headers: options.NoHeaders = False,
 ) -> None:
-    """Show what happened, the oldest first; or, with --at, the list as it was."""
+    """Show changes, the oldest first. With --at, show the list at that time."""
     view_options = OutputOptions(output, not no_headers)
     with connect() as client:
         if at is None:
             changes = client.changes(node_id=node, created_by=by, types=type_ or (), begin=begin, end=end)
             print_items(columns.CHANGES, list(changes), view_options)
         elif by or type_ or begin or end:
-            raise typer.BadParameter("--at shows a list: --by, --type, --from and --until are for changes.")
+            raise typer.BadParameter("--at shows a list; --by, --type, --from and --until are for changes.")
         else:
             listed = [entry for entry in client.listing(at=at).nodes if node in (None, entry.node.id)]
             print_items(columns.NODES, listed, view_options)
@@ -108,7 +107,7 @@ def status(
     no_headers: options.NoHeaders = False,
     watch: options.Watch = False,
 ) -> None:
-    """Show which listeners have applied the node's last change, and what of theirs is still there."""
+    """Show where a node's last change is applied. For each listener: its TaskManagers and tasks on the node."""
     view_options = OutputOptions(output, not no_headers)
     with connect() as client:
         current = client.status(node)
@@ -128,7 +127,7 @@ def _print_status(status: NodeStatusBody, view_options: OutputOptions) -> None:
         return
     if view_options.is_table:
         state = "blocked" if status.blocked else "not blocked"
-        # On stderr, so that stdout is a table and nothing else.
-        progress = f"{status.applied} of {status.of} have applied its last change (revision {status.revision})."
-        print_stderr(f"{status.id} {state}; {progress}")
+        # On stderr: stdout contains only the table.
+        applied = f"{status.applied} of {status.of} listeners have applied its last change"
+        print_stderr(f"{status.id} {state}; {applied} (revision {status.revision}).")
     print_items(columns.APPLIED, status.listeners, view_options)

@@ -1,4 +1,4 @@
-"""Tables of plain text: two spaces between columns, nothing cut off, the same on a terminal and in a pipe."""
+"""Plain-text tables: two spaces between columns, cells never truncated, the same on a terminal and in a pipe."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ _COLOURS: Final = {"evacuate": "31", "lapsed": "31", "mark": "33", "no": "33", "
 
 
 class Table:
-    """A table that may grow. `head`: begin with the headers; `colour`: for terminals only.
+    """A table to which rows can be added. `colour` is for terminals only.
 
-    An empty cell is a dash, so that every line has as many words as there are columns; the last may hold spaces.
+    An empty cell is shown as a dash, so that each line has one word for each column; only the last may contain spaces.
     """
 
     def __init__(self, headers: Sequence[str], *, show_header: bool, colour: bool) -> None:
@@ -24,7 +24,7 @@ class Table:
         self._colour = colour
 
     def lines(self, rows: Sequence[Sequence[str]]) -> list[str]:
-        """The lines of these rows, below the headers if they are the first. Columns become wider, never narrower."""
+        """The lines of these rows, with the header before the first ones. Columns widen, but never narrow."""
         head, self._pending_header = self._pending_header, []
         cells = [[escape_unprintable(cell) or "-" for cell in row] for row in rows]
         for row in (*head, *cells):
@@ -40,10 +40,10 @@ class Table:
 
 
 def escape_unprintable(text: str) -> str:
-    r"""The text with what a terminal would not show or would obey, as Python writes it: `\x1b` for an escape."""
+    r"""The text with control and invisible characters escaped as in Python: `\x1b` for an escape."""
     if text.isprintable():
         return text
-    return "".join(_escape(sign) if unicodedata.category(sign) in _UNPRINTABLE else sign for sign in text)
+    return "".join(_escape(char) if unicodedata.category(char) in _UNPRINTABLE else char for char in text)
 
 
 def _coloured(colour: str, text: str) -> str:
@@ -51,7 +51,7 @@ def _coloured(colour: str, text: str) -> str:
 
 
 def _width(cell: str) -> int:
-    """Columns that a terminal needs for it."""
+    """The number of terminal columns."""
     if cell.isascii():
         return len(cell)
     from rich.cells import cell_len  # noqa: PLC0415 - rarely needed

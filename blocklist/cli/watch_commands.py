@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from blocklist.cli import columns, options
+from blocklist.cli.environment import connect
 from blocklist.cli.output import (
     Json,
     OutputFormat,
@@ -13,16 +14,15 @@ from blocklist.cli.output import (
     print_lines,
     print_stderr,
 )
-from blocklist.cli.service import connect
 from blocklist.model.changes import Change, Snapshot
 
 
 def watch(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
-    """Show changes as they happen, until Ctrl-C. As JSON the list comes first, as a snapshot."""
+    """Show changes as they happen, until Ctrl-C. JSON output begins with the list, as a snapshot."""
     view_options = OutputOptions(output, not no_headers)
     rows = RowFormatter(columns.CHANGES, view_options)
     with connect() as client:
-        # Who waits for changes must know at once when there is no service to wait for; the watch would go on trying.
+        # Fails if the service is unreachable; the watch would retry without a message.
         snapshot = client.snapshot()
         print_stderr(f"Watching {client.url} from revision {snapshot.revision} on.")
         if not view_options.is_table:
@@ -33,13 +33,13 @@ def watch(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHea
 
 
 def listeners(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
-    """Show who is told of changes, and how far each is behind."""
+    """Show the listeners, and how far each is behind."""
     with connect() as client:
         print_items(columns.LISTENERS, client.listeners(), OutputOptions(output, not no_headers))
 
 
 def evidence(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
-    """Show what running applications say of nodes, and whether it counts."""
+    """Show what applications report about nodes. COUNTS is `no` for evidence that is ignored."""
     with connect() as client:
         print_items(columns.EVIDENCE, client.evidence(), OutputOptions(output, not no_headers))
 
@@ -52,7 +52,7 @@ def _print_item(item: Snapshot | Change, view_options: OutputOptions, rows: RowF
     elif isinstance(item, Change):
         print_lines(*rows.lines([item]))
     else:
-        print_stderr(f"The list begins anew at revision {item.revision}, with {len(item.nodes)} nodes.")
+        print_stderr(f"The list was reset: revision {item.revision}, {len(item.nodes)} nodes.")
 
 
 def _snapshot_json(snapshot: Snapshot) -> Json:

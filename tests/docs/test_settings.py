@@ -7,7 +7,7 @@ from typing import Final
 
 from app import settings_docs
 from app.settings import CLIENT_SETTINGS, PREFIX, Settings, read_settings
-from blocklist.cli import options, service
+from blocklist.cli.environment import DEFAULT_DURATION, DEFAULT_TIMEOUT
 from blocklist.client.client import DEFAULT_URL
 from tests.integration.process import ROOT, environment, run_app
 
@@ -42,6 +42,6 @@ def test_the_names_and_defaults_of_the_client() -> None:
     defaults = {name: default for name, (default, _) in settings_docs.CLIENT_SETTINGS.items() if default}
     assert defaults == {
         "URL": DEFAULT_URL,
-        "TIMEOUT": service.DEFAULT_TIMEOUT,
-        "DEFAULT_DURATION": options.DEFAULT_DURATION,
+        "TIMEOUT": DEFAULT_TIMEOUT,
+        "DEFAULT_DURATION": DEFAULT_DURATION,
     }

@@ -18,7 +18,7 @@ TIMEOUT: Final = 60
 
 
 class Command:
-    """`blocklist` on the path, against the service at `url`; `settings` as of BLOCKLIST_…."""
+    """`blocklist` on the path, for the service at `url`; `settings` are the other BLOCKLIST_ variables."""
 
     def __init__(self, binaries: Path, url: str, **settings: str) -> None:
         self.env = environment(url=url, timeout="30s", **settings)
@@ -26,7 +26,7 @@ class Command:
         self.env.pop("NO_COLOR", None)
 
     def run(self, *arguments: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-        """Run it to its end. There is never a traceback."""
+        """Run it until it ends. Fails on a traceback."""
         done = subprocess.run(
             ["blocklist", *arguments],
             input=stdin,
@@ -40,15 +40,15 @@ class Command:
         return done
 
     def stdout_of(self, *arguments: str, stdin: str = "", **env: str) -> str:
-        """What it writes to stdout, when all is well."""
+        """Its stdout. Fails unless the exit code is 0."""
         done = self.run(*arguments, stdin=stdin, **env)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
     @contextmanager
     def running(self, *arguments: str) -> Iterator[subprocess.Popen[str]]:
-        """Run it meanwhile, with pipes to read from."""
-        # Tests may run in a shell's background, where Ctrl-C is ignored, by children too.
+        """Run it in the background, with pipes."""
+        # In a background job of a shell SIGINT is ignored, and child processes inherit that.
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True, "preexec_fn": _restore_sigint}
         with subprocess.Popen(["blocklist", *arguments], env=self.env, **pipes) as process:  # type: ignore[call-overload]
             try:
@@ -57,7 +57,7 @@ class Command:
                 process.kill()
 
     def on_terminal(self, *arguments: str, **env: str) -> str:
-        """What it writes when stdout is a terminal."""
+        """Its output if stdout is a terminal."""
         ours, theirs = pty.openpty()
         with subprocess.Popen(
             ["blocklist", *arguments], env=self.env | {"TERM": "xterm"} | env, stdin=theirs, stdout=theirs
@@ -73,7 +73,7 @@ def _restore_sigint() -> None:
 
 
 def interrupt(process: subprocess.Popen[str]) -> tuple[int, str]:
-    """Press Ctrl-C; the exit code, and what was on stderr."""
+    """Send SIGINT; return the exit code and stderr."""
     process.send_signal(signal.SIGINT)
     _, stderr = process.communicate(timeout=TIMEOUT)
     return process.returncode, stderr
@@ -91,7 +91,7 @@ def install(folder: Path) -> Path:
 
 
 def _read_all(terminal: int) -> Iterator[bytes]:
-    # Linux says that the other side is gone with an error.
+    # On Linux reading fails after the other side was closed.
     with suppress(OSError):
         while data := os.read(terminal, 65536):
             yield data

@@ -1,4 +1,4 @@
-"""The command `blocklist` against a real service: each subcommand, exit codes, and what goes where."""
+"""The command `blocklist` with a real service: subcommands, exit codes, stdout and stderr."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.model.evidence import Finding, FindingKind
 from blocklist.model.listener import ListenerRole, Registration
+from blocklist.model.report import Report
 from blocklist.model.roles import Role
 from tests.integration.bodies import now_ms
 from tests.integration.command import Command, install, interrupt
@@ -39,7 +40,7 @@ def command(binaries: Path, service: ServiceProcess) -> Command:
 
 @pytest.fixture
 def fresh_command(binaries: Path, fresh: ServiceProcess) -> Command:
-    """Where nobody else changes the list."""
+    """With a service of its own."""
     return Command(binaries, fresh.url)
 
 
@@ -142,14 +143,14 @@ class TestBlock:
 class TestWait:
     def test_the_output_shows_which_listeners_have_applied_it(self, binaries: Path, fresh: ServiceProcess) -> None:
         command = Command(binaries, fresh.url)
-        assert "Nobody listens." in command.stdout_of("block", "n", "-r", "disk", "--wait", "1s")
+        assert "There are no live listeners." in command.stdout_of("block", "n", "-r", "disk", "--wait", "1s")
         with connect(fresh.url) as client:
             client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
         for change in (("block", "m", "-r", "disk"), ("block", "n", "-r", "disk"), ("unblock", "free", "n")):
             assert "Applied by 0 of 1 listener, not yet by slow." in command.stdout_of(*change, "--wait", "500ms")
         with connect(fresh.url) as client:
             client.heartbeat("slow", "s", acked=client.snapshot().revision)
-        # Nothing is to do any more, and yet whoever waits knows that it is applied.
+        # The node is already blocked; the command still waits until it is applied.
         assert "Applied by 1 listener." in command.stdout_of("block", "m", "-r", "disk", "--wait", "30s")
 
 
@@ -244,7 +245,7 @@ class TestHistory:
     def test_the_list_at_a_time_in_the_past(self, fresh_command: Command) -> None:
         fresh_command.stdout_of("block", "a", "b", "-r", "disk")
         change = json.loads(fresh_command.stdout_of("history", "a", "-o", "jsonl"))
-        # The first whole second after it; nothing else happens before that has passed.
+        # The first whole second after the change.
         then = int(change["at"]) // 1000 + 1
         wait_until(lambda: now_ms() > (then + 1) * 1000)
         fresh_command.stdout_of("unblock", "a")
@@ -266,9 +267,7 @@ class TestListeners:
                 "app-1",
                 "s",
                 acked=1,
-                task_managers={"app-1:3": "n"},
-                running_tasks={"app-1:3": 2},
-                evidence={"m": finding},
+                report=Report(task_managers={"app-1:3": "n"}, running_tasks={"app-1:3": 2}, evidence={"m": finding}),
             )
         assert command.stdout_of("status", "n").splitlines()[1].split()[:3] == ["app-1", "JOB_MASTER", "yes"]
         assert command.stdout_of("status", "n", "--no-headers").split()[5:7] == ["1", "2"]
@@ -284,7 +283,7 @@ class TestListeners:
         assert command.stdout_of("evidence", "--no-headers").split()[:4] == ["m", "app-1", "excluded", "yes"]
         assert command.stdout_of("list", "-o", "wide", "--no-headers").split()[5] == "1"
         rehearsed = command.stdout_of("unblock", "n", "--dry-run")
-        assert "  TaskManager app-1:3 of app-1 is there, running 2 tasks" in rehearsed
+        assert "  TaskManager app-1:3 of app-1 runs 2 tasks" in rehearsed
 
 
 class TestWatch:
@@ -446,7 +445,7 @@ class TestItself:
         assert f"URL       {service.url} (BLOCKLIST_URL)" in output
         assert "DURATION  4h" in output
         assert "ROLE      admin" in output
-        assert "sound" in output
+        assert "settings of the service are valid" in output
         done = command.run("config", "check", BLOCKLIST_PROT="1")
         assert (done.returncode, "BLOCKLIST_PROT" in done.stdout) == (1, True)
 
@@ -464,7 +463,7 @@ if heavy := {{"pydantic", "httpx", "rich", "asyncio", "ssl"}} & set(sys.modules)
         assert "blocklist" in done.stdout
 
     def test_a_list_is_shown_without_rich(self, fresh: ServiceProcess, binaries: Path) -> None:
-        """The HTTP library would load it, for a command of its own. Causes beyond ASCII need it, for their width."""
+        """The library httpx would import it for its own command. Only causes with non-ASCII characters need it."""
         command = Command(binaries, fresh.url)
         command.stdout_of("block", "n", "-r", "disk")
         code = """

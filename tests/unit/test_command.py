@@ -1,11 +1,11 @@
-"""The command's own rules: how nodes, durations and times are read and written, tables, and when a wish is met."""
+"""The command: parsing and formatting of nodes, durations and times; tables; when a block satisfies a request."""
 
 from __future__ import annotations
 
 import pytest
 import typer
 
-from blocklist.cli import times
+from blocklist.cli import columns, messages, options
 from blocklist.cli.block_request import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
 from blocklist.cli.table import Table, escape_unprintable
 from blocklist.model.durations import format_duration, parse_duration
@@ -91,22 +91,22 @@ class TestDurations:
 class TestTimes:
     def test_a_timestamp_is_parsed_with_its_zone_and_formatted_in_utc(self) -> None:
         assert (
-            times.parse_timestamp("2026-11-21T18:00:00Z")
-            == times.parse_timestamp("2026-11-21T19:00:00+01:00")
+            options.parse_timestamp("2026-11-21T18:00:00Z")
+            == options.parse_timestamp("2026-11-21T19:00:00+01:00")
             == 1795284000000
         )
-        assert times.format_timestamp(1795284000999) == "2026-11-21T18:00:00Z"
-        assert times.format_timestamp(PERMANENT) == "never"
+        assert columns.format_timestamp(1795284000999) == "2026-11-21T18:00:00Z"
+        assert columns.format_timestamp(PERMANENT) == "never"
 
     @pytest.mark.parametrize("text", ["", "tomorrow", "2026-11-21T18:00:00", "2026-13-01T00:00:00Z", "1795284000000"])
     def test_a_malformed_timestamp_or_one_without_a_zone_is_an_error(self, text: str) -> None:
         with pytest.raises(ValueError, match=r"\.$"):
-            times.parse_timestamp(text)
+            options.parse_timestamp(text)
 
     def test_an_end_is_formatted_with_the_remaining_time(self) -> None:
-        assert times.format_end(1795284000000, 1795284000000 - 4 * HOUR) == "until 2026-11-21 18:00:00 UTC (in 4h)"
-        assert times.format_end(PERMANENT, 0) == "forever"
-        assert times.format_end(PERMANENT - 1, 0).startswith(f"until {PERMANENT - 1} (in ")
+        assert messages.format_end(1795284000000, 1795284000000 - 4 * HOUR) == "until 2026-11-21 18:00:00 UTC (in 4h)"
+        assert messages.format_end(PERMANENT, 0) == "forever"
+        assert messages.format_end(PERMANENT - 1, 0).startswith(f"until {PERMANENT - 1} (in ")
 
 
 class TestTable:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blocklist.cli import columns, options
+from blocklist.cli.environment import connect, now_ms
+from blocklist.cli.messages import format_end
 from blocklist.cli.output import (
     OutputFormat,
     OutputOptions,
@@ -16,17 +18,15 @@ from blocklist.cli.output import (
     print_message,
     print_stderr,
 )
-from blocklist.cli.service import connect
-from blocklist.cli.times import format_end, now_ms
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import Role
 
 if TYPE_CHECKING:
     from blocklist.model.roles import NewToken
 
-TokenName = Annotated[str, typer.Argument(metavar="NAME", help="The author of the changes that are made with it.")]
-TokenId = Annotated[str, typer.Argument(metavar="ID", help="As `token list` shows it.")]
-TokenRole = Annotated[Role, typer.Option("--role", help="Each may do what those before it may.")]
+TokenName = Annotated[str, typer.Argument(metavar="NAME", help="Author of the changes made with the token.")]
+TokenId = Annotated[str, typer.Argument(metavar="ID", help="Token id; see `token list`.")]
+TokenRole = Annotated[Role, typer.Option("--role", help="Each role includes the roles before it.")]
 
 
 def create(
@@ -35,7 +35,7 @@ def create(
     duration: options.TokenDuration = None,
     output: options.Output = OutputFormat.TABLE,
 ) -> None:
-    """Make a token. It is written to stdout, this once; what there is to say of it to stderr."""
+    """Create a token. It is printed to stdout, only once; its id, role and end to stderr."""
     now = now_ms()
     end = PERMANENT if duration is None or duration == PERMANENT else now + duration
     with connect() as client:
@@ -45,19 +45,19 @@ def create(
         return
     token = created.token
     print_stderr(
-        f"Token {token.id} of {token.name}, {token.role}, valid {format_end(token.end, now)}. It is shown this once:"
+        f"Token {token.id} of {token.name}, {token.role}, valid {format_end(token.end, now)}. It is shown only once:"
     )
     print_lines(created.text)
 
 
 def list_(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
-    """Show all tokens, never what they open with."""
+    """Show all tokens, without their secrets."""
     with connect() as client:
         print_items(columns.TOKENS, client.tokens(), OutputOptions(output, not no_headers))
 
 
 def revoke(token: TokenId) -> None:
-    """Make a token invalid, now."""
+    """Revoke a token, with immediate effect."""
     with connect() as client:
         client.revoke_token(token)
     print_message(f"{token} revoked")

@@ -1,0 +1,71 @@
+"""The environment variables of the command, and the client that they configure."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import time
+from typing import TYPE_CHECKING, Final
+
+from blocklist.model.durations import FOREVER, parse_duration
+from blocklist.model.errors import BlocklistError, InvalidError
+from blocklist.model.node import PERMANENT
+
+if TYPE_CHECKING:
+    from blocklist.client.client import BlocklistClient
+
+DEFAULT_TIMEOUT: Final = "5s"
+DEFAULT_DURATION: Final = "4h"
+_COMPLETION_TIMEOUT: Final = 0.5
+"""Seconds for each step of a request that completes a word: the user is waiting after the tab key."""
+
+
+def connect(seconds: float | None = None) -> BlocklistClient:
+    """A client with the timeout in seconds, by default BLOCKLIST_TIMEOUT. It does not connect yet.
+
+    Raises InvalidError for an invalid variable.
+    """
+    # If click is installed, httpx imports its own command line, and with it rich and pygments.
+    sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
+    from blocklist.client.client import BlocklistClient  # noqa: PLC0415
+
+    return BlocklistClient(timeout=request_timeout() if seconds is None else seconds)
+
+
+def request_timeout() -> float:
+    """BLOCKLIST_TIMEOUT in seconds: `5s`, `500ms`, or a number. Raises InvalidError if it is invalid."""
+    text = os.environ.get("BLOCKLIST_TIMEOUT") or DEFAULT_TIMEOUT
+    try:
+        return parse_duration(f"{text}s" if text.replace(".", "", 1).isdecimal() else text) / 1000
+    except ValueError as error:
+        raise InvalidError(f"BLOCKLIST_TIMEOUT: {error}") from None
+
+
+def default_duration() -> int:
+    """BLOCKLIST_DEFAULT_DURATION in milliseconds, PERMANENT for `forever`. Raises InvalidError if it is invalid."""
+    text = os.environ.get("BLOCKLIST_DEFAULT_DURATION") or DEFAULT_DURATION
+    try:
+        return parse_duration_or_forever(text)
+    except ValueError as error:
+        raise InvalidError(f"BLOCKLIST_DEFAULT_DURATION: {error}") from None
+
+
+def parse_duration_or_forever(text: str) -> int:
+    """Milliseconds, PERMANENT for `forever`. Raises ValueError with a sentence."""
+    return PERMANENT if text == FOREVER else parse_duration(text)
+
+
+def blocked_node_ids() -> list[str]:
+    """The ids of the blocked nodes, for completion; none if the service is unreachable or slow."""
+    logging.disable()
+    try:
+        with connect(_COMPLETION_TIMEOUT) as client:
+            return sorted(client.snapshot().nodes)
+    except BlocklistError:
+        return []
+
+
+def now_ms() -> int:
+    """The current time in Unix milliseconds."""
+    return time.time_ns() // 1_000_000

@@ -1,0 +1,96 @@
+"""serve and config check: run the service of a checkout; check the configuration of the command and of the service."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+import blocklist
+from blocklist.cli.environment import connect, default_duration, request_timeout
+from blocklist.cli.output import print_lines
+from blocklist.cli.table import Table
+from blocklist.model.durations import FOREVER, format_duration
+from blocklist.model.errors import InvalidError
+from blocklist.model.node import PERMANENT
+
+if TYPE_CHECKING:
+    from blocklist.client.client import BlocklistClient
+
+
+def serve() -> None:
+    """Run the service; only in a checkout. Migrates the database first."""
+    root = _find_checkout()
+    if root is None:
+        raise InvalidError("serve needs a checkout of blocklist: the installed package does not contain the service.")
+    command, environment = _app_command(root)
+    migrated = subprocess.run([*command, "migrate"], env=environment, check=False)
+    if migrated.returncode:
+        raise SystemExit(migrated.returncode)
+    os.execve(command[0], command, environment)  # noqa: S606 - the service replaces this process
+
+
+def check() -> None:
+    """Show the settings, whether the service is reachable, and your role. Exit code 1 or 3 if something is wrong."""
+    table = Table(("", ""), show_header=False, colour=False)
+    with connect() as client:
+        print_lines(*table.lines(_settings(client.url)))
+        snapshot = client.snapshot()
+        answers = f"answers: {len(snapshot.nodes)} nodes blocked at revision {snapshot.revision}"
+        print_lines(*table.lines([("SERVICE", answers), ("ROLE", _role(client))]))
+    if (root := _find_checkout()) is not None:
+        valid, output = _check_service_settings(root)
+        print_lines(*table.lines([("CHECKOUT", f"{root}: {output}")]))
+        if not valid:
+            raise typer.Exit(1)
+
+
+def _settings(url: str) -> list[tuple[str, str]]:
+    duration = default_duration()
+    return [
+        ("VERSION", f"blocklist {blocklist.__version__}, Python {platform.python_version()}"),
+        ("URL", f"{url} ({'BLOCKLIST_URL' if os.environ.get('BLOCKLIST_URL') else 'default'})"),
+        ("TOKEN", _token_source()),
+        ("TIMEOUT", format_duration(round(request_timeout() * 1000))),
+        ("DURATION", FOREVER if duration == PERMANENT else format_duration(duration)),
+    ]
+
+
+def _token_source() -> str:
+    """Where the token comes from, never the token itself."""
+    if os.environ.get("BLOCKLIST_TOKEN"):
+        return "in BLOCKLIST_TOKEN"
+    path = os.environ.get("BLOCKLIST_TOKEN_FILE")
+    return f"in the file {path} (BLOCKLIST_TOKEN_FILE)" if path else "none"
+
+
+def _role(client: BlocklistClient) -> str:
+    name, role = client.whoami()
+    return role.value if name is None else f"{role.value}, as {name}"
+
+
+def _find_checkout() -> Path | None:
+    """The checkout that contains this package; None if only the package is installed."""
+    root = Path(__file__).resolve().parents[2]
+    return root if (root / "app" / "__main__.py").is_file() and (root / "migrations").is_dir() else None
+
+
+def _app_command(root: Path) -> tuple[list[str], dict[str, str]]:
+    """The command that runs the service of the checkout in the current folder, and its environment."""
+    path = os.pathsep.join(filter(None, [str(root), os.environ.get("PYTHONPATH")]))
+    return [sys.executable, "-P", "-m", "app"], {**os.environ, "PYTHONPATH": path}
+
+
+def _check_service_settings(root: Path) -> tuple[bool, str]:
+    """Whether the settings of the checkout's service are valid, and the last line of the check's output."""
+    command, environment = _app_command(root)
+    done = subprocess.run(
+        [*command, "check-settings"], env=environment, capture_output=True, text=True, check=False, timeout=60
+    )
+    lines = (done.stdout or done.stderr).strip().splitlines()
+    return done.returncode == 0, lines[-1] if lines else f"exit code {done.returncode}"
