@@ -1,4 +1,4 @@
-"""Evidence: applications say what they found out about nodes, and where enough agree the service blocks the node."""
+"""Evidence: applications report problems with nodes, and the service blocks a node if enough of them agree."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from blocklist import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
 from blocklist.model.evidence import TTL_MS, Finding, FindingKind
 from blocklist.model.listener import ListenerRole, Registration
+from blocklist.model.report import Report
 from tests.integration.bodies import all_changes, current_list, later, now_ms
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, ON_SQLITE
@@ -74,7 +75,7 @@ def blocked(client: httpx.Client, node: str) -> Body:
 
 
 def wait_until_evaluated(client: httpx.Client) -> None:
-    """Return when the service has certainly judged all that was said before: it blocks another node by then."""
+    """Return when all earlier reports have been evaluated: the service has blocked another node since."""
     for own in ("look-1", "look-2"):
         application(client, own)
         report_evidence(client, own, "looked")
@@ -90,10 +91,10 @@ def metric(client: httpx.Client, line: str) -> float:
     return float(lines[0].split()[-1])
 
 
-class TestSaying:
+class TestReporting:
     """The map `evidence` of a heartbeat, and GET /evidence."""
 
-    def test_nobody_has_said_anything(self, listener_client: httpx.Client) -> None:
+    def test_without_evidence(self, listener_client: httpx.Client) -> None:
         answer = listener_client.get("/evidence")
         assert (answer.status_code, answer.json()) == (200, {"evidence": []})
         assert answer.headers["content-type"] == "application/json"
@@ -119,20 +120,20 @@ class TestSaying:
             "doubt": None,
         }
 
-    def test_a_node_may_be_one_where_it_has_no_task_manager(self, listener_client: httpx.Client) -> None:
+    def test_the_application_needs_no_task_manager_on_the_node(self, listener_client: httpx.Client) -> None:
         register(listener_client, "x")
         report_evidence(listener_client, "x", "gone")
         assert summary(listener_client) == [("gone", "x", True)]
 
     @pytest.mark.parametrize("fields", [{}, {"taskManagers": {}}, {"evidence": {}}])
-    def test_what_is_not_said_again_is_not_renewed(self, listener_client: httpx.Client, fields: Body) -> None:
+    def test_without_a_new_report_it_is_not_renewed(self, listener_client: httpx.Client, fields: Body) -> None:
         application(listener_client, "x")
         report_evidence(listener_client, "x", "a")
         before = evidence(listener_client)
         heartbeat(listener_client, "x", **fields)
         assert evidence(listener_client) == before
 
-    def test_saying_it_again_renews_it(self, listener_client: httpx.Client) -> None:
+    def test_a_repeated_report_renews_it(self, listener_client: httpx.Client) -> None:
         application(listener_client, "x")
         report_evidence(listener_client, "x", "a")
         (before,) = evidence(listener_client)
@@ -145,7 +146,7 @@ class TestSaying:
 
         wait_until(renewed)
 
-    def test_only_a_job_master_may(self, listener_client: httpx.Client) -> None:
+    def test_only_a_job_master_may_report_it(self, listener_client: httpx.Client) -> None:
         register(listener_client, "rm", role=RM)
         before = without_lag(listener_client, "rm")
         problem = problem_of(
@@ -156,7 +157,7 @@ class TestSaying:
         assert (evidence(listener_client), without_lag(listener_client, "rm")) == ([], before)
         assert listener_client.get("/taskmanagers/tm-9").status_code == 404
 
-    def test_it_is_gone_when_it_becomes_a_resource_manager(self, listener_client: httpx.Client) -> None:
+    def test_it_is_removed_when_the_listener_becomes_a_resource_manager(self, listener_client: httpx.Client) -> None:
         application(listener_client, "x")
         report_evidence(listener_client, "x", "a")
         register(listener_client, "x", role=RM)
@@ -168,7 +169,7 @@ class TestSaying:
         put(listener_client, "b")
         wait_until(lambda: summary(listener_client) == [("a", "x", True)])
 
-    def test_of_a_resource_manager_s_answer_only_the_rest_is_taken(
+    def test_evidence_in_a_resource_manager_s_response_is_ignored(
         self, listener_client: httpx.Client, receiver: Receiver
     ) -> None:
         receiver.report = {"evidence": {"a": EXCLUDED}, "taskManagers": {"tm-9": "b"}}
@@ -189,7 +190,7 @@ BAD: list[object] = [
 
 
 @pytest.mark.parametrize("value", [pytest.param(value, id=ascii(value)[:50]) for value in BAD])
-def test_what_is_malformed_changes_nothing(listener_client: httpx.Client, value: object) -> None:
+def test_an_invalid_report_changes_nothing(listener_client: httpx.Client, value: object) -> None:
     application(listener_client, "x")
     report_evidence(listener_client, "x", "a")
     before = (evidence(listener_client), without_lag(listener_client, "x"))
@@ -202,17 +203,17 @@ def test_evidence_is_only_read(listener_client: httpx.Client, method: str) -> No
     problem_of(listener_client.request(method, "/evidence"), 405)
 
 
-def test_10_000_entries_are_taken(listener_client: httpx.Client) -> None:
+def test_10_000_entries_are_accepted(listener_client: httpx.Client) -> None:
     register(listener_client, "x")
     heartbeat(listener_client, "x", evidence={f"n-{number}": EXCLUDED for number in range(10_000)})
     found = evidence(listener_client)
     assert (len(found), {own["believed"] for own in found}) == (10_000, {False})
 
 
-class TestLeaving:
-    """It is forgotten when its listener leaves, lapses or is fenced."""
+class TestRemoval:
+    """It is removed when its listener is deregistered, lapses or is fenced."""
 
-    def test_who_leaves_takes_it_along(self, listener_client: httpx.Client) -> None:
+    def test_a_deregistered_listener_s_evidence_is_removed(self, listener_client: httpx.Client) -> None:
         application(listener_client, "x")
         application(listener_client, "y")
         report_evidence(listener_client, "x", "a")
@@ -220,13 +221,13 @@ class TestLeaving:
         listener_client.delete("/listeners/x")
         assert summary(listener_client) == [("b", "y", True)]
 
-    def test_so_does_who_lapses(self, listener_client: httpx.Client) -> None:
+    def test_a_lapsed_listener_s_evidence_is_removed(self, listener_client: httpx.Client) -> None:
         application(listener_client, "x", leaseSeconds=1)
         report_evidence(listener_client, "x", "a")
         wait_until_lapsed(listener_client, "x")
         wait_until(lambda: evidence(listener_client) == [])
 
-    def test_a_new_session_begins_without(self, listener_client: httpx.Client) -> None:
+    def test_a_new_session_has_none(self, listener_client: httpx.Client) -> None:
         application(listener_client, "x")
         report_evidence(listener_client, "x", "a")
         assert listener_client.put("/listeners/x", json=registration_body("s2")).status_code == 200
@@ -242,9 +243,9 @@ class TestLeaving:
 
 
 class TestBlocking:
-    """Where enough applications agree the node is blocked for all."""
+    """A node is blocked if enough applications agree."""
 
-    def test_two_applications_make_a_block_of_a_minute(self, listener_client: httpx.Client) -> None:
+    def test_two_applications_block_a_node_for_a_minute(self, listener_client: httpx.Client) -> None:
         for own in "xy":
             application(listener_client, own)
         made = metric(listener_client, "blocklist_evidence_blocks_total")
@@ -262,7 +263,7 @@ class TestBlocking:
         assert metric(listener_client, 'blocklist_evidence{believed="true",kind="excluded"}') == 3
         assert metric(listener_client, 'blocklist_evidence{believed="false",kind="slow"}') == 0
 
-    def test_somebody_else_s_block_is_merged_with(self, listener_client: httpx.Client) -> None:
+    def test_an_existing_block_is_merged(self, listener_client: httpx.Client) -> None:
         end = later(7200)
         put(listener_client, "a", action="MARK_BLOCKED_AND_EVACUATE_TASKS", cause="Hot", endTimestamp=end)
         for own in "xy":
@@ -272,7 +273,7 @@ class TestBlocking:
         node = blocked(listener_client, "a")
         assert (node["action"], node["endTimestamp"]) == ("MARK_BLOCKED_AND_EVACUATE_TASKS", end)
 
-    def test_who_condemns_most_of_its_nodes_is_not_believed(self, listener_client: httpx.Client) -> None:
+    def test_an_application_that_reports_most_of_its_nodes_does_not_count(self, listener_client: httpx.Client) -> None:
         for own in "xy":
             application(listener_client, own)
         report_evidence(listener_client, "x", "a", "b", "c")
@@ -284,7 +285,7 @@ class TestBlocking:
             "The application reports 3 of its 5 nodes, more than half: its evidence is ignored."
         )
 
-    def test_what_somebody_unblocks_is_blocked_again_by_new_evidence_alone(self, listener_client: httpx.Client) -> None:
+    def test_after_an_unblock_only_new_evidence_blocks_again(self, listener_client: httpx.Client) -> None:
         for own in "vwxy":
             application(listener_client, own)
         for own in "xy":
@@ -305,7 +306,7 @@ class TestBlocking:
 
 
 @ON_SQLITE
-def test_how_many_and_how_long_are_settings(start: Start) -> None:
+def test_number_and_window_are_settings(start: Start) -> None:
     with start(evidence_applications="1", evidence_window="1s").client() as client:
         application(client, "x")
         report_evidence(client, "x", "a")
@@ -313,7 +314,7 @@ def test_how_many_and_how_long_are_settings(start: Start) -> None:
 
 
 @ON_SQLITE
-def test_0_applications_are_never_enough(start: Start) -> None:
+def test_0_applications_disable_blocking(start: Start) -> None:
     with start(evidence_applications="0").client() as client:
         for own in "xyz":
             application(client, own)
@@ -341,7 +342,7 @@ def test_after_a_restart_old_evidence_does_not_undo_an_unblock(fresh: ServicePro
 
 
 class TestTime:
-    """On a clock that the test moves."""
+    """On a manual clock."""
 
     @pytest.fixture
     def clock(self) -> ManualClock:
@@ -363,7 +364,7 @@ class TestTime:
 
         return say
 
-    def test_it_ends_after_a_minute_exactly(
+    def test_it_expires_after_exactly_one_minute(
         self, client: httpx2.Client, clock: ManualClock, say: Callable[[str], None]
     ) -> None:
         say("x")
@@ -372,7 +373,7 @@ class TestTime:
         clock.now += 1
         assert summary(client) == []
 
-    def test_the_block_is_renewed_while_it_is_said_and_ends_a_minute_later(
+    def test_the_block_is_renewed_by_reports_and_expires_a_minute_after_the_last(
         self, client: httpx2.Client, clock: ManualClock, say: Callable[[str], None]
     ) -> None:
         say("x")
@@ -395,7 +396,7 @@ class TestTime:
         assert [own["type"] for own in all_changes(client)] == ["blocked", "merged", "merged", "expired"]
 
 
-def test_some_time_after_a_restart_evidence_is_new_for_certain(database_url: str) -> None:
+def test_after_the_grace_period_of_a_restart_evidence_counts_as_new(database_url: str) -> None:
     clock = ManualClock()
     with running_service(database_url, clock) as client:
         body = {"action": "MARK_BLOCKED", "cause": "test"}
@@ -412,25 +413,25 @@ def test_some_time_after_a_restart_evidence_is_new_for_certain(database_url: str
 
 
 class TestPython:
-    """The client and the membership."""
+    """The client and the listener session."""
 
     FOUND: Final = {"a": Finding(kind=FindingKind.EXCLUDED, reason="Spark excluded the host.")}
 
-    def test_a_client_says_it(self, listener_client: httpx.Client, listener_service: ServiceProcess) -> None:
+    def test_a_client_reports_it(self, listener_client: httpx.Client, listener_service: ServiceProcess) -> None:
         with BlocklistClient(listener_service.url) as client:
             client.register(Registration(id="x", role=ListenerRole.JOB_MASTER, session="s1"))
-            client.heartbeat("x", "s1", evidence=self.FOUND)
+            client.heartbeat("x", "s1", report=Report(evidence=self.FOUND))
         assert [(own["node"], own["kind"], own["reason"]) for own in evidence(listener_client)] == [
             ("a", *EXCLUDED.values())
         ]
 
-    def test_a_membership_says_it_again_and_again(
+    def test_a_listener_session_repeats_the_report(
         self, listener_client: httpx.Client, listener_service: ServiceProcess
     ) -> None:
         registration = Registration(id="x", role=ListenerRole.JOB_MASTER, session="s1")
         membership = ListenerSession(listener_service.url, registration, interval=0.1)
         try:
-            membership.report(evidence=self.FOUND)
+            membership.report(Report(evidence=self.FOUND))
             wait_until(lambda: summary(listener_client) == [("a", "x", True)])
             first = int(evidence(listener_client)[0]["lastSeen"])
             wait_until(lambda: int(evidence(listener_client)[0]["lastSeen"]) > first)

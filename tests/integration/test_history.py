@@ -1,4 +1,4 @@
-"""Looking back: who blocked what is blocked, the list as it was, the log by author, kind and time, and its export."""
+"""History: details of blocks, the list at a past time, filters of the change log, and its export."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 
-from app.store.engine import make_engine
 from app.store.history_queries import ChangeFilter, changes_matching
+from app.store.sql_engines import make_engine
 from tests.integration.bodies import EVACUATE, all_changes, block, later, now_ms, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, Databases
@@ -26,7 +26,7 @@ pytestmark = ON_BOTH
 
 LINES = {"accept": "application/x-ndjson"}
 MONDAY = 1_700_000_000_000
-"""When the made-up log below begins."""
+"""The beginning of the synthetic log below."""
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def past(database_url: str, clock: ManualClock) -> Iterator[TestClient]:
-    """A service whose time the test moves."""
+    """A service on a manual clock."""
     with running_service(database_url, clock) as client:
         yield client
 
@@ -49,7 +49,7 @@ def listed(client: TestClient, **params: Any) -> dict[str, Any]:
 
 
 class TestDetails:
-    def test_each_node_says_by_whom_and_with_which_revision_it_was_changed(self, fresh_client: httpx.Client) -> None:
+    def test_each_node_has_author_and_revision(self, fresh_client: httpx.Client) -> None:
         fresh_client.put("/blocklist/nodes/a", json=block())
         fresh_client.put("/blocklist/nodes/b", json=block())
         fresh_client.put("/blocklist/nodes/a", json=block(action=EVACUATE, allowMerge=True))
@@ -62,7 +62,7 @@ class TestDetails:
         }
         assert fresh_client.get("/blocklist?details=false").content == plain.content
 
-    def test_its_etag_is_its_own(self, fresh_client: httpx.Client) -> None:
+    def test_it_has_a_separate_etag(self, fresh_client: httpx.Client) -> None:
         fresh_client.put("/blocklist/nodes/a", json=block())
         plain, detailed = fresh_client.get("/blocklist"), fresh_client.get("/blocklist?details=true")
         assert plain.headers["etag"] != detailed.headers["etag"]
@@ -73,7 +73,7 @@ class TestDetails:
         # It waits for a change, too; here for one that has been.
         assert fresh_client.get("/blocklist?details=true", headers=known | {"prefer": "wait=60"}).status_code == 200
 
-    def test_it_outlives_a_restart(self, start: Start) -> None:
+    def test_it_survives_a_restart(self, start: Start) -> None:
         service = start()
         with service.client() as client:
             client.put("/blocklist/nodes", json={"a": block(), "b": block()})
@@ -83,12 +83,12 @@ class TestDetails:
             assert client.get("/blocklist?details=true").json() == before
 
     @pytest.mark.parametrize("query", ["details=1", "details=", "details=yes", "at=x", "at=-1", "at=", "at=1.5"])
-    def test_a_malformed_parameter_is_400(self, client: httpx.Client, query: str) -> None:
+    def test_an_invalid_parameter_is_400(self, client: httpx.Client, query: str) -> None:
         problem_of(client.get(f"/blocklist?{query}"), 400)
 
 
-class TestThen:
-    def test_the_list_is_shown_as_it_was_at_each_moment(self, past: TestClient, clock: ManualClock) -> None:
+class TestListAt:
+    def test_the_list_at_each_past_time(self, past: TestClient, clock: ManualClock) -> None:
         then: list[tuple[int, bytes, str]] = []
 
         def remember() -> None:
@@ -114,13 +114,13 @@ class TestThen:
             assert (answer.content, answer.headers["blocklist-revision"]) == (body, revision), moment
         assert listed(past, at=MONDAY - 1) == {}
 
-    def test_a_block_is_gone_at_its_very_end_swept_or_not(self, past: TestClient, clock: ManualClock) -> None:
+    def test_a_block_is_absent_from_its_end_on(self, past: TestClient, clock: ManualClock) -> None:
         past.put("/blocklist/nodes/a", json=block(endTimestamp=clock.now + 100))
         clock.now += 10_000
         assert list(listed(past, at=MONDAY + 99)) == ["a"]
         assert listed(past, at=MONDAY + 100) == {}
 
-    def test_with_details_it_says_who_and_when(self, past: TestClient, clock: ManualClock) -> None:
+    def test_with_details_it_has_author_and_revision(self, past: TestClient, clock: ManualClock) -> None:
         past.put("/blocklist/nodes/a", json=block())
         clock.now += 1
         past.put("/blocklist/nodes/a", json=block(cause="more", allowMerge=True))
@@ -139,7 +139,7 @@ class TestThen:
         answer = past.get("/blocklist", params={"at": clock.now + 1})
         assert (answer.status_code, answer.headers["content-type"]) == (400, "application/problem+json")
 
-    def test_a_clock_that_was_set_back_hides_nothing(self, past: TestClient, clock: ManualClock) -> None:
+    def test_a_clock_set_back_hides_no_block(self, past: TestClient, clock: ManualClock) -> None:
         clock.now += 60_000
         past.put("/blocklist/nodes/a", json=block())
         clock.now -= 30_000
@@ -172,20 +172,20 @@ def changes_after(client: httpx.Client, since: int) -> list[dict[str, Any]]:
 class TestCompacted:
     """A log of a thousand changes, after a permanent block and two thousand changes of others."""
 
-    def test_what_was_blocked_before_the_log_begins_is_on_the_list(self, compacted: httpx.Client) -> None:
+    def test_nodes_blocked_before_the_log_begins_are_on_the_list(self, compacted: httpx.Client) -> None:
         now = int(changes_after(compacted, 1003)[-1]["at"])
         assert compacted.get(f"/blocklist?at={now}").content == compacted.get("/blocklist").content
         detailed = compacted.get(f"/blocklist?details=true&at={now}").json()
         assert detailed == compacted.get("/blocklist?details=true").json()
         assert (detailed["old"]["revision"], detailed["n7"]["revision"]) == (1, 1011)
 
-    def test_a_moment_before_it_is_410(self, compacted: httpx.Client) -> None:
+    def test_a_time_before_it_is_410(self, compacted: httpx.Client) -> None:
         first = changes_after(compacted, 1003)[0]
         problem = problem_of(compacted.get(f"/blocklist?at={int(first['at']) - 1}"), 410)
         assert problem["oldest"] == first["revision"] == 1004
         assert first["at"] in problem["detail"]
 
-    def test_so_does_an_export(self, compacted: httpx.Client) -> None:
+    def test_an_export_from_before_it_is_410(self, compacted: httpx.Client) -> None:
         problem_of(compacted.get("/blocklist/changes", headers=LINES), 410)
         lines = compacted.get("/blocklist/changes?since=1003", headers=LINES).text.splitlines()
         assert len(lines) == 1000
@@ -194,7 +194,7 @@ class TestCompacted:
 class TestFilters:
     @pytest.fixture
     def log(self, past: TestClient, clock: ManualClock) -> TestClient:
-        """Blocked at 0, 1 and 2 s, merged at 3 s, freed at 4 s; then two of an author who wrote to the log himself."""
+        """Blocked at 0, 1 and 2 s, merged at 3 s, freed at 4 s; then two by an author written directly to the log."""
         for node_id in "abc":
             past.put(f"/blocklist/nodes/{node_id}", json=block())
             clock.now += 1000
@@ -219,9 +219,7 @@ class TestFilters:
             ({"createdBy": "nobody"}, []),
         ],
     )
-    def test_each_shows_only_what_is_asked_for(
-        self, log: TestClient, params: dict[str, Any], revisions: list[int]
-    ) -> None:
+    def test_each_filter(self, log: TestClient, params: dict[str, Any], revisions: list[int]) -> None:
         found = log.get("/blocklist/changes", params=params).json()
         assert [change["revision"] for change in found["changes"]] == revisions
         assert found["next"] is None
@@ -254,7 +252,7 @@ class TestFilters:
             *("createdBy=", f"createdBy={'x' * 254}", "createdBy=a%00b", "createdBy=a%0Ab"),
         ],
     )
-    def test_a_malformed_one_is_400(self, client: httpx.Client, query: str) -> None:
+    def test_an_invalid_filter_is_400(self, client: httpx.Client, query: str) -> None:
         problem_of(client.get(f"/blocklist/changes?{query}"), 400)
 
     @pytest.mark.parametrize(
@@ -266,7 +264,7 @@ class TestFilters:
         ],
     )
     def test_an_index_serves_each(self, migrated: Path, wanted: ChangeFilter, index: str) -> None:
-        """And nothing is sorted: what is read is bounded by the page, but for moments far behind `since`."""
+        """Nothing is sorted, so a page bounds the rows read, except with times long after `since`."""
         plans: list[str] = []
         engine = make_engine(url_of(migrated), readers=1)
         with engine.connect() as connection:
@@ -286,7 +284,7 @@ class TestFilters:
 class TestExport:
     @pytest.fixture
     def long(self, fresh_client: httpx.Client) -> httpx.Client:
-        """Three pages and a bit."""
+        """More than three pages."""
         for cause in "ab":
             body = {f"n{n}": block(cause=cause, allowMerge=True) for n in range(800)}
             fresh_client.put("/blocklist/nodes", json=body).raise_for_status()
@@ -316,21 +314,21 @@ class TestExport:
             ("application/json", False),
         ],
     )
-    def test_who_names_it_gets_it(self, client: httpx.Client, node: str, accept: str, lines: bool) -> None:
+    def test_it_is_chosen_by_the_accept_header(self, client: httpx.Client, node: str, accept: str, lines: bool) -> None:
         client.put(node, json=block())
         answer = client.get("/blocklist/changes", headers={"accept": accept})
         expected = "application/x-ndjson" if lines else "application/json"
         assert answer.headers["content-type"] == expected
 
-    def test_a_client_that_leaves_ends_it(self, long: httpx.Client) -> None:
+    def test_a_disconnecting_client_ends_it(self, long: httpx.Client) -> None:
         with long.stream("GET", "/blocklist/changes", headers=LINES) as answer:
             next(answer.iter_lines())
         assert long.get("/healthz").status_code == 200
 
 
 class TestMigration:
-    def test_an_older_database_learns_who_changed_what_last(self, tmp_path: Path) -> None:
-        """As far as its log reaches; and what the log began with."""
+    def test_an_older_database_gets_the_last_changes(self, tmp_path: Path) -> None:
+        """As far as its log reaches back."""
         from alembic import command
         from alembic.config import Config
 
@@ -368,7 +366,7 @@ class TestMigration:
             assert sorted(listed(client, at=MONDAY + 2)) == ["before", "merged", "new"]
 
 
-def test_the_present_moment_is_the_present_list(client: httpx.Client, node: str) -> None:
+def test_the_list_at_the_current_time_is_the_current_list(client: httpx.Client, node: str) -> None:
     client.put(node, json=block(endTimestamp=later(3600)))
     assert node.rpartition("/")[2] in client.get(f"/blocklist?at={now_ms() - 1 + 1}").json()
 

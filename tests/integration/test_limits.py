@@ -1,4 +1,4 @@
-"""Guard rails: the limits of an operator and the minimum of a listener, against a running service."""
+"""Limits of settings and minimums of listeners, against a running service."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from blocklist import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
 from blocklist.model.errors import LimitError
 from blocklist.model.listener import ListenerRole, Registration
+from blocklist.model.report import Report
 from tests.integration.bodies import all_changes, block, current_list, later, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH
@@ -46,7 +47,7 @@ DAY: Final = 86_400
 
 
 def limit_detail(answer: httpx.Response) -> str:
-    """The sentence of a limit that refused it."""
+    """The message of the limit that rejected it."""
     problem = problem_of(answer, 409)
     assert problem["type"] == LIMIT
     assert "blockedNode" not in problem
@@ -69,7 +70,7 @@ def rejections(client: httpx.Client | httpx2.Client, source: str) -> float:
     )
 
 
-class TestMostNodes:
+class TestMaxBlocked:
     """BLOCKLIST_MAX_BLOCKED."""
 
     @pytest.fixture
@@ -77,7 +78,7 @@ class TestMostNodes:
         with start(max_blocked="3").client() as client:
             yield client
 
-    def test_one_too_many_is_refused_and_nothing_is_changed(self, client: httpx.Client) -> None:
+    def test_one_node_too_many_is_rejected(self, client: httpx.Client) -> None:
         for node_id in "abc":
             put(client, node_id)
         before = current_list(client)
@@ -95,7 +96,7 @@ class TestMostNodes:
         assert list(current_list(client)[1]) == ["a"]
         assert put_blocks(client, "a", "b", "c", allowMerge=True).status_code == 200
 
-    def test_what_is_there_may_be_changed_and_freed(self, client: httpx.Client) -> None:
+    def test_blocked_nodes_may_be_merged_and_unblocked(self, client: httpx.Client) -> None:
         for node_id in "abc":
             put(client, node_id, endTimestamp=later())
         assert put(client, "a", action="MARK_BLOCKED_AND_EVACUATE_TASKS", cause="hot") == 4
@@ -106,7 +107,7 @@ class TestMostNodes:
         unblock(client, "a")
         put(client, "d")
 
-    def test_a_block_that_ends_makes_room(self, client: httpx.Client) -> None:
+    def test_an_expired_block_makes_room(self, client: httpx.Client) -> None:
         for node_id in "ab":
             put(client, node_id)
         put(client, "c", endTimestamp=later(0.3))
@@ -114,8 +115,8 @@ class TestMostNodes:
         assert len(current_list(client)[1]) == 3
 
     @ON_BOTH
-    def test_of_64_at_once_exactly_as_many_pass(self, start: Start) -> None:
-        """By whichever way they come: the plain PUT, the one with a query, several at once."""
+    def test_64_concurrent_requests_cannot_exceed_it(self, start: Start) -> None:
+        """On the fast path and on the ordinary route."""
         with start(max_blocked="10").client() as client, ThreadPoolExecutor(64) as pool:
             paths = {
                 f"n-{number}": f"/blocklist/nodes/n-{number}{'?dryRun=false' * (number % 2)}" for number in range(64)
@@ -128,7 +129,7 @@ class TestMostNodes:
             assert rejections(client, "request") == 54
 
     @ON_BOTH
-    def test_several_and_single_ones_at_once_never_get_past_it(self, start: Start) -> None:
+    def test_concurrent_bulk_and_single_requests_cannot_exceed_it(self, start: Start) -> None:
         with start(max_blocked="10").client() as client, ThreadPoolExecutor(16) as pool:
 
             def turn(number: int) -> int:
@@ -146,7 +147,7 @@ class TestMostNodes:
                 count += 1 if change["type"] == "blocked" else -1
                 assert count <= 10
 
-    def test_the_fast_path_says_the_same(self, start: Start) -> None:
+    def test_the_fast_path_has_the_same_response(self, start: Start) -> None:
         process = start(max_blocked="1")
         body = json.dumps(block()).encode()
         assert send_request(process.port, request("/blocklist/nodes/a", method="PUT", body=body)).status == 201
@@ -154,14 +155,14 @@ class TestMostNodes:
         other = send_request(process.port, request("/blocklist/nodes/b?dryRun=false", method="PUT", body=body))
         assert (plain.status, plain.body) == (409, other.body)
 
-    def test_the_client_raises_what_it_is(self, start: Start) -> None:
+    def test_the_client_raises_a_limit_error(self, start: Start) -> None:
         with BlocklistClient(start(max_blocked="1").url) as client:
             client.block("a", "disk")
             with pytest.raises(LimitError, match="no more is possible"):
                 client.block("b", "disk")
 
 
-def test_a_share_of_the_nodes_that_live_listeners_name(start: Start) -> None:
+def test_a_share_of_the_nodes_of_live_listeners(start: Start) -> None:
     with start(max_blocked_share="0.5").client() as client:
         put(client, "free-for-all")
         register(client, "rm", role=RM, leaseSeconds=1)
@@ -182,7 +183,7 @@ def test_a_share_of_the_nodes_that_live_listeners_name(start: Start) -> None:
 
 
 def test_the_longest_block_of_a_role(start: Start) -> None:
-    """Without authentication everybody is an admin."""
+    """Without authentication everyone is an admin."""
     with start(longest_block_operator="1h", longest_block_admin="7d").client() as client:
         assert limit_detail(put_block(client, "a")).startswith("An admin may block for at most 7d: end it by 20")
         assert "force it" in limit_detail(put_blocks(client, "a", endTimestamp=later(8 * DAY)))
@@ -194,7 +195,7 @@ def test_the_longest_block_of_a_role(start: Start) -> None:
 
 
 class TestAuthors:
-    """With tokens: the author is the token's name, the role the token's."""
+    """With tokens: name and role of the token count."""
 
     @pytest.fixture
     def process(self, start: Start, tmp_path: Path) -> ServiceProcess:
@@ -218,7 +219,7 @@ class TestAuthors:
         return self.client(process, made.json()["token"])
 
     @ON_BOTH
-    def test_each_has_as_many_also_after_a_restart(self, process: ServiceProcess) -> None:
+    def test_each_author_has_a_maximum_even_after_a_restart(self, process: ServiceProcess) -> None:
         soon = later(1800)
         with self.operator(process, "ops") as ops, self.operator(process, "night") as night:
             put(ops, "a", endTimestamp=soon)
@@ -233,18 +234,18 @@ class TestAuthors:
             unblock(night, "a")
             put(ops, "e", endTimestamp=soon)
 
-    def test_an_operator_may_not_block_for_so_long_nor_force(self, process: ServiceProcess) -> None:
+    def test_an_operator_cannot_exceed_the_longest_block_nor_force(self, process: ServiceProcess) -> None:
         with self.operator(process, "ops") as ops:
             sentence = limit_detail(put_block(ops, "a"))
             assert sentence.startswith("An operator may block for at most 1h: end it by ")
-            assert sentence.endswith(" at the latest, or send_request an admin.")
+            assert sentence.endswith(" at the latest, or ask an admin.")
             problem = problem_of(put_block(ops, "a", force="a fire"), 403)
             assert "admin" in problem["detail"]
             params = {"force": "a fire", "dryRun": "true"}
             problem_of(ops.put("/blocklist/nodes", json={"a": block()}, params=params), 403)
             assert put_block(ops, "a", endTimestamp=later(1800)).status_code == 201
 
-    def test_an_admin_may_force_and_the_log_keeps_why(self, process: ServiceProcess) -> None:
+    def test_an_admin_may_force_and_the_log_records_the_reason(self, process: ServiceProcess) -> None:
         with self.client(process, self.file.read_text().strip()) as admin:
             for node_id in "ab":
                 put(admin, node_id)
@@ -258,7 +259,7 @@ class TestAuthors:
 
 
 @pytest.mark.parametrize("reason", ["", "x" * 1025, "two\nlines", "\x00", "\x7f"])
-def test_a_reason_that_is_none_is_malformed(client: httpx.Client, node: str, reason: str) -> None:
+def test_an_invalid_reason_is_rejected(client: httpx.Client, node: str, reason: str) -> None:
     problem_of(client.put(node, json=block(), params={"force": reason}), 400)
     assert client.get(node).status_code == 404
 
@@ -270,9 +271,9 @@ def test_a_reason_may_be_long_and_in_any_script(client: httpx.Client, node_id: s
 
 
 class TestMinimum:
-    """What a listener asks for when it registers."""
+    """The minimum number of nodes in a registration."""
 
-    def test_a_block_that_takes_it_below_is_refused(self, listener_client: httpx.Client) -> None:
+    def test_a_block_below_the_minimum_is_rejected(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm", minNodes=2)
         heartbeat(listener_client, "jm", nodes=["a", "b.example.com", "c"])
         put(listener_client, "a")
@@ -296,7 +297,7 @@ class TestMinimum:
         heartbeat(listener_client, "jm", taskManagers={"t-1": "a", "t-2": "b", "t-3": "c"})
         put(listener_client, "b")
 
-    def test_who_has_left_or_lapsed_or_asks_for_nothing_needs_none(self, listener_client: httpx.Client) -> None:
+    def test_removed_lapsed_and_undemanding_listeners_have_no_minimum(self, listener_client: httpx.Client) -> None:
         for own in ("jm", "rm"):
             register(listener_client, own, minNodes=1, leaseSeconds=1)
             heartbeat(listener_client, own, nodes=[own])
@@ -334,26 +335,26 @@ class TestMinimum:
         limit_detail(put_block(listener_client, "a"))
 
     @pytest.mark.parametrize("value", [-1, 1.0, "1", True, None, 2**63])
-    def test_a_minimum_that_is_none_is_malformed(self, listener_client: httpx.Client, value: object) -> None:
+    def test_an_invalid_minimum_is_rejected(self, listener_client: httpx.Client, value: object) -> None:
         problem_of(listener_client.put("/listeners/jm", json={"role": JM, "sessionId": "s1", "minNodes": value}), 400)
 
     @pytest.mark.parametrize(
         "value", ["a", {"a": "b"}, [1], [None], [""], ["a b"], ["a", ".."], 5, [f"n-{n}" for n in range(10_001)]]
     )
-    def test_nodes_that_are_none_are_malformed(self, listener_client: httpx.Client, value: object) -> None:
+    def test_invalid_nodes_are_rejected(self, listener_client: httpx.Client, value: object) -> None:
         register(listener_client, "jm")
         heartbeat(listener_client, "jm", nodes=["a"])
         problem_of(post_heartbeat(listener_client, "jm", nodes=value), 400)
         assert get_listener(listener_client, "jm")["usableNodes"] == 1
 
-    def test_10_000_nodes_are_taken(self, listener_client: httpx.Client) -> None:
+    def test_10_000_nodes_are_accepted(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm", minNodes=9_999)
         heartbeat(listener_client, "jm", nodes=[f"n-{number}.example.com" for number in range(10_000)])
         put(listener_client, "n-77")
         limit_detail(put_block(listener_client, "n-78"))
 
     @ON_BOTH
-    def test_a_restart_keeps_it_and_nodes_are_said_again(self, fresh: ServiceProcess) -> None:
+    def test_a_restart_keeps_the_minimum_and_nodes_are_reported_again(self, fresh: ServiceProcess) -> None:
         with fresh.client() as client:
             register(client, "jm", minNodes=2)
             heartbeat(client, "jm", nodes=["a", "b"])
@@ -363,14 +364,14 @@ class TestMinimum:
             heartbeat(client, "jm", nodes=["a", "b"])
             limit_detail(put_block(client, "a"))
 
-    def test_a_membership_asks_for_it_and_says_its_nodes(
+    def test_a_listener_session_sends_minimum_and_nodes(
         self, listener_client: httpx.Client, listener_service: ServiceProcess
     ) -> None:
         membership = ListenerSession(
             listener_service.url, Registration(id="jm", role=ListenerRole.JOB_MASTER, session="s1", min_nodes=1)
         )
         try:
-            membership.report(nodes=("a",))
+            membership.report(Report(nodes=("a",)))
             wait_until(lambda: {own["id"]: own for own in listener_client.get("/listeners").json()["listeners"]}
                        .get("jm", {}).get("usableNodes") == 1)  # fmt: skip
             limit_detail(put_block(listener_client, "a"))
@@ -379,7 +380,7 @@ class TestMinimum:
 
 
 class TestEvidence:
-    """What applications find out blocks nothing that a limit forbids."""
+    """Limits apply to blocks by evidence, too."""
 
     FOUND: Final[dict[str, Any]] = {"kind": "excluded", "reason": "Spark excluded the host."}
 
@@ -392,7 +393,7 @@ class TestEvidence:
             said = {"sessionId": "s1", "taskManagers": there, "evidence": dict.fromkeys(nodes, self.FOUND)}
             assert client.post(f"/listeners/{own}/heartbeat", json=said).status_code == 200
 
-    def test_what_a_limit_forbids_is_logged_and_counted(self, start: Start) -> None:
+    def test_a_block_rejected_by_a_limit_is_logged_and_counted(self, start: Start) -> None:
         process = start(max_blocked="1")
         with process.client() as client:
             put(client, "a")
@@ -401,10 +402,10 @@ class TestEvidence:
             assert list(current_list(client)[1]) == ["a"]
             assert rejections(client, "request") == 0
             (line,) = [line for line in process.log().splitlines() if "w-1" in line]
-            assert "a node that applications say is bad is not blocked" in line
+            assert "node not blocked despite evidence: a limit forbids it" in line
             assert "no more is possible" in line
 
-    def test_it_is_tried_again_when_some_time_has_passed(self, tmp_path: Path, migrated: Path) -> None:
+    def test_it_is_retried_after_a_pause(self, tmp_path: Path, migrated: Path) -> None:
         database, clock = tmp_path / "blocklist.db", ManualClock()
         shutil.copy(migrated, database)
         settings = Settings(database_url=url_of(database), max_blocked=2)
