@@ -76,7 +76,7 @@ def check_limits(limits: Limits, context: LimitContext, proposed: Draft, role: R
 
 
 def _escalates(change: Change, current: Draft) -> bool:
-    """Whether the change blocks a node anew, for longer, or with a stronger action."""
+    """Whether the change makes a new, longer or stronger block."""
     if change.type is ChangeType.BLOCKED:
         return True
     before = current.get_blocked(change.node.id)
