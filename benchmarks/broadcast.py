@@ -25,10 +25,10 @@ _numbers = count(1)
 class Latency(NamedTuple):
     """Milliseconds from a change's response and from its request until the last watcher, and 99 % of them, had it."""
 
-    from_answer: float
-    from_sending: float
-    p99_from_answer: float
-    p99_from_sending: float
+    from_response: float
+    from_request: float
+    p99_from_response: float
+    p99_from_request: float
 
 
 @dataclass(kw_only=True)

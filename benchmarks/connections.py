@@ -13,8 +13,8 @@ class HttpConnection(asyncio.Protocol):
 
     def __init__(self) -> None:
         """No request yet."""
-        self.answered: asyncio.Future[float] | None = None
-        self.answer = b""
+        self.pending: asyncio.Future[float] | None = None
+        self.response = b""
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -24,19 +24,19 @@ class HttpConnection(asyncio.Protocol):
     def send(self, request: bytes) -> asyncio.Future[float]:
         """Return a future of the time (`perf_counter`) of the response."""
         assert self.transport is not None
-        self.answered = asyncio.get_running_loop().create_future()
+        self.pending = asyncio.get_running_loop().create_future()
         self.transport.write(request)
-        return self.answered
+        return self.pending
 
     def data_received(self, data: bytes) -> None:
         """Later pieces of the same response do not count."""
-        self.answer = data
+        self.response = data
         self.complete()
 
     def connection_lost(self, _exc: Exception | None) -> None:
         """Fail a pending request."""
-        if self.answered and not self.answered.done():
-            self.answered.set_exception(ConnectionError("the server hung up"))
+        if self.pending and not self.pending.done():
+            self.pending.set_exception(ConnectionError("the server closed the connection"))
 
     def close(self) -> None:
         """Close the connection."""
@@ -45,8 +45,8 @@ class HttpConnection(asyncio.Protocol):
 
     def complete(self) -> None:
         """The response has arrived."""
-        if self.answered and not self.answered.done():
-            self.answered.set_result(time.perf_counter())
+        if self.pending and not self.pending.done():
+            self.pending.set_result(time.perf_counter())
 
 
 class EtcdConnection(HttpConnection):

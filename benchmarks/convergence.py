@@ -68,7 +68,7 @@ async def _delays(first: Server, second: Server) -> list[float]:
     loop = asyncio.get_running_loop()
     _, writer = await loop.create_connection(HttpConnection, HOST, first.port)
     _, reader = await loop.create_connection(HttpConnection, HOST, second.port)
-    change, delays = put("/blocklist/nodes/asked", MERGE.encode()), []
+    change, delays = put("/blocklist/nodes/measured", MERGE.encode()), []
     for number in range(CHANGES):
         answered = await writer.send(change(f"{time.time_ns()}", number))
         revision = _revision(writer)
@@ -84,7 +84,7 @@ async def _delays(first: Server, second: Server) -> list[float]:
 
 
 def _revision(connection: HttpConnection) -> int:
-    found = _REVISION.search(connection.answer)
+    found = _REVISION.search(connection.response)
     if found is None:
-        raise RuntimeError(f"no revision in {connection.answer[:500]!r}")
+        raise RuntimeError(f"no revision in {connection.response[:500]!r}")
     return int(found[1])

@@ -22,7 +22,7 @@ class Load(NamedTuple):
 
     rate: float
     p99: float
-    answers: int
+    responses: int
     refused: int
 
 
@@ -60,8 +60,8 @@ def _wrk(
     if any(report["failed"] or report["requests"] == report["refused"] for report in reports):
         return None
     rate = sum((report["requests"] - report["refused"]) / report["seconds"] for report in reports)
-    answers, refused = (sum(report[name] for report in reports) for name in ("requests", "refused"))
-    return Load(rate, max(report["p99"] for report in reports), answers, refused)
+    responses, refused = (sum(report[name] for report in reports) for name in ("requests", "refused"))
+    return Load(rate, max(report["p99"] for report in reports), responses, refused)
 
 
 def h2load(url: str, body: Path, *, connections: int, streams: int = 1) -> Load:

@@ -84,7 +84,7 @@ def in_background(work: Callable[[threading.Event], None]) -> Iterator[None]:
 
 
 def free_port() -> int:
-    """A TCP port that nobody listens on now."""
+    """Return a free TCP port."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
@@ -119,13 +119,13 @@ def running(
 
 def _await_ready(process: subprocess.Popen[bytes], port: int, path: str | None, log: Path) -> None:
     deadline = time.monotonic() + 90
-    while not _answers(port, path):
+    while not _responds(port, path):
         if process.poll() is not None or time.monotonic() > deadline:
             raise RuntimeError(f"{process.args!r} did not start:\n{log.read_text(errors='replace')[-2000:]}")
         time.sleep(0.01)
 
 
-def _answers(port: int, path: str | None) -> bool:
+def _responds(port: int, path: str | None) -> bool:
     try:
         if path is None:
             socket.create_connection(("127.0.0.1", port), 1).close()
@@ -151,7 +151,7 @@ def fetch(
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
     try:
         connection.request(method, path, body=body, headers=dict(headers or {}))
-        answer = connection.getresponse()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        response = connection.getresponse()
+        return response.status, {name.lower(): value for name, value in response.getheaders()}, response.read()
     finally:
         connection.close()

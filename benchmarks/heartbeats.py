@@ -58,9 +58,9 @@ def run() -> list[Row]:
 
 def _register(server: Server, number: int) -> None:
     body = json.dumps({"role": "JOB_MASTER", "sessionId": "s1", "leaseSeconds": 3600})
-    status, _, answer = fetch(server.port, f"/listeners/app-{number}", method="PUT", body=body)
+    status, _, response = fetch(server.port, f"/listeners/app-{number}", method="PUT", body=body)
     if status != 201:
-        raise RuntimeError(f"{status}: {answer[:500]!r}")
+        raise RuntimeError(f"{status}: {response[:500]!r}")
 
 
 async def _sample(server: Server, *, heartbeats: bool) -> tuple[float, float]:
@@ -107,7 +107,9 @@ async def _agents(server: Server) -> dict[str, list[float]]:
 def _start_session(server: Server, number: int) -> ListenerSession:
     registration = Registration(id=f"agent-{number}", role=ListenerRole.JOB_MASTER, session="s1")
     session = ListenerSession(f"http://{HOST}:{server.port}", registration)
-    task_managers = {f"agent-{number}:{own}": f"worker-{(number + own) % 1000:05d}" for own in range(TASK_MANAGERS)}
+    task_managers = {
+        f"agent-{number}:{index}": f"worker-{(number + index) % 1000:05d}" for index in range(TASK_MANAGERS)
+    }
     session.report(Report(task_managers=task_managers, refused={}), acked=10)
     return session
 
@@ -122,7 +124,7 @@ async def _cpu_share(server: Server, sessions: Sequence[ListenerSession], *, cha
 
 
 def _heartbeat(number: int) -> bytes:
-    task_managers = {f"app-{number}:{own}": f"worker-{(number + own) % 1000:05d}" for own in range(TASK_MANAGERS)}
+    task_managers = {f"app-{number}:{index}": f"worker-{(number + index) % 1000:05d}" for index in range(TASK_MANAGERS)}
     running = dict.fromkeys(task_managers, int(time.monotonic()) % 4)
     body = json.dumps(
         {"sessionId": "s1", "ackedRevision": 10, "taskManagers": task_managers, "runningTasks": running}

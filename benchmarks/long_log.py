@@ -59,9 +59,9 @@ def _fill_log(folder: Path, changes: int) -> None:
         for number in range(changes // NODES):
             body = {"action": "MARK_BLOCKED", "cause": "lost 3 partitions", "endTimestamp": 4_102_444_800_000 + number}
             several = {f"worker-{node:05d}": {**body, "allowMerge": True} for node in range(NODES)}
-            status, _, answer = fetch(server.port, "/blocklist/nodes", method="PUT", body=json.dumps(several))
+            status, _, response = fetch(server.port, "/blocklist/nodes", method="PUT", body=json.dumps(several))
             if status != 200:
-                raise RuntimeError(f"{status}: {answer[:500]!r}")
+                raise RuntimeError(f"{status}: {response[:500]!r}")
 
 
 def _starts(long: Path, short: Path) -> list[Row]:
@@ -118,6 +118,6 @@ def _pause(folder: Path, *, compacting: bool) -> Pause:
 
 def _oldest(port: int) -> int:
     """Return the first revision that is still in the log."""
-    status, _, answer = fetch(port, "/blocklist/changes?since=0&limit=1")
-    problem = json.loads(answer)
+    status, _, response = fetch(port, "/blocklist/changes?since=0&limit=1")
+    problem = json.loads(response)
     return int(problem["oldest"]) if status == 410 else 1

@@ -75,10 +75,10 @@ def _put(server: Server, number: int, completed: list[float], stop: threading.Ev
     while not stop.wait(max(0.0, due - time.monotonic())):
         body = {"action": "MARK_BLOCKED", "cause": "lost 3 partitions", "endTimestamp": next(_ends), "allowMerge": True}
         connection.request("PUT", f"/blocklist/nodes/worker-{number:05d}", json.dumps(body), JSON)
-        answer = connection.getresponse()
-        if answer.status != 202:
-            raise RuntimeError(f"{answer.status}: {answer.read()!r}")
-        answer.read()
+        response = connection.getresponse()
+        if response.status != 202:
+            raise RuntimeError(f"{response.status}: {response.read()!r}")
+        response.read()
         completed.append(time.monotonic())
         due += WRITERS / RATE
     connection.close()

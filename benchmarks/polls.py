@@ -86,8 +86,8 @@ async def _drive(server: Server, request: bytes, number: int, started: float, ti
         await asyncio.sleep(first + INTERVAL * poll - time.perf_counter())
         sent = time.perf_counter()
         answered = await writer.send(request)
-        if not writer.answer.startswith(b"HTTP/1.1 304"):
-            raise RuntimeError(f"{writer.answer[:200]!r}")
+        if not writer.response.startswith(b"HTTP/1.1 304"):
+            raise RuntimeError(f"{writer.response[:200]!r}")
         if poll:
             times.append(answered - sent)
     writer.close()

@@ -74,7 +74,7 @@ def main() -> int:
     systems.require("wrk")
     with scratch() as folder, ExitStack() as stack:
         profiles = {
-            name: _profile(server, ask, folder / "stacks") for name, (server, ask) in _paths(folder, stack).items()
+            name: _profile(server, load, folder / "stacks") for name, (server, load) in _paths(folder, stack).items()
         }
     path = RESULTS / "profile.md"
     path.write_text(page(profiles))
@@ -93,8 +93,8 @@ def _paths(folder: Path, stack: ExitStack) -> dict[str, tuple[Server, Load]]:
     systems.block(reads, 10)
     url, tag = f"{reads.url}/blocklist", fetch(reads.port, "/blocklist")[1]["etag"]
     return {
-        "GET": (reads, lambda: wrk(url).answers),
-        "304": (reads, lambda: wrk(url, headers={"If-None-Match": tag}).answers),
+        "GET": (reads, lambda: wrk(url).responses),
+        "304": (reads, lambda: wrk(url, headers={"If-None-Match": tag}).responses),
         "PUT": (writes, partial(_writes, writes, 1)),
         "PUT, 64 writers": (writes, partial(_writes, writes, 64)),
         "PUT, 64 writers, PostgreSQL": (on_postgres, partial(_writes, on_postgres, 64)),
@@ -104,7 +104,7 @@ def _paths(folder: Path, stack: ExitStack) -> dict[str, tuple[Server, Load]]:
 
 def _writes(server: Server, connections: int) -> int:
     url = f"{server.url}/blocklist/nodes/worker-@"
-    return wrk_write(url, method="PUT", body=BODY, connections=connections).answers
+    return wrk_write(url, method="PUT", body=BODY, connections=connections).responses
 
 
 @contextmanager
@@ -122,16 +122,16 @@ def _changes(server: Server) -> Iterator[Load]:
         watched.close()
 
 
-def _profile(server: Server, ask: Load, stacks: Path) -> Profile:
+def _profile(server: Server, load: Load, stacks: Path) -> Profile:
     """Raises RuntimeError if py-spy may not sample the service."""
-    ask()
-    before, answers = cpu_seconds(server.pid), 0
+    load()
+    before, responses = cpu_seconds(server.pid), 0
     spy = subprocess.Popen(_spy(server, stacks), stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     while spy.poll() is None:
-        answers += ask()
+        responses += load()
     if spy.returncode:
         raise RuntimeError(f"py-spy failed; sampling another process needs root: {spy.communicate()[1]}")
-    cpu = (cpu_seconds(server.pid) - before) / answers * 1e6
+    cpu = (cpu_seconds(server.pid) - before) / responses * 1e6
     return count_samples(stacks.read_text().splitlines(), cpu)
 
 

@@ -34,7 +34,7 @@ def run() -> list[Row]:
         contenders = runner.run(_connect(folder, stack))
 
         def change(name: str) -> Callable[[], float]:
-            return lambda: runner.run(contenders[name].change()).from_answer
+            return lambda: runner.run(contenders[name].change()).from_response
 
         samples, noise = rotate({name: change(name) for name in contenders}, rounds=CHANGES)
     targets = [at_most(1.5, AIOHTTP)]
@@ -68,8 +68,8 @@ def _register(service: Server, ports: list[int]) -> None:
             "callbackUrl": f"http://127.0.0.1:{port}/",
             "leaseSeconds": 3600,
         }
-        status, _, answer = fetch(
+        status, _, response = fetch(
             service.port, f"/listeners/listener-{number:04d}", method="PUT", body=json.dumps(body)
         )
         if status != 201:
-            raise RuntimeError(f"{status}: {answer[:500]!r}")
+            raise RuntimeError(f"{status}: {response[:500]!r}")

@@ -47,9 +47,9 @@ def _rows(name: str, servers: Servers, targets: list[Target], *, connections: in
         contender: partial(_load, several, connections, hot=hot) for contender, several in servers.items()
     }
     samples, noise = rotate(contenders, rounds=ROUNDS)
-    rate, p99, answers, refused = (column(samples, figure) for figure in range(4))
+    rate, p99, responses, refused = (column(samples, figure) for figure in range(4))
     share = {
-        contender: [100 * one / of for one, of in zip(refused[contender], answers[contender], strict=True)]
+        contender: [100 * one / of for one, of in zip(refused[contender], responses[contender], strict=True)]
         for contender in servers
     }
     return [

@@ -29,13 +29,13 @@ PAGE = """# Benchmark results
 {sections}"""
 SECTION = """## {name}
 
-{asked}
+{question}
 
 {table}
 
 Measured {taken} on {processor}, {kernel}.{noise}
 
-![{asked}]({name}.svg)
+![{question}]({name}.svg)
 """
 LIBRARIES = ("uvicorn", "uvloop", "httptools", "fastapi", "starlette", "sqlalchemy")
 TOOLS = {"nginx": ["-v"], "etcd": ["--version"], "wrk": ["-v"], "h2load": ["--version"], "java": ["--version"],
@@ -54,9 +54,9 @@ def save(folder: Path, group: str, rows: Sequence[Row]) -> None:
 
 def write_page(folder: Path) -> None:
     """Write tables and charts of all groups that have samples."""
-    kept = [json.loads(path.read_text()) for name in QUESTIONS if (path := folder / f"{name}.json").exists()]
-    summary = "\n".join(_summary(content) for content in kept)
-    sections = "\n".join(_section(content) for content in kept)
+    saved = [json.loads(path.read_text()) for name in QUESTIONS if (path := folder / f"{name}.json").exists()]
+    summary = "\n".join(_summary(content) for content in saved)
+    sections = "\n".join(_section(content) for content in saved)
     (folder / "README.md").write_text(PAGE.format(summary=summary, sections=sections))
 
 
@@ -73,7 +73,7 @@ def _summary(content: dict[str, Any]) -> str:
 def _section(content: dict[str, Any]) -> str:
     rows, machine, name = _rows(content), content["machine"], content["group"]
     where = {key: machine[key] for key in ("taken", "processor", "kernel")}
-    return SECTION.format(name=name, asked=QUESTIONS[name], table=table(rows), noise=noise_summary(rows), **where)
+    return SECTION.format(name=name, question=QUESTIONS[name], table=table(rows), noise=noise_summary(rows), **where)
 
 
 def machine() -> dict[str, object]:

@@ -19,4 +19,4 @@ def cost(server: Server, path: str, headers: Mapping[str, str] | None = None) ->
     """Measure the same GET from 64 connections."""
     before = cpu_seconds(server.pid)
     load = wrk(server.url + path, headers=headers)
-    return Cost(rate=load.rate, cpu=(cpu_seconds(server.pid) - before) / load.answers * 1e6)
+    return Cost(rate=load.rate, cpu=(cpu_seconds(server.pid) - before) / load.responses * 1e6)

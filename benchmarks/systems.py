@@ -82,11 +82,11 @@ def block(server: Server, count: int) -> None:
     for first in range(0, count, 1000):
         several = {f"worker-{number:05d}": body for number in range(first, min(first + 1000, count))}
         headers = {"content-type": "application/json"}
-        status, _, answer = fetch(
+        status, _, response = fetch(
             server.port, "/blocklist/nodes", method="PUT", body=json.dumps(several), headers=headers
         )
         if status != 200:
-            raise RuntimeError(f"{status}: {answer[:500]!r}")
+            raise RuntimeError(f"{status}: {response[:500]!r}")
 
 
 def copy_list(server: Server, path: Path) -> None:
@@ -94,8 +94,8 @@ def copy_list(server: Server, path: Path) -> None:
     status, headers, body = fetch(server.port, "/blocklist")
     assert status == 200
     path.write_bytes(body)
-    kept = {name: value for name, value in headers.items() if name not in ("date", "server", "connection")}
-    path.with_name(path.name + ".headers").write_text(json.dumps(kept))
+    stored = {name: value for name, value in headers.items() if name not in ("date", "server", "connection")}
+    path.with_name(path.name + ".headers").write_text(json.dumps(stored))
 
 
 @contextmanager

@@ -43,12 +43,17 @@ def run() -> list[Row]:
             contender.close()
     name = f"one change to {WATCHERS:,} watchers"
     targets = [at_most(1.2, SSE), at_most(1, ETCD_8), at_most(1, ETCD_1000)]
-    from_answer, from_sending = (column(samples, figure) for figure in range(2))
+    from_response, from_request = (column(samples, figure) for figure in range(2))
     return [
         Row(
-            name=f"{name}, after the response", unit="ms", ours=OURS, samples=from_answer, noise=noise, targets=targets
+            name=f"{name}, after the response",
+            unit="ms",
+            ours=OURS,
+            samples=from_response,
+            noise=noise,
+            targets=targets,
         ),
-        Row(name=f"{name}, after the request", unit="ms", ours=OURS, samples=from_sending, noise=noise),
+        Row(name=f"{name}, after the request", unit="ms", ours=OURS, samples=from_request, noise=noise),
     ]
 
 

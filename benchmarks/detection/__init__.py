@@ -33,8 +33,8 @@ def _rows(ours: "Sequence[Outcome]") -> "list[Row]":
     from benchmarks.detection import outcomes  # noqa: PLC0415
     from benchmarks.rows import Row, Target  # noqa: PLC0415
 
-    healthy = [answer for answer in ours if not answer.run.faulty]
-    clean = sum(not answer.false_positives for answer in healthy) / len(healthy)
+    healthy = [outcome for outcome in ours if not outcome.run.faulty]
+    clean = sum(not outcome.false_positives for outcome in healthy) / len(healthy)
     figures = {
         "healthy runs without a blamed host": (clean, 100.0),
         "faulty hosts found within three applications": (outcomes.recall(ours) or 0.0, 90.0),

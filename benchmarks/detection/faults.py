@@ -50,7 +50,7 @@ def fault(hosts: Hosts, scenario: str, host: str | None, seed: int) -> AbstractC
 @contextmanager
 def _full_disk(hosts: Hosts, host: str) -> Iterator[None]:
     """A foreign file fills the local directory, and grows whenever space becomes free."""
-    file = hosts.disk(host) / "somebody-elses"
+    file = hosts.disk(host) / "foreign-file"
 
     def fill(done: threading.Event) -> None:
         with file.open("ab", buffering=0) as stream:

@@ -58,12 +58,12 @@ def _load_run(file: Path) -> LabelledRun:
 
 def precision(outcomes: Sequence[Outcome]) -> float | None:
     """Return the share of the blamed hosts that were faulty. None: no host was blamed."""
-    right = sum(answer.found_after is not None for answer in outcomes)
-    blamed = right + sum(len(answer.false_positives) for answer in outcomes)
+    right = sum(outcome.found_after is not None for outcome in outcomes)
+    blamed = right + sum(len(outcome.false_positives) for outcome in outcomes)
     return right / blamed if blamed else None
 
 
 def recall(outcomes: Sequence[Outcome]) -> float | None:
     """Return the share of the faulty hosts that were blamed. None: no host was faulty."""
-    faulty = [answer for answer in outcomes if answer.run.faulty]
-    return sum(answer.found_after is not None for answer in faulty) / len(faulty) if faulty else None
+    faulty = [outcome for outcome in outcomes if outcome.run.faulty]
+    return sum(outcome.found_after is not None for outcome in faulty) / len(faulty) if faulty else None

@@ -47,9 +47,9 @@ class FactStore:
         folders += [self._path("until", until)] if until >= 0 else []
         return self._spark.read.schema(FACTS).parquet(*folders)
 
-    def _compact(self, batches: list[int], moment: int) -> None:
+    def _compact(self, batches: list[int], since: int) -> None:
         before, last = self._compacted_until(), max(batches)
-        recent = self._read().where(F.col("time") >= moment)
+        recent = self._read().where(F.col("time") >= since)
         recent.coalesce(4).write.mode("overwrite").parquet(self._path("until", last))
         for number in batches:
             shutil.rmtree(self._path("batch", number))

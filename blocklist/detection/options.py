@@ -77,10 +77,10 @@ def parse_rules(args: argparse.Namespace) -> Rules:
 def _timestamp(text: str) -> int:
     """Parse an ISO 8601 time to Unix ms; UTC if it has no time zone."""
     try:
-        moment = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text)
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; write it as 2026-11-21T12:00") from None
-    return round((moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp() * 1000)
+    return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
 
 
 def _number(text: str, sentence: str, low: float, high: float) -> float:

@@ -59,7 +59,7 @@ class Bar:
     failure: str
     count: int
     below: int
-    moment: str
+    time: str
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -159,5 +159,5 @@ def _timeline(facts: DataFrame, failures: DataFrame) -> Timeline:
         below = heights.get(row["column"], 0)
         heights[row["column"]] = below + row["count"]
         when = format_time(begin + row["column"] * width)
-        bars.append(Bar(column=row["column"], failure=row["failure"], count=row["count"], below=below, moment=when))
+        bars.append(Bar(column=row["column"], failure=row["failure"], count=row["count"], below=below, time=when))
     return Timeline(bars=bars, highest=max(heights.values(), default=0), begin=format_time(begin), end=format_time(end))

@@ -84,9 +84,9 @@ class DriverBridge:
     def application(self) -> tuple[str, str | None]:
         """Return the application id, and the attempt id if the cluster manager assigns one."""
         with _translating_errors():
-            own = self._context._jsc.sc()
-            attempt = own.applicationAttemptId()
-            return str(own.applicationId()), str(attempt.get()) if attempt.isDefined() else None
+            context = self._context._jsc.sc()
+            attempt = context.applicationAttemptId()
+            return str(context.applicationId()), str(attempt.get()) if attempt.isDefined() else None
 
     def executor_changes(self) -> int:
         """Cheap. Return a number that grows when executors are added or removed; updated by `epoch`."""
@@ -97,7 +97,7 @@ class DriverBridge:
         """Return the live executors."""
         with _translating_errors():
             lines = [line.split("\t") for line in self._bridge.executors().splitlines()]
-        return [Executor(id=own, host=host, running=int(running)) for own, host, running in lines]
+        return [Executor(id=id_, host=host, running=int(running)) for id_, host, running in lines]
 
     def apply(self, plan: ExclusionPlan, epoch: int, *, keep_hosts: int) -> dict[str, int] | None:
         """Apply the plan atomically; return the number of killed tasks by host.

@@ -99,11 +99,11 @@ def make_plan(
     matches = _matches(current, HostMatcher(cluster.open | cluster.excluded, addresses))
     blocks = sorted((_merged(host, found) for host, found in matches.items()), key=block_strength)
     left_open = _choose_open(blocks, cluster, keep_hosts, required)
-    kept = tuple(block for block in blocks if block.host not in left_open)
+    blocked = tuple(block for block in blocks if block.host not in left_open)
     return ExclusionPlan(
-        blocks=kept,
+        blocks=blocked,
         names=_future_names(current, addresses),
-        freed=_freed(cluster, {block.host for block in kept}, left_open),
+        freed=_freed(cluster, {block.host for block in blocked}, left_open),
         refused=_refused(matches, left_open),
         node_ids={block.host: block.node.id for block in blocks},
     )
@@ -168,14 +168,14 @@ def _refused(matches: Mapping[str, Iterable[BlockedNode]], left_open: Mapping[st
     return {node.id: sentence for host, sentence in left_open.items() for node in matches[host]}
 
 
-def _freed(cluster: ClusterState, kept: Collection[str], left_open: Mapping[str, str]) -> dict[str, str]:
+def _freed(cluster: ClusterState, blocked: Collection[str], left_open: Mapping[str, str]) -> dict[str, str]:
     live = cluster.open | cluster.excluded
 
     def reason(host: str) -> str:
         no_executor = f"Host {host} no longer has an executor."
         return left_open.get(host) or (f"Host {host} is no longer blocked." if host in live else no_executor)
 
-    return {host: reason(host) for host in sorted(cluster.blocked.keys() - set(kept))}
+    return {host: reason(host) for host in sorted(cluster.blocked.keys() - set(blocked))}
 
 
 def _future_names(nodes: Iterable[BlockedNode], addresses: Mapping[str, frozenset[str]]) -> dict[str, BlockedNode]:

@@ -11,7 +11,7 @@ from benchmarks.detection import baselines, outcomes, scenarios, tables
 from benchmarks.detection.outcomes import LabelledRun, Outcome
 
 
-def answer(faulty: str | None, *blamed: set[str]) -> Outcome:
+def outcome(faulty: str | None, *blamed: set[str]) -> Outcome:
     """An outcome: the hosts blamed after one, two, … applications of a run."""
     case = LabelledRun(name="01-half", seed=1, scenario="half" if faulty else "uniform", faulty=faulty, logs=())
     return Outcome(run=case, blamed=tuple(frozenset(hosts) for hosts in blamed))
@@ -30,10 +30,10 @@ def log(folder: Path, times: dict[str, list[int]]) -> Path:
 @pytest.mark.parametrize(
     ("runs", "found", "wrong"),
     [
-        (answer("a", set(), {"a"}, {"a"}), 2, set()),
-        (answer("a", {"b"}, set(), {"a"}), 3, {"b"}),
-        (answer("a", set(), set(), set()), None, set()),
-        (answer(None, set(), {"b"}, set()), None, {"b"}),
+        (outcome("a", set(), {"a"}, {"a"}), 2, set()),
+        (outcome("a", {"b"}, set(), {"a"}), 3, {"b"}),
+        (outcome("a", set(), set(), set()), None, set()),
+        (outcome(None, set(), {"b"}, set()), None, {"b"}),
     ],
 )
 def test_a_host_that_was_blamed_once_stays_blamed(runs: Outcome, found: int | None, wrong: set[str]) -> None:
@@ -42,18 +42,18 @@ def test_a_host_that_was_blamed_once_stays_blamed(runs: Outcome, found: int | No
 
 
 def test_precision_counts_hosts_and_recall_faulty_runs() -> None:
-    runs = [answer("a", {"a", "b"}), answer("a", set()), answer(None, {"c"}), answer(None, set())]
+    runs = [outcome("a", {"a", "b"}), outcome("a", set()), outcome(None, {"c"}), outcome(None, set())]
     assert outcomes.precision(runs) == pytest.approx(1 / 3)
     assert outcomes.recall(runs) == pytest.approx(1 / 2)
 
 
 def test_without_blamed_hosts_there_is_no_precision() -> None:
-    assert outcomes.precision([answer(None, set())]) is None
-    assert outcomes.recall([answer(None, set())]) is None
+    assert outcomes.precision([outcome(None, set())]) is None
+    assert outcomes.recall([outcome(None, set())]) is None
 
 
 def test_the_table_has_a_line_for_each_contender_and_scenario() -> None:
-    table = tables.table({"one": [answer("a", {"a"}), answer(None, {"b"})]})
+    table = tables.table({"one": [outcome("a", {"a"}), outcome(None, {"b"})]})
     assert "| one | 50% | 100% | 1, 1, 1 of 1 | 1 of 1 | 0 of 1 |" in table
     assert "| half | 1 | 1 found (after 1.0) |" in table
     assert "| uniform | 1 | 1 wrong |" in table
