@@ -1,4 +1,4 @@
-"""Alembic's environment: migrations run on the connection that app.store.migration hands in."""
+"""Alembic's environment: migrations run on the connection that app.store.migration provides."""
 
 from alembic import context
 
@@ -7,9 +7,9 @@ from app.store.tables import metadata
 context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
-    # SQLite cannot alter most of a table: batch mode copies it.
+    # SQLite supports few ALTER statements: batch mode copies the table.
     render_as_batch=True,
-    # Unless there is one around them all, each is its own transaction, which holds up others no longer than it must.
+    # Short transactions, so that locks are held briefly. No effect inside an outer transaction.
     transaction_per_migration=True,
 )
 with context.begin_transaction():

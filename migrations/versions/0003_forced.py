@@ -1,4 +1,4 @@
-"""Changes: why a limit was forced."""
+"""Changes: the reason for exceeding a limit."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Tokens, and the page's sessions that rest on them."""
+"""Tokens, and sessions of the page."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""The list: who changed each node last. The log: the list on which it begins, and an index by author."""
+"""The list: last change of each node. The log: the list on which it begins, and an index by author."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -15,7 +15,7 @@ _FIRST = "SELECT min(revision) FROM changes AS other WHERE other.node_id = chang
 def upgrade() -> None:
     op.add_column("blocked_nodes", sa.Column("created_by", sa.String(253)))
     op.add_column("blocked_nodes", sa.Column("revision", sa.BigInteger, nullable=False, server_default="0"))
-    # What was changed last before the log begins keeps 0: nobody knows.
+    # 0 stays for nodes whose last change is no longer in the log.
     op.execute(
         "UPDATE blocked_nodes SET created_by = changes.created_by, revision = changes.revision FROM changes"
         " WHERE changes.revision = (SELECT max(revision) FROM changes WHERE node_id = blocked_nodes.id)"
@@ -43,12 +43,12 @@ def upgrade() -> None:
 
 
 def _fill_base() -> None:
-    """Of a log that was compacted before: what was blocked when it begins, as far as it can be known."""
+    """For a log that was compacted: the nodes blocked when it begins, as far as they can be derived."""
     op.execute(
-        f"INSERT INTO log_base ({_COLUMNS}) SELECT {_COLUMNS} FROM blocked_nodes"  # noqa: S608 - no value of anybody's
+        f"INSERT INTO log_base ({_COLUMNS}) SELECT {_COLUMNS} FROM blocked_nodes"  # noqa: S608 - constants only
         " WHERE NOT EXISTS (SELECT 1 FROM changes WHERE node_id = blocked_nodes.id)"
     )
-    # A node whose first change is no block was blocked before; before a merge its block was another, which is lost.
+    # A node whose first change is not `blocked` was blocked before. Before a merge its block differed; that is lost.
     op.execute(
         f"INSERT INTO log_base ({_COLUMNS}) SELECT node_id, action, start_ms, end_ms, cause, NULL, 0 FROM changes"  # noqa: S608
         f" WHERE type <> 'blocked' AND revision = ({_FIRST})"

@@ -1,4 +1,4 @@
-"""Listeners: how many of their nodes are to stay usable."""
+"""Listeners: minimum number of usable nodes."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""Several replicas on one database: what they tell one another of listeners; by which way a change came."""
+"""Several replicas on one database: ownership and reports of listeners, versions; the source of a change."""
 
 import sqlalchemy as sa
 from alembic import op

@@ -1,4 +1,4 @@
-"""`python -m tests.chaos`: a run by hand, as long as one likes. See docs/reliability.md."""
+"""`python -m tests.chaos`: a manual run of any duration. See docs/reliability.md."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from tests.chaos.cluster import running_cluster
 
 
 def main() -> None:
-    """Run it, and say what was done and what was wrong; the exit code is 1 if anything was."""
+    """Run the chaos test, and print a summary and all violations; the exit code is 1 if there are any."""
     arguments = _arguments()
     folder = Path(tempfile.mkdtemp(prefix="blocklist-chaos-"))
     with running_cluster(folder, arguments.replicas) as cluster:
@@ -23,7 +23,7 @@ def main() -> None:
     print("\n".join([f"{len(found)} violations", *found]))
     if found:
         record.save(folder)
-        raise SystemExit(f"All of it is in {folder}.")
+        raise SystemExit(f"The full record is in {folder}.")
     shutil.rmtree(folder)
 
 
@@ -31,7 +31,7 @@ def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.chaos", description=main.__doc__)
     parser.add_argument("--minutes", type=float, default=30)
     parser.add_argument("--replicas", type=int, default=3, help="on PostgreSQL; 0 is the service alone on SQLite")
-    parser.add_argument("--seed", default=secrets.token_hex(4), help="what is asked and what goes wrong, but not when")
+    parser.add_argument("--seed", default=secrets.token_hex(4), help="determines the requests and faults")
     return parser.parse_args()
 
 

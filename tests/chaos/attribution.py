@@ -1,7 +1,7 @@
-"""Which change of the log was made by which operation.
+"""Attributes each change of the log to the operation that made it.
 
-An acknowledged change names its revision. Of one without an answer the log tells whether it happened: then it happened
-before anybody saw its revision or a later one.
+An acknowledged change has its revision in the response. The log shows whether a change without an answer was committed:
+if so, before anyone saw its revision or a later one.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ from tests.chaos.register import NANOS_PER_MS, Put, Step
 
 _STATUS_OF: Final = {"blocked": 201, "merged": 202, "unblocked": 200}
 Key = tuple[str, str | None]
-"""A node, and the cause that a PUT brings to it; None for a DELETE."""
+"""A node, and the cause in a PUT; None for a DELETE."""
 
 
 @dataclass(frozen=True, slots=True)
 class AttributedChange:
-    """A change, and who made it."""
+    """A change with its operation."""
 
     entry: Entry
     operation: Operation
@@ -32,7 +32,7 @@ class AttributedChange:
 
 @dataclass
 class Attribution:
-    """`made` has all changes but expiries, by revision, and `faults` what cannot be."""
+    """`by_revision` has all changes but expiries; `errors` are contradictions."""
 
     entries: Sequence[Entry]
     by_revision: dict[int, AttributedChange] = field(default_factory=dict)
@@ -45,13 +45,13 @@ class Attribution:
         self.errors += [f"revision {revision}: {fault}: {made}" for fault in _timing_errors(made)]
 
     def decided_at(self) -> dict[tuple[int, str], int]:
-        """When each change was decided (Unix nanoseconds), by the id() of its operation and its node."""
+        """When each change was decided (Unix nanoseconds), by id() of its operation and node id."""
         made = self.by_revision.values()
         return {(id(change.operation), change.entry.node.id): change.entry.at * NANOS_PER_MS for change in made}
 
 
 def attribute(operations: Sequence[Operation], entries: Sequence[Entry]) -> Attribution:
-    """Give each change of the log to the operation that made it."""
+    """Attribute each change of the log to an operation."""
     attribution = Attribution(entries)
     for operation in operations:
         if operation.acknowledged:
@@ -61,7 +61,7 @@ def attribute(operations: Sequence[Operation], entries: Sequence[Entry]) -> Attr
 
 
 def committed_steps(attribution: Attribution, operations: Sequence[Operation]) -> Iterator[tuple[str, Step]]:
-    """The steps of changes without an answer that did happen, by node; those that never did are left out."""
+    """The steps of committed changes without an answer, by node."""
     seen = sorted((op.revision, op.returned) for op in operations if op.revision is not None)
     revisions = [revision for revision, _ in seen]
     end = max(op.returned for op in operations)
@@ -83,7 +83,7 @@ def committed_steps(attribution: Attribution, operations: Sequence[Operation]) -
 
 
 def _attribute_acknowledged(attribution: Attribution, operation: Operation) -> None:
-    """From the last node of the request to the first: each made a revision, and so did a block that ended before."""
+    """From the last node of the request to the first: each has a revision, and so has an expiry before it."""
     revision, entries = operation.revision, attribution.entries
     if revision is None or not 0 < revision <= len(entries):
         attribution.errors.append(f"an acknowledged change is not in the log: {operation}")
@@ -107,9 +107,9 @@ def _attribute_acknowledged(attribution: Attribution, operation: Operation) -> N
 
 
 def _is_repeated_put(operation: Operation, node_id: str, entries: Sequence[Entry], revision: int) -> bool:
-    """Whether it is a PUT that came a second time and found its own cause there: it makes no revision.
+    """Whether it is a retried PUT that found its own cause: it makes no revision.
 
-    The revision that it names may still be the one that the first time made: as a new block, or before this was asked.
+    Its response may have the revision of the first attempt: if that made a new block, or was earlier than this one.
     """
     requested, entry = operation.requested[node_id], entries[revision - 1]
     brought = isinstance(requested, Put) and _key(entry) == (node_id, requested.node.cause)
@@ -121,14 +121,14 @@ def _is_repeated_put(operation: Operation, node_id: str, entries: Sequence[Entry
 
 
 def _matches(operation: Operation, node_id: str, entry: Entry) -> bool:
-    """Whether the entry is what the answer says of the node."""
+    """Whether the entry agrees with the response for this node."""
     status = operation.statuses.get(node_id, operation.status)
     fits = entry.node.id == node_id and _STATUS_OF.get(entry.type) == status
     return fits and entry.after == operation.nodes.get(node_id)
 
 
 def _attribute_unknown(attribution: Attribution, unknown: Sequence[Operation]) -> None:
-    """What is left of the log was made by those without an answer, the earliest first, and by nobody else."""
+    """The remaining changes must belong to operations without an answer, the earliest first."""
     waiting = defaultdict[Key, deque[Operation]](deque)
     for operation in sorted(unknown, key=lambda operation: operation.invoked):
         for node_id, requested in operation.requested.items():
@@ -139,12 +139,12 @@ def _attribute_unknown(attribution: Attribution, unknown: Sequence[Operation]) -
         if candidates := next(filter(None, map(waiting.__getitem__, _keys(entry))), None):
             attribution.add(entry.revision, candidates.popleft())
         else:
-            attribution.errors.append(f"nobody asked for revision {entry.revision}, or not twice: {entry}")
+            attribution.errors.append(f"no operation for revision {entry.revision}: {entry}")
     attribution.errors += _partial_commits(attribution, unknown)
 
 
 def _partial_commits(attribution: Attribution, unknown: Sequence[Operation]) -> Iterator[str]:
-    """PUTs of several that happened to some of their nodes only."""
+    """PUTs of several that were committed for some of their nodes only."""
     parts = Counter(id(made.operation) for made in attribution.by_revision.values())
     for operation in unknown:
         if operation.kind is Kind.PUT_MANY and parts[id(operation)] not in {0, len(operation.requested)}:
@@ -156,18 +156,18 @@ def _key(entry: Entry) -> Key:
 
 
 def _keys(entry: Entry) -> list[Key]:
-    """What may have been asked for: a PUT that came a second time brings no new cause, but may move the times."""
+    """Possible requests for an entry: a retried PUT brings no new cause, but may change start or end."""
     if entry.type != "merged" or entry.cause is not None:
         return [_key(entry)]
     return [(entry.node.id, cause) for cause in entry.node.cause.split(",")]
 
 
 def _timing_errors(made: AttributedChange) -> Iterator[str]:
-    """A change is made, and a block begins, while the request is under way; after it if nobody has seen an answer."""
+    """A change must be made, and a block begin, between request and response; later if there was no response."""
     entry, operation = made.entry, made.operation
     latest = operation.returned // NANOS_PER_MS if operation.acknowledged else entry.at
     if not operation.invoked // NANOS_PER_MS <= entry.at <= latest:
-        yield "was made at another time than it was asked for"
+        yield "was made at another time than its request"
     kept = entry.before is not None and entry.before.start == entry.node.start
     if not kept and not operation.invoked // NANOS_PER_MS <= entry.node.start <= entry.at:
-        yield "begins at another time than it was asked for"
+        yield "begins at another time than its request"

@@ -1,4 +1,4 @@
-"""The change log as every replica tells it in the end, and what it must be like whoever asked for what."""
+"""The change log as replicas return it at the end, and checks of the log by itself."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FREES = frozenset({"unblocked", "expired"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One change: `before` and `after` are what the node was by the log, `node` what the change says of it."""
+    """One change: `before` and `after` are the node's states by the log, `node` is the node in the change."""
 
     revision: int
     type: str
@@ -30,14 +30,14 @@ class Entry:
 
     @property
     def cause(self) -> str | None:
-        """The cause that came with this change, for each request has one of its own; None for a change without."""
+        """The cause that this change added (each request has its own); None if it added none."""
         known = set() if self.before is None else set(self.before.cause.split(","))
         new = [cause for cause in self.node.cause.split(",") if cause not in known]
         return new[0] if new and self.type not in FREES else None
 
 
 class NodeHistory:
-    """Each node as it was at a revision."""
+    """The state of each node at each revision."""
 
     def __init__(self, entries: Iterable[Entry]) -> None:
         self._entries = defaultdict[str, list[Entry]](list)
@@ -52,7 +52,7 @@ class NodeHistory:
 
 
 def read_log(changes: Iterable[Mapping[str, Any]]) -> list[Entry]:
-    """The entries of the log from its JSON."""
+    """Parse the log."""
     nodes, held, entries = NodeParser(), dict[str, BlockedNode](), list[Entry]()
     for change in changes:
         node_id = change["node"]["id"]
@@ -65,7 +65,7 @@ def read_log(changes: Iterable[Mapping[str, Any]]) -> list[Entry]:
 
 
 def log_errors(entries: Sequence[Entry]) -> Iterator[str]:
-    """What is wrong with the log by itself."""
+    """Errors in the log by itself."""
     for number, entry in enumerate(entries, start=1):
         if entry.revision != number:
             yield f"the log has revision {entry.revision} where {number} belongs"

@@ -1,4 +1,4 @@
-"""One run: clients, watchers and a nemesis for each victim, and at the end everything that was seen."""
+"""One run: clients, watchers and a nemesis for each target; its result is a RunRecord."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from tests.integration.process import NO_TLS, wait_until
 CLIENTS: Final = 16
 WATCHERS: Final = 3
 _CALM_SECONDS: Final = 2.0
-"""Seconds that clients go on when everything is well again."""
+"""How long clients continue after the last fault."""
 _MIN_REMAINING_MS: Final = 600_000
-"""Milliseconds that the blocks which are left in the end still last, at least."""
+"""Minimum remaining duration of blocks when the replicas are compared."""
 _MILLISECOND: Final = 1_000_000
 
 
 class ChaosRun:
-    """Everybody who takes part in a run on a cluster; `seed` tells them what to do, but not how fast."""
+    """A run on a cluster; `seed` determines requests and faults, but not their timing."""
 
     def __init__(self, cluster: Cluster, seed: str) -> None:
         self._cluster = cluster
@@ -46,7 +46,7 @@ class ChaosRun:
         self._nemeses = [Nemesis(victim) for victim in cluster.fault_targets]
 
     def run(self, seconds: float) -> RunRecord:
-        """Go through it; what was seen. What it raises says which seed it had."""
+        """Run for `seconds`. Exceptions have a note with the seed."""
         try:
             return self._run(seconds)
         except BaseException as error:
@@ -71,7 +71,7 @@ class ChaosRun:
         return self._record(logs)
 
     def _inject_faults(self, seconds: float) -> None:
-        """Clients at work while things go wrong, and a little longer."""
+        """Run clients and faults; clients continue a little longer."""
         faults_over, load_over = threading.Event(), threading.Event()
         with ThreadPoolExecutor(len(self._clients) + len(self._nemeses)) as pool, ExitStack() as stack:
             stack.callback(load_over.set)
@@ -80,7 +80,7 @@ class ChaosRun:
             causing = [pool.submit(nemesis.run, self._seed, faults_over) for nemesis in self._nemeses]
             ended = wait([*asking, *causing], timeout=seconds, return_when=FIRST_EXCEPTION).done
             faults_over.set()
-            # Those that failed first: what the others wait for may never come.
+            # Failed futures first: the others may wait for ever.
             for caused in [*ended, *causing]:
                 caused.result()
             load_over.wait(_CALM_SECONDS)
@@ -88,17 +88,17 @@ class ChaosRun:
             future.result()
 
     def _wait_for_recovery(self) -> list[list[Any]]:
-        """Everything is well again: each replica takes changes, and all come to one list and one log; their logs."""
+        """Check that each replica accepts changes, and that all return one list; return their logs."""
         workload = Workload("last", random.Random(self._seed), now_ms)
         for replica in range(len(self._cluster.replicas)):
             takes_changes = partial(self._accepts_changes, workload, replica)
-            self._expect_within_a_minute(takes_changes, f"replica {replica} takes no changes")
+            self._expect_within_a_minute(takes_changes, f"replica {replica} accepts no changes")
         self._expect_within_a_minute(self._lists_are_equal, "the replicas do not come to one list")
         for replica in range(len(self._cluster.replicas)):
             self._final_client.request(Request(Kind.LIST), replica, with_min_revision=True, timeout_seconds=30)
         logs = [self._log(url) for url in self._cluster.urls]
-        told = lambda: all(len(watcher.received) >= len(logs[0]) for watcher in self._watchers)  # noqa: E731
-        self._expect_within_a_minute(told, "a watcher is not told everything")
+        all_received = lambda: all(len(watcher.received) >= len(logs[0]) for watcher in self._watchers)  # noqa: E731
+        self._expect_within_a_minute(all_received, "a watcher does not receive all changes")
         return logs
 
     def _expect_within_a_minute(self, holds: Callable[[], bool], otherwise: str) -> None:
@@ -116,7 +116,7 @@ class ChaosRun:
         }
 
     def _lists_are_equal(self) -> bool:
-        """Whether the replicas show one list, in which nothing ends soon."""
+        """Whether all replicas return the same list, in which no block ends soon."""
         answers = [
             httpx.get(f"{url}/blocklist", timeout=30, trust_env=False, verify=NO_TLS) for url in self._cluster.urls
         ]

@@ -1,4 +1,4 @@
-"""Clients that ask and write down what they see."""
+"""Clients that send requests and record the answers."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from tests.chaos.workload import Request, Workload
 from tests.integration.process import NO_TLS
 
 _TIMEOUT_SECONDS: Final = (0.2, 3.0)
-"""Seconds that a client waits for an answer, at least and at most."""
+"""Minimum and maximum timeout of a request."""
 _THINK_SECONDS: Final = 0.03
-"""Seconds between two requests, on average."""
+"""Mean pause between two requests."""
 _BACKOFF_SECONDS: Final = 0.25
-"""Seconds more, so that a replica that is down is not most of what is seen."""
+"""Additional pause after a request without an answer, so that such requests do not dominate."""
 _SWITCH_PROBABILITY: Final = 0.3
-"""How likely it is that the next request goes to another replica; without an answer it always may."""
+"""Probability that the next request goes to another replica; 1 after a request without an answer."""
 
 
 class HighestRevision:
-    """The highest revision that anybody has seen."""
+    """The highest revision that any client has seen."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -41,7 +41,7 @@ class HighestRevision:
 
 
 class Client:
-    """Sends requests to replicas, one after the other, and keeps them in `operations`."""
+    """Sends requests to replicas, one after another, and records them in `operations`."""
 
     def __init__(self, number: int, urls: Sequence[str], clock: WallClock, horizon: HighestRevision) -> None:
         self.operations: list[Operation] = []
@@ -56,7 +56,7 @@ class Client:
             replica.close()
 
     def run(self, seed: str, stop: threading.Event) -> None:
-        """Ask what the rng say until the end."""
+        """Send random requests until `stop` is set."""
         rng = random.Random(f"{seed} client {self._number}")
         workload = Workload(str(self._number), rng, lambda: self._clock.now() // 1_000_000)
         again: Request | None = None
@@ -64,8 +64,8 @@ class Client:
         while not stop.wait(rng.expovariate(1 / _THINK_SECONDS)):
             request = again or workload.next()
             ordered = request.kind in CHANGES or rng.random() < 0.7
-            patience = rng.uniform(*_TIMEOUT_SECONDS)
-            done = self.request(request, replica, with_min_revision=ordered, timeout_seconds=patience)
+            timeout = rng.uniform(*_TIMEOUT_SECONDS)
+            done = self.request(request, replica, with_min_revision=ordered, timeout_seconds=timeout)
             if done.status is None:
                 stop.wait(_BACKOFF_SECONDS)
             if done.status is None or rng.random() < _SWITCH_PROBABILITY:
@@ -73,10 +73,10 @@ class Client:
             again = request if done.unknown and request.kind is not Kind.PUT_MANY and rng.random() < 0.5 else None
 
     def request(self, request: Request, replica: int, *, with_min_revision: bool, timeout_seconds: float) -> Operation:
-        """Send a request and wait so many seconds; a read that is `ordered` names the highest revision seen by anybody.
+        """Send a request; `with_min_revision` makes a read name the highest revision that any client has seen.
 
-        The moment comes first and the revision after it, and at the return the other way round: so whatever returned
-        before this read was invoked is below the revision that it names.
+        The time of invocation is taken before that revision, and the time of return after updating it. So a read names
+        at least the revision of every operation that returned before it was invoked.
         """
         invoked = self._clock.now()
         reads = request.kind not in CHANGES
@@ -101,7 +101,7 @@ class Client:
         self, request: Request, replica: int, min_revision: int | None, timeout_seconds: float
     ) -> httpx.Response | None:
         params = {} if min_revision is None else {"minRevision": min_revision}
-        # Without gzip: each encoding has an ETag of its own.
+        # No gzip: each encoding has its own ETag.
         headers = {"Accept-Encoding": "identity"}
         try:
             return self._replicas[replica].request(
@@ -126,7 +126,7 @@ class Client:
 
 
 def _shown(request: Request, answer: httpx.Response) -> Mapping[str, Any]:
-    """The nodes in an answer, by id."""
+    """The nodes in a response, by id."""
     status, kind = answer.status_code, request.kind
     if status == 409:
         body = answer.json()

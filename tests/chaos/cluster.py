@@ -1,4 +1,4 @@
-"""Replicas on one database, and what can go wrong with each of them and with it."""
+"""Replicas on one database, and the faults that can be injected into them and into the database."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from tests.integration.process import url_of
 from tests.postgres import PostgresServer
 
 _DELAY_SECONDS: Final = 0.1
-"""Seconds that a slow wire adds, each way."""
+"""Delay of a slow connection, each way."""
 
 Fault = Callable[[], AbstractContextManager[None]]
-"""Something is wrong while it is entered, and well again after it."""
+"""A context manager: the fault lasts while it is entered."""
 
 
 @dataclass(frozen=True)
 class FaultTarget:
-    """To whom one fault at a time may happen, with at most `peace` seconds between two."""
+    """A process or connection that has one fault at a time, with at most `max_interval_seconds` between two."""
 
     name: str
     max_interval_seconds: float
@@ -32,7 +32,7 @@ class FaultTarget:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Faults may happen to several victims at once."""
+    """Several targets may have faults at the same time."""
 
     replicas: Sequence[ChaosReplica]
     fault_targets: Sequence[FaultTarget]
@@ -43,7 +43,7 @@ class Cluster:
 
 
 def running_cluster(folder: Path, replicas: int) -> AbstractContextManager[Cluster]:
-    """So many replicas on PostgreSQL; none is the service alone, on SQLite."""
+    """A number of replicas on PostgreSQL; for 0 one service on SQLite."""
     return _on_postgres(folder, replicas) if replicas else _on_sqlite(folder)
 
 
@@ -60,7 +60,7 @@ def _on_postgres(folder: Path, number: int) -> Iterator[Cluster]:
     with ExitStack() as stack:
         server = stack.enter_context(PostgresServer(durable=True))
         url = server.create("chaos")
-        # Each replica has a wire of its own, which can be cut.
+        # Each replica connects through its own proxy.
         wires = [stack.enter_context(FaultyProxy(server.port)) for _ in range(number)]
         replicas = [
             ChaosReplica(folder / f"replica-{place}", url.replace(f":{server.port}/", f":{wire.port}/"))

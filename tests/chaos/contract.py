@@ -1,4 +1,4 @@
-"""What the contract promises, held against everything that was seen."""
+"""Checks a run against the contract."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ def violations(
     watched: Iterable[Sequence[Mapping[str, Any]]],
     nodes: Sequence[str],
 ) -> list[str]:
-    """Everything that is not as promised.
+    """All violations of the contract.
 
-    `operations` are those of all clients, each client's in order; `log` is the whole change log as JSON, `watched` what
-    each watcher was told from the first change on.
+    `operations` are those of all clients, each client's in order; `log` is the whole change log as JSON, `watched` are
+    the changes that each watcher received, from the first on.
     """
     found = [*_response_errors(operations), *_stale_reads(operations), *_etag_errors(operations)]
     found += _watch_errors(watched, log)
     entries = change_log.read_log(log)
     if broken := list(change_log.log_errors(entries)):
-        # Nothing can be held against a log that is wrong by itself.
+        # Nothing can be checked against a log that is wrong by itself.
         return [*broken, *found]
     attribution = attribute(operations, entries)
     found += [*attribution.errors, *_read_errors(operations, entries)]
@@ -50,7 +50,7 @@ def violations(
 def _linearizability_errors(
     operations: Sequence[Operation], attribution: Attribution, nodes: Sequence[str]
 ) -> Iterator[str]:
-    """Nodes whose operations have no order that gives everybody the answer that he got."""
+    """Nodes whose operations have no order that explains all answers."""
     registers = defaultdict[str, list[Step]](list)
     decided, states = attribution.decided_at(), NodeHistory(attribution.entries)
     for operation in operations:
@@ -67,9 +67,9 @@ def _linearizability_errors(
 
 
 def _log_read_step(operation: Operation, node_id: str, step: Step, states: NodeHistory) -> Step:
-    """The step of a reading, with what the log says at its revision.
+    """The step of a read, with the state in the log at its revision.
 
-    A block ends for a reader by the clock, also at a replica that has not heard of a merge which just moves the end.
+    A block ends for a reader by the clock, also at a replica that is behind a merge which extends it.
     """
     held = states.at(node_id, operation.revision or 0)
     if step.answer[1] is not None or held is None or held.end * NANOS_PER_MS > operation.returned:
@@ -90,7 +90,7 @@ def _response_errors(operations: Sequence[Operation]) -> Iterator[str]:
 
 
 def _end_has_passed(operation: Operation) -> bool:
-    """Whether it is the refusal of a block that had ended when it was read."""
+    """Whether it is a block refused because its end had passed when the service read it."""
     ends = [
         requested.node.end * NANOS_PER_MS for requested in operation.requested.values() if isinstance(requested, Put)
     ]
@@ -98,7 +98,7 @@ def _end_has_passed(operation: Operation) -> bool:
 
 
 def _stale_reads(operations: Sequence[Operation]) -> Iterator[str]:
-    """What one client sees at one replica is never older than what it saw there before."""
+    """Answers of one replica to one client must not go back in revisions."""
     highest: dict[tuple[int, int], int] = defaultdict(int)
     for operation in operations:
         if operation.revision is not None:
@@ -109,13 +109,13 @@ def _stale_reads(operations: Sequence[Operation]) -> Iterator[str]:
 
 
 def _read_errors(operations: Sequence[Operation], entries: Sequence[Entry]) -> Iterator[str]:
-    """Each reading is the list as the log has it at its revision, but for blocks that ended since."""
+    """Each read must be the list in the log at its revision, without blocks that have ended."""
     held: dict[str, BlockedNode | None] = {}
     done = 0
     for operation in sorted(_successful_reads(operations), key=lambda reading: reading.revision or 0):
         revision = operation.revision or 0
         if revision > len(entries):
-            yield f"a reading of a revision that is not in the log: {operation}"
+            yield f"a read of a revision that is not in the log: {operation}"
             return
         held |= {entry.node.id: entry.after for entry in entries[done:revision]}
         done = revision
@@ -135,7 +135,7 @@ def _fits(operation: Operation, held: BlockedNode | None, nodes: BlockedNode | N
 
 
 def _etag_errors(operations: Sequence[Operation]) -> Iterator[str]:
-    """The same list has the same ETag at every replica, and another list another one."""
+    """Equal lists must have equal ETags at every replica, and different lists different ones."""
     lists: dict[str | None, frozenset[BlockedNode]] = {}
     tags: dict[frozenset[BlockedNode], str | None] = {}
     for operation in operations:
@@ -149,11 +149,11 @@ def _etag_errors(operations: Sequence[Operation]) -> Iterator[str]:
 
 
 def _watch_errors(watched: Iterable[Sequence[Mapping[str, Any]]], log: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Every watcher was told every change, in order, none twice."""
-    for number, told in enumerate(watched):
-        for place, (heard, logged) in enumerate(zip(told, log, strict=False), start=1):
-            if heard != logged:
-                yield f"watcher {number} heard {heard} as its change number {place}, which is {logged}"
+    """Every watcher must receive every change, in order, once."""
+    for number, received in enumerate(watched):
+        for place, (change, logged) in enumerate(zip(received, log, strict=False), start=1):
+            if change != logged:
+                yield f"watcher {number} received {change} as change number {place}, which is {logged}"
                 break
-        if len(told) != len(log):
-            yield f"watcher {number} heard {len(told)} of {len(log)} changes"
+        if len(received) != len(log):
+            yield f"watcher {number} received {len(received)} of {len(log)} changes"

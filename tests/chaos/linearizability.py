@@ -1,6 +1,6 @@
-"""Whether concurrent operations on one register could have happened one after the other.
+"""Whether concurrent operations on one register are linearizable.
 
-The search of Wing and Gong, with Lowe's memory of positions that led nowhere. A list of many nodes is checked node by
+The search of Wing and Gong, with Lowe's cache of visited states. A list of many nodes is checked node by
 node: it is linearizable if each of them is (Herlihy and Wing; Horn and Kroening's P-compositionality).
 """
 
@@ -15,7 +15,7 @@ from tests.chaos.register import State, Step, successors
 
 @dataclass(frozen=True, slots=True)
 class NotLinearizable:
-    """There is no order: after `done` steps, with the register in this state, none of the next can come first."""
+    """There is no order: after `completed` steps, with the register in this state, none of `next` fits."""
 
     completed: int
     state: State
@@ -27,9 +27,9 @@ class NotLinearizable:
 
 
 class _SearchState(NamedTuple):
-    """Which steps have happened, in the order of their invocation.
+    """Which steps are completed, in the order of their invocation.
 
-    All before `first`, and of the rest those whose bit of `ahead` is set, counted from `first`.
+    All before `first`, and later ones whose bit in `ahead` is set, counted from `first`.
     """
 
     first: int
@@ -39,9 +39,9 @@ class _SearchState(NamedTuple):
 
 
 def find_violation(steps: Iterable[Step]) -> NotLinearizable | None:
-    """Where the search for an order ends that never goes further; None if there is an order of all steps.
+    """The furthest state of the search if there is no order of all steps; None if there is one.
 
-    The register is free at first. Each step is taken once, between its invocation and its return.
+    The register is free at first. Each step takes effect once, between its invocation and its return.
     """
     ordered = sorted(steps, key=lambda step: step.invoked)
     position = furthest = _SearchState(0, 0, None, 0)
@@ -58,10 +58,10 @@ def find_violation(steps: Iterable[Step]) -> NotLinearizable | None:
 
 
 def _next_states(ordered: Sequence[Step], position: _SearchState) -> Iterator[_SearchState]:
-    """The positions that are one step further.
+    """The states that are one step further.
 
-    A step that leaves everything as it is, a read most often, is taken at once: whatever may follow now may follow
-    then, so the others need not be tried before it.
+    A step that changes nothing, usually a read, is taken at once: whatever can follow now can follow after it, so no
+    other step needs to be tried first.
     """
     ways = []
     for place in _candidates(ordered, position):
@@ -75,7 +75,7 @@ def _next_states(ordered: Sequence[Step], position: _SearchState) -> Iterator[_S
 
 
 def _candidates(ordered: Sequence[Step], position: _SearchState) -> list[int]:
-    """The steps that may come next: those that were invoked before any that is left had returned."""
+    """The steps that may be next: those invoked before any other remaining step had returned."""
     deadline, found = None, []
     for place in range(position.first, len(ordered)):
         step = ordered[place]

@@ -1,4 +1,4 @@
-"""What makes things go wrong, by rng."""
+"""Nemesis (Jepsen's term): injects random faults."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from tests.chaos.cluster import FaultTarget
 
 _MAX_SECONDS: Final = 5.0
 _MIN_SECONDS: Final = 0.05
-"""Seconds that a fault lasts: short ones are as frequent as long ones, by orders of magnitude."""
+"""Duration of a fault; its logarithm is uniformly distributed."""
 
 
 class Nemesis:
-    """Torments one victim, and counts how often by which fault."""
+    """Injects faults into one target, and counts them by name."""
 
     def __init__(self, target: FaultTarget) -> None:
         self.target = target
         self.injected = Counter[str]()
 
     def run(self, seed: str, stop: threading.Event) -> None:
-        """One fault after the other until the end; then the victim is well."""
+        """Inject one fault after another until `stop` is set; the last one is ended."""
         rng = random.Random(f"{seed} {self.target.name}")
         while not stop.wait(rng.uniform(0, self.target.max_interval_seconds)):
             name = rng.choice(sorted(self.target.faults))

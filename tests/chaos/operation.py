@@ -1,4 +1,4 @@
-"""An operation as its client saw it: what it asked of which replica, when, and what came back."""
+"""An operation as its client saw it: the request, the replica, the times and the response."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from blocklist.model.node import BlockAction, BlockedNode
 from tests.chaos.register import Get, NodeRequest, Put, Step
 
 CONCLUSIVE_STATUSES: Final = frozenset({200, 201, 202, 404, 409})
-"""Answers that say what the list was at a moment; after any other one nothing is known of it."""
+"""Statuses that show the state of the list at some time between request and response."""
 
 
 class Kind(StrEnum):
-    """What an operation is."""
+    """Kind of an operation."""
 
     PUT = "PUT of one node"
     PUT_MANY = "PUT of several"
@@ -29,7 +29,7 @@ CHANGES: Final = frozenset({Kind.PUT, Kind.PUT_MANY, Kind.DELETE})
 
 
 class WallClock:
-    """Unix nanoseconds, counted by the monotonic clock: replicas on this machine tell the same time."""
+    """Unix nanoseconds by the monotonic clock; comparable with the clocks of the replicas on this machine."""
 
     def __init__(self) -> None:
         self._offset = time.time_ns() - time.monotonic_ns()
@@ -38,16 +38,16 @@ class WallClock:
         return time.monotonic_ns() + self._offset
 
     def error(self) -> int:
-        """By how many nanoseconds somebody has set the machine's clock since."""
+        """Nanoseconds by which the machine's clock was set since."""
         return abs(time.time_ns() - self.now())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """One request. `requested` is by node id, and empty for the list, which asks for all.
+    """One request. `requested` is by node id, and empty for the list.
 
-    `status` is None when no answer came: then the connection broke, or the client lost patience. `nodes` are the nodes
-    of the answer; `statuses` those of a PUT of several, by node id.
+    `status` is None if there was no answer: the connection broke, or the request timed out. `nodes` are those of the
+    response; `statuses` those of a PUT of several, by node id.
     """
 
     client: int
@@ -67,24 +67,24 @@ class Operation:
 
     @property
     def unknown(self) -> bool:
-        """Whether it is a change that may have happened, may still happen, or never."""
+        """Whether it is a change that was committed, will be, or never will be."""
         return self.kind in CHANGES and self.status in {None, 503}
 
     @property
     def acknowledged(self) -> bool:
-        """Whether it is a change that was made."""
+        """Whether it is a change that was acknowledged."""
         return self.kind in CHANGES and self.status in {200, 201, 202}
 
     @property
     def origin(self) -> str:
-        """Whose it is."""
+        """Client and replica, for messages."""
         return f"client {self.client} at replica {self.replica}"
 
 
 def register_steps(operation: Operation, nodes: Iterable[str]) -> Iterator[tuple[str, Step]]:
-    """What it says of each single node, as far as the contract orders it with what others saw.
+    """One step for each node, if the contract orders the operation relative to those of other clients.
 
-    Reads are ordered if they name a revision: the highest that anybody had seen by then.
+    Reads are ordered if they name a revision: the highest that any client had seen by then.
     """
     if operation.status not in CONCLUSIVE_STATUSES or (
         operation.kind not in CHANGES and operation.min_revision is None
@@ -109,7 +109,7 @@ def register_steps(operation: Operation, nodes: Iterable[str]) -> Iterator[tuple
 def _observation(
     operation: Operation, requested: NodeRequest, node_id: str, node: BlockedNode | None
 ) -> tuple[NodeRequest, int] | None:
-    """What was found out about one node, and by which status."""
+    """What the response shows about one node, as an equivalent request and status."""
     status = operation.status
     assert status is not None
     if operation.kind is Kind.LIST:
@@ -118,7 +118,7 @@ def _observation(
         return requested, status
     if status == 200:
         return requested, operation.statuses[node_id]
-    # A refusal of all says only of those without leave to merge whether they were blocked.
+    # A refused PUT of several shows only for nodes without allowMerge whether they were blocked.
     assert isinstance(requested, Put)
     if node is not None:
         return requested, 409
@@ -126,12 +126,12 @@ def _observation(
 
 
 def without_start(node: BlockedNode | None) -> BlockedNode | None:
-    """The node as a client can know it: without the moment at which the service took it."""
+    """The node without its start, which only the service knows."""
     return None if node is None else replace(node, start=0)
 
 
 class NodeParser:
-    """Reads nodes from JSON; equal ones are kept once."""
+    """Parses nodes from JSON; equal nodes share one object."""
 
     def __init__(self) -> None:
         self._known: dict[tuple[str, ...], BlockedNode] = {}

@@ -1,4 +1,4 @@
-"""One node of the list as a register: what an operation on it answers, and what it leaves."""
+"""One node of the list as a register: the answers of operations on it, and its states."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Final
 from blocklist.model.node import BlockedNode, merge
 
 NANOS_PER_MS: Final = 1_000_000
-"""Nanoseconds in the milliseconds in which ends are counted."""
+"""Nanoseconds in a millisecond, the unit of ends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Put:
-    """Block it; the node's start is 0, as only the service knows it."""
+    """Block the node. Its start is 0: only the service knows it."""
 
     node: BlockedNode
     allow_merge: bool
@@ -22,28 +22,27 @@ class Put:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
-    """Free it."""
+    """Unblock the node."""
 
 
 @dataclass(frozen=True, slots=True)
 class Get:
-    """Look whether it is blocked."""
+    """Read the node."""
 
 
 NodeRequest = Put | Delete | Get
 State = BlockedNode | None
-"""None is free. A block that has ended is free, too, with no operation between."""
+"""None is free. A block that has ended is free, too, without an operation."""
 Answer = tuple[int, BlockedNode | None]
-"""The status, and the node that the answer shows, its start 0."""
+"""Status and node of the response; the node's start is 0."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """An operation on one node: it happened at one moment from `invoked` to `returned` (Unix nanoseconds).
+    """An operation on one node. It took effect at one time from `invoked` to `returned` (Unix nanoseconds).
 
-    `decided` is when a change was decided: it is made a little later, and which blocks had ended was settled by then.
-    One that is `raw` has read what the log says of the node, whether that had ended or not. `by` says whose it was, for
-    those who read a report.
+    `decided_at` is when a change was decided; it is committed a little later, but which blocks had ended depends on
+    this time. `reads_log`: the answer is the node in the log, whether it had ended or not. `origin` is for messages.
     """
 
     invoked: int
@@ -56,11 +55,11 @@ class Step:
 
 
 def successors(step: Step, state: State, timestamp: int) -> Iterator[tuple[State, int]]:
-    """The states in which the step may leave the register, each with the earliest moment at which it did so.
+    """The states in which the step may leave the register, each with the earliest time at which it can.
 
-    `moment` is the earliest at which the register can be in the state that it has. There are two ways where a block
-    may have ended before the step or after it, and none if the answer is wrong whenever it happened. Who finds a block
-    ended leaves it there: a merge may be under way that was decided before.
+    `timestamp` is the earliest time at which the register can have its current state. There are two results if a block
+    may have ended before the step or after it, and none if the answer is wrong at any time. A step that finds a block
+    ended leaves it in place: a merge with it may have been decided before.
     """
     if step.reads_log:
         if (at := max(timestamp, step.invoked)) <= step.returned and _matches_log(step, state):
@@ -73,13 +72,13 @@ def successors(step: Step, state: State, timestamp: int) -> Iterator[tuple[State
 
 
 def _matches_log(step: Step, state: State) -> bool:
-    """Whether the log may say of the node what the step has read; that a block has expired is in the log, too."""
+    """Whether the step has read the node in the log; its block may have expired there, too."""
     read = step.answer[1]
     return state == read or (read is None and state is not None and state.end * NANOS_PER_MS <= step.returned)
 
 
 def apply_request(requested: NodeRequest, current: State) -> tuple[Answer, State]:
-    """The answer that the contract gives, and what is left; `present` has not ended."""
+    """The answer according to the contract, and the next state; `current` has not ended."""
     match requested:
         case Put(node=node) if current is None:
             return (201, node), node

@@ -15,29 +15,29 @@ _TRACEBACK: Final = re.compile(r"^Traceback .*\n(?:[ |].*\n)*(.*)$", re.MULTILIN
 
 
 class ChaosReplica(ServiceProcess):
-    """One of those that serve a database; it has the same port at every start."""
+    """A replica with the same port at every start."""
 
     def __init__(self, folder: Path, database_url: str) -> None:
         folder.mkdir()
         super().__init__(folder, database_url=database_url)
 
     def migrate(self) -> None:
-        """Make the tables."""
+        """Create the tables."""
         done = run_app("migrate", env=self.environment())
         assert done.returncode == 0, done.stderr
 
     def stop(self) -> None:
-        """Stop it, unless it was stopped before; what it has logged is looked at in the end."""
+        """Stop it, unless it is stopped; its log is checked at the end."""
         if self._running().poll() is None:
             self.terminate()
             assert self.exit_code() == 0, self.log()
 
     def tracebacks(self) -> set[str]:
-        """The last line of each in its log: nothing that goes wrong here is a surprise to the service."""
+        """The last line of each traceback in its log: no injected fault may cause one."""
         return set(_TRACEBACK.findall(self.log()))
 
     def start_supervised(self) -> None:
-        """Start it, and again if it ends because the database is away: as whoever supervises it does."""
+        """Start it, and restart it if it exits because the database is unavailable, as a supervisor would."""
         self.launch()
         wait_until(self._is_up, seconds=180)
 

@@ -1,4 +1,4 @@
-"""Everything that was seen in a run, and what it amounts to."""
+"""The record of a run, and its violations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.chaos.workload import NODES
 
 @dataclass(frozen=True, kw_only=True)
 class RunRecord:
-    """`logs` are the change log as each replica tells it in the end, `watched` what each watcher was told."""
+    """`logs` are the change logs of the replicas at the end, `watched_changes` what each watcher received."""
 
     seed: str
     operations: Sequence[Operation]
@@ -29,13 +29,13 @@ class RunRecord:
     faults: Counter[str]
 
     def violations(self) -> list[str]:
-        """What is not as the contract promises it."""
+        """Violations of the contract."""
         log = self.logs[0]
         different = [f"replica {n} has another log" for n, other in enumerate(self.logs) if other != log]
         return [*different, *self.anomalies, *violations(self.operations, log, self.watched_changes, NODES)]
 
     def summary(self) -> Iterator[str]:
-        """How much was done, a line for each thing."""
+        """Figures of the run, one per line."""
         yield f"seed {self.seed}"
         for (kind, what), number in sorted(Counter(map(_outcome, self.operations)).items()):
             yield f"{number:>8} {kind}: {what}"
@@ -48,7 +48,7 @@ class RunRecord:
             yield f"{number:>8} times {fault}"
 
     def save(self, folder: Path) -> None:
-        """Write all of it to files in a folder."""
+        """Write the record to files in a folder."""
         (folder / "operations.txt").write_text("\n".join(map(str, self.operations)))
         for number, log in enumerate(self.logs):
             (folder / f"log-{number}.jsonl").write_text("\n".join(map(json.dumps, log)))

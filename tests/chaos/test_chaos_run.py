@@ -1,4 +1,4 @@
-"""While replicas are killed, paused and cut off, and their database too, no promise of the contract is broken."""
+"""While faults are injected into replicas and their database, the contract is not violated."""
 
 from __future__ import annotations
 
@@ -20,6 +20,6 @@ def test_no_contract_violation_under_faults(tmp_path: Path, replicas: int, secon
     found = record.violations()
     if found:
         record.save(tmp_path)
-    assert not found, "\n".join([*record.summary(), *found[:20], f"all of it is in {tmp_path}"])
+    assert not found, "\n".join([*record.summary(), *found[:20], f"the full record is in {tmp_path}"])
     assert record.faults
     assert any(operation.acknowledged for operation in record.operations)

@@ -1,4 +1,4 @@
-"""A run in which all is well has no violations, and each fault that is planted in it is found."""
+"""A valid run has no violations, and each planted error is found."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def put(node: BlockedNode, *, merging: bool = False) -> Put:
 
 
 def operation(kind: Kind, begin: int, end: int, *, requested: Mapping[str, NodeRequest], **seen: Any) -> Operation:
-    """One between two moments (Unix milliseconds), by client 0 at replica 0 unless something else is given."""
+    """An operation between two times (Unix ms), by default of client 0 at replica 0."""
     usual: dict[str, Any] = {"client": 0, "replica": 0, "min_revision": None, "history": "00c0ffee"}
     if seen.get("status") is None:
         usual["history"] = None
@@ -47,11 +47,11 @@ MORE = node("b", "0.4", start=31)
 BOTH = merge(B, MORE)
 
 FIRST, SEVERAL, MERGE, REFUSED, FREEING, NEVER, LISTED, ONE, AFTER_END, FREE = range(10)
-"""The operations below, by what they are."""
+"""Indexes of the operations below."""
 
 
 def valid_run() -> tuple[list[Operation], list[dict[str, Any]]]:
-    """Operations and the log of a run in which a client frees c without an answer, and asks for d in vain."""
+    """Operations and log of a run in which a client unblocks c without an answer, and fails to block d."""
     operations = [
         operation(Kind.PUT, 10, 12, requested={"a": put(A)}, status=201, revision=1, nodes={"a": A}),
         operation(
@@ -108,7 +108,7 @@ def logged(revision: int, **fields: Any) -> Callable[[Run], None]:
 
 
 def unlogged(run: Run) -> None:
-    """The last change is lost, and so is everything that came after it."""
+    """The last change is lost."""
     del run[1][-1]
 
 
@@ -117,7 +117,7 @@ def gap(run: Run) -> None:
 
 
 def twice(run: Run) -> None:
-    """The change without an answer happened once more."""
+    """The change without an answer was committed twice."""
     again = node("c", "0.3", start=21)
     run[1].append(change(8, ChangeType.BLOCKED, 75, again))
 
@@ -137,8 +137,8 @@ PLANTED_ERRORS: Final[dict[str, tuple[Callable[[Run], None], str]]] = {
         changed(AFTER_END, revision=1, nodes={"a": A}, requested={"a": put(A)}),
         "acknowledged twice",
     ),
-    "a change that nobody asked for": (changed(FREEING, requested={"b": Delete()}), "nobody asked for revision 5"),
-    "a change that happened twice": (twice, "nobody asked for revision 8"),
+    "a change that nobody asked for": (changed(FREEING, requested={"b": Delete()}), "no operation for revision 5"),
+    "a change that happened twice": (twice, "no operation for revision 8"),
     "half of a PUT of several": (half, "only 1 of 2"),
     "a change from another time": (logged(1, at="9"), "another time"),
     "a merge that is none": (logged(4, node=change(4, ChangeType.MERGED, 32, MORE)["node"]), "is no merge"),
@@ -173,7 +173,7 @@ def test_every_planted_error_is_found(plant: Callable[[Run], None], said: str) -
 
 
 def test_a_retried_put_may_commit_twice() -> None:
-    """It brings no new cause the second time, but the block then begins when the first one was read."""
+    """The second time it adds no cause, but its block begins when the first one was read."""
     operations, log = valid_run()
     merged = replace(B, cause="0.2,0.5", start=16)
     operations[MERGE : MERGE + 2] = [
@@ -195,7 +195,7 @@ def test_a_retried_put_may_commit_twice() -> None:
 
 @pytest.mark.parametrize("merges", [False, True], ids=["of a free node", "of a blocked one"])
 def test_a_retried_put_may_find_the_block_of_the_first(*, merges: bool) -> None:
-    """Its answer is a 202 that names the revision of the first one, which has no answer."""
+    """Its answer is a 202 with the revision of the first one, which has no answer."""
     operations, log = valid_run()
     made = node("d", "0.5", start=74)
     if merges:
@@ -214,11 +214,11 @@ def test_a_retried_put_may_find_the_block_of_the_first(*, merges: bool) -> None:
     again = replace(again, history="00c0ffee")
     assert violations([*operations, first, again], log, [log, log], NODES) == []
     lonely = violations([*operations, again], log, [log, log], NODES)
-    assert any(f"nobody asked for revision {revision}" in violation for violation in lonely), lonely
+    assert any(f"no operation for revision {revision}" in violation for violation in lonely), lonely
 
 
 def test_a_replica_behind_a_merge_may_still_see_the_old_end() -> None:
-    """The merge is answered before the end; the reader names an older revision, and reads after the end."""
+    """The merge is answered before the end; the read has an older minRevision, and is after the end."""
     moved = merge(replace(A2, end=78), node("a", "0.5", start=76))
     ended = replace(A2, end=78)
     operations, log = valid_run()
@@ -243,7 +243,7 @@ def test_a_replica_behind_a_merge_may_still_see_the_old_end() -> None:
 @pytest.mark.parametrize(
     ("received", "said"),
     [
-        (lambda log: log[:-1], "heard 6 of 7"),
+        (lambda log: log[:-1], "received 6 of 7"),
         (lambda log: [*log[:2], *log[3:]], "change number 3"),
         (lambda log: [*log[:2], *log[1:]], "change number 3"),
         (lambda log: [log[1], log[0], *log[2:]], "change number 1"),

@@ -1,4 +1,4 @@
-"""The checker finds an order where there is one, and says so where there is none."""
+"""The checker accepts linearizable histories, and rejects others."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def put(cause: str, end: int = PERMANENT, *, merging: bool = False) -> Put:
 def step(
     invoked: float, returned: float, requested: NodeRequest, answer: Answer, decided_at: float | None = None
 ) -> Step:
-    """A step between two moments in milliseconds."""
+    """A step between two times in milliseconds."""
     when = None if decided_at is None else int(decided_at * NANOS_PER_MS)
     return Step(
         invoked=int(invoked * NANOS_PER_MS),
@@ -230,7 +230,7 @@ def random_steps(draw: st.DrawFn) -> Step:
 
 @st.composite
 def possible_histories(draw: st.DrawFn) -> list[Step]:
-    """What a register answers, with each step's moment hidden in an interval around it."""
+    """Answers of a register, each step with an interval around its time."""
     found: list[Step] = []
     state: State = None
     for moment in sorted(draw(st.lists(moments, max_size=8))):
@@ -243,7 +243,7 @@ def possible_histories(draw: st.DrawFn) -> list[Step]:
 
 
 def any_order(steps: list[Step]) -> bool:
-    """The definition itself: some order, with moments that do not go back, gives everybody the answer that he got."""
+    """The definition: an order, with times that do not go back, explains all answers."""
     return any(_fits(list(order), None, 0) for order in permutations(steps))
 
 

@@ -1,4 +1,4 @@
-"""A watcher that moves from replica to replica, and resumes where it was."""
+"""A watcher that moves from replica to replica, and resumes at its cursor."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from tests.integration.event_stream import watching
 from tests.integration.process import NO_TLS
 
 _READ_TIMEOUT_SECONDS: Final = 3.0
-"""Seconds without an event after which it turns to another replica."""
+"""Timeout without an event before it moves to another replica."""
 _STREAM_SECONDS: Final = (0.2, 4.0)
-"""Seconds that it stays at a replica, at least and at most."""
+"""Minimum and maximum duration of a stream."""
 
 
 class Watcher:
-    """Keeps every change that it is told from the first one on, and what it should not have been told."""
+    """Records every change from the first on, and events that it should not have received."""
 
     def __init__(self, number: int, urls: Sequence[str]) -> None:
         self.received: list[Any] = []
@@ -32,7 +32,7 @@ class Watcher:
         self._cursor: str | None = None
 
     def run(self, seed: str, stop: threading.Event) -> None:
-        """Watch until the end."""
+        """Watch until `stop` is set."""
         rng = random.Random(f"{seed} watcher {self._number}")
         while not stop.wait(0.05):
             url = rng.choice(self._urls)
@@ -63,7 +63,7 @@ class Watcher:
 
 
 def _changes(events: Iterator[ServerSentEvent]) -> Iterator[ServerSentEvent]:
-    """All events before the goodbye."""
+    """All events before `bye`."""
     for event in events:
         if event.event == "bye":
             return

@@ -1,4 +1,4 @@
-"""What clients ask: random requests on a few hot nodes and many others, from a seed."""
+"""Random requests on a few hot nodes and many others, from a seed."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ HOT: Final = tuple(f"hot-{number}" for number in range(1, 4))
 COLD: Final = tuple(f"cold-{number}" for number in range(1, 41))
 NODES: Final = (*HOT, *COLD)
 MAX_SHORT_BLOCK_SECONDS: Final = 3.0
-"""Seconds: blocks end after at most so long, or an hour, or never."""
+"""Maximum duration of short blocks; other blocks last an hour or for ever."""
 _HOT_SHARE: Final = 0.6
-"""The share of requests on one node that go to a hot one."""
+"""Share of the requests for one node that go to a hot node."""
 _WEIGHTS: Final = {Kind.PUT: 36, Kind.DELETE: 22, Kind.GET: 20, Kind.LIST: 14, Kind.PUT_MANY: 8}
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request before it is sent, and what it means."""
+    """A request to send."""
 
     kind: Kind
     requested: Mapping[str, NodeRequest] = field(default_factory=dict)
@@ -41,7 +41,7 @@ class Request:
 
 
 class Workload:
-    """The requests of one client. Each change has a cause of its own, so that one can tell it in what others see.
+    """The requests of one client. Each change has its own cause, which identifies it in what others read.
 
     `now` gives Unix milliseconds.
     """

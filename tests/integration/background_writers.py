@@ -1,4 +1,4 @@
-"""Clients that change the list without pause while things go wrong, and what must be true in the end."""
+"""Clients that change the list continuously during faults, and a check of their acknowledged changes."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from tests.integration.bodies import block, revision_of
 from tests.integration.process import ServiceProcess, wait_until
 
 _RETRY_SECONDS: Final = 0.05
-"""Seconds after a change that was not taken."""
+"""Pause after a change that failed."""
 
 
 @dataclass
 class Writer:
-    """Blocks one node after the other and frees every third, and keeps what was acknowledged, by revision."""
+    """Blocks nodes, unblocks every third, and records acknowledged changes by revision."""
 
     name: str
     acknowledged: dict[int, tuple[str, str]] = field(default_factory=dict)
 
     def run(self, service: ServiceProcess, stop: threading.Event) -> None:
-        """Until the end; what is not acknowledged is not tried again."""
+        """Run until `stop` is set; failed changes are not retried."""
         number = 0
         with service.client() as client:
             while not stop.is_set():
@@ -51,7 +51,7 @@ class Writer:
 
 @dataclass(frozen=True)
 class Writers:
-    """Several at once."""
+    """Several writers."""
 
     writers: Sequence[Writer]
 
@@ -61,12 +61,12 @@ class Writers:
         return {revision: made for writer in self.writers for revision, made in dict(writer.acknowledged).items()}
 
     def wait_for_more(self, number: int = 100) -> None:
-        """Return when so many more changes are acknowledged."""
+        """Wait until `number` more changes are acknowledged."""
         goal = len(self.acknowledged) + number
         wait_until(lambda: len(self.acknowledged) >= goal, seconds=60)
 
     def assert_all_in_log(self, log: Sequence[Any]) -> None:
-        """The log has no gap, and everything that was acknowledged, under the revision that was said."""
+        """The log must have no gap, and every acknowledged change at its revision."""
         assert [change["revision"] for change in log] == list(range(1, len(log) + 1))
         logged = {change["revision"]: (change["type"], change["node"]["id"]) for change in log}
         lost = {revision: made for revision, made in self.acknowledged.items() if logged.get(revision) != made}
@@ -75,7 +75,7 @@ class Writers:
 
 @contextmanager
 def writing(*services: ServiceProcess, number: int = 4) -> Iterator[Writers]:
-    """So many write while this is entered, by turns to each of the services; what went wrong in one is raised."""
+    """Run `number` writers, distributed over the services; raise the exception of any that fails."""
     writers, stop = Writers([Writer(f"w{n}") for n in range(number)]), threading.Event()
     with ThreadPoolExecutor(number) as pool:
         working = [pool.submit(w.run, services[n % len(services)], stop) for n, w in enumerate(writers.writers)]

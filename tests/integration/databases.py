@@ -1,4 +1,4 @@
-"""Where a service under test keeps its list: in a SQLite file, or in a database of a real PostgreSQL."""
+"""Databases for services under test: SQLite files, or databases on a real PostgreSQL server."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from tests.integration.process import environment, run_app, url_of
 from tests.postgres import PostgresServer
 
 ON_BOTH: Final = pytest.mark.databases("sqlite", "postgresql")
-"""A mark for tests of what the database has a part in."""
+"""Marks tests that depend on the database."""
 ON_SQLITE: Final = pytest.mark.databases("sqlite")
-"""A mark for tests among those where it has none."""
+"""Marks tests among those that do not."""
 _TIMEOUT_SECONDS: Final = 30
-"""Seconds that the server may take: a machine that is busy with other tests is no database that is away."""
+"""Generous timeout: a machine that is busy with other tests must not look like an outage."""
 _numbers: Final = count(1)
 
 
 class Databases(Protocol):
-    """Databases as `python -m app migrate` makes them, one for each folder that asks."""
+    """Migrated databases, one for each folder."""
 
     def url_for(self, folder: Path) -> str:
-        """The URL of the folder's database: empty at first, and the same at each call."""
+        """The URL of the folder's database, which is created empty at the first call."""
 
     def settings(self, folder: Path) -> dict[str, str]:
-        """What a service is told that uses it."""
+        """The settings of a service that uses it."""
 
     def drop(self, folder: Path) -> None:
-        """The folder's database is not used any more."""
+        """Remove the folder's database."""
 
 
 class SqliteFiles:
@@ -52,11 +52,11 @@ class SqliteFiles:
         return {"database_url": self.url_for(folder)}
 
     def drop(self, folder: Path) -> None:
-        """See Databases: pytest removes folders."""
+        """See Databases. pytest removes the folder."""
 
 
 class PostgresDatabases:
-    """Copies of a migrated database on one server, which may take `patience` seconds to connect or to answer."""
+    """Copies of a migrated database on one server, with timeouts of `timeout_seconds`."""
 
     def __init__(self, server: PostgresServer, *, timeout_seconds: int = _TIMEOUT_SECONDS) -> None:
         self._server = server

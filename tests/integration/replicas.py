@@ -1,4 +1,4 @@
-"""Several replicas of the service on one PostgreSQL database, each a process of its own."""
+"""Several replicas on one PostgreSQL database, each in its own process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.integration.process import ServiceProcess, wait_until
 
 @dataclass(frozen=True)
 class Replicas:
-    """The replicas, and a client of each."""
+    """The replicas, and a client for each."""
 
     processes: Sequence[ServiceProcess]
     clients: Sequence[httpx.Client]
@@ -23,7 +23,7 @@ class Replicas:
 
 @contextmanager
 def running_replicas(folder: Path, count: int, **settings: str) -> Iterator[Replicas]:
-    """So many replicas with the same settings, the database among them."""
+    """Start `count` replicas with the same settings, including the database."""
     with ExitStack() as stack:
         processes = []
         for place in range(count):
@@ -34,7 +34,7 @@ def running_replicas(folder: Path, count: int, **settings: str) -> Iterator[Repl
 
 
 def comparable_response(client: httpx.Client, path: str = "/blocklist") -> tuple[int, dict[str, str], bytes]:
-    """An answer but for the fields that are of one request, or say how old the replica's knowledge is."""
+    """A response without the headers that differ between requests."""
     answer = client.get(path, headers={"Accept-Encoding": "identity"})
     own = ("date", "x-request-id")
     return (
@@ -45,7 +45,7 @@ def comparable_response(client: httpx.Client, path: str = "/blocklist") -> tuple
 
 
 def wait_until_equal(clients: Sequence[httpx.Client], path: str = "/blocklist") -> Any:
-    """Wait until all replicas give the same answer; that."""
+    """Wait until all replicas give the same response; return it."""
     answers: list[tuple[int, dict[str, str], bytes]] = []
 
     def same() -> bool:

@@ -1,4 +1,4 @@
-"""A disk of a few megabytes, so that it can be full."""
+"""A disk of a few megabytes that can be filled."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MOUNT: Final = 'mount -t tmpfs -o size="$1" tmpfs "$0" && echo mounted && exec 
 
 
 class SmallDisk:
-    """A file system in memory on a folder, for programs that are run with `wrapper`, while this is entered.
+    """A file system in memory, mounted on a folder for programs that are run with `command_prefix`.
 
     It is mounted in a namespace of its own: that takes no root where users may make namespaces, and nothing stays
     mounted. The tests themselves reach its files by `inside`, but not by SQLite, which follows that as a link. `size`
@@ -61,7 +61,7 @@ class SmallDisk:
             self._namespace_process.kill()
 
     def fill(self, *, leave_bytes: int = 0) -> None:
-        """Leave no room on it, or only so many bytes."""
+        """Fill the disk, except for `leave_bytes`."""
         with self._filler.open("ab", buffering=0) as ballast:
             with suppress(OSError):
                 while True:
@@ -69,21 +69,21 @@ class SmallDisk:
             ballast.truncate(self._filler.stat().st_size - leave_bytes)
 
     def free(self) -> None:
-        """There is room again."""
+        """Free the space again."""
         self._filler.unlink()
 
     def make_read_only(self) -> None:
-        """Nothing can be written to it any more; nobody may have a file open for that."""
+        """Remount it read-only; no file may be open for writing."""
         subprocess.run([*self.command_prefix, "mount", "-o", "remount,bind,ro", str(self._folder)], check=True)
 
     def sql(self, statement: str) -> str:
-        """Run a statement on the database, as another program; its rows as Python writes them."""
+        """Run a statement on the database in another process; return the repr() of its rows."""
         command = [*self.command_prefix, sys.executable, "-c", _SQL, str(self._folder / self.database.name), statement]
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
     @contextmanager
     def open_reader(self) -> Iterator[None]:
-        """Another program reads the database all the time, in one transaction."""
+        """Keep a read transaction open in another process."""
         command = [*self.command_prefix, sys.executable, "-c", _READER, str(self._folder / self.database.name)]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as reader:
             assert reader.stdout is not None

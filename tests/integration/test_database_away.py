@@ -1,4 +1,4 @@
-"""PostgreSQL stops, dies or stands still, or its wire is cut or silent, and it comes back: nobody has to help."""
+"""Outages of PostgreSQL: it stops, is killed or frozen, or the network fails. The service recovers without help."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ from tests.integration.raw_http import connection_to, read_response, request, se
 from tests.postgres import PostgresServer
 
 TIMEOUT: Final = 3
-"""Seconds that PostgreSQL may say nothing."""
+"""The database timeout of the service in seconds."""
 
 
 @dataclass(frozen=True)
 class Deployment:
-    """A service, its server, and the wire between them."""
+    """A service, its database server, and the proxy between them."""
 
     server: PostgresServer
     proxy: FaultyProxy
@@ -54,7 +54,7 @@ OUTAGES: Final[dict[str, tuple[Action, Action]]] = {
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[PostgresServer]:
-    """A server that these tests torment."""
+    """A server of its own, as these tests stop it."""
     with PostgresServer() as server:
         yield server
 
@@ -94,8 +94,6 @@ def assert_unavailable(answer: httpx.Response) -> None:
 
 
 class TestOutage:
-    """While it is away, whatever has happened to it."""
-
     def test_reads_continue_and_changes_fail_fast_until_the_database_recovers(
         self, deployment: Deployment, outage: tuple[Action, Action]
     ) -> None:
@@ -113,12 +111,12 @@ class TestOutage:
             assert_success(client.put("/blocklist/nodes/c", json=block(allowMerge=True)))
             assert_success(client.delete("/blocklist/nodes/b"))
             log = all_changes(client)
-            # Whether the first change to be refused has happened is not known.
+            # It is unknown whether the first refused change was committed.
             assert [change["node"]["id"] for change in log if change["node"]["id"] != "c"] == ["a", "b", "b"]
             assert changes(next_events(events, len(log) - 2)) == log[2:]
 
     def _assert_changes_fail_fast(self, client: httpx.Client) -> None:
-        """By far sooner than if each of them waited for the database."""
+        """Much faster than if each one waited for the database."""
         asked: list[tuple[str, str, Any]] = [
             ("PUT", "/blocklist/nodes/d", block()),
             ("PUT", "/blocklist/nodes", {"d": block(), "e": block()}),
@@ -181,7 +179,7 @@ class TestOutage:
 
 
 def test_no_request_fails_after_recovery(deployment: Deployment) -> None:
-    """No connection from before is used again: nobody is refused once the service has said that it is well."""
+    """No old connection is used again: after the service reports ready, no request fails."""
     client = deployment.client
     for turn in range(3):
         deployment.server.kill()
@@ -204,7 +202,7 @@ def test_dropped_connections_are_reopened(deployment: Deployment) -> None:
 
 
 def test_a_server_without_free_connections_is_an_outage(deployment: Deployment) -> None:
-    """The service says so, and comes back when there is room."""
+    """The service recovers when connections are free."""
     client = deployment.client
     assert_success(client.put("/blocklist/nodes/a", json=block()))
     database = urlsplit(deployment.service.environment()["BLOCKLIST_DATABASE_URL"]).path[1:]
@@ -231,7 +229,7 @@ def test_changes_in_progress_are_answered_when_the_service_stops(deployment: Dep
             connection = stack.enter_context(connection_to(deployment.service.port))
             streams[method] = stack.enter_context(connection.makefile("rb"))
             connection.sendall(payload)
-        # Answered on another connection, so these have been read by now.
+        # An answer on another connection shows that these requests have been read.
         assert send_request(deployment.service.port, request("/healthz")).status == 200
         deployment.service.terminate()
         statuses = {method: read_response(stream, method).status for method, stream in streams.items()}

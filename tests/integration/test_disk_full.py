@@ -1,4 +1,4 @@
-"""A disk that is full: changes are refused in words, reads go on, and once there is room it all goes on by itself."""
+"""A full disk: changes are refused with the reason, reads continue, and the service recovers once there is space."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def disk(tmp_path: Path) -> Iterator[SmallDisk]:
 
 @pytest.fixture
 def serve(disk: SmallDisk, tmp_path: Path, migrated: Path) -> Iterator[Serve]:
-    """Starts a service with an empty list on the disk; only its log is elsewhere."""
+    """Starts services with an empty list on the disk; their log files are elsewhere."""
     with ExitStack() as stack:
 
         def serve(**settings: str) -> ServiceProcess:
@@ -56,7 +56,7 @@ def serve(disk: SmallDisk, tmp_path: Path, migrated: Path) -> Iterator[Serve]:
 
 
 def assert_disk_full(answer: httpx.Response) -> None:
-    """It says what is wrong, what helps, and when to come again."""
+    """A 503 with the reason, the remedy, and when to retry."""
     detail = problem_of(answer, 503)["detail"]
     assert "disk" in detail
     assert "full" in detail
@@ -65,17 +65,17 @@ def assert_disk_full(answer: httpx.Response) -> None:
 
 
 def age(client: httpx.Client) -> int:
-    """Seconds for which the list has been marked as old; -1 if it is not."""
+    """The Age of the list in seconds; -1 without one."""
     return int(client.get("/blocklist").headers.get("age", "-1"))
 
 
 def is_compacted(client: httpx.Client) -> bool:
-    """Whether the log no longer has the first change."""
+    """Whether the first change was removed from the log."""
     return client.get("/blocklist/changes").status_code == 410
 
 
 def fill_disk(disk: SmallDisk) -> None:
-    """Leave no room, not even in the write-ahead log, whose pages are used again."""
+    """Leave no space, not even in the write-ahead log, whose pages are reused."""
     wait_until(lambda: disk.sql("PRAGMA wal_checkpoint(TRUNCATE)") == "[(0, 0, 0)]\n")
     disk.fill()
 
@@ -102,7 +102,7 @@ class TestDiskFull:
             client.put("/blocklist/nodes/short", json=block(endTimestamp=later(2)))
             fill_disk(disk)
             assert_disk_full(client.put("/blocklist/nodes/b", json=block()))
-            # Longer than between two looks whether the database is back.
+            # Longer than the interval between two probes.
             wait_until(lambda: age(client) >= 3)
             assert "a" in current_list(client)[1]
             assert "short" not in current_list(client)[1]
@@ -135,7 +135,7 @@ class TestDiskFull:
             for name in "xyz":
                 client.put("/blocklist/nodes", json={f"{name}{n}": block() for n in range(500)}).raise_for_status()
             fill_disk(disk)
-            # Unless the machine was so slow that it was made shorter before.
+            # On a slow machine it may have been compacted before.
             wait_until(lambda: "the change log could not be compacted" in service.log() or is_compacted(client))
             disk.free()
             wait_until(lambda: is_compacted(client))
@@ -187,9 +187,9 @@ class TestRestart:
     def test_a_write_ahead_log_that_filled_the_disk_shrinks_when_its_reader_ends(
         self, disk: SmallDisk, serve: Serve
     ) -> None:
-        """SQLite appends to its write-ahead log while somebody reads, and takes it back at a commit that succeeds."""
+        """SQLite appends to its write-ahead log during a read, and shrinks it at a commit that succeeds."""
         service = serve()
-        # Room in the file itself, as in any that has been in use for a while.
+        # Free pages in the file, as in one that has been used for a while.
         disk.sql("CREATE TABLE room AS SELECT zeroblob(2000000) AS filler")
         disk.sql("DROP TABLE room")
         disk.sql("PRAGMA wal_checkpoint(TRUNCATE)")

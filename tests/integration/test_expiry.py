@@ -1,4 +1,4 @@
-"""At `now >= endTimestamp` a node is free, everywhere at once, swept or not. The tests hold the clock."""
+"""From `now >= endTimestamp` on a node is free at every endpoint, even before its `expired` change."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A standby takes over from a PostgreSQL that is gone: nobody has to help the services, nor their watchers."""
+"""Failover to a standby: services and watchers recover without help."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ DATABASE: Final = "blocklist"
 
 @dataclass
 class PrimaryAndStandby:
-    """Two servers; services know both, or go by an address that moves from the one to the other."""
+    """Two servers; services know both, or use a floating address."""
 
     primary: PostgresServer
     standby: PostgresServer
@@ -34,26 +34,26 @@ class PrimaryAndStandby:
     stack: ExitStack = field(default_factory=ExitStack)
 
     def multi_host_url(self) -> str:
-        """The URL that names both; the one that takes writes is meant."""
+        """A URL with both hosts: libpq selects the primary."""
         alone = self.primary.url(DATABASE)
         return alone.replace(f":{self.primary.port}/", f":{self.primary.port},127.0.0.1:{self.standby.port}/")
 
     def floating_url(self) -> str:
-        """The URL of the address that moves."""
+        """The URL with the floating address."""
         return self.primary.url(DATABASE).replace(f":{self.primary.port}/", f":{self.floating_address.port}/")
 
     def start_service(self, url: str | None = None) -> ServiceProcess:
-        """A replica, in the beginning on the primary."""
+        """Start a service, at first on the primary."""
         folder = self.folder / f"service-{free_port()}"
         folder.mkdir()
         return self.stack.enter_context(ServiceProcess(folder, database_url=url or self.multi_host_url()))
 
     def stop_standby(self) -> None:
-        """From now on the standby misses what happens."""
+        """Stop replication: the standby falls behind."""
         self.standby.stop()
 
     def fail_over(self) -> None:
-        """The primary dies, and the standby takes its place."""
+        """Kill the primary, and promote the standby."""
         self.primary.kill()
         if not self.standby.running:
             self.standby.start()
@@ -105,7 +105,7 @@ def test_with_synchronous_replication_nothing_acknowledged_is_lost(
 def test_failover_to_a_standby_that_was_behind_starts_a_new_history(
     pair: PrimaryAndStandby, receiver: Receiver
 ) -> None:
-    """What was told of the lost changes is told anew: watchers and listeners get the whole list as it is."""
+    """Watchers and listeners get the whole list, without the lost changes."""
     service = pair.start_service()
     client = pair.stack.enter_context(service.client())
     client.put("/blocklist/nodes/kept", json=block()).raise_for_status()
@@ -136,7 +136,7 @@ def test_a_replica_paused_during_a_failover_detects_a_reused_revision(pair: Prim
     one.put("/blocklist/nodes/lost", json=block()).raise_for_status()
     sleeper.pause()
     pair.fail_over()
-    # Another service, that never saw the lost change, makes one with the same revision.
+    # Another service, which never read the lost change, makes one with the same revision.
     late = pair.stack.enter_context(pair.start_service().client())
     late.put("/blocklist/nodes/other", json=block()).raise_for_status()
     history = history_of(late)

@@ -1,4 +1,4 @@
-"""Every earlier schema is brought to the present one with all that was in it, on both kinds of database."""
+"""Every earlier schema is migrated without loss, on SQLite and on PostgreSQL."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from sqlalchemy.engine import Inspector
 
 from app.main import create_app
 from app.settings import Settings
-from app.store.engine import make_blocking_engine
 from app.store.migration import migrate
+from app.store.sql_engines import make_blocking_engine
 from app.store.tables import metadata
 from tests.integration.bodies import EVACUATE, MARK, PERMANENT, block, current_list
 from tests.integration.in_process import ManualClock
@@ -44,18 +44,18 @@ LOG: Final = [
     (12, "blocked", "fe80::1"),
     (13, "merged", "worker-1"),
     (14, "blocked", "Zz_9.-"),
-    # It had ended while nobody served.
+    # It ended while no service was running.
     (15, "expired", "fe80::1"),
 ]
 TOKEN: Final = f"blocklist_0000000a_{'A' * 43}"
 NOT_VALID: Final = (f"blocklist_0000000b_{'B' * 43}", f"blocklist_0000000c_{'C' * 43}")
-# Who asked was known only when there were credentials.
+# Authors exist since there are tokens.
 NEVER_FILLED: Final = {"0001": {"changes.created_by"}, "0002": {"changes.created_by"}}
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
-    """The URL of a database in which nothing is."""
+    """The URL of an empty database."""
     if request.param == "sqlite":
         return f"sqlite:///{tmp_path}/past.db"
     server: PostgresServer = request.getfixturevalue("postgres")
@@ -64,7 +64,7 @@ def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 class TestOldRows:
     def test_there_are_rows_for_every_schema(self) -> None:
-        """Who adds a migration adds `tests/migrations/<revision>.sql`: rows as the service then writes them."""
+        """A new migration needs `tests/migrations/<revision>.sql`: rows as the service writes them then."""
         assert sorted(path.stem for path in ROWS.glob("*.sql")) == SCHEMAS
 
     @pytest.mark.parametrize("schema", SCHEMAS)
@@ -117,7 +117,7 @@ def check_list(client: TestClient) -> None:
 
 
 def check_log(client: TestClient, schema: str) -> None:
-    """As far back as it reached, with who did it and why, where that was known."""
+    """Complete from its beginning, with authors and reasons."""
     assert client.get("/blocklist/changes?since=3").json()["oldest"] == 5
     client.get("/blocklist?minRevision=15").raise_for_status()
     log = client.get("/blocklist/changes?since=4").json()["changes"]
@@ -131,13 +131,13 @@ def check_log(client: TestClient, schema: str) -> None:
 
 
 def check_past(client: TestClient) -> None:
-    """The list as it was, also of nodes that were blocked before the log begins."""
+    """Past lists, also with nodes that were blocked before the log begins."""
     assert client.get("/blocklist?at=1700000006500").json().keys() == {"old-1", "old-2", "old-3", "worker-1"}
     assert client.get("/blocklist?at=1700000012500").json().keys() == {"old-1", "old-2", "worker-1", "fe80::1"}
 
 
 def check_listeners(client: TestClient) -> None:
-    """Sessions that were taken over stay so, cursors stand where they stood."""
+    """Replaced sessions stay fenced, cursors keep their values."""
     told = {own["id"]: own for own in client.get("/listeners").json()["listeners"]}
     assert {name: (own["state"], own["ackedRevision"]) for name, own in told.items()} == {
         "job-gone": ("lapsed", 3),
@@ -151,7 +151,7 @@ def check_listeners(client: TestClient) -> None:
 
 
 def check_credentials(client: TestClient) -> None:
-    """What was valid is, what was not is not; the page's session lasts."""
+    """Tokens and sessions stay valid or invalid."""
     assert client.get("/whoami").json()["name"] == "anna"
     for token in NOT_VALID:
         assert client.get("/blocklist", headers={"Authorization": f"Bearer {token}"}).status_code == 401
@@ -168,11 +168,11 @@ class TestSchema:
         with engine.connect() as connection:
             found = compare_metadata(MigrationContext.configure(connection), metadata)
         engine.dispose()
-        # Comments are for who reads the code.
+        # Comments exist only in the code.
         assert [difference for difference in found if not _is_comment(difference)] == []
 
     def test_each_migration_only_adds_columns(self, empty: str) -> None:
-        """A replica of the version before goes on with the new schema: its statements find all that they name."""
+        """A replica of the previous version continues: its statements find all columns."""
         for earlier, later in pairwise(SCHEMAS):
             migrate_to(empty, earlier)
             before = _shape(empty)
@@ -191,7 +191,7 @@ def _is_comment(difference: Any) -> bool:
 
 
 def _shape(url: str) -> dict[str, dict[str, str]]:
-    """Of each table what a statement may lean on: columns, and what must be unique."""
+    """The columns and unique keys of each table."""
     engine = make_blocking_engine(url)
     inspector = inspect(engine)
     shape = {table: _columns(inspector, table) | _unique(inspector, table) for table in inspector.get_table_names()}
@@ -208,7 +208,7 @@ def _columns(inspector: Inspector, table: str) -> dict[str, str]:
 
 
 def _unique(inspector: Inspector, table: str) -> dict[str, str]:
-    """A key more may refuse what the version before writes."""
+    """A new key could reject what the previous version writes."""
     indexes = [index for index in inspector.get_indexes(table) if index["unique"]]
     keys = [*inspector.get_unique_constraints(table), *inspector.get_foreign_keys(table), *indexes]
     primary = inspector.get_pk_constraint(table)["constrained_columns"]

@@ -1,4 +1,4 @@
-"""The published OpenAPI and the service agree, whatever is asked."""
+"""The service conforms to its OpenAPI document for generated requests."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = ON_BOTH
 DOCUMENT: Final = create_app(Settings(database_url="sqlite:///never-opened.db")).openapi()
 WATCH_PATH: Final = "/blocklist/watch"
 SCHEMA: Final = schemathesis.openapi.from_dict(DOCUMENT)
-# Each case comes with a token that is good; that it needs one is a check of its own.
+# Each case has a valid token; authentication has its own tests.
 SCHEMA.config.generation.update(with_security_parameters=False)
 finite = SCHEMA.exclude(path=WATCH_PATH)
 
@@ -37,20 +37,20 @@ def test_every_response_conforms_to_the_document(case: Case[Any], secured: Secur
 
 
 def checks_to_skip(case: Case[Any]) -> list[CheckFunction]:
-    """Checks that take the schema for the whole rule, where it cannot be."""
+    """Checks to skip where the schema cannot express the whole rule."""
     excluded: list[CheckFunction] = []
     if case.method in {"PUT", "POST"}:
-        # An end must be after now; and 1.0 is an integer to a schema, but a number with a fraction to us.
+        # An end must be in the future; 1.0 is an integer for a schema, but not for the service.
         excluded.append(positive_data_acceptance)
     if "at" in (case.query or {}):
-        excluded.append(positive_data_acceptance)  # It must be before now.
+        excluded.append(positive_data_acceptance)  # It must be in the past.
     if {"prefer", "if-none-match", "accept"} & {name.lower() for name in case.headers}:
-        excluded.append(negative_data_rejection)  # Rubbish in these is ignored.
+        excluded.append(negative_data_rejection)  # Invalid values of these are ignored.
     return excluded
 
 
 def remove_waits(case: Case[Any]) -> None:
-    """A revision far ahead waits 2 s for a 503, and `Prefer: wait` for a change: both have their own tests."""
+    """Avoid requests that wait: a revision far ahead, and `Prefer: wait`. Both have their own tests."""
     query: dict[str, Any] = dict(case.query or {})
     if any(str(value).isdecimal() for value in as_list(query.get("minRevision", []))):
         query["minRevision"] = 0

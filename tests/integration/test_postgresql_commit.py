@@ -1,4 +1,4 @@
-"""The statement of a commit to PostgreSQL, with whatever may be in a change."""
+"""The commit statement for PostgreSQL, with any text in a change."""
 
 from __future__ import annotations
 

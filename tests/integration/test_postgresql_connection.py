@@ -1,4 +1,4 @@
-"""Connections to PostgreSQL: what bounds them, and what does not."""
+"""Deadlines on connections to PostgreSQL."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_an_answer_received_while_the_process_was_paused_is_used(url: str) -> No
         with deadline(0.1, connection):
             asked = asyncio.create_task(connection.execute("SELECT 1"))
             await asyncio.sleep(0)
-            # As a process that is stopped, or gets no turn on a busy machine.
+            # As if the process was paused, or the machine was busy.
             time.sleep(0.5)  # noqa: ASYNC251
             assert await (await asked).fetchone() == (1,)
         await connection.execute("SELECT 1")

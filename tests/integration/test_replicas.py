@@ -1,4 +1,4 @@
-"""Replicas on one database: any of them answers any call, and all of them say the same."""
+"""Replicas on one database: each answers every request, with the same answers."""
 
 from __future__ import annotations
 
@@ -30,8 +30,6 @@ TURNS: Final = 40
 
 
 class TestReading:
-    """What one replica took, all show."""
-
     def test_a_change_is_visible_at_once_to_its_replica_and_soon_to_others(
         self, client_a: httpx.Client, client_b: httpx.Client, node: str
     ) -> None:
@@ -46,7 +44,7 @@ class TestReading:
     def test_min_revision_reads_your_writes_at_any_replica(
         self, client_a: httpx.Client, client_b: httpx.Client, node: str, node_id: str, path: str
     ) -> None:
-        """Again and again: by chance it would not be there yet."""
+        """Repeated: without minRevision some reads would be too early."""
         for turn, (writer, reader) in enumerate(islice(cycle([(client_a, client_b), (client_b, client_a)]), 20)):
             revision = put(writer, node_id, cause=f"turn {turn}", allowMerge=True)
             answer = reader.get(path.format(node=node, node_id=node_id), params={"minRevision": revision})
@@ -82,8 +80,6 @@ class TestReading:
 
 
 class TestWriting:
-    """Changes of all replicas follow one another in one log."""
-
     def test_a_block_of_another_replica_is_a_conflict_at_once(
         self, client_a: httpx.Client, client_b: httpx.Client, node: str
     ) -> None:
@@ -105,7 +101,7 @@ class TestWriting:
         assert client_a.get(f"/blocklist/nodes/{node_id}-1").status_code == 404
 
     def test_concurrent_writers_at_all_replicas_produce_one_log(self, start_replicas: StartReplicas) -> None:
-        """Three replicas; each answer names a revision of its own, and the log has exactly what was answered."""
+        """Each answer of three replicas has its own revision, and the log has exactly these changes."""
         clients = start_replicas(3).clients
         with ThreadPoolExecutor(WRITERS) as pool:
             done = list(pool.map(lambda number: _write(clients, number), range(WRITERS)))
@@ -119,22 +115,20 @@ class TestWriting:
 
     def test_a_block_expires_once(self, client_a: httpx.Client, client_b: httpx.Client, node_id: str) -> None:
         ids = [f"{node_id}-{number}" for number in range(30)]
-        for number, own in enumerate(ids):
-            put((client_a, client_b)[number % 2], own, endTimestamp=later(0.3 + 0.02 * number))
-        wait_until(lambda: all(_kinds(client_a, own)[-1:] == ["expired"] for own in ids))
+        for number, expiring_id in enumerate(ids):
+            put((client_a, client_b)[number % 2], expiring_id, endTimestamp=later(0.3 + 0.02 * number))
+        wait_until(lambda: all(_kinds(client_a, expiring_id)[-1:] == ["expired"] for expiring_id in ids))
         last = put(client_b, node_id)
         for client in (client_a, client_b):
             client.get("/blocklist", params={"minRevision": last})
-            assert [_kinds(client, own) for own in ids] == [["blocked", "expired"]] * len(ids)
+            assert [_kinds(client, expiring_id) for expiring_id in ids] == [["blocked", "expired"]] * len(ids)
 
 
 class TestWatching:
-    """A watch is a cursor, good at any replica."""
-
     def test_a_watch_resumed_at_another_replica_has_no_gap_and_no_duplicate(
         self, client_a: httpx.Client, client_b: httpx.Client, node: str, node_id: str
     ) -> None:
-        """It moves to a replica that may be behind what it has seen."""
+        """It moves to a replica that may be behind its cursor."""
         since, _ = current_list(client_a)
         history = client_a.get("/blocklist").headers["blocklist-history"]
         cursor = f"{since}-{history}"
@@ -185,12 +179,12 @@ def test_concurrent_migrations_create_the_tables_once(postgres: PostgresServer, 
 
 
 def _write(clients: Sequence[httpx.Client], number: int) -> list[tuple[int, str, str]]:
-    """Block, merge and free a few nodes by all replicas in turn; what was changed, as the answers say."""
+    """Block, merge and unblock a few nodes at all replicas in turn; return the changes according to the answers."""
     kinds = {201: "blocked", 202: "merged", 200: "unblocked"}
     done = []
     for turn in range(TURNS):
-        own, client = f"n-{(number + turn) % 4}", clients[turn % len(clients)]
-        path = f"/blocklist/nodes/{own}"
+        target, client = f"n-{(number + turn) % 4}", clients[turn % len(clients)]
+        path = f"/blocklist/nodes/{target}"
         if turn % 3 == 2:
             answer = client.delete(path)
         else:
@@ -198,7 +192,7 @@ def _write(clients: Sequence[httpx.Client], number: int) -> list[tuple[int, str,
             answer = client.put(path, json=body)
         assert answer.status_code in {200, 201, 202, 404, 409}, answer.text
         if answer.status_code in kinds:
-            done.append((revision_of(answer), kinds[answer.status_code], own))
+            done.append((revision_of(answer), kinds[answer.status_code], target))
     return done
 
 

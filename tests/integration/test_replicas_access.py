@@ -1,4 +1,4 @@
-"""Tokens and sessions at several replicas: what is made or ended at one holds at all."""
+"""Tokens and sessions created or ended at one replica are so at all replicas."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("repl
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Replicas]:
-    """Two with one admin's token."""
+    """Two replicas with the same admin token."""
     folder = tmp_path_factory.mktemp("secured")
     admin = folder / "admin.token"
     settings = {"auth": "tokens", "admin_token_file": str(admin), "database_url": databases.url_for(folder)}
@@ -34,13 +34,13 @@ def secured(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> I
 
 @pytest.fixture
 def admins(secured: Replicas) -> Sequence[httpx.Client]:
-    """The admin at each of them."""
+    """A client of each replica with the admin token."""
     return secured.clients
 
 
 @pytest.fixture
 def visitors(secured: Replicas) -> Iterator[Sequence[httpx.Client]]:
-    """Somebody without credentials at each of them."""
+    """A client of each replica without credentials."""
     clients = [process.client() for process in secured.processes]
     yield clients
     for client in clients:

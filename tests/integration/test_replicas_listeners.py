@@ -1,4 +1,4 @@
-"""Listeners at several replicas: what one of them is told, all know."""
+"""Listeners at several replicas: what one replica receives, all know."""
 
 from __future__ import annotations
 
@@ -31,19 +31,19 @@ EXCLUDED = {"kind": "excluded", "reason": "Spark excluded the host."}
 
 
 def task_managers_of(client: httpx.Client, node_id: str) -> list[str] | None:
-    """The TaskManagers of a node as the list shows them; None if it is not in it."""
+    """The TaskManagers of a node in the list; None if it is free."""
     node = client.get("/blocklist").json().get(node_id)
     return None if node is None else list(node["taskManagers"])
 
 
 def wait_until_same_listener(client_a: httpx.Client, client_b: httpx.Client, listener: str) -> dict[str, Any]:
-    """Wait until both say the same of a listener; that."""
+    """Wait until both replicas return the same for a listener; return it."""
     wait_until(lambda: without_lag(client_a, listener) == without_lag(client_b, listener))
     return without_lag(client_a, listener)
 
 
 class TestSessions:
-    """Registrations are kept before they are answered, so they hold everywhere at once."""
+    """Registrations are stored before the answer, so they are valid at every replica at once."""
 
     def test_a_listener_registered_at_one_replica_may_report_to_the_other_at_once(
         self, client_a: httpx.Client, client_b: httpx.Client
@@ -98,7 +98,7 @@ class TestSessions:
         assert task_managers_of(client_b, node_id) == []
         wait_until(lambda: get_listener(client_a, "jm")["sessionId"] == "s2")
         assert task_managers_of(client_a, node_id) == []
-        # Whatever is said later is all that there is.
+        # Only later reports count.
         heartbeat(client_a, "jm", "s2", taskManagers={"tm-2": node_id})
         wait_until(lambda: task_managers_of(client_b, node_id) == ["tm-2"])
         assert get_listener(client_b, "jm")["usableNodes"] == get_listener(client_a, "jm")["usableNodes"] == 0
@@ -119,7 +119,7 @@ class TestSessions:
     def test_a_listener_that_left_and_registered_again_starts_anew(
         self, client_a: httpx.Client, client_b: httpx.Client, node_id: str
     ) -> None:
-        """The same session, also where nobody noticed that it was away."""
+        """The same session, also at a replica that missed the removal."""
         put(client_a, node_id)
         for first, second in islice(cycle([(client_a, client_b), (client_b, client_a)]), 6):
             register(first, "jm")
@@ -135,12 +135,10 @@ class TestSessions:
 
 
 class TestLeases:
-    """A lease is one, whoever hears the heartbeats."""
-
     def test_a_lease_renewed_at_one_replica_does_not_expire_at_the_other(
         self, client_a: httpx.Client, client_b: httpx.Client
     ) -> None:
-        """As long as another one, of the same age and without heartbeats, takes to lapse twice over."""
+        """Checked for as long as two other leases of the same duration, without heartbeats, take to lapse."""
         register(client_a, "alive", leaseSeconds=4)
         for sleeper in ("first", "second"):
             register(client_a, sleeper, leaseSeconds=4)
@@ -167,7 +165,7 @@ class TestLeases:
     def test_registering_after_an_expired_lease_starts_anew_everywhere(
         self, client_a: httpx.Client, client_b: httpx.Client, node_id: str
     ) -> None:
-        """At once, before anybody has written down that it has lapsed."""
+        """Also before the lapse is stored."""
         revision = put(client_a, node_id)
         register(client_a, "jm", leaseSeconds=1)
         heartbeat(client_a, "jm", taskManagers={"tm": node_id}, ackedRevision=revision)
@@ -180,8 +178,6 @@ class TestLeases:
 
 
 class TestReports:
-    """What a listener says of itself to one replica."""
-
     def test_reported_task_managers_are_in_the_list_of_all_replicas(
         self, client_a: httpx.Client, client_b: httpx.Client, node_id: str
     ) -> None:
@@ -198,7 +194,7 @@ class TestReports:
     def test_report_parts_sent_to_different_replicas_are_merged(
         self, client_a: httpx.Client, client_b: httpx.Client, node_id: str
     ) -> None:
-        """Each says only what is new, without waiting until the others know what was said before."""
+        """Each heartbeat has only one part, and does not wait until other replicas know earlier ones."""
         put(client_a, node_id)
         register(client_a, "jm")
         path = f"/blocklist/nodes/{node_id}/status"
@@ -207,10 +203,10 @@ class TestReports:
             heartbeat(client_a, "jm", taskManagers=task_managers)
             heartbeat(client_b, "jm", runningTasks=dict.fromkeys(task_managers, number))
             heartbeat(client_a, "jm", refused={node_id: f"Reason {number}."})
-            there = [{"id": own, "runningTasks": number} for own in sorted(task_managers)]
+            there = [{"id": task_manager, "runningTasks": number} for task_manager in sorted(task_managers)]
             for client in (client_a, client_b):
-                said = partial(_status_contains, client, path, refused=f"Reason {number}.", taskManagers=there)
-                wait_until(said)
+                contains = partial(_status_contains, client, path, refused=f"Reason {number}.", taskManagers=there)
+                wait_until(contains)
 
     def test_acknowledgements_are_known_to_all_replicas(
         self, client_a: httpx.Client, client_b: httpx.Client, node_id: str
@@ -240,7 +236,7 @@ class TestReports:
     def test_a_listener_may_acknowledge_a_revision_its_replica_has_not_seen(
         self, client_a: httpx.Client, client_b: httpx.Client, node_id: str
     ) -> None:
-        """By chance it is; what nobody has seen yet is refused as by one process."""
+        """A revision that no replica has made is refused, as with one process."""
         register(client_a, "jm")
         for number, (first, second) in enumerate(islice(cycle([(client_a, client_b), (client_b, client_a)]), 20)):
             revision = put(first, node_id, cause=f"{number}")
@@ -262,12 +258,12 @@ class TestReports:
         self, client_a: httpx.Client, client_b: httpx.Client, node_id: str
     ) -> None:
         nodes = {f"tm-{number}": f"{node_id}-{number}" for number in range(5)}
-        for client, own in ((client_a, "x"), (client_b, "y")):
-            register(client, own)
-            heartbeat(client, own, taskManagers={f"{own}:{name}": node for name, node in nodes.items()})
-            heartbeat(client, own, evidence={nodes["tm-1"]: EXCLUDED})
+        for client, listener in ((client_a, "x"), (client_b, "y")):
+            register(client, listener)
+            heartbeat(client, listener, taskManagers={f"{listener}:{name}": node for name, node in nodes.items()})
+            heartbeat(client, listener, evidence={nodes["tm-1"]: EXCLUDED})
         wait_until(lambda: client_a.get(f"/blocklist/nodes/{nodes['tm-1']}").status_code == 200)
-        # Both have looked at it by then, more than once.
+        # By then both replicas have checked the evidence several times.
         for turn in range(3):
             register(client_a, f"turn-{turn}", leaseSeconds=1)
             wait_until_lapsed(client_a, f"turn-{turn}")
@@ -277,18 +273,18 @@ class TestReports:
 
 
 def test_evidence_missed_by_a_paused_replica_does_not_block_again(restartable_replicas: Replicas, node_id: str) -> None:
-    """It was unblocked by hand meanwhile: what was said before and is said still does not block it again."""
+    """The node was unblocked manually meanwhile: the old evidence, still reported, does not block it again."""
     one, other = restartable_replicas.clients
     nodes = {f"tm-{number}": f"{node_id}-{number}" for number in range(5)}
     accused = nodes["tm-1"]
 
     def say(evidence: dict[str, dict[str, str]]) -> None:
-        for own in "xy":
-            heartbeat(one, own, evidence=evidence)
+        for listener in "xy":
+            heartbeat(one, listener, evidence=evidence)
 
-    for own in "xy":
-        register(one, own)
-        heartbeat(one, own, taskManagers={f"{own}:{name}": node for name, node in nodes.items()})
+    for listener in "xy":
+        register(one, listener)
+        heartbeat(one, listener, taskManagers={f"{listener}:{name}": node for name, node in nodes.items()})
     wait_until_equal([one, other], "/evidence")
     restartable_replicas.processes[1].pause()
     try:
@@ -302,14 +298,14 @@ def test_evidence_missed_by_a_paused_replica_does_not_block_again(restartable_re
     wait_until_equal([one, other])
     evidence = json.loads(wait_until_equal([one, other], "/evidence")[2])["evidence"]
     believed = {(piece["node"], piece["application"]): piece["believed"] for piece in evidence}
-    assert believed == {(nodes[name], own): name != "tm-1" for name in ("tm-1", "tm-2") for own in "xy"}
+    assert believed == {(nodes[name], listener): name != "tm-1" for name in ("tm-1", "tm-2") for listener in "xy"}
     assert [change["type"] for change in all_changes(other, node=accused)] == ["blocked", "unblocked"]
 
 
 def _status_contains(client: httpx.Client, path: str, **fields: object) -> bool:
     """Whether the only listener has these fields in the status of a node."""
-    [own] = client.get(path).json()["listeners"]
-    return {name: own[name] for name in fields} == fields
+    [listener] = client.get(path).json()["listeners"]
+    return {name: listener[name] for name in fields} == fields
 
 
 def test_a_restarted_replica_knows_all_reports(restartable_replicas: Replicas, node_id: str) -> None:

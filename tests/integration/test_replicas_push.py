@@ -1,4 +1,4 @@
-"""Pushes by several replicas: each listener is told by one of them, and by another when that one is gone."""
+"""Pushes by several replicas: each listener is owned by one replica; another takes over if that one fails."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.integration.listeners import RM, current_nodes, get_listener, put, un
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.receiver import Receiver, delays, receiving
 from tests.integration.replicas import Replicas, wait_until_equal
-from tests.integration.test_push_faults import changing, check, moved
+from tests.integration.test_push_faults import changing, check, wait_for_pushes
 from tests.postgres import PostgresServer, database_name
 
 pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
@@ -20,7 +20,7 @@ pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("repl
 
 @pytest.fixture
 def owner_replica(restartable_replicas: Replicas) -> Iterator[httpx.Client]:
-    """The replica where listeners register, and which pushes to them therefore. After the test nobody listens."""
+    """The replica where listeners register, which owns them. Removes all listeners afterwards."""
     client = restartable_replicas.clients[0]
     yield client
     for listener in client.get("/listeners").json()["listeners"]:
@@ -29,7 +29,7 @@ def owner_replica(restartable_replicas: Replicas) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def other_replica(restartable_replicas: Replicas) -> httpx.Client:
-    """The other one."""
+    """The other replica."""
     return restartable_replicas.clients[1]
 
 
@@ -38,14 +38,12 @@ def message_ids(receivers: list[Receiver]) -> list[str]:
 
 
 def push_owners(postgres: PostgresServer, process: ServiceProcess) -> set[str | None]:
-    """The replicas that push to listeners, as the database has it."""
+    """The owners of listeners in the database."""
     database = database_name(process.environment()["BLOCKLIST_DATABASE_URL"])
     return {owner for (owner,) in postgres.execute("SELECT owner FROM listeners", database)}
 
 
 class TestOwnership:
-    """While all live."""
-
     def test_each_change_is_pushed_once_by_one_replica(self, client_a: httpx.Client, client_b: httpx.Client) -> None:
         with ExitStack() as stack:
             receivers = [stack.enter_context(receiving()) for _ in range(4)]
@@ -61,12 +59,12 @@ class TestOwnership:
             assert [(receiver.repeated, receiver.wrong_session) for receiver in receivers] == [(0, 0)] * 4
             for number, receiver in enumerate(receivers):
                 assert receiver.nodes == current_nodes(client_a) == current_nodes(client_b)
-                wait_until(lambda own=f"l-{number}": without_lag(client_a, own) == without_lag(client_b, own))  # type: ignore[misc]
+                wait_until(lambda name=f"l-{number}": without_lag(client_a, name) == without_lag(client_b, name))  # type: ignore[misc]
 
     def test_a_listener_is_pushed_to_by_the_replica_it_registered_at(
         self, client_a: httpx.Client, client_b: httpx.Client
     ) -> None:
-        """Who registers at a replica is pushed to by that one."""
+        """Each replica owns the listeners that register at it."""
         with receiving() as first, receiving() as second:
             first.register(client_a, "first")
             second.register(client_b, "second")
@@ -144,7 +142,7 @@ class TestResourceManagerBarrier:
 
 
 class TestTakeover:
-    """Receivers check that nothing is skipped; `check` that what they knew after each push was the list."""
+    """Receivers check that no change is skipped; `check` compares their state after each push with the list."""
 
     def test_listeners_of_a_killed_replica_are_taken_over(
         self, restartable_replicas: Replicas, owner_replica: httpx.Client, other_replica: httpx.Client
@@ -154,11 +152,11 @@ class TestTakeover:
             for number, receiver in enumerate(receivers):
                 receiver.register(owner_replica, f"l-{number}")
             with changing(restartable_replicas.processes[1]):
-                moved(receivers, 3)
+                wait_for_pushes(receivers, 3)
                 restartable_replicas.processes[0].kill()
-                moved(receivers, 3)
+                wait_for_pushes(receivers, 3)
                 restartable_replicas.processes[0].start()
-                moved(receivers, 3)
+                wait_for_pushes(receivers, 3)
             check(other_replica, receivers)
             assert not [push for receiver in receivers for push in receiver.applied[1:] if push.body["snapshot"]]
 
@@ -169,15 +167,15 @@ class TestTakeover:
         other_replica: httpx.Client,
         postgres: PostgresServer,
     ) -> None:
-        """It leaves nobody behind whose end the others would have to wait for."""
+        """No listener waits for the end of the replica's lease."""
         with receiving() as receiver:
             receiver.register(owner_replica, "jm")
             (before,) = push_owners(postgres, restartable_replicas.processes[0])
             with changing(restartable_replicas.processes[1]):
-                moved([receiver], 3)
+                wait_for_pushes([receiver], 3)
                 restartable_replicas.processes[0].stop()
                 assert before not in push_owners(postgres, restartable_replicas.processes[0])
-                moved([receiver], 3)
+                wait_for_pushes([receiver], 3)
             check(other_replica, [receiver])
             restartable_replicas.processes[0].start()
 
@@ -237,8 +235,8 @@ class TestTakeover:
 
 
 def _pushes_sent(client: httpx.Client) -> float:
-    """Pushes and heartbeats that a replica sent with success."""
-    line = 'blocklist_pushes_total{outcome="taken"} '
+    """Number of successful pushes of a replica."""
+    line = 'blocklist_pushes_total{outcome="delivered"} '
     return next(
         float(found.removeprefix(line)) for found in client.get("/metrics").text.splitlines() if found.startswith(line)
     )

@@ -1,4 +1,4 @@
-"""Each replica is stopped and started again, twice, while everybody is at work: nobody who tries once more notices."""
+"""Rolling restarts under load: requests that are retried once all succeed."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("repl
 
 @dataclass
 class RetryingCaller:
-    """Asks one of some URLs, and where that fails once more the next; `failed` is what failed twice."""
+    """Sends requests to one of several URLs, and retries once at the next; `failed` are requests that failed twice."""
 
     urls: Sequence[str]
     statuses: Counter[int] = field(default_factory=Counter)
     failed: list[str] = field(default_factory=list)
 
     def run(self, turn: Callable[[RetryingCaller, httpx.Client, int], None], over: threading.Event) -> None:
-        """Take turns until it is over."""
+        """Run `turn` until the event is set."""
         with httpx.Client(timeout=30, trust_env=False, verify=NO_TLS) as client:
             for number in count():
                 if over.wait(0.01):
@@ -42,7 +42,7 @@ class RetryingCaller:
     def request(
         self, client: httpx.Client, number: int, method: str, path: str, **more: object
     ) -> httpx.Response | None:
-        """The answer of the first that has one; None if neither has."""
+        """The first response; None if both attempts failed."""
         said = []
         for url in (self.urls[number % len(self.urls)], self.urls[(number + 1) % len(self.urls)]):
             try:
@@ -63,7 +63,7 @@ def read(caller: RetryingCaller, client: httpx.Client, number: int) -> None:
 
 
 def write(caller: RetryingCaller, client: httpx.Client, number: int) -> None:
-    """A node of its own. What was asked twice may have been done by the first, and is so in any case."""
+    """Block and unblock one node. The first of two attempts may have succeeded."""
     path, cause = f"/blocklist/nodes/rolling-{id(caller)}", f"turn {number}"
     answer = caller.request(client, number, "PUT", path, json=block(cause=cause))
     if answer is not None:
@@ -80,7 +80,7 @@ def send_heartbeat(caller: RetryingCaller, client: httpx.Client, number: int) ->
 
 @contextmanager
 def background_load(urls: Sequence[Sequence[str]]) -> Iterator[list[RetryingCaller]]:
-    """Two writers, a reader and a listener for each way to the service, until the end of the block."""
+    """Run two writers, a reader and a listener for each set of URLs."""
     over = threading.Event()
     callers = [(RetryingCaller(way), turn) for way in urls for turn in (read, write, write, send_heartbeat)]
     with ThreadPoolExecutor(len(callers)) as pool:
@@ -96,7 +96,7 @@ def background_load(urls: Sequence[Sequence[str]]) -> Iterator[list[RetryingCall
 def test_a_rolling_restart_loses_nothing_and_fails_no_request_retried_once(
     nginx_url: str, restartable_replicas: Replicas
 ) -> None:
-    """By nginx, and by clients that know both replicas."""
+    """Through nginx, and with clients that know both replicas."""
     direct = [process.url for process in restartable_replicas.processes]
     one = restartable_replicas.clients[0]
     wait_until_equal(restartable_replicas.clients)
@@ -133,7 +133,7 @@ def test_a_rolling_restart_loses_nothing_and_fails_no_request_retried_once(
 def _wait_for_progress(
     callers: list[RetryingCaller], followers: list[WatchFollower], receivers: list[Receiver]
 ) -> None:
-    """Wait until everybody has got on by some steps."""
+    """Wait until every caller, follower and receiver has made progress."""
 
     def steps() -> list[int]:
         heard = [len(follower.changes) for follower in followers] + [len(receiver.applied) for receiver in receivers]

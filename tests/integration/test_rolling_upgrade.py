@@ -1,4 +1,4 @@
-"""A PostgreSQL database is migrated while the version before serves it: it goes on, and is not held up."""
+"""A PostgreSQL database is migrated while the previous version uses it, without blocking it."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from tests.migrations.old_databases import create_with_rows
 from tests.postgres import PostgresServer
 
 OLD_SCHEMA: Final = "0006"
-"""What comes after it changes tables, with a lock that nobody else may have meanwhile."""
+"""The migration after it changes tables, with exclusive locks."""
 ROUNDS: Final = 10
-"""A driver prepares a statement that it sends often."""
+"""Enough repetitions for the driver to prepare its statements."""
 
 
 @pytest.fixture
@@ -50,7 +50,7 @@ class TestOldVersion:
 
 
 def exercise_all_endpoints(client: httpx.Client, when: str) -> None:
-    """Whatever the service sends to its database, it sends some time in here."""
+    """Make the service send all of its statements."""
     for number in range(ROUNDS):
         node = f"/blocklist/nodes/{when}-{number}"
         revision = revision_of(client.put(node, json=block()).raise_for_status())
@@ -68,13 +68,13 @@ def exercise_all_endpoints(client: httpx.Client, when: str) -> None:
 
 
 def has_lock_waiters(postgres: PostgresServer, database: str) -> bool:
-    """Whether somebody waits there for a lock."""
+    """Whether a transaction waits for a lock."""
     sql = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}' AND wait_event_type = 'Lock'"
     return postgres.execute(sql) != [(0,)]
 
 
 def write(url: str, node_id: str) -> None:
-    """What any version does on every table that is waited for; it would wait behind the migration, which waits."""
+    """Access every table that the migration waits for, as any version does."""
     with psycopg.connect(url) as connection:
         connection.execute("SELECT * FROM changes ORDER BY revision")
         connection.execute("UPDATE listeners SET acked = acked")

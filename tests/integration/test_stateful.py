@@ -1,4 +1,4 @@
-"""Any sequence of requests, and of time passing between them, leaves the service with what a plain dict would hold."""
+"""Any sequence of requests with time in between leaves the service in the same state as a plain dict."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ INVALID: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class Block:
-    """What the model knows of a blocked node."""
+    """A blocked node in the model."""
 
     action: str
     start: int
@@ -66,14 +66,14 @@ class Block:
 
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[Block, bool]:
-    """A block whose end counts from now, and whether it may be merged."""
+    """A block with an end relative to now, and whether it may be merged."""
     causes = draw(st.lists(st.sampled_from("xyz"), min_size=1, max_size=3))
     new = Block(action=draw(st.sampled_from(ORDER)), start=0, end=draw(lengths), cause=",".join(causes))
     return new, draw(st.booleans())
 
 
 class ServiceMachine(RuleBasedStateMachine):
-    """The requests that were answered, in `self.made` as the log should have them; time in `self.clock`."""
+    """The service and its model; `expected_changes` are the changes that the log must have."""
 
     def __init__(self, databases: Databases) -> None:
         super().__init__()
@@ -98,14 +98,14 @@ class ServiceMachine(RuleBasedStateMachine):
         return None if found is None or found.ended(self.clock.now) else found
 
     def _body(self, new: Block, allow: bool) -> tuple[Block, dict[str, Any]]:
-        """The block as of now, and the body that asks for it."""
+        """The block with absolute times, and the body of its request."""
         now = self.clock.now
         new = replace(new, start=now, end=None if new.end is None else now + new.end)
         body: dict[str, Any] = {"action": new.action, "cause": new.cause, "allowMerge": allow}
         return new, body if new.end is None else {**body, "endTimestamp": new.end}
 
     def _accept_block(self, node_id: str, new: Block) -> int:
-        """Put an accepted block into the model; its status."""
+        """Add an accepted block to the model; return the expected status."""
         current = self._blocked(node_id)
         after = new if current is None else current.merged(new)
         if after != current:
@@ -197,7 +197,7 @@ class ServiceMachine(RuleBasedStateMachine):
         assert {i: fields for i, fields in replayed.items() if i not in ended} == live
 
     def _assert_last_revision(self, revision: int) -> None:
-        """The answer named the revision of its last change, or of the current if it made none."""
+        """The revision in the response is that of its last change, or the current one if it made none."""
         log = [c for c in all_changes(self.client) if c["revision"] <= revision]
         assert len(log) == revision
         made = sum(change["type"] != "expired" for change in log)
@@ -209,7 +209,7 @@ def _fields(node: dict[str, Any]) -> dict[str, Any]:
 
 
 def _replay(nodes: dict[str, dict[str, Any]], change: dict[str, Any]) -> None:
-    """Apply a change to a list, checking that it fits: nothing is blocked twice or freed when it is free."""
+    """Apply a change to a list, and check that it is valid: no node is blocked twice or unblocked when it is free."""
     node_id, fields = change["node"]["id"], _fields(change["node"])
     assert (node_id in nodes) == (change["type"] != "blocked")
     if change["type"] in {"unblocked", "expired"}:

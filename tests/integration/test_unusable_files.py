@@ -1,4 +1,4 @@
-"""A database file that cannot be served: each command says so in a sentence, and leaves the file as it is."""
+"""Database files that cannot be used: each command fails with a message, and leaves the file unchanged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.integration.test_start import assert_refused
 from tests.migrations.old_databases import database_at
 
 COMMANDS: Final = ("serve", "migrate", "new-history")
-# Root may read and write any file; without these capabilities it is like anybody.
+# Without these capabilities root has the permissions of an ordinary user.
 _ROOT_CAPABILITIES: Final = "-dac_override,-dac_read_search"
 UNPRIVILEGED: Final = (
     ("setpriv", "--bounding-set", _ROOT_CAPABILITIES, "--inh-caps", _ROOT_CAPABILITIES) if os.geteuid() == 0 else ()
@@ -29,7 +29,7 @@ UNPRIVILEGED: Final = (
 
 @pytest.fixture
 def file(tmp_path: Path, migrated: Path) -> Path:
-    """A database in a folder of its own."""
+    """A database in its own folder."""
     folder = tmp_path / "folder"
     folder.mkdir()
     return Path(shutil.copy(migrated, folder / "blocklist.db"))
@@ -59,7 +59,7 @@ class TestPermissions:
     def test_an_inaccessible_folder(self, file: Path) -> None:
         file.parent.chmod(0)
         assert_all_refused(file)
-        file.parent.chmod(0o755)  # pytest removes it.
+        file.parent.chmod(0o755)  # So that pytest can remove it.
 
     def test_a_lock_file_of_another_user(self, file: Path) -> None:
         lock = file.with_name("blocklist.db.lock")
@@ -119,10 +119,10 @@ class TestContent:
 
 class TestMigratingWhileAServiceRuns:
     def test_a_pending_migration_is_refused_while_a_service_runs(self, tmp_path: Path, start: Start) -> None:
-        """The version before would go on by its own rules; only it can be served, by the version that is gone here."""
+        """The running service has the older schema."""
         service = start()
         older = database_at("0006", tmp_path / "older.db")
-        # The service holds the lock of its own file: the older one takes its place under that name.
+        # The service holds the lock of the path: put the older database there.
         older.replace(service.database)
         done = run_app("migrate", env=service.environment())
         assert_refused(done, "blocklist.db", "stop it")

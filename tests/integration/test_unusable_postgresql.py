@@ -1,4 +1,4 @@
-"""A PostgreSQL database that cannot be served: each command says why in a sentence, and gives no password away."""
+"""PostgreSQL databases that cannot be used: each command fails with the reason, without the password."""
 
 from __future__ import annotations
 

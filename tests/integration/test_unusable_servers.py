@@ -1,4 +1,4 @@
-"""A PostgreSQL that cannot be served, or takes no changes for a while: a sentence says so, without the password."""
+"""PostgreSQL servers that cannot be used, or reject changes: the message has the reason, not the password."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ CREATE TRIGGER no_room BEFORE INSERT ON changes EXECUTE FUNCTION no_room()
 
 @pytest.fixture
 def url(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
-    """A database in which nothing is."""
+    """An empty database."""
     yield postgres.create(tmp_path.name)
     postgres.drop(tmp_path.name)
 
 
 def refusal_message(url: str) -> str:
-    """Why neither the service nor a migration takes it."""
+    """The message with which both the service and a migration reject the database."""
     with pytest.raises(SchemaError) as served:
         check_schema(url)
     with pytest.raises(SchemaError) as migrated:
@@ -131,7 +131,7 @@ class TestMigrating:
             command = [sys.executable, "-m", "app", "migrate"]
             env = environment(database_url=url)
             others = [stack.enter_context(subprocess.Popen(command, cwd=ROOT, env=env)) for _ in range(2)]
-            # Longer than any other statement waits for a lock.
+            # Longer than the lock timeout of other statements.
             waiting = (
                 f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{tmp_path.name}' AND wait_event = 'advisory'"
                 " AND now() - query_start > interval '3 seconds'"
@@ -154,7 +154,7 @@ class TestRunningService:
     def test_a_full_disk_is_reported_until_there_is_room(
         self, postgres: PostgresServer, databases: Databases, tmp_path: Path
     ) -> None:
-        """As a server says it; little statements still get through then, and do not mean that it is back."""
+        """Small writes still succeed then, which must not count as a recovery."""
         url = databases.url_for(tmp_path)
         with ServiceProcess(tmp_path, database_url=url) as service, service.client() as client:
             client.put("/blocklist/nodes/a", json=block()).raise_for_status()

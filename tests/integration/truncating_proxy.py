@@ -1,4 +1,4 @@
-"""A proxy on loopback that cuts connections in the middle of what they carry."""
+"""A proxy on loopback that closes connections after a given number of bytes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ ALL: Final = 2**62
 
 @dataclass
 class TruncatingProxy:
-    """Where it listens, and how many connections it has taken."""
+    """Its address, and the number of accepted connections."""
 
     address: str = ""
     accepted: int = 0
@@ -25,7 +25,7 @@ class TruncatingProxy:
 
 @contextmanager
 def truncating_proxy(port: int, cuts: Iterable[tuple[int, int]]) -> Iterator[TruncatingProxy]:
-    """A proxy to a port: each connection is cut after so many bytes there, or so many back.
+    """A proxy to a port: `cuts` are the maximum number of bytes to the server and back, for each connection.
 
     Connections after those of `cuts` are left alone.
     """
@@ -39,7 +39,7 @@ def truncating_proxy(port: int, cuts: Iterable[tuple[int, int]]) -> Iterator[Tru
         with socket.create_connection(("127.0.0.1", port)) as server:
             _forward(client, server, there, back)
 
-    # The service keeps a connection open that nobody cuts: it is not waited for.
+    # A daemon: connections that are not cut stay open.
     with tcp_server(serve, daemon=True) as url:
         cutter.address = url.removeprefix("http://")
         yield cutter
@@ -53,7 +53,7 @@ def _forward(client: socket.socket, server: socket.socket, there: int, back: int
 
 
 def _copy(source: socket.socket, target: socket.socket, limit: int) -> None:
-    """Copy up to the limit, and then end both."""
+    """Copy up to the limit, then close both."""
     with suppress(OSError):
         while limit and (data := source.recv(min(65536, limit))):
             target.sendall(data)

@@ -1,1 +1,1 @@
-"""Databases as earlier versions of the service left them: for each schema a file with rows that it wrote."""
+"""For each schema a file with rows that the service wrote then."""

@@ -1,4 +1,4 @@
-"""Makes a database of an earlier schema, with rows in it."""
+"""Creates databases with an earlier schema, with rows."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from alembic.config import Config
 from sqlalchemy import inspect
 from sqlalchemy.engine import Connection
 
-from app.store.engine import make_blocking_engine
 from app.store.schema_check import MIGRATIONS
+from app.store.sql_engines import make_blocking_engine
 from tests.integration.process import url_of
 
 ROWS: Final = Path(__file__).parent
-"""`<revision>.sql`: what the service of that schema had written when it stopped, for both kinds of database."""
+"""`<revision>.sql`: rows written by the service with that schema, for SQLite and PostgreSQL."""
 SCHEMAS: Final = sorted(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("*.py"))
 Rows = dict[str, list[dict[str, Any]]]
 
 
 def migrate_to(url: str, schema: str) -> None:
-    """Bring a database to a schema, an empty one too."""
+    """Migrate a database, empty or not, to a schema."""
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     engine = make_blocking_engine(url)
@@ -34,7 +34,7 @@ def migrate_to(url: str, schema: str) -> None:
 
 
 def create_with_rows(url: str, schema: str) -> None:
-    """Bring an empty database to a schema, and put its rows in."""
+    """Migrate an empty database to a schema, and insert its rows."""
     migrate_to(url, schema)
     script = (ROWS / f"{schema}.sql").read_text(encoding="utf-8")
     engine = make_blocking_engine(url)
@@ -44,13 +44,13 @@ def create_with_rows(url: str, schema: str) -> None:
 
 
 def database_at(schema: str, file: Path) -> Path:
-    """A SQLite file of this schema, with rows in it."""
+    """Create a SQLite file of this schema, with rows."""
     create_with_rows(url_of(file), schema)
     return file
 
 
 def read_rows(url: str) -> Rows:
-    """All rows of all tables but Alembic's own."""
+    """All rows of all tables except Alembic's."""
     engine = make_blocking_engine(url)
     with engine.connect() as connection:
         names = sorted(set(inspect(connection).get_table_names()) - {"alembic_version"})
@@ -64,7 +64,7 @@ def _all(connection: Connection, table: str) -> Any:
 
 
 def _run(connection: Connection, script: str) -> None:
-    """By the driver itself: SQLAlchemy would look for parameters in it."""
+    """With the driver itself: SQLAlchemy would parse parameters."""
     driver = connection.connection.driver_connection
     if isinstance(driver, psycopg.Connection):
         driver.execute(script.encode())
@@ -75,7 +75,7 @@ def _run(connection: Connection, script: str) -> None:
 
 
 def _statements(script: str) -> list[str]:
-    """One by one: sqlite3's own way to run a script ends the transaction first."""
+    """Split a script: sqlite3's executescript() would commit first."""
     found, rest = [], ""
     for line in script.splitlines(keepends=True):
         rest += line

@@ -1,4 +1,4 @@
-"""Presence: what is known, client_message and logged of a database that goes away and comes back."""
+"""CircuitBreaker: its state, its messages to clients, and its log lines."""
 
 from __future__ import annotations
 

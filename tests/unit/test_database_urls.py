@@ -1,4 +1,4 @@
-"""Database URLs: which are taken, and that none is shown with its password."""
+"""Database URLs: validation, and no password in messages."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_redacted_urls_name_hosts_ports_and_database_without_credentials(url: st
         "postgresql://anna:secret@db.example/",
         "postgresql://anna:secret@db.example/blocklist?nonsense=1",
         "postgresql://anna:secret%@db.example/blocklist",
-        # The password is not encoded, and libpq takes it for a host, a port or a database.
+        # The password is not percent-encoded: libpq takes a part of it for a host, port or database.
         "postgresql://anna:top@secret@db.example/blocklist",
         "postgresql://anna:top/secret@db.example/blocklist",
         "postgresql://anna:secret/blocklist",

@@ -1,4 +1,4 @@
-"""The rules of changing the list: what is recorded, in which order, and what is refused."""
+"""The rules for changes of the list: what is recorded, in which order, and what is refused."""
 
 from __future__ import annotations
 

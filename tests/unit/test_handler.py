@@ -1,4 +1,4 @@
-"""BlocklistHandler with a log in memory: group commit, atomicity, failed commits, and replicas beside it."""
+"""BlocklistHandler with a log in memory: group commit, atomicity, failed commits, and other replicas."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ MAX_TAIL = 3
 
 
 class RecordingLog:
-    """A log that keeps its transactions, and fails when told to. `transactions` that follow may be anybody's."""
+    """A log in memory that fails on request. Tests append the transactions of other replicas."""
 
     def __init__(self) -> None:
         self.transactions: list[list[Change]] = []
@@ -101,7 +101,7 @@ def blocked_node(node_id: str) -> BlockedNode:
 
 
 class HandlerHarness:
-    """A handler at work, as the service lets it work."""
+    """A handler, supervised as in the service."""
 
     def __init__(self, max_queued: int = 100) -> None:
         self.tracker = BlocklistTracker(Snapshot(revision=0, history="00000000"))
@@ -116,7 +116,7 @@ class HandlerHarness:
         return await self.handler.submit(command, OPS)
 
     async def catch_up(self) -> None:
-        """Let the handler look, and wait until it has."""
+        """Notify the handler of a remote change, and wait until it has read the log."""
         self.handler.notify_remote_change()
         for _ in range(20):
             await asyncio.sleep(0)
@@ -199,7 +199,7 @@ def test_a_failed_commit_publishes_nothing_and_fails_the_whole_batch() -> None:
 
 
 def test_a_commit_that_succeeded_without_an_answer_is_read_from_the_log() -> None:
-    """The change is in the log: revisions go on behind it, nobody misses it."""
+    """The change is in the log: the next revision follows it, and it is published."""
 
     async def scenario() -> None:
         async with HandlerHarness() as harness:
@@ -268,7 +268,7 @@ def test_changes_of_another_replica_are_read_from_the_log() -> None:
 
 
 def test_a_stale_commit_is_decided_again_on_the_newer_list() -> None:
-    """A node that another replica has blocked meanwhile is a conflict, and the others of the batch go on."""
+    """A node that another replica has blocked is a conflict; other commands of the batch succeed."""
 
     async def scenario() -> None:
         async with HandlerHarness() as harness:
@@ -282,7 +282,7 @@ def test_a_stale_commit_is_decided_again_on_the_newer_list() -> None:
 
 
 def test_a_refusal_is_never_based_on_a_stale_list() -> None:
-    """Another replica has freed the node: nobody may be told that it is blocked."""
+    """Another replica has unblocked the node, so a conflict would be wrong."""
 
     async def scenario() -> None:
         async with HandlerHarness() as harness:
@@ -314,7 +314,7 @@ def test_a_batch_that_is_stale_at_every_attempt_fails() -> None:
 
 
 async def lose_first_commit(harness: HandlerHarness) -> None:
-    """The handler comes second, and then changes the list: by now it is the others' turn."""
+    """Make a commit of the handler stale, so that it yields its turn after the next commit."""
     harness.log.add_remote_change("other")
     await harness.block("a")
     assert harness.log.stale_commits == 1
@@ -344,7 +344,7 @@ def test_a_yielded_turn_ends_if_no_other_replica_commits(monkeypatch: pytest.Mon
         async with HandlerHarness() as harness:
             await lose_first_commit(harness)
             assert (await harness.block("b")).revision == 3
-            # And from then on without a pause.
+            # Later commits do not wait.
             monkeypatch.setattr(handler, "YIELD_SECONDS", 600)
             assert (await harness.block("c")).revision == 4
 
@@ -353,7 +353,7 @@ def test_a_yielded_turn_ends_if_no_other_replica_commits(monkeypatch: pytest.Mon
 
 @pytest.mark.parametrize("after", [0, 1, 2, 3])
 def test_a_database_that_lost_changes_starts_a_new_history(after: int) -> None:
-    """A standby that was behind took over, and others have written to it since: the list is what the database says."""
+    """After a failover to a standby that was behind, with new changes, the list is that of the database."""
 
     async def scenario() -> None:
         async with HandlerHarness() as harness:
@@ -397,7 +397,7 @@ def test_a_replica_behind_the_compacted_log_reloads_the_list() -> None:
 
 
 def test_an_unexpected_error_restarts_the_handler_without_losing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The only writer goes on: whoever changes something later gets an answer, and what was to be followed is."""
+    """The handler continues: later commands get an answer, and remote changes are applied."""
     monkeypatch.setattr(background, "RESTART_SECONDS", 0.0)
 
     async def scenario() -> None:

@@ -97,7 +97,7 @@ def test_repeated_merges_do_not_grow_the_end_heap() -> None:
 
 
 class TrackerAgainstDict(RuleBasedStateMachine):
-    """The tracker against the plainest thing that could be right."""
+    """The tracker compared with a dict."""
 
     names = st.sampled_from("abcdef")
     ends = st.integers(1, 12) | st.just(PERMANENT)

@@ -1,4 +1,4 @@
-"""A thread that works for the event loop."""
+"""WriterThread: order, exceptions, cancellation and shutdown."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_close_runs_queued_jobs_and_rejects_new_ones(thread: WriterThread) -> No
 
 
 def test_a_job_that_outlives_its_event_loop_is_harmless(thread: WriterThread) -> None:
-    """As when the service is stopped and the disk hangs."""
+    """For example if the service is stopped while the disk hangs."""
     go_on = threading.Event()
 
     async def scenario() -> None:
