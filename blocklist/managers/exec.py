@@ -15,15 +15,7 @@ from typing import Final
 
 from blocklist.managers import atomic_file
 from blocklist.managers.command import CommandOutput, run
-from blocklist.managers.plan import (
-    DesiredState,
-    ManagerError,
-    ManagerPlan,
-    PlanStep,
-    action_for,
-    format_end,
-    free_steps,
-)
+from blocklist.managers.plan import DesiredState, ManagerError, ManagerPlan, block_step, format_end, free_steps
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import BlockedNode
 from blocklist.wire.json import Json, dump_json, parse_json
@@ -81,10 +73,7 @@ def make_plan(desired: DesiredState, state: ExecState) -> ExecPlan:
     changed = sorted(node_id for node_id, node in desired.nodes.items() if state.nodes.get(node_id) != node)
     freed = sorted(state.nodes.keys() - desired.nodes.keys())
     steps = [
-        *(
-            PlanStep(action=action_for(desired.nodes[name]), name=name, reason=_step_reason(desired.nodes[name]))
-            for name in changed
-        ),
+        *(block_step(name, desired.nodes[name], _step_reason(desired.nodes[name])) for name in changed),
         *free_steps(freed),
     ]
     still_refused = {name: why for name, why in state.refused.items() if name in desired.nodes and name not in changed}

@@ -72,9 +72,13 @@ class Manager(Protocol[P]):
         """
 
 
-def action_for(node: BlockedNode) -> StepAction:
-    """EVACUATE or BLOCK."""
-    return StepAction.EVACUATE if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS else StepAction.BLOCK
+def evacuates(node: BlockedNode) -> bool:
+    return node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+
+
+def block_step(name: str, node: BlockedNode, reason: str) -> PlanStep:
+    """A step for a node that is blocked or evacuated."""
+    return PlanStep(action=StepAction.EVACUATE if evacuates(node) else StepAction.BLOCK, name=name, reason=reason)
 
 
 def free_steps(names: Iterable[str]) -> list[PlanStep]:

@@ -25,9 +25,8 @@ from blocklist.managers.plan import (
     DesiredState,
     ManagerError,
     ManagerPlan,
-    PlanStep,
-    StepAction,
-    action_for,
+    block_step,
+    evacuates,
     format_end,
     free_steps,
 )
@@ -135,10 +134,7 @@ def make_plan(blocked: Mapping[str, BlockedNode], current: Iterable[SlurmNode]) 
     drain = {name: why for name, why in reasons.items() if not nodes[name].drained or nodes[name].reason != why}
     resume = sorted(name for name, node in nodes.items() if node.drained_by_us and node.drained and name not in merged)
     steps = [
-        *(
-            PlanStep(action=action_for(merged[name]), name=name, reason=_step_reason(name, merged[name]))
-            for name in drain
-        ),
+        *(block_step(name, merged[name], _step_reason(name, merged[name])) for name in drain),
         *free_steps(resume),
     ]
     refused = {node_id: why for node_id, names in matches.items() if (why := _refusal(blocked[node_id], names, nodes))}
@@ -151,7 +147,7 @@ def drain_reason(node: BlockedNode) -> str:
     """The reason in Slurm, in characters that Slurm stores unchanged."""
     cause = " ".join(node.cause.translate(_REPLACED).split())
     cause = cause if len(cause) <= 200 else cause[:200] + "…"
-    words = ["evacuate"] if action_for(node) is StepAction.EVACUATE else []
+    words = ["evacuate"] if evacuates(node) else []
     return MARK + ", ".join([*words, format_end(node), *([cause] if cause else [])])
 
 
@@ -188,6 +184,6 @@ def _refusal(node: BlockedNode, names: Sequence[str], nodes: Mapping[str, SlurmN
         first = unavailable[0]
         states = "+".join(sorted(first.states))
         return f"Node {first.name} is {states}, not by this manager ({first.reason or 'no reason'}): left unchanged."
-    if action_for(node) is StepAction.EVACUATE:
+    if evacuates(node):
         return f"Node {names[0]} gets no new jobs, but is not evacuated: Slurm lets running jobs finish."
     return None

@@ -16,7 +16,7 @@ from typing import Final
 from blocklist.managers import atomic_file, exclude_file, exclude_xml
 from blocklist.managers.command import run
 from blocklist.managers.exclude_file import Entries
-from blocklist.managers.plan import DesiredState, ManagerPlan, PlanStep, StepAction, action_for, format_end, free_steps
+from blocklist.managers.plan import DesiredState, ManagerPlan, block_step, evacuates, format_end, free_steps
 from blocklist.model.node import BlockedNode
 
 NO_TIMEOUT: Final = -1
@@ -79,10 +79,7 @@ def make_plan(nodes: Mapping[str, BlockedNode], current: Entries, timeouts: Deco
     changed = [node_id for node_id in sorted(entries) if current.get(node_id, "none") != entries[node_id]]
     freed = sorted(current.keys() - entries.keys())
     steps = [
-        *(
-            PlanStep(action=action_for(nodes[node_id]), name=node_id, reason=_step_reason(nodes[node_id], timeouts))
-            for node_id in changed
-        ),
+        *(block_step(node_id, nodes[node_id], _step_reason(nodes[node_id], timeouts)) for node_id in changed),
         *free_steps(freed),
     ]
     return ExcludePlan(steps=tuple(steps), refused=_refused(nodes, timeouts), entries=entries)
@@ -92,7 +89,7 @@ def timeout_of(node: BlockedNode, timeouts: DecommissionTimeouts) -> int | None:
     """The node's timeout in the file, in seconds; None if the file has none."""
     if not timeouts.per_node:
         return None
-    if action_for(node) is not StepAction.EVACUATE:
+    if not evacuates(node):
         return NO_TIMEOUT
     if timeouts.evacuate is not None:
         return timeouts.evacuate
@@ -122,4 +119,4 @@ def _refused(nodes: Mapping[str, BlockedNode], timeouts: DecommissionTimeouts) -
     if timeouts.per_node or timeouts.default != NO_TIMEOUT:
         return {}
     reason = "gets no new containers, but is not evacuated: a plain exclude file has no timeouts (see --graceful)."
-    return {name: f"Node {name} {reason}" for name, node in nodes.items() if action_for(node) is StepAction.EVACUATE}
+    return {name: f"Node {name} {reason}" for name, node in nodes.items() if evacuates(node)}
