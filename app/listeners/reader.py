@@ -99,12 +99,12 @@ class ListenerReader:
         if (
             entry is None
             or entry.expired
-            or entry.listener.registration_key != (part.session, part.since)
-            or part.at < entry.reported_at.get(part.part, part.at)
+            or entry.listener.registration_key != (part.session, part.registered_at)
+            or part.reported_at < entry.reported_at.get(part.part, part.reported_at)
         ):
             return
-        entry.reported_at[part.part] = part.at
+        entry.reported_at[part.part] = part.reported_at
         try:
-            self._directory.import_part(entry, part.part, part.text, part.at)
+            self._directory.import_part(entry, part.part, part.text, part.reported_at)
         except InvalidError as error:
             log.warning("cannot read a report from another replica; ignored", listener=entry.id, reason=str(error))

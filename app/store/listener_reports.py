@@ -12,26 +12,26 @@ from app.store.queries import current_version
 from app.store.tables import listeners, reports
 
 OF_REGISTRATION: Final = (
-    listeners.c.id == bindparam("own"),
-    listeners.c.session == bindparam("of"),
-    listeners.c.since_ms == bindparam("since"),
+    listeners.c.id == bindparam("listener_id"),
+    listeners.c.session == bindparam("of_session"),
+    listeners.c.since_ms == bindparam("registered_at"),
     listeners.c.lapsed_ms.is_(None),
 )
 """Selects a listener if it still has this registration, and its lease has not expired."""
 
 
 class ReportPart(NamedTuple):
-    """A part of a report as JSON, by a registration of a listener; `at` is when it was last reported (Unix ms)."""
+    """A part of a report as JSON, by a registration of a listener; both times are Unix ms."""
 
     listener: str
     session: str
-    since: int
+    registered_at: int
     part: str
-    at: int
+    reported_at: int
     text: str
 
 
-def since(connection: Connection, version: int) -> list[ReportPart]:
+def since_version(connection: Connection, version: int) -> list[ReportPart]:
     """The parts written after a version."""
     columns = reports.c.listener, listeners.c.session, listeners.c.since_ms, reports.c.part, reports.c.at_ms
     joined = reports.join(listeners, listeners.c.id == reports.c.listener)
@@ -55,8 +55,15 @@ def save(connection: Connection, parts: Iterable[ReportPart]) -> None:
         where=reports.c.at_ms < put.excluded.at_ms,
     )
     rows = [
-        {"own": own.listener, "of": own.session, "since": own.since, "part": own.part, "at": own.at, "text": own.text}
-        for own in parts
+        {
+            "listener_id": report.listener,
+            "of_session": report.session,
+            "registered_at": report.registered_at,
+            "part": report.part,
+            "at": report.reported_at,
+            "text": report.text,
+        }
+        for report in parts
     ]
     connection.execute(statement, rows)
 

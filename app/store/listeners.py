@@ -65,7 +65,7 @@ def updates_since(connection: Connection, since: int) -> ListenerUpdates:
     rows = connection.execute(select(listeners).where(listeners.c.version > since))
     changed = [_stored(row) for row in rows]
     return ListenerUpdates(
-        version, queries.current_history(connection), count, changed, listener_reports.since(connection, since)
+        version, queries.current_history(connection), count, changed, listener_reports.since_version(connection, since)
     )
 
 
@@ -121,19 +121,19 @@ def save_heartbeats(connection: Connection, updated: Iterable[Listener], history
     """
     same_history = queries.current_history(connection) == history
     columns = listeners.c
-    to: Any = bindparam("to")
-    end: Any = bindparam("end")
-    later = case((or_(columns.acked.is_(None), columns.acked < to), to), else_=columns.acked)
-    longer = case((or_(columns.lease_end_ms.is_(None), columns.lease_end_ms < end), end), else_=columns.lease_end_ms)
-    moved = {"acked": later, "lease_end_ms": longer, "version": current_version()}
-    statement = update(listeners).where(*listener_reports.OF_REGISTRATION).values(moved)
+    cursor: Any = bindparam("new_cursor")
+    end: Any = bindparam("new_end")
+    acked = case((or_(columns.acked.is_(None), columns.acked < cursor), cursor), else_=columns.acked)
+    lease_end = case((or_(columns.lease_end_ms.is_(None), columns.lease_end_ms < end), end), else_=columns.lease_end_ms)
+    advanced = {"acked": acked, "lease_end_ms": lease_end, "version": current_version()}
+    statement = update(listeners).where(*listener_reports.OF_REGISTRATION).values(advanced)
     rows = [
         {
-            "own": listener.id,
-            "of": listener.session,
-            "since": listener.registered_at,
-            "to": listener.acked if same_history else None,
-            "end": listener.lease_end,
+            "listener_id": listener.id,
+            "of_session": listener.session,
+            "registered_at": listener.registered_at,
+            "new_cursor": listener.acked if same_history else None,
+            "new_end": listener.lease_end,
         }
         for listener in updated
     ]

@@ -63,8 +63,8 @@ class Notifications:
                 await self._poll(connection, callbacks)
                 async for note in connection.notifies(timeout=POLL_SECONDS):
                     topic, _, replica = note.payload.partition(" ")
-                    if replica != self._replica and (look := callbacks.get(Topic(topic))) is not None:
-                        look()
+                    if replica != self._replica and (callback := callbacks.get(Topic(topic))) is not None:
+                        callback()
         finally:
             await connection.close()
 
