@@ -158,7 +158,7 @@ class ListenerDirectory:
             self.apply_report(entry, load_part(part, text), at)
 
     def reset(self) -> None:
-        """The list was loaded anew: earlier revisions mean nothing, and every listener gets the whole list."""
+        """The list was reloaded: earlier revisions mean nothing, and every listener gets the whole list."""
         for entry in self._entries.values():
             entry.listener = replace(entry.listener, acked=None)
             entry.acks.clear()

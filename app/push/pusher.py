@@ -113,7 +113,7 @@ class Pusher:
             log.error("push task crashed", listener=listener_id, exc_info=task.exception())
 
     async def _push_loop(self, entry: ListenerEntry) -> None:
-        """Push until the listener expires, is removed, registers anew, or belongs to another replica."""
+        """Push until the listener expires, is removed, registers again, or belongs to another replica."""
         failures = 0
         target: PinnedTarget | None = None
         while self._is_responsible(entry):
@@ -164,7 +164,7 @@ class Pusher:
         if listener.role is not ListenerRole.JOB_MASTER:
             # Only JobMasters may give evidence. Dropped instead of refused: the acknowledgement counts.
             report = replace(report, evidence=None)
-        # If the list was loaded anew meanwhile, the acknowledged revision is of another history.
+        # If the list was reloaded meanwhile, the acknowledged revision is of another history.
         acked = batch.to_revision if history == self._feed.history else None
         self._heartbeats.record_push_response(entry, acked, report, response.error)
 

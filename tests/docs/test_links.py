@@ -1,4 +1,4 @@
-"""Links in README.md and docs/ lead somewhere: to files that are there, and to headings in them."""
+"""Links and paths in the documentation lead to existing files and headings."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ import pytest
 
 from tests.integration.process import ROOT
 
-PAGES: Final = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+PAGES: Final = [*sorted(ROOT.glob("*.md")), *sorted((ROOT / "docs").glob("*.md"))]
+WITH_PATHS: Final = (ROOT / "CONTRIBUTING.md", ROOT / "docs" / "architecture.md")
 _LINK: Final = re.compile(r"\]\(([^)\s]+)\)")
 _FENCED: Final = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
+_PATH: Final = re.compile(r"`((?:app|blocklist|tests|migrations|docs|benchmarks|website)/[\w./-]*)`")
 _HEADING: Final = re.compile(r"^#+ (.+)$", re.MULTILINE)
 
 
@@ -31,7 +33,7 @@ def _prose(page: Path) -> str:
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
-def test_each_link_leads_somewhere(page: Path) -> None:
+def test_each_link_has_a_target(page: Path) -> None:
     for link in links(page):
         path, _, anchor = link.partition("#")
         target = (page.parent / path).resolve() if path else page
@@ -40,13 +42,19 @@ def test_each_link_leads_somewhere(page: Path) -> None:
         assert not anchor or anchor in anchors(target), link
 
 
-def test_each_page_is_found_from_the_readme() -> None:
-    """By links, over as many pages as it takes."""
-    seen, ahead = set[Path](), [ROOT / "README.md"]
-    while ahead:
-        page = ahead.pop()
+def test_each_page_can_be_reached_from_the_readme() -> None:
+    seen, queue = set[Path](), [ROOT / "README.md"]
+    while queue:
+        page = queue.pop()
         if page not in seen:
             seen.add(page)
             linked = [(page.parent / link.partition("#")[0]).resolve() for link in links(page)]
-            ahead += [target for target in linked if target.suffix == ".md" and target.is_file()]
+            queue += [target for target in linked if target.suffix == ".md" and target.is_file()]
     assert set(PAGES) <= seen
+
+
+@pytest.mark.parametrize("page", WITH_PATHS, ids=lambda page: page.name)
+def test_each_path_that_a_recipe_names_exists(page: Path) -> None:
+    paths = _PATH.findall(page.read_text(encoding="utf-8"))
+    assert paths
+    assert [path for path in paths if not (ROOT / path).exists()] == []

@@ -183,7 +183,6 @@ PHRASES: Final = {
     "so long": "timeout, interval, deadline; while",
     "so many": "the maximum number of, up to",
     "so often": "at this interval",
-    "whoever": "the caller, the reader, the listener",
     "who is told": "listeners that are notified",
 }
 """Phrases that do not come back into documentation, messages and comments."""
