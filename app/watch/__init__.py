@@ -1,1 +1,1 @@
-"""What a client can follow: the change feed, event streams, exports, and the quota of open streams."""
+"""Streams of changes: the change feed, event streams, exports, and the limit on open streams."""

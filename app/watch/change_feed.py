@@ -1,4 +1,4 @@
-"""ChangeFeed: the change log as watchers read it, each from a cursor of its own."""
+"""ChangeFeed: the change log for watches, each of which reads from its own cursor."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from blocklist.wire.changes import change_body, dump_snapshot
 from blocklist.wire.json import dump_json
 
 MAX_RECENT_CHANGES: Final = 4096
-"""Changes kept in memory; a cursor further behind reads them from the database."""
+"""Number of changes kept in memory; a cursor further behind reads from the database."""
 PAGE_CHANGES: Final = 250
-"""Changes read from the database at once: bounds what a watcher that is far behind costs."""
+"""Number of changes read from the database at once: limits the cost of a watch that is far behind."""
 CHUNK_BYTES: Final = 64 * 1024
-"""Bytes rendered and sent at once, or one event that is larger: bounds what a watcher that does not read costs."""
+"""Maximum size of what is rendered and sent at once, unless one event is larger: limits the memory of a slow watch."""
 STREAMS_PER_TURN: Final = 250
-"""Streams served before others of the event loop have their turn."""
+"""Number of streams woken before the event loop runs other tasks."""
 
 
 class ChangeSource(Protocol):
@@ -31,39 +31,40 @@ class ChangeSource(Protocol):
 
 
 class WaitingStream(Protocol):
-    """A watcher that has all there is, and waits for more."""
+    """A stream that is up to date and waits for changes."""
 
     def wake(self) -> None: ...
 
 
 class ChangeFeed:
-    """The recent changes, rendered when somebody reads them and once for all who stand at the same cursor.
+    """The recent changes, rendered on demand and once for all streams at the same cursor.
 
-    Nothing is queued for anybody: a watcher that is slow is a cursor that is behind. Belongs to the event loop.
+    Nothing is queued per stream: a slow one is a cursor that is behind. `streams` are woken when there are changes.
+    Belongs to the event loop.
     """
 
-    def __init__(self, log: ChangeSource, view: ListView) -> None:
+    def __init__(self, source: ChangeSource, view: ListView) -> None:
         self.revision = view.tracker.revision
         self.history = view.tracker.history
         self.closed = False
         self.open_watches = 0
         self.streams: set[WaitingStream] = set()
-        self._source = log
+        self._source = source
         self._view = view
         self._recent: deque[Change] = deque(maxlen=MAX_RECENT_CHANGES)
         self._events_cache: tuple[int, int, bytes, int] = (-1, -1, b"", -1)
         self._snapshot_cache: tuple[int, int, list[bytes]] = (0, -1, [])
 
     def publish(self, changes: Sequence[Change]) -> None:
-        """The log has grown by these changes."""
+        """Add changes that were committed."""
         self._recent.extend(changes)
         self.revision = changes[-1].revision
         if self.streams:
-            # Not at once: those who made the changes have their answers before a thousand watchers are served.
+            # Later: the requests that made the changes get their responses before a thousand streams are woken.
             asyncio.get_running_loop().call_soon(self._wake_streams)
 
     def reset(self) -> None:
-        """The list has begun anew. Streams of another history end: their clients come back for a snapshot."""
+        """The list was reloaded. Streams of another history end; their clients reconnect and get a snapshot."""
         self.revision, self.history = self._view.tracker.revision, self._view.tracker.history
         self._recent.clear()
         self._events_cache = (-1, -1, b"", -1)
@@ -71,14 +72,14 @@ class ChangeFeed:
         asyncio.get_running_loop().call_soon(self._wake_streams)
 
     def close(self) -> None:
-        """The service stops: watchers say bye."""
+        """The service stops: streams end with a `bye` event."""
         self.closed = True
         self._wake_streams()
 
     async def read(self, cursor: int) -> tuple[bytes, int] | None:
-        """Events after `cursor` and the cursor behind them; None when they are no longer in the log.
+        """Events after `cursor`, and the cursor after them; None if they are no longer in the log.
 
-        Raises UnavailableError when they are only in the database and that is away.
+        Raises UnavailableError if they are only in the database, and that is unavailable.
         """
         if (recent := self.recent_events(cursor)) is not None:
             return recent
@@ -89,9 +90,9 @@ class ChangeFeed:
         return self._events(changes)
 
     async def changes(self, cursor: int, end: int) -> list[Change] | None:
-        """The changes after `cursor` up to `end`; None if the log no longer has them, or if they are very many.
+        """The changes after `cursor` up to `end`; None if they are no longer in the log, or too many.
 
-        Raises UnavailableError when they are only in the database and that is away.
+        Raises UnavailableError if they are only in the database, and that is unavailable.
         """
         first = self.revision - len(self._recent)
         if cursor >= first:
@@ -102,19 +103,19 @@ class ChangeFeed:
         return changes if changes and changes[0].revision == cursor + 1 else None
 
     async def was_never_issued(self, revision: int) -> bool:
-        """Whether a revision ahead of this replica was never made; False while nobody can say."""
+        """Whether a revision ahead of this replica does not exist; False while the database is unavailable."""
         try:
             return not await self._source.changes(revision - 1, 1)
         except UnavailableError:
             return False
 
     def timestamp_of(self, revision: int) -> int | None:
-        """When a revision was made, Unix milliseconds; None if that is not in memory."""
+        """When a revision was committed (Unix ms); None if it is not in memory."""
         first = self.revision - len(self._recent)
         return self._recent[revision - first - 1].at if first < revision <= self.revision else None
 
     def recent_events(self, cursor: int) -> tuple[bytes, int] | None:
-        """Events after `cursor` and the cursor behind them; None when they are not in memory."""
+        """Events after `cursor`, and the cursor after them; None if they are not in memory."""
         first = self.revision - len(self._recent)
         if cursor < first:
             return None
@@ -125,7 +126,7 @@ class ChangeFeed:
         return self._events_cache[2:]
 
     def snapshot(self) -> tuple[list[bytes], int]:
-        """The whole list as an event in pieces, and the cursor behind it; rendered once for each state of the list."""
+        """The whole list as an event in chunks, and the cursor after it; rendered once per state of the list."""
         until, revision, event = self._snapshot_cache
         if revision != self.revision or until <= self._view.clock():
             until, snapshot = self._view.snapshot()
@@ -142,7 +143,7 @@ class ChangeFeed:
             asyncio.get_running_loop().call_soon(self._wake_streams, streams[STREAMS_PER_TURN:])
 
     def _events(self, changes: Iterable[Change]) -> tuple[bytes, int]:
-        """The events of the first of these changes, as many as fit into a piece, and the cursor behind them."""
+        """The events of as many of these changes as fit into a chunk, and the cursor after them."""
         events: list[bytes] = []
         size = cursor = 0
         for change in changes:
@@ -156,12 +157,12 @@ class ChangeFeed:
 
 
 def sse(event: str, data: bytes, event_id: str | None = None) -> bytes:
-    """A server-sent event; the data is one line, as compact JSON is."""
+    """A server-sent event; the data must be one line, such as compact JSON."""
     return b"".join(sse_parts(event, (data,), event_id))
 
 
 def sse_parts(event: str, data: Iterable[bytes], event_id: str | None = None) -> Iterator[bytes]:
-    """The same in parts, of data in parts."""
+    """The same, in parts, from data in parts."""
     identity = f"id: {event_id}\n" if event_id is not None else ""
     yield b"%bevent: %b\ndata: " % (identity.encode(), event.encode())
     yield from data
@@ -169,13 +170,13 @@ def sse_parts(event: str, data: Iterable[bytes], event_id: str | None = None) ->
 
 
 def _chunks(parts: Iterable[bytes]) -> Iterator[bytes]:
-    """The parts, joined to pieces of at most PIECE bytes."""
-    piece: list[bytes] = []
+    """The parts, joined to chunks of at most CHUNK_BYTES."""
+    chunk: list[bytes] = []
     size = 0
     for part in parts:
         if size + len(part) > CHUNK_BYTES:
-            yield b"".join(piece)
-            piece, size = [], 0
-        piece.append(part)
+            yield b"".join(chunk)
+            chunk, size = [], 0
+        chunk.append(part)
         size += len(part)
-    yield b"".join(piece)
+    yield b"".join(chunk)

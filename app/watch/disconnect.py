@@ -1,4 +1,4 @@
-"""Noticing that a client has left while something else is awaited."""
+"""Stops work for a client that has disconnected."""
 
 from __future__ import annotations
 
@@ -10,21 +10,21 @@ from starlette.types import Receive
 
 
 async def run_until_disconnect(receive: Receive, work: Coroutine[Any, Any, object]) -> None:
-    """Do `work`, but stop it when the client leaves: a server tells that only to those who ask."""
+    """Await `work`; cancel it when the client disconnects. ASGI servers report that only through `receive`."""
     task = asyncio.current_task()
     assert task is not None
-    listener = asyncio.create_task(_listen(receive, task))
+    watcher = asyncio.create_task(_cancel_on_disconnect(receive, task))
     try:
         await work
     except asyncio.CancelledError:
-        if not listener.done():
+        if not watcher.done():
             raise
         task.uncancel()
     finally:
-        listener.cancel()
+        watcher.cancel()
 
 
-async def _listen(receive: Receive, task: asyncio.Task[Any]) -> None:
+async def _cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any]) -> None:
     while (await receive())["type"] != "http.disconnect":
         pass
     task.cancel()

@@ -1,4 +1,4 @@
-"""A watch: one stream of server-sent events from a cursor."""
+"""EventStream: the response to a watch, a stream of server-sent events from a cursor."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from app.watch.stream_quota import ClientSlots
 from blocklist.model.errors import InvalidError, UnavailableError
 
 KEEPALIVE_SECONDS: Final = 15.0
+"""Interval of comments, which keep proxies from closing the connection and detect clients that are gone."""
 CATCH_UP_SECONDS: Final = 2.0
-"""How long a cursor ahead of this replica waits for it before the database is asked whether that was ever reached."""
+"""Time that a cursor ahead of this replica waits for it; then the database is asked whether the revision exists."""
 DIRECT: Final = "blocklist.direct"
-"""The ASGI extension by which a server lets a stream write to its connection: a Write named `write`."""
+"""ASGI extension with a key `write`, a Write: the server lets a stream write to its connection directly."""
 _CURSOR: Final = re.compile(r"([0-9]{1,16})(?:-([0-9a-f]{8}))?", re.ASCII)
 
 
 Write = Callable[[bytes], bool]
-"""Sends a piece of the body now; False, with nothing sent, if the client has not read what came before, or has left."""
+"""Writes a part of the body at once; False, with nothing written, if earlier data is unread or the client gone."""
 
 
 def parse_cursor(text: str, history: str) -> int | None:
@@ -40,21 +41,21 @@ def parse_cursor(text: str, history: str) -> int | None:
 
 
 class EventStream:
-    """A stream that lasts until the client leaves or the service stops.
+    """Lasts until the client disconnects or the service stops.
 
-    `cursor` is the revision after which to begin; None begins with a snapshot. A stream that has all there is waits in
-    the feed, and is offered what comes: mostly `write` sends it straight to the connection, and the task sleeps on.
+    `cursor` is the revision after which to start; None starts with a snapshot. A stream that is up to date waits in the
+    feed, which wakes it for new changes: mostly `write` sends them to the connection, and the task need not run.
     """
 
     def __init__(
-        self, view: ListView, feed: ChangeFeed, cursor: int | None, write: Write | None, place: ClientSlots
+        self, view: ListView, feed: ChangeFeed, cursor: int | None, write: Write | None, slots: ClientSlots
     ) -> None:
         self._view = view
         self._feed = feed
         self._start_cursor = cursor
         self._cursor = 0
         self._write = write
-        self._slots = place
+        self._slots = slots
         self._history = feed.history
         self._waiter: asyncio.Future[None] | None = None
         self._keepalive_due = True
@@ -62,7 +63,7 @@ class EventStream:
         self._keepalive_timer: asyncio.TimerHandle
 
     async def run(self, receive: Receive, send: Send) -> None:
-        """Answer the request."""
+        """Send the response."""
         await send({"type": "http.response.start", "status": 200, "headers": _headers(self._feed)})
         self._feed.open_watches += 1
         try:
@@ -72,7 +73,7 @@ class EventStream:
             self._feed.open_watches -= 1
 
     def wake(self) -> None:
-        """There is more, or the service stops. Nothing happens unless the stream waits."""
+        """Send new changes, or end because the service stops. Does nothing unless the stream waits."""
         if self._waiter is None or self._waiter.done():
             return
         events = self._feed.recent_events(self._cursor)
@@ -84,8 +85,11 @@ class EventStream:
             self._waiter.set_result(None)
 
     def close(self) -> None:
-        """Whoever watches may no longer: say bye, and send nothing more."""
+        """Send `bye` and nothing more: the credential of the request has ended."""
         self._ended = True
+        self._resume()
+
+    def _resume(self) -> None:
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
 
@@ -103,12 +107,12 @@ class EventStream:
         finally:
             self._keepalive_timer.cancel()
         bye = sse("bye", b'{"revision":%d}' % self._cursor)
-        # Spread over some seconds: the watchers of a stopped service do not come back all at once.
+        # Jitter: the clients of a stopped service do not all reconnect at once.
         retry = b"retry: %d\n" % random.randint(500, 3000)  # noqa: S311
         await send({"type": "http.response.body", "body": retry + bye, "more_body": False})
 
     async def _send_events(self, send: Send) -> None:
-        """Send what comes until the service stops and all is sent, or the stream is cut."""
+        """Send all changes, until the service stops or the stream is closed."""
         await self._send_keepalive(send)
         await self._start(send)
         while not self._ended and self._history == self._feed.history:
@@ -122,11 +126,10 @@ class EventStream:
                 await self._wait()
 
     def _start_keepalive_timer(self) -> None:
-        # A timer of its own for each stream, so that the comments of thousands are spread over the time between.
+        # One timer per stream, so that the comments of thousands of streams are spread over the interval.
         self._keepalive_due = True
         self._keepalive_timer = asyncio.get_running_loop().call_later(KEEPALIVE_SECONDS, self._start_keepalive_timer)
-        if self._waiter is not None and not self._waiter.done():
-            self._waiter.set_result(None)
+        self._resume()
 
     async def _send_keepalive(self, send: Send) -> None:
         self._keepalive_due = False
@@ -141,17 +144,17 @@ class EventStream:
             self._feed.streams.discard(self)
 
     async def _start(self, send: Send) -> None:
-        begin = self._start_cursor
-        # Another replica may be ahead of this one; a cursor that the log does not reach is of a history that was lost.
-        while begin is not None and begin > self._feed.revision and not self._is_over:
+        cursor = self._start_cursor
+        # Another replica may be ahead of this one. A revision that does not exist either was lost with a failover.
+        while cursor is not None and cursor > self._feed.revision and not self._is_over:
             if self._keepalive_due:
                 await self._send_keepalive(send)
-            if not await self._wait_for_revision(begin) and await self._feed.was_never_issued(begin):
-                begin = None
-        if begin is None:
+            if not await self._wait_for_revision(cursor) and await self._feed.was_never_issued(cursor):
+                cursor = None
+        if cursor is None:
             await self._send_snapshot(send)
         else:
-            self._cursor = begin
+            self._cursor = cursor
 
     async def _wait_for_revision(self, revision: int) -> bool:
         return await self._view.changed.wait_for(
@@ -162,7 +165,7 @@ class EventStream:
         try:
             events = await self._feed.read(self._cursor)
         except UnavailableError:
-            # The database is away: the cursor stays where it is.
+            # Retry from the same cursor once the database is available.
             await asyncio.sleep(1)
             return
         if events is None:
@@ -173,8 +176,8 @@ class EventStream:
 
     async def _send_snapshot(self, send: Send) -> None:
         event, self._cursor = self._feed.snapshot()
-        for piece in event:
-            await _send(send, piece)
+        for chunk in event:
+            await _send(send, chunk)
 
 
 def _headers(feed: ChangeFeed) -> list[tuple[bytes, bytes]]:
@@ -188,5 +191,5 @@ def _headers(feed: ChangeFeed) -> list[tuple[bytes, bytes]]:
 
 
 async def _send(send: Send, body: bytes) -> None:
-    for begin in range(0, len(body), CHUNK_BYTES):
-        await send({"type": "http.response.body", "body": body[begin : begin + CHUNK_BYTES], "more_body": True})
+    for start in range(0, len(body), CHUNK_BYTES):
+        await send({"type": "http.response.body", "body": body[start : start + CHUNK_BYTES], "more_body": True})

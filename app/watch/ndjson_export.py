@@ -1,4 +1,4 @@
-"""An export: the change log, or what is wanted of it, as JSON lines to its present end, with one page in memory."""
+"""NdjsonExport: the change log, filtered, as JSON lines up to its current end, with one page in memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from blocklist.wire.json import dump_json
 log = structlog.get_logger(__name__)
 
 PAGE_CHANGES: Final = 500
-"""Changes read and sent at once."""
+"""Number of changes read and sent at once."""
 
 
 class HistoryPages(Protocol):
@@ -29,48 +29,48 @@ class HistoryPages(Protocol):
 
 
 class NdjsonExport:
-    """A stream from its first `page`, of PAGE changes, to revision `until`, at the pace at which the client reads.
+    """Starts with `page`, of PAGE_CHANGES changes, and ends at revision `until`; reads on as fast as the client does.
 
-    What cannot be sent any more (it was compacted meanwhile, the database went away, the credential ended, the service
-    stops) ends it without the end of its body, so that nobody takes a part for the whole.
+    If the rest cannot be sent (compacted meanwhile, database unavailable, credential ended, service stopping), the
+    response ends without the end of its body, so that the client does not take a part for the whole.
     """
 
     def __init__(
-        self, kept: HistoryPages, feed: ChangeFeed, wanted: ChangeFilter, page: ChangePage, *, until: int
+        self, source: HistoryPages, feed: ChangeFeed, criteria: ChangeFilter, page: ChangePage, *, until: int
     ) -> None:
-        self._log = kept
+        self._source = source
         self._feed = feed
-        self._wanted = wanted
+        self._criteria = criteria
         self._page = page
         self._until = until
         self._ended = False
 
     def close(self) -> None:
-        """The credential of the request has ended: no more of it."""
+        """Send no more: the credential of the request has ended."""
         self._ended = True
 
     async def run(self, receive: Receive, send: Send) -> None:
-        """Answer the request."""
+        """Send the response."""
         await send({"type": "http.response.start", "status": 200, "headers": self._headers()})
         await run_until_disconnect(receive, self._lines(send))
 
     async def _lines(self, send: Send) -> None:
         page = self._page
         while True:
-            shown = [change for change in page.changes if change.revision <= self._until]
-            more = len(shown) == PAGE_CHANGES
-            body = b"".join(map(_line, shown))
+            sent = [change for change in page.changes if change.revision <= self._until]
+            more = len(sent) == PAGE_CHANGES
+            body = b"".join(map(_line, sent))
             await send({"type": "http.response.body", "body": body, "more_body": more})
             if not more:
                 return
-            since = shown[-1].revision
+            since = sent[-1].revision
             try:
-                page = await self._log.changes_page(since, PAGE_CHANGES, self._wanted)
+                page = await self._source.changes_page(since, PAGE_CHANGES, self._criteria)
             except UnavailableError as error:
-                log.warning("an export was broken off", reason=error.detail)
+                log.warning("export aborted", reason=error.detail)
                 return
             if page.compacted > since or self._feed.closed or self._ended:
-                log.warning("an export was broken off", compacted=page.compacted > since, stopping=self._feed.closed)
+                log.warning("export aborted", compacted=page.compacted > since, stopping=self._feed.closed)
                 return
 
     def _headers(self) -> list[tuple[bytes, bytes]]:

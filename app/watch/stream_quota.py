@@ -1,4 +1,4 @@
-"""How many watches and waiting requests each client has open."""
+"""StreamQuota: limits the number of watches and waiting requests per client."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ RETRY_SECONDS: Final = 5
 
 
 class ClientKey(NamedTuple):
-    """Who waits: by what name, and from which address."""
+    """Identifies a client by its name and address."""
 
     name: str | None
     address: str
 
 
 class ClientSlots:
-    """One client's waits. Entered as a context for as long as one of them is open; there may be many at once."""
+    """The open streams of one client. Enter it as a context manager once per stream, while that is open."""
 
     __slots__ = ("__weakref__", "open")
 
@@ -33,20 +33,20 @@ class ClientSlots:
 
 
 class StreamQuota:
-    """The places of all clients; one is forgotten with the last request that holds it."""
+    """The slots of all clients; those of a client are dropped with its last request."""
 
     def __init__(self, max_open: int) -> None:
         self._max_open = max_open
         self._slots: WeakValueDictionary[ClientKey, ClientSlots] = WeakValueDictionary()
 
     def slots_of(self, client: ClientKey) -> ClientSlots:
-        """The client's place. Raises UnavailableError if it has no room."""
-        place = self._slots.get(client)
-        if place is None:
-            place = self._slots[client] = ClientSlots()
-        if place.open >= self._max_open:
+        """The client's slots. Raises UnavailableError if all are in use."""
+        slots = self._slots.get(client)
+        if slots is None:
+            slots = self._slots[client] = ClientSlots()
+        if slots.open >= self._max_open:
             raise UnavailableError(
-                f"This client has {place.open} watches and waiting requests open, and may have {self._max_open}.",
+                f"This client has {slots.open} watches and waiting requests open; the limit is {self._max_open}.",
                 retry_after=RETRY_SECONDS,
             )
-        return place
+        return slots

@@ -1,8 +1,8 @@
-"""Streams run outside the routes that begin them.
+"""Streams run outside the routes that start them.
 
-FastAPI and Starlette keep a dozen frames and three exit stacks for each request until it ends; a thousand watchers
-would hold 10 MB of them for hours. So a stream's response only leaves the stream behind, and the application runs it
-when all of that is gone.
+FastAPI and Starlette keep a dozen frames and three exit stacks for each request until it ends: 10 MB for a thousand
+watches that last for hours. So the response of a route only stores the stream in the scope, and the application runs
+it after the route has returned.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from starlette.types import Receive, Scope, Send
 
 _STREAM: Final = "blocklist.stream"
 _KEPT_KEYS: Final = frozenset(("type", "method", "path"))
-"""What a server may still look at in the scope of a request."""
+"""Keys of a scope that the server still reads; the others are dropped to free memory."""
 
 
 class DeferredStream(Protocol):
-    """Answers a request, until its client leaves or there is no more."""
+    """Sends the whole response to a request."""
 
     async def run(self, receive: Receive, send: Send) -> None: ...
 
 
 class StreamResponse(Response):
-    """The response of a route that begins a stream."""
+    """The response of a route that starts a stream."""
 
     def __init__(self, stream: DeferredStream) -> None:
         super().__init__()
@@ -36,19 +36,19 @@ class StreamResponse(Response):
 
 
 class StreamingApp(FastAPI):
-    """A FastAPI application that runs the streams its routes begin."""
+    """A FastAPI application that runs the streams that its routes start."""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         await self.run_routes(scope, receive, send)
         await run_stream(scope, receive, send)
 
     async def run_routes(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The request's way through FastAPI, at whose end a stream has only been left behind."""
+        """Handle the request in FastAPI; a stream is only stored in the scope."""
         await super().__call__(scope, receive, send)
 
 
 async def run_stream(scope: Scope, receive: Receive, send: Send) -> None:
-    """Run the stream that a route has left behind, if one has."""
+    """Run the stream that a route has stored in the scope, if any."""
     stream: DeferredStream | None = scope.get(_STREAM)
     if stream is not None:
         for key in scope.keys() - _KEPT_KEYS:

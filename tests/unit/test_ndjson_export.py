@@ -1,4 +1,4 @@
-"""An export whose rest is gone is broken off: it never ends as if it were whole."""
+"""An export that cannot be completed is aborted: it never ends as if it were complete."""
 
 from __future__ import annotations
 
@@ -24,30 +24,30 @@ def page(since: int, number: int = PAGE_CHANGES, compacted: int = 0) -> ChangePa
     return ChangePage(changes=changes, compacted=compacted)
 
 
-class Kept:
-    """A log that answers with these pages."""
+class FakeLog:
+    """A change log that returns these pages."""
 
     def __init__(self, *pages: ChangePage | UnavailableError) -> None:
         self._pages = list(pages)
 
-    async def page(self, since: int, limit: int, wanted: ChangeFilter) -> ChangePage:
+    async def changes_page(self, since: int, limit: int, criteria: ChangeFilter) -> ChangePage:
         answer = self._pages.pop(0)
         if isinstance(answer, UnavailableError):
             raise answer
         return answer
 
 
-class Feed:
-    """As much of a ChangeFeed as an export needs."""
+class FakeFeed:
+    """The part of a ChangeFeed that an export needs."""
 
     history = "00000000"
     closed = False
 
 
-def exported(kept: Kept, *, until: int = 2 * PAGE_CHANGES, cut: bool = False, closed: bool = False) -> list[Message]:
-    """What is sent to the client, of two pages."""
+def exported(log: FakeLog, *, until: int = 2 * PAGE_CHANGES, cut: bool = False, closed: bool = False) -> list[Message]:
+    """What is sent to the client, for two pages."""
     sent: list[Message] = []
-    feed = Feed()
+    feed = FakeFeed()
     feed.closed = closed
 
     async def send(message: Any) -> None:
@@ -57,35 +57,35 @@ def exported(kept: Kept, *, until: int = 2 * PAGE_CHANGES, cut: bool = False, cl
         await asyncio.Event().wait()
         raise AssertionError
 
-    export = NdjsonExport(kept, cast("ChangeFeed", feed), ALL, page(0), until=until)
+    export = NdjsonExport(log, cast("ChangeFeed", feed), ALL, page(0), until=until)
     if cut:
         export.close()
     asyncio.run(export.run(receive, send))
     return sent
 
 
-def test_it_goes_on_to_its_end() -> None:
-    sent = exported(Kept(page(PAGE_CHANGES), page(2 * PAGE_CHANGES)))
+def test_it_continues_to_its_end() -> None:
+    sent = exported(FakeLog(page(PAGE_CHANGES), page(2 * PAGE_CHANGES)))
     assert [message.get("more_body") for message in sent] == [None, True, True, False]
     assert b"".join(message.get("body", b"") for message in sent).count(b"\n") == 2 * PAGE_CHANGES
 
 
-def test_what_happens_meanwhile_belongs_to_the_next_one() -> None:
-    sent = exported(Kept(page(PAGE_CHANGES)), until=PAGE_CHANGES + 10)
+def test_changes_after_its_start_are_not_exported() -> None:
+    sent = exported(FakeLog(page(PAGE_CHANGES)), until=PAGE_CHANGES + 10)
     assert b"".join(message.get("body", b"") for message in sent).count(b"\n") == PAGE_CHANGES + 10
     assert sent[-1]["more_body"] is False
 
 
 @pytest.mark.parametrize(
-    ("kept", "how"),
+    ("log", "how"),
     [
-        (Kept(page(PAGE_CHANGES + 5, compacted=PAGE_CHANGES + 5)), {}),
-        (Kept(UnavailableError("away")), {}),
-        (Kept(page(PAGE_CHANGES)), {"cut": True}),
-        (Kept(page(PAGE_CHANGES)), {"closed": True}),
+        (FakeLog(page(PAGE_CHANGES + 5, compacted=PAGE_CHANGES + 5)), {}),
+        (FakeLog(UnavailableError("away")), {}),
+        (FakeLog(page(PAGE_CHANGES)), {"cut": True}),
+        (FakeLog(page(PAGE_CHANGES)), {"closed": True}),
     ],
     ids=["compacted", "away", "cut", "stopping"],
 )
-def test_broken_off_it_has_no_end(kept: Kept, how: dict[str, bool]) -> None:
-    sent = exported(kept, **how)
+def test_an_aborted_export_has_no_end(log: FakeLog, how: dict[str, bool]) -> None:
+    sent = exported(log, **how)
     assert sent[-1]["more_body"] is True
