@@ -1,4 +1,4 @@
-"""A test that fails shows what the processes logged that it had started in its folder."""
+"""A failed test shows the logs of the processes that it started in its folder."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LINES: Final = 100
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Add the ends of its logs."""
+    """Add the last lines of its logs."""
     report = yield
     arguments: dict[str, Any] = getattr(item, "funcargs", {})
     if report.failed and isinstance(folder := arguments.get("tmp_path"), Path):

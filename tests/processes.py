@@ -1,4 +1,4 @@
-"""Processes of this machine, as the kernel lists them."""
+"""The processes of this machine."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from pathlib import Path
 
 
 def signal_family(pid: int, number: signal.Signals) -> list[int]:
-    """Send it to a process and those that it began; all of them.
+    """Send a signal to a process and its children; their ids.
 
-    It stands still meanwhile: it begins no more of them, and as long as it lives one can tell which are its own.
+    The process is stopped meanwhile, so that it starts no more children and they can still be identified.
     """
     if number != signal.SIGCONT:
         os.kill(pid, signal.SIGSTOP)
@@ -23,16 +23,16 @@ def signal_family(pid: int, number: signal.Signals) -> list[int]:
 
 
 def any_alive(pids: list[int]) -> bool:
-    """Whether one of them is there yet, and not only because nobody has asked for its exit code."""
+    """Whether one of them is alive, zombies excluded."""
     processes = _processes()
     return any(processes[pid][0] != "Z" for pid in pids if pid in processes)
 
 
 def _processes() -> dict[int, tuple[str, int]]:
-    """State and parent of each."""
+    """State and parent of each process."""
     found = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # It has ended meanwhile.
+        with suppress(OSError):  # It has exited.
             state, parent = stat.read_text().rpartition(")")[2].split()[:2]
             found[int(stat.parent.name)] = state, int(parent)
     return found

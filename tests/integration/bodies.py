@@ -1,4 +1,4 @@
-"""Request bodies, and a look at what the service holds."""
+"""Request bodies, and the current state of the service."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EVACUATE: Final = "MARK_BLOCKED_AND_EVACUATE_TASKS"
 
 
 def block(**fields: object) -> dict[str, Any]:
-    """A body that blocks a node; fields replace or add to the usual ones."""
+    """A body that blocks a node; fields replace the defaults."""
     return {"action": MARK, "cause": "disk", **fields}
 
 
@@ -23,12 +23,12 @@ def now_ms() -> int:
 
 
 def later(seconds: float = 3600) -> str:
-    """An end in the future, as it goes over the wire."""
+    """An end in the future, as sent to the service."""
     return str(now_ms() + int(seconds * 1000))
 
 
 def current_list(client: httpx.Client | httpx2.Client) -> tuple[int, dict[str, Any]]:
-    """The revision and the list at present."""
+    """The current revision and list."""
     answer = client.get("/blocklist")
     return revision_of(answer), answer.json()
 

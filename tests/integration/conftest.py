@@ -1,6 +1,6 @@
-"""A service for each worker where tests use their own node ids, and a fresh one where revisions or restarts matter.
+"""One service per worker, where tests use their own node ids; a fresh one where revisions or restarts matter.
 
-Each keeps its list in a SQLite file. Tests that are marked with `databases("sqlite", "postgresql")` run once on each.
+The database is a SQLite file. Tests marked with `databases("sqlite", "postgresql")` run once on each.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[PostgresServer]:
-    """The server that most tests of a worker share; each uses databases of its own."""
+    """The server that most tests of a worker share, each with its own databases."""
     with PostgresServer() as server:
         yield server
 
 
 @pytest.fixture
 def empty_database(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
-    """The name of a PostgreSQL database in which nothing is."""
+    """The name of an empty PostgreSQL database."""
     postgres.create(tmp_path.name)
     yield tmp_path.name
     postgres.drop(tmp_path.name)
@@ -59,7 +59,7 @@ def migrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def databases(request: pytest.FixtureRequest) -> Databases:
-    """Where the services of a test keep their lists."""
+    """The databases of the services of a test."""
     if getattr(request, "param", "sqlite") == "sqlite":
         return SqliteFiles(request.getfixturevalue("migrated"))
     return PostgresDatabases(request.getfixturevalue("postgres"))
@@ -74,7 +74,7 @@ def database_url(databases: Databases, tmp_path: Path) -> Iterator[str]:
 
 @pytest.fixture(scope="session")
 def service(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[ServiceProcess]:
-    """The service that most tests share; each uses node ids of its own."""
+    """The service that most tests share, each with its own node ids."""
     folder = tmp_path_factory.mktemp("service")
     with ServiceProcess(folder, **databases.settings(folder)) as process:
         yield process
@@ -88,7 +88,7 @@ def client(service: ServiceProcess) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="session")
 def listener_service(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[ServiceProcess]:
-    """A service for tests with listeners, which asks quiet ones each second."""
+    """A service for tests with listeners; it sends empty pushes every second."""
     folder = tmp_path_factory.mktemp("listener_service")
     with ServiceProcess(folder, **databases.settings(folder), heartbeat="1s") as process:
         yield process
@@ -96,7 +96,7 @@ def listener_service(tmp_path_factory: pytest.TempPathFactory, databases: Databa
 
 @pytest.fixture
 def listener_client(listener_service: ServiceProcess) -> Iterator[httpx.Client]:
-    """A client of that service, where nobody listens and nothing is blocked; revisions go on from test to test."""
+    """A client of that service, without listeners or blocked nodes; revisions continue from test to test."""
     with listener_service.client() as client:
         yield client
         for listener in client.get("/listeners").json()["listeners"]:
@@ -107,21 +107,21 @@ def listener_client(listener_service: ServiceProcess) -> Iterator[httpx.Client]:
 
 @pytest.fixture(scope="module")
 def secured(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[SecuredService]:
-    """A service where who asks needs a token, for the tests of one file."""
+    """A service with authentication, for the tests of one file."""
     with secured_service(tmp_path_factory.mktemp("secured"), databases) as secured:
         yield secured
 
 
 @pytest.fixture
 def receiver() -> Iterator[Receiver]:
-    """A callback that takes whatever it is told."""
+    """A callback that acknowledges every push."""
     with receiving() as receiver:
         yield receiver
 
 
 @pytest.fixture
 def start(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Start]:
-    """Starts services with a list of their own (or that of a `folder`), and stops them after the test."""
+    """Starts services with an empty list (or that of a `folder`), and stops them after the test."""
     with ExitStack() as stack:
 
         def start(folder: Path | None = None, **settings: str) -> ServiceProcess:
@@ -135,7 +135,7 @@ def start(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Ite
 
 @pytest.fixture(scope="session")
 def replicas(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Replicas]:
-    """Two that most tests of replicas share; each uses node ids of its own."""
+    """Two replicas that most tests share, each with its own node ids."""
     folder = tmp_path_factory.mktemp("replicas")
     with running_replicas(folder, 2, **databases.settings(folder), heartbeat="1s") as replicas:
         yield replicas
@@ -143,7 +143,7 @@ def replicas(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> 
 
 @pytest.fixture
 def client_a(replicas: Replicas) -> Iterator[httpx.Client]:
-    """A client of one of them. After the test nobody listens at either."""
+    """A client of the first of them. All listeners are removed after the test."""
     client = replicas.clients[0]
     yield client
     for listener in client.get("/listeners").json()["listeners"]:
@@ -154,15 +154,15 @@ def client_a(replicas: Replicas) -> Iterator[httpx.Client]:
 
 @pytest.fixture
 def client_b(replicas: Replicas) -> httpx.Client:
-    """A client of the other one."""
+    """A client of the second one."""
     return replicas.clients[1]
 
 
 @pytest.fixture(scope="session")
 def restartable_replicas(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[Replicas]:
-    """Two that tests kill and stop, and start again. They trust a proxy on this machine.
+    """Two replicas that tests kill, stop and start again. They trust a proxy on this machine.
 
-    JobMasters wait for ResourceManagers for longer than any test runs, and a database that is slow is not away.
+    JobMasters wait for ResourceManagers longer than any test runs; a slow database is not an outage.
     """
     folder = tmp_path_factory.mktemp("restartable_replicas")
     settings = {"heartbeat": "1s", "managers_first": "10m", "trusted_proxies": "127.0.0.1/32"}
@@ -173,14 +173,14 @@ def restartable_replicas(tmp_path_factory: pytest.TempPathFactory, databases: Da
 
 @pytest.fixture(scope="session")
 def nginx_url(tmp_path_factory: pytest.TempPathFactory, restartable_replicas: Replicas) -> Iterator[str]:
-    """The URL of nginx before those two."""
+    """The URL of nginx in front of those replicas."""
     with nginx_before(tmp_path_factory.mktemp("nginx"), restartable_replicas.processes) as url:
         yield url
 
 
 @pytest.fixture
 def start_replicas(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[StartReplicas]:
-    """Starts replicas with a list of their own, and stops them after the test."""
+    """Starts replicas with an empty list, and stops them after the test."""
     with ExitStack() as stack:
 
         def start(number: int = 2, **settings: str) -> Replicas:

@@ -19,7 +19,7 @@ from tests.integration.process import NO_TLS
 def watching(
     client: httpx.Client, *, since: str | int | None = None, last_event_id: str | None = None
 ) -> Iterator[Iterator[ServerSentEvent]]:
-    """The events of a watch, as they come; the stream is closed on leaving."""
+    """The events of a watch; the stream is closed on leaving."""
     params = {} if since is None else {"since": str(since)}
     headers = {} if last_event_id is None else {"Last-Event-ID": last_event_id}
     with client.stream("GET", "/blocklist/watch", params=params, headers=headers) as answer:
@@ -28,7 +28,7 @@ def watching(
 
 
 def next_events(events: Iterator[ServerSentEvent], number: int) -> list[ServerSentEvent]:
-    """The next events; fails by timeout when they do not come."""
+    """The next `number` events; fails with a timeout without them."""
     taken = list(islice(events, number))
     assert len(taken) == number, f"the stream ended after {len(taken)} of {number} events"
     return taken
@@ -46,7 +46,7 @@ def changes(events: list[ServerSentEvent]) -> list[Any]:
 
 @dataclass
 class WatchFollower:
-    """A watch that goes on at the next of some URLs whenever a stream ends; `ends` says how each one did."""
+    """A watch that continues at the next URL whenever a stream ends; `ends` has the reason of each end."""
 
     revision: int
     history: str
@@ -54,11 +54,11 @@ class WatchFollower:
     ends: list[str] = field(default_factory=list)
 
     def run(self, urls: Sequence[str], stop: threading.Event) -> None:
-        """Follow until told to stop; a snapshot fails the test, as it would hide what is missing."""
+        """Watch until `stop` is set; a snapshot fails the test, as it would hide missing changes."""
         for turn in count():
             if stop.is_set():
                 return
-            # A stream says something each 15 s, so it ends by itself when it is time to stop.
+            # A stream sends a comment every 15 s, so the loop notices `stop`.
             with httpx.Client(base_url=urls[turn % len(urls)], timeout=30, trust_env=False, verify=NO_TLS) as client:
                 self.ends.append(self._follow(client, stop))
             stop.wait(0.05)
@@ -69,7 +69,7 @@ class WatchFollower:
                 for event in events:
                     if event.event == "bye":
                         return "bye"
-                    if event.data:  # A comment after an event comes as an event without data.
+                    if event.data:  # A comment after an event is parsed as an event without data.
                         self._take(event)
                     if stop.is_set():
                         return "stopped"
@@ -85,7 +85,7 @@ class WatchFollower:
 
 @contextmanager
 def following(urls: Sequence[str], since: int) -> Iterator[WatchFollower]:
-    """A follower at work in a thread of its own; the caller makes a last change before leaving, which ends it."""
+    """Run a follower in a thread; the caller makes a last change before leaving, which ends it."""
     history = httpx.get(f"{urls[0]}/blocklist", trust_env=False, verify=NO_TLS).headers["blocklist-history"]
     follower, stop = WatchFollower(since, history), threading.Event()
     thread = threading.Thread(target=follower.run, args=(urls, stop))
@@ -94,6 +94,6 @@ def following(urls: Sequence[str], since: int) -> Iterator[WatchFollower]:
         yield follower
     finally:
         stop.set()
-        with suppress(httpx.TransportError):  # Where something else has failed it may be down.
+        with suppress(httpx.TransportError):  # It may be down if something else has failed.
             httpx.put(f"{urls[0]}/blocklist/nodes/end-of-{since}", json={"action": "MARK_BLOCKED", "cause": "end"})
         thread.join(60)

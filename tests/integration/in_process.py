@@ -1,4 +1,4 @@
-"""The service inside the test's own process, on a clock that the test moves."""
+"""The service in the test's process, with a manual clock."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from app.settings import Settings
 
 
 class ManualClock:
-    """Unix milliseconds that pass when told to."""
+    """Unix milliseconds that the test advances."""
 
     def __init__(self, now: int = 1_000_000) -> None:
         self.now = now

@@ -1,4 +1,4 @@
-"""What a listener without a callback sends, and a look at how the service sees it."""
+"""Requests of a listener without a callback, and what the service shows of it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ FIELDS: Final = frozenset(
 
 
 def registration_body(session: str = "s1", **fields: object) -> dict[str, Any]:
-    """The body that registers a JobMaster which watches."""
+    """The body that registers a JobMaster without a callback."""
     return {"role": JM, "sessionId": session, **fields}
 
 
@@ -43,12 +43,12 @@ def register(client: httpx.Client, listener: str, session: str = "s1", **fields:
 
 
 def post_heartbeat(client: httpx.Client, listener: str, session: str = "s1", **fields: object) -> httpx.Response:
-    """One heartbeat, as it was answered."""
+    """Send a heartbeat; the response."""
     return client.post(f"/listeners/{listener}/heartbeat", json={"sessionId": session, **fields})
 
 
 def heartbeat(client: httpx.Client, listener: str, session: str = "s1", **fields: object) -> dict[str, Any]:
-    """One heartbeat that is taken."""
+    """Send a heartbeat that must succeed; the body of the response."""
     answer = post_heartbeat(client, listener, session, **fields)
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
@@ -56,7 +56,7 @@ def heartbeat(client: httpx.Client, listener: str, session: str = "s1", **fields
 
 
 def get_listener(client: httpx.Client, listener: str) -> dict[str, Any]:
-    """A listener as the service sees it."""
+    """A listener as the service shows it."""
     answer = client.get(f"/listeners/{listener}")
     assert answer.status_code == 200, answer.text
     body: dict[str, Any] = answer.json()
@@ -64,7 +64,7 @@ def get_listener(client: httpx.Client, listener: str) -> dict[str, Any]:
 
 
 def without_lag(client: httpx.Client, listener: str) -> dict[str, Any]:
-    """The part that passing time does not change: all but how late it is."""
+    """The same without the fields that change with time."""
     return {name: value for name, value in get_listener(client, listener).items() if name not in {"lagMs", "lastError"}}
 
 
@@ -74,7 +74,7 @@ def wait_until_lapsed(client: httpx.Client, listener: str) -> None:
 
 
 def put(client: httpx.Client, node_id: str, **fields: object) -> int:
-    """Block a node, or merge; the revision that it made."""
+    """Block a node, or merge; the revision."""
     body = {"action": "MARK_BLOCKED", "cause": "disk", "allowMerge": True, **fields}
     answer = client.put(f"/blocklist/nodes/{node_id}", json=body)
     assert answer.status_code in {201, 202}, answer.text
@@ -82,14 +82,14 @@ def put(client: httpx.Client, node_id: str, **fields: object) -> int:
 
 
 def unblock(client: httpx.Client, node_id: str) -> int:
-    """Unblock a node; the revision that it made."""
+    """Unblock a node; the revision."""
     answer = client.delete(f"/blocklist/nodes/{node_id}")
     assert answer.status_code == 200, answer.text
     return int(answer.headers["blocklist-revision"])
 
 
 def current_nodes(client: httpx.Client) -> dict[str, Any]:
-    """The list as listeners keep it: node id -> node, without TaskManagers."""
+    """The list as listeners store it: node id to node, without TaskManagers."""
     listed = client.get("/blocklist").json()
     return {
         node_id: {"id": node_id, **{name: value for name, value in node.items() if name != "taskManagers"}}
@@ -98,6 +98,6 @@ def current_nodes(client: httpx.Client) -> dict[str, Any]:
 
 
 def wait_until_pushed(client: httpx.Client, receiver: Receiver, revision: int, listener: str = "jm") -> None:
-    """Wait until a receiver has a revision, and the service knows it."""
+    """Wait until a receiver has applied a revision and the service has its acknowledgement."""
     receiver.wait(lambda it: it.has(revision))
     wait_until(lambda: get_listener(client, listener)["ackedRevision"] >= revision)

@@ -1,4 +1,4 @@
-"""What every error answer looks like: RFC 9457 with `errors`, a sentence for people, nothing of the inside."""
+"""Every error response: RFC 9457 with `errors`, a sentence for people, nothing internal."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ INSIDE = ("Traceback", "pydantic", "sqlalchemy", "sqlite", "starlette", "fastapi
 
 
 def problem_of(answer: httpx.Response | httpx2.Response | RawResponse, status: int) -> dict[str, Any]:
-    """The problem in an answer, checked to be well-formed and of that status."""
+    """The problem in a response; checks its form and status."""
     if isinstance(answer, RawResponse):
         code, kind, body = answer.status, answer.header("content-type"), answer.body
     else:

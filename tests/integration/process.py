@@ -1,4 +1,4 @@
-"""The service as its users run it: a process of its own, on a database of its own, on a free port."""
+"""The service in its own process, with its own database and a free port."""
 
 from __future__ import annotations
 
@@ -20,12 +20,12 @@ import httpx
 
 ROOT: Final = Path(__file__).parents[2]
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-"""For clients that meet none: to read which certificates to trust would cost each of them more than its requests."""
+"""For clients without TLS: loading the trusted certificates would cost more than their requests."""
 _taken: Final[set[int]] = set()
 
 
 class ServiceProcess:
-    """`python -m app` with its settings in the environment; one database and one port over all its starts.
+    """`python -m app` with its settings in the environment; keeps its database and port when it is restarted.
 
     `settings` are names without prefix: `log_max_age="90d"` is BLOCKLIST_LOG_MAX_AGE. Without a `database_url` it is
     the file `database` in the folder. `wrapper` comes before the command.
@@ -49,7 +49,7 @@ class ServiceProcess:
         self.stop()
 
     def start(self) -> Self:
-        """Start it and return when it says that it is ready."""
+        """Start it and return when it is ready."""
         self.launch()
         try:
             self.wait_ready()
@@ -59,7 +59,7 @@ class ServiceProcess:
         return self
 
     def wait_ready(self) -> None:
-        """Return when it says that it is ready."""
+        """Return when it is ready."""
         wait_until(self._ready, seconds=60)
 
     def launch(self) -> None:
@@ -79,15 +79,15 @@ class ServiceProcess:
 
     @property
     def pid(self) -> int:
-        """The id of the present process."""
+        """The id of the current process."""
         return self._running().pid
 
     def terminate(self) -> None:
-        """Ask it to stop, and return at once."""
+        """Send SIGTERM, and return at once."""
         self._running().send_signal(signal.SIGTERM)
 
     def exit_code(self) -> int:
-        """Wait for it to end; its exit code. One that does not end is killed, and fails the test."""
+        """Wait for its end; its exit code. A process that does not end is killed, and fails the test."""
         try:
             return self._running().wait(60)
         except subprocess.TimeoutExpired:
@@ -95,27 +95,27 @@ class ServiceProcess:
             raise
 
     def stop(self) -> None:
-        """Stop it, unless it was stopped before; a clean stop with no traceback in the log is part of every test."""
+        """Stop it if it runs; exit code 0 and no traceback in the log are part of every test."""
         if self._process is not None and self._process.poll() is None:
             self.terminate()
             assert self.exit_code() == 0, self.log()
         assert "Traceback" not in self.log(), self.log()
 
     def kill(self) -> None:
-        """End it with no chance to say goodbye."""
+        """Kill it with SIGKILL."""
         self._running().kill()
         self.exit_code()
 
     def pause(self) -> None:
-        """It stands still, with its connections open."""
+        """Stop its execution (SIGSTOP), with its connections open."""
         self._running().send_signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """It goes on where it stood."""
+        """Continue its execution."""
         self._running().send_signal(signal.SIGCONT)
 
     def log(self) -> str:
-        """What it wrote to stderr, over all its starts."""
+        """Its stderr since its first start."""
         return self._log.read_text(errors="replace")
 
     def client(self) -> httpx.Client:
@@ -141,9 +141,9 @@ def run_app(*arguments: str, env: dict[str, str], wrapper: tuple[str, ...] = ())
 
 
 def environment(**settings: str) -> dict[str, str]:
-    """The environment of this process with these settings of the service and no others.
+    """The environment of this process with exactly these settings of the service.
 
-    Compiled modules are kept, wherever the tests run: a start without them takes three times as long.
+    Compiled modules are kept: without them a start takes three times as long.
     """
     others = {name: value for name, value in os.environ.items() if not name.startswith("BLOCKLIST_")}
     others.pop("PYTHONDONTWRITEBYTECODE", None)
@@ -156,9 +156,9 @@ def url_of(database: Path) -> str:
 
 
 def free_port() -> int:
-    """A free port below those that the system hands out, or a client's socket may take it before the service does.
+    """A free port below the ephemeral range, from which a client's socket could take it before the service does.
 
-    Each once, as who asks binds it later; and each worker of the tests has its own. Not from `random`, which hypothesis
+    Each port is returned once, and each test worker has its own range. Not from `random`, which hypothesis
     seeds.
     """
     workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
@@ -172,11 +172,11 @@ def free_port() -> int:
                 return port
 
 
-def wait_until(holds: Callable[[], bool], *, seconds: float = 30) -> None:
-    """Return soon after it holds; fail when it does not within a generous time."""
+def wait_until(condition: Callable[[], bool], *, seconds: float = 30) -> None:
+    """Return soon after the condition is true; fail after a generous timeout."""
     begun = time.monotonic()
-    while not holds():
+    while not condition():
         waited = time.monotonic() - begun
-        assert waited < seconds, f"not within {seconds} s: {holds}"
-        # Whoever asks all the time takes the machine from those that he waits for.
+        assert waited < seconds, f"not within {seconds} s: {condition}"
+        # Checking all the time would slow down the processes it waits for.
         time.sleep(min(0.1, 0.01 + waited / 10))

@@ -1,7 +1,7 @@
-"""A listener's callback as a real HTTP server on loopback, with a list of its own that it keeps by what it is told.
+"""A listener's callback as a real HTTP server on loopback, which applies the pushes to its own list.
 
-It checks what every push must be: signed, in order, with nothing skipped, of the session that registered. What was
-wrong is kept in `faults`, and leaving the receiver fails the test on any.
+Each push must be signed, in order, without gaps, and for the registered session. Violations are collected in
+`faults`, and fail the test when the receiver is left.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ FIELDS: Final = frozenset({"listenerId", "sessionId", "fromRevision", "toRevisio
 
 @dataclass(frozen=True, kw_only=True)
 class Push:
-    """One request as it came. `signatures` says for each secret that was known whether it verifies."""
+    """One received request. `signatures` is, for each known secret, whether it verifies."""
 
     body: Json
     raw: bytes
     headers: dict[str, str]
     signatures: tuple[bool, ...]
     at: int
-    """Nanoseconds, monotonic: which of two came first."""
+    """Monotonic nanoseconds, to order pushes."""
 
     @property
     def heartbeat(self) -> bool:
@@ -47,43 +47,43 @@ class Push:
 
     @property
     def ids(self) -> tuple[list[str], list[str]]:
-        """The ids of the nodes that are blocked, and of those that are free."""
+        """The ids of the blocked nodes, and of the unblocked ones."""
         return [node["id"] for node in self.body["blocked"]], [node["id"] for node in self.body["unblocked"]]
 
 
 Responder = Callable[["Receiver", Push, socket.socket], None]
-"""What a receiver does with a push: it writes its answer to the socket, or not."""
+"""Handles a push; may write a response to the socket."""
 
 
 @dataclass
 class Receiver:
-    """What a listener knows: its list, the revision that it has applied, and all that it was told."""
+    """A listener: its list, the revision it has applied, and all pushes."""
 
     url: str
     session: str = "s1"
     responder: Responder = field(default_factory=lambda: acknowledges)
     secrets: list[str] = field(default_factory=list)
     report: Json = field(default_factory=dict)
-    """What its answers carry besides: taskManagers, runningTasks, refused."""
+    """The report in its responses: taskManagers, runningTasks, refused."""
     nodes: dict[str, Json] = field(default_factory=dict)
     revision: int | None = None
     """None before the first push."""
     requests: list[Push] = field(default_factory=list)
-    """Everything that came, answered or not, heartbeats too."""
+    """All received pushes, with or without response, empty ones too."""
     applied: list[Push] = field(default_factory=list)
-    """What changed the list, in order; heartbeats and repeats are left out."""
+    """The pushes that were applied, in order; without empty and repeated ones."""
     repeated: int = 0
     wrong_session: int = 0
-    """Pushes to another session than the present one; refused."""
+    """Number of pushes to another session than the current one; refused."""
     faults: list[str] = field(default_factory=list)
     release: threading.Event = field(default_factory=threading.Event)
-    """Set to let go what an answer of `holds` keeps waiting."""
+    """Set to release what `delays` holds back."""
     abandoned: int = 0
-    """Answers that were given up on by the service."""
+    """Number of responses that the service did not wait for."""
     lock: threading.RLock = field(default_factory=threading.RLock)
 
     def receive(self, push: Push) -> bool:
-        """Check the push and bring the list to its revision; False if it is for another session."""
+        """Check and apply the push; False if it is for another session."""
         with self.lock:
             if push.body["sessionId"] != self.session:
                 self.wrong_session += 1
@@ -109,7 +109,7 @@ class Receiver:
         return {"role": "JOB_MASTER", "sessionId": self.session, "callbackUrl": self.url, **fields}
 
     def register(self, client: httpx.Client, listener: str, **fields: object) -> Json:
-        """Register it, and keep the secret if there is a new one."""
+        """Register it, and store the secret if there is a new one."""
         answer = client.put(f"/listeners/{listener}", json=self.registration(**fields))
         assert answer.status_code in {200, 201}, answer.text
         registered: Json = answer.json()
@@ -118,7 +118,7 @@ class Receiver:
         return registered
 
     def start_session(self, session: str) -> None:
-        """A new session: it knows nothing any more."""
+        """Start a new session with an empty list."""
         with self.lock:
             self.session, self.revision, self.nodes = session, None, {}
 
@@ -132,7 +132,7 @@ class Receiver:
         if not 0 <= begin <= end:
             self.faults.append(f"a push goes from {begin} to {end}")
         known = self.revision or 0
-        # From where it registered on an empty list it is told nothing, so that its first push may begin anywhere.
+        # After registering on an empty list it gets no push, so its first push may start anywhere.
         if self.revision is not None and begin > known:
             self.faults.append(f"the changes from {known} to {begin} were skipped")
 
@@ -151,13 +151,13 @@ class Receiver:
 
 
 def http(status: int, body: bytes = b"", *headers: str) -> bytes:
-    """The bytes of an answer."""
+    """The bytes of a response."""
     lines = [f"HTTP/1.1 {status} Whatever", *headers, f"Content-Length: {len(body)}", "", ""]
     return "\r\n".join(lines).encode() + body
 
 
 def acknowledges(receiver: Receiver, push: Push, connection: socket.socket) -> None:
-    """Applies the push and says so; with what the receiver has to say, if anything."""
+    """Applies the push and acknowledges it, with the receiver's report if there is one."""
     if not receiver.receive(push):
         connection.sendall(http(410))
     elif receiver.report:
@@ -167,12 +167,12 @@ def acknowledges(receiver: Receiver, push: Push, connection: socket.socket) -> N
 
 
 def responds(raw: bytes) -> Responder:
-    """Answers these bytes, whatever comes, and applies nothing."""
+    """Sends these bytes, and applies nothing."""
     return lambda _receiver, _push, connection: connection.sendall(raw)
 
 
 def fails(times: int, status: int = 500) -> Responder:
-    """Applies nothing the first few times, then obeys."""
+    """Fails the first times, then acknowledges."""
     left = iter(range(times))
 
     def answer(receiver: Receiver, push: Push, connection: socket.socket) -> None:
@@ -185,7 +185,7 @@ def fails(times: int, status: int = 500) -> Responder:
 
 
 def loses_response(times: int) -> Responder:
-    """Applies the push, but the first few times its answer is lost on the way."""
+    """Applies the push, but the first times the response is lost."""
     left = iter(range(times))
 
     def answer(receiver: Receiver, push: Push, connection: socket.socket) -> None:
@@ -199,21 +199,21 @@ def loses_response(times: int) -> Responder:
 
 
 def delays(receiver: Receiver, push: Push, connection: socket.socket) -> None:
-    """Obeys, but only when let go; the connection may be gone by then."""
+    """Acknowledges when released; the connection may be closed by then."""
     receiver.release.wait(120)
     with suppress(OSError):
         acknowledges(receiver, push, connection)
 
 
 def never_responds(receiver: Receiver, _push: Push, connection: socket.socket) -> None:
-    """Says nothing until the service gives up."""
+    """Sends nothing until the service gives up."""
     while connection.recv(65536):
         pass
     receiver.abandoned += 1
 
 
 def drips(raw: bytes) -> Responder:
-    """Answers byte by byte, and `x` for ever after."""
+    """Responds byte by byte, then with `x` for ever."""
 
     def answer(receiver: Receiver, _push: Push, connection: socket.socket) -> None:
         with suppress(OSError):
@@ -229,7 +229,7 @@ def drips(raw: bytes) -> Responder:
 
 
 def floods(head: bytes, more: bytes, limit: int) -> Responder:
-    """Answers without end; `gone` counts the MiB that the service has taken, up to the limit."""
+    """Responds without end; `abandoned` is the number of MiB that the service accepted, up to the limit."""
 
     def answer(receiver: Receiver, _push: Push, connection: socket.socket) -> None:
         connection.sendall(head)
@@ -257,7 +257,7 @@ class _Handler(BaseHTTPRequestHandler):
             super().finish()
 
     def handle(self) -> None:
-        # The service may leave at any time.
+        # The service may disconnect at any time.
         with suppress(OSError):
             super().handle()
 
@@ -268,7 +268,7 @@ class _Handler(BaseHTTPRequestHandler):
     do_PUT = do_HEAD = do_DELETE = do_GET  # noqa: N815
 
     def do_POST(self) -> None:
-        # A request that was cut in its head has no length; one cut in its body is shorter.
+        # A request that was cut in its head has no length; one that was cut in its body is too short.
         length = int(self.headers.get("Content-Length", 0))
         raw = self.rfile.read(length)
         if not length or len(raw) < length:
@@ -299,7 +299,7 @@ def _verifies(raw: bytes, headers: dict[str, str], secret: str) -> bool:
 
 @contextmanager
 def receiving(answer: Responder = acknowledges, *, session: str = "s1", port: int = 0) -> Iterator[Receiver]:
-    """A receiver that runs until the end of the block; what it saw wrong fails the test."""
+    """A receiver that runs until the end of the block; its faults fail the test."""
     with serving(answer, session=session, port=port) as receiver:
         yield receiver
     assert receiver.faults == []
@@ -307,7 +307,7 @@ def receiving(answer: Responder = acknowledges, *, session: str = "s1", port: in
 
 @contextmanager
 def serving(answer: Responder, *, session: str = "s1", port: int = 0) -> Iterator[Receiver]:
-    """The same, with faults left to look at; leaving cuts its connections and refuses new ones."""
+    """The same, but faults are left to the caller; leaving closes all connections."""
     connections: set[socket.socket] = set()
     handler = type("Handler", (_Handler,), {"connections": connections})
     with _Server(("127.0.0.1", port), handler) as server:
@@ -331,7 +331,7 @@ class _Server(ThreadingHTTPServer):
     receiver: Receiver
 
     def handle_error(self, *_: object) -> None:
-        """What a handler could not cope with must not pass in silence."""
+        """Report exceptions of handlers."""
         self.receiver.faults.append(repr(sys.exception()))
 
 

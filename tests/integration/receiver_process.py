@@ -1,6 +1,6 @@
-"""A receiver as a process of its own, which may be killed: `python -m tests.integration.receiver_process PORT SESSION`.
+"""A receiver in its own process, which tests can kill: `python -m tests.integration.receiver_process PORT SESSION`.
 
-It answers each line on its standard input with what it knows, as JSON.
+For each line on its standard input it prints its state as JSON.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from tests.integration.receiver import acknowledges, serving
 
 
 class ReceiverProcess:
-    """What the test holds of it."""
+    """The test's handle of the process."""
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
@@ -32,7 +32,7 @@ class ReceiverProcess:
         return said
 
     def kill(self) -> None:
-        """End it with no chance to say goodbye."""
+        """Kill it with SIGKILL."""
         self._process.kill()
         self._process.wait(60)
 
@@ -43,7 +43,7 @@ class ReceiverProcess:
 
 @contextmanager
 def receiver_process(port: int, session: str) -> Iterator[ReceiverProcess]:
-    """Started, and killed on leaving."""
+    """Start one; kill it on leaving."""
     command = [sys.executable, "-m", "tests.integration.receiver_process", str(port), session]
     with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         receiver = ReceiverProcess(process)

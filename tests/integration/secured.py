@@ -1,4 +1,4 @@
-"""A service where who asks needs a token."""
+"""A service with authentication."""
 
 from __future__ import annotations
 
@@ -25,14 +25,14 @@ class SecuredService:
         self.tokens = {access: self.make_token(access)["token"] for access in Role}
 
     def make_token(self, access: Role, name: str | None = None, **more: Any) -> dict[str, Any]:
-        """A new token, as the service answers it."""
+        """Create a token; the response."""
         body = {"name": name or f"some-{access.value}", "role": access.value, **more}
         with self.client(self.admin) as client:
             made: dict[str, Any] = client.post("/tokens", json=body).raise_for_status().json()
         return made
 
     def client(self, token: str | None = None) -> httpx.Client:
-        """A client with this token; without one with none."""
+        """A client with this token, or without any."""
         client = self.process.client()
         if token is not None:
             client.headers["Authorization"] = f"Bearer {token}"
@@ -41,15 +41,15 @@ class SecuredService:
 
 @contextmanager
 def secured_service(folder: Path, databases: Databases, **settings: str) -> Iterator[SecuredService]:
-    """Start one, with an admin token file that it makes; stop it on leaving."""
+    """Start one that creates its admin token file; stop it on leaving."""
     admin_file = folder / "admin.token"
     own = {**databases.settings(folder), "auth": "tokens", "admin_token_file": str(admin_file)}
     with ServiceProcess(folder, **own, **settings) as process:
         yield SecuredService(process, admin_file)
 
 
-def good_until_its_end(secured: SecuredService, token: str) -> None:
-    """Send the same bytes on one connection until the token ends: they are known by then, and refused all the same."""
+def check_valid_until_expiry(secured: SecuredService, token: str) -> None:
+    """Send the same bytes on one connection: they are accepted, cached, and refused once the token has expired."""
     payload = request("/blocklist", f"Authorization: Bearer {token}")
     with connection_to(secured.process.port) as connection, connection.makefile("rb") as stream:
 

@@ -1,4 +1,4 @@
-"""Who may do what: each route, each role; and a token that ends, is revoked, or was never any."""
+"""Authentication and authorization: the role of each route, and tokens that are expired, revoked or invalid."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.integration.event_stream import next_events, watching
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 from tests.integration.raw_http import connection_to, read_response, request
-from tests.integration.secured import SecuredService, good_until_its_end, secured_service
+from tests.integration.secured import SecuredService, check_valid_until_expiry, secured_service
 
 APP: Final = create_app(Settings(database_url="sqlite:///never-opened.db"))
 ROUTES: Final = [route for route in APP.routes if isinstance(route, APIRoute)]
@@ -43,21 +43,21 @@ def admin(secured: SecuredService) -> Iterator[httpx.Client]:
 
 
 def status_of(secured: SecuredService, token: str | None, method: str, path: str) -> int:
-    """The status of an answer that may have no end."""
+    """The status of a response that may be an endless stream."""
     with secured.client(token) as client, client.stream(method, path) as answer:
         return answer.status_code
 
 
 class TestRoutes:
-    def test_there_are_no_other_routes_but_the_api_document(self) -> None:
+    def test_only_the_api_document_is_not_an_api_route(self) -> None:
         others = [route for route in APP.routes if not isinstance(route, APIRoute)]
         assert [getattr(route, "path", None) for route in others] == ["/openapi.json"]
 
     @pytest.mark.parametrize("route", [pytest.param(route, id=route.path) for route in ROUTES])
-    def test_every_route_says_which_role_it_needs(self, route: APIRoute) -> None:
+    def test_every_route_declares_its_role(self, route: APIRoute) -> None:
         required_role(route)
 
-    def test_what_is_open_to_all(self) -> None:
+    def test_the_routes_that_are_open_to_all(self) -> None:
         assert {route.path for route in ROUTES if required_role(route) is None} <= {
             "/healthz",
             "/readyz",
@@ -67,17 +67,17 @@ class TestRoutes:
         }
 
     @pytest.mark.parametrize(("route", "method"), ROUTE_METHODS)
-    def test_it_opens_to_those_who_have_the_role_and_to_nobody_else(
+    def test_only_credentials_with_the_role_have_access(
         self, secured: SecuredService, route: APIRoute, method: str
     ) -> None:
         path = re.sub(r"\{.*?\}", "x", route.path)
         access = required_role(route)
         if access is None:
-            # Who logs in with nothing is told that it is no token.
+            # A login without a token gets 401.
             assert status_of(secured, None, method, path) != 403
             assert (status_of(secured, None, method, path) == 401) == ((method, path) == ("POST", "/login"))
             return
-        # The page sends people to where they log in.
+        # The page redirects to its login.
         nobody = (401, 303) if route.path in ("/", "/logout") or route.path.startswith("/page") else (401,)
         assert status_of(secured, None, method, path) in nobody
         assert status_of(secured, WRONG, method, path) in nobody
@@ -86,7 +86,7 @@ class TestRoutes:
                 assert status_of(secured, token, method, path) == 403
         assert status_of(secured, secured.tokens[access], method, path) not in (401, 403)
 
-    def test_the_document_says_so(self) -> None:
+    def test_the_api_document_declares_it(self) -> None:
         document = APP.openapi()
         assert document["components"]["securitySchemes"]["bearer"]["scheme"] == "bearer"
         for route in ROUTES:
@@ -99,14 +99,14 @@ class TestRoutes:
 
 
 class TestRefusals:
-    def test_without_credentials_it_is_401_and_says_how(self, secured: SecuredService) -> None:
+    def test_without_credentials_401_names_the_scheme(self, secured: SecuredService) -> None:
         with secured.client() as client:
             answer = client.get("/blocklist")
         assert "Bearer" in problem_of(answer, 401)["detail"]
         assert answer.headers["www-authenticate"] == "Bearer"
 
-    @pytest.mark.parametrize("token", [WRONG, "x", "", "a.b.c", "\xff", "x" * 5000])
-    def test_a_token_that_is_none_is_401_and_invalid(self, secured: SecuredService, token: str) -> None:
+    @pytest.mark.parametrize("token", [WRONG, "~", "", "a.b.c", "\xff", "x" * 5000])
+    def test_an_invalid_token_gets_401(self, secured: SecuredService, token: str) -> None:
         with secured.client() as client:
             answer = client.get("/blocklist", headers=[(b"Authorization", f"Bearer {token}".strip().encode("latin-1"))])
         problem_of(answer, 401)
@@ -114,16 +114,16 @@ class TestRefusals:
         assert not token or token not in answer.text
 
     @pytest.mark.parametrize("header", ["Basic eDp5", "Digest x", "x", "Bearerx", "Negotiate"])
-    def test_another_scheme_is_401(self, secured: SecuredService, header: str) -> None:
+    def test_another_scheme_gets_401(self, secured: SecuredService, header: str) -> None:
         with secured.client() as client:
             problem_of(client.get("/blocklist", headers={"Authorization": header}), 401)
 
-    def test_two_headers_are_401_though_both_are_good(self, secured: SecuredService) -> None:
+    def test_two_authorization_headers_get_401(self, secured: SecuredService) -> None:
         header = (b"Authorization", f"Bearer {secured.admin}".encode())
         with secured.client() as client:
             problem_of(client.get("/blocklist", headers=[header, header]), 401)
 
-    def test_too_weak_a_role_is_403_which_names_the_one_that_is_needed_and_changes_nothing(
+    def test_a_role_that_is_too_weak_gets_403_with_the_required_role(
         self, secured: SecuredService, admin: httpx.Client
     ) -> None:
         with secured.client(secured.tokens[Role.LISTENER]) as client:
@@ -135,7 +135,7 @@ class TestRefusals:
                 assert "operator" in problem_of(answer, 403)["detail"]
         problem_of(admin.get("/blocklist/nodes/weak"), 404)
 
-    def test_a_body_is_not_waited_for(self, secured: SecuredService) -> None:
+    def test_401_is_sent_before_the_body_arrives(self, secured: SecuredService) -> None:
         with connection_to(secured.process.port) as connection, connection.makefile("rb") as stream:
             head = request("/blocklist/nodes/x", "Content-Length: 1000", method="PUT")
             connection.sendall(head)
@@ -144,7 +144,7 @@ class TestRefusals:
 
 @ON_BOTH
 class TestTokens:
-    def test_a_token_has_what_was_asked_for_and_is_shown_once(
+    def test_a_token_has_the_requested_properties_and_is_shown_once(
         self, secured: SecuredService, admin: httpx.Client
     ) -> None:
         end = later(3600)
@@ -171,7 +171,7 @@ class TestTokens:
         (found,) = [token for token in admin.get("/tokens").json()["tokens"] if token["id"] == made["id"]]
         assert int(found["lastUsedAt"]) >= int(made["createdAt"])
 
-    def test_without_end_it_says_null(self, admin: httpx.Client) -> None:
+    def test_without_end_its_end_is_null(self, admin: httpx.Client) -> None:
         for more in ({}, {"endTimestamp": PERMANENT}):
             made = admin.post("/tokens", json={"name": "endless", "role": "reader", **more}).json()
             assert made["endTimestamp"] is None
@@ -193,12 +193,12 @@ class TestTokens:
             {"name": "a", "role": "reader", "token": WRONG},
         ],
     )
-    def test_what_is_malformed_makes_none(self, admin: httpx.Client, body: dict[str, object]) -> None:
+    def test_a_malformed_request_creates_no_token(self, admin: httpx.Client, body: dict[str, object]) -> None:
         before = len(admin.get("/tokens").json()["tokens"])
         problem_of(admin.post("/tokens", json=body), 400)
         assert len(admin.get("/tokens").json()["tokens"]) == before
 
-    def test_who_asks_is_told_who_they_are(self, secured: SecuredService) -> None:
+    def test_whoami_returns_name_and_role(self, secured: SecuredService) -> None:
         for role, token in secured.tokens.items():
             with secured.client(token) as client:
                 assert client.get("/whoami").json() == {"name": f"some-{role.value}", "role": role.value}
@@ -212,11 +212,11 @@ class TestTokens:
         found = [change["createdBy"] for change in all_changes(admin) if change["node"]["id"].startswith("by-ann")]
         assert found == ["ann"] * 3
 
-    def test_a_token_ends_by_itself_also_for_requests_known_by_their_bytes(self, secured: SecuredService) -> None:
-        good_until_its_end(secured, secured.make_token(Role.READER, endTimestamp=later(3))["token"])
+    def test_a_token_expires_for_cached_requests_too(self, secured: SecuredService) -> None:
+        check_valid_until_expiry(secured, secured.make_token(Role.READER, endTimestamp=later(3))["token"])
 
-    def test_a_revoked_token_is_refused_by_the_next_answer(self, secured: SecuredService, admin: httpx.Client) -> None:
-        """Revoked on one connection, asked with on another: on the short cuts as on the routes, each known before."""
+    def test_a_revoked_token_is_refused_at_the_next_request(self, secured: SecuredService, admin: httpx.Client) -> None:
+        """Revoked on one connection and used on another, for cached requests of the fast paths as for routes."""
         made = secured.make_token(Role.OPERATOR)
         bearer = f"Authorization: Bearer {made['token']}"
         body = json.dumps(block(allowMerge=True)).encode()
@@ -240,7 +240,7 @@ class TestTokens:
         (found,) = [token for token in admin.get("/tokens").json()["tokens"] if token["id"] == made["id"]]
         assert found["revokedAt"] is not None
 
-    def test_to_revoke_twice_is_once_and_what_is_unknown_is_404(
+    def test_revoking_twice_succeeds_and_an_unknown_id_gets_404(
         self, secured: SecuredService, admin: httpx.Client
     ) -> None:
         made = secured.make_token(Role.READER)
@@ -248,7 +248,7 @@ class TestTokens:
         problem_of(admin.delete("/tokens/00000000"), 404)
         problem_of(admin.delete("/tokens/a%20b"), 400)
 
-    def test_an_open_watch_ends_with_its_token(self, secured: SecuredService, admin: httpx.Client) -> None:
+    def test_a_watch_ends_when_its_token_is_revoked(self, secured: SecuredService, admin: httpx.Client) -> None:
         made = secured.make_token(Role.READER)
         with secured.client(made["token"]) as client, watching(client) as events:
             assert next_events(events, 1)[0].event == "snapshot"
@@ -257,12 +257,12 @@ class TestTokens:
             admin.delete(f"/tokens/{made['id']}").raise_for_status()
             admin.delete("/blocklist/nodes/watched").raise_for_status()
             rest = [event.event for event in events]
-        assert rest in ([], ["bye"]), "nothing that happened afterwards"
+        assert rest in ([], ["bye"]), "no change after the revocation"
 
 
 @ON_BOTH
 class TestRestart:
-    def test_tokens_and_the_admins_file_outlive_it(self, tmp_path: Path, databases: Databases) -> None:
+    def test_tokens_and_the_admin_token_file_survive_it(self, tmp_path: Path, databases: Databases) -> None:
         with secured_service(tmp_path, databases) as secured:
             token = secured.make_token(Role.READER)["token"]
             revoked = secured.make_token(Role.READER)
@@ -274,13 +274,15 @@ class TestRestart:
             assert status_of(secured, revoked["token"], "GET", "/blocklist") == 401
             assert status_of(secured, secured.admin, "GET", "/tokens") == 200
 
-    def test_another_token_in_the_admins_file_replaces_the_old_one(self, tmp_path: Path, databases: Databases) -> None:
+    def test_a_new_token_in_the_admin_token_file_replaces_the_old_one(
+        self, tmp_path: Path, databases: Databases
+    ) -> None:
         with secured_service(tmp_path, databases) as secured:
             secured.admin_file.write_text("a-token-of-an-operator-who-likes-it-so\n")
             wait_until(lambda: status_of(secured, secured.admin, "GET", "/blocklist") == 401)
             assert status_of(secured, "a-token-of-an-operator-who-likes-it-so", "GET", "/tokens") == 200
 
-    def test_the_last_admin_may_not_be_revoked_without_a_file(self, tmp_path: Path, databases: Databases) -> None:
+    def test_without_a_file_the_last_admin_cannot_be_revoked(self, tmp_path: Path, databases: Databases) -> None:
         with secured_service(tmp_path, databases) as secured:
             made = secured.make_token(Role.ADMIN)
             old = secured.tokens[Role.ADMIN].split("_")[1]
@@ -295,13 +297,13 @@ class TestRestart:
             assert client.get("/blocklist").status_code == 200
 
 
-class TestNobodyAsked:
-    """With authentication off, as it is on a loopback address by default."""
+class TestAuthenticationOff:
+    """The default, on a loopback address."""
 
-    def test_nobody_knows_who_asks(self, client: httpx.Client) -> None:
+    def test_every_client_is_an_admin_without_a_name(self, client: httpx.Client) -> None:
         assert client.get("/whoami").json() == {"name": None, "role": "admin"}
 
-    def test_anybody_may_make_the_first_tokens(self, start: Start) -> None:
+    def test_every_client_may_create_the_first_tokens(self, start: Start) -> None:
         service = start()
         with service.client() as client:
             made = client.post("/tokens", json={"name": "first", "role": "admin"}).json()
@@ -314,7 +316,7 @@ class TestNobodyAsked:
         "headers",
         [{"Origin": "http://elsewhere.example"}, {"Origin": "null"}, {"Sec-Fetch-Site": "cross-site"}],
     )
-    def test_a_form_on_another_site_makes_nothing(self, client: httpx.Client, headers: dict[str, str]) -> None:
+    def test_a_form_on_another_site_creates_no_token(self, client: httpx.Client, headers: dict[str, str]) -> None:
         body = json.dumps({"name": "stolen", "role": "admin"})
         answer = client.post("/tokens", content=body, headers={**headers, "Content-Type": "text/plain"})
         problem_of(answer, 403)
@@ -322,7 +324,7 @@ class TestNobodyAsked:
 
 
 class TestProxies:
-    def test_a_trusted_proxy_names_the_author_and_not_the_role(self, tmp_path: Path, databases: Databases) -> None:
+    def test_a_trusted_proxy_names_the_author_but_not_the_role(self, tmp_path: Path, databases: Databases) -> None:
         with secured_service(tmp_path, databases, trusted_proxies="127.0.0.1") as secured:
             token = secured.make_token(Role.OPERATOR, "proxy")["token"]
             with secured.client(token) as client:
@@ -345,7 +347,7 @@ class TestProxies:
             with secured.client() as client:
                 problem_of(client.get("/blocklist", headers={"X-Forwarded-User": "ann"}), 401)
 
-    def test_anybody_else_does_not(self, secured: SecuredService, admin: httpx.Client) -> None:
+    def test_any_other_client_does_not(self, secured: SecuredService, admin: httpx.Client) -> None:
         admin.put("/blocklist/nodes/forwarded", json=block(), headers={"X-Forwarded-User": "ann"}).raise_for_status()
         (change,) = [change for change in all_changes(admin) if change["node"]["id"] == "forwarded"]
         assert change["createdBy"] == "admin"

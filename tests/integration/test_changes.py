@@ -26,7 +26,7 @@ def page(client: httpx.Client, **params: str | int) -> dict[str, Any]:
     return found
 
 
-def test_a_change_says_what_happened_to_which_node_and_when(client: httpx.Client, node: str, node_id: str) -> None:
+def test_a_change_has_type_node_and_time(client: httpx.Client, node: str, node_id: str) -> None:
     before = now_ms()
     made = client.put(node, json=block())
     merged = client.put(node, json=block(action=EVACUATE, cause="fan", allowMerge=True))
@@ -41,14 +41,14 @@ def test_a_change_says_what_happened_to_which_node_and_when(client: httpx.Client
         {"revision": revision_of(freed), "type": "unblocked", "createdBy": None, "node": second},
     ]
     assert all(isinstance(at, str) for at in ats)
-    moments = [before, *map(int, ats), after]
-    assert moments == sorted(moments)
+    timestamps = [before, *map(int, ats), after]
+    assert timestamps == sorted(timestamps)
 
 
 class TestPages:
     @pytest.fixture(autouse=True)
     def _log(self, client: httpx.Client) -> None:
-        """At least 250 changes, the last of them in one go."""
+        """At least 250 changes, the last 250 in one transaction."""
         body = {f"paged-{n}": block(cause=f"c{current_list(client)[0]}", allowMerge=True) for n in range(250)}
         client.put("/blocklist/nodes", json=body).raise_for_status()
 
@@ -64,7 +64,7 @@ class TestPages:
         start = current_list(client)[0] - 100
         assert (len(page(client, since=start)["changes"]), page(client, since=start)["next"]) == (100, None)
 
-    def test_at_the_present_revision_there_is_nothing_more(self, client: httpx.Client) -> None:
+    def test_at_the_current_revision_the_page_is_empty(self, client: httpx.Client) -> None:
         revision = current_list(client)[0]
         assert page(client, since=revision) == {"changes": [], "revision": revision, "next": None}
 
@@ -109,7 +109,7 @@ def test_a_malformed_parameter_is_400(client: httpx.Client, query: str) -> None:
 
 
 class TestCompaction:
-    """A log of at most a thousand changes, after three thousand."""
+    """A log limited to a thousand changes, after three thousand."""
 
     @pytest.fixture
     def client(self, start: Start) -> Iterator[httpx.Client]:
@@ -119,7 +119,7 @@ class TestCompaction:
                 body = {f"n{n}": block(cause=cause, allowMerge=True) for n in range(1000)}
                 client.put("/blocklist/nodes", json=body).raise_for_status()
             wait_until(lambda: client.get("/blocklist/changes").json().get("oldest", 0) > 2000, seconds=90)
-            # What was compacted while it runs may still be in its memory; not so after a restart.
+            # Compacted changes may still be in memory; a restart clears it.
             service.stop()
             service.start()
             yield client
@@ -127,7 +127,7 @@ class TestCompaction:
     def test_a_compacted_since_is_410_and_a_watch_starts_from_a_snapshot(self, client: httpx.Client) -> None:
         problem = problem_of(client.get("/blocklist/changes"), 410)
         oldest = problem["oldest"]
-        assert oldest == 2001, "the last thousand always stay"
+        assert oldest == 2001, "the last thousand are always kept"
         found = page(client, since=oldest - 1, limit=1000)
         assert found["changes"][0]["revision"] == oldest
         assert problem_of(client.get("/blocklist/changes", params={"since": oldest - 2}), 410)["oldest"] == oldest

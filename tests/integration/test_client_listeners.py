@@ -24,7 +24,7 @@ def blocklist(service: ServiceProcess) -> Iterator[BlocklistClient]:
 
 @pytest.fixture
 def own(blocklist: BlocklistClient) -> Iterator[str]:
-    """A listener id that no other test uses; it is gone after the test."""
+    """A listener id that no other test uses; removed after the test."""
     listener_id = f"app-{next(numbers)}"
     yield listener_id
     try:
@@ -37,7 +37,7 @@ def watching(listener_id: str, session: str = "0-1") -> Registration:
     return Registration(id=listener_id, role=ListenerRole.JOB_MASTER, session=session)
 
 
-def test_the_secret_is_shown_to_the_first_registration_alone(blocklist: BlocklistClient, own: str) -> None:
+def test_only_the_first_registration_returns_the_secret(blocklist: BlocklistClient, own: str) -> None:
     secret = blocklist.register(watching(own))
     assert secret is not None
     assert secret.startswith("whsec_")
@@ -45,7 +45,7 @@ def test_the_secret_is_shown_to_the_first_registration_alone(blocklist: Blocklis
     assert blocklist.register(watching(own, "0-2")) is None
 
 
-def test_every_part_of_a_registration_arrives(blocklist: BlocklistClient, own: str, service: ServiceProcess) -> None:
+def test_every_field_of_a_registration_arrives(blocklist: BlocklistClient, own: str, service: ServiceProcess) -> None:
     url = "http://127.0.0.1:9/blocklist"
     blocklist.register(
         Registration(id=own, role=ListenerRole.RESOURCE_MANAGER, session="rm:1", callback_url=url, lease=3_600_000)
@@ -55,7 +55,7 @@ def test_every_part_of_a_registration_arrives(blocklist: BlocklistClient, own: s
     assert (listener["role"], listener["sessionId"], listener["callbackUrl"]) == ("RESOURCE_MANAGER", "rm:1", url)
 
 
-def test_a_heartbeat_answers_the_revision_and_says_what_is_given(
+def test_a_heartbeat_returns_the_revision_and_sends_the_report(
     blocklist: BlocklistClient, own: str, service: ServiceProcess, node_id: str
 ) -> None:
     blocklist.block(node_id, "disk")
@@ -86,7 +86,7 @@ def test_a_session_that_was_taken_over_is_fenced(blocklist: BlocklistClient, own
         blocklist.register(watching(own, "0-1"))
 
 
-def test_who_is_unknown_has_to_register(blocklist: BlocklistClient, own: str) -> None:
+def test_an_unknown_listener_must_register(blocklist: BlocklistClient, own: str) -> None:
     with pytest.raises(NotFoundError):
         blocklist.heartbeat(own, "0-1")
     with pytest.raises(NotFoundError):
@@ -97,7 +97,7 @@ def test_who_is_unknown_has_to_register(blocklist: BlocklistClient, own: str) ->
         blocklist.heartbeat(own, "0-1")
 
 
-def test_what_the_service_refuses_is_invalid(blocklist: BlocklistClient, own: str) -> None:
+def test_a_rejected_value_raises_invalid_error(blocklist: BlocklistClient, own: str) -> None:
     blocklist.register(watching(own))
     with pytest.raises(InvalidError, match="above the current revision"):
         blocklist.heartbeat(own, "0-1", acked=2**40)
@@ -108,7 +108,7 @@ def test_what_the_service_refuses_is_invalid(blocklist: BlocklistClient, own: st
 
 
 @pytest.mark.parametrize("status", ["404 Not Found", "409 Conflict", "204 No Content"])
-def test_a_stranger_s_answer_says_nothing(status: str) -> None:
+def test_a_response_of_another_server_is_no_answer_of_the_service(status: str) -> None:
     with fake_server(http_response(b"", status)) as other, BlocklistClient(other.url) as client:
         with pytest.raises(UnavailableError):
             client.register(watching("app-1"))
@@ -119,7 +119,7 @@ def test_a_stranger_s_answer_says_nothing(status: str) -> None:
 
 
 @pytest.mark.parametrize("body", [b"", b"[]", b"{}", b'{"revision": "7"}', b'{"revision": true}'])
-def test_a_heartbeat_s_answer_without_a_revision_is_none(body: bytes) -> None:
+def test_a_heartbeat_response_without_a_revision_raises_unavailable_error(body: bytes) -> None:
     with (
         fake_server(http_response(body, "200 OK", *SERVICE_HEADERS)) as other,
         BlocklistClient(other.url) as client,

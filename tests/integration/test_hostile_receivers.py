@@ -1,4 +1,4 @@
-"""A slow, dead or hostile listener delays nobody, and costs bounded memory."""
+"""A slow, dead or hostile listener does not delay others, and costs limited memory."""
 
 from __future__ import annotations
 
@@ -43,8 +43,8 @@ HOSTILE: dict[str, Responder] = {
 
 
 @pytest.fixture
-def crowd(listener_client: httpx.Client) -> Iterator[dict[str, Receiver]]:
-    """Three of each kind, and three that nobody listens for any more."""
+def hostile_receivers(listener_client: httpx.Client) -> Iterator[dict[str, Receiver]]:
+    """Three receivers of each kind, and three addresses where nothing listens."""
     with ExitStack() as stack:
         hostile: dict[str, Receiver] = {}
         for kind, answer in HOSTILE.items():
@@ -62,22 +62,22 @@ def crowd(listener_client: httpx.Client) -> Iterator[dict[str, Receiver]]:
             listener_client.delete(f"/listeners/{listener}")
 
 
-def test_others_are_told_meanwhile(
-    listener_client: httpx.Client, receiver: Receiver, crowd: dict[str, Receiver]
+def test_other_listeners_are_not_delayed(
+    listener_client: httpx.Client, receiver: Receiver, hostile_receivers: dict[str, Receiver]
 ) -> None:
-    """Each of the crowd would hold up the next by seconds if they were told one after the other."""
+    """Pushed one after the other, each hostile receiver would delay the next by seconds."""
     receiver.register(listener_client, "jm")
     for number in range(5):
         wait_until_pushed(listener_client, receiver, put(listener_client, f"n-{number}"))
     assert [push.ids[0] for push in receiver.applied] == [[f"n-{number}"] for number in range(5)]
-    wait_until(lambda: all(it.requests for it in crowd.values()))
+    wait_until(lambda: all(it.requests for it in hostile_receivers.values()))
     wait_until_pushed(listener_client, receiver, put(listener_client, "last"))
     assert get_listener(listener_client, "dead-0")["lastError"]
 
 
 @pytest.mark.parametrize("kind", [kind for kind in HOSTILE if "without end" in kind or kind == "huge"])
-def test_an_answer_without_end_is_cut(listener_client: httpx.Client, kind: str) -> None:
-    """What lies in the sockets' buffers counts too."""
+def test_an_endless_response_is_aborted(listener_client: httpx.Client, kind: str) -> None:
+    """Includes what is in the buffers of the sockets."""
     with receiving(HOSTILE[kind]) as receiver:
         receiver.register(listener_client, "jm")
         put(listener_client, "a")
@@ -86,7 +86,7 @@ def test_an_answer_without_end_is_cut(listener_client: httpx.Client, kind: str) 
 
 
 @pytest.mark.parametrize("kind", ["never answers", "a body byte by byte"])
-def test_who_takes_too_long_is_given_up_and_tried_again(listener_client: httpx.Client, kind: str) -> None:
+def test_a_push_that_times_out_is_retried(listener_client: httpx.Client, kind: str) -> None:
     with receiving(HOSTILE[kind]) as receiver:
         receiver.register(listener_client, "jm", leaseSeconds=600)
         revision = put(listener_client, "a")

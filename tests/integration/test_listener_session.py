@@ -1,4 +1,4 @@
-"""A membership keeps its listener registered, whatever the other side does."""
+"""A ListenerSession keeps its listener registered, whatever the service does."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.integration.fake_servers import (
 from tests.integration.process import free_port, wait_until
 
 LISTENER = Registration(id="app-1", role=ListenerRole.JOB_MASTER, session="0-1")
-RARELY = 3600.0
+LONG_INTERVAL = 3600.0
 
 Said = dict[str, Any]
 
@@ -55,7 +55,7 @@ USUAL = {
 
 
 class Registrar:
-    """Answers each method as the service does, but first with what was prepared for it."""
+    """Responds to each method as the service does, after the responses that were prepared for it."""
 
     def __init__(self) -> None:
         self.prepared: dict[str, list[bytes | Responder]] = {method: [] for method in USUAL}
@@ -74,7 +74,7 @@ class Registrar:
         return [request.partition(b" ")[0].decode() for request in self.known.requests]
 
     def heartbeats(self) -> list[Said]:
-        """What each said but for the session, which is always the same."""
+        """The heartbeats, without the session, which is always the same."""
         bodies = [json.loads(request.partition(b"\r\n\r\n")[2]) for request in self.of("POST")]
         assert {body.pop("sessionId") for body in bodies} <= {"0-1"}
         return bodies
@@ -84,7 +84,7 @@ class Registrar:
 
 
 class Held:
-    """An answer that waits for `go_on`."""
+    """A response that waits for `go_on`."""
 
     def __init__(self, data: bytes) -> None:
         self.asked, self.go_on = threading.Event(), threading.Event()
@@ -104,68 +104,68 @@ def registrar() -> Iterator[Registrar]:
 
 
 @pytest.fixture
-def member(registrar: Registrar) -> Iterator[ListenerSession]:
-    """A member that says nothing but news."""
+def listener_session(registrar: Registrar) -> Iterator[ListenerSession]:
+    """A session that sends heartbeats only for changes."""
     membership = joined(registrar)
     yield membership
     membership.close()
 
 
-def joined(registrar: Registrar, interval: float = RARELY, timeout: float = 5.0) -> ListenerSession:
+def joined(registrar: Registrar, interval: float = LONG_INTERVAL, timeout: float = 5.0) -> ListenerSession:
     soon = Backoff(initial=0.02, cap=0.05, floor=0.01)
     return ListenerSession(registrar.url, LISTENER, interval=interval, timeout=timeout, backoff=soon)
 
 
-def test_it_registers_and_leaves(registrar: Registrar, member: ListenerSession) -> None:
+def test_it_registers_and_deregisters(registrar: Registrar, listener_session: ListenerSession) -> None:
     wait_until(lambda: registrar.heartbeats() == [{}])
-    assert (member.registered, member.fenced, member.last_error) == (True, False, None)
+    assert (listener_session.registered, listener_session.fenced, listener_session.last_error) == (True, False, None)
     head, _, body = registrar.of("PUT")[0].partition(b"\r\n\r\n")
     assert head.startswith(b"PUT /listeners/app-1 ")
     assert json.loads(body) == {"role": "JOB_MASTER", "sessionId": "0-1", "leaseSeconds": 50}
-    member.close()
-    assert not member.registered
+    listener_session.close()
+    assert not listener_session.registered
     assert registrar.of("DELETE")[0].startswith(b"DELETE /listeners/app-1 ")
-    member.close()
+    listener_session.close()
     assert len(registrar.of("DELETE")) == 1
 
 
-def test_news_are_told_at_once_and_only_what_is_new(registrar: Registrar, member: ListenerSession) -> None:
+def test_changes_are_sent_at_once_and_only_changes(registrar: Registrar, listener_session: ListenerSession) -> None:
     wait_until(lambda: len(registrar.heartbeats()) == 1)
-    member.report(Report(task_managers={"app-1:0": "n1"}, running_tasks={"app-1:0": 2}, refused={}), acked=3)
+    listener_session.report(Report(task_managers={"app-1:0": "n1"}, running_tasks={"app-1:0": 2}, refused={}), acked=3)
     wait_until(lambda: len(registrar.heartbeats()) == 2)
-    member.report(Report(task_managers={"app-1:0": "n1"}, refused={}), acked=4)
+    listener_session.report(Report(task_managers={"app-1:0": "n1"}, refused={}), acked=4)
     wait_until(lambda: len(registrar.heartbeats()) == 3)
     first = {"ackedRevision": 3, "taskManagers": {"app-1:0": "n1"}, "runningTasks": {"app-1:0": 2}, "refused": {}}
     assert registrar.heartbeats()[1:] == [first, {"ackedRevision": 4}]
 
 
-def test_what_was_said_before_makes_no_heartbeat(registrar: Registrar, member: ListenerSession) -> None:
+def test_an_unchanged_report_sends_no_heartbeat(registrar: Registrar, listener_session: ListenerSession) -> None:
     wait_until(lambda: len(registrar.heartbeats()) == 1)
-    member.report(Report(refused={}), acked=3)
+    listener_session.report(Report(refused={}), acked=3)
     wait_until(lambda: len(registrar.heartbeats()) == 2)
-    member.report(Report(refused={}), acked=3)
-    member.report(acked=4)
+    listener_session.report(Report(refused={}), acked=3)
+    listener_session.report(acked=4)
     wait_until(lambda: len(registrar.heartbeats()) == 3)
     assert registrar.heartbeats()[1:] == [{"ackedRevision": 3, "refused": {}}, {"ackedRevision": 4}]
 
 
-def test_what_is_said_while_it_speaks_travels_together_and_the_latest_wins(
-    registrar: Registrar, member: ListenerSession
+def test_reports_during_a_heartbeat_are_sent_together_and_the_latest_wins(
+    registrar: Registrar, listener_session: ListenerSession
 ) -> None:
     wait_until(lambda: len(registrar.heartbeats()) == 1)
     slow = Held(USUAL["POST"])
     registrar.prepared["POST"] = [slow]
-    member.report(acked=1)
+    listener_session.report(acked=1)
     assert slow.asked.wait(30)
     for revision in range(2, 100):
-        member.report(Report(running_tasks={"app-1:0": revision}), acked=revision)
+        listener_session.report(Report(running_tasks={"app-1:0": revision}), acked=revision)
     slow.go_on.set()
     wait_until(lambda: len(registrar.heartbeats()) == 3)
     assert registrar.heartbeats()[1:] == [{"ackedRevision": 1}, {"ackedRevision": 99, "runningTasks": {"app-1:0": 99}}]
 
 
-def test_at_each_interval_it_says_all_it_knows(registrar: Registrar) -> None:
-    """A service that was restarted has forgotten the maps, and cannot say so."""
+def test_at_each_interval_it_sends_the_full_report(registrar: Registrar) -> None:
+    """A service that was restarted has lost the maps, and does not say so."""
     membership = joined(registrar, interval=0.05)
     membership.report(Report(task_managers={"app-1:0": "n1"}, running_tasks={}, refused={}), acked=3)
     everything = {"ackedRevision": 3, "taskManagers": {"app-1:0": "n1"}, "runningTasks": {}, "refused": {}}
@@ -173,32 +173,34 @@ def test_at_each_interval_it_says_all_it_knows(registrar: Registrar) -> None:
     membership.close()
 
 
-def test_forgotten_it_registers_again_and_says_all_it_knows(registrar: Registrar, member: ListenerSession) -> None:
-    member.report(Report(task_managers={"app-1:0": "n1"}), acked=3)
+def test_when_unknown_it_registers_again_and_sends_the_full_report(
+    registrar: Registrar, listener_session: ListenerSession
+) -> None:
+    listener_session.report(Report(task_managers={"app-1:0": "n1"}), acked=3)
     wait_until(lambda: {"ackedRevision": 3, "taskManagers": {"app-1:0": "n1"}} in registrar.heartbeats())
     registrar.prepared["POST"] = [UNKNOWN]
-    member.report(acked=4)
+    listener_session.report(acked=4)
     wait_until(lambda: len(registrar.of("PUT")) == 2)
     wait_until(lambda: registrar.heartbeats()[-1] == {"ackedRevision": 4, "taskManagers": {"app-1:0": "n1"}})
-    wait_until(lambda: member.registered and member.last_error is None)
+    wait_until(lambda: listener_session.registered and listener_session.last_error is None)
 
 
-def test_taken_over_it_stops_for_good_and_leaves_the_other_alone(
-    registrar: Registrar, member: ListenerSession, caplog: pytest.LogCaptureFixture
+def test_when_taken_over_it_stops_for_good(
+    registrar: Registrar, listener_session: ListenerSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     wait_until(lambda: len(registrar.heartbeats()) == 1)
     registrar.prepared["POST"] = [FENCED]
-    member.report(acked=3)
-    wait_until(lambda: member.fenced)
-    assert not member.registered
-    member.report(acked=4)
-    member.close()
+    listener_session.report(acked=3)
+    wait_until(lambda: listener_session.fenced)
+    assert not listener_session.registered
+    listener_session.report(acked=4)
+    listener_session.close()
     assert registrar.methods() == ["PUT", "POST", "POST"]
-    assert member.last_error == "Listener app-1 is registered with another session."
-    assert warnings_in(caplog) == [f"Listener app-1 stopped: {member.last_error}"]
+    assert listener_session.last_error == "Listener app-1 is registered with another session."
+    assert warnings_in(caplog) == [f"Listener app-1 stopped: {listener_session.last_error}"]
 
 
-def test_a_session_taken_over_before_may_not_begin(registrar: Registrar) -> None:
+def test_a_session_that_was_taken_over_does_not_start(registrar: Registrar) -> None:
     registrar.prepared["PUT"] = [FENCED]
     membership = joined(registrar)
     wait_until(lambda: membership.fenced)
@@ -206,26 +208,26 @@ def test_a_session_taken_over_before_may_not_begin(registrar: Registrar) -> None
     assert registrar.methods() == ["PUT"]
 
 
-def test_taken_over_unheard_it_does_not_end_the_other_s_registration(
-    registrar: Registrar, member: ListenerSession
+def test_close_after_a_takeover_does_not_end_the_other_registration(
+    registrar: Registrar, listener_session: ListenerSession
 ) -> None:
     wait_until(lambda: len(registrar.heartbeats()) == 1)
     registrar.prepared["POST"] = [FENCED]
-    member.close()
+    listener_session.close()
     assert registrar.methods() == ["PUT", "POST", "POST"]
 
 
-def test_what_is_refused_keeps_neither_the_lease_nor_the_acknowledgement(
-    registrar: Registrar, member: ListenerSession, caplog: pytest.LogCaptureFixture
+def test_a_rejected_report_stops_neither_renewal_nor_acknowledgement(
+    registrar: Registrar, listener_session: ListenerSession, caplog: pytest.LogCaptureFixture
 ) -> None:
     wait_until(lambda: len(registrar.heartbeats()) == 1)
     slow = Held(REFUSED)
     registrar.prepared["POST"] = [REFUSED, USUAL["POST"], slow, USUAL["POST"]]
-    member.report(Report(task_managers={"?": "n1"}), acked=3)
+    listener_session.report(Report(task_managers={"?": "n1"}), acked=3)
     assert slow.asked.wait(30)
-    assert (member.registered, member.last_error) == (True, "taskManagers: give at most 10,000.")
+    assert (listener_session.registered, listener_session.last_error) == (True, "taskManagers: give at most 10,000.")
     slow.go_on.set()
-    wait_until(lambda: member.last_error is None)
+    wait_until(lambda: listener_session.last_error is None)
     everything, acknowledged = {"ackedRevision": 3, "taskManagers": {"?": "n1"}}, {"ackedRevision": 3}
     assert registrar.heartbeats()[1:] == [everything, acknowledged, everything, acknowledged, everything]
     assert len(warnings_in(caplog)) == 1
@@ -247,7 +249,7 @@ def test_what_is_refused_keeps_neither_the_lease_nor_the_acknowledgement(
     ids=["no such route", "404", "400", "503", "stranger", "no object", "noise", "reset", "silence"],
 )
 @pytest.mark.parametrize("method", ["PUT", "POST"])
-def test_trouble_is_logged_once_and_overcome(
+def test_a_failure_is_logged_once_and_retried(
     trouble: bytes | Responder, method: str, registrar: Registrar, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "blocklist.client.listener_session")
@@ -262,7 +264,7 @@ def test_trouble_is_logged_once_and_overcome(
     assert last == f"Listener app-1 reconnected to {registrar.url}."
 
 
-def test_a_service_that_is_not_there_raises_nothing_and_close_returns(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_unreachable_service_raises_nothing_and_close_returns(caplog: pytest.LogCaptureFixture) -> None:
     membership = ListenerSession(f"http://127.0.0.1:{free_port()}", LISTENER)
     wait_until(lambda: membership.last_error is not None)
     membership.report(acked=3)
@@ -271,7 +273,7 @@ def test_a_service_that_is_not_there_raises_nothing_and_close_returns(caplog: py
     assert len(warnings_in(caplog)) == 1
 
 
-def test_a_service_that_hangs_does_not_hold_up_whoever_leaves(registrar: Registrar) -> None:
+def test_a_service_that_hangs_does_not_delay_close(registrar: Registrar) -> None:
     registrar.prepared["PUT"] = [respond_and_hang()]
     membership = joined(registrar, timeout=0.5)
     wait_until(lambda: registrar.methods() == ["PUT"])
@@ -281,7 +283,7 @@ def test_a_service_that_hangs_does_not_hold_up_whoever_leaves(registrar: Registr
     assert time.monotonic() - before < 30
 
 
-def test_a_url_that_is_none_is_refused() -> None:
+def test_an_invalid_url_raises_invalid_error() -> None:
     with pytest.raises(InvalidError, match="not the URL"):
         ListenerSession("nowhere", LISTENER)
 

@@ -1,4 +1,4 @@
-"""Registration, leases and heartbeats: who is known, in which session, and until when."""
+"""Registration, sessions, leases and heartbeats."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ pytestmark = ON_BOTH
 class TestRegistering:
     """PUT /listeners/{id}"""
 
-    def test_a_new_one_is_201_with_a_secret_shown_this_once(self, listener_client: httpx.Client) -> None:
+    def test_a_new_listener_is_201_with_a_secret_shown_only_once(self, listener_client: httpx.Client) -> None:
         answer = listener_client.put("/listeners/jm", json=registration_body())
         body = answer.json()
         assert (answer.status_code, set(body)) == (201, {*FIELDS, "secret"})
@@ -43,7 +43,7 @@ class TestRegistering:
         assert set(get_listener(listener_client, "jm")) == FIELDS
         assert body["secret"] not in listener_client.get("/listeners").text
 
-    def test_it_is_as_it_asked_to_be(self, listener_client: httpx.Client) -> None:
+    def test_a_registration_has_the_requested_values(self, listener_client: httpx.Client) -> None:
         before = now_ms()
         body = register(listener_client, "jm", "s1", leaseSeconds=3600)
         after = now_ms()
@@ -53,13 +53,13 @@ class TestRegistering:
         assert isinstance(body["leaseEnd"], str)
         assert without_lag(listener_client, "jm").items() <= body.items()
 
-    def test_the_lease_is_50_s_unless_it_asks_otherwise(self, listener_client: httpx.Client) -> None:
+    def test_the_default_lease_is_50_s(self, listener_client: httpx.Client) -> None:
         before = now_ms()
         end = int(register(listener_client, "jm")["leaseEnd"])
         assert before + 50_000 <= end <= now_ms() + 50_000
 
     @pytest.mark.parametrize("seconds", [1, 3600])
-    def test_the_ends_of_the_range_are_in_it(self, listener_client: httpx.Client, seconds: int) -> None:
+    def test_the_shortest_and_longest_leases_are_accepted(self, listener_client: httpx.Client, seconds: int) -> None:
         assert listener_client.put("/listeners/jm", json=registration_body(leaseSeconds=seconds)).status_code == 201
 
     def test_on_an_empty_list_there_is_nothing_to_acknowledge(self, listener_client: httpx.Client) -> None:
@@ -69,7 +69,7 @@ class TestRegistering:
         assert (body["ackedRevision"], body["lagRevisions"], body["lagMs"]) == (revision, 0, 0)
         assert body["revision"] == revision
 
-    def test_on_a_list_it_has_acknowledged_nothing_yet(self, listener_client: httpx.Client) -> None:
+    def test_on_a_non_empty_list_nothing_is_acknowledged_yet(self, listener_client: httpx.Client) -> None:
         revision = put(listener_client, "a")
         body = register(listener_client, "jm")
         assert (body["ackedRevision"], body["revision"]) == (0, revision)
@@ -83,7 +83,7 @@ class TestRegistering:
         renewed = register(listener_client, "jm")
         assert (renewed["ackedRevision"], renewed["lagRevisions"]) == (first, 1)
 
-    def test_a_renewal_moves_the_end_of_the_lease(self, listener_client: httpx.Client) -> None:
+    def test_a_renewal_extends_the_lease(self, listener_client: httpx.Client) -> None:
         first = int(register(listener_client, "jm", leaseSeconds=10)["leaseEnd"])
         assert int(register(listener_client, "jm", leaseSeconds=20)["leaseEnd"]) >= first + 10_000
 
@@ -94,7 +94,7 @@ class TestRegistering:
         assert (answer.status_code, answer.json()["sessionId"], answer.json()["ackedRevision"]) == (200, "s2", 0)
         assert "secret" not in answer.json()
 
-    def test_a_session_that_was_taken_over_has_no_say_any_more(self, listener_client: httpx.Client) -> None:
+    def test_a_session_that_was_taken_over_gets_409(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm", "s1")
         register(listener_client, "jm", "s2")
         before = without_lag(listener_client, "jm")
@@ -103,11 +103,11 @@ class TestRegistering:
         problem_of(listener_client.post("/listeners/jm/secret", json={"sessionId": "s1"}), 409)
         assert without_lag(listener_client, "jm") == before
 
-    def test_a_session_that_was_never_registered_is_no_session_of_it(self, listener_client: httpx.Client) -> None:
+    def test_a_session_that_was_never_registered_gets_409(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm", "s1")
         problem_of(post_heartbeat(listener_client, "jm", "s3"), 409)
 
-    def test_sessions_and_listeners_with_ids_of_every_kind(self, listener_client: httpx.Client) -> None:
+    def test_every_valid_id_is_accepted_for_sessions_and_listeners(self, listener_client: httpx.Client) -> None:
         for name in ("application_1700000000000_0001", "::1", "A" * 253, "a:b.c-d_E"):
             assert register(listener_client, name, name)["id"] == name
             assert heartbeat(listener_client, name, name)
@@ -116,7 +116,7 @@ class TestRegistering:
         register(listener_client, "a:b")
         assert listener_client.get("/listeners/a%3Ab").json()["id"] == "a:b"
 
-    def test_a_restart_of_the_service_forgets_nobody(self, start: Start) -> None:
+    def test_listeners_survive_a_restart_of_the_service(self, start: Start) -> None:
         service = start()
         with service.client() as client:
             register(client, "jm", "s1")
@@ -128,7 +128,7 @@ class TestRegistering:
         service.start()
         with service.client() as client:
             after = without_lag(client, "jm")
-            assert after.pop("leaseEnd") > before.pop("leaseEnd"), "every lease runs anew"
+            assert after.pop("leaseEnd") > before.pop("leaseEnd"), "every lease is renewed"
             assert after == before
             problem_of(client.put("/listeners/jm", json=registration_body("s1")), 409)
             heartbeat(client, "jm", "s2", ackedRevision=before["revision"])
@@ -137,7 +137,7 @@ class TestRegistering:
 class TestHeartbeat:
     """POST /listeners/{id}/heartbeat"""
 
-    def test_it_says_the_present_revision_and_moves_the_lease(self, listener_client: httpx.Client) -> None:
+    def test_the_response_has_the_current_revision_and_the_extended_lease(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm", leaseSeconds=10)
         revision, before = put(listener_client, "a"), now_ms()
         answer = heartbeat(listener_client, "jm", ackedRevision=revision)
@@ -147,21 +147,21 @@ class TestHeartbeat:
         assert isinstance(answer["leaseEnd"], str)
         assert get_listener(listener_client, "jm")["leaseEnd"] == answer["leaseEnd"]
 
-    def test_without_a_revision_it_only_lives(self, listener_client: httpx.Client) -> None:
+    def test_without_a_revision_it_only_renews_the_lease(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")
         heartbeat(listener_client, "jm", ackedRevision=put(listener_client, "a"))
         before = get_listener(listener_client, "jm")["ackedRevision"]
         heartbeat(listener_client, "jm")
         assert get_listener(listener_client, "jm")["ackedRevision"] == before
 
-    def test_a_lower_revision_than_known_is_passed_over(self, listener_client: httpx.Client) -> None:
+    def test_a_lower_revision_than_acknowledged_is_ignored(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")
         revision = put(listener_client, "a")
         heartbeat(listener_client, "jm", ackedRevision=revision)
         heartbeat(listener_client, "jm", ackedRevision=revision - 1)
         assert get_listener(listener_client, "jm")["ackedRevision"] == revision
 
-    def test_a_revision_to_come_is_400_and_moves_nothing(self, listener_client: httpx.Client) -> None:
+    def test_a_future_revision_is_400_and_changes_nothing(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm", leaseSeconds=10)
         revision, before = put(listener_client, "a"), without_lag(listener_client, "jm")
         for ahead in (revision + 1, 2**53, 2**63 - 1, 2**64):
@@ -169,7 +169,7 @@ class TestHeartbeat:
         assert without_lag(listener_client, "jm").items() >= {"leaseEnd": before["leaseEnd"]}.items()
         assert listener_client.get("/blocklist").json()["a"]["taskManagers"] == []
 
-    def test_how_far_behind_it_is(self, listener_client: httpx.Client) -> None:
+    def test_the_lag_is_in_revisions_and_milliseconds(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")
         first = put(listener_client, "a")
         put(listener_client, "b")
@@ -181,25 +181,24 @@ class TestHeartbeat:
         caught_up = get_listener(listener_client, "jm")
         assert (caught_up["lagRevisions"], caught_up["lagMs"]) == (0, 0)
 
-    def test_an_unknown_one_is_told_to_register_again(self, listener_client: httpx.Client) -> None:
+    def test_an_unknown_listener_must_register_again(self, listener_client: httpx.Client) -> None:
         assert "register" in problem_of(post_heartbeat(listener_client, "nobody"), 404)["detail"]
 
 
-class TestLapse:
-    """What happens without a sign of life."""
+class TestExpiry:
+    """Without heartbeats the lease expires."""
 
-    def test_it_is_a_state_a_line_in_the_log_and_a_metric(
+    def test_it_changes_the_state_is_logged_and_counted(
         self, listener_client: httpx.Client, listener_service: ServiceProcess
     ) -> None:
-        register(listener_client, "sleeper-of-the-log", leaseSeconds=1)
-        wait_until_lapsed(listener_client, "sleeper-of-the-log")
-        wait_until(
-            lambda: bool(re.search(r"(?i)laps.*sleeper-of-the-log|sleeper-of-the-log.*laps", listener_service.log()))
-        )
-        samples = re.findall(r"(?im)^[^#\n]*laps\S* (\S+)$", listener_client.get("/metrics").text)
-        assert any(float(value) >= 1 for value in samples), "a metric counts those that lapsed"
+        register(listener_client, "expires-in-the-log", leaseSeconds=1)
+        wait_until_lapsed(listener_client, "expires-in-the-log")
+        line = r"listener lease expired.*expires-in-the-log"
+        wait_until(lambda: re.search(line, listener_service.log()) is not None)
+        (count,) = re.findall(r"(?m)^blocklist_leases_expired_total (\S+)$", listener_client.get("/metrics").text)
+        assert float(count) >= 1
 
-    def test_a_heartbeat_comes_too_late(self, listener_client: httpx.Client) -> None:
+    def test_a_heartbeat_after_the_expiry_is_404(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm", leaseSeconds=1)
         wait_until_lapsed(listener_client, "jm")
         assert "register" in problem_of(post_heartbeat(listener_client, "jm"), 404)["detail"]
@@ -212,19 +211,19 @@ class TestLapse:
         back = listener_client.put("/listeners/jm", json=registration_body())
         assert (back.status_code, back.json()["state"], back.json()["ackedRevision"]) == (200, "live", 0)
 
-    def test_heartbeats_keep_it(self, listener_client: httpx.Client) -> None:
-        """One that says something lives while one that says nothing lapses, both for one second at a time."""
+    def test_heartbeats_renew_the_lease(self, listener_client: httpx.Client) -> None:
+        """A listener that sends heartbeats stays live while one with the same lease that does not expires."""
         register(listener_client, "silent", leaseSeconds=2)
         register(listener_client, "jm", leaseSeconds=2)
 
-        def silent_is_gone() -> bool:
+        def silent_expired() -> bool:
             heartbeat(listener_client, "jm")
             return bool(get_listener(listener_client, "silent")["state"] == "lapsed")
 
-        wait_until(silent_is_gone)
+        wait_until(silent_expired)
         assert get_listener(listener_client, "jm")["state"] == "live"
 
-    def test_it_is_forgotten_in_the_end(self, start: Start) -> None:
+    def test_an_expired_listener_is_removed_after_forget_listeners(self, start: Start) -> None:
         with start(forget_listeners="1s").client() as client:
             register(client, "jm", leaseSeconds=1)
             register(client, "stays")
@@ -233,7 +232,7 @@ class TestLapse:
             assert client.put("/listeners/jm", json=registration_body()).status_code == 201
 
 
-class TestTheOthers:
+class TestReadingAndLeaving:
     """GET and DELETE."""
 
     def test_all_are_listed_by_id(self, listener_client: httpx.Client) -> None:
@@ -246,7 +245,7 @@ class TestTheOthers:
         for listener in listed["listeners"]:
             assert without_lag(listener_client, listener["id"]).items() <= listener.items()
 
-    def test_leaving_is_204_and_then_it_is_unknown(self, listener_client: httpx.Client) -> None:
+    def test_leaving_is_204_and_then_the_listener_is_unknown(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")
         left = listener_client.delete("/listeners/jm")
         assert (left.status_code, left.content) == (204, b"")
@@ -255,14 +254,14 @@ class TestTheOthers:
         problem_of(post_heartbeat(listener_client, "jm"), 404)
         problem_of(listener_client.post("/listeners/jm/secret", json={"sessionId": "s1"}), 404)
 
-    def test_who_left_may_come_back_as_a_new_one(self, listener_client: httpx.Client) -> None:
+    def test_a_listener_that_left_may_register_as_new(self, listener_client: httpx.Client) -> None:
         first = register(listener_client, "jm", "s1")["secret"]
         listener_client.delete("/listeners/jm")
         back = listener_client.put("/listeners/jm", json=registration_body("s1"))
         assert back.status_code == 201
         assert back.json()["secret"] != first
 
-    def test_the_secret_may_be_changed_by_its_session(self, listener_client: httpx.Client) -> None:
+    def test_the_session_can_rotate_the_secret(self, listener_client: httpx.Client) -> None:
         first = register(listener_client, "jm")["secret"]
         answer = listener_client.post("/listeners/jm/secret", json={"sessionId": "s1"})
         assert (answer.status_code, set(answer.json())) == (200, {"secret"})

@@ -1,4 +1,4 @@
-"""Whatever is malformed about a listener is refused with a sentence, and changes nothing."""
+"""Malformed requests about listeners are refused with a sentence, and change nothing."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NO_IDS: list[object] = [*BAD_IDS, 5, True, [], {}]
 
 @pytest.fixture(scope="module", autouse=True)
 def _someone(listener_service: ServiceProcess) -> Iterator[None]:
-    """A listener and a node that must stay as they are, for all tests of this file."""
+    """A listener and a node that no test of this file may change."""
     with listener_service.client() as client:
         register(client, "jm", leaseSeconds=3600)
         heartbeat(client, "jm", ackedRevision=put(client, "a"), taskManagers={"tm-1": "a"}, runningTasks={"tm-1": 2})
@@ -34,8 +34,8 @@ def _someone(listener_service: ServiceProcess) -> Iterator[None]:
 
 
 @pytest.fixture
-def same(listener_service: ServiceProcess) -> Iterator[httpx.Client]:
-    """A client; what the service holds, down to the end of the lease, is the same afterwards."""
+def unchanged(listener_service: ServiceProcess) -> Iterator[httpx.Client]:
+    """A client; the test fails if the state of the service changes, even the end of the lease."""
     with listener_service.client() as client:
         before = state(client)
         yield client
@@ -103,13 +103,15 @@ def sent(body: dict[str, Any]) -> bytes:
 
 @pytest.mark.parametrize(("field", "value"), named(BAD_REGISTRATION))
 @pytest.mark.parametrize("listener", ["new", "jm"])
-def test_a_registration(same: httpx.Client, listener: str, field: str, value: object) -> None:
-    problem_of(same.put(f"/listeners/{listener}", content=sent({**registration_body(), field: value})), 400)
+def test_a_registration_with_a_bad_field_is_400(
+    unchanged: httpx.Client, listener: str, field: str, value: object
+) -> None:
+    problem_of(unchanged.put(f"/listeners/{listener}", content=sent({**registration_body(), field: value})), 400)
 
 
 @pytest.mark.parametrize("url", ELSEWHERE)
-def test_a_callback_that_is_not_allowed(same: httpx.Client, url: str) -> None:
-    problem_of(same.put("/listeners/new", json=registration_body(callbackUrl=url)), 400)
+def test_a_callback_to_a_forbidden_host_is_400(unchanged: httpx.Client, url: str) -> None:
+    problem_of(unchanged.put("/listeners/new", json=registration_body(callbackUrl=url)), 400)
 
 
 @pytest.mark.parametrize(
@@ -124,56 +126,58 @@ def test_a_callback_that_is_not_allowed(same: httpx.Client, url: str) -> None:
         pytest.param(registration_body(taskManagers={}), id="taskManagers"),
     ],
 )
-def test_a_registration_has_its_fields_and_no_others(same: httpx.Client, body: dict[str, Any]) -> None:
-    problem_of(same.put("/listeners/new", json=body), 400)
+def test_a_registration_with_missing_or_unknown_fields_is_400(unchanged: httpx.Client, body: dict[str, Any]) -> None:
+    problem_of(unchanged.put("/listeners/new", json=body), 400)
 
 
 @pytest.mark.parametrize("body", [pytest.param(body, id=ascii(name)) for name, body in NOT_ONE_OBJECT.items()])
-def test_every_body_is_one_object(same: httpx.Client, body: bytes) -> None:
+def test_a_body_that_is_not_one_object_is_400(unchanged: httpx.Client, body: bytes) -> None:
     kind = {"content-type": "application/json"}
-    problem_of(same.put("/listeners/new", content=body, headers=kind), 400)
-    problem_of(same.post("/listeners/jm/heartbeat", content=body, headers=kind), 400)
-    problem_of(same.post("/listeners/jm/secret", content=body, headers=kind), 400)
+    problem_of(unchanged.put("/listeners/new", content=body, headers=kind), 400)
+    problem_of(unchanged.post("/listeners/jm/heartbeat", content=body, headers=kind), 400)
+    problem_of(unchanged.post("/listeners/jm/secret", content=body, headers=kind), 400)
 
 
-def test_a_field_given_twice(same: httpx.Client) -> None:
+def test_a_repeated_field_is_400(unchanged: httpx.Client) -> None:
     twice = b'{"sessionId": "s1", "sessionId": "s1"'
     kind = {"content-type": "application/json"}
-    problem_of(same.put("/listeners/jm", content=twice + b', "role": "JOB_MASTER"}', headers=kind), 400)
-    problem_of(same.post("/listeners/jm/heartbeat", content=twice + b"}", headers=kind), 400)
+    problem_of(unchanged.put("/listeners/jm", content=twice + b', "role": "JOB_MASTER"}', headers=kind), 400)
+    problem_of(unchanged.post("/listeners/jm/heartbeat", content=twice + b"}", headers=kind), 400)
     maps = b'{"sessionId": "s1", "taskManagers": {"tm": "a", "tm": "b"}}'
-    problem_of(same.post("/listeners/jm/heartbeat", content=maps, headers=kind), 400)
+    problem_of(unchanged.post("/listeners/jm/heartbeat", content=maps, headers=kind), 400)
 
 
 @pytest.mark.parametrize(("field", "value"), named(BAD_MAPS))
-def test_a_heartbeat(same: httpx.Client, field: str, value: object) -> None:
+def test_a_heartbeat_with_a_bad_field_is_400(unchanged: httpx.Client, field: str, value: object) -> None:
     body = {"sessionId": "s1", field: value}
     kind = {"content-type": "application/json"}
-    problem_of(same.post("/listeners/jm/heartbeat", content=sent(body), headers=kind), 400)
+    problem_of(unchanged.post("/listeners/jm/heartbeat", content=sent(body), headers=kind), 400)
 
 
-def test_one_bad_entry_among_many_takes_none_of_them(same: httpx.Client) -> None:
+def test_one_bad_entry_rejects_the_whole_heartbeat(unchanged: httpx.Client) -> None:
     several = {**{f"tm-{number}": "a" for number in range(100)}, "tm bad": "a"}
-    problem_of(post_heartbeat(same, "jm", taskManagers=several, runningTasks={"tm-1": 9}, ackedRevision=0), 400)
+    problem_of(post_heartbeat(unchanged, "jm", taskManagers=several, runningTasks={"tm-1": 9}, ackedRevision=0), 400)
 
 
-def test_a_body_of_more_than_2_mib_is_413(same: httpx.Client) -> None:
-    problem_of(post_heartbeat(same, "jm", refused={"a": "x" * (2 * 2**20)}), 413)
+def test_a_body_of_more_than_2_mib_is_413(unchanged: httpx.Client) -> None:
+    problem_of(post_heartbeat(unchanged, "jm", refused={"a": "x" * (2 * 2**20)}), 413)
 
 
-def test_a_registration_of_more_than_64_kib_is_413(same: httpx.Client) -> None:
-    problem_of(same.put("/listeners/new", json=registration_body(callbackUrl="http://127.0.0.1/" + "a" * 70_000)), 413)
+def test_a_registration_of_more_than_64_kib_is_413(unchanged: httpx.Client) -> None:
+    problem_of(
+        unchanged.put("/listeners/new", json=registration_body(callbackUrl="http://127.0.0.1/" + "a" * 70_000)), 413
+    )
 
 
 @pytest.mark.parametrize("path", ["/listeners/jm", "/listeners/jm/heartbeat", "/listeners/jm/secret"])
-def test_other_methods_are_405(same: httpx.Client, path: str) -> None:
-    problem_of(same.request("PATCH", path), 405)
+def test_other_methods_are_405(unchanged: httpx.Client, path: str) -> None:
+    problem_of(unchanged.request("PATCH", path), 405)
 
 
 @pytest.mark.parametrize("listener", ["a%20b", "a%2Cb", "%C3%A4", "a" * 254, "a%00", "%2541", "%5B%3A%3A1%5D"])
 @pytest.mark.parametrize(("method", "end"), [("PUT", ""), ("GET", ""), ("DELETE", ""), ("POST", "/heartbeat")])
-def test_an_id_that_is_none(
-    same: httpx.Client, listener_service: ServiceProcess, listener: str, method: str, end: str
+def test_an_invalid_id_is_400(
+    unchanged: httpx.Client, listener_service: ServiceProcess, listener: str, method: str, end: str
 ) -> None:
     body = json.dumps(registration_body() if method == "PUT" else {"sessionId": "s1"}).encode()
     raw = request(
@@ -186,5 +190,5 @@ def test_an_id_that_is_none(
 
 
 @pytest.mark.parametrize("path", ["/listeners/", "/listeners/a%2Fb", "/listeners/jm/other", "/listeners//heartbeat"])
-def test_a_path_that_is_none(same: httpx.Client, listener_service: ServiceProcess, path: str) -> None:
+def test_an_unknown_path_is_404(unchanged: httpx.Client, listener_service: ServiceProcess, path: str) -> None:
     problem_of(send_request(listener_service.port, request(path)), 404)

@@ -1,4 +1,4 @@
-"""What the service counts and measures of itself."""
+"""The metrics of the service."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.integration.raw_http import exchange, request
 
 
 def value(client: httpx.Client, name: str, **labels: str) -> float:
-    """Of the one sample with these labels, and perhaps more; 0 without one."""
+    """Sum of the samples with at least these labels."""
     families = text_string_to_metric_families(client.get("/metrics").text)
     samples = [sample for family in families for sample in family.samples if sample.name == name]
     return sum(sample.value for sample in samples if labels.items() <= sample.labels.items())
@@ -44,7 +44,7 @@ def test_changes_are_counted_by_kind_and_source(fresh_client: httpx.Client) -> N
 
 
 @pytest.mark.parametrize("fast_path", ["true", "false"])
-def test_requests_are_counted_by_route_whichever_way_they_go(start: Start, fast_path: str) -> None:
+def test_requests_are_counted_by_route_on_both_paths(start: Start, fast_path: str) -> None:
     service = start(fast_path=fast_path)
     node = "/blocklist/nodes/{node_id}"
     with service.client() as client:
@@ -67,7 +67,7 @@ def test_requests_are_counted_by_route_whichever_way_they_go(start: Start, fast_
         assert (value(client, "blocklist_fast_requests_total", method="PUT") > 0) is (fast_path == "true")
 
 
-def test_any_method_is_one_of_few(fresh: ServiceProcess) -> None:
+def test_unknown_methods_are_not_labels(fresh: ServiceProcess) -> None:
     for n in range(3):
         exchange(fresh.port, request("/blocklist", method=f"BREW{'X' * n}" if n else "PATCH"))
     with fresh.client() as client:
@@ -76,7 +76,7 @@ def test_any_method_is_one_of_few(fresh: ServiceProcess) -> None:
     assert "PATCH" not in methods
 
 
-def test_a_listener_that_does_not_acknowledge_falls_behind_by_the_clock(fresh_client: httpx.Client) -> None:
+def test_the_lag_of_a_listener_that_does_not_acknowledge_grows(fresh_client: httpx.Client) -> None:
     fresh_client.put("/blocklist/nodes/before", json=block())
     wait = {"role": "JOB_MASTER", "sessionId": "s", "leaseSeconds": 3600}
     fresh_client.put("/listeners/jm", json=wait).raise_for_status()
@@ -87,7 +87,7 @@ def test_a_listener_that_does_not_acknowledge_falls_behind_by_the_clock(fresh_cl
     assert value(fresh_client, "blocklist_listener_lag_seconds") == 0
 
 
-def test_it_says_what_runs_and_what_that_takes(client: httpx.Client) -> None:
+def test_version_resources_and_database_are_shown(client: httpx.Client) -> None:
     assert value(client, "blocklist_build_info", version=__version__) == 1
     assert value(client, "process_resident_memory_bytes") > 1_000_000
     assert value(client, "process_open_fds") > 3
@@ -114,8 +114,8 @@ def test_refused_credentials_are_counted_by_reason(start: Start, tmp_path: Path)
     assert denied == {"missing": 2, "invalid": 1, "forbidden": 1}
 
 
-def test_a_list_that_has_just_changed_is_read_fast_all_the_same(fresh_client: httpx.Client) -> None:
-    """Or all who ask at that moment would take the long way."""
+def test_a_list_that_has_just_changed_is_read_on_the_fast_path(fresh_client: httpx.Client) -> None:
+    """Otherwise every change would send all clients that poll to the slow path."""
     for number in range(3):
         fresh_client.put(f"/blocklist/nodes/n{number}", json=block())
         assert len(fresh_client.get("/blocklist").json()) == number + 1

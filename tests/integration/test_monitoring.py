@@ -1,4 +1,4 @@
-"""What docs/monitoring offers: Prometheus takes it, and every metric named there is one that the service has."""
+"""docs/monitoring: Prometheus accepts the rules and expressions, and every metric in them exists."""
 
 from __future__ import annotations
 
@@ -33,33 +33,33 @@ def run(promtool: str, *arguments: str, text: str | None = None) -> subprocess.C
 
 
 def panels() -> list[dict[str, Any]]:
-    """Those of the dashboard that show something."""
+    """The panels of the dashboard, without rows."""
     return [panel for panel in DASHBOARD["panels"] if panel["type"] != "row"]
 
 
 def expressions() -> list[str]:
-    """Of the dashboard, with its variables filled in."""
+    """The expressions of the dashboard, with its variables filled in."""
     found = [target["expr"] for panel in panels() for target in panel["targets"]]
     return [expr.replace("$__rate_interval", "5m").replace("$job", ".*").replace("$instance", ".*") for expr in found]
 
 
 class TestRules:
-    def test_prometheus_takes_them(self, promtool: str) -> None:
+    def test_prometheus_accepts_them(self, promtool: str) -> None:
         done = run(promtool, "check", "rules", "alerts.yml")
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def test_each_is_silent_while_all_is_well_and_fires_when_it_should(self, promtool: str) -> None:
+    def test_each_alert_fires_only_when_it_should(self, promtool: str) -> None:
         done = run(promtool, "test", "rules", "alerts_test.yml")
         assert done.returncode == 0, done.stdout + done.stderr
 
-    def test_each_has_such_a_test(self) -> None:
+    def test_each_alert_has_a_test(self) -> None:
         rules = set(re.findall(r"- alert: (\w+)", (FOLDER / "alerts.yml").read_text()))
         tested = re.findall(r"alertname: (\w+)(?:\n\s+exp_alerts)", (FOLDER / "alerts_test.yml").read_text())
         assert rules == set(tested)
 
 
 class TestDashboard:
-    def test_its_panels_have_a_place_and_a_source_of_their_own(self) -> None:
+    def test_panels_do_not_overlap_and_have_a_data_source(self) -> None:
         ids = [panel["id"] for panel in DASHBOARD["panels"]]
         assert len(ids) == len(set(ids))
         cells = [
@@ -73,7 +73,7 @@ class TestDashboard:
         assert all(panel["datasource"]["uid"] == "${datasource}" for panel in panels())
         assert [own["name"] for own in DASHBOARD["templating"]["list"]] == ["datasource", "job", "instance"]
 
-    def test_prometheus_reads_every_expression(self, promtool: str, tmp_path: Path) -> None:
+    def test_prometheus_accepts_every_expression(self, promtool: str, tmp_path: Path) -> None:
         rules = [{"record": f"panel:{n}", "expr": expr} for n, expr in enumerate(expressions())]
         # JSON is YAML.
         (tmp_path / "panels.yml").write_text(json.dumps({"groups": [{"name": "panels", "rules": rules}]}))
@@ -85,24 +85,24 @@ class TestMetrics:
     @pytest.fixture(scope="class")
     @classmethod
     def text(cls, client: httpx.Client) -> str:
-        """Of a service that has done something."""
+        """The metrics of a service that has served requests."""
         client.put("/blocklist/nodes/measured", json=block())
         client.get("/blocklist/nodes/measured")
         return client.get("/metrics").text
 
-    def test_they_follow_prometheus_but_for_flinks_name(self, promtool: str, text: str) -> None:
+    def test_names_follow_prometheus_except_flinks(self, promtool: str, text: str) -> None:
         done = run(promtool, "check", "metrics", text=text)
         complaints = (done.stdout + done.stderr).splitlines()
         assert [line for line in complaints if not line.startswith("numBlockedNodes ")] == []
 
-    def test_rules_and_dashboard_name_only_those_that_there_are(self, text: str) -> None:
+    def test_rules_and_dashboard_use_only_existing_metrics(self, text: str) -> None:
         there = {line.partition("{")[0].partition(" ")[0] for line in text.splitlines() if not line.startswith("#")}
         rules = re.findall(r"expr: (.*?)\n +(?:for|labels):", (FOLDER / "alerts.yml").read_text(), re.DOTALL)
         named = {name for expr in (*rules, *expressions()) for name in _NAME.findall(_LABELS.sub("", expr))}
         assert len(named) > 25
         assert named <= there
 
-    def test_the_dashboard_shows_all_that_is_ours(self, text: str) -> None:
+    def test_the_dashboard_shows_all_metrics_of_the_service(self, text: str) -> None:
         ours = set(re.findall(r"# TYPE (blocklist_\w+|numBlockedNodes) ", text))
         shown = {name.removesuffix("_bucket").removesuffix("_count").removesuffix("_sum")
                  for expr in expressions() for name in _NAME.findall(expr)}  # fmt: skip

@@ -1,4 +1,4 @@
-"""JWTs of an OpenID Connect issuer, and what is no such JWT."""
+"""JWTs of an OpenID Connect issuer, valid and invalid."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.integration.databases import Databases
 from tests.integration.fake_issuer import AUDIENCE, FakeIssuer, rsa_key, running_issuer
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
-from tests.integration.secured import SecuredService, good_until_its_end, secured_service
+from tests.integration.secured import SecuredService, check_valid_until_expiry, secured_service
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +44,7 @@ def get(secured: SecuredService, token: str) -> httpx.Response:
         return client.get("/blocklist")
 
 
-def test_its_claims_say_who_and_what_one_is(secured: SecuredService, issuer: FakeIssuer) -> None:
+def test_its_claims_give_the_name_and_the_role(secured: SecuredService, issuer: FakeIssuer) -> None:
     with secured.client(issuer.sign()) as client:
         for number in range(3):
             client.put(f"/blocklist/nodes/jwt-{number}", json=block()).raise_for_status()
@@ -56,7 +56,7 @@ def test_its_claims_say_who_and_what_one_is(secured: SecuredService, issuer: Fak
         assert client.get("/tokens").status_code == 200
 
 
-def test_its_tokens_and_ours_live_together(secured: SecuredService, issuer: FakeIssuer) -> None:
+def test_tokens_remain_valid_beside_jwts(secured: SecuredService, issuer: FakeIssuer) -> None:
     assert get(secured, secured.admin).status_code == 200
     assert get(secured, secured.tokens[Role.READER]).status_code == 200
 
@@ -72,7 +72,7 @@ def _parts(issuer: FakeIssuer, algorithm: str) -> tuple[dict[str, object], dict[
 
 
 def signed_with_the_public_key(issuer: FakeIssuer) -> str:
-    """The oldest trick: the key that everybody has, as the secret of a HMAC."""
+    """The algorithm confusion attack: the public key as the secret of an HMAC."""
     public = issuer.keys["one"].public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
     signing = b".".join(_encoded(json.dumps(part).encode()) for part in _parts(issuer, "HS256"))
     return (signing + b"." + _encoded(hmac.digest(public, signing, "sha256"))).decode()
@@ -93,13 +93,13 @@ BAD_JWTS: dict[str, Callable[[FakeIssuer], str]] = {
     "without audience": lambda issuer: issuer.sign(aud=None),
     "of another key": lambda issuer: issuer.sign(key=rsa_key()),
     "another algorithm": lambda issuer: issuer.sign(algorithm="RS512"),
-    "a padding that we do not take": lambda issuer: issuer.sign(algorithm="PS256"),
+    "an unsupported padding": lambda issuer: issuer.sign(algorithm="PS256"),
     "another kind of key": lambda issuer: issuer.sign(key=ec.generate_private_key(ec.SECP256R1()), algorithm="ES256"),
     "an unknown key": lambda issuer: issuer.sign(kid="other", key=rsa_key()),
     "unsigned": unsigned,
     "cut": lambda issuer: issuer.sign()[:-10],
     "altered": lambda issuer: _altered(issuer.sign()),
-    "nobody's": lambda issuer: issuer.sign(preferred_username=None, sub=None),
+    "without a name": lambda issuer: issuer.sign(preferred_username=None, sub=None),
     "an empty name": lambda issuer: issuer.sign(preferred_username="", sub=""),
     "a long name": lambda issuer: issuer.sign(preferred_username="x" * 254, sub="x" * 254),
     "a name that breaks lines": lambda issuer: issuer.sign(preferred_username="a\nb", sub="a\x1b[31m"),
@@ -116,34 +116,34 @@ def _altered(token: str) -> str:
 
 
 @pytest.mark.parametrize("name", BAD_JWTS)
-def test_what_is_not_good_is_401_with_a_sentence(secured: SecuredService, issuer: FakeIssuer, name: str) -> None:
+def test_an_invalid_jwt_gets_401(secured: SecuredService, issuer: FakeIssuer, name: str) -> None:
     token = BAD_JWTS[name](issuer)
     answer = get(secured, token)
-    said = problem_of(answer, 401)
+    problem = problem_of(answer, 401)
     assert answer.headers["www-authenticate"] == 'Bearer error="invalid_token"'
-    assert not [part for part in token.split(".") if len(part) > 5 and part in json.dumps(said)]
+    assert not [part for part in token.split(".") if len(part) > 5 and part in json.dumps(problem)]
 
 
-def test_a_public_key_is_no_secret(secured: SecuredService, issuer: FakeIssuer) -> None:
+def test_a_jwt_signed_with_the_public_key_gets_401(secured: SecuredService, issuer: FakeIssuer) -> None:
     problem_of(get(secured, signed_with_the_public_key(issuer)), 401)
 
 
 @pytest.mark.parametrize("roles", [None, [], ["viewer"], "nothing here", {"admin": 1}, 7])
-def test_without_one_of_our_roles_it_is_403(secured: SecuredService, issuer: FakeIssuer, roles: object) -> None:
+def test_without_a_known_role_it_gets_403(secured: SecuredService, issuer: FakeIssuer, roles: object) -> None:
     assert "reader" in problem_of(get(secured, issuer.sign(roles=roles)), 403)["detail"]
 
 
-def test_clocks_may_differ_by_half_a_minute(secured: SecuredService, issuer: FakeIssuer) -> None:
+def test_clocks_may_differ_by_30_seconds(secured: SecuredService, issuer: FakeIssuer) -> None:
     now = int(time.time())
     assert get(secured, issuer.sign(exp=now - 10)).status_code == 200
     assert get(secured, issuer.sign(nbf=now + 20)).status_code == 200
 
 
-def test_it_ends_also_for_requests_known_by_their_bytes(secured: SecuredService, issuer: FakeIssuer) -> None:
-    good_until_its_end(secured, issuer.sign(exp=int(time.time()) - 27))
+def test_it_expires_for_cached_requests_too(secured: SecuredService, issuer: FakeIssuer) -> None:
+    check_valid_until_expiry(secured, issuer.sign(exp=int(time.time()) - 27))
 
 
-def test_a_new_key_is_fetched_when_it_is_named_but_not_for_each_stranger(tmp_path: Path, databases: Databases) -> None:
+def test_unknown_key_ids_cause_a_limited_number_of_fetches(tmp_path: Path, databases: Databases) -> None:
     with (
         running_issuer() as issuer,
         secured_service(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as secured,
@@ -155,7 +155,7 @@ def test_a_new_key_is_fetched_when_it_is_named_but_not_for_each_stranger(tmp_pat
         assert issuer.key_requests <= 3
 
 
-def test_while_the_issuer_is_away_what_is_known_goes_on(tmp_path: Path, databases: Databases) -> None:
+def test_fetched_keys_remain_in_use_while_the_issuer_is_unreachable(tmp_path: Path, databases: Databases) -> None:
     with running_issuer() as issuer:
         settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE, "oidc_roles_claim": "realm.roles"}
         with secured_service(tmp_path, databases, **settings) as secured:
@@ -172,7 +172,7 @@ def test_while_the_issuer_is_away_what_is_known_goes_on(tmp_path: Path, database
     assert not [part for part in early.split(".") if part in log]
 
 
-def test_a_discovery_document_of_another_issuer_is_not_believed(tmp_path: Path, databases: Databases) -> None:
+def test_a_discovery_document_of_another_issuer_is_rejected(tmp_path: Path, databases: Databases) -> None:
     with (
         running_issuer() as issuer,
         secured_service(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as secured,

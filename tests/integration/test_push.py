@@ -39,10 +39,10 @@ from tests.integration.receiver import (
 )
 
 
-class TestWhatIsSaid:
-    """The bodies, and in how many calls."""
+class TestBodies:
+    """The bodies of pushes, and their number."""
 
-    def test_nothing_on_an_empty_list_and_then_what_changed(
+    def test_an_empty_list_is_not_pushed_and_then_changes_are(
         self, listener_client: httpx.Client, receiver: Receiver
     ) -> None:
         start = receiver.register(listener_client, "jm")["revision"]
@@ -61,7 +61,7 @@ class TestWhatIsSaid:
         assert push.body["blocked"][0]["endTimestamp"] == end
         assert push.headers["content-type"].split(";")[0] == "application/json"
 
-    def test_a_late_one_gets_the_whole_list_merged_in_one_call(
+    def test_a_listener_that_registers_late_gets_the_whole_list_in_one_push(
         self, listener_client: httpx.Client, receiver: Receiver
     ) -> None:
         put(listener_client, "b", cause="x")
@@ -76,21 +76,23 @@ class TestWhatIsSaid:
         assert receiver.nodes == current_nodes(listener_client)
         assert (receiver.nodes["b"]["cause"], receiver.nodes["b"]["action"]) == ("x,y", EVACUATE)
 
-    def test_one_batch_is_one_call(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_a_bulk_change_is_one_push(self, listener_client: httpx.Client, receiver: Receiver) -> None:
         receiver.register(listener_client, "jm")
         many = {f"n-{number}": {"action": "MARK_BLOCKED", "cause": "disk"} for number in range(100)}
         revision = int(listener_client.put("/blocklist/nodes", json=many).headers["blocklist-revision"])
         wait_until_pushed(listener_client, receiver, revision)
         assert [sorted(push.ids[0]) for push in receiver.applied] == [sorted(many)]
 
-    def test_a_merge_tells_the_merged_record_alone(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_a_merge_pushes_the_merged_node_only(self, listener_client: httpx.Client, receiver: Receiver) -> None:
         receiver.register(listener_client, "jm")
         wait_until_pushed(listener_client, receiver, put(listener_client, "a", cause="x", endTimestamp=later()))
         wait_until_pushed(listener_client, receiver, put(listener_client, "a", cause="y", action=EVACUATE))
         [node] = receiver.applied[-1].body["blocked"]
         assert (node["cause"], node["action"], node["endTimestamp"]) == ("x,y", EVACUATE, PERMANENT)
 
-    def test_a_merge_that_changes_nothing_tells_nobody(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_a_merge_that_changes_nothing_is_not_pushed(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
         receiver.register(listener_client, "jm")
         first = put(listener_client, "a")
         wait_until_pushed(listener_client, receiver, first)
@@ -99,7 +101,9 @@ class TestWhatIsSaid:
         assert [push.ids[0] for push in receiver.applied] == [["a"], ["b"]]
         assert not [push for push in receiver.requests if push.heartbeat and push.revisions[0] != push.revisions[1]]
 
-    def test_what_was_freed_is_said_and_how(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_unblocked_nodes_are_pushed_with_their_type(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
         receiver.register(listener_client, "jm")
         put(listener_client, "a", endTimestamp=later(1.5))
         wait_until_pushed(listener_client, receiver, put(listener_client, "b"))
@@ -111,8 +115,8 @@ class TestWhatIsSaid:
             {"id": "b", "type": "unblocked"},
         ]
 
-    def test_each_node_comes_once_in_its_last_state(self, listener_client: httpx.Client) -> None:
-        """What happens while a push is on its way comes in the next one, in one call."""
+    def test_each_node_is_pushed_once_in_its_last_state(self, listener_client: httpx.Client) -> None:
+        """Changes made while a push is in flight come together in the next one."""
         with receiving(delays) as receiver:
             receiver.register(listener_client, "jm")
             put(listener_client, "first")
@@ -131,7 +135,7 @@ class TestWhatIsSaid:
         assert (sorted(blocked), unblocked) == (["a", "c"], ["b"])
         assert push.revisions == (receiver.applied[0].revisions[1], last)
 
-    def test_each_change_is_one_request_that_begins_where_the_last_one_ended(
+    def test_each_push_starts_at_the_revision_of_the_previous_one(
         self, listener_client: httpx.Client, receiver: Receiver
     ) -> None:
         receiver.register(listener_client, "jm")
@@ -141,42 +145,44 @@ class TestWhatIsSaid:
         assert all(one.revisions[1] == next_one.revisions[0] for one, next_one in pairwise(receiver.applied))
         assert receiver.repeated == 0
 
-    def test_a_path_and_query_of_the_callback_stay_as_they_are(self, listener_client: httpx.Client) -> None:
+    def test_path_and_query_of_the_callback_are_kept(self, listener_client: httpx.Client) -> None:
         with receiving() as receiver:
             receiver.url += "/a%20b?token=x%2Fy&z"
             assert receiver.register(listener_client, "jm")["callbackUrl"] == receiver.url
             wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
 
 
-class TestWhoIsTold:
-    """Sessions, leaving, lapse."""
+class TestSessionsAndLeases:
+    """Sessions, leaving, expiry, heartbeats."""
 
-    def test_who_left_hears_no_more(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_a_listener_that_left_gets_no_pushes(self, listener_client: httpx.Client, receiver: Receiver) -> None:
         with receiving() as other:
             receiver.register(listener_client, "jm")
             other.register(listener_client, "other")
             wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
             assert listener_client.delete("/listeners/jm").status_code == 204
-            heard = len(receiver.requests)
+            received = len(receiver.requests)
             wait_until_pushed(listener_client, other, put(listener_client, "b"), "other")
             other.wait(lambda it: len(it.heartbeats()) >= 2)
-        assert len(receiver.requests) == heard
+        assert len(receiver.requests) == received
 
-    def test_a_new_session_gets_what_was_before_and_the_old_one_nothing_more(
+    def test_a_new_session_gets_the_whole_list_and_the_old_one_nothing(
         self, listener_client: httpx.Client, receiver: Receiver
     ) -> None:
         receiver.register(listener_client, "rm", role=RM)
         wait_until_pushed(listener_client, receiver, put(listener_client, "a"), "rm")
         with receiving(session="s2") as leader:
             leader.register(listener_client, "rm", role=RM)
-            heard = len(receiver.requests)
+            received = len(receiver.requests)
             wait_until_pushed(listener_client, leader, put(listener_client, "b"), "rm")
             leader.wait(lambda it: bool(it.heartbeats()))
             assert leader.nodes == current_nodes(listener_client)
             assert leader.applied[0].body["snapshot"]
-        assert (len(receiver.requests), sorted(receiver.nodes)) == (heard, ["a"])
+        assert (len(receiver.requests), sorted(receiver.nodes)) == (received, ["a"])
 
-    def test_a_word_of_the_old_session_acknowledges_nothing_for_the_new(self, listener_client: httpx.Client) -> None:
+    def test_a_response_of_the_old_session_does_not_acknowledge_for_the_new(
+        self, listener_client: httpx.Client
+    ) -> None:
         with receiving(delays) as old, receiving(session="s2") as new:
             old.register(listener_client, "jm")
             first = put(listener_client, "a")
@@ -188,7 +194,7 @@ class TestWhoIsTold:
             wait_until_pushed(listener_client, new, put(listener_client, "b"))
             assert new.nodes == current_nodes(listener_client)
 
-    def test_one_that_does_not_answer_lapses_and_is_told_nothing_more(self, listener_client: httpx.Client) -> None:
+    def test_a_listener_that_does_not_respond_expires_and_gets_no_pushes(self, listener_client: httpx.Client) -> None:
         with receiving(fails(10**9)) as receiver, receiving() as other:
             receiver.register(listener_client, "jm", leaseSeconds=1)
             other.register(listener_client, "other")
@@ -197,13 +203,13 @@ class TestWhoIsTold:
             assert get_listener(listener_client, "jm")["lastError"]
             receiver.wait(lambda _: True)
             wait_until_pushed(listener_client, other, put(listener_client, "b"), "other")
-            heard = len(receiver.requests)
+            received = len(receiver.requests)
             wait_until_pushed(listener_client, other, put(listener_client, "c"), "other")
             other.wait(lambda it: bool(it.heartbeats()))
-            assert len(receiver.requests) == heard
+            assert len(receiver.requests) == received
 
-    def test_answers_renew_the_lease(self, start: Start, receiver: Receiver) -> None:
-        """Heartbeats keep one that answers, far beyond the lease of one that does not."""
+    def test_responses_renew_the_lease(self, start: Start, receiver: Receiver) -> None:
+        """Empty pushes keep a listener that responds live, long after one that does not has expired."""
         with start(heartbeat="200ms").client() as client, receiving(never_responds) as dead:
             receiver.register(client, "jm", leaseSeconds=2)
             dead.register(client, "dead", leaseSeconds=2)
@@ -212,7 +218,7 @@ class TestWhoIsTold:
             wait_until(lambda: int(get_listener(client, "jm")["leaseEnd"]) > end + 2_000)
             assert get_listener(client, "jm")["state"] == "live"
 
-    def test_a_quiet_one_is_asked_for_a_sign_of_life(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_an_up_to_date_listener_gets_empty_pushes(self, listener_client: httpx.Client, receiver: Receiver) -> None:
         receiver.register(listener_client, "jm")
         revision = put(listener_client, "a")
         wait_until_pushed(listener_client, receiver, revision)
@@ -229,75 +235,77 @@ class TestWhoIsTold:
         }
         assert len(receiver.applied) == 1
 
-    def test_one_that_may_be_pushed_may_send_heartbeats_too(self, listener_client: httpx.Client) -> None:
+    def test_a_listener_with_a_callback_may_send_heartbeats(self, listener_client: httpx.Client) -> None:
         with receiving(fails(10**9)) as receiver:
             receiver.register(listener_client, "jm")
             revision = put(listener_client, "a")
             heartbeat(listener_client, "jm", ackedRevision=revision)
             assert get_listener(listener_client, "jm")["ackedRevision"] == revision
 
-    def test_one_that_watches_is_never_pushed_to(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_a_listener_without_a_callback_gets_no_pushes(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
         """A renewal without a callback ends the pushes."""
         receiver.register(listener_client, "jm")
         wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
         assert register(listener_client, "jm")["callbackUrl"] is None
         with receiving() as other:
             other.register(listener_client, "other")
-            heard = len(receiver.requests)
+            received = len(receiver.requests)
             wait_until_pushed(listener_client, other, put(listener_client, "b"), "other")
             other.wait(lambda it: bool(it.heartbeats()))
-        assert len(receiver.requests) == heard
+        assert len(receiver.requests) == received
 
 
 class TestResourceManagersFirst:
-    """FLIP-224: a JobMaster is told of a revision when every live ResourceManager has it, or after a bounded wait."""
+    """FLIP-224: a JobMaster gets a revision once every live ResourceManager has applied it, or after a limit."""
 
     @pytest.fixture
-    def patient(self, start: Start) -> Iterator[httpx.Client]:
-        """A service that waits for ResourceManagers for longer than any test runs."""
+    def unlimited_barrier(self, start: Start) -> Iterator[httpx.Client]:
+        """A service that waits for ResourceManagers longer than any test runs."""
         with start(managers_first="10m").client() as client:
             yield client
 
-    def test_a_jobmaster_is_told_after_every_resourcemanager(self, patient: httpx.Client) -> None:
+    def test_a_jobmaster_gets_a_revision_after_every_resourcemanager(self, unlimited_barrier: httpx.Client) -> None:
         with ExitStack() as stack:
             held_rm = stack.enter_context(receiving(delays))
             quick_rm, jm = (stack.enter_context(receiving()) for _ in range(2))
-            held_rm.register(patient, "rm-1", role=RM)
-            quick_rm.register(patient, "rm-2", role=RM)
-            jm.register(patient, "jm")
-            revision = put(patient, "a")
-            wait_until_pushed(patient, quick_rm, revision, "rm-2")
+            held_rm.register(unlimited_barrier, "rm-1", role=RM)
+            quick_rm.register(unlimited_barrier, "rm-2", role=RM)
+            jm.register(unlimited_barrier, "jm")
+            revision = put(unlimited_barrier, "a")
+            wait_until_pushed(unlimited_barrier, quick_rm, revision, "rm-2")
             held_rm.wait(lambda it: bool(it.requests))
             assert jm.requests == []
             held_rm.release.set()
-            wait_until_pushed(patient, jm, revision)
+            wait_until_pushed(unlimited_barrier, jm, revision)
             assert held_rm.has(revision)
 
-    def test_one_that_watches_is_waited_for_until_it_acknowledges(self, patient: httpx.Client) -> None:
+    def test_a_resourcemanager_that_watches_counts_once_it_acknowledges(self, unlimited_barrier: httpx.Client) -> None:
         with receiving() as jm:
-            register(patient, "rm", role=RM)
-            jm.register(patient, "jm")
-            first = put(patient, "a")
-            second = put(patient, "b")
-            assert get_listener(patient, "jm")["lagRevisions"] == 2
-            heartbeat(patient, "rm", ackedRevision=first)
-            wait_until_pushed(patient, jm, first)
+            register(unlimited_barrier, "rm", role=RM)
+            jm.register(unlimited_barrier, "jm")
+            first = put(unlimited_barrier, "a")
+            second = put(unlimited_barrier, "b")
+            assert get_listener(unlimited_barrier, "jm")["lagRevisions"] == 2
+            heartbeat(unlimited_barrier, "rm", ackedRevision=first)
+            wait_until_pushed(unlimited_barrier, jm, first)
             assert (jm.revision, sorted(jm.nodes)) == (first, ["a"])
-            heartbeat(patient, "rm", ackedRevision=second)
-            wait_until_pushed(patient, jm, second)
+            heartbeat(unlimited_barrier, "rm", ackedRevision=second)
+            wait_until_pushed(unlimited_barrier, jm, second)
 
-    def test_one_that_is_no_more_is_not_waited_for(self, patient: httpx.Client) -> None:
+    def test_a_resourcemanager_that_expired_or_left_does_not_count(self, unlimited_barrier: httpx.Client) -> None:
         with receiving() as jm:
-            register(patient, "lapses", role=RM, leaseSeconds=1)
-            register(patient, "leaves", role=RM)
-            jm.register(patient, "jm")
-            revision = put(patient, "a")
-            wait_until_lapsed(patient, "lapses")
+            register(unlimited_barrier, "lapses", role=RM, leaseSeconds=1)
+            register(unlimited_barrier, "leaves", role=RM)
+            jm.register(unlimited_barrier, "jm")
+            revision = put(unlimited_barrier, "a")
+            wait_until_lapsed(unlimited_barrier, "lapses")
             assert jm.requests == []
-            patient.delete("/listeners/leaves")
-            wait_until_pushed(patient, jm, revision)
+            unlimited_barrier.delete("/listeners/leaves")
+            wait_until_pushed(unlimited_barrier, jm, revision)
 
-    def test_the_wait_is_bounded(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_the_wait_has_a_limit(self, listener_client: httpx.Client, receiver: Receiver) -> None:
         register(listener_client, "silent", role=RM)
         with receiving(never_responds) as stuck:
             stuck.register(listener_client, "stuck", role=RM)
@@ -307,16 +315,18 @@ class TestResourceManagersFirst:
             assert get_listener(listener_client, "silent")["ackedRevision"] < revision
             assert get_listener(listener_client, "stuck")["ackedRevision"] < revision
 
-    def test_without_a_resourcemanager_nobody_waits(self, patient: httpx.Client, receiver: Receiver) -> None:
-        receiver.register(patient, "jm")
-        wait_until_pushed(patient, receiver, put(patient, "a"))
+    def test_without_a_resourcemanager_there_is_no_wait(
+        self, unlimited_barrier: httpx.Client, receiver: Receiver
+    ) -> None:
+        receiver.register(unlimited_barrier, "jm")
+        wait_until_pushed(unlimited_barrier, receiver, put(unlimited_barrier, "a"))
 
 
 class TestFailures:
-    """Retries: nothing is skipped, and the order stays."""
+    """Retries skip nothing and keep the order."""
 
     @pytest.mark.parametrize("status", [400, 401, 404, 410, 429, 500, 503])
-    def test_anything_but_2xx_is_no_acknowledgement(self, listener_client: httpx.Client, status: int) -> None:
+    def test_only_2xx_acknowledges(self, listener_client: httpx.Client, status: int) -> None:
         with receiving(fails(3, status)) as receiver:
             receiver.register(listener_client, "jm")
             revision = put(listener_client, "a")
@@ -338,7 +348,7 @@ class TestFailures:
         [b"", b"\r\n\r\n", b"SSH-2.0-OpenSSH_9.2\r\n", b"HTTP/1.1 200", b"HTTP/1.1 abc\r\n\r\n", b"\x00" * 4096],
         ids=ascii,
     )
-    def test_what_is_no_http_is_no_acknowledgement(self, listener_client: httpx.Client, raw: bytes) -> None:
+    def test_an_invalid_response_does_not_acknowledge(self, listener_client: httpx.Client, raw: bytes) -> None:
         def answer(_receiver: Receiver, _push: Push, connection: socket.socket) -> None:
             connection.sendall(raw)
             connection.shutdown(socket.SHUT_RDWR)
@@ -350,7 +360,7 @@ class TestFailures:
             wait_until(lambda: get_listener(listener_client, "jm")["lastError"] is not None)
             assert get_listener(listener_client, "jm")["ackedRevision"] < revision
 
-    def test_an_answer_that_was_lost_is_said_again(self, listener_client: httpx.Client) -> None:
+    def test_a_push_whose_response_was_lost_is_repeated(self, listener_client: httpx.Client) -> None:
         with receiving(loses_response(2)) as receiver:
             receiver.register(listener_client, "jm")
             put(listener_client, "a")
@@ -378,7 +388,7 @@ class TestFailures:
         ],
         ids=lambda body: ascii(body[:40]),
     )
-    def test_a_2xx_with_anything_in_it_acknowledges_and_nothing_bad_is_taken(
+    def test_a_2xx_with_an_invalid_body_acknowledges_and_its_report_is_ignored(
         self, listener_client: httpx.Client, body: bytes
     ) -> None:
         with receiving(responds(http(200, body, "Content-Type: application/json"))) as receiver:
@@ -387,10 +397,10 @@ class TestFailures:
             wait_until(lambda: get_listener(listener_client, "jm")["ackedRevision"] == revision)
             assert current_list(listener_client)[1]["a"]["taskManagers"] == []
 
-    def test_nobody_who_left_a_connection_open_is_forgotten(
+    def test_a_callback_that_closes_each_connection_gets_all_pushes(
         self, listener_client: httpx.Client, receiver: Receiver
     ) -> None:
-        """A callback that closes each connection after its answer is told like any other."""
+        """The service opens a new connection for each push."""
 
         def closes(receiver: Receiver, push: Push, connection: socket.socket) -> None:
             receiver.receive(push)
@@ -403,7 +413,7 @@ class TestFailures:
             wait_until_pushed(listener_client, receiver, put(listener_client, f"n-{number}"))
         assert receiver.nodes == current_nodes(listener_client)
 
-    def test_a_heartbeat_for_nobody_is_404_while_others_are_told(
+    def test_a_heartbeat_of_an_unknown_listener_does_not_affect_pushes(
         self, listener_client: httpx.Client, receiver: Receiver
     ) -> None:
         receiver.register(listener_client, "jm")

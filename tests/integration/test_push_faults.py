@@ -1,4 +1,4 @@
-"""Faults while changes are told, real processes: everybody ends with the service's list, in order, none skipped."""
+"""Faults during pushes, with real processes: every listener ends with the service's list, in order, nothing skipped."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ NODES = 20
 
 
 def change(service: ServiceProcess, stop: threading.Event) -> None:
-    """Blocks, merges and frees a few nodes, again and again; outages are waited out."""
+    """Block, merge and unblock a few nodes repeatedly; wait during outages."""
     with service.client() as client:
         for number in count():
             if stop.is_set():
@@ -41,7 +41,7 @@ def change(service: ServiceProcess, stop: threading.Event) -> None:
 
 @contextmanager
 def changing(service: ServiceProcess) -> Iterator[None]:
-    """Changes go on until the end of the block."""
+    """Make changes until the end of the block."""
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
         running = pool.submit(change, service, stop)
@@ -53,7 +53,7 @@ def changing(service: ServiceProcess) -> Iterator[None]:
 
 
 def states(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The list at each revision from 0 on, by the change log."""
+    """The list at each revision from 0, computed from the change log."""
     nodes: dict[str, Any] = {}
     after = [nodes]
     for entry in log:
@@ -65,7 +65,7 @@ def states(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def check(client: httpx.Client, receivers: list[Receiver]) -> None:
-    """After one change more, all have the service's list, and had the log's list after every single push."""
+    """After one more change all receivers have the service's list, and had the log's list after each push."""
     last = put(client, "last")
     for receiver in receivers:
         receiver.wait(lambda it: it.has(last))
@@ -80,8 +80,8 @@ def check(client: httpx.Client, receivers: list[Receiver]) -> None:
             assert nodes == after[push.revisions[1]], f"after the push from {push.revisions[0]} to {push.revisions[1]}"
 
 
-def moved(receivers: list[Receiver], number: int) -> None:
-    """Wait until each has taken so many pushes more."""
+def wait_for_pushes(receivers: list[Receiver], number: int) -> None:
+    """Wait until each has applied `number` more pushes."""
     goals = [len(receiver.applied) + number for receiver in receivers]
     wait_until(lambda: all(len(it.applied) >= goal for it, goal in zip(receivers, goals, strict=True)), seconds=60)
 
@@ -95,15 +95,15 @@ def test_the_service_is_killed_during_a_fan_out(fresh: ServiceProcess) -> None:
             receiver.register(client, f"l-{number}", role=role, leaseSeconds=3600)
         with changing(fresh):
             for _ in range(3):
-                moved(receivers, 4)
+                wait_for_pushes(receivers, 4)
                 fresh.kill()
                 fresh.start()
         check(client, receivers)
         assert not [push for receiver in receivers for push in receiver.applied if push.body["snapshot"]]
 
 
-def test_a_push_goes_on_after_a_restart_where_it_stood(fresh: ServiceProcess) -> None:
-    """Nobody says a word after the restart: what was left to be told is told."""
+def test_after_a_restart_pushes_continue_from_the_acknowledged_revision(fresh: ServiceProcess) -> None:
+    """Without any request after the restart, the remaining changes are pushed."""
     with receiving(fails(10**9)) as receiver, fresh.client() as client:
         receiver.register(client, "jm", leaseSeconds=3600)
         for number in range(5):
@@ -116,7 +116,7 @@ def test_a_push_goes_on_after_a_restart_where_it_stood(fresh: ServiceProcess) ->
         assert receiver.nodes == current_nodes(client)
 
 
-def test_a_listener_is_killed_and_back_with_a_new_session(fresh: ServiceProcess) -> None:
+def test_a_listener_is_killed_and_returns_with_a_new_session(fresh: ServiceProcess) -> None:
     port = free_port()
     with fresh.client() as client, changing(fresh):
         for session in ("s1", "s2", "s3"):
@@ -136,18 +136,18 @@ def test_a_listener_is_killed_and_back_with_a_new_session(fresh: ServiceProcess)
         assert receiver.knows()["nodes"] == current_nodes(client)
 
 
-def test_a_listener_answers_500_for_a_while(fresh: ServiceProcess) -> None:
+def test_a_listener_responds_500_for_a_while(fresh: ServiceProcess) -> None:
     with receiving(fails(4)) as receiver, receiving() as other, fresh.client() as client:
         receiver.register(client, "jm")
         other.register(client, "other")
         with changing(fresh):
-            moved([receiver, other], 5)
+            wait_for_pushes([receiver, other], 5)
         check(client, [receiver, other])
         assert get_listener(client, "jm")["lastError"] is None
 
 
-def test_the_network_cuts_pushes_in_the_middle(fresh: ServiceProcess) -> None:
-    """In the middle of a request, and of an answer whose push was applied."""
+def test_connections_are_cut_during_pushes(fresh: ServiceProcess) -> None:
+    """During a request, and during the response to a push that was applied."""
     cuts = [(700, ALL), (ALL, 0), (3_000, ALL), (ALL, 10), (50, ALL), (ALL, 200), (5_000, ALL), (1, ALL), (ALL, 30)]
     with receiving() as receiver, fresh.client() as client:
         host = receiver.url.split("/")[2]
@@ -155,16 +155,16 @@ def test_the_network_cuts_pushes_in_the_middle(fresh: ServiceProcess) -> None:
             receiver.url = receiver.url.replace(host, proxy.address)
             receiver.register(client, "jm")
             with changing(fresh):
-                moved([receiver], 30)
+                wait_for_pushes([receiver], 30)
             check(client, [receiver])
             assert proxy.accepted > len(cuts)
 
 
-def test_answers_are_lost_while_changes_go_on(fresh: ServiceProcess) -> None:
+def test_responses_are_lost_during_changes(fresh: ServiceProcess) -> None:
     with receiving(loses_response(5)) as receiver, fresh.client() as client:
         receiver.register(client, "jm")
         with changing(fresh):
-            moved([receiver], 10)
+            wait_for_pushes([receiver], 10)
         check(client, [receiver])
 
 
@@ -176,7 +176,7 @@ def test_sessions_of_one_id_take_over_from_each_other(fresh: ServiceProcess) -> 
             for receiver in receivers:
                 receiver.secrets += receivers[0].secrets
                 receiver.register(client, "rm", role=RM)
-                moved([receiver], 5)
+                wait_for_pushes([receiver], 5)
         check(client, receivers[-1:])
         former = [len(receiver.requests) for receiver in receivers[:-1]]
         moved_on = put(client, "after")

@@ -15,9 +15,7 @@ from tests.integration.receiver import Receiver, fails, http, receiving, respond
 class TestSignatures:
     """Standard Webhooks."""
 
-    def test_every_push_and_heartbeat_is_signed_with_the_secret(
-        self, listener_client: httpx.Client, receiver: Receiver
-    ) -> None:
+    def test_every_push_is_signed_with_the_secret(self, listener_client: httpx.Client, receiver: Receiver) -> None:
         receiver.register(listener_client, "jm")
         wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
         receiver.wait(lambda it: bool(it.heartbeats()))
@@ -27,7 +25,7 @@ class TestSignatures:
         ids = [push.headers["webhook-id"] for push in receiver.requests]
         assert len(set(ids)) == len(ids)
 
-    def test_each_listener_has_a_secret_of_its_own(self, listener_client: httpx.Client) -> None:
+    def test_each_listener_has_its_own_secret(self, listener_client: httpx.Client) -> None:
         with receiving() as one, receiving() as two:
             one.register(listener_client, "one")
             two.register(listener_client, "two")
@@ -35,7 +33,7 @@ class TestSignatures:
             wait_until_pushed(listener_client, one, put(listener_client, "a"), "one")
             assert {push.signatures for push in one.requests} == {(True, False)}
 
-    def test_a_message_that_is_sent_again_keeps_its_id(self, listener_client: httpx.Client) -> None:
+    def test_a_repeated_push_keeps_its_id(self, listener_client: httpx.Client) -> None:
         with receiving(fails(2)) as receiver:
             receiver.register(listener_client, "jm")
             wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
@@ -44,7 +42,9 @@ class TestSignatures:
             assert len({push.headers["webhook-id"] for push in pushes}) == 1
             assert all(push.signatures == (True,) for push in pushes)
 
-    def test_after_a_rotation_pushes_verify_with_both(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_after_a_rotation_pushes_verify_with_both_secrets(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
         receiver.register(listener_client, "jm")
         answer = listener_client.post("/listeners/jm/secret", json={"sessionId": "s1"})
         receiver.secrets.append(answer.json()["secret"])
@@ -54,7 +54,7 @@ class TestSignatures:
         assert push.signatures == (True, True, False)
         assert len(push.headers["webhook-signature"].split(" ")) == 2
 
-    def test_the_secret_outlives_a_takeover_and_a_restart(self, start: Start) -> None:
+    def test_the_secret_survives_a_takeover_and_a_restart(self, start: Start) -> None:
         service = start()
         with receiving() as receiver, service.client() as client:
             receiver.register(client, "jm")
@@ -66,7 +66,7 @@ class TestSignatures:
             wait_until_pushed(client, receiver, put(client, "b"))
             assert {push.signatures for push in receiver.requests} == {(True,)}
 
-    def test_a_secret_is_in_no_log_and_no_answer(self, start: Start) -> None:
+    def test_a_secret_is_in_no_log_and_no_response(self, start: Start) -> None:
         service = start()
         with service.client() as client, receiving() as receiver:
             receiver.register(client, "jm")
@@ -78,9 +78,9 @@ class TestSignatures:
 
 
 class TestCallbackHosts:
-    """No way to reach the inside of the network through a registration."""
+    """A registration cannot make the service send requests to internal hosts."""
 
-    def test_a_name_of_the_setting_is_allowed_and_nothing_else(self, start: Start) -> None:
+    def test_only_names_in_the_setting_are_allowed(self, start: Start) -> None:
         with receiving() as receiver, start(callback_hosts="localhost").client() as client:
             refused = client.put("/listeners/jm", json=receiver.registration())
             assert "127.0.0.1" in problem_of(refused, 400)["detail"]
@@ -119,7 +119,7 @@ class TestCallbackHosts:
                 assert get_listener(listener_client, "jm")["ackedRevision"] < revision
         assert inside.requests == []
 
-    def test_a_proxy_of_the_environment_is_not_asked(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_proxy_from_the_environment_is_not_used(self, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
         with receiving() as proxy, receiving() as receiver:
             for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
                 monkeypatch.setenv(name, proxy.url.removesuffix("/hook"))

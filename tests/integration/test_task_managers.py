@@ -1,4 +1,4 @@
-"""TaskManagers: listeners say where they are, and the list and two endpoints show it."""
+"""TaskManagers: listeners report their nodes; the list and two endpoints show them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 def listed(client: httpx.Client) -> dict[str, list[str]]:
-    """Node id -> its TaskManagers, as GET /blocklist says."""
+    """Node id to its TaskManagers, as in GET /blocklist."""
     return {node_id: node["taskManagers"] for node_id, node in client.get("/blocklist").json().items()}
 
 
@@ -57,9 +57,7 @@ class TestTheList:
         assert listener_client.get("/blocklist/nodes/a").json()["taskManagers"] == ["TM", "app:1", "tm-10", "tm-2"]
         assert listener_client.get("/blocklist/node/b").json()["taskManagers"] == ["tm-3"]
 
-    def test_a_node_that_is_blocked_later_has_those_that_were_there(
-        self, listener_client: httpx.Client, jm: str
-    ) -> None:
+    def test_a_node_that_is_blocked_later_shows_its_taskmanagers(self, listener_client: httpx.Client, jm: str) -> None:
         heartbeat(listener_client, jm, taskManagers={"tm-1": "a"})
         assert listed(listener_client) == {}
         put(listener_client, "a")
@@ -70,7 +68,7 @@ class TestTheList:
         heartbeat(listener_client, jm, taskManagers={"tm-1": "node", "tm-2": "Node."})
         assert listed(listener_client) == {"Node": []}
 
-    def test_a_given_map_replaces_and_an_absent_one_leaves(self, listener_client: httpx.Client, jm: str) -> None:
+    def test_a_map_replaces_and_an_absent_one_keeps(self, listener_client: httpx.Client, jm: str) -> None:
         put(listener_client, "a")
         heartbeat(listener_client, jm, taskManagers={"tm-1": "a", "tm-2": "a"})
         heartbeat(listener_client, jm)
@@ -93,7 +91,7 @@ class TestTheList:
         heartbeat(listener_client, jm, taskManagers={"tm-1": "elsewhere"})
         assert listener_client.get("/blocklist").headers["etag"] == before.headers["etag"]
 
-    def test_a_zipped_answer_has_them_too(self, listener_client: httpx.Client, jm: str) -> None:
+    def test_a_compressed_response_has_them_too(self, listener_client: httpx.Client, jm: str) -> None:
         put(listener_client, "a")
         heartbeat(listener_client, jm, taskManagers={f"tm-{number:04}": "a" for number in range(2_000)})
         for accepted in ("gzip", "identity"):
@@ -101,7 +99,7 @@ class TestTheList:
             assert len(answer.json()["a"]["taskManagers"]) == 2_000
 
     @pytest.mark.parametrize("leaving", [False, True])
-    def test_a_long_poll_answers_when_they_change(
+    def test_a_long_poll_returns_when_they_change(
         self, listener_client: httpx.Client, jm: str, pool: ThreadPoolExecutor, leaving: bool
     ) -> None:
         put(listener_client, "a")
@@ -116,8 +114,10 @@ class TestTheList:
         answer = polled.result(60)
         assert (answer.status_code, answer.json()["a"]["taskManagers"]) == (200, [] if leaving else ["tm-1"])
 
-    def test_nobodys_watch_is_told_of_them(self, listener_client: httpx.Client, jm: str, receiver: Receiver) -> None:
-        """Nodes in changes and in pushes have no taskManagers, and a TaskManager makes no revision."""
+    def test_watches_and_pushes_do_not_contain_them(
+        self, listener_client: httpx.Client, jm: str, receiver: Receiver
+    ) -> None:
+        """Nodes in changes and pushes have no taskManagers, and a report makes no revision."""
         receiver.register(listener_client, "pushed")
         first = put(listener_client, "a")
         heartbeat(listener_client, jm, taskManagers={"tm-1": "a"})
@@ -125,16 +125,16 @@ class TestTheList:
         wait_until_pushed(listener_client, receiver, first + 1, "pushed")
         assert all("taskManagers" not in node for node in receiver.nodes.values())
 
-    def test_ten_thousand_are_taken(self, listener_client: httpx.Client, jm: str) -> None:
+    def test_ten_thousand_are_accepted(self, listener_client: httpx.Client, jm: str) -> None:
         put(listener_client, "a")
         heartbeat(listener_client, jm, taskManagers={f"tm-{number}": "a" for number in range(10_000)})
         assert len(listed(listener_client)["a"]) == 10_000
 
 
-class TestWhoClaims:
-    """Where two name one TaskManager the newest heartbeat wins."""
+class TestConflicts:
+    """Of two listeners that report one TaskManager, the latest heartbeat wins."""
 
-    def test_the_newest_heartbeat_wins(self, listener_client: httpx.Client, jm: str) -> None:
+    def test_the_latest_heartbeat_wins(self, listener_client: httpx.Client, jm: str) -> None:
         register(listener_client, "other")
         put(listener_client, "a")
         put(listener_client, "b")
@@ -145,14 +145,14 @@ class TestWhoClaims:
         heartbeat(listener_client, jm, taskManagers={"tm": "a", "mine": "a"})
         assert listed(listener_client) == {"a": ["mine", "tm"], "b": []}
 
-    def test_two_that_say_the_same_make_one(self, listener_client: httpx.Client, jm: str) -> None:
+    def test_two_equal_reports_give_one_taskmanager(self, listener_client: httpx.Client, jm: str) -> None:
         register(listener_client, "other")
         put(listener_client, "a")
         for listener in (jm, "other", jm):
             heartbeat(listener_client, listener, taskManagers={"tm": "a"})
         assert listed(listener_client) == {"a": ["tm"]}
 
-    def test_leaving_takes_away_what_it_claimed(self, listener_client: httpx.Client, jm: str) -> None:
+    def test_leaving_removes_the_reported_taskmanagers(self, listener_client: httpx.Client, jm: str) -> None:
         register(listener_client, "other")
         put(listener_client, "a")
         heartbeat(listener_client, jm, taskManagers={"tm-1": "a"})
@@ -161,7 +161,7 @@ class TestWhoClaims:
         assert listed(listener_client) == {"a": ["tm-2"]}
         problem_of(listener_client.get("/taskmanagers/tm-1"), 404)
 
-    def test_a_new_session_begins_without_any(self, listener_client: httpx.Client, jm: str) -> None:
+    def test_a_new_session_starts_without_any(self, listener_client: httpx.Client, jm: str) -> None:
         put(listener_client, "a")
         heartbeat(listener_client, jm, taskManagers={"tm": "a"})
         register(listener_client, jm, "s2")
@@ -174,7 +174,7 @@ class TestWhoClaims:
         register(listener_client, jm)
         assert listed(listener_client) == {"a": ["tm"]}
 
-    def test_a_lapse_drops_them(self, listener_client: httpx.Client) -> None:
+    def test_an_expiry_removes_them(self, listener_client: httpx.Client) -> None:
         put(listener_client, "a")
         register(listener_client, "jm", leaseSeconds=1)
         heartbeat(listener_client, "jm", taskManagers={"tm": "a"})
@@ -184,7 +184,7 @@ class TestWhoClaims:
         assert listener_client.get("/blocklist").headers["etag"] != etag
         wait_until_lapsed(listener_client, "jm")
 
-    def test_after_a_restart_a_heartbeat_brings_them_back(self, start: Start) -> None:
+    def test_after_a_restart_a_heartbeat_restores_them(self, start: Start) -> None:
         service = start()
         with service.client() as client:
             register(client, "jm")
@@ -197,7 +197,7 @@ class TestWhoClaims:
             heartbeat(client, "jm", taskManagers={"tm": "a"})
             assert listed(client) == {"a": ["tm"]}
 
-    def test_a_pushed_one_says_them_in_its_answer(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_the_response_to_a_push_may_report_them(self, listener_client: httpx.Client, receiver: Receiver) -> None:
         receiver.report = {"taskManagers": {"tm": "a"}, "runningTasks": {"tm": 3}}
         receiver.register(listener_client, "jm")
         wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
@@ -232,18 +232,18 @@ class TestOne:
         unblock(listener_client, "a")
         assert listener_client.get("/taskmanagers/tm").json() == free_one
 
-    def test_an_unknown_one_is_404_never_a_silent_no(self, listener_client: httpx.Client) -> None:
+    def test_an_unknown_taskmanager_is_404(self, listener_client: httpx.Client) -> None:
         problem_of(listener_client.get("/taskmanagers/nobody"), 404)
 
     @pytest.mark.parametrize("name", ["a%20b", "a" * 254, "%C3%A4", "a%2Cb"])
-    def test_an_id_that_is_none_is_400(self, listener_client: httpx.Client, name: str) -> None:
+    def test_an_invalid_id_is_400(self, listener_client: httpx.Client, name: str) -> None:
         problem_of(listener_client.get(f"/taskmanagers/{name}"), 400)
 
     def test_a_spark_executors_id(self, listener_client: httpx.Client, jm: str) -> None:
         heartbeat(listener_client, jm, taskManagers={"application_1_0001:7": "a"})
         assert listener_client.get("/taskmanagers/application_1_0001%3A7").json()["nodeId"] == "a"
 
-    def test_a_word_that_is_refused_changes_nothing(self, listener_client: httpx.Client, jm: str) -> None:
+    def test_a_rejected_heartbeat_changes_nothing(self, listener_client: httpx.Client, jm: str) -> None:
         put(listener_client, "a")
         heartbeat(listener_client, jm, taskManagers={"tm": "a"})
         register(listener_client, "fenced", "s1")

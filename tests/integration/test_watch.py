@@ -22,9 +22,7 @@ def history_of(client: httpx.Client) -> str:
     return str(client.get("/blocklist").headers["blocklist-history"])
 
 
-def test_without_a_cursor_a_snapshot_comes_first_and_then_changes(
-    client: httpx.Client, node: str, node_id: str
-) -> None:
+def test_without_a_cursor_the_stream_starts_with_a_snapshot(client: httpx.Client, node: str, node_id: str) -> None:
     client.put(node, json=block())
     revision, listed = current_list(client)
     with watching(client) as events:
@@ -79,7 +77,7 @@ class TestCursors:
 
     @pytest.mark.parametrize("form", ["{revision}", "{revision}-{history}"])
     @pytest.mark.parametrize("back", [0, 1, 4])
-    def test_since_a_revision_only_later_changes_come(
+    def test_since_a_revision_only_later_changes_are_sent(
         self, client: httpx.Client, node: str, form: str, back: int
     ) -> None:
         revision = current_list(client)[0]
@@ -153,8 +151,8 @@ class TestCursors:
         problem_of(client.get("/blocklist/watch", params=params), 400)
 
 
-def test_a_comment_comes_at_once(client: httpx.Client) -> None:
-    """So that a client behind a proxy knows that it is through, with nothing to tell."""
+def test_a_comment_is_sent_at_once(client: httpx.Client) -> None:
+    """It tells a client behind a proxy that the connection works, even without changes."""
     with client.stream("GET", "/blocklist/watch", params={"since": current_list(client)[0]}) as answer:
         assert answer.headers["content-type"].split(";")[0] == "text/event-stream"
         assert answer.headers["blocklist-history"] == history_of(client)
@@ -162,7 +160,7 @@ def test_a_comment_comes_at_once(client: httpx.Client) -> None:
 
 
 @ON_SQLITE
-def test_comments_go_on_while_nothing_changes(client: httpx.Client) -> None:
+def test_comments_are_repeated_while_nothing_changes(client: httpx.Client) -> None:
     with client.stream("GET", "/blocklist/watch", params={"since": current_list(client)[0]}) as answer:
         lines = (line for line in answer.iter_lines() if line)
         assert [next(lines)[:1], next(lines)[:1]] == [":", ":"]
@@ -186,8 +184,8 @@ def test_many_watchers_see_the_same_changes_in_the_same_order(client: httpx.Clie
         assert changes(next_events(late[1], 40)) == log[40:]
 
 
-def test_a_thousand_changes_in_one_transaction_come_at_once(client: httpx.Client, node_id: str) -> None:
-    """More than are sent at once; the rest does not wait for the next change."""
+def test_a_thousand_changes_in_one_transaction_are_sent_at_once(client: httpx.Client, node_id: str) -> None:
+    """More than fit in one chunk; the rest does not wait for the next change."""
     since = current_list(client)[0]
     with watching(client, since=since) as events:
         several = {f"{node_id}-{number}": block(cause="x" * 500) for number in range(1000)}
@@ -196,8 +194,8 @@ def test_a_thousand_changes_in_one_transaction_come_at_once(client: httpx.Client
 
 
 @ON_SQLITE
-def test_a_watch_that_does_not_read_delays_nobody(fresh_client: httpx.Client) -> None:
-    """Its buffers fill; writers and other watchers go on."""
+def test_a_watch_that_does_not_read_delays_no_other(fresh_client: httpx.Client) -> None:
+    """Its buffers fill up; writers and other watches are not affected."""
     with watching(fresh_client, since=0), watching(fresh_client, since=0) as events:
         for cause in "abcdefgh":
             body = {f"n{n}": block(cause=cause * 1000, allowMerge=True) for n in range(500)}
@@ -205,7 +203,7 @@ def test_a_watch_that_does_not_read_delays_nobody(fresh_client: httpx.Client) ->
         assert revisions(next_events(events, 4000)) == list(range(1, 4001))
 
 
-def test_a_watch_goes_on_over_a_restart(fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
+def test_a_watch_continues_after_a_restart(fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
     with watching(fresh_client) as events:
         (cursor,) = next_events(events, 1)
         fresh_client.put("/blocklist/nodes/a", json=block())
@@ -243,8 +241,8 @@ def test_a_stop_says_bye_to_a_hundred_watchers_and_loses_nothing(start: Start) -
         assert set(current_list(client)[1]) == {f"n{n}" for n in range(50)}
 
 
-def test_what_was_acknowledged_before_a_stop_is_there_after_it(start: Start) -> None:
-    """Writers in full flow while the service stops: each 201 is kept, and the revision it named is its own."""
+def test_acknowledged_changes_survive_a_stop(start: Start) -> None:
+    """Clients write while the service stops: each 201 is stored, under the revision in its response."""
     service = start()
 
     def write(writer: int) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""The agent's list, kept up to date from a watch that may miss something or break."""
+"""The list of a WatchThread follows a watch that may miss changes or fail."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Item = Snapshot | Change | Exception | None
 
 
 class ScriptedWatch:
-    """Yields what it is told to; None ends it, an exception is raised."""
+    """Yields the items it is given; None ends it, an exception is raised."""
 
     connected = True
     last_error = None
@@ -35,11 +35,11 @@ class ScriptedWatch:
 
 
 class Script:
-    """The watches that the feed opens, one after the other."""
+    """The watches that the thread opens, one after the other."""
 
     def __init__(self) -> None:
         self.watches: list[ScriptedWatch] = []
-        self.opened, self.told = threading.Semaphore(0), threading.Semaphore(0)
+        self.opened, self.received = threading.Semaphore(0), threading.Semaphore(0)
 
     def open(self) -> Watch:
         self.watches.append(ScriptedWatch())
@@ -66,16 +66,16 @@ def script() -> Script:
 
 @pytest.fixture
 def feed(script: Script) -> Iterator[WatchThread]:
-    feed = WatchThread(script.open, script.told.release)
+    feed = WatchThread(script.open, script.received.release)
     assert script.opened.acquire(timeout=10)
     yield feed
     feed.close()
 
 
-def hear(script: Script, item: Item) -> None:
-    """The present watch says this, and the feed has heard it."""
+def receive(script: Script, item: Item) -> None:
+    """Let the current watch yield an item, and wait until the thread has received it."""
     script.watches[-1].items.put(item)
-    assert script.told.acquire(timeout=10)
+    assert script.received.acquire(timeout=10)
 
 
 def ids(feed: WatchThread) -> set[str] | None:
@@ -84,51 +84,49 @@ def ids(feed: WatchThread) -> set[str] | None:
 
 def test_there_is_no_list_before_the_first_snapshot(script: Script, feed: WatchThread) -> None:
     assert (feed.apply_pending(), ids(feed)) == (False, None)
-    hear(script, blocked(7, "n1"))
+    receive(script, blocked(7, "n1"))
     assert (feed.apply_pending(), ids(feed)) == (False, None)
 
 
-def test_snapshots_replace_and_changes_follow(script: Script, feed: WatchThread) -> None:
-    hear(script, snapshot(7, "n1"))
+def test_snapshots_replace_the_list_and_changes_update_it(script: Script, feed: WatchThread) -> None:
+    receive(script, snapshot(7, "n1"))
     assert (feed.apply_pending(), ids(feed)) == (True, {"n1"})
-    hear(script, blocked(8, "n2"))
+    receive(script, blocked(8, "n2"))
     assert (feed.apply_pending(), ids(feed)) == (True, {"n1", "n2"})
     assert feed.apply_pending() is False
-    hear(script, snapshot(20, "n3"))
+    receive(script, snapshot(20, "n3"))
     assert (feed.apply_pending(), ids(feed)) == (True, {"n3"})
 
 
-def test_a_missing_change_leads_to_a_new_watch_and_the_last_list_stands_until_then(
-    script: Script, feed: WatchThread
-) -> None:
-    hear(script, snapshot(7, "n1"))
-    hear(script, blocked(9, "n2"))
-    hear(script, blocked(10, "n3"))
+def test_a_missing_change_opens_a_new_watch_and_the_list_stays_until_then(script: Script, feed: WatchThread) -> None:
+    receive(script, snapshot(7, "n1"))
+    receive(script, blocked(9, "n2"))
+    receive(script, blocked(10, "n3"))
     assert (feed.apply_pending(), ids(feed)) == (True, {"n1"})
     assert script.opened.acquire(timeout=10)
-    hear(script, snapshot(10, "n1", "n2", "n3"))
+    receive(script, snapshot(10, "n1", "n2", "n3"))
     assert (feed.apply_pending(), ids(feed)) == (True, {"n1", "n2", "n3"})
 
 
-@pytest.mark.parametrize("end", [None, RuntimeError("a fault of ours")], ids=["ends", "breaks"])
-def test_a_watch_that_stops_is_followed_by_another(script: Script, feed: WatchThread, end: Item) -> None:
-    hear(script, snapshot(7, "n1"))
+@pytest.mark.parametrize("end", [None, RuntimeError("a bug")], ids=["ends", "breaks"])
+def test_a_watch_that_ends_is_replaced_by_another(script: Script, feed: WatchThread, end: Item) -> None:
+    receive(script, snapshot(7, "n1"))
     script.watches[-1].items.put(end)
     assert script.opened.acquire(timeout=10)
-    hear(script, snapshot(8, "n2"))
+    receive(script, snapshot(8, "n2"))
     assert (feed.apply_pending(), ids(feed)) == (True, {"n2"})
 
 
-def test_after_the_close_no_watch_is_opened(script: Script) -> None:
-    feed = WatchThread(script.open, script.told.release)
-    hear(script, snapshot(7, "n1"))
+def test_after_close_no_watch_is_opened(script: Script) -> None:
+    feed = WatchThread(script.open, script.received.release)
+    receive(script, snapshot(7, "n1"))
     feed.close()
     wait_for_end("blocklist-watch", lambda: len(script.watches) == 1)
     assert (feed.apply_pending(), ids(feed)) == (True, {"n1"})
 
 
-def wait_for_end(name: str, holds: Callable[[], bool]) -> None:
+def wait_for_end(name: str, condition: Callable[[], bool]) -> None:
     for thread in threading.enumerate():
         if thread.name == name:
             thread.join(10)
-    assert holds()
+    assert condition()
