@@ -1,1 +1,1 @@
-"""The service killed again and again while clients write and watch; `python -m tests.crash --kills 200` by hand."""
+"""Kill the service repeatedly while clients write and watch: `python -m tests.crash --kills 200`."""

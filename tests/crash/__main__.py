@@ -1,4 +1,4 @@
-"""`python -m tests.crash --kills 200`: kill the service so often, and say what was found as rows of Markdown."""
+"""`python -m tests.crash --kills 200`: kill the service 200 times, and print statistics as Markdown rows."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from tests.integration.process import ServiceProcess, run_app
 
 
 def main() -> None:
-    """Run one trial; a fault is an AssertionError that says what was lost, and leaves the service's folder."""
+    """Run one trial. A violation is an AssertionError, and the folder of the service is then kept."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     parser.add_argument("--kills", type=int, default=200)
     kills = parser.parse_args().kills
     begin = time.monotonic()
     service = ServiceProcess(Path(mkdtemp(prefix="blocklist-kills-")))
-    print(f"The service keeps its data and log in {service.folder}.", flush=True)
+    print(f"Data and log of the service: {service.folder}.", flush=True)
     assert run_app("migrate", env=service.environment()).returncode == 0
     with service:
-        figures = KillTrial(service).run(kills)
+        stats = KillTrial(service).run(kills)
     shutil.rmtree(service.folder)
     rows = {
-        "kill -9": figures.kills,
-        "more of them in a start": figures.kills_in_start,
-        "changes": figures.changes,
-        "acknowledged": figures.acknowledged,
-        "requests without an answer": figures.unanswered,
-        "watches resumed": figures.resumed,
+        "`kill -9` under load": stats.kills,
+        "`kill -9` during a start": stats.kills_in_start,
+        "changes": stats.changes,
+        "acknowledged": stats.acknowledged,
+        "requests without an answer": stats.unanswered,
+        "watches resumed": stats.resumed,
     }
     print("".join(f"| {name} | {number:,} |\n" for name, number in rows.items()), end="")
-    print(f"| start after a kill, median | {median(figures.starts):.2f} s |")
+    print(f"| time to start after a kill, median | {median(stats.starts):.2f} s |")
     print(f"\nNothing lost in {time.monotonic() - begin:.0f} s.")
 
 

@@ -1,4 +1,4 @@
-"""The change log, and the list that it makes."""
+"""The change log, and the list that results from it."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ UNBLOCKING = {"unblocked", "expired"}
 
 @dataclass
 class Replay:
-    """Takes one change after the other; `log` has them all, `listed` the nodes that are blocked after them."""
+    """Applies changes in order; `changes` has them all, `blocked` the nodes that are blocked after them."""
 
     changes: list[Any] = field(default_factory=list)
     blocked: dict[str, Any] = field(default_factory=dict)
 
     def apply(self, change: Any) -> None:
-        """The next change. Fails unless it follows."""
+        """Apply the next change. Raises AssertionError if it cannot follow."""
         assert change["revision"] == len(self.changes) + 1, f"{change} follows {self.changes[-1:]}"
         node = dict(change["node"])
         before = self.blocked.pop(node.pop("id"), None)
@@ -29,9 +29,9 @@ class Replay:
         self.changes.append(change)
 
     def check_list(self, listed: Mapping[str, Any], begin: int, end: int) -> None:
-        """Fails unless `told` is the list: a GET under way from `begin` to `end` (Unix ms), at the log's revision.
+        """Assert that `listed` is the list at the last revision, from a GET between `begin` and `end` (Unix ms).
 
-        What ends in between may be in it or not; an ended node is out before the log says so.
+        A block that expires in between may be listed or not; an expired one is not, even before its change is logged.
         """
         nodes = {node_id: {**node} for node_id, node in listed.items()}
         for node in nodes.values():

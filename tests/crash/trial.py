@@ -1,4 +1,4 @@
-"""KillTrial: kills the service at random moments, and looks after each start what became of the changes."""
+"""KillTrial: kills the service at random times, and checks the changes after each start."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from tests.integration.process import ServiceProcess, wait_until
 WRITERS = 4
 WATCHERS = 2
 CHANGES_BETWEEN = 50
-"""So many changes are acknowledged between a start and the next kill, at least."""
+"""Minimum number of changes acknowledged between a start and the next kill."""
 MAX_PAUSE_SECONDS = 0.4
-"""Seconds that a kill waits at most beyond that, or after a start that is to be killed, too."""
+"""Maximum random delay of a kill after those changes, or after a start that is killed too."""
 
 
 @dataclass
 class TrialStats:
-    """What happened in a trial; `starts` are the seconds from each start to its first answer."""
+    """Statistics of a trial; `starts` are the seconds from each start to readiness."""
 
     kills: int = 0
     kills_in_start: int = 0
@@ -43,9 +43,9 @@ class TrialStats:
 
 @dataclass
 class KillTrial:
-    """Writers and watchers on a service with an empty list, which is killed; every fault is an AssertionError.
+    """Writers and watchers use a service whose list is empty at first; a violation is an AssertionError.
 
-    Every third start is killed, too, before or soon after it is ready: recovery must survive that as well.
+    Every third start is killed too, before or soon after readiness, to test the recovery.
     """
 
     service: ServiceProcess
@@ -58,7 +58,7 @@ class KillTrial:
         self._pause = threading.Event()
 
     def run(self, kills: int) -> TrialStats:
-        """Kill it so often; the figures of the trial. The service runs before and after."""
+        """Kill the service `kills` times. It runs before and after."""
         with self._running(self._watchers), self.service.client() as client:
             with self._running(self._writers) as writing:
                 for _ in range(kills):
@@ -67,15 +67,15 @@ class KillTrial:
                     self._check(client)
             client.put("/blocklist/nodes/the-end", json=block()).raise_for_status()
             self._check(client)
-            told = all_changes(client)[: len(self._replay.changes)]
-            assert told == self._replay.changes, "the log said the same of the past after every start"
+            listed = all_changes(client)[: len(self._replay.changes)]
+            assert listed == self._replay.changes, "the log is the same after every start"
         if self.service.database.exists():
             self._check_file()
         return self._final_stats()
 
     @contextmanager
     def _running(self, clients: list[Writer] | list[Watcher]) -> Iterator[list[Future[None]]]:
-        """They work, each in a thread; what went wrong in one is raised at the end."""
+        """Run each client in a thread; raise their errors at the end."""
         stop = threading.Event()
         with ThreadPoolExecutor(len(clients)) as pool:
             working = [pool.submit(client.run, self.service, stop) for client in clients]
@@ -88,7 +88,7 @@ class KillTrial:
                 done.result(60)
 
     def _wake_watches(self) -> None:
-        """A watcher looks at each change whether it is to stop."""
+        """Make a change, because watchers check after each change whether to stop."""
         with suppress(httpx.TransportError), self.service.client() as client:
             client.put(f"/blocklist/nodes/wake-{now_ms()}", json=block())
 
@@ -111,13 +111,13 @@ class KillTrial:
         self.stats.starts.append(time.monotonic() - begin)
 
     def _check(self, client: httpx.Client) -> None:
-        """While the others go on."""
+        """Check list, log and watches while writers and watchers go on."""
         acknowledged = [dict(writer.acknowledged) for writer in self._writers]
         checked, begin = len(self._replay.changes), now_ms()
-        revision, told = current_list(client)
+        revision, listed = current_list(client)
         self._read_log(client, revision)
         log = self._replay.changes
-        self._replay.check_list(told, begin, now_ms())
+        self._replay.check_list(listed, begin, now_ms())
         for number, made in chain.from_iterable(changes.items() for changes in acknowledged):
             assert number <= len(log), f"revision {number} was acknowledged and is lost: {made}"
             change = log[number - 1]
@@ -127,14 +127,14 @@ class KillTrial:
             assert watcher.changes[checked:revision] == log[checked:], "a watcher has each change once, in order"
 
     def _read_log(self, client: httpx.Client, until: int) -> None:
-        """Bring the replay up to this revision."""
+        """Replay the log up to this revision."""
         while (since := len(self._replay.changes)) < until:
             params = {"since": since, "limit": min(1000, until - since)}
             for change in client.get("/blocklist/changes", params=params).raise_for_status().json()["changes"]:
                 self._replay.apply(change)
 
     def _check_file(self) -> None:
-        """What SQLite says of its file, if the list is in one."""
+        """SQLite's own integrity check, if the list is in a SQLite file."""
         if not self.service.database.exists():
             return
         self.service.stop()

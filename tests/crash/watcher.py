@@ -1,4 +1,4 @@
-"""A client that watches, and goes on where it was cut off."""
+"""A client that watches, and resumes after each disconnection."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _CHANGES = {"blocked", "merged", "unblocked", "expired"}
 
 @dataclass
 class Watcher:
-    """Reads every change from the first one on; `connected` counts its connections."""
+    """Reads every change from the first; `connections` counts its connections."""
 
     changes: list[Any] = field(default_factory=list)
     connections: int = 0

@@ -1,4 +1,4 @@
-"""A client that changes the list all the time and keeps what was acknowledged."""
+"""A client that changes the list continuously and records what was acknowledged."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from tests.integration.bodies import block, later, revision_of
 from tests.integration.process import ServiceProcess
 
 RETRY_SECONDS: Final = 0.1
-"""Seconds between two tries while the service is down."""
+"""Interval between attempts while the service is down."""
 NODES_PER_BATCH: Final = 3
-"""Nodes that are blocked by one request now and then, all or none."""
+"""Nodes of one request that blocks several."""
 
 
 @dataclass
 class Writer:
-    """Blocks nodes of its own, one alone or some together, for ever or for a moment; adds to blocks, and lifts them.
+    """Blocks its own nodes, one or several at once, permanently or briefly; merges and unblocks.
 
-    A request without an answer may have happened or not: its nodes are never used again.
+    A request without a response may have been executed or not, so its nodes are not used again.
     """
 
     name: str
@@ -92,12 +92,12 @@ class Writer:
         self._record(client.delete(f"/blocklist/nodes/{node_id}"), 200, "unblocked", [node_id])
 
     def _new_ids(self, number: int) -> list[str]:
-        """Names that were never used."""
+        """Node ids that were not used before."""
         self._nodes += number
         return [f"{self.name}-{self._nodes - n}" for n in reversed(range(number))]
 
     def _record(self, answer: httpx.Response, status: int, kind: str, ids: Sequence[str]) -> None:
-        """The answer names the revision of the last of these changes; each of the others has one of its own before."""
+        """Record changes; the response has the revision of the last one, the others have the revisions before it."""
         assert answer.status_code == status, answer.text
         for revision, node_id in enumerate(ids, start=revision_of(answer) - len(ids) + 1):
             assert revision not in self.acknowledged, f"revision {revision} was acknowledged twice"

@@ -1,4 +1,4 @@
-"""A little OpenID Connect issuer: its discovery document, its keys, and the JWTs that it signs."""
+"""A small OpenID Connect issuer: its discovery document, its keys, and the JWTs that it signs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def rsa_key() -> rsa.RSAPrivateKey:
 
 
 class FakeIssuer:
-    """What it publishes can be changed; `asked` counts the requests for its keys."""
+    """What it publishes can be changed; `key_requests` counts the requests for its keys."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -31,7 +31,7 @@ class FakeIssuer:
         self.unavailable = False
         self.key_requests = 0
 
-    def answer(self, path: str) -> dict[str, Any] | None:
+    def document(self, path: str) -> dict[str, Any] | None:
         if self.unavailable:
             return None
         if path == "/.well-known/openid-configuration":
@@ -42,9 +42,9 @@ class FakeIssuer:
         return None
 
     def sign(self, kid: str = "one", key: Key | None = None, algorithm: str = "RS256", **claims: Any) -> str:
-        """A JWT of ann, an operator, for an hour; a claim of None is left out."""
+        """A JWT of the operator ann for an hour; a claim of None is left out."""
         now = int(time.time())
-        said = {
+        all_claims = {
             "iss": self.url,
             "aud": AUDIENCE,
             "sub": "u-17",
@@ -53,7 +53,7 @@ class FakeIssuer:
             "roles": ["operator"],
             **claims,
         }
-        payload = {name: value for name, value in said.items() if value is not None}
+        payload = {name: value for name, value in all_claims.items() if value is not None}
         return jwt.encode(payload, key or self.keys[kid], algorithm, headers={"kid": kid})
 
 
@@ -67,13 +67,13 @@ def _public(kid: str, key: Key) -> dict[str, Any]:
 
 @contextmanager
 def running_issuer() -> Iterator[FakeIssuer]:
-    """Serve one on loopback."""
+    """Run an issuer on loopback."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            said = issuer.answer(self.path)
-            body = json.dumps(said).encode()
-            self.send_response(404 if said is None else 200)
+            document = issuer.document(self.path)
+            body = json.dumps(document).encode()
+            self.send_response(404 if document is None else 200)
             self.send_header("Content-Length", str(len(body)))
             self.end_headers()
             self.wfile.write(body)

@@ -1,4 +1,4 @@
-"""Servers that are no blocklist service, and a relay in front of one that is: each real, on a free port of loopback."""
+"""Servers on loopback that are not a blocklist service, and a relay in front of one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from itertools import chain, repeat
 from typing import Final
 
 Responder = Callable[[socket.socket], None]
-"""What a stranger does on a connection when it has read a request; then it closes the connection."""
+"""What a fake server does on a connection after it has read a request; then it closes the connection."""
 
 SERVICE_HEADERS: Final = ("Blocklist-Revision: 7", "Blocklist-History: 00c0ffee")
-"""The headers by which the service is known."""
+"""The headers by which clients recognize the service."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class FakeServer:
-    """`requests` are those of all connections, `times` the moments at which they were read (seconds, monotonic)."""
+    """`requests` of all connections, and `request_times` at which they were read (seconds, monotonic)."""
 
     url: str
     requests: list[bytes] = field(default_factory=list)
@@ -31,14 +31,14 @@ class FakeServer:
 
 
 def http_response(body: bytes = b"", status: str = "200 OK", *headers: str, length: int | None = None) -> bytes:
-    """The bytes of an answer; `length` is what Content-Length says if not the truth."""
+    """The bytes of a response; `length` is for a wrong Content-Length."""
     size = len(body) if length is None else length
     lines = [f"HTTP/1.1 {status}", *headers, "Connection: close", f"Content-Length: {size}"]
     return "\r\n".join([*lines, "", ""]).encode() + body
 
 
 def event_stream_head(events: str = "", *headers: str) -> bytes:
-    """The beginning of an event stream, as the service answers it."""
+    """The beginning of an event stream as the service sends it."""
     head = "\r\n".join(["HTTP/1.1 200 OK", "Content-Type: text/event-stream", *(headers or SERVICE_HEADERS), "", ""])
     return f"{head}: watching\n\n{events}".encode()
 
@@ -48,7 +48,7 @@ def respond(data: bytes) -> Responder:
 
 
 def respond_and_hang(data: bytes = b"") -> Responder:
-    """Says it, and nothing more until the client leaves."""
+    """Send `data`, then nothing until the client disconnects."""
 
     def serve(connection: socket.socket) -> None:
         connection.sendall(data)
@@ -59,7 +59,7 @@ def respond_and_hang(data: bytes = b"") -> Responder:
 
 
 def respond_endlessly(data: bytes, more: bytes) -> Responder:
-    """Says `more` again and again, until the client leaves."""
+    """Send `data`, then `more` repeatedly until the client disconnects."""
 
     def serve(connection: socket.socket) -> None:
         connection.sendall(data)
@@ -70,7 +70,7 @@ def respond_endlessly(data: bytes, more: bytes) -> Responder:
 
 
 def respond_and_reset(data: bytes = b"") -> Responder:
-    """Says it, and resets the connection."""
+    """Send `data`, then reset the connection."""
 
     def serve(connection: socket.socket) -> None:
         connection.sendall(data)
@@ -82,9 +82,9 @@ def respond_and_reset(data: bytes = b"") -> Responder:
 
 @contextmanager
 def fake_server(*answers: Responder | bytes) -> Iterator[FakeServer]:
-    """A server that gives each connection the next of the answers, the last one again and again.
+    """A server that gives each connection the next of the responses, and repeats the last one.
 
-    Leaving waits for the connections to end: a client that keeps one open fails the test by timeout.
+    The exit waits until all connections are closed: a client that keeps one open fails the test by timeout.
     """
     each = chain((respond(it) if isinstance(it, bytes) else it for it in answers), repeat(_last(answers)))
 
@@ -103,7 +103,7 @@ def fake_server(*answers: Responder | bytes) -> Iterator[FakeServer]:
 def relay(
     to: str, *, host: str = "127.0.0.1", prefix: bytes = b"", limits: Iterable[int] = repeat(2**62)
 ) -> Iterator[FakeServer]:
-    """The service at `to`, also elsewhere, its paths behind a prefix; cuts each connection after so many bytes."""
+    """Relay to the service at `to`, below the path `prefix`; close each connection after `limits` bytes."""
     address, _, port = to.removeprefix("http://").partition(":")
     each = iter(limits)
 
@@ -137,7 +137,7 @@ def _last(answers: tuple[Responder | bytes, ...]) -> Responder:
 
 
 def _read_request(connection: socket.socket) -> bytes:
-    """A whole request with its body; nothing if the client leaves before."""
+    """A whole request with its body; empty if the client disconnects before."""
     request = b""
     while b"\r\n\r\n" not in request:
         if not (data := connection.recv(65536)):
@@ -152,14 +152,14 @@ def _read_request(connection: socket.socket) -> bytes:
 
 @contextmanager
 def tcp_server(serve: Responder, host: str = "127.0.0.1", *, daemon: bool = False) -> Iterator[str]:
-    """A server that does this on each connection, in a thread of its own; gives its URL.
+    """A server that calls `serve` for each connection, in a thread of its own; yields its URL.
 
-    Leaving waits for the connections to end, but not for those of a `daemon`.
+    The exit waits until all connections are closed, unless `daemon`.
     """
 
     class Handler(socketserver.BaseRequestHandler):
         def handle(self) -> None:
-            # The client may leave at any time.
+            # The client may disconnect at any time.
             with suppress(OSError):
                 serve(self.request)
 

@@ -1,4 +1,4 @@
-"""HTTP as bytes on a socket, where a client would put things right before it sends them."""
+"""HTTP as bytes on a socket, for requests that an HTTP client would correct or refuse to send."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _VOLATILE_HEADERS = ("date", "x-request-id")
 
 @dataclass(frozen=True, kw_only=True)
 class RawResponse:
-    """One answer as it came; `headers` in their order, names in lower case."""
+    """One response as it was received; `headers` in their order, with names in lower case."""
 
     status: int
     headers: tuple[tuple[str, str], ...]
@@ -28,7 +28,7 @@ class RawResponse:
         return json.loads(self.body)
 
     def without_volatile_headers(self) -> tuple[int, list[tuple[str, str]], bytes]:
-        """Everything that may not differ between two servers with one content: not the date, nor the request's id."""
+        """What must not differ between two servers with the same content: all but the date and the request id."""
         return self.status, [header for header in self.headers if header[0] not in _VOLATILE_HEADERS], self.body
 
 
@@ -49,7 +49,7 @@ def request(
 
 
 def exchange(port: int, *payloads: bytes, methods: Iterable[str] = ("GET",)) -> list[RawResponse]:
-    """Send the payloads on one connection and read an answer for each of `methods` (a HEAD has no body)."""
+    """Send the payloads on one connection and read a response for each of `methods` (that to a HEAD has no body)."""
     with connection_to(port) as connection:
         for payload in payloads:
             connection.sendall(payload)
@@ -58,12 +58,12 @@ def exchange(port: int, *payloads: bytes, methods: Iterable[str] = ("GET",)) -> 
 
 
 def send_request(port: int, payload: bytes, method: str = "GET") -> RawResponse:
-    """One request on a connection of its own."""
+    """Send one request on a new connection."""
     return exchange(port, payload, methods=[method])[0]
 
 
 def read_until_closed(port: int, payload: bytes) -> bytes:
-    """Send, and read all that comes until the server closes the connection; without Date lines."""
+    """Send, and read until the server closes the connection; without volatile lines."""
     with connection_to(port) as connection:
         connection.sendall(payload)
         with connection.makefile("rb") as stream:
@@ -71,7 +71,7 @@ def read_until_closed(port: int, payload: bytes) -> bytes:
 
 
 def without_volatile_lines(raw: bytes) -> bytes:
-    """Without the lines that say when, and which request it was."""
+    """Without the lines that differ for each response: the date and the request id."""
     return re.sub(rb"(?im)^(date|x-request-id): [^\r]*\r\n", b"", raw)
 
 
@@ -82,7 +82,7 @@ def connection_to(port: int) -> Iterator[socket.socket]:
 
 
 def read_response(stream: IO[bytes], method: str = "GET") -> RawResponse:
-    """Read one final answer, interim ones (1xx) passed over."""
+    """Read one final response; interim ones (1xx) are skipped."""
     status, headers = _read_head(stream)
     while 100 <= status < 200:
         status, headers = _read_head(stream)
@@ -100,7 +100,7 @@ def read_response(stream: IO[bytes], method: str = "GET") -> RawResponse:
 
 def _read_head(stream: IO[bytes]) -> tuple[int, tuple[tuple[str, str], ...]]:
     first = stream.readline().decode("latin-1")
-    assert first.startswith("HTTP/1.1 "), f"not the head of an answer: {first!r}"
+    assert first.startswith("HTTP/1.1 "), f"not the head of a response: {first!r}"
     headers = []
     while line := stream.readline().decode("latin-1").rstrip("\r\n"):
         name, _, value = line.partition(":")

@@ -1,4 +1,4 @@
-"""What the service refuses to start with, so that nobody is let in by mistake, or nobody at all."""
+"""The service does not start if its settings would give access to everyone by mistake, or to no one."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def test_without_authentication_it_listens_on_loopback_only(migrated: Path, host
     )
 
 
-def test_tokens_that_nobody_has_are_refused(migrated: Path) -> None:
+def test_it_does_not_start_without_a_valid_token(migrated: Path) -> None:
     assert_refused(run_app(env=settings_for(migrated, auth="tokens")), "no valid token", "BLOCKLIST_ADMIN_TOKEN_FILE")
 
 
-def test_a_token_that_was_made_before_is_enough_until_it_is_revoked(tmp_path: Path, databases: Databases) -> None:
+def test_it_starts_with_any_token_that_is_not_revoked(tmp_path: Path, databases: Databases) -> None:
     with secured_service(tmp_path, databases) as secured:
         ids = [token.split("_")[1] for token in secured.tokens.values()]
     process = ServiceProcess(tmp_path, auth="tokens")
@@ -37,7 +37,7 @@ def test_a_token_that_was_made_before_is_enough_until_it_is_revoked(tmp_path: Pa
     assert_refused(run_app(env=settings_for(process.database, auth="tokens")), "no valid token")
 
 
-def test_the_admins_file_is_made_for_its_owner_only_and_named(tmp_path: Path, databases: Databases) -> None:
+def test_the_admin_token_file_is_created_for_its_owner_only_and_logged(tmp_path: Path, databases: Databases) -> None:
     with secured_service(tmp_path, databases) as secured:
         assert secured.admin_file.stat().st_mode & 0o777 == 0o600
         assert str(secured.admin_file) in secured.process.log()
@@ -45,7 +45,7 @@ def test_the_admins_file_is_made_for_its_owner_only_and_named(tmp_path: Path, da
 
 
 @pytest.mark.parametrize("mode", [0o644, 0o604])
-def test_an_admins_file_that_anybody_can_read_is_refused(tmp_path: Path, migrated: Path, mode: int) -> None:
+def test_an_admin_token_file_that_all_users_can_read_is_refused(tmp_path: Path, migrated: Path, mode: int) -> None:
     file = tmp_path / "admin.token"
     file.write_text("x" * 43)
     file.chmod(mode)
@@ -55,7 +55,7 @@ def test_an_admins_file_that_anybody_can_read_is_refused(tmp_path: Path, migrate
 
 
 @pytest.mark.parametrize("text", ["", "short", "two words " * 10])
-def test_an_admins_file_without_a_token_is_refused(tmp_path: Path, migrated: Path, text: str) -> None:
+def test_an_admin_token_file_without_a_token_is_refused(tmp_path: Path, migrated: Path, text: str) -> None:
     file = tmp_path / "admin.token"
     file.write_text(text)
     file.chmod(0o600)
@@ -64,7 +64,7 @@ def test_an_admins_file_without_a_token_is_refused(tmp_path: Path, migrated: Pat
     assert not text or text not in done.stderr
 
 
-def test_an_admins_file_that_cannot_be_made_is_said(tmp_path: Path, migrated: Path) -> None:
+def test_an_admin_token_file_that_cannot_be_created_is_reported(tmp_path: Path, migrated: Path) -> None:
     file = tmp_path / "missing" / "admin.token"
     assert_refused(
         run_app(env=settings_for(migrated, auth="tokens", admin_token_file=str(file))), "cannot be created", str(file)
@@ -83,11 +83,11 @@ def test_an_admins_file_that_cannot_be_made_is_said(tmp_path: Path, migrated: Pa
         ({"admin_token_files": "x"}, "BLOCKLIST_ADMIN_TOKEN_FILE"),
     ],
 )
-def test_a_bad_setting_is_refused_and_named(migrated: Path, settings: dict[str, str], word: str) -> None:
+def test_an_invalid_setting_is_refused_and_named(migrated: Path, settings: dict[str, str], word: str) -> None:
     assert_refused(run_app(env=settings_for(migrated, **settings)), word)
 
 
-def test_an_issuer_is_enough_though_it_is_away(tmp_path: Path, migrated: Path) -> None:
+def test_it_starts_with_an_issuer_that_is_unreachable(tmp_path: Path, migrated: Path) -> None:
     issuer = f"http://127.0.0.1:{free_port()}"
     process = ServiceProcess(tmp_path, auth="tokens", oidc_issuer=issuer, oidc_audience="x")
     shutil.copy(migrated, process.database)

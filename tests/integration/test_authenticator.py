@@ -1,4 +1,4 @@
-"""Tokens and sessions on a real database, on a clock that is moved; and the admin's file."""
+"""Tokens and sessions with a real database and a manual clock; and the admin token file."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from tests.integration.process import url_of
 
 
 class TestAdminFile:
-    def test_it_is_made_for_its_owner_only_and_once(self, tmp_path: Path) -> None:
+    def test_it_is_created_once_for_its_owner_only(self, tmp_path: Path) -> None:
         path = tmp_path / "token"
         assert admin_token_file.create(path)
         assert path.stat().st_mode & 0o777 == 0o600
@@ -34,7 +34,7 @@ class TestAdminFile:
         assert path.read_text() == before
 
     @pytest.mark.parametrize("text", ["", "short", "x" * 31, "two words of more than thirty-two characters", "é" * 40])
-    def test_what_is_no_token_is_refused_and_not_repeated(self, tmp_path: Path, text: str) -> None:
+    def test_an_invalid_token_is_refused_and_not_repeated(self, tmp_path: Path, text: str) -> None:
         path = tmp_path / "token"
         path.write_text(text)
         path.chmod(0o600)
@@ -43,30 +43,30 @@ class TestAdminFile:
         assert not text or text not in str(caught.value)
 
     @pytest.mark.parametrize("mode", [0o604, 0o644, 0o602, 0o666])
-    def test_a_file_for_anybody_is_refused(self, tmp_path: Path, mode: int) -> None:
+    def test_a_file_that_all_users_can_access_is_refused(self, tmp_path: Path, mode: int) -> None:
         path = tmp_path / "token"
         admin_token_file.create(path)
         path.chmod(mode)
         with pytest.raises(AdminTokenFileError, match="chmod 600"):
             admin_token_file.read(path)
 
-    def test_a_folder_that_is_missing_is_said(self, tmp_path: Path) -> None:
+    def test_a_missing_folder_is_reported(self, tmp_path: Path) -> None:
         with pytest.raises(AdminTokenFileError, match="cannot be created"):
             admin_token_file.create(tmp_path / "missing" / "token")
 
 
 class FakeStream:
-    """A stream that knows that it was cut."""
+    """Counts how often it was closed."""
 
     def __init__(self) -> None:
-        self.aborted = 0
+        self.close_count = 0
 
     def close(self) -> None:
-        self.aborted += 1
+        self.close_count += 1
 
 
 class AuthHarness:
-    """An authenticator on a database of its own, on a clock that is moved."""
+    """Authenticators of two replicas with a database of their own and a manual clock."""
 
     def __init__(self, folder: Path) -> None:
         url = url_of(folder / "auth.db")
@@ -90,7 +90,7 @@ def harness(tmp_path: Path) -> AuthHarness:
 
 
 class TestAuthenticator:
-    def test_a_token_is_known_from_its_making_to_its_end(self, harness: AuthHarness) -> None:
+    def test_a_token_is_valid_from_its_creation_to_its_end(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
             made = await harness.create_token(end=harness.clock.now + 10)
             credential = harness.authenticate_cached(made.text)
@@ -104,7 +104,7 @@ class TestAuthenticator:
 
         asyncio.run(scenario())
 
-    def test_a_secret_that_is_wrong_by_one_character_opens_nothing(self, harness: AuthHarness) -> None:
+    def test_a_secret_with_one_wrong_character_is_refused(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
             text = (await harness.create_token()).text
             for place in range(len(text)):
@@ -115,7 +115,7 @@ class TestAuthenticator:
 
         asyncio.run(scenario())
 
-    def test_what_is_revoked_ends_at_once_for_all_that_keep_it(self, harness: AuthHarness) -> None:
+    def test_a_revoked_token_is_invalid_at_once_for_all_that_hold_it(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
             await harness.create_token()
             made = await harness.create_token()
@@ -125,13 +125,13 @@ class TestAuthenticator:
             await harness.auth.revoke(made.token.id, "bob")
             assert not credential.use(harness.clock.now)
             assert harness.authenticate_cached(made.text) is None
-            assert stream.aborted == 1
+            assert stream.close_count == 1
             with pytest.raises(UnauthorizedError):
                 await harness.auth.authenticate_token(made.text.encode())
 
         asyncio.run(scenario())
 
-    def test_another_replica_learns_of_it_when_it_looks(self, harness: AuthHarness) -> None:
+    def test_another_replica_reads_new_and_revoked_tokens(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
             await harness.create_token()
             made = await harness.create_token()
@@ -145,7 +145,7 @@ class TestAuthenticator:
 
         asyncio.run(scenario())
 
-    def test_the_last_admin_stays(self, harness: AuthHarness) -> None:
+    def test_the_last_admin_cannot_be_revoked(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
             first = await harness.create_token()
             await harness.create_token(Role.OPERATOR)
@@ -161,7 +161,7 @@ class TestAuthenticator:
 
         asyncio.run(scenario())
 
-    def test_the_last_use_is_kept_in_memory_and_written_later(self, harness: AuthHarness) -> None:
+    def test_the_last_use_is_in_memory_until_it_is_saved(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
             made = await harness.create_token()
             assert [token.last_used_at for token in await harness.auth.tokens()] == [None]
@@ -189,7 +189,7 @@ class TestAuthenticator:
 
 
 class TestSessions:
-    def test_a_session_is_found_by_its_cookie_also_by_another_replica(self, harness: AuthHarness) -> None:
+    def test_a_session_is_found_by_its_cookie_on_any_replica(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
             made = await harness.create_token(Role.OPERATOR)
             cookie, session = await harness.sessions.create(made.text)
@@ -204,7 +204,7 @@ class TestSessions:
 
         asyncio.run(scenario())
 
-    def test_the_csrf_value_is_of_one_session_and_does_not_tell_the_cookie(self, harness: AuthHarness) -> None:
+    def test_each_session_has_its_own_csrf_value_which_does_not_reveal_the_cookie(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
             made = await harness.create_token()
             (cookie, one), (_, other) = [await harness.sessions.create(made.text) for _ in range(2)]
@@ -213,7 +213,7 @@ class TestSessions:
 
         asyncio.run(scenario())
 
-    def test_it_lasts_no_longer_than_half_a_day_nor_than_its_token(self, harness: AuthHarness) -> None:
+    def test_it_expires_after_12_hours_or_with_its_token(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
             short, _ = await harness.sessions.create((await harness.create_token(end=harness.clock.now + 10)).text)
             long, _ = await harness.sessions.create((await harness.create_token()).text)
@@ -226,7 +226,7 @@ class TestSessions:
 
         asyncio.run(scenario())
 
-    def test_it_dies_with_its_token_and_by_itself(self, harness: AuthHarness) -> None:
+    def test_it_ends_by_itself_and_with_its_token(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
             await harness.create_token()
             made = await harness.create_token()
@@ -238,11 +238,11 @@ class TestSessions:
             session.credential.streams.add(stream)
             await harness.auth.revoke(made.token.id, None)
             assert await harness.sessions.find(other) is None
-            assert stream.aborted == 1
+            assert stream.close_count == 1
 
         asyncio.run(scenario())
 
-    def test_what_is_no_token_begins_none(self, harness: AuthHarness) -> None:
+    def test_an_invalid_token_creates_no_session(self, harness: AuthHarness) -> None:
         async def scenario() -> None:
             for text in ("", "x", generate_token().text, "a.b.c", "\ud800"):
                 with pytest.raises(UnauthorizedError):

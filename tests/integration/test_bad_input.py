@@ -1,4 +1,4 @@
-"""Whatever is malformed is refused with a sentence, and changes nothing."""
+"""Malformed input is refused with a problem, and changes nothing."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _nothing_changes(client: httpx.Client) -> Iterator[None]:
 
 
 def raw_body(**raw: str) -> bytes:
-    """A body with JSON text for each field, as it stands."""
+    """A body whose fields have this raw JSON text."""
     fields = {"action": '"MARK_BLOCKED"', "cause": '"disk"', **raw}
     return ("{" + ", ".join(f'"{name}": {text}' for name, text in fields.items()) + "}").encode()
 
@@ -124,18 +124,18 @@ BODIES = NOT_ONE_OBJECT | BAD_FIELDS | {
 
 
 @pytest.mark.parametrize("body", [pytest.param(body, id=ascii(name)) for name, body in BODIES.items()])
-def test_a_malformed_body_is_400_with_a_sentence(client: httpx.Client, node: str, body: bytes) -> None:
+def test_a_malformed_body_gets_400(client: httpx.Client, node: str, body: bytes) -> None:
     problem_of(client.put(node, content=body), 400)
 
 
 @pytest.mark.parametrize("body", [pytest.param(body, id=ascii(name)) for name, body in BODIES.items()])
-def test_one_malformed_among_several_is_400_and_none_is_blocked(client: httpx.Client, body: bytes) -> None:
+def test_one_malformed_node_among_several_gets_400(client: httpx.Client, body: bytes) -> None:
     several = b'{"bad-1": ' + json.dumps(block()).encode() + b', "bad-2": ' + body + b"}"
     problem_of(client.put("/blocklist/nodes", content=several), 400)
 
 
 @pytest.mark.parametrize("body", [pytest.param(body, id=ascii(name)) for name, body in NOT_ONE_OBJECT.items()])
-def test_several_are_one_object(client: httpx.Client, body: bytes) -> None:
+def test_several_nodes_are_one_object(client: httpx.Client, body: bytes) -> None:
     problem_of(client.put("/blocklist/nodes", content=body), 400)
 
 
@@ -155,7 +155,7 @@ def test_depth_and_length_do_no_harm(client: httpx.Client, body: bytes) -> None:
 
 @pytest.mark.parametrize("end", [-1000, 0])
 @pytest.mark.parametrize("kind", [int, str])
-def test_an_end_not_after_now_is_400(client: httpx.Client, node: str, end: int, kind: type) -> None:
+def test_an_end_that_is_not_in_the_future_gets_400(client: httpx.Client, node: str, end: int, kind: type) -> None:
     problem_of(client.put(node, json=block(endTimestamp=kind(now_ms() + end))), 400)
 
 
@@ -219,7 +219,7 @@ def test_a_malformed_node_id_is_refused(service: ServiceProcess, method: str, ta
     ["", ".", "..", "a/b", "a b", "%61", "é", "x" * 254, "a\u0000", "a\n", "\u0663", "＊", "\ud800", "a+b", "[::1]"],
     ids=ascii,
 )
-def test_a_malformed_node_id_among_several_is_400(client: httpx.Client, key: str) -> None:
+def test_a_malformed_node_id_among_several_gets_400(client: httpx.Client, key: str) -> None:
     body = json.dumps({"bad-1": block(), key: block()}).encode()
     problem_of(client.put("/blocklist/nodes", content=body), 400)
 
@@ -231,7 +231,7 @@ def test_a_malformed_node_id_among_several_is_400(client: httpx.Client, key: str
         pytest.param(b'{"n": %b, "\\u006e": %b}', id="in escapes"),
     ],
 )
-def test_a_node_id_twice_among_several_is_400(client: httpx.Client, body: bytes) -> None:
+def test_a_repeated_node_id_gets_400(client: httpx.Client, body: bytes) -> None:
     one = json.dumps(block()).encode()
     problem_of(client.put("/blocklist/nodes", content=body % (one, one)), 400)
 
@@ -249,7 +249,7 @@ def test_an_id_is_percent_decoded_once(client: httpx.Client, service: ServicePro
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("path", ["/blocklist", "/blocklist/nodes/free", "/blocklist/changes"])
-def test_a_malformed_min_revision_is_400(service: ServiceProcess, path: str, query: str) -> None:
+def test_a_malformed_min_revision_gets_400(service: ServiceProcess, path: str, query: str) -> None:
     problem_of(send_request(service.port, request(f"{path}?{query}")), 400)
 
 
@@ -262,10 +262,10 @@ def padded(length: int, body: dict[str, Any]) -> bytes:
     [("/blocklist/nodes/large", KIB_64, block()), ("/blocklist/nodes", MIB_1, {"large": block()})],
 )
 class TestSize:
-    def test_a_body_over_the_limit_is_413(self, client: httpx.Client, path: str, limit: int, body: Any) -> None:
+    def test_a_body_over_the_limit_gets_413(self, client: httpx.Client, path: str, limit: int, body: Any) -> None:
         problem_of(client.put(path, content=padded(limit + 1, body)), 413)
 
-    def test_in_chunks_without_a_length_it_is_413_too(
+    def test_a_chunked_body_over_the_limit_gets_413(
         self, service: ServiceProcess, path: str, limit: int, body: Any
     ) -> None:
         data = padded(limit + 1, body)
@@ -273,21 +273,21 @@ class TestSize:
         chunks = [b"%x\r\n%b\r\n" % (len(part), part) for part in (data[:20_000], data[20_000:])]
         problem_of(exchange(service.port, head, *chunks, b"0\r\n\r\n")[0], 413)
 
-    def test_it_is_413_as_soon_as_the_limit_is_passed_however_much_is_to_come(
+    def test_413_is_sent_as_soon_as_the_limit_is_exceeded(
         self, service: ServiceProcess, path: str, limit: int, body: Any
     ) -> None:
         head = request(path, "Content-Length: 99999999999", method="PUT")
         problem_of(exchange(service.port, head, padded(limit + 1, body))[0], 413)
 
-    def test_a_body_of_just_the_limit_is_read(self, client: httpx.Client, path: str, limit: int, body: Any) -> None:
+    def test_a_body_at_the_limit_is_read(self, client: httpx.Client, path: str, limit: int, body: Any) -> None:
         problem_of(client.put(path, content=padded(limit - 1, body) + b"x"), 400)
 
 
-def test_a_body_over_the_limit_for_delete_is_413(client: httpx.Client) -> None:
+def test_the_body_of_a_delete_has_a_limit_too(client: httpx.Client) -> None:
     problem_of(client.request("DELETE", "/blocklist/nodes/large", content=b" " * (KIB_64 + 1)), 413)
 
 
-def test_a_client_that_goes_away_in_its_body_changes_nothing(service: ServiceProcess) -> None:
+def test_a_client_that_disconnects_in_its_body_changes_nothing(service: ServiceProcess) -> None:
     body = json.dumps(block()).encode()
     whole = request("/blocklist/nodes/gone", method="PUT", body=body)
     exchange(service.port, whole[:-5], methods=())

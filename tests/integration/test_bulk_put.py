@@ -1,4 +1,4 @@
-"""PUT /blocklist/nodes: several at once, all or none."""
+"""PUT /blocklist/nodes: several nodes at once, all or none."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_each_node_has_its_own_status_and_one_revision_in_the_order_of_the_body(
     assert revision_of(answer) == current_list(client)[0] == start + 3
 
 
-def test_several_that_change_nothing_say_the_present_revision(client: httpx.Client, node_id: str) -> None:
+def test_a_request_that_changes_nothing_returns_the_current_revision(client: httpx.Client, node_id: str) -> None:
     body = {f"{node_id}-{n}": block(allowMerge=True) for n in range(3)}
     first = client.put("/blocklist/nodes", json=body)
     again = client.put("/blocklist/nodes", json=body)
@@ -47,7 +47,7 @@ def test_several_that_change_nothing_say_the_present_revision(client: httpx.Clie
     assert revision_of(again) == revision_of(first) == current_list(client)[0]
 
 
-def test_one_conflict_refuses_all_and_every_conflict_is_named(client: httpx.Client, node_id: str) -> None:
+def test_one_conflict_refuses_all_and_the_problem_names_every_conflict(client: httpx.Client, node_id: str) -> None:
     blocked = [f"{node_id}-{name}" for name in ("b", "a")]
     present = {name: client.put(f"/blocklist/nodes/{name}", json=block(cause="old")).json() for name in blocked}
     client.put(f"/blocklist/nodes/{node_id}-m", json=block())
@@ -67,7 +67,7 @@ def test_one_conflict_refuses_all_and_every_conflict_is_named(client: httpx.Clie
     assert current_list(client) == before
 
 
-def test_a_thousand_are_taken_and_one_more_is_400_and_a_thousand_conflicts_are_named(
+def test_a_thousand_nodes_are_accepted_and_1001_get_400(
     fresh_client: httpx.Client,
 ) -> None:
     many = {f"n{n}": block() for n in range(1001)}
@@ -82,12 +82,12 @@ def test_a_thousand_are_taken_and_one_more_is_400_and_a_thousand_conflicts_are_n
     assert (len(conflicts["blockedNodes"]), len(conflicts["errors"])) == (1000, 1000)
 
 
-def test_an_empty_object_is_400(client: httpx.Client) -> None:
+def test_an_empty_object_gets_400(client: httpx.Client) -> None:
     problem_of(client.put("/blocklist/nodes", json={}), 400)
 
 
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
-def test_several_are_json_whatever_the_content_type_says(client: httpx.Client, node_id: str, kind: str | None) -> None:
+def test_the_body_is_json_whatever_its_content_type(client: httpx.Client, node_id: str, kind: str | None) -> None:
     body = b'{"%b": {"action": "MARK_BLOCKED", "cause": "disk"}}' % node_id.encode()
     answer = client.put("/blocklist/nodes", content=body, headers={"content-type": kind} if kind else {})
     assert (answer.status_code, answer.json()[node_id]["status"]) == (200, 201)

@@ -1,4 +1,4 @@
-"""Connections that are slow, large or many; with the fast paths and without."""
+"""Limits of connections: slow clients, large heads, many connections; with the fast paths and without."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NODE = b'{"action": "MARK_BLOCKED", "cause": "Hot machine"}'
 def short_timeouts(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, migrated: Path
 ) -> Iterator[ServiceProcess]:
-    """A service that waits half a second for heads, and three quarters for bodies."""
+    """A service with timeouts of 0.5 s for heads and 0.75 s for bodies."""
     folder = tmp_path_factory.mktemp("short_timeouts")
     process = ServiceProcess(folder, fast_path=request.param, header_timeout="500ms", body_timeout="750ms")
     shutil.copy(migrated, process.database)
@@ -42,7 +42,7 @@ class TestSlow:
             b"PUT /blocklist/nodes/a HT",
         ],
     )
-    def test_a_head_that_does_not_end_is_a_408(self, short_timeouts: ServiceProcess, part: bytes) -> None:
+    def test_an_incomplete_head_gets_408(self, short_timeouts: ServiceProcess, part: bytes) -> None:
         with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(part)
             answer = read_response(stream)
@@ -54,22 +54,22 @@ class TestSlow:
 
     @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
     @pytest.mark.parametrize("part", [b"", NODE[:10]])
-    def test_a_body_that_does_not_end_is_a_408(self, short_timeouts: ServiceProcess, method: str, part: bytes) -> None:
+    def test_an_incomplete_body_gets_408(self, short_timeouts: ServiceProcess, method: str, part: bytes) -> None:
         head = request("/blocklist/nodes/slow", f"Content-Length: {len(NODE)}", method=method)
         with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(head + part)
             answer = read_response(stream)
-            if method != "POST":  # which is refused at once
+            if method != "POST":  # which gets 405 at once
                 assert answer.status == 408
                 assert answer.json()["detail"] == "The body of the request was not received within 0.75 seconds."
             assert stream.read() == b""
         assert send_request(short_timeouts.port, request("/blocklist/nodes/slow")).status == 404
 
-    def test_a_chunked_body_that_does_not_end(self, short_timeouts: ServiceProcess) -> None:
+    def test_an_incomplete_chunked_body_gets_408(self, short_timeouts: ServiceProcess) -> None:
         head = request("/blocklist/nodes/slow", "Transfer-Encoding: chunked", method="PUT")
         assert read_until_closed(short_timeouts.port, head + b'5\r\n{"act\r\n').startswith(b"HTTP/1.1 408 ")
 
-    def test_bytes_that_come_one_by_one_gain_no_time(self, short_timeouts: ServiceProcess) -> None:
+    def test_sending_byte_by_byte_does_not_extend_the_timeout(self, short_timeouts: ServiceProcess) -> None:
         with connection_to(short_timeouts.port) as connection, suppress(ConnectionError):
             connection.settimeout(0.05)
             for _ in range(400):
@@ -77,12 +77,12 @@ class TestSlow:
                 with suppress(TimeoutError):
                     assert connection.recv(100).startswith(b"HTTP/1.1 408 ")
                     return
-        pytest.fail("it waited for 20 seconds")
+        pytest.fail("no 408 within 20 seconds")
 
-    def test_a_connection_that_says_nothing_is_closed_without_a_word(self, short_timeouts: ServiceProcess) -> None:
+    def test_a_connection_that_sends_nothing_is_closed_without_a_response(self, short_timeouts: ServiceProcess) -> None:
         assert read_until_closed(short_timeouts.port, b"") == b""
 
-    def test_a_second_request_is_measured_anew(self, short_timeouts: ServiceProcess) -> None:
+    def test_each_request_of_a_connection_has_its_own_timeout(self, short_timeouts: ServiceProcess) -> None:
         with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
             for _ in range(2):
                 connection.sendall(request("/blocklist"))
@@ -90,7 +90,9 @@ class TestSlow:
             connection.sendall(b"GET /block")
             assert read_response(stream).status == 408
 
-    def test_an_answer_that_is_due_before_is_given_first(self, short_timeouts: ServiceProcess) -> None:
+    def test_an_earlier_request_is_answered_before_a_timeout_closes_the_connection(
+        self, short_timeouts: ServiceProcess
+    ) -> None:
         etag = send_request(short_timeouts.port, request("/blocklist")).header("etag")
         wait = request("/blocklist", f"If-None-Match: {etag}", "Prefer: wait=2")
         with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
@@ -98,14 +100,14 @@ class TestSlow:
             assert read_response(stream).status == 304
             assert stream.read() == b""
 
-    def test_a_watch_outlives_both_times(self, short_timeouts: ServiceProcess) -> None:
+    def test_no_timeout_applies_to_a_watch(self, short_timeouts: ServiceProcess) -> None:
         with connection_to(short_timeouts.port) as connection:
             connection.sendall(request("/blocklist/watch"))
             connection.settimeout(1.5)
             with pytest.raises(TimeoutError):
-                _read_to_the_end(connection)
+                _read_until_closed(connection)
 
-    def test_an_answer_that_nobody_reads_ends(self, short_timeouts: ServiceProcess) -> None:
+    def test_a_connection_whose_responses_are_not_read_is_reset(self, short_timeouts: ServiceProcess) -> None:
         nodes = ",".join(f'"n{number}": {{"action": "MARK_BLOCKED", "cause": "{"x" * 1000}"}}' for number in range(900))
         body = f"{{{nodes}}}".encode()
         assert send_request(short_timeouts.port, request("/blocklist/nodes", method="PUT", body=body)).status in (
@@ -119,13 +121,13 @@ class TestSlow:
             wait_until(lambda: _is_reset(connection))
 
 
-def _read_to_the_end(connection: socket.socket) -> None:
+def _read_until_closed(connection: socket.socket) -> None:
     while connection.recv(65536):
         pass
 
 
 def _is_reset(connection: socket.socket) -> bool:
-    """Whether the other side has ended it, as the system knows it without reading."""
+    """Whether the connection is closed in the kernel, without reading from it."""
     state = struct.unpack("B", connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 1))[0]
     return bool(state == 7)  # TCP_CLOSE
 
@@ -143,7 +145,7 @@ class TestLarge:
             ([f"X-{number}: x" for number in range(101)], 431),
         ],
     )
-    def test_heads(
+    def test_head_limits(
         self, short_timeouts: ServiceProcess, headers: list[str], status: int, method: str, pieces: int
     ) -> None:
         body = NODE if method == "PUT" else b""
@@ -161,12 +163,12 @@ class TestLarge:
             assert "16 KiB" in answer.json()["detail"]
 
     @pytest.mark.parametrize(("length", "status"), [(8000, 404), (8300, 404), (20_000, 414), (70_000, 414)])
-    def test_urls(self, short_timeouts: ServiceProcess, length: int, status: int) -> None:
+    def test_url_limits(self, short_timeouts: ServiceProcess, length: int, status: int) -> None:
         answer = send_request(short_timeouts.port, request("/nothing?" + "x" * length))
         assert answer.status == status, answer.body
 
     @pytest.mark.parametrize("opening", [b"GET /", b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\nX: "])
-    def test_a_head_without_end_is_refused_soon(self, short_timeouts: ServiceProcess, opening: bytes) -> None:
+    def test_an_endless_head_is_refused_early(self, short_timeouts: ServiceProcess, opening: bytes) -> None:
         sent = 0
         with connection_to(short_timeouts.port) as connection, suppress(ConnectionError):
             connection.sendall(opening)
@@ -174,19 +176,19 @@ class TestLarge:
                 sent += connection.send(b"x" * 65536)
         assert sent < 20_000_000
 
-    def test_requests_that_come_together_are_measured_one_by_one(self, short_timeouts: ServiceProcess) -> None:
+    def test_the_head_limit_applies_to_each_pipelined_request(self, short_timeouts: ServiceProcess) -> None:
         many = request("/blocklist", "X: " + "x" * 800) * 60
         answers = exchange(short_timeouts.port, many, methods=["GET"] * 60)
         assert {answer.status for answer in answers} == {200}
 
-    def test_one_that_is_too_large_spoils_none_before_it(self, short_timeouts: ServiceProcess) -> None:
+    def test_requests_before_one_that_is_too_large_are_answered(self, short_timeouts: ServiceProcess) -> None:
         data = request("/blocklist") + request("/readyz") + request("/blocklist", "X: " + "x" * 20_000)
         with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(data)
             assert [read_response(stream).status for _ in range(2)] == [200, 200]
             assert stream.read()[:12] in (b"", b"HTTP/1.1 431")
 
-    def test_many_large_bodies_one_after_the_other(self, short_timeouts: ServiceProcess) -> None:
+    def test_the_head_limit_does_not_count_bodies(self, short_timeouts: ServiceProcess) -> None:
         body = NODE[:-1] + b" " * 60_000 + b"}"
         put = request("/blocklist/nodes/again", method="PUT", body=body)
         answers = exchange(short_timeouts.port, put * 20, methods=["PUT"] * 20)
@@ -196,37 +198,39 @@ class TestLarge:
 class TestGarbage:
     GARBAGE = b"\x16\x03\x01 no HTTP\r\n\r\n"
 
-    def test_is_a_400(self, short_timeouts: ServiceProcess) -> None:
-        said = read_until_closed(short_timeouts.port, self.GARBAGE)
-        assert said.startswith(b"HTTP/1.1 400 ")
-        assert b"application/problem+json" in said
+    def test_it_gets_400(self, short_timeouts: ServiceProcess) -> None:
+        response = read_until_closed(short_timeouts.port, self.GARBAGE)
+        assert response.startswith(b"HTTP/1.1 400 ")
+        assert b"application/problem+json" in response
 
-    def test_after_a_request_whose_answer_is_kept(self, short_timeouts: ServiceProcess) -> None:
+    def test_behind_a_pending_request_it_closes_the_connection(self, short_timeouts: ServiceProcess) -> None:
         put = request("/blocklist/nodes/garbage", "Prefer: wait=1", method="PUT", body=NODE)
         with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(put + self.GARBAGE)
             assert read_response(stream, "PUT").status in (201, 409)
             assert stream.read() == b""
 
-    def test_a_url_that_is_none_after_a_request_whose_answer_is_kept(self, short_timeouts: ServiceProcess) -> None:
+    def test_an_invalid_url_behind_a_pending_request_closes_the_connection(
+        self, short_timeouts: ServiceProcess
+    ) -> None:
         put = request("/blocklist/nodes/garbage", method="PUT", body=NODE)
         with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(put + request("test:80", method="CONNECT"))
             assert read_response(stream, "PUT").status in (201, 409)
             assert stream.read()[:12] in (b"", b"HTTP/1.1 400")
 
-    def test_after_a_watch_ends_it(self, short_timeouts: ServiceProcess) -> None:
+    def test_behind_a_watch_it_closes_the_connection(self, short_timeouts: ServiceProcess) -> None:
         with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(request("/blocklist/watch"))
             assert stream.readline() == b"HTTP/1.1 200 OK\r\n"
             connection.sendall(self.GARBAGE)
             assert b"400 Bad" not in stream.read()
 
-    def test_in_a_chunked_body(self, short_timeouts: ServiceProcess) -> None:
+    def test_in_a_chunked_body_it_gets_one_400(self, short_timeouts: ServiceProcess) -> None:
         head = request("/blocklist/nodes/slow", "Transfer-Encoding: chunked", method="PUT")
-        said = read_until_closed(short_timeouts.port, head + b"5\r\n12345\r\nzz\r\n")
-        assert said.startswith(b"HTTP/1.1 400 ")
-        assert said.count(b"HTTP/1.1 ") == 1
+        response = read_until_closed(short_timeouts.port, head + b"5\r\n12345\r\nzz\r\n")
+        assert response.startswith(b"HTTP/1.1 400 ")
+        assert response.count(b"HTTP/1.1 ") == 1
 
     @pytest.mark.parametrize(
         "head",
@@ -239,14 +243,12 @@ class TestGarbage:
             b"GET /blocklist HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n",
         ],
     )
-    def test_what_two_servers_may_read_differently_is_refused(
-        self, short_timeouts: ServiceProcess, head: bytes
-    ) -> None:
+    def test_ambiguous_requests_get_400(self, short_timeouts: ServiceProcess, head: bytes) -> None:
         assert read_until_closed(short_timeouts.port, head + request("/readyz")).startswith(b"HTTP/1.1 400 ")
 
 
 class TestMany:
-    def test_connections_beyond_the_limit_are_sent_away(self, start: Start) -> None:
+    def test_connections_beyond_the_limit_get_503(self, start: Start) -> None:
         service = start(max_connections="20")
         with _idle_connections(service.port, 20) as idle:
             with connection_to(service.port) as connection, connection.makefile("rb") as stream:
@@ -256,8 +258,8 @@ class TestMany:
             idle.pop().close()
             wait_until(lambda: _status(service.port) == 200)
 
-    def test_ten_thousand_that_say_nothing(self, start: Start) -> None:
-        """As many as this process may open, if that is less."""
+    def test_ten_thousand_idle_connections_disturb_no_other(self, start: Start) -> None:
+        """Fewer if this process may not open as many."""
         service = start(header_timeout="120s")
         soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
         count = min(10_000, int(hard * 0.9) - 500)
@@ -284,7 +286,7 @@ def _status(port: int) -> int:
 
 @contextmanager
 def _idle_connections(port: int, count: int) -> Iterator[list[socket.socket]]:
-    """Connections that say nothing, from several addresses of loopback: each has ports for some thousands."""
+    """Idle connections, from several loopback addresses, as each has ports for a few thousand only."""
     with ExitStack() as stack:
         idle = []
         for number in range(count):

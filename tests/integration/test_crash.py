@@ -1,4 +1,4 @@
-"""Killed again and again while clients write and watch: nothing acknowledged is lost, no revision is used twice."""
+"""Kill the service while clients write and watch: no acknowledged change is lost, no revision is used twice."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ pytestmark = ON_BOTH
 
 
 @pytest.mark.timeout(600)
-def test_nothing_acknowledged_is_lost_and_the_watch_has_neither_gap_nor_repeat(
+def test_no_acknowledged_change_is_lost_and_watches_have_no_gap_and_no_repetition(
     fresh: ServiceProcess, databases: Databases
 ) -> None:
-    # PostgreSQL is not killed with the service: there is less that could go wrong.
+    # Fewer for PostgreSQL, which is not killed with the service.
     kills = 10 if isinstance(databases, SqliteFiles) else 4
-    figures = KillTrial(fresh).run(kills)
-    assert figures.resumed >= kills
-    assert figures.acknowledged <= figures.changes
+    stats = KillTrial(fresh).run(kills)
+    assert stats.resumed >= kills
+    assert stats.acknowledged <= stats.changes

@@ -1,4 +1,4 @@
-"""The plain GET /blocklist is answered below ASGI; the ordinary route says what the answer is, byte for byte."""
+"""The plain GET /blocklist, answered below ASGI, returns the bytes of the ordinary route."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.raw_http import connection_to, exchange, read_response, read_until_closed, request, send_request
 
 CLOSING_REQUEST = request("/healthz", "Connection: close")
-"""Makes the server close the connection once all before it is answered."""
+"""Makes the server close the connection after it has answered all requests before this one."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pair:
-    """Two services with one content."""
+    """Two services with the same database, with the fast path and without."""
 
     fast: ServiceProcess
     ordinary: ServiceProcess
 
     def same_response(self, ask_one: Callable[[int], object]) -> object:
-        """The answer of both, which must be the same."""
+        """The response of both, which must be the same."""
         fast, ordinary = ask_one(self.fast.port), ask_one(self.ordinary.port)
         assert fast == ordinary
         return fast
@@ -61,7 +61,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory, content: Path) -> Iterator[Pa
 
 @pytest.fixture(scope="module")
 def etags(pair: Pair) -> list[str]:
-    """The ETags of the list, plain and zipped."""
+    """The ETags of the list, plain and compressed."""
     asked = (request("/blocklist"), request("/blocklist", "Accept-Encoding: gzip"))
     return [send_request(pair.ordinary.port, payload).header("etag") or "" for payload in asked]
 
@@ -162,15 +162,15 @@ REQUESTS: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("payload", [pytest.param(payload, id=name) for name, payload in REQUESTS.items()])
-def test_the_answer_is_the_ordinary_routes(pair: Pair, payload: bytes) -> None:
+def test_the_response_is_that_of_the_ordinary_route(pair: Pair, payload: bytes) -> None:
     raw = pair.same_response(lambda port: read_until_closed(port, payload + CLOSING_REQUEST))
-    assert raw, "some answer"
+    assert raw, "a response"
 
 
 @pytest.mark.parametrize(
     "name", ["plain", "gzip", "HEAD", "HEAD gzip", "If-None-Match, star", "Expect", "odd header cases"]
 )
-def test_alone_on_a_connection_that_stays_open_it_is_the_same(pair: Pair, name: str) -> None:
+def test_the_response_is_the_same_on_a_connection_that_stays_open(pair: Pair, name: str) -> None:
     method = "HEAD" if name.startswith("HEAD") else "GET"
     pair.same_response(lambda port: send_request(port, REQUESTS[name], method).without_volatile_headers())
 
@@ -200,8 +200,8 @@ UPGRADES = {
 
 
 @pytest.mark.parametrize("payload", [pytest.param(payload, id=name) for name, payload in UPGRADES.items()])
-def test_an_upgrade_that_is_not_taken_is_the_ordinary_routes(pair: Pair, payload: bytes) -> None:
-    """Alone: what follows on the connection is no longer HTTP/1.1 to the parser."""
+def test_an_unsupported_upgrade_gets_the_response_of_the_ordinary_route(pair: Pair, payload: bytes) -> None:
+    """Sent alone, because the parser does not read what follows as HTTP/1.1."""
     pair.same_response(lambda port: send_request(port, payload).without_volatile_headers())
 
 
@@ -212,7 +212,7 @@ def test_repeated_headers_are_read_as_on_the_ordinary_route(pair: Pair, etags: l
         pair.same_response(partial(read_until_closed, payload=payload))
 
 
-def test_a_request_that_comes_byte_by_byte_is_answered_the_same(pair: Pair) -> None:
+def test_a_request_sent_byte_by_byte_gets_the_same_response(pair: Pair) -> None:
     whole = REQUESTS["gzip"]
     pair.same_response(
         lambda port: exchange(port, *(whole[n : n + 1] for n in range(len(whole))))[0].without_volatile_headers()
@@ -221,7 +221,7 @@ def test_a_request_that_comes_byte_by_byte_is_answered_the_same(pair: Pair) -> N
 
 @pytest.mark.parametrize("chunked", [False, True])
 def test_a_body_that_looks_like_a_request_is_a_body(pair: Pair, *, chunked: bool) -> None:
-    """Sent when the server asks for it, so that it arrives by itself; the very bytes were asked with just before."""
+    """The body arrives alone, after the 100 Continue, and its bytes are in the cache of parsed requests."""
     looks = REQUESTS["plain"]
     body = b"%x\r\n%b\r\n0\r\n\r\n" % (len(looks), looks) if chunked else looks
     how = "Transfer-Encoding: chunked" if chunked else f"Content-Length: {len(looks)}"
@@ -246,8 +246,8 @@ def test_a_body_that_looks_like_a_request_is_a_body(pair: Pair, *, chunked: bool
 
 
 @pytest.mark.parametrize("cut", [1, 5, 20, -4, -2, -1])
-def test_known_bytes_behind_a_request_cut_short_are_part_of_it(pair: Pair, cut: int) -> None:
-    """A known request that comes after half a request is read as more of that one, as on the ordinary route."""
+def test_cached_bytes_behind_an_incomplete_request_belong_to_it(pair: Pair, cut: int) -> None:
+    """A cached request behind half a request is read as the rest of that one, as on the ordinary route."""
     plain = REQUESTS["plain"]
 
     def talk(port: int) -> object:
@@ -256,7 +256,7 @@ def test_known_bytes_behind_a_request_cut_short_are_part_of_it(pair: Pair, cut: 
                 connection.sendall(plain)
                 assert read_response(stream).status == 200
             connection.sendall(plain[:cut])
-            # Answered on another connection, so this one's piece has been read by now.
+            # Once this is answered, on another connection, the part has been read.
             send_request(port, request("/healthz"))
             connection.sendall(plain)
             return read_response(stream).without_volatile_headers()
@@ -277,8 +277,8 @@ def test_known_bytes_behind_a_request_cut_short_are_part_of_it(pair: Pair, cut: 
         ["line breaks before it", "plain"],
     ],
 )
-def test_what_came_together_once_is_answered_in_full_each_time(pair: Pair, names: list[str]) -> None:
-    """The same bytes again and again, on an idle connection: as many answers as requests each time."""
+def test_pipelined_requests_are_answered_in_full_each_time(pair: Pair, names: list[str]) -> None:
+    """The same bytes repeatedly on an idle connection: each time as many responses as requests."""
     together = b"".join(REQUESTS[name] for name in names)
     methods = [REQUESTS[name].split()[0].decode() for name in names]
 
@@ -294,7 +294,7 @@ def test_what_came_together_once_is_answered_in_full_each_time(pair: Pair, names
     pair.same_response(talk)
 
 
-def test_ready_bytes_and_ordinary_routes_take_turns_on_one_connection(pair: Pair) -> None:
+def test_cached_and_ordinary_responses_alternate_on_one_connection(pair: Pair) -> None:
     sent = [
         request("/blocklist"),
         request("/blocklist/nodes/n1"),
@@ -321,13 +321,13 @@ def test_ready_bytes_and_ordinary_routes_take_turns_on_one_connection(pair: Pair
     )
 
 
-def test_many_in_one_go_are_all_answered_in_order(pair: Pair) -> None:
+def test_many_pipelined_requests_are_answered_in_order(pair: Pair) -> None:
     sent = (request("/blocklist") + request("/blocklist/nodes/n1") + request("/blocklist", "If-None-Match: *")) * 100
     pair.same_response(lambda port: read_until_closed(port, sent + CLOSING_REQUEST))
 
 
-def test_a_reader_that_reads_late_gets_everything(pair: Pair) -> None:
-    """More answers than the socket's buffers hold, asked for before the first is read."""
+def test_a_slow_reader_gets_every_response(pair: Pair) -> None:
+    """More responses than fit into the socket's buffers, requested before the first is read."""
     sent = request("/blocklist") * 2_000
 
     def read_late(port: int) -> bytes:
@@ -340,7 +340,7 @@ def test_a_reader_that_reads_late_gets_everything(pair: Pair) -> None:
     pair.same_response(read_late)
 
 
-# Well-formed, one by one: behind a malformed request uvicorn's 400 overtakes what the ordinary route has yet to answer.
+# Well-formed only: uvicorn's 400 for a malformed request overtakes pending responses of the ordinary route.
 names = st.sampled_from(
     ["Accept-Encoding", "If-None-Match", "Connection", "Prefer", "Expect", "Cache-Control", "Authorization", "X-Other"]
 )
@@ -361,15 +361,15 @@ one_request = st.builds(
 
 @given(st.lists(one_request, min_size=1, max_size=5))
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
-def test_any_mix_of_requests_is_answered_as_on_the_ordinary_route(
+def test_any_mix_of_requests_gets_the_responses_of_the_ordinary_route(
     pair: Pair, etags: list[str], mix: list[bytes]
 ) -> None:
     payload = b"".join(mix).replace(b"{0}", etags[0].encode()).replace(b"{1}", etags[1].encode())
     pair.same_response(lambda port: read_until_closed(port, payload + CLOSING_REQUEST))
 
 
-def test_an_ended_node_is_absent_from_ready_bytes_too(start: Start, content: Path, tmp_path: Path) -> None:
-    """At each moment: nodes whose end has passed are never there, those whose end is to come always."""
+def test_an_expired_node_is_absent_from_cached_responses(start: Start, content: Path, tmp_path: Path) -> None:
+    """At each time a node is listed until its end and never after it."""
     for name in ("fast", "ordinary"):
         shutil.copytree(content.parent, tmp_path / name, ignore=shutil.ignore_patterns("*.log"))
     pair = Pair(fast=start(tmp_path / "fast"), ordinary=start(tmp_path / "ordinary", fast_path="false"))
@@ -389,7 +389,7 @@ def test_an_ended_node_is_absent_from_ready_bytes_too(start: Start, content: Pat
 
 
 def _poll_until_expired(port: int, ends: dict[str, int]) -> None:
-    """Ask over and over until all have ended; each answer is right for the moments before and after it."""
+    """Poll until all have expired; each response must be right for a time between its request and its arrival."""
     with connection_to(port) as connection, connection.makefile("rb") as stream:
         etags: dict[str, bytes] = {}
         while True:
@@ -407,7 +407,7 @@ def _poll_until_expired(port: int, ends: dict[str, int]) -> None:
             time.sleep(0.01)
 
 
-def test_the_answer_after_a_change_is_the_new_list_at_once(start: Start) -> None:
+def test_a_read_after_a_change_returns_the_new_list(start: Start) -> None:
     service = start()
     with connection_to(service.port) as connection, connection.makefile("rb") as stream:
         for number in range(100):

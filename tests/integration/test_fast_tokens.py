@@ -1,4 +1,4 @@
-"""With tokens, too, the short cuts answer what the ordinary routes do, byte for byte, whoever asks."""
+"""With tokens too, the fast paths return the bytes of the ordinary routes, for every credential."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ REQUESTS: Final[dict[str, tuple[str, str, list[str], bytes]]] = {
 
 @pytest.fixture(scope="module")
 def tokens(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> dict[str, str]:
-    """Which text stands for each word above; the database with them is in FOLDER."""
+    """The text for each word above; the database with these tokens is in FOLDER."""
     folder = tmp_path_factory.mktemp("tokens")
     with secured_service(folder, databases) as secured:
         revoked = secured.make_token(Role.ADMIN)
@@ -98,7 +98,7 @@ def payload_of(name: str, who: str, tokens: dict[str, str]) -> bytes:
 
 
 @pytest.mark.parametrize(("name", "who"), list(product(REQUESTS, CREDENTIALS)))
-def test_the_answer_is_the_ordinary_routes(
+def test_the_response_is_that_of_the_ordinary_route(
     pair: list[ServiceProcess], tokens: dict[str, str], name: str, who: str
 ) -> None:
     payload = payload_of(name, who, tokens)
@@ -109,10 +109,10 @@ def test_the_answer_is_the_ordinary_routes(
     assert fast.startswith(b"HTTP/1.1 ")
 
 
-def test_nobody_is_taken_for_who_asked_before_on_the_connection(
+def test_a_request_never_gets_the_credential_of_an_earlier_one(
     pair: list[ServiceProcess], tokens: dict[str, str]
 ) -> None:
-    """All credentials in turn, again and again: the first answer to each is its answer ever after."""
+    """Different credentials in turn on one connection: each gets the same response every time."""
     for process in pair:
         with connection_to(process.port) as connection, connection.makefile("rb") as stream:
             rounds = []
@@ -126,17 +126,17 @@ def test_nobody_is_taken_for_who_asked_before_on_the_connection(
             assert rounds[1:] == [[200, 202, 401, 401, 200, 403, 401, 401, 200, 202, 401, 401]] * 3
 
 
-def test_a_poller_with_a_token_is_answered_from_ready_bytes(pair: list[ServiceProcess], tokens: dict[str, str]) -> None:
+def test_a_poller_with_a_token_gets_cached_responses(pair: list[ServiceProcess], tokens: dict[str, str]) -> None:
     bearer = f"Authorization: Bearer {tokens['READER']}"
 
-    def by_the_route() -> str:
+    def route_reads() -> str:
         text = exchange(pair[0].port, request("/metrics", bearer))[0].body.decode()
         (line,) = [line for line in text.splitlines() if line.startswith("blocklist_list_reads") and "route" in line]
         return line
 
-    # Made ready by the route; after that nobody needs it.
+    # The route fills the cache; after that it is not needed.
     assert send_request(pair[0].port, request("/blocklist?", bearer)).status == 200
-    before = by_the_route()
+    before = route_reads()
     answers = exchange(pair[0].port, *[request("/blocklist", bearer)] * 10, methods=["GET"] * 10)
     assert [answer.status for answer in answers] == [200] * 10
-    assert by_the_route() == before
+    assert route_reads() == before

@@ -1,4 +1,4 @@
-"""What the service logs: a line for each change, with the request that asked for it; and ids that cannot hurt."""
+"""The log: one line for each change, with the id of its request; and the validation of request ids."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BODY = json.dumps(block()).encode()
 
 @pytest.fixture(params=["true", "false"], ids=["fast", "ordinary"])
 def logging_service(request: pytest.FixtureRequest, start: Start) -> ServiceProcess:
-    """A service that logs JSON, with and without the short cuts."""
+    """A service that logs JSON, with the fast paths and without."""
     return start(log_format="json", fast_path=request.param)
 
 
@@ -28,7 +28,7 @@ def logging_service(request: pytest.FixtureRequest, start: Start) -> ServiceProc
 def shared_service(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, databases: Databases
 ) -> Iterator[ServiceProcess]:
-    """The same, for tests that do not look at the log."""
+    """The same, for tests that do not read the log."""
     folder = tmp_path_factory.mktemp("service")
     settings = databases.settings(folder)
     with ServiceProcess(folder, **settings, log_format="json", fast_path=request.param) as process:
@@ -36,13 +36,13 @@ def shared_service(
 
 
 def log_entries(service: ServiceProcess, event: str = "change") -> list[dict[str, Any]]:
-    """The lines of this event, which are all there once the service has stopped."""
+    """The lines of this event. Stops the service, so that all are written."""
     service.stop()
     return [line for line in map(json.loads, service.log().splitlines()) if line["event"] == event]
 
 
 class TestChanges:
-    def test_each_has_a_line_and_nothing_else_has_one(self, logging_service: ServiceProcess) -> None:
+    def test_each_change_has_a_line_and_nothing_else_does(self, logging_service: ServiceProcess) -> None:
         with logging_service.client() as client:
             headers = {"x-request-id": "deploy-7"}
             client.put("/blocklist/nodes/a", json=block(cause='"disk" é\u2028'), headers=headers)
@@ -68,13 +68,13 @@ class TestChanges:
         assert [line.get("request_id") for line in found if line["revision"] != 2] == [
             "deploy-7", "deploy-7", "deploy-7", "deploy-7", None,
         ]  # fmt: skip
-        assert len(found[1]["request_id"]) > 8, "made for a request that came without"
+        assert len(found[1]["request_id"]) > 8, "generated for a request without one"
         assert {line["by"] for line in found} == {None}
         assert {line["level"] for line in found} == {"info"}
         rest = [line for line in map(json.loads, logging_service.log().splitlines()) if line not in found]
         assert {line["event"] for line in rest} <= {"listening", "stopping"}
 
-    def test_the_id_in_the_answer_is_that_of_the_line(self, logging_service: ServiceProcess) -> None:
+    def test_response_and_line_have_the_same_id(self, logging_service: ServiceProcess) -> None:
         with logging_service.client() as client:
             made = [client.put(f"/blocklist/nodes/n{n}", json=block()) for n in range(3)]
         ids = [answer.headers["x-request-id"] for answer in made]
@@ -91,7 +91,7 @@ class TestChanges:
         assert r"\u2028" in line
         assert r"\u202e" in line
 
-    def test_many_changes_lose_no_line(self, start: Start) -> None:
+    def test_no_line_of_many_changes_is_lost(self, start: Start) -> None:
         service = start(log_format="json")
         with service.client() as client:
             for cause in "abcde":
@@ -106,14 +106,14 @@ class TestRequestIds:
         ("method", "path"),
         [("GET", "/blocklist"), ("GET", "/healthz"), ("PUT", "/blocklist/nodes/a"), ("GET", "/blocklist/nodes/free")],
     )
-    def test_a_good_one_comes_back(self, shared_service: ServiceProcess, method: str, path: str, given: str) -> None:
+    def test_a_valid_id_is_returned(self, shared_service: ServiceProcess, method: str, path: str, given: str) -> None:
         body = BODY if method == "PUT" else b""
         payload = request(path, f"X-Request-ID: {given}", method=method, body=body)
         for answer in exchange(shared_service.port, payload, payload, methods=[method, method]):
             assert [value for name, value in answer.headers if name == "x-request-id"] == [given]
 
     @pytest.mark.parametrize("given", ["", "x" * 129, "a b", "a\tb", "a;b", "<b>", "\xe9", "a,b"])
-    def test_another_is_replaced(self, shared_service: ServiceProcess, given: str) -> None:
+    def test_an_invalid_id_is_replaced(self, shared_service: ServiceProcess, given: str) -> None:
         answer = send_request(shared_service.port, request("/blocklist/nodes/free", f"X-Request-ID: {given}"))
         assert answer.header("x-request-id") not in (None, given)
         answer = send_request(
@@ -121,11 +121,11 @@ class TestRequestIds:
         )
         assert answer.header("x-request-id") not in (None, given)
 
-    def test_two_are_none(self, shared_service: ServiceProcess) -> None:
+    def test_two_ids_are_replaced(self, shared_service: ServiceProcess) -> None:
         payload = request("/blocklist/nodes/free", "X-Request-ID: a", "X-Request-ID: b")
         assert send_request(shared_service.port, payload).header("x-request-id") not in ("a", "b", "a, b")
 
-    def test_a_plain_read_without_one_has_none(self, shared_service: ServiceProcess) -> None:
+    def test_a_successful_read_without_an_id_gets_none(self, shared_service: ServiceProcess) -> None:
         assert send_request(shared_service.port, request("/blocklist")).header("x-request-id") is None
         assert send_request(shared_service.port, request("/blocklist/nodes/free")).header("x-request-id") is not None
 
@@ -138,7 +138,7 @@ class TestRequestIds:
         assert named.headers[-1] == ("x-request-id", "a")
         assert named.without_volatile_headers() == plain.without_volatile_headers()
 
-    def test_a_watch_says_it_too(self, shared_service: ServiceProcess) -> None:
+    def test_a_watch_returns_the_id_too(self, shared_service: ServiceProcess) -> None:
         with (
             shared_service.client() as client,
             client.stream("GET", "/blocklist/watch", headers={"x-request-id": "w"}) as answer,
@@ -146,10 +146,10 @@ class TestRequestIds:
             assert answer.headers["x-request-id"] == "w"
 
 
-def test_what_goes_wrong_in_a_request_is_logged_with_its_id(start: Start) -> None:
+def test_an_error_is_logged_with_the_id_of_its_request(start: Start) -> None:
     service = start(log_format="json")
     with service.client() as client, sqlite3.connect(service.database, isolation_level=None) as other:
-        # The table goes away behind the service's back: nobody foresaw that.
+        # An error that nothing in the service handles.
         other.execute("ALTER TABLE changes RENAME TO elsewhere")
         answer = client.put("/blocklist/nodes/a", json=block(), headers={"x-request-id": "lost-1"})
         assert (answer.status_code, answer.headers["x-request-id"]) == (503, "lost-1")

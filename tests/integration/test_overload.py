@@ -1,4 +1,4 @@
-"""More than can be served: what waits is bounded, and beyond the bound the answer is 503, not a growing heap."""
+"""Overload: queues are bounded, and beyond the bound requests get 503; memory does not grow."""
 
 from __future__ import annotations
 
@@ -27,16 +27,16 @@ pytestmark = pytest.mark.databases("postgresql")
 MAX_QUEUED: Final = 1000
 FLOOD: Final = 1500
 IN_FLIGHT: Final = 20
-"""Changes that may have come to the database, and wait no more, when it stands still."""
+"""Changes that may have left the queue for the database when it is frozen."""
 BYTES_PER_QUEUED_CHANGE: Final = 32 * 1024
-"""Bytes that a change which waits may take, with its connection."""
+"""Maximum memory of a queued change, with its connection."""
 MEGABYTE: Final = 1024 * 1024
 COMMIT: Final = "WITH head AS"
 
 
 @pytest.fixture
 def service(database_url: str, tmp_path: Path) -> Iterator[ServiceProcess]:
-    """It waits for its database for longer than the test runs."""
+    """A service whose database timeout is longer than the test."""
     settings = {"max_waiting": str(MAX_QUEUED), "database_timeout": "10m", "database_url": database_url}
     with ServiceProcess(tmp_path, **settings) as service:
         yield service
@@ -44,16 +44,16 @@ def service(database_url: str, tmp_path: Path) -> Iterator[ServiceProcess]:
 
 @contextmanager
 def frozen_backend(client: httpx.Client, server: PostgresServer, url: str) -> Iterator[None]:
-    """The part of the server that makes the changes stands still; all others go on, so nobody is alarmed."""
+    """Freeze the PostgreSQL backend that commits changes. The others go on, so the circuit breaker stays closed."""
     query = f"SELECT pid FROM pg_stat_activity WHERE datname = '{database_name(url)}' AND query LIKE '{COMMIT}%'"
     found: list[Any] = []
 
-    def makes_changes() -> bool:
+    def is_committing() -> bool:
         client.put("/blocklist/nodes/one", json=block(cause=str(now_ms()), allowMerge=True))
         found[:] = server.execute(query)
         return len(found) == 1
 
-    wait_until(makes_changes)
+    wait_until(is_committing)
     [(backend,)] = found
     os.kill(backend, signal.SIGSTOP)
     try:
@@ -63,19 +63,19 @@ def frozen_backend(client: httpx.Client, server: PostgresServer, url: str) -> It
 
 
 def resident_bytes(service: ServiceProcess) -> int:
-    """Bytes that the process has in memory."""
+    """Resident memory of the process."""
     pages = int(Path(f"/proc/{service.pid}/statm").read_text().split()[1])
     return pages * resource.getpagesize()
 
 
 def queued_changes(client: httpx.Client) -> int:
-    """How many changes wait, as the service counts them."""
+    """The number of queued changes, from the metrics."""
     lines = client.get("/metrics").text.splitlines()
-    return next(int(float(line.split()[1])) for line in lines if line.startswith("blocklist_waiting_commands "))
+    return next(int(float(line.split()[1])) for line in lines if line.startswith("blocklist_queued_changes "))
 
 
 class Flood:
-    """Many connections with a PUT on each, and the answers that have come."""
+    """Many connections with one PUT each, and the responses so far."""
 
     def __init__(self, port: int, stack: ExitStack) -> None:
         self.open_connections: list[socket.socket] = []
@@ -84,7 +84,7 @@ class Flood:
         self._stack = stack
 
     def add(self, number: int) -> None:
-        """So many more."""
+        """Open more connections and send their PUTs."""
         body = json.dumps(block(cause="x" * 1000)).encode()
         for place in range(
             len(self.open_connections) + len(self.responses), len(self.open_connections) + len(self.responses) + number
@@ -94,7 +94,7 @@ class Flood:
             self.open_connections.append(connection)
 
     def wait_until_open(self, left: int) -> None:
-        """Wait until at most so many have no answer."""
+        """Wait until at most `left` connections have no response."""
 
         def settled() -> bool:
             for connection in list(self.open_connections):
@@ -118,7 +118,7 @@ def _readable(connection: socket.socket) -> bool:
     return True
 
 
-def test_a_flood_of_changes_before_a_database_that_stands_still(
+def test_beyond_the_queue_changes_get_503_while_the_database_is_frozen(
     service: ServiceProcess, postgres: PostgresServer, database_url: str
 ) -> None:
     with ExitStack() as stack:
@@ -129,7 +129,7 @@ def test_a_flood_of_changes_before_a_database_that_stands_still(
             flood = Flood(service.port, stack)
             while queued_changes(client) == 0:
                 flood.add(1)
-            # Some have come to the database; of the others so many may wait.
+            # Some have left the queue; of the others MAX_QUEUED may be queued.
             flood.add(FLOOD)
             flood.wait_until_open(MAX_QUEUED + IN_FLIGHT)
             risen = resident_bytes(service)
@@ -150,8 +150,8 @@ def test_a_flood_of_changes_before_a_database_that_stands_still(
         assert len(current_list(client)[1].keys() - {"one"}) == statuses[201] >= MAX_QUEUED
 
 
-def test_watches_that_nobody_reads(service: ServiceProcess) -> None:
-    """Five thousand changes for each of a hundred: what they would be told is not kept for them."""
+def test_watches_that_are_not_read_use_no_memory(service: ServiceProcess) -> None:
+    """Five thousand changes for each of a hundred watches: unsent events are not stored."""
     watches, rounds = 100, 5
     with ExitStack() as stack:
         client = stack.enter_context(service.client())
@@ -163,9 +163,9 @@ def test_watches_that_nobody_reads(service: ServiceProcess) -> None:
             stream.sendall(request("/blocklist/watch?since=0"))
             streams.append(stream)
         before = resident_bytes(service)
-        told = 0
+        sent = 0
         for turn in range(rounds):
             several = {f"n-{turn}-{number}": block(cause="x" * 800, allowMerge=True) for number in range(1000)}
             wait_until(lambda several=several: client.put("/blocklist/nodes", json=several).status_code == 200)  # type: ignore[misc]
-            told += len(json.dumps(several))
-        assert resident_bytes(service) - before < 40 * MEGABYTE < watches * told / 10
+            sent += len(json.dumps(several))
+        assert resident_bytes(service) - before < 40 * MEGABYTE < watches * sent / 10

@@ -1,4 +1,4 @@
-"""What a hostile client, application or network could try; who may do what is tested with the tokens."""
+"""Attacks by a hostile client, application or network. Authorization is in test_auth."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import httpx
 import pytest
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from app.api.security_headers import ALL_RESPONSES
+from app.http.security_headers import ALL_RESPONSES
 from tests.integration.conftest import Start
 from tests.integration.listeners import put, registration_body, wait_until_pushed
 from tests.integration.problems import problem_of
@@ -49,7 +49,7 @@ HEADERS: Final = [
 
 class TestSecurityHeaders:
     @pytest.mark.parametrize("fast_path", ["true", "false"])
-    def test_are_on_every_answer(self, start: Start, fast_path: str) -> None:
+    def test_they_are_on_every_response(self, start: Start, fast_path: str) -> None:
         service = start(fast_path=fast_path)
         body = b'{"action": "MARK_BLOCKED", "cause": "Hot machine"}'
         answers = [
@@ -70,10 +70,10 @@ class TestSecurityHeaders:
 
 
 class TestInjection:
-    """Nothing that somebody says becomes a line of a header, of a stream or of the log."""
+    """No input becomes a line of a header, a stream or the log."""
 
     @pytest.mark.parametrize("form", ["json", "console"])
-    def test_causes(self, start: Start, form: str) -> None:
+    def test_in_causes(self, start: Start, form: str) -> None:
         service = start(log_format=form)
         taken = []
         with service.client() as client:
@@ -95,7 +95,7 @@ class TestInjection:
         _check_log(service, form)
 
     @pytest.mark.parametrize("path", ["/blocklist/nodes/{}", "/listeners/{}", "/taskmanagers/{}", "/nowhere/{}"])
-    def test_ids_and_paths(self, client: httpx.Client, service: ServiceProcess, path: str) -> None:
+    def test_in_ids_and_paths(self, client: httpx.Client, service: ServiceProcess, path: str) -> None:
         for text in TEXTS:
             answer = client.get(path.format(quote(text, safe="")))
             assert answer.status_code in {400, 404}
@@ -106,7 +106,7 @@ class TestInjection:
 
     @pytest.mark.parametrize("header", HEADERS)
     @pytest.mark.parametrize("name", ["X-Request-ID", "Prefer", "Last-Event-ID", "If-None-Match", "X-Forwarded-User"])
-    def test_headers(self, service: ServiceProcess, header: str, name: str) -> None:
+    def test_in_headers(self, service: ServiceProcess, header: str, name: str) -> None:
         line = header.format(name)
         for payload in (
             request("/blocklist", line),
@@ -121,7 +121,7 @@ class TestInjection:
         _check_log(service, "console")
 
     @pytest.mark.parametrize("header", HEADERS)
-    def test_the_head_of_a_watch(self, service: ServiceProcess, header: str) -> None:
+    def test_in_the_head_of_a_watch(self, service: ServiceProcess, header: str) -> None:
         last = request("/blocklist/watch?since=x", header.format("X-Request-ID"), "Connection: close")
         answer = read_until_closed(service.port, last)
         assert answer.startswith(b"HTTP/1.1 400 ")
@@ -136,8 +136,8 @@ def _check_head(answer: RawResponse) -> None:
 
 
 def _check_log(service: ServiceProcess, form: str) -> None:
-    """Each line is one of the service's own."""
-    for line in service.log().splitlines():  # which knows all ends of lines that there are
+    """Assert that the service wrote each line."""
+    for line in service.log().splitlines():  # splits at every kind of line break
         if form == "json":
             assert json.loads(line)["level"] in {"info", "warning"}, line
         else:
@@ -146,7 +146,7 @@ def _check_log(service: ServiceProcess, form: str) -> None:
 
 
 def _events(stream: httpx.Response, count: int) -> list[dict[str, Any]]:
-    """The data of so many changes, and that each came with three lines and no more."""
+    """The data of `count` changes. Asserts that each event has exactly three lines."""
     seen: list[dict[str, Any]] = []
     lines = stream.iter_raw()
     text = b""
@@ -162,9 +162,9 @@ def _events(stream: httpx.Response, count: int) -> list[dict[str, Any]]:
 
 
 class TestForgedRequests:
-    """Callbacks to where an operator did not allow them (SSRF); more is in test_push_safety."""
+    """Callbacks to hosts that are not allowed (SSRF); more is in test_push_safety."""
 
-    WAYS: Final = [
+    NOTATIONS: Final = [
         "localhost",
         "LOCALHOST",
         "127.1",
@@ -192,11 +192,11 @@ class TestForgedRequests:
         "localhost.",
     ]
 
-    def test_no_way_to_write_it_helps(self, start: Start) -> None:
+    def test_no_notation_of_an_address_is_allowed(self, start: Start) -> None:
         with receiving() as inside, start(callback_hosts="203.0.113.0/24").client() as client:
             port = inside.url.split(":")[2].partition("/")[0]
-            for way in self.WAYS:
-                answer = client.put("/listeners/jm", json=registration_body(callbackUrl=f"http://{way}:{port}/hook"))
+            for host in self.NOTATIONS:
+                answer = client.put("/listeners/jm", json=registration_body(callbackUrl=f"http://{host}:{port}/hook"))
                 problem_of(answer, 400)
             for url in (f"file:///etc/passwd?{port}", f"gopher://203.0.113.1:{port}/", "//127.0.0.1/", "http:///x"):
                 problem_of(client.put("/listeners/jm", json=registration_body(callbackUrl=url)), 400)
@@ -204,7 +204,9 @@ class TestForgedRequests:
             assert client.get("/listeners").json() == {"listeners": []}
         assert inside.requests == []
 
-    def test_a_path_that_splits_the_request_is_no_url(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_a_path_that_would_split_the_request_is_refused(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
         for tail in (" HTTP/1.1\r\nX: y", "\r\n\r\nGET /", "\nx", "\x00", "\u2028"):
             problem_of(
                 listener_client.put("/listeners/jm", json=registration_body(callbackUrl=receiver.url + tail)), 400
@@ -212,13 +214,13 @@ class TestForgedRequests:
 
 
 def _altered(value: str) -> str:
-    """Another character in the middle: at the end of a signature's base64 it may say nothing."""
+    """Change a character in the middle; at the end of base64 it might change nothing."""
     place = len(value) // 2
     return value[:place] + ("A" if value[place] != "A" else "B") + value[place + 1 :]
 
 
 class TestWebhooks:
-    """A receiver that keeps to docs/listeners.md: it verifies the raw body, and remembers the ids for as long."""
+    """A receiver that follows docs/listeners.md: it verifies the raw body and remembers the ids."""
 
     @pytest.fixture
     def push(self, listener_client: httpx.Client, receiver: Receiver) -> Push:
@@ -226,39 +228,37 @@ class TestWebhooks:
         wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
         return receiver.applied[-1]
 
-    def test_one_that_was_altered_is_refused(self, push: Push, receiver: Receiver) -> None:
-        door = VerifyingReceiver(receiver.secrets[0])
+    def test_an_altered_push_is_refused(self, push: Push, receiver: Receiver) -> None:
+        verifier = VerifyingReceiver(receiver.secrets[0])
         half, quarter = push.raw[: len(push.raw) // 2], push.raw.replace(b"MARK_BLOCKED", b"MARK_BLOCKED_AND")
         for raw in (push.raw + b" ", half, quarter, b"{}", b""):
-            assert not door.accepts(raw, push.headers)
+            assert not verifier.accepts(raw, push.headers)
         for name in ("webhook-id", "webhook-timestamp", "webhook-signature"):
-            assert not door.accepts(push.raw, push.headers | {name: _altered(push.headers[name])})
-            assert not door.accepts(push.raw, {key: own for key, own in push.headers.items() if key != name})
+            assert not verifier.accepts(push.raw, push.headers | {name: _altered(push.headers[name])})
+            assert not verifier.accepts(push.raw, {key: own for key, own in push.headers.items() if key != name})
         assert not VerifyingReceiver("whsec_c29tZWJvZHkgZWxzZSdz").accepts(push.raw, push.headers)
-        assert door.accepts(push.raw, push.headers)
+        assert verifier.accepts(push.raw, push.headers)
 
-    def test_one_that_is_sent_again_is_refused(self, push: Push, receiver: Receiver) -> None:
-        door = VerifyingReceiver(receiver.secrets[0])
-        assert [door.accepts(push.raw, push.headers) for _ in range(3)] == [True, False, False]
+    def test_a_replayed_push_is_refused(self, push: Push, receiver: Receiver) -> None:
+        verifier = VerifyingReceiver(receiver.secrets[0])
+        assert [verifier.accepts(push.raw, push.headers) for _ in range(3)] == [True, False, False]
 
     @pytest.mark.parametrize("minutes", [-6, 6, -60 * 24 * 365])
-    def test_one_of_another_time_is_refused(self, push: Push, receiver: Receiver, minutes: int) -> None:
-        """Also if it is signed well: it may have been kept."""
-        moment = datetime.now(UTC) + timedelta(minutes=minutes)
-        signature = Webhook(receiver.secrets[0]).sign("msg_1", moment, push.raw.decode())
-        stamped = {"webhook-id": "msg_1", "webhook-timestamp": str(int(moment.timestamp()))}
+    def test_an_old_or_future_push_is_refused(self, push: Push, receiver: Receiver, minutes: int) -> None:
+        """Even with a valid signature: it may have been recorded."""
+        timestamp = datetime.now(UTC) + timedelta(minutes=minutes)
+        signature = Webhook(receiver.secrets[0]).sign("msg_1", timestamp, push.raw.decode())
+        stamped = {"webhook-id": "msg_1", "webhook-timestamp": str(int(timestamp.timestamp()))}
         assert not VerifyingReceiver(receiver.secrets[0]).accepts(push.raw, stamped | {"webhook-signature": signature})
 
-    def test_what_is_signed_for_one_listener_is_refused_by_another(
-        self, listener_client: httpx.Client, push: Push
-    ) -> None:
+    def test_a_push_signed_for_another_listener_is_refused(self, listener_client: httpx.Client, push: Push) -> None:
         with receiving() as other:
             other.register(listener_client, "other")
             assert not VerifyingReceiver(other.secrets[0]).accepts(push.raw, push.headers)
 
 
 class VerifyingReceiver:
-    """What stands before a receiver's own code."""
+    """The checks before a receiver's own code."""
 
     def __init__(self, secret: str) -> None:
         self._webhook = Webhook(secret)

@@ -1,4 +1,4 @@
-"""The page's cookie: what it opens, and what it does not open to other sites' pages."""
+"""Sessions of the page: what its cookie allows, and what it does not allow to pages of other sites."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ COOKIE = "blocklist_session"
 
 @pytest.fixture
 def logged_in(secured: SecuredService) -> Iterator[httpx.Client]:
-    """An operator who has logged in, at the page itself."""
+    """An operator who is logged in, with requests from the page."""
     with secured.client() as client:
         log_in(client, secured.tokens[Role.OPERATOR])
         client.headers["Origin"] = secured.process.url
@@ -35,25 +35,25 @@ def log_in(client: httpx.Client, token: str) -> httpx.Response:
 
 
 def csrf_of(client: httpx.Client) -> str:
-    """What the forms of the session carry, as its pages show it."""
+    """The CSRF value of the session, from a form of the page."""
     found = re.search(r'name="csrf_token"\s+value="([0-9a-f]{64})"', client.get("/page/block").text)
     assert found is not None
     return found[1]
 
 
-def test_a_token_begins_a_session_whose_cookie_no_script_and_no_other_site_gets(secured: SecuredService) -> None:
+def test_a_token_creates_a_session_whose_cookie_is_http_only_and_same_site(secured: SecuredService) -> None:
     with secured.client() as client:
         answer = log_in(client, f"  {secured.tokens[Role.READER]}\n")
-        said = answer.headers["set-cookie"].lower()
+        cookie = answer.headers["set-cookie"].lower()
         assert answer.status_code == 303
-        assert f"{COOKIE}=" in said
-        assert "httponly" in said
-        assert "samesite=strict" in said
+        assert f"{COOKIE}=" in cookie
+        assert "httponly" in cookie
+        assert "samesite=strict" in cookie
         assert secured.tokens[Role.READER] not in str(answer.headers) + answer.text
 
 
 @pytest.mark.parametrize("token", ["", "x", "blocklist_00000000_" + "A" * 43])
-def test_what_is_no_token_begins_none(secured: SecuredService, token: str) -> None:
+def test_an_invalid_token_creates_no_session(secured: SecuredService, token: str) -> None:
     with secured.client() as client:
         answer = log_in(client, token)
         assert answer.status_code == 401
@@ -61,14 +61,14 @@ def test_what_is_no_token_begins_none(secured: SecuredService, token: str) -> No
         assert not token or f'value="{token}"' not in answer.text
 
 
-def test_it_reads_without_more_and_has_its_tokens_role(logged_in: httpx.Client) -> None:
+def test_it_reads_with_the_role_of_its_token(logged_in: httpx.Client) -> None:
     assert logged_in.get("/blocklist").status_code == 200
     problem_of(logged_in.get("/tokens"), 403)
     logged_in.headers["Authorization"] = "Bearer rubbish"
     problem_of(logged_in.get("/blocklist"), 401)
 
 
-def test_it_changes_with_the_value_of_its_forms(secured: SecuredService, logged_in: httpx.Client) -> None:
+def test_it_changes_with_its_csrf_value(secured: SecuredService, logged_in: httpx.Client) -> None:
     csrf = csrf_of(logged_in)
     answer = logged_in.put("/blocklist/nodes/by-header", json=block(), headers={"X-CSRF-Token": csrf})
     assert answer.status_code == 201
@@ -101,44 +101,46 @@ def test_it_changes_with_the_value_of_its_forms(secured: SecuredService, logged_
         ("POST", "/tokens"),
     ],
 )
-def test_and_with_nothing_else(logged_in: httpx.Client, method: str, path: str, headers: dict[str, str]) -> None:
+def test_without_its_csrf_value_and_origin_it_changes_nothing(
+    logged_in: httpx.Client, method: str, path: str, headers: dict[str, str]
+) -> None:
     csrf = csrf_of(logged_in)
     given = {name: value.replace("CSRF", csrf) for name, value in headers.items()}
     problem_of(logged_in.request(method, path, json=block(), headers=given), 403)
 
 
-def test_the_value_of_another_session_is_not_taken(secured: SecuredService, logged_in: httpx.Client) -> None:
+def test_the_csrf_value_of_another_session_is_refused(secured: SecuredService, logged_in: httpx.Client) -> None:
     with secured.client() as other:
         log_in(other, secured.tokens[Role.OPERATOR])
         csrf = csrf_of(other)
     problem_of(logged_in.put("/blocklist/nodes/forged", json=block(), headers={"X-CSRF-Token": csrf}), 403)
 
 
-def test_who_says_nothing_of_where_it_comes_from_is_no_page(logged_in: httpx.Client) -> None:
+def test_a_request_without_origin_is_refused(logged_in: httpx.Client) -> None:
     csrf = csrf_of(logged_in)
     del logged_in.headers["Origin"]
     problem_of(logged_in.put("/blocklist/nodes/forged", json=block(), headers={"X-CSRF-Token": csrf}), 403)
 
 
-def test_a_form_may_carry_it_as_a_field(logged_in: httpx.Client) -> None:
+def test_a_form_may_have_it_in_a_field(logged_in: httpx.Client) -> None:
     assert logged_in.post("/logout", data={"csrf_token": "0" * 64}).status_code == 403
     assert logged_in.get("/blocklist").status_code == 200
     assert logged_in.post("/logout", data={"csrf_token": csrf_of(logged_in)}).status_code == 303
 
 
-def test_in_a_form_with_too_many_fields_nobody_looks_for_it(logged_in: httpx.Client) -> None:
+def test_a_form_with_too_many_fields_is_refused(logged_in: httpx.Client) -> None:
     many = {f"field-{number}": "x" for number in range(100)}
     assert logged_in.post("/logout", data={"csrf_token": csrf_of(logged_in), **many}).status_code == 403
     assert logged_in.get("/blocklist").status_code == 200
 
 
-def test_after_logging_out_the_cookie_opens_nothing(logged_in: httpx.Client) -> None:
+def test_after_a_logout_the_cookie_is_invalid(logged_in: httpx.Client) -> None:
     cookie = logged_in.cookies[COOKIE]
     logged_in.post("/logout", data={"csrf_token": csrf_of(logged_in)})
     problem_of(logged_in.get("/blocklist", headers={"Cookie": f"{COOKIE}={cookie}"}), 401)
 
 
-def test_it_outlives_a_restart(tmp_path: Path, databases: Databases) -> None:
+def test_it_survives_a_restart(tmp_path: Path, databases: Databases) -> None:
     with secured_service(tmp_path, databases) as secured, secured.client() as client:
         log_in(client, secured.admin)
         secured.process.stop()
@@ -158,7 +160,7 @@ def test_it_ends_with_its_token_and_so_do_its_watches(secured: SecuredService) -
 
 
 @pytest.mark.parametrize("cookie", ["x", "", "A" * 43, "\xff", "a%00b"])
-def test_what_is_no_cookie_of_ours_opens_nothing(secured: SecuredService, cookie: str) -> None:
+def test_an_invalid_cookie_gets_401(secured: SecuredService, cookie: str) -> None:
     with secured.client() as client:
         header = (b"Cookie", f"{COOKIE}={cookie}".encode("latin-1"))
         problem_of(client.get("/blocklist", headers=[header]), 401)

@@ -1,4 +1,4 @@
-"""Starting, settings, health, metrics: what an operator meets first."""
+"""The start, settings, health and metrics."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from tests.integration.conftest import Start
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
 
-# Root may write to any file; without this one capability it may not.
+# Root may write to any file, unless it drops this capability.
 UNPRIVILEGED: Final = (
     ("setpriv", "--bounding-set", "-dac_override", "--inh-caps", "-dac_override") if os.geteuid() == 0 else ()
 )
 
 
 def assert_refused(done: CompletedProcess[str], *words: str) -> None:
-    """It did not start, and says why in words for people."""
+    """Assert that it did not start, and gave the reason without a traceback."""
     assert done.returncode != 0
     assert "Traceback" not in done.stderr + done.stdout
     assert done.stderr.strip(), "the message is on stderr"
@@ -45,7 +45,7 @@ class TestSettings:
         ("command", "name"),
         [((), "PROT"), (("serve",), "URLS"), (("migrate",), "DATABASE")],
     )
-    def test_a_misspelt_name_stops_the_start_and_is_named(
+    def test_an_unknown_name_stops_the_start_and_is_reported(
         self, migrated: Path, command: tuple[str, ...], name: str
     ) -> None:
         assert_refused(run_app(*command, env={**settings_for(migrated), f"BLOCKLIST_{name}": "1"}), f"BLOCKLIST_{name}")
@@ -60,7 +60,9 @@ class TestSettings:
             ("database_url", "nonsense"),
         ],
     )
-    def test_a_bad_value_stops_the_start_and_its_name_is_said(self, migrated: Path, name: str, value: str) -> None:
+    def test_an_invalid_value_stops_the_start_and_its_name_is_reported(
+        self, migrated: Path, name: str, value: str
+    ) -> None:
         assert_refused(run_app(env={**settings_for(migrated), f"BLOCKLIST_{name.upper()}": value}), name.upper())
 
     def test_a_password_is_not_repeated(self, migrated: Path) -> None:
@@ -68,14 +70,14 @@ class TestSettings:
         assert_refused(done)
         assert "hunter2" not in done.stderr + done.stdout
 
-    def test_the_clients_own_names_are_passed_over_and_durations_have_units(self, start: Start) -> None:
+    def test_settings_of_clients_are_ignored_and_durations_have_units(self, start: Start) -> None:
         own = {"url": "http://elsewhere.example", "token": "x", "token_file": "/nowhere", "timeout": "5"}
         service = start(**own, default_duration="4h", log_max_age="2h")
         assert httpx.get(f"{service.url}/healthz").status_code == 200
 
     @pytest.mark.parametrize("command", ["check-settings", "openapi"])
     @pytest.mark.parametrize("url", ["sqlite:////nowhere/blocklist.db", "postgresql://anna@127.0.0.1:1/blocklist"])
-    def test_what_needs_no_database_looks_for_none(self, command: str, url: str) -> None:
+    def test_some_commands_need_no_database(self, command: str, url: str) -> None:
         done = run_app(command, env=environment(database_url=url))
         assert (done.returncode, done.stderr) == (0, "")
 
@@ -91,16 +93,16 @@ class TestSettings:
 
 
 class TestDatabase:
-    def test_without_migration_it_does_not_start_says_what_to_do_and_makes_no_file(self, tmp_path: Path) -> None:
+    def test_without_a_migration_it_does_not_start_and_creates_no_file(self, tmp_path: Path) -> None:
         assert_refused(run_app(env=settings_for(tmp_path / "new.db")), "migrate")
         assert list(tmp_path.iterdir()) == []
 
-    def test_an_empty_file_is_not_migrated_either(self, tmp_path: Path) -> None:
+    def test_an_empty_file_is_not_a_migrated_database(self, tmp_path: Path) -> None:
         (tmp_path / "empty.db").touch()
         assert_refused(run_app(env=settings_for(tmp_path / "empty.db")), "migrate")
 
     @pytest.mark.parametrize("command", [(), ("migrate",)])
-    def test_another_programs_database_is_left_alone(self, tmp_path: Path, command: tuple[str, ...]) -> None:
+    def test_the_database_of_another_program_is_not_changed(self, tmp_path: Path, command: tuple[str, ...]) -> None:
         database = tmp_path / "other.db"
         with closing(sqlite3.connect(database)) as other:
             other.execute("CREATE TABLE customers (id INTEGER PRIMARY KEY, name TEXT)")
@@ -110,7 +112,7 @@ class TestDatabase:
         assert database.read_bytes() == before
 
     @pytest.mark.parametrize("command", [("serve",), ("migrate",)])
-    def test_a_file_that_is_no_database_is_left_alone(self, tmp_path: Path, command: tuple[str, ...]) -> None:
+    def test_a_file_that_is_not_a_database_is_not_changed(self, tmp_path: Path, command: tuple[str, ...]) -> None:
         database = tmp_path / "notes.txt"
         database.write_text("not a database\n" * 1000)
         assert_refused(run_app(*command, env=settings_for(database)), "notes.txt")
@@ -125,7 +127,7 @@ class TestDatabase:
             newer.commit()
         assert_refused(run_app(*command, env=settings_for(database)), "newer")
 
-    def test_a_file_that_may_not_be_written_is_refused(self, tmp_path: Path, migrated: Path) -> None:
+    def test_a_read_only_file_is_refused(self, tmp_path: Path, migrated: Path) -> None:
         database = tmp_path / "readonly.db"
         database.write_bytes(migrated.read_bytes())
         database.chmod(0o444)
@@ -135,7 +137,7 @@ class TestDatabase:
         assert_refused(run_app(env=settings_for(service.database)), "blocklist.db")
         assert httpx.get(f"{service.url}/readyz").status_code == 200
 
-    def test_a_folder_that_is_missing_is_said(self, tmp_path: Path) -> None:
+    def test_a_missing_folder_is_reported(self, tmp_path: Path) -> None:
         assert_refused(run_app("migrate", env=settings_for(tmp_path / "missing" / "blocklist.db")), "missing")
 
     def test_migrating_again_changes_nothing(self, fresh: ServiceProcess) -> None:
@@ -157,14 +159,14 @@ class TestDatabase:
 
 class TestHealth:
     @pytest.mark.parametrize("path", ["/healthz", "/readyz"])
-    def test_a_sound_service_says_200(self, client: httpx.Client, path: str) -> None:
+    def test_a_healthy_service_returns_200(self, client: httpx.Client, path: str) -> None:
         assert client.get(path).status_code == 200
 
-    def test_it_says_what_its_interface_is(self, client: httpx.Client) -> None:
+    def test_it_serves_its_api_document(self, client: httpx.Client) -> None:
         paths = client.get("/openapi.json").json()["paths"]
         assert {"/blocklist", "/blocklist/nodes", "/blocklist/watch", "/blocklist/changes", "/healthz"} <= set(paths)
 
-    def test_number_of_blocked_nodes(self, fresh_client: httpx.Client) -> None:
+    def test_the_number_of_blocked_nodes_is_a_metric(self, fresh_client: httpx.Client) -> None:
         assert _blocked_nodes(fresh_client) == 0
         fresh_client.put("/blocklist/nodes", json={f"n{n}": block() for n in range(5)})
         fresh_client.put("/blocklist/nodes/n1", json=block(cause="b", allowMerge=True))
@@ -174,7 +176,7 @@ class TestHealth:
         wait_until(lambda: "short" not in current_list(fresh_client)[1])
         assert _blocked_nodes(fresh_client) == 4
 
-    def test_metrics_are_in_prometheus_text(self, client: httpx.Client) -> None:
+    def test_metrics_have_the_prometheus_text_format(self, client: httpx.Client) -> None:
         client.get("/blocklist/nodes/free")
         answer = client.get("/metrics")
         assert answer.headers["content-type"].startswith("text/plain")
@@ -182,7 +184,7 @@ class TestHealth:
         assert families["numBlockedNodes"].type == "gauge"
         assert all(family.documentation for family in families.values())
 
-    def test_metrics_do_not_grow_with_the_paths_that_are_asked_for(self, client: httpx.Client) -> None:
+    def test_requested_paths_make_no_new_metrics(self, client: httpx.Client) -> None:
         client.get("/blocklist/nodes/first")
         before = len(client.get("/metrics").text.splitlines())
         for n in range(20):
@@ -191,12 +193,12 @@ class TestHealth:
         assert len(client.get("/metrics").text.splitlines()) < before + 40
         assert "free-7" not in client.get("/metrics").text
 
-    def test_an_unknown_path_below_them_is_404(self, client: httpx.Client) -> None:
+    def test_an_unknown_path_below_metrics_gets_404(self, client: httpx.Client) -> None:
         problem_of(client.get("/metrics/x"), 404)
 
 
 class TestLog:
-    def test_json_is_one_object_a_line(self, start: Start) -> None:
+    def test_each_json_line_is_one_object(self, start: Start) -> None:
         service = start(log_format="json")
         with service.client() as client:
             client.put("/blocklist/nodes/a", json=block())

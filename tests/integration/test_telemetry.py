@@ -1,4 +1,4 @@
-"""OpenTelemetry: off by default; with `otlp` a collector gets traces of requests, and no secret."""
+"""OpenTelemetry: off by default; with `otlp` a collector receives traces of requests, without secrets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SECRET = "blocklist_0badcafe_AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA"
 
 
 class FakeCollector:
-    """What came by OTLP over HTTP: path and body of each POST."""
+    """What was received by OTLP over HTTP: path and body of each POST."""
 
     def __init__(self) -> None:
         self.url = ""
@@ -62,7 +62,7 @@ class FakeCollector:
 
 @contextmanager
 def running_collector() -> Iterator[FakeCollector]:
-    """A collector on loopback."""
+    """Run a collector on loopback."""
     collector = FakeCollector()
 
     class Handler(BaseHTTPRequestHandler):
@@ -75,7 +75,7 @@ def running_collector() -> Iterator[FakeCollector]:
             self.end_headers()
 
         def log_message(self, *args: object) -> None:
-            """Not on the screen."""
+            """Log nothing."""
 
     with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
         collector.url = f"http://127.0.0.1:{server.server_port}"
@@ -96,12 +96,12 @@ def collector() -> Iterator[FakeCollector]:
 
 @pytest.fixture
 def traced_service(collector: FakeCollector, start: Start, monkeypatch: pytest.MonkeyPatch) -> ServiceProcess:
-    """A service that tells the collector."""
+    """A service that exports to the collector."""
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", collector.url)
     return start(telemetry="otlp")
 
 
-def test_requests_become_spans_under_the_trace_of_their_client(
+def test_requests_are_spans_of_the_trace_of_their_client(
     traced_service: ServiceProcess, collector: FakeCollector
 ) -> None:
     trace = "0af7651916cd43dd8448eb211c80319c"
@@ -117,7 +117,7 @@ def test_requests_become_spans_under_the_trace_of_their_client(
     assert "http.server.request.duration" in collector.metrics()
 
 
-def test_probes_polls_and_streams_do_not(traced_service: ServiceProcess, collector: FakeCollector) -> None:
+def test_probes_polls_and_streams_are_not_traced(traced_service: ServiceProcess, collector: FakeCollector) -> None:
     with traced_service.client() as client:
         for path in ("/healthz", "/readyz", "/metrics", "/blocklist"):
             assert client.get(path).status_code == 200
@@ -129,7 +129,7 @@ def test_probes_polls_and_streams_do_not(traced_service: ServiceProcess, collect
     assert {span["name"] for span in collector.spans()} == {"GET /listeners"}
 
 
-def test_no_secret_goes_out(traced_service: ServiceProcess, collector: FakeCollector) -> None:
+def test_no_secret_is_exported(traced_service: ServiceProcess, collector: FakeCollector) -> None:
     with traced_service.client() as client:
         headers = {"authorization": f"Bearer {SECRET}", "cookie": f"blocklist_session={SECRET}", "x-request-id": "r"}
         client.get(f"/blocklist/changes?since=0&token={SECRET}", headers=headers)
@@ -152,7 +152,7 @@ def test_it_is_off_by_default(collector: FakeCollector, start: Start, monkeypatc
     assert not collector.posts
 
 
-def test_a_collector_that_is_away_disturbs_nobody(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreachable_collector_does_not_disturb_the_service(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "1")
     service = start(telemetry="otlp")
@@ -163,15 +163,15 @@ def test_a_collector_that_is_away_disturbs_nobody(start: Start, monkeypatch: pyt
 
 
 class TestStart:
-    def test_without_an_endpoint_it_says_what_is_missing(self, migrated: Path) -> None:
+    def test_a_missing_endpoint_is_reported(self, migrated: Path) -> None:
         env = environment(telemetry="otlp", database_url=url_of(migrated), port="0")
         done = run_app(env={name: value for name, value in env.items() if not name.startswith("OTEL_")})
         assert done.returncode == 2
         assert "OTEL_EXPORTER_OTLP_ENDPOINT" in done.stderr
         assert "Traceback" not in done.stderr
 
-    def test_without_the_packages_it_says_which(self, migrated: Path, tmp_path: Path) -> None:
-        """A folder before the installed packages, in which the SDK is not to be found."""
+    def test_missing_packages_are_reported(self, migrated: Path, tmp_path: Path) -> None:
+        """A folder before the installed packages hides the SDK."""
         (tmp_path / "sitecustomize.py").write_text(
             "import sys\n"
             "class Away:\n"

@@ -1,4 +1,4 @@
-"""HTTPS by the service itself."""
+"""HTTPS in the service itself."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NODE = {"action": "MARK_BLOCKED", "cause": "Hot machine"}
 
 
 class TlsProcess(ServiceProcess):
-    """A service with a certificate of its own."""
+    """A service with its own certificate."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.cert, self.key = certificate(folder)
@@ -47,7 +47,7 @@ class TlsProcess(ServiceProcess):
 
 
 def certificate(folder: Path, name: str = "service", password: bytes | None = None) -> tuple[Path, Path]:
-    """A certificate for 127.0.0.1, signed by its own key, as PEM files."""
+    """A self-signed certificate for 127.0.0.1 and its key, as PEM files."""
     key = ec.generate_private_key(ec.SECP256R1())
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
     now = datetime.now(UTC)
@@ -77,7 +77,7 @@ def tls(
         yield process
 
 
-def test_all_goes_over_it(tls: TlsProcess) -> None:
+def test_requests_and_watches_use_tls(tls: TlsProcess) -> None:
     with tls.client() as client:
         put = client.put("/blocklist/nodes/a", json=NODE)
         assert put.status_code in {201, 409}
@@ -89,7 +89,7 @@ def test_all_goes_over_it(tls: TlsProcess) -> None:
             assert "event: snapshot" in "".join(line for line, _ in zip(stream.iter_lines(), range(4), strict=False))
 
 
-def test_a_request_that_does_not_end_is_a_408_here_too(tls: TlsProcess) -> None:
+def test_an_incomplete_request_gets_408(tls: TlsProcess) -> None:
     with (
         socket.create_connection(("127.0.0.1", tls.port), 30) as plain,
         tls.trust().wrap_socket(plain, server_hostname="127.0.0.1") as connection,
@@ -99,12 +99,12 @@ def test_a_request_that_does_not_end_is_a_408_here_too(tls: TlsProcess) -> None:
         assert read_response(stream).status == 408
 
 
-def test_plain_http_gets_nothing(tls: TlsProcess) -> None:
+def test_plain_http_is_refused(tls: TlsProcess) -> None:
     with pytest.raises(httpx.TransportError):
         httpx.get(tls.url.replace("https:", "http:") + "/blocklist", trust_env=False)
 
 
-def test_nothing_older_than_tls_1_2(tls: TlsProcess) -> None:
+def test_tls_is_1_2_or_later(tls: TlsProcess) -> None:
     context = tls.trust()
     assert context.minimum_version <= ssl.TLSVersion.TLSv1_2
     with (
@@ -114,7 +114,7 @@ def test_nothing_older_than_tls_1_2(tls: TlsProcess) -> None:
         assert connection.version() in {"TLSv1.2", "TLSv1.3"}
 
 
-def test_what_cannot_be_used_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_unusable_files_stop_the_start(tmp_path: Path) -> None:
     cert, key = certificate(tmp_path)
     other = certificate(tmp_path, "other")[1]
     locked = certificate(tmp_path, "locked", b"secret")

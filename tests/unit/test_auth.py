@@ -1,4 +1,4 @@
-"""Rules of tokens, roles, addresses and claims."""
+"""Tokens, roles, addresses and claims."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from blocklist.model.roles import NewToken, Role, Token, check_token_name
 
 
 class TestRoles:
-    def test_each_role_may_do_what_those_before_it_may(self) -> None:
+    def test_each_role_includes_the_weaker_ones(self) -> None:
         roles = list(Role)
         for place, role in enumerate(roles):
             assert [needed for needed in roles if role.allows(needed)] == roles[: place + 1]
 
     @pytest.mark.parametrize("name", ["a", "on-call", "team.x:y_z", "A" * 253])
-    def test_names_are_written_like_node_ids(self, name: str) -> None:
+    def test_names_have_the_syntax_of_node_ids(self, name: str) -> None:
         assert check_token_name(name) == name
 
     @pytest.mark.parametrize("name", ["", ".", "..", "a b", "a/b", "é", "a\n", "A" * 254, "a@b"])
@@ -47,7 +47,7 @@ class TestTokens:
         assert re.fullmatch("[0-9a-f]{64}", made.digest)
         assert match[2].decode() not in made.digest
 
-    def test_no_two_are_the_same(self) -> None:
+    def test_tokens_are_unique(self) -> None:
         assert len({generate_token().text for _ in range(1000)}) == 1000
 
     @pytest.mark.parametrize(
@@ -82,11 +82,11 @@ class TestAddresses:
         assert not Networks([""])
 
     @pytest.mark.parametrize("url", ["https://a.example", "http://127.0.0.1:1/x", "http://localhost"])
-    def test_keys_come_by_tls_or_from_this_machine(self, url: str) -> None:
+    def test_https_and_loopback_urls_are_secure(self, url: str) -> None:
         assert check_secure_url(url) == url
 
     @pytest.mark.parametrize("url", ["http://a.example", "file:///etc/passwd", "https://", "x", ""])
-    def test_and_by_no_other_way(self, url: str) -> None:
+    def test_other_urls_are_refused(self, url: str) -> None:
         with pytest.raises(ValueError, match="https"):
             check_secure_url(url)
 
@@ -110,9 +110,9 @@ class TestClaims:
     def test_the_strongest_role_counts(self, roles: object, access: Role | None) -> None:
         assert oidc.strongest_role(roles) is access
 
-    def test_a_path_leads_into_objects_and_a_whole_name_wins(self) -> None:
-        said = {"a": {"b": {"c": 1}}, "a.b": 2, "https://x.example/roles": 3}
-        assert oidc.claim_at(said, "a.b.c") == 1
-        assert oidc.claim_at(said, "a.b") == 2
-        assert oidc.claim_at(said, "https://x.example/roles") == 3
-        assert oidc.claim_at(said, "a.x.c") is None
+    def test_a_path_leads_into_objects_but_a_whole_name_has_precedence(self) -> None:
+        claims = {"a": {"b": {"c": 1}}, "a.b": 2, "https://x.example/roles": 3}
+        assert oidc.claim_at(claims, "a.b.c") == 1
+        assert oidc.claim_at(claims, "a.b") == 2
+        assert oidc.claim_at(claims, "https://x.example/roles") == 3
+        assert oidc.claim_at(claims, "a.x.c") is None

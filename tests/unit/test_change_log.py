@@ -1,4 +1,4 @@
-"""Lines of changes are written by a thread; one that nobody reads keeps nobody waiting."""
+"""Log lines of changes are written by a thread, and never block the service."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def change(revision: int, cause: str = "disk", at: int = 1_700_000_000_123) -> C
     )  # fmt: skip
 
 
-def test_a_line_says_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_line_has_all_fields_of_a_change(capsys: pytest.CaptureFixture[str]) -> None:
     lines = ChangeLogWriter("json", lambda _: None)
     lines.write([change(7, '"é\u2028')])
     lines.close()
@@ -33,24 +33,24 @@ def test_a_line_says_all_of_it(capsys: pytest.CaptureFixture[str]) -> None:
     }  # fmt: skip
 
 
-def test_what_nobody_reads_is_lost_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_that_are_not_read_are_dropped_and_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     lost: list[int] = []
     reading, writing = os.pipe()
     stream = os.fdopen(writing, "w")
-    # Here, not in a fixture: pytest sets its own between the two.
+    # Not in a fixture: pytest replaces stderr after fixtures.
     monkeypatch.setattr(sys, "stderr", stream)
     lines = ChangeLogWriter("json", lost.append, max_queued=1000)
     for first in range(0, 5000, 100):
         lines.write([change(revision, "x" * 1000) for revision in range(first, first + 100)])
     assert 3000 < sum(lost) < 5000
-    # Its reader dies. That stops nobody either.
+    # Nor does a closed pipe block it.
     os.close(reading)
     lines.close()
     with suppress(BrokenPipeError):
         stream.close()
 
 
-def test_a_clock_that_is_far_ahead_does_not_end_the_lines(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_clock_beyond_the_year_9999_does_not_stop_the_log(capsys: pytest.CaptureFixture[str]) -> None:
     lines = ChangeLogWriter("json", lambda _: None)
     lines.write([change(7, at=PERMANENT - 1), change(8)])
     lines.close()
