@@ -234,7 +234,7 @@ def test_no_module_has_a_retired_name() -> None:
     found = [
         f"{path.relative_to(ROOT)}: see {MODULES[path.stem]}" for path in sources(*PACKAGES) if path.stem in MODULES
     ]
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 def test_each_replacement_exists() -> None:
@@ -253,7 +253,7 @@ def test_no_retired_name_is_in_the_code(folder: str) -> None:
             if name in NAMES:
                 found.append(f"{_place(path, line)}: {name} is now {NAMES[name]}")
             found += [f"{_place(path, line)}: {name}: write {words[word]!r}" for word in words_of(name) & words.keys()]
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 def test_no_retired_phrase_is_in_documentation_or_code() -> None:
@@ -265,7 +265,7 @@ def test_no_retired_phrase_is_in_documentation_or_code() -> None:
             found.append(
                 f"{_place(path, text.count(chr(10), 0, match.start()) + 1)}: {phrase!r}: write {PHRASES[phrase]!r}"
             )
-    assert found == []
+    assert not found, "\n".join(found)
 
 
 _PHRASES: Final = re.compile(
