@@ -55,7 +55,7 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         finally:
             await store.close()
 
-    # FastAPI's own /docs loads scripts from the internet, which operators' networks often block: see app.page.docs.
+    # FastAPI's own /docs loads scripts from the internet, which operators' networks often block: see app.page.routes.
     app = RequestTrackingApp(
         title="blocklist",
         lifespan=lifespan,

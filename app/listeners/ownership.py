@@ -54,7 +54,7 @@ class PushOwnership:
         return self.shared and owner != self.id and owner not in self.others
 
     def owner_for(self, owner: str | None) -> str | None:
-        """The owner of a listener that registers here: its present owner if that is live, else this replica."""
+        """The owner of a listener that registers here: its current owner if that is live, else this replica."""
         if not self.shared:
             return None
         return self.id if owner is None or self.is_orphan(owner) else owner

@@ -23,7 +23,7 @@ def blocklist(service: ServiceProcess) -> Iterator[BlocklistClient]:
 
 
 @pytest.fixture
-def own(blocklist: BlocklistClient) -> Iterator[str]:
+def listener_id(blocklist: BlocklistClient) -> Iterator[str]:
     """A listener id that no other test uses; removed after the test."""
     listener_id = f"app-{next(numbers)}"
     yield listener_id
@@ -37,72 +37,78 @@ def watching(listener_id: str, session: str = "0-1") -> Registration:
     return Registration(id=listener_id, role=ListenerRole.JOB_MASTER, session=session)
 
 
-def test_only_the_first_registration_returns_the_secret(blocklist: BlocklistClient, own: str) -> None:
-    secret = blocklist.register(watching(own))
+def test_only_the_first_registration_returns_the_secret(blocklist: BlocklistClient, listener_id: str) -> None:
+    secret = blocklist.register(watching(listener_id))
     assert secret is not None
     assert secret.startswith("whsec_")
-    assert blocklist.register(watching(own)) is None
-    assert blocklist.register(watching(own, "0-2")) is None
+    assert blocklist.register(watching(listener_id)) is None
+    assert blocklist.register(watching(listener_id, "0-2")) is None
 
 
-def test_every_field_of_a_registration_arrives(blocklist: BlocklistClient, own: str, service: ServiceProcess) -> None:
+def test_every_field_of_a_registration_arrives(
+    blocklist: BlocklistClient, listener_id: str, service: ServiceProcess
+) -> None:
     url = "http://127.0.0.1:9/blocklist"
     blocklist.register(
-        Registration(id=own, role=ListenerRole.RESOURCE_MANAGER, session="rm:1", callback_url=url, lease=3_600_000)
+        Registration(
+            id=listener_id, role=ListenerRole.RESOURCE_MANAGER, session="rm:1", callback_url=url, lease=3_600_000
+        )
     )
     with service.client() as http:
-        listener = http.get(f"/listeners/{own}").json()
+        listener = http.get(f"/listeners/{listener_id}").json()
     assert (listener["role"], listener["sessionId"], listener["callbackUrl"]) == ("RESOURCE_MANAGER", "rm:1", url)
 
 
 def test_a_heartbeat_returns_the_revision_and_sends_the_report(
-    blocklist: BlocklistClient, own: str, service: ServiceProcess, node_id: str
+    blocklist: BlocklistClient, listener_id: str, service: ServiceProcess, node_id: str
 ) -> None:
     blocklist.block(node_id, "disk")
-    blocklist.register(watching(own))
+    blocklist.register(watching(listener_id))
     revision = blocklist.snapshot().revision
-    assert blocklist.heartbeat(own, "0-1") >= revision
+    assert blocklist.heartbeat(listener_id, "0-1") >= revision
     blocklist.heartbeat(
-        own,
+        listener_id,
         "0-1",
         acked=revision,
-        report=Report(task_managers={f"{own}:1": node_id}, running_tasks={f"{own}:1": 2}, refused={node_id: "No."}),
+        report=Report(
+            task_managers={f"{listener_id}:1": node_id}, running_tasks={f"{listener_id}:1": 2}, refused={node_id: "No."}
+        ),
     )
-    blocklist.heartbeat(own, "0-1")
+    blocklist.heartbeat(listener_id, "0-1")
     with service.client() as http:
         status = http.get(f"/blocklist/nodes/{node_id}/status").json()
-    proof = next(listener for listener in status["listeners"] if listener["id"] == own)
+    proof = next(listener for listener in status["listeners"] if listener["id"] == listener_id)
     assert (proof["applied"], proof["refused"]) == (True, "No.")
-    assert proof["taskManagers"] == [{"id": f"{own}:1", "runningTasks": 2}]
+    assert proof["taskManagers"] == [{"id": f"{listener_id}:1", "runningTasks": 2}]
     blocklist.unblock(node_id)
 
 
-def test_a_session_that_was_taken_over_is_fenced(blocklist: BlocklistClient, own: str) -> None:
-    blocklist.register(watching(own, "0-1"))
-    blocklist.register(watching(own, "0-2"))
+def test_a_session_that_was_taken_over_is_fenced(blocklist: BlocklistClient, listener_id: str) -> None:
+    blocklist.register(watching(listener_id, "0-1"))
+    blocklist.register(watching(listener_id, "0-2"))
     with pytest.raises(FencedError):
-        blocklist.heartbeat(own, "0-1")
+        blocklist.heartbeat(listener_id, "0-1")
     with pytest.raises(FencedError):
-        blocklist.register(watching(own, "0-1"))
+        blocklist.register(watching(listener_id, "0-1"))
 
 
-def test_an_unknown_listener_must_register(blocklist: BlocklistClient, own: str) -> None:
+def test_an_unknown_listener_must_register(blocklist: BlocklistClient, listener_id: str) -> None:
     with pytest.raises(NotFoundError):
-        blocklist.heartbeat(own, "0-1")
+        blocklist.heartbeat(listener_id, "0-1")
     with pytest.raises(NotFoundError):
-        blocklist.deregister(own)
-    blocklist.register(watching(own))
-    blocklist.deregister(own)
+        blocklist.deregister(listener_id)
+    blocklist.register(watching(listener_id))
+    blocklist.deregister(listener_id)
     with pytest.raises(NotFoundError):
-        blocklist.heartbeat(own, "0-1")
+        blocklist.heartbeat(listener_id, "0-1")
 
 
-def test_a_rejected_value_raises_invalid_error(blocklist: BlocklistClient, own: str) -> None:
-    blocklist.register(watching(own))
+def test_a_rejected_value_raises_invalid_error(blocklist: BlocklistClient, listener_id: str) -> None:
+    blocklist.register(watching(listener_id))
     with pytest.raises(InvalidError, match="above the current revision"):
-        blocklist.heartbeat(own, "0-1", acked=2**40)
+        blocklist.heartbeat(listener_id, "0-1", acked=2**40)
     with pytest.raises(InvalidError):
-        blocklist.heartbeat(own, "0-1", report=Report(task_managers={"no id": "n1"}))
+        blocklist.heartbeat(listener_id, "0-1", report=Report(task_managers={"no id": "n1"}))
     with pytest.raises(InvalidError, match="is not a node id"):
         blocklist.deregister("a/b")
 
