@@ -35,9 +35,10 @@ def duration(millis: int) -> str:
     for place, (size, unit) in enumerate(_UNITS):
         if seconds >= size:
             whole, rest = divmod(seconds, size)
+            text = f"{whole:,} {unit}"
             smaller = _UNITS[place + 1 : place + 2]
-            more = [f"{rest // own} {name}" for own, name in smaller if rest >= own]
-            return " ".join([f"{whole:,} {unit}", *more])
+            more = [f"{rest // size} {unit}" for size, unit in smaller if rest >= size]
+            return " ".join([text, *more])
     return "0 s"
 
 

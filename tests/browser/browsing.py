@@ -43,7 +43,7 @@ class MonitoredContext:
     """Parts of errors that a test provokes."""
 
     def unexpected(self) -> list[str]:
-        return [own for own in self.errors if not any(part in own for part in self.expected)]
+        return [error for error in self.errors if not any(part in error for part in self.expected)]
 
     def _console(self, message: ConsoleMessage) -> None:
         if message.type in {"error", "warning"}:
@@ -72,11 +72,11 @@ def monitored(browser: Browser, url: str, size: tuple[int, int] = WIDE, **option
     """A context on the service at `url`; leaving it fails if there was an unexpected error."""
     context = browser.new_context(base_url=url, viewport={"width": size[0], "height": size[1]}, **options)
     context.set_default_timeout(20_000)
-    own = MonitoredContext(context)
-    own.install()
+    monitor = MonitoredContext(context)
+    monitor.install()
     try:
-        yield own
-        assert own.unexpected() == []
+        yield monitor
+        assert monitor.unexpected() == []
     finally:
         context.close()
 

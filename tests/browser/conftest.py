@@ -41,8 +41,8 @@ def browser() -> Iterator[Browser]:
 @pytest.fixture
 def window(browser: Browser, listener_service: ServiceProcess) -> Iterator[MonitoredContext]:
     """A wide browser window on the service of `listener_client`."""
-    with monitored(browser, listener_service.url) as own:
-        yield own
+    with monitored(browser, listener_service.url) as monitor:
+        yield monitor
 
 
 @pytest.fixture

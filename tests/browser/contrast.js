@@ -1,4 +1,4 @@
-// The texts whose contrast with what is behind them is below what WCAG 2 AA asks for.
+// Returns texts whose contrast with their background is below WCAG 2 AA.
 (() => {
   const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
   const rgba = (colour) => {
@@ -13,8 +13,8 @@
     return 0.2126 * r + 0.7152 * g + 0.0722 * b;
   };
   const behind = (element) => {
-    for (let own = element; own; own = own.parentElement) {
-      const colour = getComputedStyle(own).backgroundColor;
+    for (let ancestor = element; ancestor; ancestor = ancestor.parentElement) {
+      const colour = getComputedStyle(ancestor).backgroundColor;
       if (rgba(colour)[3] === 255) return colour;
     }
     return "white";

@@ -48,7 +48,7 @@ def _week(tracker: BlocklistTracker, now: int) -> list[Change]:
     changes: list[Change] = []
     ends: list[tuple[int, str]] = []
     for at in range(now - 7 * 24 * HOUR, now - HOUR, HOUR // 2):
-        for end, node_id in sorted(own for own in ends if own[0] <= at):
+        for end, node_id in sorted(entry for entry in ends if entry[0] <= at):
             ends.remove((end, node_id))
             changes += _apply(tracker, end, None, node_id)
         busy = 3 if at > now - 3 * 24 * HOUR else 1

@@ -53,8 +53,8 @@ def make_scene(service: ServiceProcess, admin_token: Path, stack: ExitStack) -> 
 
 
 def _shoot(browser: Browser, url: str, token: str, to: Path, path: str, scheme: str, size: tuple[int, int]) -> None:
-    with monitored(browser, url, size, color_scheme=scheme, device_scale_factor=1) as own:
-        page = own.context.new_page()
+    with monitored(browser, url, size, color_scheme=scheme, device_scale_factor=1) as monitor:
+        page = monitor.context.new_page()
         page.goto(f"/login?next={path}")
         page.get_by_label("Token").fill(token)
         page.get_by_role("button", name="Log in").click()

@@ -38,9 +38,9 @@ def csrf_of(client: httpx.Client) -> str:
 
 def test_log_in_and_out(browser: Browser, secured: SecuredService) -> None:
     """Without a session, each page leads to the login form and from there back."""
-    with monitored(browser, secured.service.url) as own:
-        own.expected.add("401")
-        page = own.context.new_page()
+    with monitored(browser, secured.service.url) as monitor:
+        monitor.expected.add("401")
+        page = monitor.context.new_page()
         page.goto("/page/listeners?x=1")
         page.wait_for_url("/login?next=/page/listeners%3Fx%3D1")
         page.get_by_label("Token").fill("blocklist_00000000_nonsense")
@@ -50,28 +50,28 @@ def test_log_in_and_out(browser: Browser, secured: SecuredService) -> None:
         page.get_by_role("button", name="Log in").click()
         page.wait_for_url("/page/listeners?x=1")
         expect(page.get_by_text("the-operator")).to_be_visible()
-        (cookie,) = own.context.cookies()
+        (cookie,) = monitor.context.cookies()
         assert (cookie["name"], cookie["httpOnly"], cookie["sameSite"]) == ("blocklist_session", True, "Strict")
         assert cookie["path"] == "/"
         page.goto("/")
         page.get_by_text("Live", exact=True).wait_for()
         page.get_by_role("button", name="Log out").click()
         page.wait_for_url("/login")
-        assert own.context.cookies() == []
+        assert monitor.context.cookies() == []
         page.goto("/")
         page.wait_for_url("/login")
 
 
 def test_the_author_of_a_change_is_the_logged_in_user(browser: Browser, secured: SecuredService) -> None:
-    with monitored(browser, secured.service.url) as own:
-        page = own.context.new_page()
+    with monitored(browser, secured.service.url) as monitor:
+        page = monitor.context.new_page()
         log_in(page, secured.tokens["operator"], "/page/block")
         page.get_by_label("Nodes").fill("n1")
         page.get_by_label("Reason").fill("Fan broken")
         page.get_by_role("button", name="Preview").click()
         page.get_by_role("button", name="Block n1").click()
         page.wait_for_url("/page/nodes/n1")
-        assert [own["createdBy"] for own in all_changes(secured.admin)] == ["the-operator"]
+        assert [change["createdBy"] for change in all_changes(secured.admin)] == ["the-operator"]
         page.goto("/?by=the-operator")
         expect(page.locator("#node-n1")).to_contain_text("the-operator")
 
@@ -79,15 +79,15 @@ def test_the_author_of_a_change_is_the_logged_in_user(browser: Browser, secured:
 def test_a_reader_sees_no_buttons(browser: Browser, secured: SecuredService) -> None:
     """The forms themselves answer with the required role."""
     secured.admin.put("/blocklist/nodes/n1", json=block())
-    with monitored(browser, secured.service.url) as own:
-        page = own.context.new_page()
+    with monitored(browser, secured.service.url) as monitor:
+        page = monitor.context.new_page()
         log_in(page, secured.tokens["reader"])
         page.get_by_text("Live", exact=True).wait_for()
         expect(page.locator("#node-n1")).to_be_visible()
         for path in ("/", "/page/nodes/n1"):
             page.goto(path)
             expect(page.get_by_role("link", name=re.compile("Block nodes|Extend|Unblock"))).to_have_count(0)
-        own.expected.add("403")
+        monitor.expected.add("403")
         page.goto("/page/nodes/n1/unblock")
         expect(page.get_by_role("alert")).to_have_text("This requires the role operator; yours is reader.")
 

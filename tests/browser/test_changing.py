@@ -21,9 +21,9 @@ pytestmark = pytest.mark.xdist_group("browser")
 @pytest.fixture(params=[True, False], ids=["with scripts", "without scripts"])
 def either(request: pytest.FixtureRequest, browser: Browser, listener_service: ServiceProcess) -> Iterator[Page]:
     """A page with JavaScript, and one without."""
-    with monitored(browser, listener_service.url, java_script_enabled=request.param) as own:
-        own.expected |= {"400", "409"}
-        yield own.context.new_page()
+    with monitored(browser, listener_service.url, java_script_enabled=request.param) as monitor:
+        monitor.expected |= {"400", "409"}
+        yield monitor.context.new_page()
 
 
 def fill_block_form(page: Page, nodes: str, reason: str, *, evacuate: bool = False) -> None:
@@ -76,7 +76,11 @@ def test_block_extend_and_unblock(either: Page, listener_client: httpx.Client) -
     page.wait_for_url("/page/nodes/n1")
     expect(page.get_by_text("free", exact=True)).to_be_visible()
     assert list(listener_client.get("/blocklist").json()) == ["n2"]
-    assert [own["type"] for own in all_changes(listener_client, node="n1")[-3:]] == ["blocked", "merged", "unblocked"]
+    assert [change["type"] for change in all_changes(listener_client, node="n1")[-3:]] == [
+        "blocked",
+        "merged",
+        "unblocked",
+    ]
 
 
 def test_extending_does_not_change_the_cause(page: Page, listener_client: httpx.Client) -> None:
@@ -129,9 +133,9 @@ def test_errors_are_shown_and_no_input_is_lost(either: Page, listener_client: ht
 def test_an_admin_may_override_a_limit(browser: Browser, start: Start) -> None:
     """Without authentication everyone is an admin. The reason is recorded in the change log."""
     service = start(max_blocked="2")
-    with monitored(browser, service.url) as own, service.client() as client:
+    with monitored(browser, service.url) as monitor, service.client() as client:
         client.put("/blocklist/nodes/n1", json=block())
-        page = own.context.new_page()
+        page = monitor.context.new_page()
         fill_block_form(page, "n2 n3", "Rack 7")
         expect(page.get_by_role("alert")).to_contain_text("This would block 3 nodes; at most 2 may be blocked at once")
         expect(page.get_by_role("button", name=re.compile("Block"))).to_have_count(0)

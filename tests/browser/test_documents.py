@@ -14,8 +14,8 @@ pytestmark = pytest.mark.xdist_group("browser")
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_the_api_document(browser: Browser, listener_service: ServiceProcess, scheme: str) -> None:
     """It works without a network, and can send requests."""
-    with monitored(browser, listener_service.url, color_scheme=scheme) as own:
-        page = own.context.new_page()
+    with monitored(browser, listener_service.url, color_scheme=scheme) as monitor:
+        page = monitor.context.new_page()
         page.goto("/docs")
         page.get_by_text("The blocked nodes", exact=True).click()
         page.get_by_role("button", name="Execute").click()

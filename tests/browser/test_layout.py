@@ -41,8 +41,8 @@ def test_every_page_is_readable(
 ) -> None:
     """No page is wider than the window, and all text has the contrast required by WCAG 2 AA."""
     create_long_content(listener_client)
-    with monitored(browser, listener_service.url, size, color_scheme=scheme) as own:
-        page = own.context.new_page()
+    with monitored(browser, listener_service.url, size, color_scheme=scheme) as monitor:
+        page = monitor.context.new_page()
         for path in PAGES:
             page.goto(path)
             expect(page.locator("h1")).to_be_visible()
@@ -63,16 +63,18 @@ def test_every_control_has_a_name(
     browser: Browser, listener_client: httpx.Client, listener_service: ServiceProcess
 ) -> None:
     create_long_content(listener_client)
-    with monitored(browser, listener_service.url) as own:
-        page = own.context.new_page()
+    with monitored(browser, listener_service.url) as monitor:
+        page = monitor.context.new_page()
         for path in PAGES:
             page.goto(path)
             unnamed = page.evaluate(
                 """[...document.querySelectorAll("input:not([type=hidden]), select, textarea")]
-                .filter((own) => !own.labels?.length && !own.ariaLabel).map((own) => own.outerHTML)"""
+                .filter((field) => !field.labels?.length && !field.ariaLabel).map((field) => field.outerHTML)"""
             )
             assert unnamed == [], path
-            empty = "[...document.querySelectorAll('a, button')].filter((own) => !own.textContent.trim()).length"
+            empty = (
+                "[...document.querySelectorAll('a, button')].filter((element) => !element.textContent.trim()).length"
+            )
             assert page.evaluate(empty) == 0
             assert page.locator("h1").count() == 1
             assert page.locator("main").count() == 1

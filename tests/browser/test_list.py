@@ -140,9 +140,9 @@ def test_html_in_a_cause_is_text(page: Page, listener_client: httpx.Client) -> N
 def test_a_lost_connection_shows(browser: Browser, start: Start) -> None:
     """After a restart of the service the list is current again."""
     service = start()
-    with monitored(browser, service.url) as own, service.client() as client:
-        own.expected |= {"ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE", "ERR_CONNECTION_RESET", "htmx:error"}
-        page = own.context.new_page()
+    with monitored(browser, service.url) as monitor, service.client() as client:
+        monitor.expected |= {"ERR_CONNECTION_REFUSED", "ERR_INCOMPLETE", "ERR_CONNECTION_RESET", "htmx:error"}
+        page = monitor.context.new_page()
         open_live(page)
         service.stop()
         expect(page.locator("#live-text")).to_have_text("Connection lost; reconnecting")
@@ -162,8 +162,8 @@ def test_the_other_pages(browser: Browser, fresh: ServiceProcess, fresh_client: 
     put(client, "n1", cause="Disk: sda")
     put(client, "n1", cause="Hot machine", action=EVACUATE)
     unblock(client, "n1")
-    with monitored(browser, fresh.url) as own:
-        page = own.context.new_page()
+    with monitored(browser, fresh.url) as monitor:
+        page = monitor.context.new_page()
         page.goto("/page/listeners")
         expect(page.get_by_role("row", name="jm-1")).to_contain_text("3 changes")
         page.goto("/page/evidence")
@@ -176,6 +176,6 @@ def test_the_other_pages(browser: Browser, fresh: ServiceProcess, fresh_client: 
         assert page.locator("svg .mark, svg .evacuate").count() >= 1
         page.get_by_text("As a table").last.click()
         expect(page.get_by_role("cell", name="Disk", exact=True)).to_be_visible()
-        own.expected.add("404")
+        monitor.expected.add("404")
         page.goto("/page/nodes/never-heard-of")
         expect(page.get_by_text("The change log has no entry for this node: it was never blocked")).to_be_visible()

@@ -64,7 +64,7 @@ def in_process_client(database_url: str, clock: ManualClock) -> Iterator[httpx2.
 def test_the_real_posts_block_and_free_as_the_alerts_fire_and_resolve(
     in_process_client: httpx2.Client, clock: ManualClock
 ) -> None:
-    first, other, second, third, again, last = (with_action(own, "evacuate") for own in real_posts())
+    first, other, second, third, again, last = (with_action(body, "evacuate") for body in real_posts())
     assert post_alerts(in_process_client, first) == {"blocked": 2}
     body = get_node(in_process_client, "worker-17")
     assert body is not None
@@ -90,8 +90,8 @@ def test_the_real_posts_block_and_free_as_the_alerts_fire_and_resolve(
 
 
 def test_alerts_without_the_label_are_ignored(in_process_client: httpx2.Client) -> None:
-    for own in real_posts():
-        assert post_alerts(in_process_client, own) == {"unlabelled": len(own["alerts"])}
+    for body in real_posts():
+        assert post_alerts(in_process_client, body) == {"unlabelled": len(body["alerts"])}
     assert current_list(in_process_client) == (0, {})
 
 
@@ -104,7 +104,9 @@ def test_the_response_has_all_outcomes_and_the_revision(in_process_client: httpx
     alerts = {"blocked": 2, "unlabelled": 1, "unknown_action": 1, "no_node": 1, "bad_node": 1, "unreadable": 1}
     assert answer.json() == {"alerts": alerts, "truncatedAlerts": 3}
     assert (answer.headers["content-type"], revision_of(answer)) == ("application/json", 2)
-    assert {own: (body["action"], body["cause"][:15]) for own, body in current_list(in_process_client)[1].items()} == {
+    assert {
+        node_id: (body["action"], body["cause"][:15]) for node_id, body in current_list(in_process_client)[1].items()
+    } == {
         "n1": (MARK, "alert DiskFull "),
         "n2": (EVACUATE, "alert DiskFull "),
     }
@@ -301,8 +303,8 @@ NASTY: Final[list[Any]] = [
 @pytest.mark.parametrize("text", NASTY, ids=range(len(NASTY)))
 @pytest.mark.parametrize("where", ["summary", "name"])
 def test_any_text_is_safe(client: httpx.Client, node_id: str, text: str, where: str) -> None:
-    own = alert(summary=text, node=node_id) if where == "summary" else alert(text, node=node_id)
-    assert send_escaped(client, post(own)) == {"blocked": 1}
+    value = alert(summary=text, node=node_id) if where == "summary" else alert(text, node=node_id)
+    assert send_escaped(client, post(value)) == {"blocked": 1}
     body = get_node(client, node_id)
     assert body is not None
     assert len(body["cause"]) <= 1024
@@ -310,8 +312,8 @@ def test_any_text_is_safe(client: httpx.Client, node_id: str, text: str, where: 
     # What the list shows goes back as it is: it is a cause like any other.
     again = block(cause=body["cause"], allowMerge=True, endTimestamp=body["endTimestamp"])
     assert client.put(f"/blocklist/nodes/{node_id}", json=again).json() == body
-    own["status"] = "resolved"
-    assert send_escaped(client, post(own)) == {"freed": 1}
+    value["status"] = "resolved"
+    assert send_escaped(client, post(value)) == {"freed": 1}
 
 
 def send_escaped(client: httpx.Client, body: Body) -> Body:

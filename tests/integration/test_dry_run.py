@@ -75,14 +75,14 @@ class TestResult:
 
     def test_of_several(self, client: httpx.Client, node_id: str) -> None:
         put(client, f"{node_id}-a", cause="there")
-        nodes = {f"{node_id}-{own}": block(allowMerge=True, cause=own) for own in "cab"}
+        nodes = {f"{node_id}-{suffix}": block(allowMerge=True, cause=suffix) for suffix in "cab"}
         would = dry_run_body(client.put("/blocklist/nodes", json=nodes, params=DRY))
         answer = send(client, "PUT", "/blocklist/nodes", nodes).json()
-        assert [own["node"]["id"] for own in would["nodes"]] == list(nodes)
-        assert {own["node"]["id"]: own["status"] for own in would["nodes"]} == {
-            own: node["status"] for own, node in answer.items()
+        assert [entry["node"]["id"] for entry in would["nodes"]] == list(nodes)
+        assert {entry["node"]["id"]: entry["status"] for entry in would["nodes"]} == {
+            node_id: node["status"] for node_id, node in answer.items()
         }
-        assert [without_times(own["node"]) for own in would["nodes"]] == [
+        assert [without_times(entry["node"]) for entry in would["nodes"]] == [
             without_times(node) for node in answer.values()
         ]
 
@@ -146,7 +146,7 @@ def test_a_misspelt_parameter_makes_no_real_change(client: httpx.Client, method:
     body = {"PUT nodes/a": block(), "PUT nodes": {"a": block()}}.get(f"{method} {path}")
     answer = send(client, method, f"/blocklist/{path}?{query}", body)
     assert "allowed, at most once each: dryRun" in problem_of(answer, 400)["detail"]
-    assert [client.get(f"/blocklist/nodes/{own}").status_code for own in ("a", "there")] == [404, 200]
+    assert [client.get(f"/blocklist/nodes/{node_id}").status_code for node_id in ("a", "there")] == [404, 200]
 
 
 class TestNoEffect:
@@ -156,7 +156,9 @@ class TestNoEffect:
         dry_run_body(dry_put(client, "new"))
         dry_run_body(dry_put(client, "there", allowMerge=True, cause="more"))
         dry_run_body(
-            client.put("/blocklist/nodes", json={own: block(allowMerge=True) for own in ("x", "there")}, params=DRY)
+            client.put(
+                "/blocklist/nodes", json={node_id: block(allowMerge=True) for node_id in ("x", "there")}, params=DRY
+            )
         )
         dry_run_body(client.delete("/blocklist/nodes/there", params=DRY))
 
@@ -238,7 +240,7 @@ class TestAffectedListeners:
             dry_run_body(dry_put(listener_client, "a"))["belowMinimum"],
             dry_run_body(dry_put(listener_client, "a"))["refused"],
         ) == ([], None)
-        nodes = {own: block() for own in ("a", "b", "x")}
+        nodes = {node_id: block() for node_id in ("a", "b", "x")}
         would = dry_run_body(listener_client.put("/blocklist/nodes", json=nodes, params=DRY))
         assert would["belowMinimum"] == [{"listener": "jm", "usable": 1, "minimum": 2}]
         problem = problem_of(listener_client.put("/blocklist/nodes", json=nodes), 409)
@@ -255,8 +257,8 @@ class TestAffectedListeners:
         assert would["belowMinimum"] == [{"listener": "jm", "usable": 1, "minimum": 2}]
 
     def test_listeners_still_below_their_minimum_after_an_unblock(self, listener_client: httpx.Client) -> None:
-        for own in "abc":
-            answer = listener_client.put(f"/blocklist/nodes/{own}", json=block(), params={"force": "a fire"})
+        for node_id in "abc":
+            answer = listener_client.put(f"/blocklist/nodes/{node_id}", json=block(), params={"force": "a fire"})
             assert answer.status_code == 201
         would = dry_run_body(listener_client.delete("/blocklist/nodes/a", params=DRY))
         assert (would["belowMinimum"], would["refused"]) == ([{"listener": "jm", "usable": 1, "minimum": 2}], None)
@@ -269,7 +271,7 @@ def test_a_limit_is_reported_in_the_same_words(start: Start) -> None:
     with start(max_blocked="1", longest_block_admin="1h").client() as client:
         put(client, "a", endTimestamp=later())
         would = dry_run_body(dry_put(client, "b"))
-        assert [own["status"] for own in would["nodes"]] == [201]
+        assert [entry["status"] for entry in would["nodes"]] == [201]
         parts = problem_of(client.put("/blocklist/nodes/b", json=block()), 409)["errors"]
         assert len(parts) == 2
         assert all(part.partition(": end it by")[0] in would["refused"] for part in parts)

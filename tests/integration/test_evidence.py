@@ -45,15 +45,15 @@ SLOW = {"kind": "slow", "reason": "Spark speculated 3 tasks, of 1 stage."}
 CAUSE = "2 applications say so: x (Spark excluded the host); y (Spark excluded the host)"
 
 
-def application(client: httpx.Client, own: str, session: str = "s1", **fields: object) -> str:
+def application(client: httpx.Client, name: str, session: str = "s1", **fields: object) -> str:
     """A JobMaster with TaskManagers on five nodes."""
-    register(client, own, session, **fields)
-    heartbeat(client, own, session, taskManagers={f"{own}:{name}": node for name, node in WHERE.items()})
-    return own
+    register(client, name, session, **fields)
+    heartbeat(client, name, session, taskManagers={f"{name}:{executor}": node for executor, node in WHERE.items()})
+    return name
 
 
-def report_evidence(client: httpx.Client, own: str, *nodes: str, session: str = "s1") -> None:
-    heartbeat(client, own, session, evidence=dict.fromkeys(nodes, EXCLUDED))
+def report_evidence(client: httpx.Client, name: str, *nodes: str, session: str = "s1") -> None:
+    heartbeat(client, name, session, evidence=dict.fromkeys(nodes, EXCLUDED))
 
 
 def evidence(client: httpx.Client | httpx2.Client) -> list[Body]:
@@ -64,7 +64,7 @@ def evidence(client: httpx.Client | httpx2.Client) -> list[Body]:
 
 
 def summary(client: httpx.Client | httpx2.Client) -> list[tuple[str, str, bool]]:
-    return [(own["node"], own["application"], own["believed"]) for own in evidence(client)]
+    return [(entry["node"], entry["application"], entry["believed"]) for entry in evidence(client)]
 
 
 def blocked(client: httpx.Client, node: str) -> Body:
@@ -76,13 +76,13 @@ def blocked(client: httpx.Client, node: str) -> Body:
 
 def wait_until_evaluated(client: httpx.Client) -> None:
     """Return when all earlier reports have been evaluated: the service has blocked another node since."""
-    for own in ("look-1", "look-2"):
-        application(client, own)
-        report_evidence(client, own, "looked")
-    blocked(client, "looked")
-    for own in ("look-1", "look-2"):
-        client.delete(f"/listeners/{own}")
-    unblock(client, "looked")
+    for name in ("probe-1", "probe-2"):
+        application(client, name)
+        report_evidence(client, name, "probe")
+    blocked(client, "probe")
+    for name in ("probe-1", "probe-2"):
+        client.delete(f"/listeners/{name}")
+    unblock(client, "probe")
 
 
 def metric(client: httpx.Client, line: str) -> float:
@@ -108,14 +108,14 @@ class TestReporting:
         heartbeat(listener_client, "y", evidence={"b": EXCLUDED, "a": SLOW})
         report_evidence(listener_client, "x", "c")
         assert summary(listener_client) == [("a", "y", True), ("b", "y", True), ("c", "x", True)]
-        own = evidence(listener_client)[0]
-        assert before <= int(own["firstSeen"]) == int(own["lastSeen"]) <= now_ms()
-        assert own == {
+        entry = evidence(listener_client)[0]
+        assert before <= int(entry["firstSeen"]) == int(entry["lastSeen"]) <= now_ms()
+        assert entry == {
             "node": "a",
             "application": "y",
             **SLOW,
-            "firstSeen": own["firstSeen"],
-            "lastSeen": own["lastSeen"],
+            "firstSeen": entry["firstSeen"],
+            "lastSeen": entry["lastSeen"],
             "believed": True,
             "doubt": None,
         }
@@ -207,7 +207,7 @@ def test_10_000_entries_are_accepted(listener_client: httpx.Client) -> None:
     register(listener_client, "x")
     heartbeat(listener_client, "x", evidence={f"n-{number}": EXCLUDED for number in range(10_000)})
     found = evidence(listener_client)
-    assert (len(found), {own["believed"] for own in found}) == (10_000, {False})
+    assert (len(found), {entry["believed"] for entry in found}) == (10_000, {False})
 
 
 class TestRemoval:
@@ -246,8 +246,8 @@ class TestBlocking:
     """A node is blocked if enough applications agree."""
 
     def test_two_applications_block_a_node_for_a_minute(self, listener_client: httpx.Client) -> None:
-        for own in "xy":
-            application(listener_client, own)
+        for name in "xy":
+            application(listener_client, name)
         made = metric(listener_client, "blocklist_evidence_blocks_total")
         report_evidence(listener_client, "x", "a", "b")
         wait_until_evaluated(listener_client)
@@ -266,16 +266,16 @@ class TestBlocking:
     def test_an_existing_block_is_merged(self, listener_client: httpx.Client) -> None:
         end = later(7200)
         put(listener_client, "a", action="MARK_BLOCKED_AND_EVACUATE_TASKS", cause="Hot", endTimestamp=end)
-        for own in "xy":
-            application(listener_client, own)
-            report_evidence(listener_client, own, "a")
+        for name in "xy":
+            application(listener_client, name)
+            report_evidence(listener_client, name, "a")
         wait_until(lambda: blocked(listener_client, "a")["cause"] == f"Hot,{CAUSE}")
         node = blocked(listener_client, "a")
         assert (node["action"], node["endTimestamp"]) == ("MARK_BLOCKED_AND_EVACUATE_TASKS", end)
 
     def test_an_application_that_reports_most_of_its_nodes_does_not_count(self, listener_client: httpx.Client) -> None:
-        for own in "xy":
-            application(listener_client, own)
+        for name in "xy":
+            application(listener_client, name)
         report_evidence(listener_client, "x", "a", "b", "c")
         report_evidence(listener_client, "y", "a")
         wait_until_evaluated(listener_client)
@@ -286,22 +286,22 @@ class TestBlocking:
         )
 
     def test_after_an_unblock_only_new_evidence_blocks_again(self, listener_client: httpx.Client) -> None:
-        for own in "vwxy":
-            application(listener_client, own)
-        for own in "xy":
-            report_evidence(listener_client, own, "a")
+        for name in "vwxy":
+            application(listener_client, name)
+        for name in "xy":
+            report_evidence(listener_client, name, "a")
         blocked(listener_client, "a")
         unblock(listener_client, "a")
-        for own in "xy":
-            report_evidence(listener_client, own, "a")
+        for name in "xy":
+            report_evidence(listener_client, name, "a")
         wait_until_evaluated(listener_client)
         assert (list(current_list(listener_client)[1]), summary(listener_client)) == (
             [],
             [("a", "x", False), ("a", "y", False)],
         )
         assert evidence(listener_client)[0]["doubt"] == "The node was unblocked manually after this was first reported."
-        for own in "vw":
-            report_evidence(listener_client, own, "a")
+        for name in "vw":
+            report_evidence(listener_client, name, "a")
         assert blocked(listener_client, "a")["cause"] == CAUSE.replace("x (", "v (").replace("y (", "w (")
 
 
@@ -316,9 +316,9 @@ def test_number_and_window_are_settings(start: Start) -> None:
 @ON_SQLITE
 def test_0_applications_disable_blocking(start: Start) -> None:
     with start(evidence_applications="0").client() as client:
-        for own in "xyz":
-            application(client, own)
-            report_evidence(client, own, "a")
+        for name in "xyz":
+            application(client, name)
+            report_evidence(client, name, "a")
         register(client, "late", leaseSeconds=1)
         # The lease is looked at as often as the evidence.
         wait_until(lambda: get_listener(client, "late")["state"] == "lapsed")
@@ -327,15 +327,15 @@ def test_0_applications_disable_blocking(start: Start) -> None:
 
 def test_after_a_restart_old_evidence_does_not_undo_an_unblock(fresh: ServiceProcess) -> None:
     with fresh.client() as client:
-        for own in "xy":
-            application(client, own)
-            report_evidence(client, own, "a")
+        for name in "xy":
+            application(client, name)
+            report_evidence(client, name, "a")
         blocked(client, "a")
         unblock(client, "a")
         fresh.kill()
         fresh.start()
-        for own in "xy":
-            report_evidence(client, own, "a")
+        for name in "xy":
+            report_evidence(client, name, "a")
         wait_until_evaluated(client)
         assert [node for node in current_list(client)[1] if node == "a"] == []
         assert summary(client) == [("a", "x", False), ("a", "y", False)]
@@ -351,39 +351,39 @@ class TestTime:
     @pytest.fixture
     def client(self, database_url: str, clock: ManualClock) -> Iterator[httpx2.Client]:
         with running_service(database_url, clock) as client:
-            for own in "xy":
+            for name in "xy":
                 body = {"role": JM, "sessionId": "s1", "leaseSeconds": 3600}
-                assert client.put(f"/listeners/{own}", json=body).status_code == 201
+                assert client.put(f"/listeners/{name}", json=body).status_code == 201
             yield client
 
     @pytest.fixture
-    def say(self, client: httpx2.Client) -> Callable[[str], None]:
-        def say(own: str) -> None:
-            body = {"sessionId": "s1", "evidence": {"a": EXCLUDED}}
-            assert client.post(f"/listeners/{own}/heartbeat", json=body).status_code == 200
+    def report_a(self, client: httpx2.Client) -> Callable[[str], None]:
+        def report_a(name: str) -> None:
+            heartbeat_body = {"sessionId": "s1", "evidence": {"a": EXCLUDED}}
+            assert client.post(f"/listeners/{name}/heartbeat", json=heartbeat_body).status_code == 200
 
-        return say
+        return report_a
 
     def test_it_expires_after_exactly_one_minute(
-        self, client: httpx2.Client, clock: ManualClock, say: Callable[[str], None]
+        self, client: httpx2.Client, clock: ManualClock, report_a: Callable[[str], None]
     ) -> None:
-        say("x")
+        report_a("x")
         clock.now += TTL_MS - 1
         assert summary(client) == [("a", "x", True)]
         clock.now += 1
         assert summary(client) == []
 
     def test_the_block_is_renewed_by_reports_and_expires_a_minute_after_the_last(
-        self, client: httpx2.Client, clock: ManualClock, say: Callable[[str], None]
+        self, client: httpx2.Client, clock: ManualClock, report_a: Callable[[str], None]
     ) -> None:
-        say("x")
-        say("y")
+        report_a("x")
+        report_a("y")
         began = clock.now
         wait_until(lambda: list(current_list(client)[1]) == ["a"])
         for _ in range(6):
             clock.now += 10_000
-            say("x")
-            say("y")
+            report_a("x")
+            report_a("y")
             if (clock.now - began) % (TTL_MS // 2) == 0:
                 end = str(clock.now + TTL_MS)
                 wait_until(lambda end=end: current_list(client)[1]["a"]["endTimestamp"] == end)  # type: ignore[misc]
@@ -392,8 +392,8 @@ class TestTime:
         assert list(current_list(client)[1]) == ["a"]
         clock.now += 1
         assert list(current_list(client)[1]) == []
-        wait_until(lambda: [own["type"] for own in all_changes(client)][-1] == "expired")
-        assert [own["type"] for own in all_changes(client)] == ["blocked", "merged", "merged", "expired"]
+        wait_until(lambda: [entry["type"] for entry in all_changes(client)][-1] == "expired")
+        assert [entry["type"] for entry in all_changes(client)] == ["blocked", "merged", "merged", "expired"]
 
 
 def test_after_the_grace_period_of_a_restart_evidence_counts_as_new(database_url: str) -> None:
@@ -404,11 +404,11 @@ def test_after_the_grace_period_of_a_restart_evidence_counts_as_new(database_url
         assert client.delete("/blocklist/nodes/a").status_code == 200
     began = clock.now
     with running_service(database_url, clock) as client:
-        for own, passed in (("early", RESTART_GRACE_MS), ("late", RESTART_GRACE_MS + 1)):
+        for name, passed in (("early", RESTART_GRACE_MS), ("late", RESTART_GRACE_MS + 1)):
             clock.now = began + passed
-            assert client.put(f"/listeners/{own}", json={"role": JM, "sessionId": "s1"}).status_code == 201
-            said = {"sessionId": "s1", "evidence": {"a": EXCLUDED}}
-            assert client.post(f"/listeners/{own}/heartbeat", json=said).status_code == 200
+            assert client.put(f"/listeners/{name}", json={"role": JM, "sessionId": "s1"}).status_code == 201
+            heartbeat_body = {"sessionId": "s1", "evidence": {"a": EXCLUDED}}
+            assert client.post(f"/listeners/{name}/heartbeat", json=heartbeat_body).status_code == 200
         assert summary(client) == [("a", "early", False), ("a", "late", True)]
 
 
@@ -421,7 +421,7 @@ class TestPython:
         with BlocklistClient(listener_service.url) as client:
             client.register(Registration(id="x", role=ListenerRole.JOB_MASTER, session="s1"))
             client.heartbeat("x", "s1", report=Report(evidence=self.FOUND))
-        assert [(own["node"], own["kind"], own["reason"]) for own in evidence(listener_client)] == [
+        assert [(entry["node"], entry["kind"], entry["reason"]) for entry in evidence(listener_client)] == [
             ("a", *EXCLUDED.values())
         ]
 

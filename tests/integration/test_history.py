@@ -356,7 +356,7 @@ class TestMigration:
         migrate(url_of(database))
         with running_service(url_of(database), ManualClock(MONDAY + 10)) as client:
             detailed = listed(client, details=True)
-            assert {own: (node["createdBy"], node["revision"]) for own, node in detailed.items()} == {
+            assert {node_id: (node["createdBy"], node["revision"]) for node_id, node in detailed.items()} == {
                 "before": (None, 0),
                 "merged": ("ann", 11),
                 "new": (None, 13),

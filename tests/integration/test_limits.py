@@ -123,7 +123,7 @@ class TestMaxBlocked:
             }
             answers = list(pool.map(lambda path: client.put(path, json=block()), paths.values()))
             assert sorted(answer.status_code for answer in answers) == [201] * 10 + [409] * 54
-            passed = [own for own, answer in zip(paths, answers, strict=True) if answer.status_code == 201]
+            passed = [node_id for node_id, answer in zip(paths, answers, strict=True) if answer.status_code == 201]
             assert sorted(current_list(client)[1]) == sorted(passed)
             assert len(all_changes(client)) == 10
             assert rejections(client, "request") == 54
@@ -298,10 +298,10 @@ class TestMinimum:
         put(listener_client, "b")
 
     def test_removed_lapsed_and_undemanding_listeners_have_no_minimum(self, listener_client: httpx.Client) -> None:
-        for own in ("jm", "rm"):
-            register(listener_client, own, minNodes=1, leaseSeconds=1)
-            heartbeat(listener_client, own, nodes=[own])
-            limit_detail(put_block(listener_client, own))
+        for name in ("jm", "rm"):
+            register(listener_client, name, minNodes=1, leaseSeconds=1)
+            heartbeat(listener_client, name, nodes=[name])
+            limit_detail(put_block(listener_client, name))
         listener_client.delete("/listeners/jm")
         put(listener_client, "jm")
         wait_until_lapsed(listener_client, "rm")
@@ -372,7 +372,7 @@ class TestMinimum:
         )
         try:
             membership.report(Report(nodes=("a",)))
-            wait_until(lambda: {own["id"]: own for own in listener_client.get("/listeners").json()["listeners"]}
+            wait_until(lambda: {entry["id"]: entry for entry in listener_client.get("/listeners").json()["listeners"]}
                        .get("jm", {}).get("usableNodes") == 1)  # fmt: skip
             limit_detail(put_block(listener_client, "a"))
         finally:
@@ -384,20 +384,20 @@ class TestEvidence:
 
     FOUND: Final[dict[str, Any]] = {"kind": "excluded", "reason": "Spark excluded the host."}
 
-    def say(self, client: Any, *nodes: str) -> None:
+    def report(self, client: Any, *nodes: str) -> None:
         """Two applications, on nine nodes each."""
-        for own in ("x", "y"):
+        for name in ("x", "y"):
             body = {"role": JM, "sessionId": "s1", "leaseSeconds": 3600}
-            assert client.put(f"/listeners/{own}", json=body).status_code in {200, 201}
-            there = {f"{own}:{n}": f"w-{n}" for n in range(9)}
-            said = {"sessionId": "s1", "taskManagers": there, "evidence": dict.fromkeys(nodes, self.FOUND)}
-            assert client.post(f"/listeners/{own}/heartbeat", json=said).status_code == 200
+            assert client.put(f"/listeners/{name}", json=body).status_code in {200, 201}
+            task_managers = {f"{name}:{n}": f"w-{n}" for n in range(9)}
+            body = {"sessionId": "s1", "taskManagers": task_managers, "evidence": dict.fromkeys(nodes, self.FOUND)}
+            assert client.post(f"/listeners/{name}/heartbeat", json=body).status_code == 200
 
     def test_a_block_rejected_by_a_limit_is_logged_and_counted(self, start: Start) -> None:
         process = start(max_blocked="1")
         with process.client() as client:
             put(client, "a")
-            self.say(client, "w-1")
+            self.report(client, "w-1")
             wait_until(lambda: rejections(client, "evidence") == 1)
             assert list(current_list(client)[1]) == ["a"]
             assert rejections(client, "request") == 0
@@ -411,12 +411,12 @@ class TestEvidence:
         settings = Settings(database_url=url_of(database), max_blocked=2)
         with TestClient(create_app(settings, clock=clock)) as client:
             assert client.put("/blocklist/nodes/a", json=block()).status_code == 201
-            self.say(client, "w-1", "w-2")
+            self.report(client, "w-1", "w-2")
             wait_until(lambda: rejections(client, "evidence") == 1)
             assert list(current_list(client)[1]) == ["a", "w-1"]
             assert client.delete("/blocklist/nodes/w-1").status_code == 200
             clock.now += 1
-            self.say(client, "w-2", "w-3")
+            self.report(client, "w-2", "w-3")
             # There is room for one, and the one that was refused waits.
             wait_until(lambda: list(current_list(client)[1]) == ["a", "w-3"])
             assert client.delete("/blocklist/nodes/a").status_code == 200

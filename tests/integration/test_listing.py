@@ -177,8 +177,8 @@ def test_a_zipped_list_is_the_same_list_and_either_etag_matches(
         assert "accept-encoding" in (plain.header("vary") or "").lower()
         assert gzip.decompress(zipped.body) == plain.body
     for answer in (plain, zipped):
-        for asked in (["Accept-Encoding: gzip"], []):
-            again = send_request(fresh.port, request("/blocklist", f"If-None-Match: {answer.header('etag')}", *asked))
+        for lines in (["Accept-Encoding: gzip"], []):
+            again = send_request(fresh.port, request("/blocklist", f"If-None-Match: {answer.header('etag')}", *lines))
             assert again.status == 304
 
 

@@ -158,9 +158,9 @@ class TestStatus:
         receiver.register(listener_client, "jm")
         wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
         wait_until(lambda: of_listener(listener_client, "a", "jm")["refused"] is not None)
-        said = of_listener(listener_client, "a", "jm")
-        assert (said["applied"], said["refused"]) == (True, "Last live host.")
-        assert said["taskManagers"] == [{"id": "tm", "runningTasks": 2}]
+        progress = of_listener(listener_client, "a", "jm")
+        assert (progress["applied"], progress["refused"]) == (True, "Last live host.")
+        assert progress["taskManagers"] == [{"id": "tm", "runningTasks": 2}]
 
 
 def put_one(client: httpx.Client, node_id: str, prefer: str) -> httpx.Response:

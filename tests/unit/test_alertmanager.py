@@ -211,7 +211,7 @@ def test_evidence_still_counts_after_an_unblock_by_a_resolved_alert(source: Sour
     book.record("app", {"n1": Finding(kind=FindingKind.SLOW, reason="Slow.")}, NOW)
     node = BlockedNode(id="n1", action=MARK, start=0, end=PERMANENT, cause=A_PART)
     on_changes(book, [Change(revision=1, type=ChangeType.UNBLOCKED, at=NOW, node=node, source=source)])
-    assert [own.ignored_reason is None for own in book.assess(NOW)] == [believed]
+    assert [piece.ignored_reason is None for piece in book.assess(NOW)] == [believed]
 
 
 class TestTheCap:
@@ -252,7 +252,7 @@ ALERTS = [
     for firing in (True, False)
 ]
 POSTS = st.lists(
-    st.lists(st.sampled_from(ALERTS), min_size=1, max_size=3, unique_by=lambda own: own.fingerprint), max_size=12
+    st.lists(st.sampled_from(ALERTS), min_size=1, max_size=3, unique_by=lambda alert: alert.fingerprint), max_size=12
 )
 Posts = Sequence[Sequence[Alert]]
 
@@ -279,7 +279,10 @@ class TestAnySequence:
 
     @given(posts=POSTS, times=st.integers(2, 4), foreign=st.booleans())
     def test_a_repeated_post_has_the_effect_of_one(self, posts: Posts, times: int, foreign: bool) -> None:
-        once, often = run(posts, foreign=foreign), run([own for own in posts for _ in range(times)], foreign=foreign)
+        once, often = (
+            run(posts, foreign=foreign),
+            run([alerts for alerts in posts for _ in range(times)], foreign=foreign),
+        )
         assert (often.node, often.revision) == (once.node, once.revision)
 
     @given(posts=POSTS)
@@ -288,7 +291,7 @@ class TestAnySequence:
 
     @given(posts=POSTS, data=st.data())
     def test_the_order_of_alerts_in_a_post_does_not_matter(self, posts: Posts, data: st.DataObject) -> None:
-        mixed = [data.draw(st.permutations(own)) for own in posts]
+        mixed = [data.draw(st.permutations(alerts)) for alerts in posts]
         assert set(Causes(run(mixed).node).holding) == set(Causes(run(posts).node).holding)
 
     @given(name=TEXT, summary=TEXT)
@@ -414,9 +417,9 @@ class TestReading:
         with pytest.raises(InvalidError):
             parse_post(body)
 
-    @pytest.mark.parametrize(("said", "count"), [(3, 3), (0, 0), (-1, 0), ("3", 0), (None, 0), (1.5, 0), (True, 0)])
-    def test_the_number_of_omitted_alerts(self, said: object, count: int) -> None:
-        assert AlertmanagerPost(alerts=[], truncatedAlerts=said).truncated == count
+    @pytest.mark.parametrize(("value", "count"), [(3, 3), (0, 0), (-1, 0), ("3", 0), (None, 0), (1.5, 0), (True, 0)])
+    def test_the_number_of_omitted_alerts(self, value: object, count: int) -> None:
+        assert AlertmanagerPost(alerts=[], truncatedAlerts=value).truncated == count
 
     def test_older_and_newer_versions_are_parsed(self) -> None:
         assert parse_post(dump_json({"alerts": [alert_body()]})).truncated == 0
@@ -426,11 +429,11 @@ class TestReading:
 
 class TestRealPosts:
     def test_without_the_label_they_are_ignored(self) -> None:
-        outcomes = {read_alert(own, "node") for body in real_posts() for own in body["alerts"]}
+        outcomes = {read_alert(value, "node") for body in real_posts() for value in body["alerts"]}
         assert outcomes == {AlertOutcome.UNLABELLED}
 
     def test_they_name_their_nodes(self) -> None:
-        read = [read_alert(own, "node") for own in with_action(real_posts()[0], "evacuate")["alerts"]]
+        read = [read_alert(value, "node") for value in with_action(real_posts()[0], "evacuate")["alerts"]]
         assert read == [
             Alert(
                 node="worker-17", action=EVACUATE, firing=True, fingerprint="809c736d", name="NodeDiskPressure",
@@ -449,7 +452,7 @@ class TestRealPosts:
     def test_the_fingerprint_does_not_change_when_it_resolves(self) -> None:
         marks: dict[str, set[str]] = {}
         for body in real_posts():
-            for read in (read_alert(own, "node") for own in with_action(body)["alerts"]):
+            for read in (read_alert(value, "node") for value in with_action(body)["alerts"]):
                 if isinstance(read, Alert):
                     marks.setdefault(read.node, set()).add(read.fingerprint)
         assert marks == {"worker-17": {"809c736d"}, "worker-18": {"d4782649"}, "worker-19": {"86572fac"}}

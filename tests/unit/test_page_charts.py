@@ -14,12 +14,12 @@ def node(node_id: str, cause: str = "disk", action: BlockAction = MARK, start: i
     return BlockedNode(id=node_id, action=action, start=start, end=PERMANENT, cause=cause)
 
 
-def change(revision: int, type_: str, at: int, own: BlockedNode) -> Change:
-    return Change(revision=revision, type=ChangeType(type_), at=at, node=own)
+def change(revision: int, type_: str, at: int, block: BlockedNode) -> Change:
+    return Change(revision=revision, type=ChangeType(type_), at=at, node=block)
 
 
 def times(found: list[BlockInterval]) -> list[tuple[str, int, int]]:
-    return sorted((own.node.id, own.begin, own.end) for own in found)
+    return sorted((interval.node.id, interval.begin, interval.end) for interval in found)
 
 
 def test_an_interval_lasts_from_the_block_to_its_end() -> None:
@@ -44,7 +44,10 @@ def test_a_merge_begins_a_new_interval() -> None:
     merged = node("a", "disk,hot", EVACUATE)
     changes = [change(1, "blocked", 110, node("a")), change(2, "merged", 150, merged)]
     found = intervals(changes, {"a": merged}, 100, 200)
-    assert [(own.begin, own.end, own.node.action) for own in found] == [(110, 150, MARK), (150, 200, EVACUATE)]
+    assert [(interval.begin, interval.end, interval.node.action) for interval in found] == [
+        (110, 150, MARK),
+        (150, 200, EVACUATE),
+    ]
 
 
 def test_a_node_that_was_unblocked_and_blocked_again_has_two() -> None:
@@ -63,15 +66,15 @@ def test_buckets_have_the_maximum_and_all_node_hours() -> None:
         BlockInterval(HOUR, 3 * HOUR, node("c")),
     ]
     pieces = buckets(found, 0, 4 * HOUR, 4)
-    assert [(own.marked, own.evacuated) for own in pieces] == [(1, 1), (1, 1), (1, 1), (1, 0)]
-    assert [own.hours for own in pieces] == [1.5, 2, 1, 0]
-    assert sum(own.hours for own in pieces) == sum((own.end - own.begin) / HOUR for own in found)
-    assert [(own.begin, own.end) for own in buckets([], 0, 10, 3)] == [(0, 4), (4, 8), (8, 12)]
+    assert [(bucket.marked, bucket.evacuated) for bucket in pieces] == [(1, 1), (1, 1), (1, 1), (1, 0)]
+    assert [bucket.hours for bucket in pieces] == [1.5, 2, 1, 0]
+    assert sum(bucket.hours for bucket in pieces) == sum((bucket.end - bucket.begin) / HOUR for bucket in found)
+    assert [(bucket.begin, bucket.end) for bucket in buckets([], 0, 10, 3)] == [(0, 4), (4, 8), (8, 12)]
 
 
 def test_a_merge_is_not_a_second_node() -> None:
     found = [BlockInterval(0, HOUR, node("a")), BlockInterval(HOUR, 2 * HOUR, node("a", action=EVACUATE))]
-    assert max(own.blocked for own in buckets(found, 0, 2 * HOUR, 1)) == 1
+    assert max(bucket.blocked for bucket in buckets(found, 0, 2 * HOUR, 1)) == 1
 
 
 def test_causes_are_grouped() -> None:
