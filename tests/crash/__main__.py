@@ -30,7 +30,7 @@ def main() -> None:
         "`kill -9` during a start": stats.kills_in_start,
         "changes": stats.changes,
         "acknowledged": stats.acknowledged,
-        "requests without an answer": stats.unanswered,
+        "requests without an response": stats.unanswered,
         "watches resumed": stats.resumed,
     }
     print("".join(f"| {name} | {number:,} |\n" for name, number in rows.items()), end="")

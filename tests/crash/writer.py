@@ -67,25 +67,25 @@ class Writer:
 
     def _block(self, client: httpx.Client) -> None:
         [node_id] = self._new_ids(1)
-        answer = client.put(f"/blocklist/nodes/{node_id}", json=block())
-        self._record(answer, 201, "blocked", [node_id])
+        response = client.put(f"/blocklist/nodes/{node_id}", json=block())
+        self._record(response, 201, "blocked", [node_id])
         self._blocked.append(node_id)
 
     def _block_for_a_moment(self, client: httpx.Client) -> None:
         [node_id] = self._new_ids(1)
-        answer = client.put(f"/blocklist/nodes/{node_id}", json=block(endTimestamp=later(1)))
-        self._record(answer, 201, "blocked", [node_id])
+        response = client.put(f"/blocklist/nodes/{node_id}", json=block(endTimestamp=later(1)))
+        self._record(response, 201, "blocked", [node_id])
 
     def _block_together(self, client: httpx.Client) -> None:
         ids = self._new_ids(NODES_PER_BATCH)
-        answer = client.put("/blocklist/nodes", json={node_id: block() for node_id in ids})
-        self._record(answer, 200, "blocked", ids)
+        response = client.put("/blocklist/nodes", json={node_id: block() for node_id in ids})
+        self._record(response, 200, "blocked", ids)
         self._blocked += ids
 
     def _merge(self, client: httpx.Client, node_id: str) -> None:
         [cause] = self._new_ids(1)
-        answer = client.put(f"/blocklist/nodes/{node_id}", json=block(cause=cause, allowMerge=True))
-        self._record(answer, 202, "merged", [node_id])
+        response = client.put(f"/blocklist/nodes/{node_id}", json=block(cause=cause, allowMerge=True))
+        self._record(response, 202, "merged", [node_id])
         self._blocked.append(node_id)
 
     def _unblock(self, client: httpx.Client, node_id: str) -> None:
@@ -96,9 +96,9 @@ class Writer:
         self._nodes += number
         return [f"{self.name}-{self._nodes - n}" for n in reversed(range(number))]
 
-    def _record(self, answer: httpx.Response, status: int, kind: str, ids: Sequence[str]) -> None:
+    def _record(self, response: httpx.Response, status: int, kind: str, ids: Sequence[str]) -> None:
         """Record changes; the response has the revision of the last one, the others have the revisions before it."""
-        assert answer.status_code == status, answer.text
-        for revision, node_id in enumerate(ids, start=revision_of(answer) - len(ids) + 1):
+        assert response.status_code == status, response.text
+        for revision, node_id in enumerate(ids, start=revision_of(response) - len(ids) + 1):
             assert revision not in self.acknowledged, f"revision {revision} was acknowledged twice"
             self.acknowledged[revision] = (kind, node_id)

@@ -81,12 +81,12 @@ def respond_and_reset(data: bytes = b"") -> Responder:
 
 
 @contextmanager
-def fake_server(*answers: Responder | bytes) -> Iterator[FakeServer]:
+def fake_server(*responses: Responder | bytes) -> Iterator[FakeServer]:
     """A server that gives each connection the next of the responses, and repeats the last one.
 
     The exit waits until all connections are closed: a client that keeps one open fails the test by timeout.
     """
-    each = chain((respond(it) if isinstance(it, bytes) else it for it in answers), repeat(_last(answers)))
+    each = chain((respond(it) if isinstance(it, bytes) else it for it in responses), repeat(_last(responses)))
 
     def serve(connection: socket.socket) -> None:
         if request := _read_request(connection):
@@ -131,8 +131,8 @@ def _copy(source: socket.socket, target: socket.socket, limit: int) -> None:
         target.shutdown(socket.SHUT_RDWR)
 
 
-def _last(answers: tuple[Responder | bytes, ...]) -> Responder:
-    last = answers[-1]
+def _last(responses: tuple[Responder | bytes, ...]) -> Responder:
+    last = responses[-1]
     return respond(last) if isinstance(last, bytes) else last
 
 

@@ -44,8 +44,8 @@ def admin(secured: SecuredService) -> Iterator[httpx.Client]:
 
 def status_of(secured: SecuredService, token: str | None, method: str, path: str) -> int:
     """The status of a response that may be an endless stream."""
-    with secured.client(token) as client, client.stream(method, path) as answer:
-        return answer.status_code
+    with secured.client(token) as client, client.stream(method, path) as response:
+        return response.status_code
 
 
 class TestRoutes:
@@ -101,17 +101,19 @@ class TestRoutes:
 class TestRefusals:
     def test_without_credentials_401_names_the_scheme(self, secured: SecuredService) -> None:
         with secured.client() as client:
-            answer = client.get("/blocklist")
-        assert "Bearer" in problem_of(answer, 401)["detail"]
-        assert answer.headers["www-authenticate"] == "Bearer"
+            response = client.get("/blocklist")
+        assert "Bearer" in problem_of(response, 401)["detail"]
+        assert response.headers["www-authenticate"] == "Bearer"
 
     @pytest.mark.parametrize("token", [WRONG, "~", "", "a.b.c", "\xff", "x" * 5000])
     def test_an_invalid_token_gets_401(self, secured: SecuredService, token: str) -> None:
         with secured.client() as client:
-            answer = client.get("/blocklist", headers=[(b"Authorization", f"Bearer {token}".strip().encode("latin-1"))])
-        problem_of(answer, 401)
-        assert answer.headers["www-authenticate"] == 'Bearer error="invalid_token"'
-        assert not token or token not in answer.text
+            response = client.get(
+                "/blocklist", headers=[(b"Authorization", f"Bearer {token}".strip().encode("latin-1"))]
+            )
+        problem_of(response, 401)
+        assert response.headers["www-authenticate"] == 'Bearer error="invalid_token"'
+        assert not token or token not in response.text
 
     @pytest.mark.parametrize("header", ["Basic eDp5", "Digest x", "x", "Bearerx", "Negotiate"])
     def test_another_scheme_gets_401(self, secured: SecuredService, header: str) -> None:
@@ -127,12 +129,12 @@ class TestRefusals:
         self, secured: SecuredService, admin: httpx.Client
     ) -> None:
         with secured.client(secured.tokens[Role.LISTENER]) as client:
-            for answer in (
+            for response in (
                 client.put("/blocklist/nodes/weak", json=block()),
                 client.put("/blocklist/nodes", json={"weak": block()}),
                 client.delete("/blocklist/nodes/weak"),
             ):
-                assert "operator" in problem_of(answer, 403)["detail"]
+                assert "operator" in problem_of(response, 403)["detail"]
         problem_of(admin.get("/blocklist/nodes/weak"), 404)
 
     def test_401_is_sent_before_the_body_arrives(self, secured: SecuredService) -> None:
@@ -148,10 +150,10 @@ class TestTokens:
         self, secured: SecuredService, admin: httpx.Client
     ) -> None:
         end = later(3600)
-        answer = admin.post("/tokens", json={"name": "shown-once", "role": "operator", "endTimestamp": end})
-        made = answer.json()
-        assert answer.status_code == 201
-        assert answer.headers["cache-control"] == "no-store"
+        response = admin.post("/tokens", json={"name": "shown-once", "role": "operator", "endTimestamp": end})
+        made = response.json()
+        assert response.status_code == 201
+        assert response.headers["cache-control"] == "no-store"
         assert re.fullmatch(r"blocklist_[0-9a-f]{8}_[A-Za-z0-9_-]{43}", made["token"])
         assert made["token"].split("_")[1] == made["id"]
         listed = admin.get("/tokens")
@@ -318,8 +320,8 @@ class TestAuthenticationOff:
     )
     def test_a_form_on_another_site_creates_no_token(self, client: httpx.Client, headers: dict[str, str]) -> None:
         body = json.dumps({"name": "stolen", "role": "admin"})
-        answer = client.post("/tokens", content=body, headers={**headers, "Content-Type": "text/plain"})
-        problem_of(answer, 403)
+        response = client.post("/tokens", content=body, headers={**headers, "Content-Type": "text/plain"})
+        problem_of(response, 403)
         assert "stolen" not in client.get("/tokens").text
 
 
@@ -329,12 +331,12 @@ class TestProxies:
             token = secured.make_token(Role.OPERATOR, "proxy")["token"]
             with secured.client(token) as client:
                 for number, name in enumerate(["ann@example.com", "Zoë", ""]):
-                    answer = client.put(
+                    response = client.put(
                         f"/blocklist/nodes/n{number}",
                         json=block(),
                         headers=[(b"X-Forwarded-User", name.encode())],
                     )
-                    assert answer.status_code == 201
+                    assert response.status_code == 201
                 authors = [change["createdBy"] for change in all_changes(client)]
                 assert authors == ["ann@example.com", "Zoë", "proxy"]
                 problem_of(client.post("/tokens", headers={"X-Forwarded-User": "admin"}), 403)
@@ -360,8 +362,8 @@ def test_no_token_is_ever_logged(tmp_path: Path, databases: Databases, form: str
         for text in texts:
             for method, path in (("GET", "/blocklist"), ("PUT", "/blocklist/nodes/a"), ("GET", f"/tokens/{text}")):
                 with secured.client(text) as client:
-                    answer = client.request(method, path, content=b"{")
-                    assert text not in answer.text.replace(f"/tokens/{text}", "")
+                    response = client.request(method, path, content=b"{")
+                    assert text not in response.text.replace(f"/tokens/{text}", "")
         with socket.create_connection(("127.0.0.1", secured.process.port)) as connection:
             connection.sendall(f"GET / HTTP/1.1\r\nAuthorization: Bearer {secured.admin}\r\n broken\r\n\r\n".encode())
             connection.recv(1000)

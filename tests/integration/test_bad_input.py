@@ -208,10 +208,10 @@ def test_an_end_that_is_not_in_the_future_gets_400(client: httpx.Client, node: s
 @pytest.mark.parametrize("method", ["GET", "PUT", "DELETE", "HEAD"])
 def test_a_malformed_node_id_is_refused(service: ServiceProcess, method: str, target: str, status: int) -> None:
     body = json.dumps(block()).encode() if method == "PUT" else b""
-    answer = send_request(service.port, request(target, method=method, body=body), method)
-    assert answer.status == status
+    response = send_request(service.port, request(target, method=method, body=body), method)
+    assert response.status == status
     if method != "HEAD":
-        problem_of(answer, status)
+        problem_of(response, status)
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ def test_each_node_has_its_own_status_and_one_revision_in_the_order_of_the_body(
     for known in (m, same):
         client.put(f"/blocklist/nodes/{known}", json=block())
     start = current_list(client)[0]
-    answer = client.put(
+    response = client.put(
         "/blocklist/nodes",
         json={
             z: block(endTimestamp=later()),
@@ -28,15 +28,15 @@ def test_each_node_has_its_own_status_and_one_revision_in_the_order_of_the_body(
             a: block(action=EVACUATE, allowMerge=True),
         },
     )
-    assert answer.status_code == 200
-    body = answer.json()
+    assert response.status_code == 200
+    body = response.json()
     assert {name: entry["status"] for name, entry in body.items()} == {z: 201, m: 202, same: 202, a: 201}
     for name, entry in body.items():
         now = client.get(f"/blocklist/nodes/{name}").json()
         assert {**now, **entry, "status": 0} == {**now, "status": 0}, "the node as it is now, beside the status"
     made = [(change["revision"], change["type"], change["node"]["id"]) for change in all_changes(client)]
     assert made[-3:] == [(start + 1, "blocked", z), (start + 2, "merged", m), (start + 3, "blocked", a)]
-    assert revision_of(answer) == current_list(client)[0] == start + 3
+    assert revision_of(response) == current_list(client)[0] == start + 3
 
 
 def test_a_request_that_changes_nothing_returns_the_current_revision(client: httpx.Client, node_id: str) -> None:
@@ -52,7 +52,7 @@ def test_one_conflict_refuses_all_and_the_problem_names_every_conflict(client: h
     present = {name: client.put(f"/blocklist/nodes/{name}", json=block(cause="old")).json() for name in blocked}
     client.put(f"/blocklist/nodes/{node_id}-m", json=block())
     before = current_list(client)
-    answer = client.put(
+    response = client.put(
         "/blocklist/nodes",
         json={
             f"{node_id}-new": block(),
@@ -60,7 +60,7 @@ def test_one_conflict_refuses_all_and_the_problem_names_every_conflict(client: h
             f"{node_id}-m": block(cause="more", allowMerge=True),
         },
     )
-    problem = problem_of(answer, 409)
+    problem = problem_of(response, 409)
     assert problem["blockedNodes"] == present
     assert len(problem["errors"]) == 2
     assert all(any(name in line for line in problem["errors"]) for name in blocked)
@@ -74,8 +74,8 @@ def test_a_thousand_nodes_are_accepted_and_1001_get_400(
     problem_of(fresh_client.put("/blocklist/nodes", json=many), 400)
     assert current_list(fresh_client) == (0, {})
     del many["n1000"]
-    answer = fresh_client.put("/blocklist/nodes", json=many)
-    assert (answer.status_code, len(answer.json()), revision_of(answer)) == (200, 1000, 1000)
+    response = fresh_client.put("/blocklist/nodes", json=many)
+    assert (response.status_code, len(response.json()), revision_of(response)) == (200, 1000, 1000)
     revisions = [(change["revision"], change["node"]["id"]) for change in all_changes(fresh_client)]
     assert revisions == [(n + 1, f"n{n}") for n in range(1000)]
     conflicts = fresh_client.put("/blocklist/nodes", json=many).json()
@@ -89,5 +89,5 @@ def test_an_empty_object_gets_400(client: httpx.Client) -> None:
 @pytest.mark.parametrize("kind", ["application/x-www-form-urlencoded", "text/plain", None])
 def test_the_body_is_json_whatever_its_content_type(client: httpx.Client, node_id: str, kind: str | None) -> None:
     body = b'{"%b": {"action": "MARK_BLOCKED", "cause": "disk"}}' % node_id.encode()
-    answer = client.put("/blocklist/nodes", content=body, headers={"content-type": kind} if kind else {})
-    assert (answer.status_code, answer.json()[node_id]["status"]) == (200, 201)
+    response = client.put("/blocklist/nodes", content=body, headers={"content-type": kind} if kind else {})
+    assert (response.status_code, response.json()[node_id]["status"]) == (200, 201)

@@ -45,11 +45,11 @@ class TestSlow:
     def test_an_incomplete_head_gets_408(self, short_timeouts: ServiceProcess, part: bytes) -> None:
         with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(part)
-            answer = read_response(stream)
-            assert answer.status == 408
-            assert answer.header("connection") == "close"
-            assert answer.header("content-type") == "application/problem+json"
-            assert answer.json()["detail"] == "The head of the request was not received within 0.5 seconds."
+            response = read_response(stream)
+            assert response.status == 408
+            assert response.header("connection") == "close"
+            assert response.header("content-type") == "application/problem+json"
+            assert response.json()["detail"] == "The head of the request was not received within 0.5 seconds."
             assert stream.read() == b""
 
     @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
@@ -58,10 +58,10 @@ class TestSlow:
         head = request("/blocklist/nodes/slow", f"Content-Length: {len(NODE)}", method=method)
         with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(head + part)
-            answer = read_response(stream)
+            response = read_response(stream)
             if method != "POST":  # which gets 405 at once
-                assert answer.status == 408
-                assert answer.json()["detail"] == "The body of the request was not received within 0.75 seconds."
+                assert response.status == 408
+                assert response.json()["detail"] == "The body of the request was not received within 0.75 seconds."
             assert stream.read() == b""
         assert send_request(short_timeouts.port, request("/blocklist/nodes/slow")).status == 404
 
@@ -156,16 +156,16 @@ class TestLarge:
             for begin in range(0, len(data), size):
                 connection.sendall(data[begin : begin + size])
                 time.sleep(0.02 * (pieces > 1))
-            answer = read_response(stream)
-        assert answer.status in ((status,) if status else (200, 201, 404, 409))
+            response = read_response(stream)
+        assert response.status in ((status,) if status else (200, 201, 404, 409))
         if status:
-            assert answer.header("content-type") == "application/problem+json"
-            assert "16 KiB" in answer.json()["detail"]
+            assert response.header("content-type") == "application/problem+json"
+            assert "16 KiB" in response.json()["detail"]
 
     @pytest.mark.parametrize(("length", "status"), [(8000, 404), (8300, 404), (20_000, 414), (70_000, 414)])
     def test_url_limits(self, short_timeouts: ServiceProcess, length: int, status: int) -> None:
-        answer = send_request(short_timeouts.port, request("/nothing?" + "x" * length))
-        assert answer.status == status, answer.body
+        response = send_request(short_timeouts.port, request("/nothing?" + "x" * length))
+        assert response.status == status, response.body
 
     @pytest.mark.parametrize("opening", [b"GET /", b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\nX: "])
     def test_an_endless_head_is_refused_early(self, short_timeouts: ServiceProcess, opening: bytes) -> None:
@@ -178,8 +178,8 @@ class TestLarge:
 
     def test_the_head_limit_applies_to_each_pipelined_request(self, short_timeouts: ServiceProcess) -> None:
         many = request("/blocklist", "X: " + "x" * 800) * 60
-        answers = exchange(short_timeouts.port, many, methods=["GET"] * 60)
-        assert {answer.status for answer in answers} == {200}
+        responses = exchange(short_timeouts.port, many, methods=["GET"] * 60)
+        assert {response.status for response in responses} == {200}
 
     def test_requests_before_one_that_is_too_large_are_answered(self, short_timeouts: ServiceProcess) -> None:
         data = request("/blocklist") + request("/readyz") + request("/blocklist", "X: " + "x" * 20_000)
@@ -191,8 +191,8 @@ class TestLarge:
     def test_the_head_limit_does_not_count_bodies(self, short_timeouts: ServiceProcess) -> None:
         body = NODE[:-1] + b" " * 60_000 + b"}"
         put = request("/blocklist/nodes/again", method="PUT", body=body)
-        answers = exchange(short_timeouts.port, put * 20, methods=["PUT"] * 20)
-        assert {answer.status for answer in answers[1:]} == {409}
+        responses = exchange(short_timeouts.port, put * 20, methods=["PUT"] * 20)
+        assert {response.status for response in responses[1:]} == {409}
 
 
 class TestGarbage:
@@ -252,8 +252,8 @@ class TestMany:
         service = start(max_connections="20")
         with _idle_connections(service.port, 20) as idle:
             with connection_to(service.port) as connection, connection.makefile("rb") as stream:
-                answer = read_response(stream)
-                assert (answer.status, answer.header("retry-after")) == (503, "1")
+                response = read_response(stream)
+                assert (response.status, response.header("retry-after")) == (503, "1")
                 assert stream.read() == b""
             idle.pop().close()
             wait_until(lambda: _status(service.port) == 200)

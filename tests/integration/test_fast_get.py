@@ -229,18 +229,18 @@ def test_a_body_that_looks_like_a_request_is_a_body(pair: Pair, *, chunked: bool
 
     def talk(port: int) -> object:
         with connection_to(port) as connection, connection.makefile("rb") as stream:
-            answers = []
+            responses = []
             for _ in range(3):
                 connection.sendall(looks)
-                answers.append(read_response(stream).without_volatile_headers())
+                responses.append(read_response(stream).without_volatile_headers())
             connection.sendall(head)
             assert stream.readline() + stream.readline() == b"HTTP/1.1 100 Continue\r\n\r\n"
             for piece in (body[: -len(looks)], body[-len(looks) :]):
                 connection.sendall(piece)
-            answers.append(read_response(stream).without_volatile_headers())
-            assert answers[-1][0] == 400
+            responses.append(read_response(stream).without_volatile_headers())
+            assert responses[-1][0] == 400
             connection.sendall(looks)
-            return [*answers, read_response(stream).without_volatile_headers()]
+            return [*responses, read_response(stream).without_volatile_headers()]
 
     pair.same_response(talk)
 
@@ -284,12 +284,12 @@ def test_pipelined_requests_are_answered_in_full_each_time(pair: Pair, names: li
 
     def talk(port: int) -> object:
         with connection_to(port) as connection, connection.makefile("rb") as stream:
-            answers = []
+            responses = []
             for _ in range(4):
                 connection.sendall(together)
-                answers.append([read_response(stream, method).without_volatile_headers() for method in methods])
-            assert answers == [answers[0]] * 4
-            return answers
+                responses.append([read_response(stream, method).without_volatile_headers() for method in methods])
+            assert responses == [responses[0]] * 4
+            return responses
 
     pair.same_response(talk)
 
@@ -309,15 +309,17 @@ def test_cached_and_ordinary_responses_alternate_on_one_connection(pair: Pair) -
 
     def one_by_one(port: int) -> object:
         with connection_to(port) as connection, connection.makefile("rb") as stream:
-            answers = []
+            responses = []
             for payload, method in zip(sent, methods, strict=True):
                 connection.sendall(payload)
-                answers.append(read_response(stream, method).without_volatile_headers())
-            return answers
+                responses.append(read_response(stream, method).without_volatile_headers())
+            return responses
 
     pair.same_response(one_by_one)
     pair.same_response(
-        lambda port: [answer.without_volatile_headers() for answer in exchange(port, b"".join(sent), methods=methods)]
+        lambda port: [
+            response.without_volatile_headers() for response in exchange(port, b"".join(sent), methods=methods)
+        ]
     )
 
 
@@ -333,9 +335,9 @@ def test_a_slow_reader_gets_every_response(pair: Pair) -> None:
     def read_late(port: int) -> bytes:
         with connection_to(port) as connection, connection.makefile("rb") as stream:
             connection.sendall(sent)
-            answers = {read_response(stream).body for _ in range(2_000)}
-        assert len(answers) == 1
-        return answers.pop()
+            responses = {read_response(stream).body for _ in range(2_000)}
+        assert len(responses) == 1
+        return responses.pop()
 
     pair.same_response(read_late)
 
@@ -395,13 +397,13 @@ def _poll_until_expired(port: int, ends: dict[str, int]) -> None:
         while True:
             before = now_ms()
             connection.sendall(request("/blocklist"))
-            answer = read_response(stream)
+            response = read_response(stream)
             after = now_ms()
-            listed = set(answer.json())
+            listed = set(response.json())
             assert not {name for name, end in ends.items() if end <= before} & listed
             assert {name for name, end in ends.items() if end > after} <= listed
-            etag = answer.header("etag") or ""
-            assert etags.setdefault(etag, answer.body) == answer.body, "one ETag is one body"
+            etag = response.header("etag") or ""
+            assert etags.setdefault(etag, response.body) == response.body, "one ETag is one body"
             if before >= max(ends.values()):
                 return
             time.sleep(0.01)

@@ -148,13 +148,13 @@ def test_the_response_and_the_list_are_those_of_the_ordinary_route(pair: Pair, p
 
 def one_by_one(port: int, *payloads: bytes) -> list[tuple[int, bytes]]:
     """Send each request on one connection after the response to the one before."""
-    answers = []
+    responses = []
     with connection_to(port) as connection, connection.makefile("rb") as stream:
         for payload in payloads:
             connection.sendall(payload)
-            answer = read_response(stream, "PUT")
-            answers.append((answer.status, without_volatile_parts(answer.body)))
-    return answers
+            response = read_response(stream, "PUT")
+            responses.append((response.status, without_volatile_parts(response.body)))
+    return responses
 
 
 def same_one_by_one(pair: Pair, *payloads: bytes) -> None:
@@ -212,9 +212,9 @@ def test_requests_behind_a_cached_one_wait_for_its_response(pair: Pair) -> None:
     for process in pair:
         with connection_to(process.port) as connection, connection.makefile("rb") as stream:
             found = []
-            for payload, answers in zip(many, (1, 1, 1, 4), strict=True):
+            for payload, responses in zip(many, (1, 1, 1, 4), strict=True):
                 connection.sendall(payload)
-                found += [read_response(stream, "PUT").status for _ in range(answers)]
+                found += [read_response(stream, "PUT").status for _ in range(responses)]
         assert found[1:] == [201, 409, 409, 200, 201, 200]
 
 
@@ -264,9 +264,9 @@ def test_concurrent_connections_get_their_own_responses(pair: Pair) -> None:
             for number in range(50):
                 node_id = f"many-{writer}-{number}"
                 connection.sendall(put(target=f"/blocklist/nodes/{node_id}"))
-                answer = read_response(stream)
-                assert (answer.status, answer.json()["id"]) == (201, node_id)
-                revisions.add(answer.header("blocklist-revision") or "")
+                response = read_response(stream)
+                assert (response.status, response.json()["id"]) == (201, node_id)
+                revisions.add(response.header("blocklist-revision") or "")
             return revisions
 
     for process in pair:

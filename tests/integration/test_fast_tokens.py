@@ -137,6 +137,6 @@ def test_a_poller_with_a_token_gets_cached_responses(pair: list[ServiceProcess],
     # The route fills the cache; after that it is not needed.
     assert send_request(pair[0].port, request("/blocklist?", bearer)).status == 200
     before = route_reads()
-    answers = exchange(pair[0].port, *[request("/blocklist", bearer)] * 10, methods=["GET"] * 10)
-    assert [answer.status for answer in answers] == [200] * 10
+    responses = exchange(pair[0].port, *[request("/blocklist", bearer)] * 10, methods=["GET"] * 10)
+    assert [response.status for response in responses] == [200] * 10
     assert route_reads() == before

@@ -77,7 +77,7 @@ class TestChanges:
     def test_response_and_line_have_the_same_id(self, logging_service: ServiceProcess) -> None:
         with logging_service.client() as client:
             made = [client.put(f"/blocklist/nodes/n{n}", json=block()) for n in range(3)]
-        ids = [answer.headers["x-request-id"] for answer in made]
+        ids = [response.headers["x-request-id"] for response in made]
         assert [line["request_id"] for line in log_entries(logging_service)] == ids
         assert len(set(ids)) == 3
 
@@ -109,17 +109,17 @@ class TestRequestIds:
     def test_a_valid_id_is_returned(self, shared_service: ServiceProcess, method: str, path: str, given: str) -> None:
         body = BODY if method == "PUT" else b""
         payload = request(path, f"X-Request-ID: {given}", method=method, body=body)
-        for answer in exchange(shared_service.port, payload, payload, methods=[method, method]):
-            assert [value for name, value in answer.headers if name == "x-request-id"] == [given]
+        for response in exchange(shared_service.port, payload, payload, methods=[method, method]):
+            assert [value for name, value in response.headers if name == "x-request-id"] == [given]
 
     @pytest.mark.parametrize("given", ["", "x" * 129, "a b", "a\tb", "a;b", "<b>", "\xe9", "a,b"])
     def test_an_invalid_id_is_replaced(self, shared_service: ServiceProcess, given: str) -> None:
-        answer = send_request(shared_service.port, request("/blocklist/nodes/free", f"X-Request-ID: {given}"))
-        assert answer.header("x-request-id") not in (None, given)
-        answer = send_request(
+        response = send_request(shared_service.port, request("/blocklist/nodes/free", f"X-Request-ID: {given}"))
+        assert response.header("x-request-id") not in (None, given)
+        response = send_request(
             shared_service.port, request("/blocklist/nodes/b", f"X-Request-ID: {given}", method="PUT", body=BODY)
         )
-        assert answer.header("x-request-id") not in (None, given)
+        assert response.header("x-request-id") not in (None, given)
 
     def test_two_ids_are_replaced(self, shared_service: ServiceProcess) -> None:
         payload = request("/blocklist/nodes/free", "X-Request-ID: a", "X-Request-ID: b")
@@ -141,9 +141,9 @@ class TestRequestIds:
     def test_a_watch_returns_the_id_too(self, shared_service: ServiceProcess) -> None:
         with (
             shared_service.client() as client,
-            client.stream("GET", "/blocklist/watch", headers={"x-request-id": "w"}) as answer,
+            client.stream("GET", "/blocklist/watch", headers={"x-request-id": "w"}) as response,
         ):
-            assert answer.headers["x-request-id"] == "w"
+            assert response.headers["x-request-id"] == "w"
 
 
 def test_an_error_is_logged_with_the_id_of_its_request(start: Start) -> None:
@@ -151,8 +151,8 @@ def test_an_error_is_logged_with_the_id_of_its_request(start: Start) -> None:
     with service.client() as client, sqlite3.connect(service.database, isolation_level=None) as other:
         # An error that nothing in the service handles.
         other.execute("ALTER TABLE changes RENAME TO elsewhere")
-        answer = client.put("/blocklist/nodes/a", json=block(), headers={"x-request-id": "lost-1"})
-        assert (answer.status_code, answer.headers["x-request-id"]) == (503, "lost-1")
+        response = client.put("/blocklist/nodes/a", json=block(), headers={"x-request-id": "lost-1"})
+        assert (response.status_code, response.headers["x-request-id"]) == (503, "lost-1")
         other.execute("ALTER TABLE elsewhere RENAME TO changes")
     other.close()
     service.stop()

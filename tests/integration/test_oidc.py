@@ -118,9 +118,9 @@ def _altered(token: str) -> str:
 @pytest.mark.parametrize("name", BAD_JWTS)
 def test_an_invalid_jwt_gets_401(secured: SecuredService, issuer: FakeIssuer, name: str) -> None:
     token = BAD_JWTS[name](issuer)
-    answer = get(secured, token)
-    problem = problem_of(answer, 401)
-    assert answer.headers["www-authenticate"] == 'Bearer error="invalid_token"'
+    response = get(secured, token)
+    problem = problem_of(response, 401)
+    assert response.headers["www-authenticate"] == 'Bearer error="invalid_token"'
     assert not [part for part in token.split(".") if len(part) > 5 and part in json.dumps(problem)]
 
 

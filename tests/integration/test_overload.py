@@ -137,15 +137,15 @@ def test_beyond_the_queue_changes_get_503_while_the_database_is_frozen(
             assert risen - before < FLOOD * BYTES_PER_QUEUED_CHANGE
             flood.add(200)
             flood.wait_until_open(MAX_QUEUED + IN_FLIGHT)
-            assert {answer.status for answer in flood.responses} == {503}
-            assert all(answer.header("retry-after") == "1" for answer in flood.responses)
+            assert {response.status for response in flood.responses} == {503}
+            assert all(response.header("retry-after") == "1" for response in flood.responses)
             for number in range(2000):
                 heartbeat(client, "jm", taskManagers={f"tm-{number}": "a"})
             assert client.get("/blocklist").status_code == 200
             assert resident_bytes(service) - risen < 200 * BYTES_PER_QUEUED_CHANGE + 4 * MEGABYTE
-            answers = len(flood.responses)
+            refused = len(flood.responses)
         flood.wait_until_open(0)
-        statuses = Counter(answer.status for answer in flood.responses[answers:])
+        statuses = Counter(response.status for response in flood.responses[refused:])
         assert statuses.keys() <= {201, 503}
         assert len(current_list(client)[1].keys() - {"one"}) == statuses[201] >= MAX_QUEUED
 

@@ -52,7 +52,7 @@ class TestSecurityHeaders:
     def test_they_are_on_every_response(self, start: Start, fast_path: str) -> None:
         service = start(fast_path=fast_path)
         body = b'{"action": "MARK_BLOCKED", "cause": "Hot machine"}'
-        answers = [
+        responses = [
             *exchange(service.port, request("/blocklist") * 3, methods=["GET"] * 3),
             send_request(service.port, request("/blocklist", "If-None-Match: *")),
             send_request(service.port, request("/blocklist/nodes/a", method="PUT", body=body), "PUT"),
@@ -63,10 +63,10 @@ class TestSecurityHeaders:
             send_request(service.port, request("/blocklist", "X: " + "x" * 20_000)),
             send_request(service.port, b"no HTTP\r\n\r\n"),
         ]
-        assert [answer.status for answer in answers] == [200, 200, 200, 304, 201, 409, 200, 404, 200, 431, 400]
-        for answer in answers:
+        assert [response.status for response in responses] == [200, 200, 200, 304, 201, 409, 200, 404, 200, 431, 400]
+        for response in responses:
             for name, value in ALL_RESPONSES:
-                assert [own for key, own in answer.headers if key == name] == [value]
+                assert [own for key, own in response.headers if key == name] == [value]
 
 
 class TestInjection:
@@ -78,12 +78,12 @@ class TestInjection:
         taken = []
         with service.client() as client:
             for number, text in enumerate(TEXTS):
-                answer = client.put(f"/blocklist/nodes/n{number}", json={"action": "MARK_BLOCKED", "cause": text})
-                assert "x-injected" not in answer.headers
+                response = client.put(f"/blocklist/nodes/n{number}", json={"action": "MARK_BLOCKED", "cause": text})
+                assert "x-injected" not in response.headers
                 if re.search(r"[\x00-\x1f\x7f-\x9f]", text):
-                    problem_of(answer, 400)
+                    problem_of(response, 400)
                 else:
-                    assert answer.json()["cause"] == text
+                    assert response.json()["cause"] == text
                     taken.append(text)
             assert len(taken) == 4
             causes = [node["cause"] for node in client.get("/blocklist").json().values()]
@@ -97,11 +97,11 @@ class TestInjection:
     @pytest.mark.parametrize("path", ["/blocklist/nodes/{}", "/listeners/{}", "/taskmanagers/{}", "/nowhere/{}"])
     def test_in_ids_and_paths(self, client: httpx.Client, service: ServiceProcess, path: str) -> None:
         for text in TEXTS:
-            answer = client.get(path.format(quote(text, safe="")))
-            assert answer.status_code in {400, 404}
-            assert answer.headers["content-type"] == "application/problem+json"
-            assert answer.headers["x-content-type-options"] == "nosniff"
-            assert not re.search(rb"[^\x21-\x7e]", answer.json()["instance"].encode())
+            response = client.get(path.format(quote(text, safe="")))
+            assert response.status_code in {400, 404}
+            assert response.headers["content-type"] == "application/problem+json"
+            assert response.headers["x-content-type-options"] == "nosniff"
+            assert not re.search(rb"[^\x21-\x7e]", response.json()["instance"].encode())
         _check_log(service, "console")
 
     @pytest.mark.parametrize("header", HEADERS)
@@ -115,24 +115,24 @@ class TestInjection:
             request("/blocklist/nodes/hdr", line, method="PUT", body=b'{"action": "MARK_BLOCKED", "cause": "x"}'),
             request("/blocklist/changes?since=0", line),
         ):
-            answer = send_request(service.port, payload)
-            assert answer.status < 500
-            _check_head(answer)
+            response = send_request(service.port, payload)
+            assert response.status < 500
+            _check_head(response)
         _check_log(service, "console")
 
     @pytest.mark.parametrize("header", HEADERS)
     def test_in_the_head_of_a_watch(self, service: ServiceProcess, header: str) -> None:
         last = request("/blocklist/watch?since=x", header.format("X-Request-ID"), "Connection: close")
-        answer = read_until_closed(service.port, last)
-        assert answer.startswith(b"HTTP/1.1 400 ")
-        assert b"x-injected" not in answer.partition(b"\r\n\r\n")[0].lower()
+        response = read_until_closed(service.port, last)
+        assert response.startswith(b"HTTP/1.1 400 ")
+        assert b"x-injected" not in response.partition(b"\r\n\r\n")[0].lower()
 
 
-def _check_head(answer: RawResponse) -> None:
-    names = [name for name, _ in answer.headers]
+def _check_head(response: RawResponse) -> None:
+    names = [name for name, _ in response.headers]
     assert "x-injected" not in names
     assert len(names) == len(set(names))
-    assert not [value for _, value in answer.headers if re.search(r"[^\x20-\x7e]", value) or len(value) > 1000]
+    assert not [value for _, value in response.headers if re.search(r"[^\x20-\x7e]", value) or len(value) > 1000]
 
 
 def _check_log(service: ServiceProcess, form: str) -> None:
@@ -196,8 +196,8 @@ class TestForgedRequests:
         with receiving() as inside, start(callback_hosts="203.0.113.0/24").client() as client:
             port = inside.url.split(":")[2].partition("/")[0]
             for host in self.NOTATIONS:
-                answer = client.put("/listeners/jm", json=registration_body(callbackUrl=f"http://{host}:{port}/hook"))
-                problem_of(answer, 400)
+                response = client.put("/listeners/jm", json=registration_body(callbackUrl=f"http://{host}:{port}/hook"))
+                problem_of(response, 400)
             for url in (f"file:///etc/passwd?{port}", f"gopher://203.0.113.1:{port}/", "//127.0.0.1/", "http:///x"):
                 problem_of(client.put("/listeners/jm", json=registration_body(callbackUrl=url)), 400)
             put(client, "a")

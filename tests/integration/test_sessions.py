@@ -43,22 +43,22 @@ def csrf_of(client: httpx.Client) -> str:
 
 def test_a_token_creates_a_session_whose_cookie_is_http_only_and_same_site(secured: SecuredService) -> None:
     with secured.client() as client:
-        answer = log_in(client, f"  {secured.tokens[Role.READER]}\n")
-        cookie = answer.headers["set-cookie"].lower()
-        assert answer.status_code == 303
+        response = log_in(client, f"  {secured.tokens[Role.READER]}\n")
+        cookie = response.headers["set-cookie"].lower()
+        assert response.status_code == 303
         assert f"{COOKIE}=" in cookie
         assert "httponly" in cookie
         assert "samesite=strict" in cookie
-        assert secured.tokens[Role.READER] not in str(answer.headers) + answer.text
+        assert secured.tokens[Role.READER] not in str(response.headers) + response.text
 
 
 @pytest.mark.parametrize("token", ["", "x", "blocklist_00000000_" + "A" * 43])
 def test_an_invalid_token_creates_no_session(secured: SecuredService, token: str) -> None:
     with secured.client() as client:
-        answer = log_in(client, token)
-        assert answer.status_code == 401
-        assert "set-cookie" not in answer.headers
-        assert not token or f'value="{token}"' not in answer.text
+        response = log_in(client, token)
+        assert response.status_code == 401
+        assert "set-cookie" not in response.headers
+        assert not token or f'value="{token}"' not in response.text
 
 
 def test_it_reads_with_the_role_of_its_token(logged_in: httpx.Client) -> None:
@@ -70,8 +70,8 @@ def test_it_reads_with_the_role_of_its_token(logged_in: httpx.Client) -> None:
 
 def test_it_changes_with_its_csrf_value(secured: SecuredService, logged_in: httpx.Client) -> None:
     csrf = csrf_of(logged_in)
-    answer = logged_in.put("/blocklist/nodes/by-header", json=block(), headers={"X-CSRF-Token": csrf})
-    assert answer.status_code == 201
+    response = logged_in.put("/blocklist/nodes/by-header", json=block(), headers={"X-CSRF-Token": csrf})
+    assert response.status_code == 201
     with secured.client(secured.admin) as admin:
         (change,) = admin.get("/blocklist/changes", params={"node": "by-header"}).json()["changes"]
     assert change["createdBy"] == "some-operator"

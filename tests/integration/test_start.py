@@ -178,9 +178,9 @@ class TestHealth:
 
     def test_metrics_have_the_prometheus_text_format(self, client: httpx.Client) -> None:
         client.get("/blocklist/nodes/free")
-        answer = client.get("/metrics")
-        assert answer.headers["content-type"].startswith("text/plain")
-        families = {family.name: family for family in text_string_to_metric_families(answer.text)}
+        response = client.get("/metrics")
+        assert response.headers["content-type"].startswith("text/plain")
+        families = {family.name: family for family in text_string_to_metric_families(response.text)}
         assert families["numBlockedNodes"].type == "gauge"
         assert all(family.documentation for family in families.values())
 

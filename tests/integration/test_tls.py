@@ -82,9 +82,9 @@ def test_requests_and_watches_use_tls(tls: TlsProcess) -> None:
         put = client.put("/blocklist/nodes/a", json=NODE)
         assert put.status_code in {201, 409}
         for _ in range(3):
-            answer = client.get("/blocklist")
-            assert "a" in answer.json()
-            assert answer.headers["strict-transport-security"] == "max-age=31536000"
+            response = client.get("/blocklist")
+            assert "a" in response.json()
+            assert response.headers["strict-transport-security"] == "max-age=31536000"
         with client.stream("GET", "/blocklist/watch") as stream:
             assert "event: snapshot" in "".join(line for line, _ in zip(stream.iter_lines(), range(4), strict=False))
 
