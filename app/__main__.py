@@ -6,7 +6,7 @@ import gc
 import sys
 
 if __name__ == "__main__":
-    # Imports make no garbage, and looking for it takes a sixth of the start. app.server enables it again.
+    # Imports make no garbage, and collection takes a sixth of the start. app.server enables it again.
     gc.disable()
     # structlog would import it for coloured tracebacks, which are not used: 4 MB, and a twelfth of the start.
     sys.modules["rich"] = None  # type: ignore[assignment]

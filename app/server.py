@@ -69,7 +69,7 @@ def serve(settings: Settings) -> int:
     raise_nofile_limit()
     app = create_app(settings)
     server = Server(_uvicorn_config(app, settings, tls), app)
-    # uvicorn raises the signal again after the stop; unhandled, a requested stop would look like a failure.
+    # uvicorn raises the signal again after the stop; unhandled, a requested stop would exit with an error.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
     _tune_garbage_collector()

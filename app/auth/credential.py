@@ -13,7 +13,7 @@ K = TypeVar("K")
 
 
 class Stream(Protocol):
-    """A response that goes on while its credential is valid."""
+    """A response that continues while its credential is valid."""
 
     def close(self) -> None: ...
 

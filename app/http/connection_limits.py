@@ -25,7 +25,7 @@ MAX_URL_BYTES: Final = 8 * 1024
 MAX_HEADERS: Final = 100
 SWEEP_SECONDS: Final = 1.0
 _RESERVED_FILES: Final = 0.1
-"""Share of the open files that is kept for the database, for pushes, and for connections that are refused."""
+"""Share of the open files that is reserved for the database, for pushes, and for connections that are refused."""
 _NOT_IN_HEAD: Final = -1
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
@@ -182,7 +182,7 @@ class LimitingProtocol(HttpToolsProtocol):
         """The deadline of this connection in this queue has passed; it is no longer in the queue."""
         self._deadlines = None
         if self.flow.read_paused:
-            # The service itself does not read: an earlier request is not answered yet.
+            # The service itself does not read: an earlier request has no response yet.
             self._start_timer(deadlines)
         elif self._request_complete:
             # Nothing was sent yet. A response now could be taken for the one to a request that is just being sent.

@@ -1,6 +1,6 @@
 """The plain GET /blocklist, answered from cached bytes inside uvicorn's HTTP protocol, below ASGI.
 
-A plain request is one whose answer follows from its method, its path and a few headers. Every other request goes to the
+The response to a plain request follows from its method, its path and a few headers. Every other request goes to the
 ordinary route, which returns the same bytes and is the tests' oracle. A poller sends the same bytes each time, so a
 request that was parsed and found plain is recognized by its bytes and not parsed again. Runs on the event loop.
 """
@@ -190,7 +190,7 @@ class FastGetProtocol(LimitingProtocol):
         return PlainGet(used.get(b"if-none-match"), used.get(b"accept-encoding"), credential)
 
     def _plain_headers(self, method: bytes, used: AbstractSet[bytes]) -> dict[bytes, bytes] | None:
-        """The `used` headers of a plain request of this method; None if the ordinary route must answer it.
+        """The `used` headers of a plain request of this method; None if the ordinary route must serve it.
 
         A plain request is the only one in progress, HTTP/1.1, kept alive, and has each used header at most once.
         """
