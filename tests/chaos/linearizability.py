@@ -65,9 +65,9 @@ def _next_states(ordered: Sequence[Step], position: _SearchState) -> Iterator[_S
     """
     ways = []
     for place in _candidates(ordered, position):
-        for state, moment in successors(ordered[place], position.state, position.timestamp):
-            further = _advance(position, place, state, moment)
-            if (state, moment) == (position.state, position.timestamp):
+        for state, timestamp in successors(ordered[place], position.state, position.timestamp):
+            further = _advance(position, place, state, timestamp)
+            if (state, timestamp) == (position.state, position.timestamp):
                 yield further
                 return
             ways.append(further)
@@ -87,11 +87,11 @@ def _candidates(ordered: Sequence[Step], position: _SearchState) -> list[int]:
     return found
 
 
-def _advance(position: _SearchState, place: int, state: State, moment: int) -> _SearchState:
+def _advance(position: _SearchState, place: int, state: State, timestamp: int) -> _SearchState:
     first, ahead = position.first, position.ahead | 1 << (place - position.first)
     while ahead & 1:
         first, ahead = first + 1, ahead >> 1
-    return _SearchState(first, ahead, state, moment)
+    return _SearchState(first, ahead, state, timestamp)
 
 
 def _completed(position: _SearchState) -> int:

@@ -137,7 +137,7 @@ PLANTED_ERRORS: Final[dict[str, tuple[Callable[[Run], None], str]]] = {
         changed(AFTER_END, revision=1, nodes={"a": A}, requested={"a": put(A)}),
         "acknowledged twice",
     ),
-    "a change that nobody asked for": (changed(FREEING, requested={"b": Delete()}), "no operation for revision 5"),
+    "a change without a request": (changed(FREEING, requested={"b": Delete()}), "no operation for revision 5"),
     "a change that happened twice": (twice, "no operation for revision 8"),
     "half of a PUT of several": (half, "only 1 of 2"),
     "a change from another time": (logged(1, at="9"), "another time"),
@@ -199,11 +199,11 @@ def test_a_retried_put_may_find_the_block_of_the_first(*, merges: bool) -> None:
     operations, log = valid_run()
     made = node("d", "0.5", start=74)
     if merges:
-        present = node("d", "0.4", start=74)
-        made = merge(present, node("d", "0.5", start=75))
-        log.append(change(8, ChangeType.BLOCKED, 74, present))
+        existing = node("d", "0.4", start=74)
+        made = merge(existing, node("d", "0.5", start=75))
+        log.append(change(8, ChangeType.BLOCKED, 74, existing))
         operations.append(
-            operation(Kind.PUT, 74, 75, requested={"d": put(present)}, status=201, revision=8, nodes={"d": present})
+            operation(Kind.PUT, 74, 75, requested={"d": put(existing)}, status=201, revision=8, nodes={"d": existing})
         )
     revision = len(log) + 1
     log.append(change(revision, ChangeType.MERGED if merges else ChangeType.BLOCKED, 76, made))

@@ -160,7 +160,7 @@ BAD = {
         step(1, 2, put(A), (201, node(A))),
         step(3, 4, put(B, merging=True), (202, node(B))),
     ],
-    "a node that nobody blocked": [step(1, 2, Get(), (200, node(A)))],
+    "a block without a request": [step(1, 2, Get(), (200, node(A)))],
     "blocked beyond its end": [
         step(1, 2, put(A, end=10), (201, node(A, 10))),
         step(10, 11, Get(), (200, node(A, 10))),
@@ -211,8 +211,8 @@ def test_many_concurrent_reads_take_no_exponential_time(last: Answer) -> None:
     assert (find_violation(steps) is None) == (last == FREE)
 
 
-moments = st.integers(0, 12)
-asks = st.one_of(
+timestamps = st.integers(0, 12)
+node_requests = st.one_of(
     st.builds(put, st.sampled_from("ab"), st.sampled_from([5, 9, PERMANENT]), merging=st.booleans()),
     st.just(Delete()),
     st.just(Get()),
@@ -224,8 +224,8 @@ answers = st.sampled_from(
 
 @st.composite
 def random_steps(draw: st.DrawFn) -> Step:
-    invoked, returned = sorted((draw(moments), draw(moments)))
-    return step(invoked, returned, draw(asks), draw(answers))
+    invoked, returned = sorted((draw(timestamps), draw(timestamps)))
+    return step(invoked, returned, draw(node_requests), draw(answers))
 
 
 @st.composite
@@ -233,12 +233,12 @@ def possible_histories(draw: st.DrawFn) -> list[Step]:
     """Answers of a register, each step with an interval around its time."""
     found: list[Step] = []
     state: State = None
-    for moment in sorted(draw(st.lists(moments, max_size=8))):
-        requested = draw(asks)
+    for timestamp in sorted(draw(st.lists(timestamps, max_size=8))):
+        requested = draw(node_requests)
         before, behind = draw(st.integers(0, 4)), draw(st.integers(0, 4))
-        present = None if state is None or state.ended(moment) else state
-        answer, state = apply_request(requested, present)
-        found.append(step(moment - before, moment + behind, requested, answer))
+        current = None if state is None or state.ended(timestamp) else state
+        answer, state = apply_request(requested, current)
+        found.append(step(timestamp - before, timestamp + behind, requested, answer))
     return found
 
 
@@ -247,10 +247,10 @@ def any_order(steps: list[Step]) -> bool:
     return any(_fits(list(order), None, 0) for order in permutations(steps))
 
 
-def _fits(order: list[Step], state: State, moment: int) -> bool:
+def _fits(order: list[Step], state: State, timestamp: int) -> bool:
     if not order:
         return True
-    return any(_fits(order[1:], left, at) for left, at in successors(order[0], state, moment))
+    return any(_fits(order[1:], left, at) for left, at in successors(order[0], state, timestamp))
 
 
 @settings(max_examples=300, deadline=None)
