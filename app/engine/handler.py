@@ -169,7 +169,11 @@ class BlocklistHandler:
             for queued in batch:
                 queued.outcome = UnavailableError("The change could not be stored; try again.", retry_after=1)
         for queued in batch:
-            queued.on_outcome(queued.outcome or UnavailableError("The change was not executed."))
+            try:
+                queued.on_outcome(queued.outcome or UnavailableError("The change was not executed."))
+            except Exception:
+                # The rest of the batch, and all later changes, depend on this loop.
+                log.exception("a callback failed", author=queued.author.name)
 
     async def _collect_batch(self) -> None:
         """Wait while more commands arrive: a large transaction costs little more than a small one."""

@@ -17,7 +17,7 @@ from http import HTTPStatus
 from itertools import takewhile
 from typing import Any, Final
 
-from httptools import HttpParserCallbackError
+from httptools import HttpParserCallbackError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 MAX_HEAD_BYTES: Final = 16 * 1024
@@ -27,6 +27,8 @@ SWEEP_SECONDS: Final = 1.0
 _RESERVED_FILES: Final = 0.1
 """Share of the open files that is reserved for the database, for pushes, and for connections that are refused."""
 _NOT_IN_HEAD: Final = -1
+_UPGRADE_FIELDS: Final = frozenset((b"upgrade", b"http2-settings"))
+"""Header fields, and options of Connection, that ask for another protocol."""
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
@@ -104,7 +106,14 @@ class LimitingProtocol(HttpToolsProtocol):
     """
 
     # Slots, because one more key would double the size of the instance's dict, for each of thousands of connections.
-    __slots__ = ("_deadlines", "_later_head_bytes", "_measure_head", "_request_complete", "_response_cycle")
+    __slots__ = (
+        "_deadlines",
+        "_later_head_bytes",
+        "_measure_head",
+        "_request_complete",
+        "_response_cycle",
+        "_upgrade_at",
+    )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -113,6 +122,7 @@ class LimitingProtocol(HttpToolsProtocol):
         self._later_head_bytes = _NOT_IN_HEAD  # bytes of the head being read, without its first piece
         self._measure_head = False  # whether the size of the head must be computed when it is complete
         self._response_cycle: RequestResponseCycle | None = None
+        self._upgrade_at: int | None = None  # where the head ends that asks for another protocol
 
     @property
     def limits(self) -> ConnectionLimits:
@@ -143,6 +153,9 @@ class LimitingProtocol(HttpToolsProtocol):
             self._later_head_bytes += len(data)
         self._measure_head = in_head or len(data) > MAX_HEAD_BYTES
         super().data_received(data)
+        while self._upgrade_at is not None:
+            data = self._without_upgrade(data)
+            super().data_received(data)
         if self._request_complete:
             self._stop_timer()
         elif self._later_head_bytes == _NOT_IN_HEAD:
@@ -163,11 +176,39 @@ class LimitingProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self.check_head()
-        super().on_headers_complete()
+        if not self.parser.should_upgrade():
+            super().on_headers_complete()
 
     def on_message_complete(self) -> None:
         self._request_complete = True
-        super().on_message_complete()
+        if not self.parser.should_upgrade():
+            super().on_message_complete()
+
+    def _unsupported_upgrade_warning(self) -> None:
+        """Called by uvicorn where the parser stopped behind a head that asks for another protocol."""
+        stopped = sys.exception()
+        assert isinstance(stopped, HttpParserUpgrade)
+        if self.parser.get_method() == b"CONNECT":
+            self.refuse(HTTPStatus.METHOD_NOT_ALLOWED, "CONNECT is not supported: this service is not a proxy.")
+        else:
+            self._upgrade_at = stopped.args[0]
+
+    def _without_upgrade(self, data: bytes) -> bytes:
+        """The request being read without its Upgrade, followed by the rest of `data`; a new parser reads them.
+
+        A server may ignore Upgrade and continue with HTTP/1.1 (RFC 9110, section 7.8). Java's HttpClient sends one with
+        its first request. The parser would read neither a body behind such a head nor another request.
+        """
+        rest, self._upgrade_at = data[self._upgrade_at :], None
+        request_line = b"%b %b HTTP/%b" % (self.parser.get_method(), self.url, self.parser.get_http_version().encode())
+        fields = [
+            (name, _without_upgrade_options(value) if name == b"connection" else value)
+            for name, value in self.headers
+            if name not in _UPGRADE_FIELDS
+        ]
+        self.parser = HttpRequestParser(self)
+        self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+        return b"\r\n".join([request_line, *(b"%b: %b" % field for field in fields), b"", rest])
 
     def check_head(self) -> None:
         """The head is complete. Raises HeadTooLargeError, which ends the parsing, if it exceeds a limit."""
@@ -252,3 +293,9 @@ def _problem_response(status: HTTPStatus, detail: str, default_headers: list[tup
         b"connection: close",
     ]
     return b"\r\n".join([*lines, b"", body])
+
+
+def _without_upgrade_options(connection: bytes) -> bytes:
+    """The value of a Connection header without the options that ask for another protocol."""
+    options = (option.strip() for option in connection.split(b","))
+    return b", ".join(option for option in options if option.lower() not in _UPGRADE_FIELDS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, Final, NamedTuple
 
 from app.auth.authenticator import Authenticator
 from app.auth.credential import Credential
@@ -26,22 +26,9 @@ _EXCLUDED: Final = frozenset(
 """A request with one of these headers is not plain, unless the header is one that this kind of request uses."""
 _USED_BY_GET: Final = frozenset((b"accept-encoding", b"authorization", b"if-none-match"))
 MAX_ENTRIES: Final = 512
-"""Maximum number of entries of a parse cache. Each new ETag makes new requests, so a full cache is emptied."""
+"""Maximum number of entries of the parse cache. Each new ETag makes new requests, so a full cache is emptied."""
 MAX_REQUEST_BYTES: Final = 1024
 """Longer requests are not cached."""
-
-T = TypeVar("T")
-
-
-class ParseCache(dict[bytes, T]):
-    """What requests were parsed to, by their bytes."""
-
-    def add(self, data: bytes, parsed: T) -> None:
-        if len(data) > MAX_REQUEST_BYTES:
-            return
-        if len(self) >= MAX_ENTRIES:
-            self.clear()
-        self[data] = parsed
 
 
 class PlainGet(NamedTuple):
@@ -52,15 +39,19 @@ class PlainGet(NamedTuple):
     credential: Credential | None
 
 
-class PlainPut(NamedTuple):
-    """The header lines of a plain PUT, parsed (see app.http.fast_put)."""
+class ParseCache(dict[bytes, PlainGet]):
+    """What whole requests were parsed to, by their bytes."""
 
-    length: int
-    credential: Credential | None
+    def add(self, data: bytes, parsed: PlainGet) -> None:
+        if len(data) > MAX_REQUEST_BYTES:
+            return
+        if len(self) >= MAX_ENTRIES:
+            self.clear()
+        self[data] = parsed
 
 
 class CachedResponses:
-    """What all connections share: the list's cached responses and the two parse caches.
+    """What all connections share: the list's cached responses and the parse cache.
 
     `auth` is None if authentication is off. The credential of a cached request is checked at each use, so a token that
     is revoked is refused for cached requests too.
@@ -69,8 +60,7 @@ class CachedResponses:
     def __init__(self, view: ListView, auth: Authenticator) -> None:
         self.view = view
         self.auth = auth if auth.enabled else None
-        self.gets = ParseCache[PlainGet]()
-        self.puts = ParseCache[PlainPut]()
+        self.gets = ParseCache()
         self._default_lines = b""
         self._default_headers: object = None
 
@@ -113,11 +103,11 @@ class FastGetProtocol(LimitingProtocol):
                 self._responded_at = self.loop.time()
                 self.transport.write(response)
                 return
-        elif self._try_cached(data):
-            return
+        idle = self._request_complete and self._is_idle()
         self._requests_begun, self._plain_get = 0, None
         super().data_received(data)
-        self._cache_parsed(data)
+        if idle:
+            self._cache_parsed(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
@@ -125,12 +115,12 @@ class FastGetProtocol(LimitingProtocol):
         self.cycle = None  # type: ignore[assignment]
         self.scope = None  # type: ignore[assignment]
 
-    def _try_cached(self, data: bytes) -> bool:  # noqa: ARG002 - for app.http.fast_put
-        """Whether these bytes were recognized as another plain request, which is now being processed."""
-        return False
-
     def _cache_parsed(self, data: bytes) -> None:
-        """Cache the request that was just parsed, if `data` is that one request and all of it."""
+        """Cache the request that was just parsed, if `data` is that one request and all of it.
+
+        `data` began on an idle connection: bytes that began inside another request, or its body, mean something else on
+        another connection.
+        """
         if self._plain_get is not None and self._requests_begun == 1 and self._request_complete:
             self._responses.gets.add(data, self._plain_get)
 
@@ -167,7 +157,7 @@ class FastGetProtocol(LimitingProtocol):
     def timeout_keep_alive_handler(self) -> None:
         now = self.loop.time()
         if self.cycle is not None and not self.cycle.response_complete:
-            self._responded_at = now  # at the earliest: a PUT that was recognized by its bytes leaves the timer running
+            self._responded_at = now  # at the earliest
         left = self._responded_at + self.timeout_keep_alive - now
         if left > 0:
             self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
@@ -219,8 +209,10 @@ class FastGetProtocol(LimitingProtocol):
         return credential is not None and credential.principal.role.allows(required_role), credential
 
     def _is_idle(self) -> bool:
-        """Whether no other request of this connection is in progress and its write buffer is not full."""
-        return not self.flow.write_paused and (self.cycle is None or self.cycle.response_complete)
+        """Whether the connection is open, no other request of it is in progress, and its write buffer is not full."""
+        if self.flow.write_paused or self.transport.is_closing():
+            return False
+        return self.cycle is None or self.cycle.response_complete
 
 
 def _with_request_id(response: bytes, request_id: bytes) -> bytes:

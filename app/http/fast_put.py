@@ -2,8 +2,7 @@
 
 An ASGI task, its scope and its messages cost more than everything else that the service does for a PUT. The command
 and the response are those of the ordinary route in app.api.nodes, which serves every PUT that is not plain and is the
-tests' oracle. A client sends the same header lines each time, so lines that were parsed and found plain are recognized
-by their bytes: of the next request that has them, only the request line and the body are parsed.
+tests' oracle. Header lines are parsed each time: a cache of them once lent one client's credential to another.
 """
 
 from __future__ import annotations
@@ -21,11 +20,10 @@ from app.api.authorization import author
 from app.api.nodes import block_command, block_response
 from app.api.problems import internal_error, problem_for
 from app.api.request_body import MAX_NODE_BODY
-from app.auth.credential import Credential
 from app.auth.principal import AUTH_DISABLED, Principal
 from app.components import Components
 from app.engine.handler import Outcome
-from app.http.fast_get import FastGetProtocol, PlainPut
+from app.http.fast_get import FastGetProtocol
 from app.logs.request_ids import REQUEST_ID_HEADER, client_request_id, new_request_id
 from blocklist.model.errors import BlocklistError
 from blocklist.model.node import BlockedNode
@@ -34,7 +32,6 @@ from blocklist.model.roles import Role
 log = structlog.get_logger(__name__)
 
 _URL: Final = re.compile(rb"/blocklist/nodes/([A-Za-z0-9][A-Za-z0-9._:-]{0,252})")
-_REQUEST_LINE: Final = re.compile(b"PUT " + _URL.pattern)
 _USED_BY_PUT: Final = frozenset((b"authorization", b"content-length"))
 _RESPONSE_LINES: Final = (
     b"content-type: application/json\r\ncontent-length: %d\r\nblocklist-revision: %d\r\nblocklist-history: %b\r\n"
@@ -48,11 +45,11 @@ class _PendingPut:
     __slots__ = ("body", "disconnected", "keep_alive", "node_id", "principal", "request_id", "response_complete")
     message_event: Final = asyncio.Event()
 
-    def __init__(self, node_id: str, principal: Principal, request_id: bytes, body: bytes = b"") -> None:
+    def __init__(self, node_id: str, principal: Principal, request_id: bytes) -> None:
         self.node_id = node_id
         self.principal = principal
         self.request_id = request_id
-        self.body = body
+        self.body = b""
         self.disconnected = False
         self.keep_alive = True
         self.response_complete = False
@@ -66,7 +63,6 @@ class FastPutProtocol(FastGetProtocol):
         self._app: FastAPI = self.app_state["app"]
         self._components: Components = self._app.state.components
         self._pending: _PendingPut | None = None
-        self._plain_put: PlainPut | None = None
 
     def on_headers_complete(self) -> None:
         self.check_head()
@@ -89,26 +85,6 @@ class FastPutProtocol(FastGetProtocol):
             return
         put, self._pending, self._request_complete = self._pending, None, True
         self._submit(put)
-
-    def _try_cached(self, data: bytes) -> bool:
-        request_line, header_lines, body = _split_request(data)
-        plain = self._responses.puts.get(header_lines)
-        if plain is None or len(body) != plain.length or (match := _REQUEST_LINE.fullmatch(request_line)) is None:
-            return False
-        if not (self._request_complete and self.timeout_keep_alive_task and self._is_idle()):
-            return False
-        if plain.credential is not None and not plain.credential.use(self._components.clock()):
-            return False
-        put = _PendingPut(match[1].decode(), _principal_of(plain.credential), new_request_id(), body)
-        self.cycle = put  # type: ignore[assignment]
-        self._submit(put)
-        return True
-
-    def _cache_parsed(self, data: bytes) -> None:
-        super()._cache_parsed(data)
-        plain, self._plain_put = self._plain_put, None
-        if plain is not None and self._requests_begun == 1 and self._request_complete:
-            self._responses.puts.add(_split_request(data)[1], plain)
 
     def _submit(self, put: _PendingPut) -> None:
         engine = self._components.engine
@@ -142,7 +118,7 @@ class FastPutProtocol(FastGetProtocol):
 
     def _write(self, put: _PendingPut, status: HTTPStatus, lines: bytes, body: bytes) -> None:
         put.response_complete = True
-        if put.disconnected:
+        if put.disconnected or self.transport.is_closing():
             return
         self._components.metrics.fast_puts[status] += 1
         default_lines = self._responses.default_lines(self.server_state.default_headers)
@@ -161,29 +137,18 @@ class FastPutProtocol(FastGetProtocol):
         return Request({"type": "http", "app": self._app, "path": path, "raw_path": path.encode(), "headers": []})
 
     def _parse_put(self) -> _PendingPut | None:
-        if (match := _URL.fullmatch(self.url)) is None or (plain := self._parse_headers()) is None:
+        if (match := _URL.fullmatch(self.url)) is None or (principal := self._parse_headers()) is None:
             return None
-        request_id = client_request_id(self.headers)
-        # Lines with a request id are not worth caching: the next request has another id.
-        self._plain_put = plain if request_id is None else None
-        return _PendingPut(match[1].decode(), _principal_of(plain.credential), request_id or new_request_id())
+        return _PendingPut(match[1].decode(), principal, client_request_id(self.headers) or new_request_id())
 
-    def _parse_headers(self) -> PlainPut | None:
+    def _parse_headers(self) -> Principal | None:
+        """Who sends a plain PUT; None if the ordinary route must answer the request."""
         if (used := self._plain_headers(b"PUT", _USED_BY_PUT)) is None:
             return None
         length = used.get(b"content-length", b"")
         if not length.isdigit() or int(length) > MAX_NODE_BODY:
             return None
         authorized, credential = self._authorize(used, Role.OPERATOR)
-        return PlainPut(int(length), credential) if authorized else None
-
-
-def _split_request(data: bytes) -> tuple[bytes, bytes, bytes]:
-    """The request line without its version, the header lines, and the body."""
-    request_line, _, rest = data.partition(b" HTTP/1.1\r\n")
-    header_lines, _, body = rest.partition(b"\r\n\r\n")
-    return request_line, header_lines, body
-
-
-def _principal_of(credential: Credential | None) -> Principal:
-    return AUTH_DISABLED if credential is None else credential.principal
+        if not authorized:
+            return None
+        return AUTH_DISABLED if credential is None else credential.principal

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Self
 
 import pytest
@@ -183,6 +184,25 @@ def test_a_refused_command_does_not_affect_the_rest_of_its_batch() -> None:
         assert (merged.changes, merged.revision) == ((), 2)
 
     run(scenario)
+
+
+def test_a_callback_that_raises_does_not_stop_the_handler() -> None:
+    def fail(_: object) -> None:
+        raise RuntimeError("the connection is closed")
+
+    async def scenario() -> None:
+        outcomes: list[Any] = []
+        async with HandlerHarness() as harness:
+            for node_id, callback in (("a", fail), ("b", outcomes.append)):
+                node = blocked_node(node_id)
+                harness.handler.submit_callback(partial(Draft.block, node=node, allow_merge=False), OPS, callback)
+            later = await harness.block("c")
+        assert [outcome.revision for outcome in outcomes] == [2]
+        assert later.revision == 3
+
+    with capture_logs() as logs:
+        run(scenario)
+    assert [entry["event"] for entry in logs] == ["a callback failed"]
 
 
 def test_a_failed_commit_publishes_nothing_and_fails_the_whole_batch() -> None:

@@ -1,0 +1,1 @@
+"""A differential fuzzer: the fast path, the ordinary route and h11 read the same bytes."""

@@ -1,0 +1,159 @@
+"""Where one request ends and the next begins: no request takes bytes, credentials or the connection of another."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from blocklist.model.roles import Role
+from tests.integration.bodies import block, current_list, later
+from tests.integration.conftest import Start
+from tests.integration.databases import Databases
+from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.raw_http import connection_to, exchange, read_response, request, send_request
+from tests.integration.secured import secured_service
+
+BODY: Final = json.dumps(block(allowMerge=True)).encode()
+UPGRADE: Final = (
+    "Connection: Upgrade, HTTP2-Settings",
+    "Upgrade: h2c",
+    "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
+)
+BAD_CHUNK: Final = b"POST /x HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
+
+
+def put(node_id: str, *headers: str) -> bytes:
+    return request(f"/blocklist/nodes/{node_id}", *headers, method="PUT", body=BODY)
+
+
+@pytest.fixture(scope="module", params=["true", "false"], ids=["fast path", "ordinary route"])
+def service(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, migrated: Path
+) -> Iterator[ServiceProcess]:
+    process = ServiceProcess(tmp_path_factory.mktemp("boundaries"), fast_path=request.param)
+    process.database.write_bytes(migrated.read_bytes())
+    with process:
+        yield process
+
+
+def test_a_malformed_request_behind_a_put_does_not_stop_the_writer(service: ServiceProcess) -> None:
+    """The connection closes while the PUT is committed; other changes are not affected."""
+    for number in range(30):
+        with connection_to(service.port) as attacker, connection_to(service.port) as other:
+            attacker.sendall(put(f"attacker-{number}") + BAD_CHUNK)
+            other.sendall(put(f"other-{number}"))
+            with other.makefile("rb") as stream:
+                assert read_response(stream).status == 201
+    with service.client() as client:
+        client.put("/blocklist/nodes/ending", json=block(endTimestamp=str(later(0.3)))).raise_for_status()
+        changes = "/blocklist/changes?since=0&limit=1000"
+        wait_until(lambda: any(change["type"] == "expired" for change in client.get(changes).json()["changes"]))
+        assert client.get("/readyz").status_code == 200
+
+
+@pytest.mark.parametrize("upgrade", [UPGRADE, ("Connection: keep-alive, Upgrade", "Upgrade: websocket")])
+def test_an_upgrade_is_ignored_and_the_connection_stays_http_1_1(
+    service: ServiceProcess, upgrade: tuple[str, ...]
+) -> None:
+    """RFC 9110, section 7.8."""
+    payload = put("upgrading", *upgrade) + request("/blocklist/nodes/upgrading", *upgrade) + request("/blocklist")
+    blocked, shown, listed = exchange(service.port, payload, methods=["PUT", "GET", "GET"])
+    assert blocked.status in (201, 202)
+    assert shown.json()["id"] == "upgrading"
+    assert "upgrading" in listed.json()
+
+
+def test_an_upgrade_in_pieces_is_ignored_too(service: ServiceProcess) -> None:
+    with connection_to(service.port) as connection, connection.makefile("rb") as stream:
+        for byte in put("pieces", *UPGRADE):
+            connection.sendall(bytes([byte]))
+        assert read_response(stream).json()["id"] == "pieces"
+        connection.sendall(request("/healthz"))
+        assert read_response(stream).status == 200
+
+
+def test_an_upgrade_keeps_a_close(service: ServiceProcess) -> None:
+    with connection_to(service.port) as connection, connection.makefile("rb") as stream:
+        connection.sendall(request("/healthz", "Connection: close, Upgrade", "Upgrade: h2c"))
+        assert read_response(stream).header("connection") == "close"
+        assert stream.read() == b""
+
+
+def test_connect_is_refused(service: ServiceProcess) -> None:
+    with connection_to(service.port) as connection, connection.makefile("rb") as stream:
+        connection.sendall(b"CONNECT test:80 HTTP/1.1\r\nHost: test\r\n\r\n" + request("/healthz"))
+        assert read_response(stream).status == 405
+        assert stream.read() == b""
+
+
+def test_bytes_of_a_body_are_never_known_as_a_request(service: ServiceProcess) -> None:
+    """A segment whose first half ended a body is two requests on another connection."""
+    half = request("/blocklist/nodes/half", method="DELETE")
+    segment = half + request("/blocklist")
+    with connection_to(service.port) as connection, connection.makefile("rb") as stream:
+        # Answered before its body is there.
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % len(half))
+        assert read_response(stream).status == 404
+        connection.sendall(segment)
+        assert read_response(stream).status == 200
+    assert send_request(service.port, put("half")).status == 201
+    with connection_to(service.port) as connection, connection.makefile("rb") as stream:
+        connection.sendall(request("/healthz"))
+        assert read_response(stream).status == 200
+        connection.sendall(segment)
+        assert [read_response(stream).status for _ in range(2)] == [200, 200]
+    with service.client() as client:
+        assert "half" not in current_list(client)[1]
+
+
+def test_an_operators_credential_is_not_lent_to_the_next_request(
+    tmp_path: Path, databases: Databases, start: Start
+) -> None:
+    """The operator's PUT comes in two pieces, and somebody's whole PUT behind the second one."""
+    with secured_service(tmp_path, databases) as secured:
+        bearer = f"Authorization: Bearer {secured.tokens[Role.OPERATOR]}"
+        whole, stranger = put("operator", bearer), put("stranger")
+        with connection_to(secured.process.port) as connection, connection.makefile("rb") as stream:
+            cut = whole.index(b"\r\n") + 4
+            connection.sendall(whole[:cut])
+            send_request(secured.process.port, request("/healthz"))  # answered, so the first piece has been read
+            connection.sendall(whole[cut:] + stranger)
+            assert [read_response(stream).status for _ in range(2)] == [201, 401]
+            for _ in range(3):
+                connection.sendall(stranger)
+                assert read_response(stream).status == 401
+
+
+JAVA_CLIENT: Final = """
+import java.net.URI;
+import java.net.http.*;
+import java.net.http.HttpRequest.BodyPublishers;
+import java.net.http.HttpResponse.BodyHandlers;
+
+public class Put {
+    public static void main(String[] arguments) throws Exception {
+        HttpClient client = HttpClient.newHttpClient();
+        for (String id : new String[] {"java-1", "java-2"}) {
+            URI node = URI.create(arguments[0] + "/blocklist/nodes/" + id);
+            HttpRequest put = HttpRequest.newBuilder(node).PUT(BodyPublishers.ofString(arguments[1])).build();
+            System.out.println(client.send(put, BodyHandlers.ofString()).statusCode());
+        }
+    }
+}
+"""
+
+
+def test_javas_default_client_can_put(service: ServiceProcess, tmp_path: Path) -> None:
+    java = shutil.which("java")
+    assert java is not None, "this test needs a JDK: it runs a Java source file"
+    source = tmp_path / "Put.java"
+    source.write_text(JAVA_CLIENT)
+    command = [java, str(source), f"http://127.0.0.1:{service.port}", BODY.decode()]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert run.stdout.split() == ["201", "201"], run.stderr
