@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: run setup check unit test kill-test lint format docs demo bench profile chaos openapi settings lock upgrade \
+.PHONY: run setup check unit test kill-test lint format docs demo bench profile chaos fuzz openapi settings lock upgrade \
 	clean
 .DELETE_ON_ERROR:
 
@@ -65,6 +65,10 @@ profile: $(VENV)/dev.stamp
 # Half an hour of faults; make test has a short form.
 chaos: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+# A million random requests to the fast path and to the ordinary route; make test sends 50,000.
+fuzz: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.fuzz $(ARGS)
 
 openapi: $(VENV)/service.stamp
 	$(BIN)/python -m app openapi > openapi/blocklist.json
