@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import gc
 import math
 import shlex
@@ -24,7 +25,7 @@ from app.http.lifespan import Lifespan
 from app.http.process import raise_nofile_limit, sd_notify_ready
 from app.http.tls import tls_context
 from app.main import create_app, stop_streams, unix_millis
-from app.settings import Settings
+from app.settings import Settings, SettingsError
 from app.store.schema_check import SchemaError, check_schema
 from app.store.store import check_not_in_use
 from app.store.urls import is_postgresql, redacted, sqlite_path
@@ -49,7 +50,13 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         self.lifespan = Lifespan(self.config, self._app)
-        await super().startup(sockets)
+        try:
+            await super().startup(sockets)
+        except SystemExit as error:
+            # uvicorn exits where it handles the error of the socket.
+            if isinstance(error.__context__, OSError):
+                raise _listen_error(self.config, error.__context__) from None
+            raise
         if not self.should_exit:
             _announce(self, self._app)
             sd_notify_ready()
@@ -58,6 +65,17 @@ class Server(uvicorn.Server):
         log.info("stopping")
         stop_streams(self._app)
         await super().shutdown(sockets)
+
+
+def _listen_error(config: uvicorn.Config, error: OSError) -> SettingsError:
+    address = f"{config.host}, port {config.port}"
+    if error.errno == errno.EADDRINUSE:
+        return SettingsError(
+            f"BLOCKLIST_PORT: port {config.port} of {config.host} is in use: stop the program that uses it, or choose"
+            " another port."
+        )
+    name = "PORT" if error.errno == errno.EACCES else "HOST"
+    return SettingsError(f"BLOCKLIST_{name}: the service cannot listen on {address}: {error.strerror or error}.")
 
 
 def serve(settings: Settings) -> int:

@@ -21,6 +21,9 @@ def run(arguments: list[str]) -> int:
         _command_tree()(arguments, prog_name="blocklist")
     except BlocklistError as error:
         return _report_error(error)
+    except OSError as error:
+        # Files are handled where they are used, so only typer's own output, such as --help, is left.
+        output.exit_unwritable(error)
     finally:
         output.flush()
     return 0
@@ -34,12 +37,18 @@ def _report_error(error: BlocklistError) -> int:
         output.print_stderr("Nothing was changed. Use --merge to merge the blocks.")
     match error:
         case UnavailableError():
-            return EXIT_UNREACHABLE
+            return EXIT_USAGE if _is_token_file_error(error) else EXIT_UNREACHABLE
         case InvalidError(title=None):
             # No error of the service: an argument or a variable is invalid.
             return EXIT_USAGE
         case _:
             return EXIT_REJECTED
+
+
+def _is_token_file_error(error: UnavailableError) -> bool:
+    from blocklist.client.credentials import TokenFileError  # noqa: PLC0415 - not for --version and --help
+
+    return isinstance(error.__cause__, TokenFileError)
 
 
 def _command_tree() -> typer.Typer:
@@ -86,5 +95,5 @@ def _root(
     BLOCKLIST_DEFAULT_DURATION (4h), NO_COLOR.
 
     Exit codes: 0 success, also if nothing had to change; 1 rejected; 2 usage or configuration error; 3 service
-    unreachable.
+    unreachable, or output not writable.
     """

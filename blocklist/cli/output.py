@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 from blocklist.cli import table
 
@@ -16,6 +17,8 @@ Json = dict[str, Any]
 Columns = Mapping[str, Callable[[T], str]]
 EXIT_BROKEN_PIPE: Final = 141
 """The exit code if stdout was closed: a shell's code for SIGPIPE."""
+EXIT_UNWRITABLE: Final = 3
+"""The exit code if stdout cannot be written. Not 1: a script would take that for the answer of `is-blocked`."""
 
 
 class OutputFormat(StrEnum):
@@ -107,8 +110,10 @@ def print_message(text: str) -> None:
 
 def print_stderr(*texts: str) -> None:
     """Print messages to stderr, with control characters escaped."""
-    sys.stderr.write("".join(f"{table.escape_unprintable(text)}\n" for text in texts))
-    sys.stderr.flush()
+    # If stderr cannot be written either, the exit code is all that is left.
+    with suppress(OSError):
+        sys.stderr.write("".join(f"{table.escape_unprintable(text)}\n" for text in texts))
+        sys.stderr.flush()
 
 
 def use_colour() -> bool:
@@ -122,8 +127,15 @@ def clear_screen() -> None:
 
 
 def flush() -> None:
-    """Flush stdout. Raises SystemExit, without a message, if it was closed."""
+    """Flush stdout. Raises SystemExit if that fails: without a message if it was closed."""
     _write([])
+
+
+def exit_unwritable(error: OSError) -> NoReturn:
+    """Report that stdout cannot be written, for example because the disk is full. Raises SystemExit."""
+    _discard_stdout()
+    print_stderr(f"Error: the output cannot be written: {error.strerror or error}.")
+    raise SystemExit(EXIT_UNWRITABLE)
 
 
 def _write(lines: Iterable[str]) -> None:
@@ -132,6 +144,12 @@ def _write(lines: Iterable[str]) -> None:
             sys.stdout.write(f"{line}\n")
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes stdout again at exit, and would print an error.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_stdout()
         raise SystemExit(EXIT_BROKEN_PIPE) from None
+    except OSError as error:
+        exit_unwritable(error)
+
+
+def _discard_stdout() -> None:
+    # Python flushes stdout again at exit, and would print an error.
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -9,7 +9,7 @@ from typing import Final, Self
 
 import httpx
 
-from blocklist.client.credentials import BearerAuth, resolve_auth
+from blocklist.client.credentials import BearerAuth, TokenFileError, resolve_auth
 from blocklist.client.listeners import ListenerRequests
 from blocklist.client.reads import Reads
 from blocklist.client.response import ApiResponse, Params, error_from, parse_node, parse_object, unavailable_error
@@ -120,6 +120,9 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
                 is_service = "Blocklist-Revision" in response.headers
                 if is_service:
                     response.read()
+        except TokenFileError as error:
+            # The service is not to blame: no request was sent.
+            raise UnavailableError(f"BLOCKLIST_TOKEN_FILE: {error}.") from error
         except TRANSPORT_ERRORS as error:
             raise UnavailableError(f"{self.url} is out of reach: {str(error) or type(error).__name__}") from error
         if not is_service:

@@ -361,6 +361,31 @@ class TestExitCodes:
         assert (done.returncode, done.stdout) == (2, "")
         assert "bad token" not in done.stderr
 
+    @pytest.mark.parametrize("text", [None, "two words"])
+    def test_2_for_a_token_file_that_cannot_be_read(self, command: Command, tmp_path: Path, text: str | None) -> None:
+        file = tmp_path / "token"
+        if text is not None:
+            file.write_text(text)
+        done = command.run("list", BLOCKLIST_TOKEN_FILE=str(file))
+        assert (done.returncode, done.stdout) == (2, "")
+        assert done.stderr.startswith(f"Error: BLOCKLIST_TOKEN_FILE: the token file {file} ")
+
+    @pytest.mark.parametrize("name", ["BLOCKLIST_URLS", "BLOCKLIST_TOKENFILE", "BLOCKLIST_TIME_OUT"])
+    def test_2_for_a_misspelt_setting(self, command: Command, name: str) -> None:
+        done = command.run("list", **{name: "1"})
+        assert (done.returncode, done.stdout) == (2, "")
+        assert f"{name} is not a setting: did you mean BLOCKLIST_" in done.stderr
+
+    @pytest.mark.parametrize("arguments", ["list -o json", "is-blocked free", "watch -o jsonl", "--version", "--help"])
+    @pytest.mark.parametrize("unbuffered", ["", "1"])
+    def test_3_if_the_output_cannot_be_written(self, command: Command, arguments: str, unbuffered: str) -> None:
+        run = ["sh", "-c", f"blocklist {arguments} >/dev/full"]
+        env = command.env | {"PYTHONUNBUFFERED": unbuffered}
+        done = subprocess.run(run, env=env, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 3
+        assert done.stderr.splitlines()[-1] == "Error: the output cannot be written: No space left on device."
+        assert "Traceback" not in done.stderr
+
     @pytest.mark.parametrize(
         "arguments",
         ["block n -r disk", "block n -r disk --dry-run", "unblock n", "list", "list --watch", "get n", "is-blocked n",

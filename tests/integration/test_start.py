@@ -88,8 +88,14 @@ class TestSettings:
         with socket.create_server(("127.0.0.1", 0)) as taken:
             port = str(taken.getsockname()[1])
             done = run_app(env=environment(database_url=url_of(migrated), port=port))
-        assert done.returncode != 0
-        assert port in done.stderr + done.stdout
+        assert_refused(done, f"BLOCKLIST_PORT: port {port} of 127.0.0.1 is in use")
+        assert done.returncode == 2
+
+    def test_an_address_of_another_machine_stops_the_start(self, migrated: Path) -> None:
+        access = {"auth": "tokens", "admin_token_file": str(migrated.with_name("other.token"))}
+        done = run_app(env=settings_for(migrated, host="192.0.2.1", **access))
+        assert_refused(done, "BLOCKLIST_HOST: the service cannot listen on 192.0.2.1")
+        assert done.returncode == 2
 
 
 class TestDatabase:

@@ -5,16 +5,36 @@ from __future__ import annotations
 import pytest
 import typer
 
-from blocklist.cli import columns, messages, options
+from app.settings import Settings
+from blocklist.cli import columns, environment, messages, options
 from blocklist.cli.block_request import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
 from blocklist.cli.table import Table, escape_unprintable
 from blocklist.model.durations import format_duration, parse_duration
-from blocklist.model.errors import ConflictError
+from blocklist.model.errors import ConflictError, InvalidError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
 from blocklist.model.node_ranges import MAX_NODES, expand_nodes
 
 MARK, EVACUATE = BlockAction
 HOUR = 3_600_000
+
+
+class TestSettings:
+    @pytest.mark.parametrize(
+        ("name", "meant"),
+        [
+            ("URLS", "URL"),
+            ("TOKENFILE", "TOKEN_FILE"),
+            ("TIMOUT", "TIMEOUT"),
+            ("DEFAULT_DURATIONS", "DEFAULT_DURATION"),
+        ],
+    )
+    def test_a_misspelt_setting_is_named_with_the_setting_that_was_meant(self, name: str, meant: str) -> None:
+        with pytest.raises(InvalidError) as error:
+            environment.check_names({f"BLOCKLIST_{name}": "x", "BLOCKLIST_URL": "http://a"})
+        assert error.value.lines == (f"BLOCKLIST_{name} is not a setting: did you mean BLOCKLIST_{meant}?",)
+
+    def test_the_settings_of_the_service_are_not_taken_for_misspelt_ones(self) -> None:
+        environment.check_names({f"BLOCKLIST_{name.upper()}": "x" for name in Settings.model_fields})
 
 
 class TestRanges:
