@@ -46,12 +46,13 @@ class ListenerProgress:
     @classmethod
     def of_listener(cls, components: Components, entry: ListenerEntry, change: Change) -> Self:
         """The current state."""
-        applied_at = entry.applied_at(change.revision)
+        applied = entry.has_applied(change.revision, change.node.id)
+        applied_at = entry.acked_at(change.revision) if applied else None
         task_managers = components.engine.view.task_managers.of_listener(entry.id, change.node.id)
         return cls(
             id=entry.id,
             role=entry.listener.role.value,
-            applied=entry.has_applied(change.revision),
+            applied=applied,
             applied_at=applied_at,
             delay_ms=None if applied_at is None else max(0, applied_at - change.at),
             refused=entry.refused.get(change.node.id),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from contextlib import suppress
 from typing import Annotated, Final
 
@@ -31,7 +32,8 @@ async def _wait(
     prefer: Annotated[
         list[str] | None,
         Header(
-            description="`wait=N`: respond when all live listeners have applied it, or after N seconds (maximum 60)."
+            description="`wait=N`: respond when all live listeners have applied or refused it, or after N seconds"
+            " (maximum 60)."
         ),
     ] = None,
 ) -> int | None:
@@ -45,25 +47,29 @@ Wait = Annotated[int | None, Depends(_wait)]
 """N of `Prefer: wait=N`, or None. Raises UnavailableError if the client has too many waiting requests."""
 
 
-async def wait_until_applied(request: Request, revision: int, seconds: int | None) -> list[tuple[bytes, bytes]]:
-    """Wait at most `seconds` until all live listeners have applied `revision`; returns headers with the result."""
+async def wait_until_applied(
+    request: Request, revision: int, node_ids: Collection[str], seconds: int | None
+) -> list[tuple[bytes, bytes]]:
+    """Wait at most `seconds` until all live listeners have applied or refused the change of these nodes.
+
+    Returns headers with the result.
+    """
     if seconds is None:
         return []
     components = components_of(request)
     directory, feed = components.listeners.directory, components.engine.feed
     with suppress(UnavailableError):
         await components.listeners.registry.refresh()
-    waiting = directory.acks.wait_for(lambda: feed.closed or not directory.not_applied(revision)[0], seconds)
+    waiting = directory.acks.wait_for(lambda: feed.closed or not directory.any_pending(revision), seconds)
     with await slots_of(request):
         await run_until_disconnect(request.receive, waiting)
-    missing, live = directory.not_applied(revision)
-    headers = [
+    progress = directory.progress(revision, node_ids)
+    named = {b"blocklist-refused": progress.refused, b"blocklist-not-applied": progress.pending}
+    return [
         (b"preference-applied", b"wait=%d" % seconds),
-        (b"blocklist-applied", b"%d/%d" % (live - len(missing), live)),
+        (b"blocklist-applied", b"%d/%d" % (progress.applied, progress.live)),
+        *((header, ", ".join(ids[:MAX_NAMED]).encode()) for header, ids in named.items() if ids),
     ]
-    if missing:
-        headers.append((b"blocklist-not-applied", ", ".join(missing[:MAX_NAMED]).encode()))
-    return headers
 
 
 @router.head("/blocklist/nodes/{node_id}/status", dependencies=[MinRevision], include_in_schema=False)

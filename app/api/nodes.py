@@ -105,7 +105,7 @@ async def put_node(
     )
     status, body = block_response(components, outcome)
     response = JsonResponse(request, body, status, outcome.revision)
-    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, wait))
+    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, [node_id], wait))
     return response
 
 
@@ -150,7 +150,7 @@ async def put_nodes(
         components.engine.limit_guard.enforce(command, principal.role), changed_by
     )
     response = JsonResponse(request, dump_json(_nodes_body(components, outcome)), revision=outcome.revision)
-    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, wait))
+    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, nodes.keys(), wait))
     return response
 
 
@@ -179,7 +179,7 @@ async def delete_node(
     outcome = await components_of(request).engine.handler.submit(command, author(principal))
     response = Response()
     response.raw_headers.extend(revision_headers(request, outcome.revision))
-    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, wait))
+    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, [node_id], wait))
     return response
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from app.engine.broadcast import Broadcast
 from app.engine.list_view import ListView
@@ -24,6 +24,19 @@ from blocklist.model.evidence import EvidenceStore
 from blocklist.model.listener import ListenerRole
 from blocklist.model.report import Report
 from blocklist.model.usable_nodes import node_set
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ChangeProgress:
+    """The number of live listeners, and the ids of those that refused a change or have not applied it yet."""
+
+    live: int
+    refused: Sequence[str]
+    pending: Sequence[str]
+
+    @property
+    def applied(self) -> int:
+        return self.live - len(self.refused) - len(self.pending)
 
 
 class ListenerDirectory:
@@ -74,16 +87,25 @@ class ListenerDirectory:
         """Whether any listener, live or not, has a minimum number of usable nodes."""
         return bool(self._with_minimum)
 
-    def not_applied(self, revision: int) -> tuple[list[str], int]:
-        """Ids of the live listeners that have not applied `revision`, and the number of live listeners."""
-        live = self.live()
-        return sorted(entry.id for entry in live if not entry.has_applied(revision)), len(live)
+    def any_pending(self, revision: int) -> bool:
+        """Whether any live listener has not acknowledged `revision` yet."""
+        return any(not entry.has_acked(revision) for entry in self.live())
+
+    def progress(self, revision: int, node_ids: Collection[str]) -> ChangeProgress:
+        """Which live listeners have applied the change of these nodes at `revision`."""
+        live = sorted(self.live(), key=lambda entry: entry.id)
+        acked = [entry for entry in live if entry.has_acked(revision)]
+        return ChangeProgress(
+            live=len(live),
+            refused=[entry.id for entry in acked if any(node_id in node_ids for node_id in entry.refused)],
+            pending=[entry.id for entry in live if not entry.has_acked(revision)],
+        )
 
     def resource_managers_applied(self, revision: int) -> bool:
-        """Whether every live ResourceManager has applied `revision`."""
+        """Whether every live ResourceManager has acknowledged `revision`, even if it refuses a block."""
         now = self._clock()
         live = (entry for entry in self._resource_managers.values() if entry.listener.is_live(now))
-        return all(entry.has_applied(revision) for entry in live)
+        return all(entry.has_acked(revision) for entry in live)
 
     def add(self, entry: ListenerEntry) -> None:
         """Add a registration; it replaces the listener's earlier one."""

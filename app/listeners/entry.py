@@ -58,13 +58,17 @@ class ListenerEntry:
         """The time of a new report: later than all earlier ones, also where another replica's clock is ahead."""
         return max([now, *(at + 1 for at in self.reported_at.values())])
 
-    def has_applied(self, revision: int) -> bool:
-        """Whether it has applied the list up to `revision`."""
+    def has_acked(self, revision: int) -> bool:
+        """Whether it has acknowledged the list up to `revision`: all of it is in force, except for what it refused."""
         return not self.listener.is_behind(revision)
 
-    def applied_at(self, revision: int) -> int | None:
+    def has_applied(self, revision: int, node_id: str) -> bool:
+        """Whether the change of the node at `revision` is in force there."""
+        return self.has_acked(revision) and node_id not in self.refused
+
+    def acked_at(self, revision: int) -> int | None:
         """When it acknowledged `revision` (Unix ms); None if it has not, or the time is no longer known."""
-        if not self.has_applied(revision) or (self.acks.maxlen == len(self.acks) and self.acks[0][0] > revision):
+        if not self.has_acked(revision) or (self.acks.maxlen == len(self.acks) and self.acks[0][0] > revision):
             return None
         return next((at for acked, at in self.acks if acked >= revision), None)
 

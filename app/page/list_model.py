@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
 from app.components import Components
+from app.listeners.entry import ListenerEntry
 from blocklist.model.node import ACTION_BY_NAME, BlockAction, BlockedNode
 
 PAGE_SIZE: Final = 100
@@ -98,11 +100,11 @@ def list_page(components: Components, list_filter: ListFilter) -> ListPage:
     last = max(1, -(-len(matched) // PAGE_SIZE))
     list_filter = replace(list_filter, page=min(list_filter.page, last))
     shown = matched[(list_filter.page - 1) * PAGE_SIZE : list_filter.page * PAGE_SIZE]
-    acked = sorted(
-        -1 if entry.listener.acked is None else entry.listener.acked for entry in components.listeners.directory.live()
-    )
+    live = components.listeners.directory.live()
+    acked = sorted(_acked(entry) for entry in live)
+    refusals = _refusals(live)
     return ListPage(
-        rows=[_row(components, node, acked) for node in shown],
+        rows=[_row(components, node, acked, refusals.get(node.id, ())) for node in shown],
         filter=list_filter,
         blocked=len(nodes),
         evacuated=sum(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in nodes),
@@ -123,13 +125,28 @@ def _filtered(components: Components, nodes: Sequence[BlockedNode], list_filter:
     ]
 
 
-def _row(components: Components, node: BlockedNode, acked: Sequence[int]) -> ListRow:
+def _acked(entry: ListenerEntry) -> int:
+    return -1 if entry.listener.acked is None else entry.listener.acked
+
+
+def _refusals(live: Sequence[ListenerEntry]) -> dict[str, list[int]]:
+    """For each refused node, the acknowledged revisions of the listeners that refuse it."""
+    refusals = defaultdict[str, list[int]](list)
+    for entry in live:
+        for node_id in entry.refused:
+            refusals[node_id].append(_acked(entry))
+    return refusals
+
+
+def _row(components: Components, node: BlockedNode, acked: Sequence[int], refusals: Sequence[int]) -> ListRow:
+    """`acked` are the acknowledged revisions of the listeners, sorted; `refusals` of those that refuse the node."""
     last_change = components.engine.last_changes.get(node.id)
+    revision = last_change.revision if last_change is not None else 0
     return ListRow(
         node=node,
         created_by=last_change.created_by if last_change is not None else None,
         task_managers=len(components.engine.view.task_managers.on_node(node.id)),
-        applied=len(acked) - bisect_left(acked, last_change.revision if last_change is not None else 0),
+        applied=len(acked) - bisect_left(acked, revision) - sum(own >= revision for own in refusals),
         listeners=len(acked),
     )
 

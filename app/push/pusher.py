@@ -122,7 +122,7 @@ class Pusher:
                 continue
             if failures:
                 await asyncio.sleep(BACKOFF.delay(failures, random.random()))  # noqa: S311 - jitter is no secret
-            elif entry.has_applied(self._feed.revision):
+            elif entry.has_acked(self._feed.revision):
                 await self._wait(entry)
             try:
                 target = target or await self._callback_policy.resolve(entry.listener.callback_url or "")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import typer
 
@@ -20,6 +21,8 @@ if TYPE_CHECKING:
     from blocklist.client.response import AppliedCount
     from blocklist.client.writes import BlockNodesResult
     from blocklist.wire.dry_run import DryRunBody
+
+_MAX_NODES_FOR_REASONS: Final = 20
 
 
 def block(
@@ -70,11 +73,14 @@ def _block(
     result = ensure_blocked(spec, node_ids, send)
     progress = None if result.response is None else result.response.applied
     if result.already_blocked and wait is not None:
-        # These nodes need no change, but the wait includes them too.
-        blocks = map(noop_block, result.already_blocked.values())
+        # Some nodes need no change, but the wait and its result include them too.
+        changed = {} if result.response is None else result.response.nodes
+        blocks = map(noop_block, [*result.already_blocked.values(), *changed.values()])
         progress = client.block_nodes(blocks, allow_merge=True, wait=wait).applied
     _print_results(result, node_ids, spec.start)
-    _print_progress(progress)
+    if progress is not None:
+        reasons = _refusals(client, node_ids[:_MAX_NODES_FOR_REASONS]) if progress.refused else {}
+        _report_progress(progress, reasons)
 
 
 def _print_results(result: EnsureResult[BlockNodesResult], node_ids: Sequence[str], now: int) -> None:
@@ -87,9 +93,23 @@ def _print_results(result: EnsureResult[BlockNodesResult], node_ids: Sequence[st
             print_message(messages.block_message(response.nodes[node_id], now, merged=merged))
 
 
-def _print_progress(progress: AppliedCount | None) -> None:
-    if progress is not None:
-        print_message(messages.applied_message(progress))
+def _report_progress(progress: AppliedCount, reasons: Mapping[str, str]) -> None:
+    """Print which listeners have applied the change. Raises Exit with code 1 unless all have, or if there are none."""
+    print_message(messages.applied_message(progress, reasons))
+    if not progress.complete:
+        raise typer.Exit(1)
+
+
+def _refusals(client: BlocklistClient, node_ids: Sequence[str]) -> dict[str, str]:
+    """The live listeners that refuse a change of these nodes, with a reason of each."""
+    reasons: dict[str, str] = {}
+    for node_id in node_ids:
+        # The change is made, so an error here must not hide what is known about it.
+        with suppress(BlocklistError):
+            for listener in client.status(node_id).listeners:
+                if listener.refused is not None:
+                    reasons.setdefault(listener.id, listener.refused)
+    return reasons
 
 
 def _dry_run_block(spec: BlockSpec, node_ids: Sequence[str], send: Callable[[list[BlockedNode]], DryRunBody]) -> None:
@@ -122,7 +142,10 @@ def _unblock(client: BlocklistClient, node_ids: Sequence[str], wait: int | None)
         print_message(f"{node_id} unblocked")
 
     _for_each(node_ids, unblock_one)
-    _print_progress(progress)
+    if progress is not None:
+        # The response is about the last node only.
+        reasons = _refusals(client, node_ids)
+        _report_progress(progress.with_refused(reasons), reasons)
 
 
 def _for_each(node_ids: Sequence[str], action: Callable[[str], None]) -> None:

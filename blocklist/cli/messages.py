@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from blocklist.model.durations import format_duration
@@ -25,14 +25,22 @@ def not_blocked_message(node_id: str) -> str:
     return f"{node_id} not blocked"
 
 
-def applied_message(progress: AppliedCount) -> str:
-    """How many live listeners have applied a change."""
+def applied_message(progress: AppliedCount, reasons: Mapping[str, str]) -> str:
+    """Which live listeners have applied a change; `reasons` maps listeners that refused it to their reason.
+
+    `Applied by 4 of 6; refused by etl-nightly (its last host); pending: app-7`
+    """
     if not progress.total:
-        return "There are no live listeners."
-    if progress.applied == progress.total:
+        return "There are no live listeners, so nothing has applied it."
+    if progress.complete:
         return f"Applied by {_count_listeners(progress.total)}."
-    missing = ", ".join(progress.missing)
-    return f"Applied by {progress.applied} of {_count_listeners(progress.total)}, not yet by {missing}."
+    refused = [f"{name} ({reasons[name]})" if name in reasons else name for name in progress.refused]
+    parts = [
+        f"Applied by {progress.applied} of {progress.total}",
+        *([f"refused by {', '.join(refused)}"] if refused else []),
+        *([f"pending: {', '.join(progress.missing)}"] if progress.missing else []),
+    ]
+    return "; ".join(parts)
 
 
 def dry_run_messages(result: DryRunBody, now: int) -> Iterator[str]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, TypeVar
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, Self, TypeVar
 
 import httpx
 
@@ -38,11 +38,25 @@ Params = Mapping[str, str | Sequence[str]]
 
 @dataclass(frozen=True, slots=True)
 class AppliedCount:
-    """How many live listeners had applied a change, their total number, and the ids of some that had not."""
+    """How many live listeners had applied a change, and their total number.
+
+    `missing` are the ids of some that had not applied it yet, `refused` of some that do not carry it out.
+    """
 
     applied: int
     total: int
     missing: tuple[str, ...]
+    refused: tuple[str, ...] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether there is a live listener, and all of them have applied the change."""
+        return 0 < self.total == self.applied
+
+    def with_refused(self, listeners: Iterable[str]) -> Self:
+        """The result if these listeners have refused a part of the change as well."""
+        more = [name for name in listeners if name not in self.refused + self.missing]
+        return replace(self, applied=max(0, self.applied - len(more)), refused=(*self.refused, *more))
 
 
 class ApiResponse:
@@ -67,8 +81,8 @@ class ApiResponse:
         """How many listeners have applied the change; None if the request did not wait."""
         headers = self._response.headers
         match = _APPLIED.fullmatch(headers.get("Blocklist-Applied", ""))
-        missing = headers.get("Blocklist-Not-Applied", "")
-        return match and AppliedCount(int(match[1]), int(match[2]), tuple(missing.split(", ")) if missing else ())
+        missing, refused = (_ids(headers.get(name, "")) for name in ("Blocklist-Not-Applied", "Blocklist-Refused"))
+        return match and AppliedCount(int(match[1]), int(match[2]), missing, refused)
 
     def object(self) -> Json:
         try:
@@ -91,6 +105,10 @@ class Requester(ABC):
         wait: int | None = None,
     ) -> ApiResponse:
         """The response if it is 2xx; raises otherwise. `wait` is in seconds, sent as `Prefer: wait`."""
+
+
+def _ids(header: str) -> tuple[str, ...]:
+    return tuple(header.split(", ")) if header else ()
 
 
 def parse_object(value: object) -> Json:

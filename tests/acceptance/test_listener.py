@@ -152,7 +152,7 @@ def test_a_refusal_has_a_reason(block: BlockNode, listeners: ListenerApi) -> Non
         f"Host {B} stays open although {B} is blocked (test): the job must keep a host with a live executor, and this"
         " is the weakest block."
     )
-    assert listeners.status(B)["applied"]
+    assert not listeners.status(B)["applied"]
     assert len(listeners.task_managers(B)) == 1
     assert listeners.status(A)["refused"] is None
 

@@ -24,6 +24,7 @@ from tests.integration.command import Command, install, interrupt
 from tests.integration.conftest import Start
 from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond
 from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
+from tests.integration.receiver import receiving
 
 DEFAULT = "in 4h"
 
@@ -143,15 +144,36 @@ class TestBlock:
 class TestWait:
     def test_the_output_shows_which_listeners_have_applied_it(self, binaries: Path, fresh: ServiceProcess) -> None:
         command = Command(binaries, fresh.url)
-        assert "There are no live listeners." in command.stdout_of("block", "n", "-r", "disk", "--wait", "1s")
+        done = command.run("block", "n", "-r", "disk", "--wait", "1s")
+        assert (done.returncode, done.stdout.splitlines()[1:]) == (
+            1,
+            ["There are no live listeners, so nothing has applied it."],
+        )
         with connect(fresh.url) as client:
             client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
         for change in (("block", "m", "-r", "disk"), ("block", "n", "-r", "disk"), ("unblock", "free", "n")):
-            assert "Applied by 0 of 1 listener, not yet by slow." in command.stdout_of(*change, "--wait", "500ms")
+            done = command.run(*change, "--wait", "500ms")
+            assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "Applied by 0 of 1; pending: slow")
         with connect(fresh.url) as client:
             client.heartbeat("slow", "s", acked=client.snapshot().revision)
         # The node is already blocked; the command still waits until it is applied.
         assert "Applied by 1 listener." in command.stdout_of("block", "m", "-r", "disk", "--wait", "30s")
+
+    @pytest.mark.parametrize("node", ["m", "o"])
+    def test_a_refusal_of_any_node_is_named_with_its_reason(
+        self, binaries: Path, fresh: ServiceProcess, node: str
+    ) -> None:
+        command = Command(binaries, fresh.url)
+        with receiving() as good, receiving() as etl, fresh.client() as client:
+            etl.report = {"refused": {node: "its last host"}}
+            good.register(client, "good")
+            etl.register(client, "etl")
+            block = ("block", "[m,n,o]", "-r", "disk", "-d", "4h")
+            # The second block changes nothing; of three DELETEs only the last one waits.
+            for change in (block, block, ("unblock", "[m,n,o]")):
+                done = command.run(*change, "--wait", "20s")
+                last = done.stdout.splitlines()[-1]
+                assert (done.returncode, last) == (1, "Applied by 1 of 2; refused by etl (its last host)")
 
 
 class TestUnblock:

@@ -159,7 +159,7 @@ class TestStatus:
         wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
         wait_until(lambda: of_listener(listener_client, "a", "jm")["refused"] is not None)
         progress = of_listener(listener_client, "a", "jm")
-        assert (progress["applied"], progress["refused"]) == (True, "Last live host.")
+        assert (progress["applied"], progress["appliedAt"], progress["refused"]) == (False, None, "Last live host.")
         assert progress["taskManagers"] == [{"id": "tm", "runningTasks": 2}]
 
 
@@ -220,6 +220,39 @@ class TestWaiting:
         assert {name: node["status"] for name, node in several.json().items()} == {"a": 202, "a-2": 201}
         freed = listener_client.delete("/blocklist/nodes/a", headers={"prefer": "wait=5"})
         assert (freed.status_code, freed.content) == (200, b"")
+
+    @pytest.mark.parametrize("change", [put_one, put_several])
+    def test_a_refusal_ends_the_wait_and_is_not_counted_as_applied(
+        self, listener_client: httpx.Client, receiver: Receiver, change: Change
+    ) -> None:
+        receiver.report = {"refused": {"a": "Last live host."}}
+        with receiving() as other:
+            receiver.register(listener_client, "etl")
+            other.register(listener_client, "jm")
+            answer = change(listener_client, "a", "wait=25")
+        assert answer.headers["blocklist-applied"] == "1/2"
+        assert answer.headers["blocklist-refused"] == "etl"
+        assert "blocklist-not-applied" not in answer.headers
+        assert status(listener_client, "a")["applied"] == 1
+
+    def test_a_refusal_of_another_node_does_not_count(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+        receiver.report = {"refused": {"b": "Last live host."}}
+        receiver.register(listener_client, "etl")
+        answer = put_one(listener_client, "a", "wait=25")
+        assert answer.headers["blocklist-applied"] == "1/1"
+        assert "blocklist-refused" not in answer.headers
+
+    def test_the_page_does_not_count_a_refusal_as_applied(
+        self, listener_client: httpx.Client, receiver: Receiver
+    ) -> None:
+        receiver.report = {"refused": {"a": "Last live host."}}
+        receiver.register(listener_client, "etl")
+        put_several(listener_client, "a", "wait=25")
+        html = listener_client.get("/page/list").text
+        assert html.count("0/1</strong>") == html.count("1/1</td>") == 1
+        node = listener_client.get("/page/nodes/a").text
+        assert '<span class="pill bad">refused</span>' in node
+        assert '<span class="pill good">applied</span>' not in node
 
     def test_without_listeners_it_answers_immediately(self, listener_client: httpx.Client) -> None:
         answer = put_one(listener_client, "a", "wait=25")
