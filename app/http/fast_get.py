@@ -155,10 +155,8 @@ class FastGetProtocol(LimitingProtocol):
         self.on_response_complete()
 
     def timeout_keep_alive_handler(self) -> None:
-        now = self.loop.time()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._responded_at = now  # at the earliest
-        left = self._responded_at + self.timeout_keep_alive - now
+        # A cached response leaves the timer running; a request that is parsed stops it.
+        left = self._responded_at + self.timeout_keep_alive - self.loop.time()
         if left > 0:
             self.timeout_keep_alive_task = self.loop.call_later(left, self.timeout_keep_alive_handler)
         else:

@@ -127,10 +127,7 @@ class FastPutProtocol(FastGetProtocol):
         self.transport.write(b"%b%b%b%b: %b\r\n%b\r\n%b" % parts)
         if not put.keep_alive:
             self.transport.close()
-        if self.timeout_keep_alive_task is None or self.pipeline:
-            self.on_response_complete()
-        else:
-            self._responded_at = self.loop.time()
+        self.on_response_complete()
 
     def _asgi_request(self, put: _PendingPut) -> Request:
         path = f"/blocklist/nodes/{put.node_id}"
