@@ -142,7 +142,7 @@ class TestWatching:
             writing.result(60)
         assert revisions(seen) == list(range(since + 1, since + 1 + TURNS))
         # Blocks of other tests may expire meanwhile.
-        assert changes(seen) == [change for change in all_changes(client_a) if since < change["revision"] <= since + TURNS]
+        assert changes(seen) == [it for it in all_changes(client_a) if since < it["revision"] <= since + TURNS]
 
     def test_a_new_history_ends_every_watch_and_starts_with_snapshots(
         self, restartable_replicas: Replicas, receiver: Receiver, node_id: str
