@@ -19,6 +19,7 @@ from app.http.connection_limits import ConnectionLimits
 from app.http.fast_get import CachedResponses
 from app.http.request_tracking import RequestTrackingApp
 from app.page import routes
+from app.page.history_charts import ChartCache
 from app.settings import Settings
 from app.store.schema_check import check_schema
 from app.store.store import make_store
@@ -40,6 +41,7 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         try:
             components, lifecycle = assemble(settings, clock, store, await store.open())
             app.state.components = components
+            app.state.chart_cache = ChartCache(components.engine, clock)
             connection_limits = ConnectionLimits(
                 header_timeout=settings.header_timeout.total_seconds(),
                 body_timeout=settings.body_timeout.total_seconds(),
