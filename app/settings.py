@@ -9,19 +9,18 @@ from difflib import get_close_matches
 from typing import Annotated, Final, Literal
 
 import durationpy
-from pydantic import BeforeValidator, Field, ValidationError, field_validator
+from pydantic import AfterValidator, BeforeValidator, Field, ValidationError, field_validator
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.net.addresses import Networks, check_secure_url
 from app.net.callback_policy import CallbackPolicy
 from app.store import urls
+from blocklist.model.durations import DEFAULT_DURATION, parse_duration_or_forever
 from blocklist.model.limits import Limits
 from blocklist.model.time import to_millis
 
 PREFIX: Final = "BLOCKLIST_"
-CLIENT_SETTINGS: Final = frozenset(
-    PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "TIMEOUT", "DEFAULT_DURATION")
-)
+CLIENT_SETTINGS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "TIMEOUT"))
 """Settings of the clients, which the service ignores."""
 
 
@@ -41,6 +40,11 @@ def _duration(value: object) -> object:
 
 
 Duration = Annotated[timedelta, BeforeValidator(_duration)]
+
+
+def _check_block_duration(text: str) -> str:
+    parse_duration_or_forever(text)
+    return text
 
 
 class Settings(BaseSettings):
@@ -126,6 +130,8 @@ class Settings(BaseSettings):
     """PEM file with the certificate and its chain; with it the service serves HTTPS."""
     tls_key: str = ""
     """PEM file with the private key of the certificate, not encrypted."""
+    default_duration: Annotated[str, AfterValidator(_check_block_duration)] = DEFAULT_DURATION
+    """Duration of a block for which the operator gives no end, in the command and on the page; `forever` is allowed."""
     fast_path: bool = True
     """Serve plain `GET /blocklist` and single-node PUT on the fast path; `false` rules it out when debugging."""
 

@@ -14,8 +14,8 @@ CLIENT_SETTINGS: Final = {
     "TOKEN_FILE": ("", "File with the token, if `BLOCKLIST_TOKEN` is not set; read again after a 401."),
     "TIMEOUT": ("5s", "Time that the command waits for each response."),
     "DEFAULT_DURATION": (
-        "4h",
-        "Duration of the command's blocks without `--duration`; `forever` is allowed.",
+        "",
+        "Duration of the command's blocks without an end; if it is not set, that of the service.",
     ),
 }
 """Name to default and description, of the settings of clients."""

@@ -30,8 +30,10 @@ router = APIRouter(tags=["Tokens"])
 @router.head("/whoami", include_in_schema=False)
 @router.get("/whoami", summary="The name and role of your credentials", response_model=IdentityBody)
 async def get_whoami(request: Request, principal: Reader) -> Response:
-    """Your role, and the name recorded as the author of your changes; null if unknown."""
-    return JsonResponse(request, dump_json({"name": principal.name, "role": principal.role.value}))
+    """Your role, the name recorded as the author of your changes (null if unknown), and the default duration."""
+    duration = components_of(request).settings.default_duration
+    body = {"name": principal.name, "role": principal.role.value, "defaultDuration": duration}
+    return JsonResponse(request, dump_json(body))
 
 
 @router.post(

@@ -10,7 +10,15 @@ from fastapi.responses import RedirectResponse
 from app.api.parameters import NodeId
 from app.components import Components, components_of
 from app.page.errors import HtmlRoute
-from app.page.forms import EMPTY, BlockForm, Form, FormError, SubmittedForm, parse_block_form
+from app.page.forms import (
+    FIELDS,
+    BlockForm,
+    Form,
+    FormError,
+    SubmittedForm,
+    initial_form,
+    parse_block_form,
+)
 from app.page.preview import nodes_to_block, preview_block, preview_unblock
 from app.page.render import render_page
 from app.page.visitor import OperatorVisitor, Visitor
@@ -32,7 +40,7 @@ router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 async def get_block(request: Request, visitor: OperatorVisitor) -> Response:
     """The form, filled in with the nodes of the query."""
     nodes = "\n".join(request.query_params.getlist("node"))
-    return _form(request, visitor, {**EMPTY, "nodes": nodes[:100_000]})
+    return _form(request, visitor, {"nodes": nodes[:100_000]})
 
 
 @router.post("/page/block")
@@ -45,12 +53,12 @@ async def post_block(request: Request, visitor: OperatorVisitor, form: Submitted
 async def get_extend(request: Request, visitor: OperatorVisitor, node_id: NodeId) -> Response:
     """The form, filled in with the current block."""
     node = _blocked_node(components_of(request), node_id)
-    return _form(request, visitor, {**EMPTY, "nodes": node_id, "action": node.action.short_name}, node)
+    return _form(request, visitor, {"nodes": node_id}, node)
 
 
 @router.post("/page/nodes/{node_id}/extend")
 async def post_extend(request: Request, visitor: OperatorVisitor, node_id: NodeId, form: SubmittedForm) -> Response:
-    """Merge another block into the current one, which never shortens or weakens it."""
+    """Merge another block into the current one: extend it, or change its action or cause, never to a weaker block."""
     node = _blocked_node(components_of(request), node_id)
     return await _block(request, visitor, {**form, "nodes": node_id}, node)
 
@@ -110,7 +118,7 @@ async def _confirmation(
     rejection: BlocklistError | None,
 ) -> Response:
     preview = await preview_block(components_of(request), requested, visitor)
-    fields = {name: form.get(name, "") for name in EMPTY}
+    fields = {name: form.get(name, "") for name in FIELDS} | {"end": str(requested.end)}
     if preview.already_blocked:
         fields["merge"] = "yes"
     # The preview reports limits. A conflict means that the node was blocked after the preview was shown.
@@ -125,7 +133,7 @@ async def _confirmation(
         preview=preview,
         fields=fields,
         path=_form_path(node),
-        extends=node is not None,
+        current=node,
         conflicts=conflicts,
     )
 
@@ -138,7 +146,7 @@ def _form(
     errors: dict[str, str] | None = None,
 ) -> Response:
     status = HTTPStatus.BAD_REQUEST if errors else HTTPStatus.OK
-    values = {**EMPTY, **form}
+    values = {**initial_form(components_of(request).settings.default_duration, node), **form}
     path = _form_path(node)
     return render_page(
         request, "block.html.j2", visitor, status, form=values, errors=errors or {}, node=node, path=path

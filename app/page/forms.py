@@ -12,10 +12,19 @@ from urllib.parse import parse_qsl
 from fastapi import Depends, Request
 
 from app.api.request_body import MAX_NODE_BODY, TooLargeError
+from app.page.time_format import utc
 from app.page.visitor import OperatorVisitor
-from blocklist.model.durations import parse_duration
+from blocklist.model.durations import DEFAULT_DURATION, FOREVER, parse_duration
 from blocklist.model.errors import InvalidError
-from blocklist.model.node import ACTION_BY_NAME, MAX_CAUSE_LENGTH, PERMANENT, BlockAction, BlockedNode, check_text
+from blocklist.model.node import (
+    ACTION_BY_NAME,
+    MAX_CAUSE_LENGTH,
+    PERMANENT,
+    BlockAction,
+    BlockedNode,
+    check_text,
+    merge,
+)
 from blocklist.model.node_ranges import expand_nodes
 
 T = TypeVar("T")
@@ -25,8 +34,8 @@ Form = Mapping[str, str]
 _DIGITS: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 _MAX_FIELDS: Final = 50
 _SEPARATORS: Final = re.compile(r"[\s;]+")
-EMPTY: Final[Form] = {"nodes": "", "action": "mark", "cause": "", "ends": "for", "for": "2h", "until": ""}
-"""The initial values of the form."""
+FIELDS: Final = ("nodes", "action", "cause", "ends", "for", "by", "until")
+"""The names of the fields that the visitor fills in."""
 
 
 class FormError(Exception):
@@ -45,6 +54,18 @@ class BlockForm:
     action: BlockAction
     end: int
     cause: str
+
+
+def initial_form(default_duration: str, current: BlockedNode | None = None) -> Form:
+    """The initial values of the form that blocks nodes, or that extends the `current` block."""
+    if current is None:
+        ends = "never" if default_duration == FOREVER else "for"
+    else:
+        ends = "same" if current.permanent else "never" if default_duration == FOREVER else "by"
+    action = BlockAction.MARK_BLOCKED if current is None else current.action
+    duration = DEFAULT_DURATION if default_duration == FOREVER else default_duration
+    initial = dict.fromkeys(FIELDS, "")
+    return initial | {"action": action.short_name, "ends": ends, "for": duration, "by": duration}
 
 
 def int_param(request: Request, name: str) -> int | None:
@@ -77,7 +98,10 @@ SubmittedForm = Annotated[Form, Depends(_submitted_form)]
 
 
 def parse_block_form(form: Form, now: int, current: BlockedNode | None = None) -> BlockForm:
-    """Parse a form at time `now`; fields left out keep the value of the `current` block. Raises FormError."""
+    """Parse a form at time `now`, to extend the `current` block or, without one, to block nodes. Raises FormError.
+
+    To extend a block never ends it earlier. Fields left out keep the value of the current block.
+    """
     errors: dict[str, str] = {}
 
     def read(name: str, reader: Callable[[], T], default: T) -> T:
@@ -91,6 +115,10 @@ def parse_block_form(form: Form, now: int, current: BlockedNode | None = None) -
     action = read("action", lambda: _action(form), BlockAction.MARK_BLOCKED)
     cause = read("cause", lambda: _cause(form, current), "")
     end = read("ends", lambda: _end(form, now, current), 0)
+    if not errors and current is not None and "confirmed" not in form:
+        extended = BlockedNode(id=current.id, action=action, start=current.start, end=end, cause=cause)
+        if merge(current, extended) is current:
+            errors["ends"] = "Nothing would change: choose a later end, another action or another reason."
     if errors:
         raise FormError(errors)
     return BlockForm(nodes=nodes, action=action, end=end, cause=cause)
@@ -124,15 +152,40 @@ def _cause(form: Form, current: BlockedNode | None) -> str:
 
 def _end(form: Form, now: int, current: BlockedNode | None) -> int:
     match form.get("ends"):
-        case "for":
-            return now + parse_duration("".join(form.get("for", "").split()))
+        case "for" if current is None:
+            return now + _duration(form, "for")
         case "until":
-            return _until(form.get("until", ""), now)
+            end = _until(form.get("until", ""), now)
+            return end if current is None else _later_end(end, current)
         case "never":
             return PERMANENT
         case "same" if current is not None:
             return current.end
+        case "by" if current is not None:
+            return _extended_end(form, current)
     raise ValueError("Choose when the block ends.")
+
+
+def _extended_end(form: Form, current: BlockedNode) -> int:
+    # A confirmation carries the end that the preview showed: confirming twice must not extend twice.
+    confirmed = form.get("end", "") if "confirmed" in form else ""
+    if _DIGITS.fullmatch(confirmed):
+        return _later_end(int(confirmed), current)
+    return _later_end(min(current.end + _duration(form, "by"), PERMANENT), current)
+
+
+def _later_end(end: int, current: BlockedNode) -> int:
+    if current.permanent:
+        raise ValueError("The block is already permanent. To end it, unblock the node.")
+    if end < current.end:
+        raise ValueError(
+            f"The block lasts until {utc(current.end)} UTC: choose a later end. To end it earlier, unblock the node."
+        )
+    return end
+
+
+def _duration(form: Form, name: str) -> int:
+    return parse_duration("".join(form.get(name, "").split()))
 
 
 def _until(text: str, now: int) -> int:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
 
+from app.api.applied import task_managers_on
 from app.components import Components
 from app.listeners.entry import ListenerEntry
 from blocklist.model.node import ACTION_BY_NAME, BlockAction, BlockedNode
@@ -48,11 +49,16 @@ class ListFilter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListRow:
-    """A blocked node; `applied` of `listeners` have its last change."""
+    """A blocked node; `applied` of `listeners` have its last change.
+
+    `running_tasks` counts the tasks of its TaskManagers, except for `unreported` ones.
+    """
 
     node: BlockedNode
     created_by: str | None
     task_managers: int
+    running_tasks: int
+    unreported: int
     applied: int
     listeners: int
 
@@ -62,8 +68,8 @@ class ListRow:
 
     @property
     def settled(self) -> bool:
-        """All listeners have applied the block, and no TaskManager is left if the node is evacuated."""
-        return self.applied == self.listeners and not (self.evacuates and self.task_managers)
+        """All listeners have applied the block, and no task runs there if the node is evacuated."""
+        return self.applied == self.listeners and not (self.evacuates and (self.running_tasks or self.unreported))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -142,10 +148,13 @@ def _row(components: Components, node: BlockedNode, acked: Sequence[int], refusa
     """`acked` are the acknowledged revisions of the listeners, sorted; `refusals` of those that refuse the node."""
     last_change = components.engine.last_changes.get(node.id)
     revision = last_change.revision if last_change is not None else 0
+    tasks = [task_manager.running_tasks for task_manager in task_managers_on(components, node.id)]
     return ListRow(
         node=node,
         created_by=last_change.created_by if last_change is not None else None,
-        task_managers=len(components.engine.view.task_managers.on_node(node.id)),
+        task_managers=len(tasks),
+        running_tasks=sum(number or 0 for number in tasks),
+        unreported=tasks.count(None),
         applied=len(acked) - bisect_left(acked, revision) - sum(own >= revision for own in refusals),
         listeners=len(acked),
     )

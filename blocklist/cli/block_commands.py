@@ -11,7 +11,7 @@ import typer
 
 from blocklist.cli import messages, options
 from blocklist.cli.block_request import BlockSpec, EnsureResult, end_and_tolerance, ensure_blocked, noop_block
-from blocklist.cli.environment import connect, now_ms
+from blocklist.cli.environment import connect, default_duration, now_ms
 from blocklist.cli.output import print_message, print_stderr
 from blocklist.model.errors import BlocklistError, NotFoundError
 from blocklist.model.node import BlockAction, BlockedNode
@@ -39,11 +39,11 @@ def block(
 ) -> None:
     """Block nodes: no new tasks start there. If one node is rejected, none is blocked."""
     now = now_ms()
-    end, tolerance = end_and_tolerance(now, duration, until, forever)
     action = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS if evacuate else BlockAction.MARK_BLOCKED
-    spec = BlockSpec(action=action, cause=reason, start=now, end=end, tolerance=tolerance)
     node_ids = options.expand_nodes(node)
     with connect() as client:
+        end, tolerance = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
+        spec = BlockSpec(action=action, cause=reason, start=now, end=end, tolerance=tolerance)
         if dry_run:
             _dry_run_block(spec, node_ids, partial(client.dry_run_block, allow_merge=merge, force=force))
         else:

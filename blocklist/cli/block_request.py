@@ -8,7 +8,6 @@ from typing import Final, Generic, TypeVar
 
 import typer
 
-from blocklist.cli.environment import default_duration
 from blocklist.model.errors import ConflictError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
 
@@ -47,15 +46,20 @@ class EnsureResult(Generic[R]):
     already_blocked: Mapping[str, BlockedNode]
 
 
-def end_and_tolerance(now: int, duration: int | None, until: int | None, forever: bool) -> tuple[int, int]:
-    """The end and the tolerance for these options, in Unix milliseconds. Raises a usage error for conflicting ones."""
+def end_and_tolerance(
+    now: int, duration: int | None, until: int | None, forever: bool, default: Callable[[], int]
+) -> tuple[int, int]:
+    """The end and the tolerance for these options, in Unix milliseconds; `default` returns the duration without any.
+
+    Raises a usage error for conflicting ones.
+    """
     if (duration is not None) + (until is not None) + forever > 1:
         raise typer.BadParameter("give only one of --duration, --until and --forever.")
     if until is not None:
         if until <= now:
             raise typer.BadParameter("--until: that time is in the past.")
         return until, 0
-    requested = PERMANENT if forever else default_duration() if duration is None else duration
+    requested = PERMANENT if forever else default() if duration is None else duration
     return (PERMANENT, 0) if requested == PERMANENT else (now + requested, min(_END_TOLERANCE, requested // 10))
 
 

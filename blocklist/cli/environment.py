@@ -9,9 +9,8 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from blocklist.model.durations import FOREVER, parse_duration
+from blocklist.model.durations import parse_duration, parse_duration_or_forever
 from blocklist.model.errors import BlocklistError, InvalidError
-from blocklist.model.node import PERMANENT
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient
@@ -23,7 +22,6 @@ _SIMILARITY: Final = 0.8
 """Names at least this similar to a setting are misspelt. The settings of the service, which may be in the same
 environment, are less similar (`TOKEN_FILE` and `ADMIN_TOKEN_FILE`: 0.77)."""
 DEFAULT_TIMEOUT: Final = "5s"
-DEFAULT_DURATION: Final = "4h"
 _COMPLETION_TIMEOUT: Final = 0.5
 """Seconds for each step of a request that completes a word: the user is waiting after the tab key."""
 
@@ -65,18 +63,18 @@ def request_timeout() -> float:
         raise InvalidError(f"BLOCKLIST_TIMEOUT: {error}") from None
 
 
-def default_duration() -> int:
-    """BLOCKLIST_DEFAULT_DURATION in milliseconds, PERMANENT for `forever`. Raises InvalidError if it is invalid."""
-    text = os.environ.get("BLOCKLIST_DEFAULT_DURATION") or DEFAULT_DURATION
+def default_duration(client: BlocklistClient) -> int:
+    """BLOCKLIST_DEFAULT_DURATION in milliseconds, PERMANENT for `forever`; without it, that of the service.
+
+    Raises InvalidError if it is invalid.
+    """
+    text = os.environ.get("BLOCKLIST_DEFAULT_DURATION")
+    if not text:
+        return client.default_duration()
     try:
         return parse_duration_or_forever(text)
     except ValueError as error:
         raise InvalidError(f"BLOCKLIST_DEFAULT_DURATION: {error}") from None
-
-
-def parse_duration_or_forever(text: str) -> int:
-    """Milliseconds, PERMANENT for `forever`. Raises ValueError with a sentence."""
-    return PERMANENT if text == FOREVER else parse_duration(text)
 
 
 def blocked_node_ids() -> list[str]:

@@ -9,11 +9,11 @@ from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
-from blocklist.cli.environment import DEFAULT_DURATION, blocked_node_ids, parse_duration_or_forever
+from blocklist.cli.environment import blocked_node_ids
 from blocklist.cli.output import OutputFormat
 from blocklist.model import node_ranges
 from blocklist.model.changes import ChangeType
-from blocklist.model.durations import parse_duration
+from blocklist.model.durations import parse_duration, parse_duration_or_forever
 from blocklist.model.node import MAX_CAUSE_LENGTH, check_node_id, check_text
 
 T = TypeVar("T")
@@ -99,7 +99,7 @@ Duration = Annotated[
         "--duration",
         "-d",
         metavar="DURATION",
-        help=f"90s, 2h, 7d or forever. [default: BLOCKLIST_DEFAULT_DURATION, else {DEFAULT_DURATION}]",
+        help="90s, 2h, 7d or forever. [default: BLOCKLIST_DEFAULT_DURATION, else that of the service]",
         parser=_DURATION_PARSER,
     ),
 ]

@@ -42,7 +42,7 @@ def check() -> None:
         print_lines(*table.lines(_settings(client.url)))
         snapshot = client.snapshot()
         answers = f"answers: {len(snapshot.nodes)} nodes blocked at revision {snapshot.revision}"
-        print_lines(*table.lines([("SERVICE", answers), ("ROLE", _role(client))]))
+        print_lines(*table.lines([("SERVICE", answers), ("ROLE", _role(client)), ("DURATION", _duration(client))]))
     if (root := _find_checkout()) is not None:
         valid, output = _check_service_settings(root)
         print_lines(*table.lines([("CHECKOUT", f"{root}: {output}")]))
@@ -51,13 +51,11 @@ def check() -> None:
 
 
 def _settings(url: str) -> list[tuple[str, str]]:
-    duration = default_duration()
     return [
         ("VERSION", f"blocklist {blocklist.__version__}, Python {platform.python_version()}"),
         ("URL", f"{url} ({'BLOCKLIST_URL' if os.environ.get('BLOCKLIST_URL') else 'default'})"),
         ("TOKEN", _token_source()),
         ("TIMEOUT", format_duration(round(request_timeout() * 1000))),
-        ("DURATION", FOREVER if duration == PERMANENT else format_duration(duration)),
     ]
 
 
@@ -67,6 +65,11 @@ def _token_source() -> str:
         return "in BLOCKLIST_TOKEN"
     path = os.environ.get("BLOCKLIST_TOKEN_FILE")
     return f"in the file {path} (BLOCKLIST_TOKEN_FILE)" if path else "none"
+
+
+def _duration(client: BlocklistClient) -> str:
+    duration = default_duration(client)
+    return FOREVER if duration == PERMANENT else format_duration(duration)
 
 
 def _role(client: BlocklistClient) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from blocklist.client.response import Requester, parse_body
+from blocklist.model.durations import parse_duration_or_forever
 from blocklist.model.node import PERMANENT, check_node_id
 from blocklist.model.roles import NewToken, Role, Token, check_token_name
 from blocklist.wire.tokens import IdentityBody, NewTokenBody, TokensBody
@@ -13,8 +14,15 @@ class TokenAdministration(Requester):
 
     def whoami(self) -> tuple[str | None, Role]:
         """The name of the credentials, which is the author of their changes (None without a name), and their role."""
-        identity = parse_body(IdentityBody, self._request("GET", "/whoami").object())
+        identity = self._identity()
         return identity.name, Role(identity.role)
+
+    def default_duration(self) -> int:
+        """Milliseconds of a block for which the operator gives no end; PERMANENT if it has none."""
+        return parse_duration_or_forever(self._identity().default_duration)
+
+    def _identity(self) -> IdentityBody:
+        return parse_body(IdentityBody, self._request("GET", "/whoami").object())
 
     def create_token(self, name: str, role: Role, *, end: int = PERMANENT) -> NewToken:
         """Create a token that is valid until `end` (Unix milliseconds); its text is returned only here.

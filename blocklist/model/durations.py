@@ -5,7 +5,11 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from blocklist.model.node import PERMANENT
+
 FOREVER: Final = "forever"
+DEFAULT_DURATION: Final = "4h"
+"""Duration of a block for which the operator gives no end."""
 _UNITS: Final = {"w": 604_800_000, "d": 86_400_000, "h": 3_600_000, "m": 60_000, "s": 1_000, "ms": 1}
 _PART: Final = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,9})?)(ms|[smhdw])", re.ASCII)
 
@@ -17,6 +21,11 @@ def parse_duration(text: str) -> int:
     if "".join(number + unit for number, unit in parts) != text or millis < 1:
         raise ValueError(f"{text[:64]!a} is not a duration: give one such as 90s, 2h, 1d12h or 7d.")
     return millis
+
+
+def parse_duration_or_forever(text: str) -> int:
+    """Milliseconds, PERMANENT for `forever`. Raises ValueError with a sentence."""
+    return PERMANENT if text == FOREVER else parse_duration(text)
 
 
 def format_duration(millis: int) -> str:

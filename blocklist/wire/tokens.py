@@ -6,6 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, ConfigDict, Field
 
+from blocklist.model.durations import DEFAULT_DURATION
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import NewToken, Role, Token, check_token_name
 from blocklist.wire.body import ID_PATTERN, Body, MillisIn, MillisOut
@@ -74,10 +75,14 @@ class TokenBody(_TokenFields):
 
 
 class IdentityBody(Body):
-    """The name and the role of the credentials."""
+    """The name and the role of the credentials, and what the service recommends to its clients."""
 
     name: str | None
     role: RoleName
+    default_duration: Annotated[
+        str,
+        Field(description="Duration of a block for which the operator gives no end, such as `4h`, or `forever`."),
+    ] = DEFAULT_DURATION
 
 
 class TokensBody(Body):

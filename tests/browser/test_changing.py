@@ -62,8 +62,8 @@ def test_block_extend_and_unblock(either: Page, listener_client: httpx.Client) -
     page.get_by_label("Never").check()
     page.get_by_label("Another reason").fill("No spare part")
     page.get_by_role("button", name="Preview").click()
-    expect(page.get_by_role("heading", name="Extend the block of n1?")).to_be_visible()
-    page.get_by_role("button", name="Extend n1").click()
+    expect(page.get_by_role("heading", name="Extend the block of n1 without end?")).to_be_visible()
+    page.get_by_role("button", name="Extend n1 without end").click()
     page.wait_for_url("/page/nodes/n1")
     expect(page.locator("main")).to_contain_text("permanent")
     node = listener_client.get("/blocklist/nodes/n1").json()
@@ -85,15 +85,17 @@ def test_block_extend_and_unblock(either: Page, listener_client: httpx.Client) -
 
 def test_extending_does_not_change_the_cause(page: Page, listener_client: httpx.Client) -> None:
     for cause in ("a, b ,a", ",", " x", "y" * 1024):
-        put(listener_client, "n1", cause=cause, endTimestamp=later(60))
+        end = later(3600)
+        put(listener_client, "n1", cause=cause, endTimestamp=end)
         page.goto("/page/nodes/n1/extend")
-        page.get_by_label("Duration from now").fill("1d")
+        page.get_by_label("Extend by").fill("10m")
         page.get_by_role("button", name="Preview").click()
-        page.get_by_role("button", name="Extend n1").click()
+        expect(page.get_by_role("heading", name="Extend the block of n1 by 10 min?")).to_be_visible()
+        page.get_by_role("button", name="Extend n1 by 10 min").click()
         page.wait_for_url("/page/nodes/n1")
         node = listener_client.get("/blocklist/nodes/n1").json()
         assert node["cause"] == cause
-        assert int(node["endTimestamp"]) > now_ms() + 86_000_000
+        assert int(node["endTimestamp"]) == int(end) + 600_000
         listener_client.delete("/blocklist/nodes/n1")
 
 

@@ -203,7 +203,11 @@ class TestTokens:
     def test_whoami_returns_name_and_role(self, secured: SecuredService) -> None:
         for role, token in secured.tokens.items():
             with secured.client(token) as client:
-                assert client.get("/whoami").json() == {"name": f"some-{role.value}", "role": role.value}
+                assert client.get("/whoami").json() == {
+                    "name": f"some-{role.value}",
+                    "role": role.value,
+                    "defaultDuration": "4h",
+                }
 
     def test_the_name_is_the_author_of_changes(self, secured: SecuredService, admin: httpx.Client) -> None:
         token = secured.make_token(Role.OPERATOR, "ann")["token"]
@@ -303,7 +307,7 @@ class TestAuthenticationOff:
     """The default, on a loopback address."""
 
     def test_every_client_is_an_admin_without_a_name(self, client: httpx.Client) -> None:
-        assert client.get("/whoami").json() == {"name": None, "role": "admin"}
+        assert client.get("/whoami").json() == {"name": None, "role": "admin", "defaultDuration": "4h"}
 
     def test_every_client_may_create_the_first_tokens(self, start: Start) -> None:
         service = start()

@@ -87,6 +87,13 @@ class TestBlock:
         done = command.run("block", node_id, "-r", "disk", BLOCKLIST_DEFAULT_DURATION="soon")
         assert (done.returncode, "BLOCKLIST_DEFAULT_DURATION" in done.stderr) == (2, True)
 
+    def test_without_one_the_default_duration_is_that_of_the_service(
+        self, binaries: Path, start: Start, node_id: str
+    ) -> None:
+        command = Command(binaries, start(default_duration="36h").url)
+        assert "(in 1d 12h)" in command.stdout_of("block", node_id, "-r", "disk")
+        assert "DURATION  1d 12h" in command.stdout_of("config", "check", BLOCKLIST_DEFAULT_DURATION="")
+
     def test_ranges_and_standard_input(self, command: Command, blocklist: BlocklistClient, node_id: str) -> None:
         output = command.stdout_of(
             "block", f"{node_id}-[08-10]", "-", "-r", "disk", stdin=f" {node_id}-a\n{node_id}-[b,c]\n\n"

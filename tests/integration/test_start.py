@@ -58,6 +58,7 @@ class TestSettings:
             ("log_max_changes", "999"),
             ("log_max_age", "59m"),
             ("database_url", "nonsense"),
+            ("default_duration", "soon"),
         ],
     )
     def test_an_invalid_value_stops_the_start_and_its_name_is_reported(

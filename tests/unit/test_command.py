@@ -234,21 +234,21 @@ class TestBlockSpec:
         assert len(noop_block(existing).cause) <= 1024
 
 
-class TestEndAndTolerance:
-    def test_a_duration_has_a_tolerance_for_its_repeat(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("BLOCKLIST_DEFAULT_DURATION", "30s")
-        assert end_and_tolerance(1000, HOUR, None, False) == (1000 + HOUR, 60_000)
-        assert end_and_tolerance(1000, None, None, False) == (31_000, 3_000)
+def unused() -> int:
+    """The default duration, where it must not be asked for."""
+    raise AssertionError("an end was given")
 
-    def test_an_end_and_forever_have_no_tolerance(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("BLOCKLIST_DEFAULT_DURATION", "forever")
-        assert end_and_tolerance(1000, None, 2000, False) == (2000, 0)
-        assert (
-            end_and_tolerance(1000, None, None, True)
-            == end_and_tolerance(1000, PERMANENT, None, False)
-            == (PERMANENT, 0)
-        )
-        assert end_and_tolerance(1000, None, None, False) == (PERMANENT, 0)
+
+class TestEndAndTolerance:
+    def test_a_duration_has_a_tolerance_for_its_repeat(self) -> None:
+        assert end_and_tolerance(1000, HOUR, None, False, unused) == (1000 + HOUR, 60_000)
+        assert end_and_tolerance(1000, None, None, False, lambda: 30_000) == (31_000, 3_000)
+
+    def test_an_end_and_forever_have_no_tolerance(self) -> None:
+        assert end_and_tolerance(1000, None, 2000, False, unused) == (2000, 0)
+        assert end_and_tolerance(1000, None, None, True, unused) == (PERMANENT, 0)
+        assert end_and_tolerance(1000, PERMANENT, None, False, unused) == (PERMANENT, 0)
+        assert end_and_tolerance(1000, None, None, False, lambda: PERMANENT) == (PERMANENT, 0)
 
     @pytest.mark.parametrize(
         ("length", "until", "forever"), [(HOUR, 2000, False), (HOUR, None, True), (None, 999, False)]
@@ -257,4 +257,4 @@ class TestEndAndTolerance:
         self, length: int | None, until: int | None, forever: bool
     ) -> None:
         with pytest.raises(typer.BadParameter):
-            end_and_tolerance(1000, length, until, forever)
+            end_and_tolerance(1000, length, until, forever, unused)

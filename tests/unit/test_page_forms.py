@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from app.page.forms import EMPTY, FormError, parse_block_form
+from app.page.forms import FormError, initial_form, parse_block_form
 from app.page.time_format import ago, count, duration, left, rfc3339, short, utc
 from blocklist.model.node import MIN_TIMESTAMP, PERMANENT, BlockAction, BlockedNode
 
 NOW = 1_795_276_800_000
+HOUR = 3_600_000
+EMPTY = initial_form("2h")
 PRESENT = BlockedNode(id="n1", action=BlockAction.MARK_BLOCKED, start=NOW - 1, end=NOW + 60_000, cause=",a, b")
 
 
@@ -110,7 +114,65 @@ def test_all_errors_are_reported_at_once() -> None:
     assert list(caught.value.errors) == ["nodes", "action", "cause", "ends"]
 
 
-def test_fields_left_out_keep_the_values_of_the_current_block() -> None:
-    """Only a part of the cause is sent again, so that the merge does not change it."""
-    parsed = parse_block_form({"nodes": "n1", "action": "mark", "cause": " ", "ends": "same"}, NOW, PRESENT)
-    assert (parsed.cause, parsed.end) == ("a", PRESENT.end)
+def end_of(current: BlockedNode, **form: str) -> int:
+    return parse_block_form({"nodes": "n1", "action": "mark", **form}, NOW, current).end
+
+
+class TestExtending:
+    def test_fields_left_out_keep_the_values_of_the_current_block(self) -> None:
+        """Only a part of the cause is sent again, so that the merge does not change it."""
+        parsed = parse_block_form({"nodes": "n1", "action": "evacuate", "cause": " ", "ends": "same"}, NOW, PRESENT)
+        assert (parsed.cause, parsed.end) == ("a", PRESENT.end)
+
+    def test_a_block_is_extended_from_its_end(self) -> None:
+        assert end_of(PRESENT, ends="by", by="1h") == PRESENT.end + HOUR
+        assert end_of(PRESENT, ends="until", until="2026-11-21T18:00") == NOW + 2 * HOUR
+        assert end_of(PRESENT, ends="never") == PERMANENT
+
+    @pytest.mark.parametrize(
+        "form",
+        [
+            {"ends": "until", "until": "2026-11-21T16:00:30"},
+            {"ends": "same"},
+            {"ends": "same", "cause": "a"},
+            {"ends": "for", "for": "9h"},
+            {"ends": "by", "by": "-1h"},
+        ],
+    )
+    def test_it_never_ends_earlier_and_something_changes(self, form: dict[str, str]) -> None:
+        with pytest.raises(FormError) as caught:
+            end_of(PRESENT, **form)
+        assert list(caught.value.errors) == ["ends"]
+
+    def test_a_permanent_block_can_only_change_its_action_or_cause(self) -> None:
+        permanent = replace(PRESENT, end=PERMANENT)
+        assert end_of(permanent, ends="same", cause="c") == PERMANENT
+        for form in ({"ends": "by", "by": "1h"}, {"ends": "until", "until": "2026-11-21T18:00"}, {"ends": "never"}):
+            with pytest.raises(FormError):
+                end_of(permanent, **form)
+
+    def test_confirming_twice_extends_once(self) -> None:
+        """The confirmation carries the end that the preview showed."""
+        form = {"ends": "by", "by": "1h", "end": str(PRESENT.end + HOUR), "confirmed": "yes"}
+        extended = replace(PRESENT, end=end_of(PRESENT, **form))
+        assert extended.end == PRESENT.end + HOUR
+        assert end_of(extended, **form) == extended.end
+        with pytest.raises(FormError):
+            end_of(replace(extended, end=extended.end + 1), **form)
+
+
+@pytest.mark.parametrize(
+    ("default", "current", "ends", "duration"),
+    [
+        ("4h", None, "for", "4h"),
+        ("forever", None, "never", "4h"),
+        ("90m", PRESENT, "by", "90m"),
+        ("forever", PRESENT, "never", "4h"),
+        ("4h", replace(PRESENT, end=PERMANENT), "same", "4h"),
+    ],
+)
+def test_a_form_begins_with_the_default_duration(
+    default: str, current: BlockedNode | None, ends: str, duration: str
+) -> None:
+    form = initial_form(default, current)
+    assert (form["ends"], form["for"], form["by"]) == (ends, duration, duration)
