@@ -92,7 +92,7 @@ class TestBlock:
     ) -> None:
         command = Command(binaries, start(default_duration="36h").url)
         assert "(in 1d 12h)" in command.stdout_of("block", node_id, "-r", "disk")
-        assert "DURATION  1d 12h" in command.stdout_of("config", "check", BLOCKLIST_DEFAULT_DURATION="")
+        assert "DURATION  1d 12h" in command.stdout_of("config", "check")
 
     def test_ranges_and_standard_input(self, command: Command, blocklist: BlocklistClient, node_id: str) -> None:
         output = command.stdout_of(
@@ -496,7 +496,7 @@ class TestTokens:
 class TestItself:
     def test_config_check_shows_the_settings_and_the_role(self, command: Command, service: ServiceProcess) -> None:
         output = command.stdout_of("config", "check")
-        assert f"URL       {service.url} (BLOCKLIST_URL)" in output
+        assert f"URL      {service.url} (BLOCKLIST_URL)" in output
         assert "DURATION  4h" in output
         assert "ROLE      admin" in output
         assert "settings of the service are valid" in output
