@@ -12,12 +12,14 @@ from typing import Any
 from fastapi import FastAPI
 
 from app.api import alertmanager, changes, evidence, health, listeners, listing, node_status, nodes, problems, tokens
+from app.api.host_check import HostCheck
 from app.api.openapi import install_openapi
 from app.assembly import assemble
 from app.components import Components
 from app.http.connection_limits import ConnectionLimits
 from app.http.fast_get import CachedResponses
 from app.http.request_tracking import RequestTrackingApp
+from app.net.host_policy import HostPolicy
 from app.page import routes
 from app.page.history_charts import ChartCache
 from app.settings import Settings
@@ -33,6 +35,7 @@ def unix_millis() -> int:
 
 def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) -> FastAPI:
     """The service as an ASGI application. Its start raises SchemaError if the database has another schema."""
+    host_policy = HostPolicy(settings.allowed_hosts.split(",")) if settings.auth == "off" else None
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
@@ -50,7 +53,9 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
             async with lifecycle.running(), _enforcing(connection_limits):
                 # uvicorn hands this to each connection: for the protocols of app.http.
                 yield {
-                    "cached_responses": CachedResponses(components.engine.view, components.access.authenticator),
+                    "cached_responses": CachedResponses(
+                        components.engine.view, components.access.authenticator, host_policy
+                    ),
                     "app": app,
                     "connection_limits": connection_limits,
                 }
@@ -67,6 +72,8 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         telemetry=telemetry_config(settings),
     )
     problems.install_handlers(app)
+    if host_policy is not None:
+        app.add_middleware(HostCheck, policy=host_policy)
     for part in (nodes, node_status, listing, changes, listeners, evidence, alertmanager, health, tokens, routes):
         # Not include_router: it nests, and a nested route costs each request a second search.
         app.router.routes.extend(part.router.routes)

@@ -14,6 +14,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 
 from app.net.addresses import Networks, check_secure_url
 from app.net.callback_policy import CallbackPolicy
+from app.net.host_policy import HostPolicy
 from app.store import urls
 from blocklist.model.durations import DEFAULT_DURATION, parse_duration_or_forever
 from blocklist.model.limits import Limits
@@ -60,6 +61,8 @@ class Settings(BaseSettings):
     """Port to listen on; 0 chooses a free one."""
     auth: Literal["off", "tokens"] = "off"
     """`tokens`: every request needs a token. `off`: anyone may do anything; allowed on a loopback address only."""
+    allowed_hosts: str = ""
+    """Comma-separated names and addresses that `Host` may have with `BLOCKLIST_AUTH=off`, besides loopback ones."""
     admin_token_file: str = ""
     """File with the token of an admin; created at the start if it is missing."""
     trusted_proxies: str = ""
@@ -153,6 +156,15 @@ class Settings(BaseSettings):
             CallbackPolicy(text.split(","))
         except ValueError as error:
             raise ValueError(f"give comma-separated names, *.name and networks: {error}") from None
+        return text
+
+    @field_validator("allowed_hosts")
+    @classmethod
+    def _allowed_hosts(cls, text: str) -> str:
+        try:
+            HostPolicy(text.split(","))
+        except ValueError as error:
+            raise ValueError(f"give comma-separated host names and addresses, without ports: {error}") from None
         return text
 
     @field_validator("trusted_proxies")

@@ -78,7 +78,7 @@ def put(path: str, body: bytes) -> Callable[[str, int], bytes]:
 
     def request(token: str, _number: int) -> bytes:
         filled = body.replace(b"@", token.encode())
-        head = f"PUT {path.replace('@', token)} HTTP/1.1\r\nHost: bench\r\nContent-Type: application/json\r\n"
+        head = f"PUT {path.replace('@', token)} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
         return f"{head}Content-Length: {len(filled)}\r\n\r\n".encode() + filled
 
     return request

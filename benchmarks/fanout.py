@@ -82,4 +82,4 @@ async def connect(
 
 def get(path: str) -> bytes:
     """Return a request for a stream."""
-    return f"GET {path} HTTP/1.1\r\nHost: bench\r\nAccept: text/event-stream\r\n\r\n".encode()
+    return f"GET {path} HTTP/1.1\r\nHost: localhost\r\nAccept: text/event-stream\r\n\r\n".encode()

@@ -129,7 +129,7 @@ def _heartbeat(number: int) -> bytes:
     body = json.dumps(
         {"sessionId": "s1", "ackedRevision": 10, "taskManagers": task_managers, "runningTasks": running}
     ).encode()
-    head = f"POST /listeners/app-{number}/heartbeat HTTP/1.1\r\nHost: bench\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"POST /listeners/app-{number}/heartbeat HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 

@@ -58,7 +58,7 @@ def run() -> list[Row]:
 def _sample(server: Server, path: str) -> Cost:
     """Connections are opened in the first round of polls, which does not count, and closed at the end."""
     tag = fetch(server.port, path)[1]["etag"]
-    request = f"GET {path} HTTP/1.1\r\nHost: bench\r\nIf-None-Match: {tag}\r\n\r\n".encode()
+    request = f"GET {path} HTTP/1.1\r\nHost: localhost\r\nIf-None-Match: {tag}\r\n\r\n".encode()
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(_poll(server, request))
 

@@ -16,6 +16,7 @@ from app.api.request_body import TooLargeError
 from app.api.responses import revision_headers
 from app.auth.tokens import LastAdminError
 from app.components import components_of
+from app.net.host_policy import MisdirectedError
 from blocklist.model.errors import (
     BlocklistError,
     CompactedError,
@@ -42,6 +43,7 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     LastAdminError: HTTPStatus.CONFLICT,
     CompactedError: HTTPStatus.GONE,
     TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    MisdirectedError: HTTPStatus.MISDIRECTED_REQUEST,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """The status of each BlocklistError that the service raises; a test fails if one is missing."""

@@ -12,7 +12,7 @@ from app.api.problems import problem_responses
 from app.api.request_body import MAX_NODE_BODY, body_schema, read_body
 from app.api.responses import JsonResponse, revision_headers
 from app.components import components_of
-from blocklist.model.errors import InvalidError
+from blocklist.model.errors import ForbiddenError, InvalidError
 from blocklist.model.roles import Role
 from blocklist.wire.json import dump_json, parse_json
 from blocklist.wire.tokens import (
@@ -41,12 +41,18 @@ async def get_whoami(request: Request, principal: Reader) -> Response:
     summary="Create a token",
     status_code=201,
     response_model=NewTokenBody,
-    responses=problem_responses(400, 413, 503),
+    responses=problem_responses(400, 403, 413, 503, _403="The role is not admin, or authentication is off."),
     openapi_extra=body_schema("TokenRequest"),
 )
 async def post_token(request: Request, principal: Admin) -> Response:
     """Create a bearer token with a name, a role and an optional end. `token` is returned only here."""
     components = components_of(request)
+    if not components.access.authenticator.enabled:
+        # Whoever may send requests now would keep the access of an admin after authentication is switched on.
+        raise ForbiddenError(
+            "Without authentication no token can be created: set BLOCKLIST_AUTH=tokens and BLOCKLIST_ADMIN_TOKEN_FILE,"
+            " and create tokens with the token in that file."
+        )
     token_request = TokenRequest.parse(parse_json(await read_body(request, MAX_NODE_BODY)))
     end, now = token_request.end_timestamp, components.clock()
     if end <= now:

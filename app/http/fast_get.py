@@ -17,6 +17,7 @@ from app.engine.cached_list import CachedResponse
 from app.engine.list_view import ListView
 from app.http.connection_limits import LimitingProtocol
 from app.logs.request_ids import REQUEST_ID_HEADER, client_request_id
+from app.net.host_policy import HostPolicy
 from app.watch.event_stream import DIRECT
 from blocklist.model.roles import Role
 
@@ -24,7 +25,7 @@ _EXCLUDED: Final = frozenset(
     (b"content-length", b"expect", b"prefer", b"transfer-encoding", b"upgrade", b"x-forwarded-user")
 )
 """A request with one of these headers is not plain, unless the header is one that this kind of request uses."""
-_USED_BY_GET: Final = frozenset((b"accept-encoding", b"authorization", b"if-none-match"))
+_USED_BY_GET: Final = frozenset((b"accept-encoding", b"authorization", b"host", b"if-none-match"))
 MAX_ENTRIES: Final = 512
 """Maximum number of entries of the parse cache. Each new ETag makes new requests, so a full cache is emptied."""
 MAX_REQUEST_BYTES: Final = 1024
@@ -57,9 +58,10 @@ class CachedResponses:
     is revoked is refused for cached requests too.
     """
 
-    def __init__(self, view: ListView, auth: Authenticator) -> None:
+    def __init__(self, view: ListView, auth: Authenticator, host_policy: HostPolicy | None) -> None:
         self.view = view
         self.auth = auth if auth.enabled else None
+        self.host_policy = host_policy
         self.gets = ParseCache()
         self._default_lines = b""
         self._default_headers: object = None
@@ -192,7 +194,8 @@ class FastGetProtocol(LimitingProtocol):
                 found[name] = value
             elif name in used or name in _EXCLUDED or (name == b"connection" and value.lower() != b"keep-alive"):
                 return None
-        return found
+        policy = self._responses.host_policy
+        return found if policy is None or policy.accepts(found.get(b"host")) else None
 
     def _authorize(self, headers: Mapping[bytes, bytes], required_role: Role) -> tuple[bool, Credential | None]:
         """Whether it is known, without a query, that the request is allowed; and its credential.

@@ -156,7 +156,7 @@ def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
     detail, errors = str(problem.get("detail") or response.reason_phrase), problem.get("errors")
     lines = [str(line) for line in errors] if isinstance(errors, list) else []
     match response.status_code:
-        case 400 | 413:
+        case 400 | 413 | 421:
             return InvalidError(detail, lines)
         case 401:
             return UnauthorizedError(detail, lines, given="error=" in response.headers.get("WWW-Authenticate", ""))

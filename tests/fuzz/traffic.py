@@ -45,13 +45,13 @@ BODIES: Final = (
     *[json.dumps({"action": "MARK_BLOCKED", "cause": "disk", "allowMerge": True}).encode()] * 4,
     json.dumps({"action": "MARK_BLOCKED", "cause": "disk"}).encode(),
     json.dumps({"action": "MARK_BLOCKED_AND_EVACUATE_TASKS", "cause": "heat", "allowMerge": "true"}).encode(),
-    b"GET /blocklist HTTP/1.1\r\nHost: test\r\n\r\n",
-    b"PUT /blocklist/nodes/c HTTP/1.1\r\nHost: test\r\nContent-Length: 2\r\n\r\n{}",
+    b"GET /blocklist HTTP/1.1\r\nHost: localhost\r\n\r\n",
+    b"PUT /blocklist/nodes/c HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\n\r\n{}",
     b"{",
     b"",
 )
 CLOSING_TARGET: Final = b"/nowhere/else"
-CLOSE: Final = b"GET %b HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n" % CLOSING_TARGET
+CLOSE: Final = b"GET %b HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n" % CLOSING_TARGET
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,7 +82,7 @@ def _request(random: Random, credentials: Mapping[str, Sequence[str]]) -> bytes:
     lines = [f"{random.choice(METHODS)} {random.choice(TARGETS)} HTTP/1.1"]
     if random.random() < 0.02:
         lines[0] = lines[0].removesuffix("1") + "0"
-    lines += ["Host: test", *random.choice(list(credentials.values()))]
+    lines += ["Host: localhost", *random.choice(list(credentials.values()))]
     lines += random.sample(HEADERS, random.choice((0, 0, 0, 1, 1, 2, 4)))
     body = random.choice(BODIES)
     head, framed = _framed(random, body)
@@ -95,12 +95,12 @@ def _request(random: Random, credentials: Mapping[str, Sequence[str]]) -> bytes:
 
 
 def _plain_request(random: Random, credentials: Mapping[str, Sequence[str]]) -> bytes:
-    lines = ["GET /blocklist HTTP/1.1", "Host: test"]
+    lines = ["GET /blocklist HTTP/1.1", "Host: localhost"]
     body = random.choice((b"", BODIES[0]))
     if body:
         lines = [
             f"PUT /blocklist/nodes/{random.choice(NODE_IDS)} HTTP/1.1",
-            "Host: test",
+            "Host: localhost",
             f"Content-Length: {len(body)}",
         ]
     lines += random.choice(list(credentials.values()))

@@ -26,5 +26,5 @@ class ManualClock:
 def running_service(database_url: str, clock: ManualClock) -> Iterator[TestClient]:
     """A client of the service on a migrated database; the service stops on leaving."""
     settings = Settings(database_url=database_url, database_timeout=timedelta(seconds=30))
-    with TestClient(create_app(settings, clock=clock)) as client:
+    with TestClient(create_app(settings, clock=clock), base_url="http://localhost") as client:
         yield client

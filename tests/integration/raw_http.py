@@ -42,7 +42,7 @@ def request(
 ) -> bytes:
     """The bytes of one request, with Host; with Content-Length if there is a body."""
     path = target if isinstance(target, bytes) else target.encode()
-    lines = [b"Host: test", *(header.encode("latin-1") for header in headers)]
+    lines = [b"Host: localhost", *(header.encode("latin-1") for header in headers)]
     if body and length:
         lines.append(b"Content-Length: %d" % len(body))
     return b"\r\n".join([method.encode() + b" " + path + b" " + version.encode(), *lines, b"", body])

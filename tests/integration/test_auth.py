@@ -309,14 +309,15 @@ class TestAuthenticationOff:
     def test_every_client_is_an_admin_without_a_name(self, client: httpx.Client) -> None:
         assert client.get("/whoami").json() == {"name": None, "role": "admin", "defaultDuration": "4h"}
 
-    def test_every_client_may_create_the_first_tokens(self, start: Start) -> None:
+    def test_no_token_can_be_created(self, start: Start) -> None:
+        """It would remain valid after authentication is switched on."""
         service = start()
         with service.client() as client:
-            made = client.post("/tokens", json={"name": "first", "role": "admin"}).json()
-            assert made["createdBy"] is None
+            problem = problem_of(client.post("/tokens", json={"name": "first", "role": "admin"}), 403)
+            assert "BLOCKLIST_ADMIN_TOKEN_FILE" in problem["detail"]
+            assert client.get("/tokens").json() == {"tokens": []}
             client.headers["Authorization"] = "Bearer rubbish"
             assert client.put("/blocklist/nodes/a", json=block()).status_code == 201
-            assert client.delete(f"/tokens/{made['id']}").status_code == 204
 
     @pytest.mark.parametrize(
         "headers",

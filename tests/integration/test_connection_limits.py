@@ -38,7 +38,7 @@ class TestSlow:
         [
             b"G",
             b"GET /blocklist HTTP/1.1\r\nHo",
-            b"GET /blocklist HTTP/1.1\r\nHost: x\r\n",
+            b"GET /blocklist HTTP/1.1\r\nHost: localhost\r\n",
             b"PUT /blocklist/nodes/a HT",
         ],
     )
@@ -235,12 +235,12 @@ class TestGarbage:
     @pytest.mark.parametrize(
         "head",
         [
-            b"GET /blocklist HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
-            b"GET /blocklist HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
-            b"GET /blocklist HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+            b"GET /blocklist HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n",
+            b"GET /blocklist HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n",
+            b"GET /blocklist HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
             b"GET /blocklist HTTP/1.1\r\nHost : x\r\n\r\n",
-            b"GET /blocklist HTTP/1.1\r\nHost: x\r\n folded: y\r\n\r\n",
-            b"GET /blocklist HTTP/1.1\r\nHost: x\r\nX: a\x00b\r\n\r\n",
+            b"GET /blocklist HTTP/1.1\r\nHost: localhost\r\n folded: y\r\n\r\n",
+            b"GET /blocklist HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
         ],
     )
     def test_ambiguous_requests_get_400(self, short_timeouts: ServiceProcess, head: bytes) -> None:

@@ -11,7 +11,7 @@ from tests.fuzz.services import fuzzed_services
 from tests.fuzz.traffic import Traffic
 
 REQUESTS = 25_000
-DELETE = b"DELETE /blocklist/nodes/a HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n"
+DELETE = b"DELETE /blocklist/nodes/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
 @pytest.mark.timeout(900)
@@ -24,7 +24,7 @@ def test_the_same_bytes_mean_the_same_to_the_fast_path_and_to_the_ordinary_route
 def test_a_difference_is_found(tmp_path: Path) -> None:
     with fuzzed_services(tmp_path, "off") as (ports, _):
         body = b'{"action": "MARK_BLOCKED", "cause": "hot"}'
-        head = b"PUT /blocklist/nodes/a HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
+        head = b"PUT /blocklist/nodes/a HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\nConnection: close\r\n\r\n"
         put = Traffic(pieces=[head % len(body) + body], requests=1)
         compare(ports, put, set())
         with pytest.raises(MismatchError, match="differ"):
@@ -33,7 +33,7 @@ def test_a_difference_is_found(tmp_path: Path) -> None:
 
 
 def test_h11_reads_up_to_the_first_request_that_it_refuses() -> None:
-    good = b"GET /blocklist HTTP/1.1\r\nHost: test\r\n\r\n"
+    good = b"GET /blocklist HTTP/1.1\r\nHost: localhost\r\n\r\n"
     seen, whole = read_by_h11(good + b"\x00" + good, set())
     assert [request.target for request in seen] == [b"/blocklist"]
     assert not whole

@@ -70,7 +70,7 @@ def put(*headers: str, target: str | bytes = NODE, body: bytes = BODY, version: 
 
 
 def raw_put(*lines: bytes, body: bytes = b"") -> bytes:
-    return b"\r\n".join([b"PUT /blocklist/nodes/put HTTP/1.1", b"Host: test", *lines, b"", body])
+    return b"\r\n".join([b"PUT /blocklist/nodes/put HTTP/1.1", b"Host: localhost", *lines, b"", body])
 
 
 def chunked(*parts: bytes) -> bytes:

@@ -409,7 +409,7 @@ class TestEvidence:
         database, clock = tmp_path / "blocklist.db", ManualClock()
         shutil.copy(migrated, database)
         settings = Settings(database_url=url_of(database), max_blocked=2)
-        with TestClient(create_app(settings, clock=clock)) as client:
+        with TestClient(create_app(settings, clock=clock), base_url="http://localhost") as client:
             assert client.put("/blocklist/nodes/a", json=block()).status_code == 201
             self.report(client, "w-1", "w-2")
             wait_until(lambda: rejections(client, "evidence") == 1)

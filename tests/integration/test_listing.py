@@ -264,7 +264,7 @@ class TestWaiting:
         self, client: httpx.Client, service: ServiceProcess, rubbish: str
     ) -> None:
         lines = [f"If-None-Match: {etag_of(client)}".encode(), f"Prefer: {rubbish}".encode()]
-        payload = b"\r\n".join([b"GET /blocklist HTTP/1.1", b"Host: test", *lines, b"", b""])
+        payload = b"\r\n".join([b"GET /blocklist HTTP/1.1", b"Host: localhost", *lines, b"", b""])
         answer = send_request(service.port, payload)
         assert answer.status == 304
         assert answer.header("preference-applied") is None

@@ -94,7 +94,7 @@ class TestUpgrade:
         migrate(empty)
         auth: Any = "tokens" if schema >= "0004" else "off"
         settings = Settings(database_url=empty, auth=auth, forget_listeners="10000d")  # type: ignore[arg-type]
-        with TestClient(create_app(settings, clock=ManualClock(NOW))) as client:
+        with TestClient(create_app(settings, clock=ManualClock(NOW)), base_url="http://localhost") as client:
             client.headers["Authorization"] = f"Bearer {TOKEN}"
             check_list(client)
             check_log(client, schema)

@@ -74,7 +74,7 @@ def test_a_500_reveals_no_details(tmp_path: Path, migrated: Path) -> None:
     def fault() -> None:
         raise RuntimeError("password=hunter2 in /etc/secret.py")
 
-    with TestClient(app, raise_server_exceptions=False) as client:
+    with TestClient(app, base_url="http://localhost", raise_server_exceptions=False) as client:
         answer = client.get("/fault")
     problem = problem_of(answer, 500)
     check_problem(problem, 500)

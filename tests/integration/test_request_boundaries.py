@@ -25,7 +25,7 @@ UPGRADE: Final = (
     "Upgrade: h2c",
     "HTTP2-Settings: AAEAAEAAAAIAAAABAAMAAABkAAQBAAAAAAUAAEAA",
 )
-BAD_CHUNK: Final = b"POST /x HTTP/1.1\r\nHost: test\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
+BAD_CHUNK: Final = b"POST /x HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n"
 
 
 def put(node_id: str, *headers: str) -> bytes:
@@ -87,7 +87,7 @@ def test_an_upgrade_keeps_a_close(service: ServiceProcess) -> None:
 
 def test_connect_is_refused(service: ServiceProcess) -> None:
     with connection_to(service.port) as connection, connection.makefile("rb") as stream:
-        connection.sendall(b"CONNECT test:80 HTTP/1.1\r\nHost: test\r\n\r\n" + request("/healthz"))
+        connection.sendall(b"CONNECT test:80 HTTP/1.1\r\nHost: localhost\r\n\r\n" + request("/healthz"))
         assert read_response(stream).status == 405
         assert stream.read() == b""
 
@@ -98,7 +98,7 @@ def test_bytes_of_a_body_are_never_known_as_a_request(service: ServiceProcess) -
     segment = half + request("/blocklist")
     with connection_to(service.port) as connection, connection.makefile("rb") as stream:
         # Answered before its body is there.
-        connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: test\r\nContent-Length: %d\r\n\r\n" % len(half))
+        connection.sendall(b"POST /nowhere HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n" % len(half))
         assert read_response(stream).status == 404
         connection.sendall(segment)
         assert read_response(stream).status == 200
