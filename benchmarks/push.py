@@ -22,9 +22,9 @@ OURS, AIOHTTP = "blocklist", "bare aiohttp, gather"
 LISTENERS = 1000
 CHANGES = 15
 PUSH = (
-    b'{"listenerId":"listener-0000","sessionId":"s1","fromRevision":999,"toRevision":1000,"snapshot":false,'
-    b'"blocked":[{"id":"@","action":"MARK_BLOCKED","startTimestamp":"1700000000000","endTimestamp":"4102444800000",'
-    b'"cause":"lost 3 partitions"}],"unblocked":[]}'
+    b'{"listenerId":"listener-0000","sessionId":"s1","fromRevision":999,"toRevision":1000,"history":"93a4a3ea",'
+    b'"snapshot":false,"blocked":[{"id":"@","action":"MARK_BLOCKED","startTimestamp":"1700000000000",'
+    b'"endTimestamp":"4102444800000","cause":"lost 3 partitions"}],"unblocked":[]}'
 )
 
 

@@ -153,7 +153,6 @@ class Pusher:
         if listener.role is ListenerRole.JOB_MASTER and listener.is_behind(until):
             await self._barrier.wait(until)
         batch = await self._batches.get(entry.listener.acked, until)
-        history = self._feed.history
         if not self._is_responsible(entry) or not entry.listener.is_live(self._clock()):
             return
         started_at = monotonic()
@@ -165,7 +164,7 @@ class Pusher:
             # Only JobMasters may give evidence. Dropped instead of refused: the acknowledgement counts.
             report = replace(report, evidence=None)
         # If the list was reloaded meanwhile, the acknowledged revision is of another history.
-        acked = batch.to_revision if history == self._feed.history else None
+        acked = batch.to_revision if batch.history == self._feed.history else None
         self._heartbeats.record_push_response(entry, acked, report, response.error)
 
     async def _post(self, entry: ListenerEntry, target: PinnedTarget, batch: Batch) -> PushResponse:
@@ -173,7 +172,7 @@ class Pusher:
         body = b'{"listenerId":"%b","sessionId":"%b",%b' % (listener.id.encode(), listener.session.encode(), batch.body)
         # An empty push has no revisions of its own: the time makes its id unique.
         suffix = f"-{now}" if batch.empty else ""
-        message_id = f"{self._feed.history}-{listener.id}-{batch.from_revision}-{batch.to_revision}{suffix}"
+        message_id = f"{batch.history}-{listener.id}-{batch.from_revision}-{batch.to_revision}{suffix}"
         if self._client is None:
             from app.push.webhook_client import WebhookClient  # noqa: PLC0415 - aiohttp is 10 MB that only pushes need
 

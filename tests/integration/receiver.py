@@ -23,7 +23,9 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from tests.integration.process import wait_until
 
 Json = dict[str, Any]
-FIELDS: Final = frozenset({"listenerId", "sessionId", "fromRevision", "toRevision", "snapshot", "blocked", "unblocked"})
+FIELDS: Final = frozenset(
+    {"listenerId", "sessionId", "fromRevision", "toRevision", "history", "snapshot", "blocked", "unblocked"}
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,6 +70,8 @@ class Receiver:
     nodes: dict[str, Json] = field(default_factory=dict)
     revision: int | None = None
     """None before the first push."""
+    history: str | None = None
+    """The history of that revision."""
     requests: list[Push] = field(default_factory=list)
     """All received pushes, with or without response, empty ones too."""
     applied: list[Push] = field(default_factory=list)
@@ -120,7 +124,7 @@ class Receiver:
     def start_session(self, session: str) -> None:
         """Start a new session with an empty list."""
         with self.lock:
-            self.session, self.revision, self.nodes = session, None, {}
+            self.session, self.revision, self.history, self.nodes = session, None, None, {}
 
     def _check(self, push: Push) -> None:
         if set(push.body) != FIELDS:
@@ -135,6 +139,8 @@ class Receiver:
         # After registering on an empty list it gets no push, so its first push may start anywhere.
         if self.revision is not None and begin > known:
             self.faults.append(f"the changes from {known} to {begin} were skipped")
+        if self.history not in {None, push.body["history"]} and not push.body["snapshot"]:
+            self.faults.append("a new history does not begin with the whole list")
 
     def _apply(self, push: Push) -> None:
         end = push.revisions[1]
@@ -146,7 +152,7 @@ class Receiver:
         self.nodes |= {node["id"]: node for node in push.body["blocked"]}
         for node in push.body["unblocked"]:
             self.nodes.pop(node["id"], None)
-        self.revision = end
+        self.revision, self.history = end, push.body["history"]
         self.applied.append(push)
 
 

@@ -125,6 +125,8 @@ def test_failover_to_a_standby_that_was_behind_starts_a_new_history(
         assert snapshot.json()["history"] == history_of(client) != history
         wait_until(lambda: client.put("/blocklist/nodes/next", json=block(allowMerge=True)).is_success)
         assert next_events(events, 1)[0].json()["node"]["id"] == "next"
+    receiver.wait(lambda it: set(it.nodes) == {"kept", "next"})
+    assert (receiver.history, receiver.applied[0].body["history"]) == (history_of(client), history)
     assert list(current_list(client)[1]) == ["kept", "next"]
     assert "starting a new history" in service.log()
 
