@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, Request, Response
 
 from app.api.authorization import REQUIRE_READER
-from app.api.responses import JsonResponse
+from app.api.responses import FROM_MEMORY, JsonResponse
 from app.components import components_of
 from blocklist.wire.evidence import EvidenceListBody, evidence_list_body
 from blocklist.wire.json import dump_json
@@ -13,8 +13,13 @@ from blocklist.wire.json import dump_json
 router = APIRouter(tags=["Evidence"], dependencies=[REQUIRE_READER])
 
 
-@router.head("/evidence", include_in_schema=False)
-@router.get("/evidence", summary="Reported problems with nodes", response_model=EvidenceListBody)
+@router.head("/evidence", dependencies=[FROM_MEMORY], include_in_schema=False)
+@router.get(
+    "/evidence",
+    summary="Reported problems with nodes",
+    dependencies=[FROM_MEMORY],
+    response_model=EvidenceListBody,
+)
 async def get_evidence(request: Request) -> Response:
     """The evidence of the last minute, and whether it counts. A node is blocked when enough applications agree."""
     components = components_of(request)

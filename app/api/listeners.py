@@ -10,7 +10,7 @@ from app.api.authorization import REQUIRE_LISTENER, REQUIRE_READER
 from app.api.parameters import ResourceId
 from app.api.problems import problem_responses
 from app.api.request_body import MAX_NODE_BODY, MAX_REPORT_BODY, body_schema, read_body
-from app.api.responses import JsonResponse, revision_headers
+from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
 from app.components import Components, components_of
 from app.listeners.entry import ListenerEntry
 from blocklist.model.errors import NotFoundError
@@ -104,8 +104,8 @@ async def delete_listener(request: Request, listener_id: ResourceId) -> Response
     return response
 
 
-@router.head("/listeners", include_in_schema=False)
-@router.get("/listeners", summary="All listeners", response_model=ListenersBody)
+@router.head("/listeners", dependencies=[FROM_MEMORY], include_in_schema=False)
+@router.get("/listeners", summary="All listeners", dependencies=[FROM_MEMORY], response_model=ListenersBody)
 async def get_listeners(request: Request) -> Response:
     """All registered listeners, live and lapsed, and how far each is behind."""
     components = components_of(request)
@@ -114,10 +114,11 @@ async def get_listeners(request: Request) -> Response:
     )
 
 
-@router.head("/listeners/{id}", include_in_schema=False)
+@router.head("/listeners/{id}", dependencies=[FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/listeners/{id}",
     summary="One listener",
+    dependencies=[FROM_MEMORY],
     response_model=ListenerBody,
     responses=problem_responses(400, 404, 503, _404="There is no such listener."),
 )
@@ -127,10 +128,11 @@ async def get_listener(request: Request, listener_id: ResourceId) -> Response:
     return JsonResponse(request, dump_json(_body(components, await components.listeners.registry.get(listener_id))))
 
 
-@router.head("/taskmanagers/{id}", include_in_schema=False)
+@router.head("/taskmanagers/{id}", dependencies=[FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/taskmanagers/{id}",
     summary="The node of a TaskManager",
+    dependencies=[FROM_MEMORY],
     response_model=TaskManagerBody,
     responses=problem_responses(400, 404, _404="No live listener has reported this TaskManager."),
 )

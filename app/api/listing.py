@@ -13,7 +13,7 @@ from app.api.authorization import REQUIRE_READER
 from app.api.client_quota import slots_of
 from app.api.parameters import MinRevision, Timestamp, wait_seconds
 from app.api.problems import problem_responses
-from app.api.responses import age_header
+from app.api.responses import FROM_MEMORY, age_header
 from app.components import Components, components_of
 from app.engine.cached_list import CachedList, CachedResponse
 from app.engine.list_details import list_with_details, past_list
@@ -41,11 +41,11 @@ _HEADERS = {
 }
 
 
-@router.head("/blocklist", dependencies=[MinRevision], include_in_schema=False)
+@router.head("/blocklist", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/blocklist",
     summary="The blocked nodes",
-    dependencies=[MinRevision],
+    dependencies=[MinRevision, FROM_MEMORY],
     response_model=dict[str, ListedNode],
     responses={
         200: {"headers": _HEADERS, "content": {"application/json": {"example": _EXAMPLE}}},

@@ -13,7 +13,7 @@ from app.api.node_status import Wait, wait_until_applied
 from app.api.parameters import NODE_ID_PATTERN, AllowedParameters, MinRevision, NodeId
 from app.api.problems import problem_responses
 from app.api.request_body import MAX_NODE_BODY, MAX_NODES_BODY, body_schema, read_body
-from app.api.responses import JsonResponse, age_header, revision_headers
+from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
 from app.components import Components, components_of
 from app.engine.handler import Command, Outcome
 from blocklist.model.changes import ChangeType
@@ -51,13 +51,13 @@ _UNBLOCKED = {
 _EMPTY_BODY = body_schema({"type": "object", "maxProperties": 0}, required=False)
 
 
-@router.head("/blocklist/nodes/{node_id}", dependencies=[MinRevision], include_in_schema=False)
-@router.head("/blocklist/node/{node_id}", dependencies=[MinRevision], include_in_schema=False)
-@router.get("/blocklist/node/{node_id}", dependencies=[MinRevision], include_in_schema=False)
+@router.head("/blocklist/nodes/{node_id}", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
+@router.head("/blocklist/node/{node_id}", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
+@router.get("/blocklist/node/{node_id}", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
 @router.get(
     "/blocklist/nodes/{node_id}",
     summary="One blocked node",
-    dependencies=[MinRevision],
+    dependencies=[MinRevision, FROM_MEMORY],
     response_model=NodeBody,
     responses=problem_responses(400, 404, 503),
 )
@@ -67,9 +67,7 @@ async def get_node(request: Request, node_id: NodeId) -> Response:
     node = view.get(node_id)
     if node is None:
         raise NotFoundError(not_blocked_message(node_id))
-    response = JsonResponse(request, view.node_json(node))
-    response.raw_headers.extend(age_header(request))
-    return response
+    return JsonResponse(request, view.node_json(node))
 
 
 @router.put("/blocklist/node/{node_id}", dependencies=[_BLOCK_PARAMETERS], include_in_schema=False)

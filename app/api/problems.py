@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import Match
 
 from app.api.request_body import TooLargeError
-from app.api.responses import revision_headers
+from app.api.responses import age_header, revision_headers
 from app.auth.tokens import LastAdminError
 from app.components import components_of
 from app.net.host_policy import MisdirectedError
@@ -119,6 +119,8 @@ def problem(
     }
     response = Response(dump_json(body | (extra or {})), status, headers, media_type="application/problem+json")
     response.raw_headers.extend(revision_headers(request))
+    if status == HTTPStatus.NOT_FOUND:
+        response.raw_headers.extend(age_header(request))
     return response
 
 

@@ -1,10 +1,10 @@
-"""JSON responses with revision headers, and the Age header."""
+"""JSON responses with revision headers, and the Age header of what may be out of date."""
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Any, Final
 
-from fastapi import Request, Response
+from fastapi import Depends, Request, Response
 
 from app.components import components_of
 
@@ -41,10 +41,21 @@ class JsonResponse(Response):
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(self.body)),
             *revision_headers(request, revision),
+            *age_header(request),
         ]
 
 
+async def _mark_from_memory(request: Request) -> None:
+    request.state.from_memory = True
+
+
+FROM_MEMORY: Final[Any] = Depends(_mark_from_memory)
+"""For reads that are answered from memory: during an outage of the database their responses have an Age header."""
+
+
 def age_header(request: Request) -> list[tuple[bytes, bytes]]:
-    """The Age header (RFC 9111), which marks a response as stale while the database is unavailable; else empty."""
+    """The Age header (RFC 9111) of a read from memory while the database is unavailable; else empty."""
+    if not getattr(request.state, "from_memory", False):
+        return []
     seconds = components_of(request).engine.view.age()
     return [] if seconds is None else [(b"age", b"%d" % seconds)]

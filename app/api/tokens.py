@@ -10,7 +10,7 @@ from app.api.authorization import Admin, Reader
 from app.api.parameters import ResourceId
 from app.api.problems import problem_responses
 from app.api.request_body import MAX_NODE_BODY, body_schema, read_body
-from app.api.responses import JsonResponse, revision_headers
+from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
 from app.components import components_of
 from blocklist.model.errors import ForbiddenError, InvalidError
 from blocklist.model.roles import Role
@@ -27,8 +27,13 @@ from blocklist.wire.tokens import (
 router = APIRouter(tags=["Tokens"])
 
 
-@router.head("/whoami", include_in_schema=False)
-@router.get("/whoami", summary="The name and role of your credentials", response_model=IdentityBody)
+@router.head("/whoami", dependencies=[FROM_MEMORY], include_in_schema=False)
+@router.get(
+    "/whoami",
+    summary="The name and role of your credentials",
+    dependencies=[FROM_MEMORY],
+    response_model=IdentityBody,
+)
 async def get_whoami(request: Request, principal: Reader) -> Response:
     """Your role, the name recorded as the author of your changes (null if unknown), and the default duration."""
     duration = components_of(request).settings.default_duration
