@@ -125,7 +125,7 @@ def _listeners(base: _Base) -> _Listeners:
     reader = ListenerReader(database, directory, base.tracker, on_registered=pusher.on_registered)
     forget_after = to_millis(base.settings.forget_listeners)
     writer = ListenerWriter(database, ownership, directory, reader, unsaved, base.tracker, clock, forget_after)
-    registry = ListenerRegistry(database, ownership, directory, reader, heartbeats, base.view, clock)
+    registry = ListenerRegistry(database, ownership, directory, reader, heartbeats, base.view, base.feed, clock)
     return _Listeners(pusher=pusher, writer=writer, registry=registry, callback_policy=callback_policy)
 
 

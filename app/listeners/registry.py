@@ -34,6 +34,12 @@ class RegistrationStore(Protocol):
     async def remove(self, ids: Collection[str]) -> None: ...
 
 
+class IssuedRevisions(Protocol):
+    """The revisions that exist, at whatever replica. See app.watch.change_feed."""
+
+    async def was_never_issued(self, revision: int) -> bool: ...
+
+
 class ListenerRegistry:
     """Registrations are committed before the response; heartbeats are saved up to half a second later.
 
@@ -48,6 +54,7 @@ class ListenerRegistry:
         reader: ListenerReader,
         heartbeats: HeartbeatRecorder,
         view: ListView,
+        issued_revisions: IssuedRevisions,
         clock: Callable[[], int],
     ) -> None:
         self._database = database
@@ -56,6 +63,7 @@ class ListenerRegistry:
         self._reader = reader
         self._heartbeats = heartbeats
         self._view = view
+        self._issued_revisions = issued_revisions
         self._clock = clock
 
     async def refresh(self) -> None:
@@ -157,8 +165,10 @@ class ListenerRegistry:
         return self._reader.upsert(await self._database.update(listener_id, change, history), history)
 
     async def _catch_up(self, revision: int) -> None:
-        reached = await self._view.wait_for_revision(revision, CATCH_UP_SECONDS)
-        if not reached and not self._view.is_current:
+        """Wait for a revision of another replica. Raises UnavailableError if it exists, or may exist, but not here."""
+        if await self._view.wait_for_revision(revision, CATCH_UP_SECONDS):
+            return
+        if not self._view.is_current or not await self._issued_revisions.was_never_issued(revision):
             raise UnavailableError(f"This replica has not reached revision {revision} yet; try again.", retry_after=1)
 
 

@@ -1,0 +1,100 @@
+"""A replica that gets no notifications: its connection for them hangs, while the database answers on all others."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.integration.databases import Databases
+from tests.integration.listeners import (
+    get_listener,
+    heartbeat,
+    post_heartbeat,
+    put,
+    register,
+)
+from tests.integration.problems import problem_of
+from tests.integration.process import ServiceProcess, wait_until
+from tests.postgres import PostgresServer
+
+pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
+
+BEHIND: Final = "behind"
+"""The name of the second replica's connections at the server."""
+_LISTENS: Final = f"SELECT pid FROM pg_stat_activity WHERE application_name = '{BEHIND}' AND query LIKE '%tokens%'"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """A client of a replica that works, and one of a replica whose notifications can be held back."""
+
+    one: httpx.Client
+    behind: httpx.Client
+    server: PostgresServer
+
+    @contextmanager
+    def without_notifications(self) -> Iterator[None]:
+        """The server's process for that connection is paused; the others go on."""
+        ((pid,),) = self.server.execute(_LISTENS)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory, databases: Databases, postgres: PostgresServer) -> Iterator[Pair]:
+    """Replicas that take no delay for an outage."""
+    folder = tmp_path_factory.mktemp("behind")
+    settings = databases.settings(folder) | {"database_timeout": "10m", "heartbeat": "1s"}
+    named = settings | {"database_url": f"{settings['database_url']}&application_name={BEHIND}"}
+    folders = [folder / "one", folder / BEHIND]
+    for own in folders:
+        Path.mkdir(own)
+    with (
+        ServiceProcess(folders[0], **settings) as first,
+        ServiceProcess(folders[1], **named) as second,
+        first.client() as one,
+        second.client() as behind,
+    ):
+        yield Pair(one, behind, postgres)
+    databases.drop(folder)
+
+
+@pytest.fixture
+def pair(started: Pair) -> Iterator[Pair]:
+    """Both, without listeners."""
+    yield started
+    for listener in started.one.get("/listeners").json()["listeners"]:
+        started.one.delete(f"/listeners/{listener['id']}")
+
+
+class TestAcknowledgements:
+    def test_a_revision_that_another_replica_made_is_a_503_until_this_one_has_it(
+        self, pair: Pair, node_id: str
+    ) -> None:
+        register(pair.one, "jm")
+        heartbeat(pair.behind, "jm")
+        with pair.without_notifications():
+            revision = put(pair.one, node_id)
+            answer = post_heartbeat(pair.behind, "jm", ackedRevision=revision)
+            problem_of(answer, 503)
+            assert int(answer.headers["retry-after"]) >= 1
+        wait_until(lambda: post_heartbeat(pair.behind, "jm", ackedRevision=revision).status_code == 200)
+        assert get_listener(pair.behind, "jm")["ackedRevision"] == revision
+
+    def test_a_revision_that_no_replica_has_made_is_a_400(self, pair: Pair, node_id: str) -> None:
+        register(pair.one, "jm")
+        heartbeat(pair.behind, "jm")
+        with pair.without_notifications():
+            revision = put(pair.one, node_id)
+            problem_of(post_heartbeat(pair.behind, "jm", ackedRevision=revision + 1), 400)
