@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -17,6 +18,9 @@ from blocklist.model.errors import InvalidError
 from blocklist.model.tracker import BlocklistTracker
 
 log = structlog.get_logger(__name__)
+
+RECENT_SECONDS: Final = 0.5
+"""What was read from the database within this time is used without asking again, whatever notifications say."""
 
 
 class ListenerUpdateSource(Protocol):
@@ -47,19 +51,42 @@ class ListenerReader:
         self._directory = directory
         self._tracker = tracker
         self._version = -1
+        self._read_at = float("-inf")
+
+    @property
+    def is_recent(self) -> bool:
+        """Whether everything written until RECENT_SECONDS ago has been applied."""
+        return self._was_recent(time.monotonic())
 
     async def sync(self) -> None:
         """Apply everything written since the last call. Raises UnavailableError."""
         async with self.lock:
-            updates = await self._database.updates_since(self._version)
-            for stored in updates.changed:
-                self.upsert(stored, updates.history)
-            for part in updates.reports:
-                self._apply_part(part)
-            if updates.total != len(self._directory):
-                for removed in self._directory.ids - await self._database.ids():
-                    self._directory.remove(removed)
-            self._version = updates.version
+            await self._sync()
+
+    async def sync_unless_recent(self) -> None:
+        """Apply everything written until RECENT_SECONDS before the call. Raises UnavailableError."""
+        called_at = time.monotonic()
+        if self._was_recent(called_at):
+            return
+        async with self.lock:
+            # Calls that wait for the lock share one read.
+            if not self._was_recent(called_at):
+                await self._sync()
+
+    def _was_recent(self, at: float) -> bool:
+        return at - self._read_at < RECENT_SECONDS
+
+    async def _sync(self) -> None:
+        read_at = time.monotonic()
+        updates = await self._database.updates_since(self._version)
+        for stored in updates.changed:
+            self.upsert(stored, updates.history)
+        for part in updates.reports:
+            self._apply_part(part)
+        if updates.total != len(self._directory):
+            for removed in self._directory.ids - await self._database.ids():
+                self._directory.remove(removed)
+        self._version, self._read_at = updates.version, read_at
 
     def upsert(self, stored: StoredListener, history: str) -> ListenerEntry:
         """The entry of a stored listener: the existing one for the same registration, else a new one."""

@@ -96,13 +96,14 @@ class ListenerRegistry:
     async def heartbeat(self, listener_id: str, session: str, acked: int | None, report: Report) -> ListenerEntry:
         """Apply a heartbeat. Raises NotFoundError, FencedError, InvalidError, UnavailableError.
 
-        The listener may have registered at another replica, or acknowledge a revision that another one pushed: this
-        replica catches up first.
+        The listener may have registered at another replica, another session may have taken over there, or it may
+        acknowledge a revision that another replica pushed: this replica catches up first.
         """
         if not self._ownership.shared:
             return self._heartbeats.record(listener_id, session, acked, report)
         if acked is not None:
             await self._catch_up(acked)
+        await self._read_registrations()
         try:
             return self._heartbeats.record(listener_id, session, acked, report)
         except (NotFoundError, FencedError):
@@ -170,6 +171,14 @@ class ListenerRegistry:
             return
         if not self._view.is_current or not await self._issued_revisions.was_never_issued(revision):
             raise UnavailableError(f"This replica has not reached revision {revision} yet; try again.", retry_after=1)
+
+    async def _read_registrations(self) -> None:
+        """Read recent registrations at other replicas; during an outage of the database those in memory count."""
+        try:
+            await self._reader.sync_unless_recent()
+        except UnavailableError:
+            if self._view.is_current:
+                raise
 
 
 def _new_secret() -> str:

@@ -114,7 +114,8 @@ class ListenerWriter:
         if self._ownership.shared and now >= self._next_renewal:
             self._next_renewal = now + RENEW_SECONDS
             await self._renew_replica_lease()
-        if self._sync_due:
+        if self._sync_due or (self._ownership.shared and not self._reader.is_recent):
+            # Also without a notification, which may be lost or late: pushes to a superseded session must end.
             await self._sync()
         await self._flush()
         if now >= self._next_sweep:

@@ -15,8 +15,8 @@ import httpx
 import pytest
 
 from tests.faulty_proxy import FaultyProxy
-from tests.integration.background_writers import writing
 from tests.integration.ages import READS_FROM_MEMORY, assert_ages
+from tests.integration.background_writers import writing
 from tests.integration.bodies import all_changes, block, current_list, later
 from tests.integration.databases import PostgresDatabases
 from tests.integration.event_stream import changes, next_events, watching
@@ -135,6 +135,7 @@ class TestOutage:
     def _assert_reads_continue(self, client: httpx.Client, before: tuple[int, dict[str, Any]]) -> None:
         assert current_list(client) == before
         assert_ages(client, READS_FROM_MEMORY, stale=True)
+        heartbeat(client, "jm")
         with watching(client, since=1) as events:
             assert [event.json()["node"]["id"] for event in next_events(events, 1)] == ["b"]
         assert client.get("/healthz").status_code == 200

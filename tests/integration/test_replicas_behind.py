@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,9 +21,11 @@ from tests.integration.listeners import (
     post_heartbeat,
     put,
     register,
+    wait_until_pushed,
 )
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.receiver import Receiver, receiving
 from tests.postgres import PostgresServer
 
 pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
@@ -78,6 +81,18 @@ def pair(started: Pair) -> Iterator[Pair]:
         started.one.delete(f"/listeners/{listener['id']}")
 
 
+def assert_rejected_within_a_second(client: httpx.Client, status: int, **fields: object) -> None:
+    """Send heartbeats of session `s1` until one is rejected: at the latest the first that is sent a second from now.
+
+    It may take long to answer.
+    """
+    latest, sent = time.monotonic() + 1, 0.0
+    while (answer := post_heartbeat(client, "jm", "s1", **fields)).status_code == 200:
+        assert sent < latest
+        sent = time.monotonic()
+    problem_of(answer, status)
+
+
 class TestAcknowledgements:
     def test_a_revision_that_another_replica_made_is_a_503_until_this_one_has_it(
         self, pair: Pair, node_id: str
@@ -98,3 +113,36 @@ class TestAcknowledgements:
         with pair.without_notifications():
             revision = put(pair.one, node_id)
             problem_of(post_heartbeat(pair.behind, "jm", ackedRevision=revision + 1), 400)
+
+
+class TestSupersededSessions:
+    """The replica's own timeout is ten minutes: it cannot notice by itself that its notifications do not arrive."""
+
+    def test_heartbeats_of_a_superseded_session_are_rejected(self, pair: Pair, node_id: str) -> None:
+        revision = put(pair.one, node_id)
+        register(pair.one, "jm", "s1")
+        heartbeat(pair.behind, "jm", "s1")
+        with pair.without_notifications():
+            register(pair.one, "jm", "s2")
+            assert_rejected_within_a_second(pair.behind, 409, ackedRevision=revision)
+            heartbeat(pair.behind, "jm", "s2")
+            for client in (pair.one, pair.behind):
+                shown = get_listener(client, "jm")
+                assert (shown["sessionId"], shown["ackedRevision"]) == ("s2", 0)
+
+    def test_heartbeats_of_a_removed_listener_are_rejected(self, pair: Pair) -> None:
+        register(pair.one, "jm")
+        heartbeat(pair.behind, "jm")
+        with pair.without_notifications():
+            assert pair.one.delete("/listeners/jm").status_code == 204
+            assert_rejected_within_a_second(pair.behind, 404)
+
+    def test_pushes_go_to_the_session_that_took_over(self, pair: Pair, receiver: Receiver, node_id: str) -> None:
+        """The replica that pushes is the one without notifications."""
+        receiver.register(pair.behind, "jm")
+        wait_until_pushed(pair.behind, receiver, put(pair.behind, node_id))
+        with receiving(session="s2") as later, pair.without_notifications():
+            later.secrets += receiver.secrets
+            later.register(pair.one, "jm")
+            later.wait(lambda it: node_id in it.nodes)
+            assert later.applied[0].body["snapshot"]
