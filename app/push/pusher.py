@@ -149,9 +149,11 @@ class Pusher:
             self._idle.pop(entry, None)
 
     async def _push(self, entry: ListenerEntry, target: PinnedTarget) -> None:
-        listener, until = entry.listener, self._feed.revision
+        listener, history, until = entry.listener, self._feed.history, self._feed.revision
         if listener.role is ListenerRole.JOB_MASTER and listener.is_behind(until):
-            await self._barrier.wait(until)
+            await self._barrier.wait(history, until)
+            if history != self._feed.history:
+                return
         batch = await self._batches.get(entry.listener.acked, until)
         if not self._is_responsible(entry) or not entry.listener.is_live(self._clock()):
             return

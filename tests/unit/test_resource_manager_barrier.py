@@ -1,0 +1,60 @@
+"""ResourceManagerBarrier: JobMasters wait for ResourceManagers, also when a new history uses a revision again."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from app.engine.list_view import ListView
+from app.listeners.directory import ListenerDirectory
+from app.listeners.entry import ListenerEntry
+from app.push.resource_manager_barrier import ResourceManagerBarrier
+from app.store.listeners import Secret
+from blocklist.model.changes import Snapshot
+from blocklist.model.evidence import EvidenceRule, EvidenceStore
+from blocklist.model.listener import Listener, ListenerRole
+from blocklist.model.tracker import BlocklistTracker
+
+OLD, NEW = "0000000a", "0000000b"
+
+
+def directory_with(manager: ListenerEntry) -> ListenerDirectory:
+    tracker = BlocklistTracker(Snapshot(revision=0, history=OLD, nodes={}))
+    view = ListView(tracker, lambda: 0, lambda: None)
+    evidence = EvidenceStore(EvidenceRule(applications=0, window=1), view.task_managers.nodes_of)
+    directory = ListenerDirectory(view, evidence, lambda: 0)
+    directory.add(manager)
+    return directory
+
+
+def acknowledge(directory: ListenerDirectory, manager: ListenerEntry, revision: int) -> None:
+    manager.listener = replace(manager.listener, acked=revision)
+    directory.record_ack(manager)
+
+
+def test_a_revision_that_was_applied_in_a_lost_history_is_waited_for_again() -> None:
+    async def scenario() -> None:
+        listener = Listener(
+            id="rm",
+            role=ListenerRole.RESOURCE_MANAGER,
+            session="s1",
+            callback_url=None,
+            lease=1,
+            lease_end=1,
+            acked=1,
+        )
+        manager = ListenerEntry(listener=listener, secret=Secret(current="whsec_"))
+        directory = directory_with(manager)
+        barrier = ResourceManagerBarrier(directory, seconds=600)
+        for history in (OLD, NEW):
+            waiting = asyncio.create_task(barrier.wait(history, 2))
+            await asyncio.sleep(0)
+            await asyncio.sleep(0)
+            assert not waiting.done(), history
+            acknowledge(directory, manager, 2)
+            await waiting
+            await barrier.wait(history, 2)
+            directory.reset()
+            acknowledge(directory, manager, 1)
+
+    asyncio.run(scenario())
