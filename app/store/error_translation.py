@@ -13,7 +13,7 @@ from blocklist.model.errors import UnavailableError
 
 _DISK_FULL: Final = "The disk of the database is full: free space on it. Until then changes are rejected."
 _DISK_ERROR: Final = "The disk of the database reports errors: check whether it is full, and the system log."
-_DAMAGED: Final = "The database is damaged: restore a backup."
+DAMAGED: Final = "The database is damaged: restore a backup."
 _LOCKED: Final = "The database is locked by another program (a backup, a shell, a long query); try again."
 _LOGIN_REFUSED: Final = "The database rejects the login: check user, password and host in the URL, and pg_hba.conf."
 _TOO_MANY_CONNECTIONS: Final = "The database has no free connection: raise its max_connections, or run fewer replicas."
@@ -25,8 +25,8 @@ _SQLITE: Final[Mapping[int, str]] = {
     sqlite3.SQLITE_FULL: _DISK_FULL,
     sqlite3.SQLITE_IOERR: _DISK_ERROR,
     sqlite3.SQLITE_IOERR_SHMSIZE: _DISK_FULL,
-    sqlite3.SQLITE_CORRUPT: _DAMAGED,
-    sqlite3.SQLITE_NOTADB: _DAMAGED,
+    sqlite3.SQLITE_CORRUPT: DAMAGED,
+    sqlite3.SQLITE_NOTADB: DAMAGED,
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_READONLY: f"The database is read-only: {_GIVE_ACCESS}",
@@ -44,8 +44,8 @@ _POSTGRESQL: Final[Mapping[str, str]] = {
     "57014": _LOCKED,
     "57P03": _STARTING,
     "58030": _DISK_ERROR,
-    "XX001": _DAMAGED,
-    "XX002": _DAMAGED,
+    "XX001": DAMAGED,
+    "XX002": DAMAGED,
 }
 _CONNECTION_ERRORS: Final = (
     (re.compile(r"password|pg_hba\.conf|role \".*\" (does not exist|is not permitted)"), _LOGIN_REFUSED),
@@ -56,6 +56,10 @@ _CONNECTION_ERRORS: Final = (
     (re.compile("starting up|shutting down|not yet accepting|recovery"), _STARTING),
 )
 """Errors at connecting: libpq passes on only the message of the server. Patterns for messages in English."""
+
+
+class DatabaseFileError(Exception):
+    """The file in use was removed, replaced or overwritten. The message is for clients, and says what to do."""
 
 
 def driver_message(error: BaseException) -> str:
@@ -78,6 +82,8 @@ def sqlstate(error: BaseException) -> str | None:
 
 def operator_advice(error: BaseException) -> str | None:
     """What is wrong and what to do; None for an unknown error."""
+    if isinstance(error, DatabaseFileError):
+        return str(error)
     if (code := sqlite_code(error)) is not None:
         # The low byte is the primary code.
         return _SQLITE.get(code) or _SQLITE.get(code & 0xFF)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from contextlib import nullcontext
 from typing import Final
 
 from sqlalchemy.engine import Connection, Engine
@@ -18,7 +19,7 @@ from app.store.schema_check import (
     translating_driver_errors,
 )
 from app.store.sql_engines import make_blocking_engine
-from app.store.sqlite import lock_file
+from app.store.sqlite_file import SqliteFile
 from app.store.urls import is_postgresql, redacted
 
 MIGRATION_LOCK: Final = 0x626C6F636B
@@ -36,16 +37,16 @@ def migrate(url: str) -> None:
     """
     if database_exists(url) and schema_revision(url) == latest_revision():
         return
-    engine = make_blocking_engine(url)
-    try:
-        with translating_driver_errors(url):
+    with nullcontext() if is_postgresql(url) else SqliteFile(url), translating_driver_errors(url):
+        engine = make_blocking_engine(url)
+        try:
             if is_postgresql(url):
                 _migrate_postgresql(url, engine)
             else:
-                with lock_file(url), engine.begin() as connection:
+                with engine.begin() as connection:
                     _upgrade(connection)
-    finally:
-        engine.dispose()
+        finally:
+            engine.dispose()
 
 
 def _migrate_postgresql(url: str, engine: Engine) -> None:

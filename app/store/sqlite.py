@@ -3,31 +3,30 @@
 from __future__ import annotations
 
 import asyncio
-import fcntl
 import sqlite3
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
-from pathlib import Path
-from typing import IO, Final, TypeVar
+from contextlib import ExitStack, contextmanager, suppress
+from functools import partial
+from typing import Final, TypeVar
 
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
-from app.store import sqlite_commit
+from app.store import queries, sqlite_commit
 from app.store.circuit_breaker import CircuitBreaker
 from app.store.database import OnRemoteChange, Query, Topic
-from app.store.error_translation import sqlite_code, to_unavailable
+from app.store.error_translation import DatabaseFileError, sqlite_code, to_unavailable
 from app.store.queries import PROBE_STATEMENTS
-from app.store.schema_check import SchemaError
+from app.store.schema_check import translating_driver_errors
 from app.store.sql_engines import make_engine
-from app.store.urls import sqlite_path
+from app.store.sqlite_file import SqliteFile
 from app.store.writer_thread import WriterThread
 from blocklist.model.changes import Change
 
 T = TypeVar("T")
 READERS: Final = 2
-_DATABASE_ERRORS: Final = (DBAPIError, sqlite3.Error)
+_DATABASE_ERRORS: Final = (DBAPIError, sqlite3.Error, DatabaseFileError)
 
 
 class SqliteDatabase:
@@ -38,7 +37,8 @@ class SqliteDatabase:
     def __init__(self, url: str) -> None:
         self.breaker = CircuitBreaker()
         self._url = url
-        self._lock: IO[str] | None = None
+        self._file: SqliteFile
+        self._open_files = ExitStack()
         self._write_engine = make_engine(url)
         self._read_engine = make_engine(url, readers=READERS)
         self._connection: Connection | None = None
@@ -47,7 +47,8 @@ class SqliteDatabase:
 
     async def open(self) -> None:
         """See DatabaseBackend."""
-        self._lock = lock_file(self._url)
+        self._file = self._open_files.enter_context(SqliteFile(self._url))
+        self._file.make_private()
 
     async def close(self) -> None:
         """See DatabaseBackend."""
@@ -57,35 +58,36 @@ class SqliteDatabase:
             self._connection.close()
         self._write_engine.dispose()
         self._read_engine.dispose()
-        if self._lock is not None:
-            self._lock.close()
+        self._open_files.close()
 
     async def read(self, query: Query[T]) -> T:
         """See DatabaseBackend."""
 
         def transaction() -> T:
+            self._file.check()
             with self._read_engine.begin() as connection:
                 return query(connection)
 
         try:
             return await asyncio.get_running_loop().run_in_executor(self._reader_threads, transaction)
+        except DatabaseFileError as error:
+            self.breaker.record_failure(error)
+            raise to_unavailable(error) from error
         except _DATABASE_ERRORS as error:
             raise to_unavailable(error) from error
 
     async def write(self, query: Query[T], topic: Topic | None = None) -> T:  # noqa: ARG002 - no other replicas
         """See DatabaseBackend."""
-        try:
-            result = await self._writer_thread.run(lambda: self._transaction(query))
-        except _DATABASE_ERRORS as error:
-            self.breaker.record_failure(error)
-            raise to_unavailable(error) from error
-        self.breaker.record_success()
-        return result
+        return await self._run_in_writer(lambda: self._transaction(query))
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:  # noqa: ARG002
-        """See DatabaseBackend. No other process writes, so there is nothing to check without changes."""
+        """See DatabaseBackend. No other process writes, so without changes only the availability is checked."""
         if changes:
-            await self.write(lambda connection: sqlite_commit.commit(connection, changes, after))
+            await self._run_in_writer(
+                lambda: self._transaction(partial(sqlite_commit.commit, new=changes, after=after))
+            )
+        else:
+            self._check_available()
 
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         """See DatabaseBackend. There are no other replicas."""
@@ -94,7 +96,31 @@ class SqliteDatabase:
         """See DatabaseBackend."""
         await self.write(_probe)
 
+    def _check_available(self) -> None:
+        self.breaker.check()
+        try:
+            self._file.check()
+        except DatabaseFileError as error:
+            self.breaker.record_failure(error)
+            raise to_unavailable(error) from error
+
+    async def _run_in_writer(self, function: Callable[[], T]) -> T:
+        try:
+            result = await self._writer_thread.run(function)
+        except _DATABASE_ERRORS as error:
+            self.breaker.record_failure(error)
+            raise to_unavailable(error) from error
+        self.breaker.record_success()
+        return result
+
     def _transaction(self, query: Query[T]) -> T:
+        # Afterwards, too: what is acknowledged must be in the file that the next start will open.
+        self._file.check()
+        result = self._run_or_make_room(query)
+        self._file.check()
+        return result
+
+    def _run_or_make_room(self, query: Query[T]) -> T:
         try:
             return self._run(query)
         except _DATABASE_ERRORS as error:
@@ -105,7 +131,9 @@ class SqliteDatabase:
 
     def _run(self, query: Query[T]) -> T:
         with self._write_connection() as connection, connection.begin():
-            return query(connection)
+            result = query(connection)
+        self._file.on_log_opened()
+        return result
 
     def _checkpoint(self) -> None:
         """Free space in the write-ahead log, which may fill the disk: SQLite does this only after a commit."""
@@ -120,6 +148,7 @@ class SqliteDatabase:
         try:
             yield self._connection
         except _DATABASE_ERRORS:
+            self._file.on_log_closed()
             self._connection.close()
             self._connection = None
             raise
@@ -130,20 +159,12 @@ def _probe(connection: Connection) -> None:
         connection.exec_driver_sql(statement)
 
 
-def lock_file(url: str) -> IO[str]:
-    """Lock the file beside the database until the result is closed. Raises SchemaError if another process has it."""
-    path = Path(f"{sqlite_path(url)}.lock")
-    try:
-        lock = path.open("w")
-    except FileNotFoundError:
-        raise SchemaError(f"There is no folder {path.parent}: create it, or name another file.") from None
-    except OSError as error:
-        raise SchemaError(
-            f"The file {path} is not writable ({error.strerror}): make the user who runs the service its owner."
-        ) from None
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
-        lock.close()
-        raise SchemaError(f"Another blocklist service uses the database {url}: stop it first.") from None
-    return lock
+def renew_history(url: str, history: str) -> None:
+    """Start this history. Blocks. Raises SchemaError if a service uses the file."""
+    with SqliteFile(url):
+        engine = make_engine(url)
+        try:
+            with translating_driver_errors(url), engine.begin() as connection:
+                queries.renew_history(connection, history)
+        finally:
+            engine.dispose()

@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Final
 
 from sqlalchemy.engine import Connection
 
-from app.store import history_queries, queries
+from app.store import history_queries, queries, sqlite
 from app.store.database import DatabaseBackend, Topic
 from app.store.history_queries import ALL, ChangeFilter, PastList
 from app.store.listener_store import ListenerStore
 from app.store.queries import LoadedState, LogTail
 from app.store.schema_check import translating_driver_errors
 from app.store.sql_engines import make_blocking_engine
-from app.store.sqlite import SqliteDatabase, lock_file
+from app.store.sqlite import SqliteDatabase
+from app.store.sqlite_file import SqliteFile
 from app.store.tokens import TokenStore, valid_token_exists
 from app.store.urls import is_postgresql
 from blocklist.model.changes import Change
@@ -159,16 +159,18 @@ def make_store(url: str, replica: str, timeout_seconds: float) -> Store:
 def renew_history(url: str) -> str:
     """Start a new history, and return it. Blocks. Raises SchemaError if a service uses the SQLite file."""
     new = secrets.token_hex(4)
-    lock = nullcontext() if is_postgresql(url) else lock_file(url)
-    with translating_driver_errors(url), lock, make_blocking_engine(url).begin() as connection:
-        queries.renew_history(connection, new)
+    if is_postgresql(url):
+        with translating_driver_errors(url), make_blocking_engine(url).begin() as connection:
+            queries.renew_history(connection, new)
+    else:
+        sqlite.renew_history(url, new)
     return new
 
 
 def check_not_in_use(url: str) -> None:
     """Raises SchemaError if a service uses the SQLite file."""
     if not is_postgresql(url):
-        lock_file(url).close()
+        SqliteFile(url).close()
 
 
 def has_valid_token(url: str, now: int) -> bool:

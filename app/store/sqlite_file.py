@@ -1,0 +1,184 @@
+"""SqliteFile: the database file of this process, which no other service may use at the same time."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import struct
+from contextlib import suppress
+from errno import EACCES, EAGAIN
+from pathlib import Path
+from typing import Final, NamedTuple, Self
+
+import structlog
+
+from app.store.error_translation import DAMAGED, DatabaseFileError
+from app.store.schema_check import SchemaError
+from app.store.urls import sqlite_path
+
+log = structlog.get_logger(__name__)
+
+PRIVATE: Final = 0o600
+"""The database has the secrets of listeners. SQLite gives its own files the permissions of the database."""
+_SUFFIXES: Final = ("", "-wal", "-shm", ".lock")
+_HEADER: Final = b"SQLite format 3\0"
+_LOCKED_BYTE: Final = 0
+"""SQLite itself locks only bytes from 1 GiB on."""
+
+
+class _Identity(NamedTuple):
+    """What a file is, whatever its name."""
+
+    device: int
+    inode: int
+
+
+class SqliteFile:
+    """Open and locked until `close`. `path` is the real file, without symbolic links; `write_ahead_log` is beside it.
+
+    Close SQLite's connections first: closing any descriptor of a file drops the POSIX locks of the whole process on it.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Creates the file if there is none. Raises SchemaError if it cannot be used, or another service uses it."""
+        self._url = url
+        self._named_path = sqlite_path(url)
+        self.path = Path(os.path.realpath(self._named_path))
+        self.write_ahead_log = sibling(self.path, "-wal")
+        self._descriptors: list[int] = []
+        try:
+            self._lock()
+        except BaseException:
+            self.close()
+            raise
+        self._identity = _identity(os.fstat(self._descriptors[0]))
+        self._log_identity: _Identity | None = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release the locks."""
+        while self._descriptors:
+            os.close(self._descriptors.pop())
+
+    def make_private(self) -> None:
+        """Take the access of other users away from files that have it, and log that."""
+        for path in (sibling(self.path, suffix) for suffix in _SUFFIXES):
+            with suppress(FileNotFoundError):
+                if stat.S_IMODE(path.stat().st_mode) & ~PRIVATE:
+                    _make_private(path)
+
+    def check(self) -> None:
+        """Raises DatabaseFileError unless the next start will find the files that are in use: the database and its log.
+
+        SQLite would notice neither: it works on open files, and keeps pages in memory.
+        """
+        if _identity_of(self._named_path) != self._identity:
+            raise DatabaseFileError(_removed(self._named_path))
+        if self._log_identity is not None and _identity_of(self.write_ahead_log) != self._log_identity:
+            raise DatabaseFileError(_removed(self.write_ahead_log))
+        if os.pread(self._descriptors[0], len(_HEADER), 0) != _HEADER:
+            raise DatabaseFileError(DAMAGED)
+
+    def on_log_opened(self) -> None:
+        """The writer's connection has the write-ahead log open: from now on `check` compares it, too."""
+        if self._log_identity is None:
+            self._log_identity = _identity_of(self.write_ahead_log)
+
+    def on_log_closed(self) -> None:
+        """SQLite may remove the write-ahead log, and will make a new one."""
+        self._log_identity = None
+
+    def _lock(self) -> None:
+        try:
+            database = self._open(self.path)
+        except FileNotFoundError:
+            raise SchemaError(
+                f"The database {self._url} has no folder {self.path.parent}: create it, or name another file."
+            ) from None
+        if os.fstat(database).st_nlink > 1:
+            raise SchemaError(
+                f"The database file {self.path} has a hard link, a second name through which another service could use"
+                f" it unnoticed: find the names with `find {self.path.parent} -samefile {self.path}`, and remove all"
+                " but one."
+            )
+        try:
+            _lock_inode(database)
+            # Earlier versions lock only this file.
+            fcntl.flock(self._open(sibling(self.path, ".lock")), fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise SchemaError(f"Another blocklist service uses the database {self._url}: stop it first.") from None
+
+    def _open(self, path: Path) -> int:
+        self._descriptors.append(open_private(path))
+        return self._descriptors[-1]
+
+
+def sibling(path: Path, suffix: str) -> Path:
+    """The file beside the database with its name and a suffix."""
+    return path.with_name(path.name + suffix)
+
+
+def open_private(path: Path) -> int:
+    """Open a file for reading and writing; a new one only its user may read.
+
+    Raises SchemaError, or FileNotFoundError if there is no folder.
+    """
+    try:
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+    except FileNotFoundError:
+        raise
+    except OSError as error:
+        raise SchemaError(
+            f"The file {path} is not writable ({error.strerror}): make the user who runs the service its owner."
+        ) from None
+
+
+def _lock_inode(descriptor: int) -> None:
+    """Lock the file itself, whatever its name. Raises BlockingIOError if another process has it locked.
+
+    With an open file description lock: closing other descriptors does not drop it, unlike a POSIX lock, and as it
+    covers a byte that SQLite does not lock, it never conflicts with SQLite, not even where `flock` locks all bytes
+    (NFS). Systems and file systems without such locks are left with the lock file.
+    """
+    if not hasattr(fcntl, "F_OFD_SETLK"):
+        return
+    request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _LOCKED_BYTE, 1, 0)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)
+    except OSError as error:
+        if error.errno in {EACCES, EAGAIN}:
+            raise BlockingIOError from None
+
+
+def _make_private(path: Path) -> None:
+    try:
+        path.chmod(PRIVATE)
+    except PermissionError:
+        log.warning("a database file is readable by other users, and belongs to one", file=str(path))
+    else:
+        log.warning("a database file was readable by other users; it no longer is", file=str(path))
+
+
+def _removed(path: Path) -> str:
+    return (
+        f"The database file {path.name} was removed or replaced while the service used it: put the same file back, or"
+        " stop the service, restore a backup, and restart it."
+    )
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    return _Identity(status.st_dev, status.st_ino)
+
+
+def _identity_of(path: Path) -> _Identity | None:
+    """None if there is no such file, or it cannot be reached."""
+    try:
+        return _identity(path.stat())
+    except OSError:
+        return None

@@ -1,0 +1,210 @@
+"""The database file of a running service: who may read it, who has it locked, and what happens when it is gone."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import stat
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from tests.integration.bodies import block, current_list
+from tests.integration.conftest import Start
+from tests.integration.problems import problem_of
+from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
+from tests.integration.test_start import assert_refused
+
+BLOCKED: Final = "/blocklist/nodes/a"
+
+
+def siblings(database: Path) -> dict[str, int]:
+    """The permissions of the database and the files beside it."""
+    files = database.parent.glob(f"{database.name}*")
+    return {path.name.removeprefix(database.name): stat.S_IMODE(path.stat().st_mode) for path in files}
+
+
+def remove(file: Path) -> None:
+    file.unlink()
+
+
+def rename(file: Path) -> None:
+    file.rename(file.with_name("elsewhere.db"))
+
+
+def replace_with_copy(file: Path) -> None:
+    copy = file.with_name("copy.db")
+    shutil.copy(file, copy)
+    copy.replace(file)
+
+
+def remove_log(file: Path) -> None:
+    file.with_name(f"{file.name}-wal").unlink()
+
+
+def remove_all(file: Path) -> None:
+    for path in file.parent.glob(f"{file.name}*"):
+        path.unlink()
+
+
+GONE: Final = (remove, rename, replace_with_copy, remove_log, remove_all)
+
+
+class TestRemovedWhileInUse:
+    @pytest.mark.parametrize("act", GONE)
+    def test_no_change_is_acknowledged_and_the_service_is_not_ready(
+        self, start: Start, act: Callable[[Path], None]
+    ) -> None:
+        service = start()
+        with service.client() as client:
+            client.put(BLOCKED, json=block()).raise_for_status()
+            act(service.database)
+            detail = problem_of(client.put("/blocklist/nodes/b", json=block()), 503)["detail"]
+            assert "removed or replaced" in detail
+            assert "restart" in detail
+            assert problem_of(client.get("/readyz"), 503)["detail"] == detail
+            assert list(current_list(client)[1]) == ["a"]
+            assert "age" in client.get("/blocklist").headers
+
+    @pytest.mark.parametrize("act", GONE)
+    def test_readiness_reports_it_before_any_change(self, start: Start, act: Callable[[Path], None]) -> None:
+        service = start()
+        with service.client() as client:
+            client.put(BLOCKED, json=block()).raise_for_status()
+            act(service.database)
+            assert "removed or replaced" in problem_of(client.get("/readyz"), 503)["detail"]
+
+    def test_a_change_that_changes_nothing_is_refused_too(self, start: Start) -> None:
+        service = start()
+        with service.client() as client:
+            client.put(BLOCKED, json=block()).raise_for_status()
+            service.database.unlink()
+            problem_of(client.put(BLOCKED, json=block(allowMerge=True)), 503)
+            problem_of(client.delete("/blocklist/nodes/b"), 503)
+
+    def test_it_recovers_when_the_same_file_is_back(self, start: Start) -> None:
+        service = start()
+        away = service.database.with_name("away.db")
+        with service.client() as client:
+            client.put(BLOCKED, json=block()).raise_for_status()
+            service.database.rename(away)
+            problem_of(client.put("/blocklist/nodes/b", json=block()), 503)
+            away.rename(service.database)
+            wait_until(lambda: client.put("/blocklist/nodes/b", json=block()).status_code == 201)
+            service.kill()
+            service.start()
+            assert sorted(current_list(client)[1]) == ["a", "b"]
+
+    def test_a_link_that_names_another_file_is_noticed(self, tmp_path: Path, migrated: Path) -> None:
+        first, second, link = tmp_path / "first.db", tmp_path / "second.db", tmp_path / "link.db"
+        for file in (first, second):
+            shutil.copy(migrated, file)
+        link.symlink_to(first)
+        with ServiceProcess(tmp_path, database_url=url_of(link)) as service, service.client() as client:
+            client.put(BLOCKED, json=block()).raise_for_status()
+            link.unlink()
+            link.symlink_to(second)
+            problem_of(client.put("/blocklist/nodes/b", json=block()), 503)
+
+
+class TestDamagedWhileInUse:
+    def test_changes_are_refused_and_the_service_is_not_ready(self, start: Start) -> None:
+        service = start()
+        with service.client() as client:
+            client.put(BLOCKED, json=block()).raise_for_status()
+            with service.database.open("r+b") as content:
+                content.write(os.urandom(service.database.stat().st_size))
+            detail = problem_of(client.put("/blocklist/nodes/b", json=block()), 503)["detail"]
+            assert "damaged" in detail
+            assert problem_of(client.get("/readyz"), 503)["detail"] == detail
+            assert list(current_list(client)[1]) == ["a"]
+
+    def test_a_truncated_file_is_noticed_before_any_change(self, start: Start) -> None:
+        service = start()
+        with service.client() as client:
+            client.put(BLOCKED, json=block()).raise_for_status()
+            os.truncate(service.database, 0)
+            assert "damaged" in problem_of(client.get("/readyz"), 503)["detail"]
+            problem_of(client.put("/blocklist/nodes/b", json=block()), 503)
+
+
+class TestPermissions:
+    def test_only_its_user_may_read_what_the_service_creates(self, tmp_path: Path) -> None:
+        previous = os.umask(0o022)
+        try:
+            service = ServiceProcess(tmp_path)
+            assert run_app("migrate", env=service.environment()).returncode == 0
+            assert set(siblings(service.database).values()) == {0o600}
+            with service, service.client() as client:
+                client.put(BLOCKED, json=block()).raise_for_status()
+                modes = siblings(service.database)
+                assert {"", "-wal", "-shm", ".lock"} <= modes.keys()
+                assert set(modes.values()) == {0o600}
+        finally:
+            os.umask(previous)
+
+    def test_existing_files_lose_the_access_of_others_and_the_log_says_so(self, start: Start) -> None:
+        service = start()
+        with service.client() as client:
+            client.put(BLOCKED, json=block()).raise_for_status()
+            service.kill()
+            for path in service.database.parent.glob("blocklist.db*"):
+                path.chmod(0o644)
+            service.start()
+            assert set(siblings(service.database).values()) == {0o600}
+            assert "readable by other users" in service.log()
+            assert list(current_list(client)[1]) == ["a"]
+
+
+class TestOneServiceForAFile:
+    def refused(self, url: str, *words: str) -> None:
+        for command in ("serve", "new-history"):
+            env = environment(database_url=url, port=str(free_port()))
+            assert_refused(run_app(command, env=env), *words)
+
+    def test_a_second_service_is_refused(self, start: Start) -> None:
+        self.refused(url_of(start().database), "stop it")
+
+    def test_also_through_a_symbolic_link(self, start: Start, tmp_path: Path) -> None:
+        link = tmp_path / "link.db"
+        link.symlink_to(start().database)
+        self.refused(url_of(link), "stop it")
+
+    def test_also_through_a_link_to_its_folder(self, start: Start, tmp_path: Path) -> None:
+        (tmp_path / "folder").symlink_to(start().database.parent)
+        self.refused(url_of(tmp_path / "folder" / "blocklist.db"), "stop it")
+
+    def test_also_after_the_lock_file_was_removed(self, start: Start) -> None:
+        service = start()
+        service.database.with_name("blocklist.db.lock").unlink()
+        self.refused(url_of(service.database), "stop it")
+
+    def test_a_file_with_a_hard_link_is_refused(self, start: Start, tmp_path: Path) -> None:
+        service = start()
+        link = service.database.with_name("second.db")
+        link.hardlink_to(service.database)
+        self.refused(url_of(link), "hard link")
+        service.stop()
+        self.refused(url_of(service.database), "hard link", "-samefile")
+
+    def test_it_may_start_again_after_a_kill(self, start: Start) -> None:
+        service = start()
+        service.kill()
+        service.start()
+        assert httpx.get(f"{service.url}/readyz").status_code == 200
+
+    def test_other_programs_may_read_and_back_up_the_file(self, start: Start, tmp_path: Path) -> None:
+        service = start()
+        with service.client() as client:
+            client.put(BLOCKED, json=block()).raise_for_status()
+            with closing(sqlite3.connect(service.database)) as database:
+                assert database.execute("SELECT id FROM blocked_nodes").fetchall() == [("a",)]
+                database.execute("VACUUM INTO ?", (str(tmp_path / "backup.db"),))
+                with closing(sqlite3.connect(tmp_path / "copy.db")) as copy:
+                    database.backup(copy)
+            client.put("/blocklist/nodes/b", json=block()).raise_for_status()
