@@ -31,6 +31,13 @@ class StaleError(Exception):
     """Another replica has changed the list since the writer read it."""
 
 
+class Head(NamedTuple):
+    """The history, and the revision of its last change."""
+
+    history: str
+    revision: int
+
+
 class LastChange(NamedTuple):
     """Author and revision of a blocked node's last change; None and 0 if unknown."""
 
@@ -79,6 +86,11 @@ def log_tail(connection: Connection, since: int, limit: int) -> LogTail:
     found = [change_from_row(row) for row in connection.execute(query)]
     last = found.pop(0) if found and found[0].revision == since else None
     return LogTail(history=head.history, revision=head.revision, last=last, changes=found[:limit])
+
+
+def head(connection: Connection) -> Head:
+    """The head of the log."""
+    return Head(*connection.execute(select(log_head.c.history, log_head.c.revision)).one())
 
 
 def current_history(connection: Connection) -> str:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import secrets
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import Final, TypeVar
 
+import structlog
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import DBAPIError
 
@@ -17,12 +18,15 @@ from app.store import queries, sqlite_commit
 from app.store.circuit_breaker import CircuitBreaker
 from app.store.database import OnRemoteChange, Query, Topic
 from app.store.error_translation import DatabaseFileError, sqlite_code, to_unavailable
-from app.store.queries import PROBE_STATEMENTS
+from app.store.head_file import HeadFile, Mark, lacks_commits, read_mark, write_mark
+from app.store.queries import PROBE_STATEMENTS, Head
 from app.store.schema_check import translating_driver_errors
 from app.store.sql_engines import make_engine
 from app.store.sqlite_file import SqliteFile
 from app.store.writer_thread import WriterThread
 from blocklist.model.changes import Change
+
+log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 READERS: Final = 2
@@ -38,6 +42,7 @@ class SqliteDatabase:
         self.breaker = CircuitBreaker()
         self._url = url
         self._file: SqliteFile
+        self._head_file: HeadFile
         self._open_files = ExitStack()
         self._write_engine = make_engine(url)
         self._read_engine = make_engine(url, readers=READERS)
@@ -46,9 +51,11 @@ class SqliteDatabase:
         self._reader_threads = ThreadPoolExecutor(READERS, "store-reader")
 
     async def open(self) -> None:
-        """See DatabaseBackend."""
+        """See DatabaseBackend. Starts a new history if the file lacks acknowledged commits."""
         self._file = self._open_files.enter_context(SqliteFile(self._url))
         self._file.make_private()
+        self._head_file = self._open_files.enter_context(closing(HeadFile(self._file.path)))
+        await self._compare_with_head_file()
 
     async def close(self) -> None:
         """See DatabaseBackend."""
@@ -80,12 +87,10 @@ class SqliteDatabase:
         """See DatabaseBackend."""
         return await self._run_in_writer(lambda: self._transaction(query))
 
-    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:  # noqa: ARG002
+    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
         """See DatabaseBackend. No other process writes, so without changes only the availability is checked."""
         if changes:
-            await self._run_in_writer(
-                lambda: self._transaction(partial(sqlite_commit.commit, new=changes, after=after))
-            )
+            await self._run_in_writer(lambda: self._commit(changes, after, history))
         else:
             self._check_available()
 
@@ -95,6 +100,18 @@ class SqliteDatabase:
     async def probe(self) -> None:
         """See DatabaseBackend."""
         await self.write(_probe)
+
+    async def _compare_with_head_file(self) -> None:
+        recorded = self._head_file.read()
+        lacking, mark = await self.read(lambda connection: (lacks_commits(connection, recorded), read_mark(connection)))
+        if lacking:
+            log.warning("the database was restored, or copied from elsewhere: starting a new history", was=recorded)
+            await self.write(lambda connection: queries.renew_history(connection, secrets.token_hex(4)))
+        if mark != Mark.HEAD_FILE:
+            await self.write(lambda connection: write_mark(connection, Mark.HEAD_FILE))
+        if (head := await self.read(queries.head)) != recorded:
+            self._head_file.write(head)
+            self._head_file.sync()
 
     def _check_available(self) -> None:
         self.breaker.check()
@@ -112,6 +129,10 @@ class SqliteDatabase:
             raise to_unavailable(error) from error
         self.breaker.record_success()
         return result
+
+    def _commit(self, changes: Sequence[Change], after: int, history: str) -> None:
+        self._transaction(lambda connection: sqlite_commit.commit(connection, changes, after))
+        self._head_file.write(Head(history, changes[-1].revision))
 
     def _transaction(self, query: Query[T]) -> T:
         # Afterwards, too: what is acknowledged must be in the file that the next start will open.
@@ -166,5 +187,6 @@ def renew_history(url: str, history: str) -> None:
         try:
             with translating_driver_errors(url), engine.begin() as connection:
                 queries.renew_history(connection, history)
+                write_mark(connection, Mark.NEW_HISTORY)
         finally:
             engine.dispose()

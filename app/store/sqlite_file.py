@@ -21,7 +21,7 @@ log = structlog.get_logger(__name__)
 
 PRIVATE: Final = 0o600
 """The database has the secrets of listeners. SQLite gives its own files the permissions of the database."""
-_SUFFIXES: Final = ("", "-wal", "-shm", ".lock")
+_SUFFIXES: Final = ("", "-wal", "-shm", ".lock", ".head")
 _HEADER: Final = b"SQLite format 3\0"
 _LOCKED_BYTE: Final = 0
 """SQLite itself locks only bytes from 1 GiB on."""

@@ -143,7 +143,7 @@ class TestPermissions:
             with service, service.client() as client:
                 client.put(BLOCKED, json=block()).raise_for_status()
                 modes = siblings(service.database)
-                assert {"", "-wal", "-shm", ".lock"} <= modes.keys()
+                assert {"", "-wal", "-shm", ".lock", ".head"} <= modes.keys()
                 assert set(modes.values()) == {0o600}
         finally:
             os.umask(previous)
