@@ -17,6 +17,7 @@ from app.api.responses import age_header, revision_headers
 from app.auth.tokens import LastAdminError
 from app.components import components_of
 from app.net.host_policy import MisdirectedError
+from app.store.rows import UnreadableRowError
 from blocklist.model.errors import (
     BlocklistError,
     CompactedError,
@@ -45,6 +46,7 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     MisdirectedError: HTTPStatus.MISDIRECTED_REQUEST,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    UnreadableRowError: HTTPStatus.SERVICE_UNAVAILABLE,
 }
 """The status of each BlocklistError that the service raises; a test fails if one is missing."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,6 +10,7 @@ from sqlalchemy import ColumnElement, Select, delete, func, insert, select
 from sqlalchemy.engine import Connection
 
 from app.store.queries import LastChange, change_from_row, compacted_revision, node_from_row
+from app.store.rows import missing_row, read_row
 from app.store.tables import changes, log_base, log_head
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import BlockedNode
@@ -72,8 +73,11 @@ def oldest_change(connection: Connection) -> tuple[int, int] | None:
     """Revision and time (Unix ms) of the oldest change in the log; None if the log was never compacted."""
     if compacted_revision(connection) == 0:
         return None
-    row = connection.execute(select(changes.c.revision, changes.c.at_ms).order_by(changes.c.revision).limit(1)).one()
-    return row.revision, row.at_ms
+    row = connection.execute(select(changes).order_by(changes.c.revision).limit(1)).one_or_none()
+    if row is None:
+        raise missing_row(changes)
+    oldest = change_from_row(row)
+    return oldest.revision, oldest.at
 
 
 def list_at(connection: Connection, timestamp: int) -> PastList:
@@ -85,19 +89,29 @@ def list_at(connection: Connection, timestamp: int) -> PastList:
     revision = connection.execute(before).scalar() or 0
     nodes: dict[str, BlockedNode] = {}
     last_changes: dict[str, LastChange] = {}
-    for row in (*connection.execute(_unchanged_base(revision)), *connection.execute(_last_changes_of_nodes(revision))):
-        if row.end_ms > timestamp:
-            nodes[row.id] = node_from_row(row, row.id)
-            last_changes[row.id] = LastChange(row.created_by, row.revision)
+    for node, last_change in (*_base_nodes(connection, revision), *_changed_nodes(connection, revision)):
+        if node.end > timestamp:
+            nodes[node.id] = node
+            last_changes[node.id] = last_change
     return PastList(revision=revision, nodes=nodes, last_changes=last_changes)
 
 
-def _last_changes_of_nodes(revision: int) -> Select[Any]:
-    """The last change of each node up to a revision, without nodes that are free then."""
+def _base_nodes(connection: Connection, revision: int) -> Iterator[tuple[BlockedNode, LastChange]]:
+    for row in connection.execute(_unchanged_base(revision)):
+        yield read_row(log_base, row, node_from_row), LastChange(row.created_by, row.revision)
+
+
+def _changed_nodes(connection: Connection, revision: int) -> Iterator[tuple[BlockedNode, LastChange]]:
+    for row in connection.execute(_last_changes_of_nodes(revision, changes.c)):
+        change = change_from_row(row)
+        yield change.node, LastChange(change.created_by, change.revision)
+
+
+def _last_changes_of_nodes(revision: int, columns: Iterable[ColumnElement[Any]]) -> Select[Any]:
+    """These columns of the last change of each node up to a revision, without nodes that are free then."""
     # The lower bound lets the database use the primary key instead of scanning the whole index by node.
     log = changes.c.revision > select(log_head.c.compacted).scalar_subquery(), changes.c.revision <= revision
     last = select(func.max(changes.c.revision)).where(*log).group_by(changes.c.node_id)
-    columns = [changes.c.node_id.label("id"), *(changes.c[name] for name in log_base.c.keys()[1:])]
     return select(*columns).where(changes.c.revision.in_(last), changes.c.type.not_in(_FREEING))
 
 
@@ -111,4 +125,5 @@ def advance_base(connection: Connection, revision: int) -> None:
     """Advance the list on which the log begins to `revision`, before the changes up to it are removed."""
     changed = select(changes.c.node_id).where(changes.c.revision <= revision)
     connection.execute(delete(log_base).where(log_base.c.id.in_(changed)))
-    connection.execute(insert(log_base).from_select(log_base.c.keys(), _last_changes_of_nodes(revision)))
+    columns = [changes.c.node_id.label("id"), *(changes.c[name] for name in log_base.c.keys()[1:])]
+    connection.execute(insert(log_base).from_select(log_base.c.keys(), _last_changes_of_nodes(revision, columns)))

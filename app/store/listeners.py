@@ -13,7 +13,8 @@ from sqlalchemy.engine import Connection
 from app.store import listener_reports, queries
 from app.store.listener_reports import ReportPart
 from app.store.queries import current_version
-from app.store.tables import listeners
+from app.store.rows import missing_row, read_row, read_rows, readable_rows
+from app.store.tables import listeners, versions
 from blocklist.model.listener import Listener, ListenerRole
 
 
@@ -60,12 +61,18 @@ class ListenerUpdates(NamedTuple):
 
 def updates_since(connection: Connection, since: int) -> ListenerUpdates:
     """What was written after version `since`; -1 is everything."""
-    version = int(connection.execute(select(current_version())).scalar_one())
+    version = connection.execute(select(current_version())).scalar_one()
+    if version is None:
+        raise missing_row(versions)
     count = connection.execute(select(func.count()).select_from(listeners)).scalar_one()
     rows = connection.execute(select(listeners).where(listeners.c.version > since))
-    changed = [_stored(row) for row in rows]
+    changed = list(readable_rows(listeners, rows, _stored))
     return ListenerUpdates(
-        version, queries.current_history(connection), count, changed, listener_reports.since_version(connection, since)
+        int(version),
+        queries.current_history(connection),
+        count,
+        changed,
+        listener_reports.since_version(connection, since),
     )
 
 
@@ -75,9 +82,14 @@ def ids(connection: Connection) -> set[str]:
 
 
 def get(connection: Connection, listener_id: str) -> StoredListener | None:
-    """One listener; None if it is not registered."""
+    """One listener; None if it is not registered. Raises UnreadableRowError."""
     row = connection.execute(select(listeners).where(listeners.c.id == listener_id)).one_or_none()
-    return None if row is None else _stored(row)
+    return None if row is None else read_row(listeners, row, _stored)
+
+
+def check(connection: Connection) -> None:
+    """Raises UnreadableRowError if there is a listener that cannot be read."""
+    read_rows(listeners, connection.execute(select(listeners)), _stored)
 
 
 def save(
@@ -179,7 +191,7 @@ def _stored(row: Row[Any]) -> StoredListener:
         role=ListenerRole(row.role),
         session=row.session,
         registered_at=row.since_ms,
-        former_sessions=tuple(json.loads(row.former)),
+        former_sessions=_former_sessions(row.former),
         callback_url=row.callback_url,
         lease=row.lease_ms,
         lease_end=row.lease_end_ms or row.lapsed_ms or 0,
@@ -188,3 +200,10 @@ def _stored(row: Row[Any]) -> StoredListener:
     )
     secret = Secret(current=row.secret, previous=row.old_secret, previous_until=row.old_secret_until_ms or 0)
     return StoredListener(listener=listener, secret=secret, expired_at=row.lapsed_ms, owner=row.owner)
+
+
+def _former_sessions(text: str) -> tuple[str, ...]:
+    sessions = json.loads(text)
+    if not isinstance(sessions, list) or not all(isinstance(session, str) for session in sessions):
+        raise TypeError
+    return tuple(sessions)

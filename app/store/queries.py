@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
@@ -10,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import ScalarSelect, delete, func, select, update
 from sqlalchemy.engine import Connection, Row
 
+from app.store.rows import UnreadableRowError, missing_row, read_row, read_rows
 from app.store.tables import blocked_nodes, changes, listeners, log_head, versions
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
 from blocklist.model.node import BlockAction, BlockedNode
@@ -72,35 +74,52 @@ class LogTail:
 
 def load(connection: Connection) -> LoadedState:
     """The whole list."""
-    head = connection.execute(select(log_head)).one()
+    history, revision = head(connection)
     rows = connection.execute(select(blocked_nodes)).all()
-    nodes = {row.id: node_from_row(row, row.id) for row in rows}
+    nodes = {node.id: node for node in read_rows(blocked_nodes, rows, node_from_row)}
     last_changes = {row.id: LastChange(row.created_by, row.revision) for row in rows}
-    return LoadedState(Snapshot(revision=head.revision, history=head.history, nodes=nodes), last_changes)
+    return LoadedState(Snapshot(revision=revision, history=history, nodes=nodes), last_changes)
 
 
 def log_tail(connection: Connection, since: int, limit: int) -> LogTail:
-    """The end of the log from revision `since` on, with at most `limit` changes after it."""
-    head = connection.execute(select(log_head.c.history, log_head.c.revision)).one()
+    """The end of the log from revision `since` on, with at most `limit` changes after it.
+
+    Changes that cannot be read are left out, with those that follow: as if they had been compacted.
+    """
+    history, revision = head(connection)
     query = select(changes).where(changes.c.revision >= since).order_by(changes.c.revision).limit(limit + 1)
-    found = [change_from_row(row) for row in connection.execute(query)]
+    found = _readable_start(connection.execute(query))
     last = found.pop(0) if found and found[0].revision == since else None
-    return LogTail(history=head.history, revision=head.revision, last=last, changes=found[:limit])
+    return LogTail(history=history, revision=revision, last=last, changes=found[:limit])
+
+
+def _readable_start(rows: Iterable[Row[Any]]) -> list[Change]:
+    found: list[Change] = []
+    with suppress(UnreadableRowError):
+        found.extend(map(change_from_row, rows))
+    return found
 
 
 def head(connection: Connection) -> Head:
-    """The head of the log."""
-    return Head(*connection.execute(select(log_head.c.history, log_head.c.revision)).one())
+    """The head of the log. Raises UnreadableRowError."""
+    return read_row(log_head, _head_row(connection), lambda row: Head(row.history, row.revision))
 
 
 def current_history(connection: Connection) -> str:
     """The current history."""
-    return str(connection.execute(select(log_head.c.history)).scalar_one())
+    return head(connection).history
 
 
 def compacted_revision(connection: Connection) -> int:
     """The revision of the last change that was removed from the log; 0 if none was."""
-    return int(connection.execute(select(log_head.c.compacted)).scalar_one())
+    return read_row(log_head, _head_row(connection), lambda row: int(row.compacted))
+
+
+def _head_row(connection: Connection) -> Row[Any]:
+    row = connection.execute(select(log_head)).one_or_none()
+    if row is None:
+        raise missing_row(log_head)
+    return row
 
 
 def last_change(connection: Connection, node_id: str) -> Change | None:
@@ -122,10 +141,16 @@ def compactable(
     rows = connection.execute(select(revision, at_ms).order_by(revision).limit(limit)).all()
     removable = list(
         takewhile(
-            lambda row: row.revision < keep_from or (row.at_ms < older_than and row.revision < always_keep_from), rows
+            lambda row: row.revision < keep_from or (_is_older(row, older_than) and row.revision < always_keep_from),
+            rows,
         )
     )
     return (len(removable), removable[-1].revision) if removable else None
+
+
+def _is_older(row: Row[int, int], time: int) -> bool:
+    """Whether it was made before `time`; also if its time cannot be read."""
+    return not isinstance(row.at_ms, int) or row.at_ms < time
 
 
 def try_compaction_lock(connection: Connection) -> bool:
@@ -154,15 +179,22 @@ def renew_history(connection: Connection, history: str, replaces: str | None = N
     connection.execute(update(listeners).values(acked=None))
 
 
-def node_from_row(row: Row[Any], node_id: str) -> BlockedNode:
-    """The node in a row of the list or of the log."""
+def node_from_row(row: Row[Any]) -> BlockedNode:
+    """The node in a row of the list. For `read_row`."""
+    return _node(row, row.id)
+
+
+def change_from_row(row: Row[Any]) -> Change:
+    """The change in a row of the log. Raises UnreadableRowError."""
+    return read_row(changes, row, _change)
+
+
+def _node(row: Row[Any], node_id: str) -> BlockedNode:
     action = BlockAction[row.action]
     return BlockedNode(id=node_id, action=action, start=row.start_ms, end=row.end_ms, cause=row.cause)
 
 
-def change_from_row(row: Row[Any]) -> Change:
-    """The change in a row of the log."""
-    node = node_from_row(row, row.node_id)
+def _change(row: Row[Any]) -> Change:
     return Change(
         revision=row.revision,
         type=ChangeType(row.type),
@@ -170,7 +202,7 @@ def change_from_row(row: Row[Any]) -> Change:
         created_by=row.created_by,
         forced=row.forced,
         source=None if row.source is None else Source(row.source),
-        node=node,
+        node=_node(row, row.node_id),
     )
 
 

@@ -20,6 +20,14 @@ MAX_WAL_BYTES: Final = 64 * 1024 * 1024
 """Maximum size of the write-ahead log after it has grown, for example during a backup."""
 
 
+def _decode(text: bytes) -> str | bytes:
+    """A text; bytes if it is not UTF-8, so that its row cannot be read, but the others can."""
+    try:
+        return text.decode()
+    except UnicodeDecodeError:
+        return text
+
+
 def make_blocking_engine(url: str) -> Engine:
     """A blocking engine for use before or without the service, such as checks and migrations."""
     if not is_postgresql(url):
@@ -51,6 +59,7 @@ def make_engine(url: str, *, readers: int = 0) -> Engine:
     def _open(connection: sqlite3.Connection, _: Any) -> None:
         # BEGIN is sent below: sqlite3 would send it late, and without the write lock.
         connection.isolation_level = None
+        connection.text_factory = _decode
         connection.execute("PRAGMA journal_mode=WAL")
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA journal_size_limit={MAX_WAL_BYTES}")

@@ -10,7 +10,7 @@ from typing import Final
 
 from sqlalchemy.engine import Connection
 
-from app.store import history_queries, queries, sqlite
+from app.store import history_queries, listeners, queries, sqlite, tokens
 from app.store.database import DatabaseBackend, Topic
 from app.store.history_queries import ALL, ChangeFilter, PastList
 from app.store.listener_store import ListenerStore
@@ -53,8 +53,12 @@ class Store:
         self._open = backend.open
 
     async def open(self) -> LoadedState:
-        """Lock a SQLite file, and read the list. Raises SchemaError if another process uses the file."""
+        """Lock a SQLite file, and read the list. Raises SchemaError if another process uses the file.
+
+        Raises UnreadableRowError if there is a row that the service could not use: it would skip that later.
+        """
         await self._open()
+        await self._read(_check_rows)
         return await self.load()
 
     async def load(self) -> LoadedState:
@@ -121,6 +125,11 @@ class Store:
         """Check that the database answers, and that it accepted the last write."""
         self._check()
         await self._read(queries.compacted_revision)
+
+
+def _check_rows(connection: Connection) -> None:
+    listeners.check(connection)
+    tokens.check(connection)
 
 
 def _page(connection: Connection, since: int, limit: int, criteria: ChangeFilter) -> ChangePage:

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Final, Protocol, TypeVar
 
 from sqlalchemy import bindparam, delete, insert, or_, select, update
 from sqlalchemy.engine import Connection, Row
 
+from app.store.rows import read_rows, readable_rows
 from app.store.tables import sessions, tokens
 from blocklist.model.roles import Role, Token
 
 T = TypeVar("T")
+_ALL_TOKENS: Final = select(tokens).order_by(tokens.c.created_ms, tokens.c.id)
 
 
 class RunQuery(Protocol):
@@ -89,9 +91,13 @@ class TokenStore:
 
 
 def load(connection: Connection) -> list[StoredToken]:
-    """All tokens."""
-    rows = connection.execute(select(tokens).order_by(tokens.c.created_ms, tokens.c.id))
-    return [StoredToken(token=_token(row), digest=row.digest) for row in rows]
+    """All tokens that can be read: those of other rows are not valid."""
+    return list(readable_rows(tokens, connection.execute(_ALL_TOKENS), _stored_token))
+
+
+def check(connection: Connection) -> None:
+    """Raises UnreadableRowError if there is a token that cannot be read."""
+    read_rows(tokens, connection.execute(_ALL_TOKENS), _stored_token)
 
 
 def valid_token_exists(connection: Connection, now: int) -> bool:
@@ -126,11 +132,14 @@ def _add_session(connection: Connection, session: StoredSession, now: int) -> No
 
 
 def _get_session(connection: Connection, digest: str) -> StoredSession | None:
-    row = connection.execute(select(sessions).where(sessions.c.digest == digest)).one_or_none()
-    if row is None:
-        return None
-    access = Role(row.role)
-    return StoredSession(digest=digest, name=row.name, role=access, credential=row.credential, end=row.end_ms)
+    """A session that cannot be read has ended: the user logs in again."""
+    rows = connection.execute(select(sessions).where(sessions.c.digest == digest))
+    return next(readable_rows(sessions, rows, _session), None)
+
+
+def _session(row: Row[Any]) -> StoredSession:
+    role = Role(row.role)
+    return StoredSession(digest=row.digest, name=row.name, role=role, credential=row.credential, end=row.end_ms)
 
 
 def _row(stored: StoredToken) -> dict[str, object]:
@@ -146,6 +155,10 @@ def _row(stored: StoredToken) -> dict[str, object]:
         "revoked_ms": token.revoked_at,
         "used_ms": token.last_used_at,
     }
+
+
+def _stored_token(row: Row[Any]) -> StoredToken:
+    return StoredToken(token=_token(row), digest=row.digest)
 
 
 def _token(row: Row[Any]) -> Token:

@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from app.engine.list_view import ListView
+from app.store.rows import UnreadableRowError, log_once
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
 from blocklist.wire.changes import change_body, dump_snapshot
@@ -84,7 +85,7 @@ class ChangeFeed:
         if (recent := self.recent_events(cursor)) is not None:
             return recent
         history = self.history
-        changes = await self._source.changes(cursor, PAGE_CHANGES)
+        changes = await self._stored(cursor, PAGE_CHANGES)
         if not changes or history != self.history or changes[0].revision != cursor + 1:
             return None
         return self._events(changes)
@@ -99,13 +100,13 @@ class ChangeFeed:
             return list(islice(self._recent, cursor - first, end - first))
         if end - cursor > MAX_RECENT_CHANGES:
             return None
-        changes = await self._source.changes(cursor, end - cursor)
+        changes = await self._stored(cursor, end - cursor)
         return changes if changes and changes[0].revision == cursor + 1 else None
 
     async def was_never_issued(self, revision: int) -> bool:
         """Whether a revision ahead of this replica does not exist; False while the database is unavailable."""
         try:
-            return not await self._source.changes(revision - 1, 1)
+            return not await self._stored(revision - 1, 1)
         except UnavailableError:
             return False
 
@@ -134,6 +135,14 @@ class ChangeFeed:
             event = list(_chunks(sse_parts("snapshot", dump_snapshot(snapshot), f"{revision}-{self.history}")))
             self._snapshot_cache = (until, revision, event)
         return event, revision
+
+    async def _stored(self, cursor: int, limit: int) -> list[Change]:
+        """Changes in the database; none if one of them cannot be read, as if they had been compacted."""
+        try:
+            return await self._source.changes(cursor, limit)
+        except UnreadableRowError as error:
+            log_once(error.detail)
+            return []
 
     def _wake_streams(self, streams: Sequence[WaitingStream] = ()) -> None:
         streams = streams or tuple(self.streams)
