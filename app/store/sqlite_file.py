@@ -9,7 +9,7 @@ import struct
 from contextlib import suppress
 from errno import EACCES, EAGAIN
 from pathlib import Path
-from typing import Final, NamedTuple, Self
+from typing import Final, Self
 
 import structlog
 
@@ -27,11 +27,8 @@ _LOCKED_BYTE: Final = 0
 """SQLite itself locks only bytes from 1 GiB on."""
 
 
-class _Identity(NamedTuple):
-    """What a file is, whatever its name."""
-
-    device: int
-    inode: int
+_Identity = tuple[int, int]
+"""Device and inode: what a file is, whatever its name."""
 
 
 class SqliteFile:
@@ -173,12 +170,12 @@ def _removed(path: Path) -> str:
 
 
 def _identity(status: os.stat_result) -> _Identity:
-    return _Identity(status.st_dev, status.st_ino)
+    return status.st_dev, status.st_ino
 
 
 def _identity_of(path: Path) -> _Identity | None:
     """None if there is no such file, or it cannot be reached."""
     try:
-        return _identity(path.stat())
+        return _identity(os.stat(path))  # noqa: PTH116 - faster, and this runs twice in each transaction
     except OSError:
         return None
