@@ -104,9 +104,9 @@ class ChangeFeed:
         return changes if changes and changes[0].revision == cursor + 1 else None
 
     async def was_never_issued(self, revision: int) -> bool:
-        """Whether a revision ahead of this replica does not exist; False while the database is unavailable."""
+        """Whether a revision ahead of this replica does not exist; False if it cannot be known."""
         try:
-            return not await self._stored(revision - 1, 1)
+            return not await self._source.changes(revision - 1, 1)
         except UnavailableError:
             return False
 
