@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Final
 
 import psycopg
+from sqlalchemy.exc import DBAPIError
 
 from app.store.database import OnRemoteChange, Topic
 from app.store.postgresql_commit import CHANNEL
@@ -48,7 +49,7 @@ class Notifications:
         while True:
             try:
                 await self._receive(callbacks)
-            except (psycopg.Error, OSError) as error:
+            except (psycopg.Error, DBAPIError, OSError) as error:
                 self._on_lost(error, self._last_poll_at)
             await asyncio.sleep(RETRY_SECONDS)
 

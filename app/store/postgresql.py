@@ -6,6 +6,7 @@ succeeds.
 
 from __future__ import annotations
 
+import secrets
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -25,7 +26,8 @@ from app.store.database import OnRemoteChange, Query, Topic
 from app.store.error_translation import driver_message, to_unavailable
 from app.store.notifications import Notifications
 from app.store.postgresql_connection import abort, connect_async, deadline, driver_connection
-from app.store.queries import PROBE_STATEMENTS, bump
+from app.store.queries import PROBE_STATEMENTS, bump, record_timeline
+from app.store.timeline import unrecorded_timeline
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
 
@@ -61,6 +63,8 @@ class PostgresqlDatabase:
 
     async def open(self) -> None:
         """See DatabaseBackend. Any number of replicas may use it."""
+        async with self._translating_errors():
+            await (await self.connect()).close()
 
     async def close(self) -> None:
         """See DatabaseBackend."""
@@ -68,8 +72,33 @@ class PostgresqlDatabase:
         await self._engine.dispose()
 
     async def connect(self) -> psycopg.AsyncConnection:
-        """A new connection with autocommit, outside the pool."""
-        return await connect_async(self._url, autocommit=True)
+        """A new connection with autocommit, outside the pool.
+
+        The server may have changed since the last one, so this starts a new history if its timeline has.
+        """
+        connection = await connect_async(self._url, autocommit=True)
+        try:
+            with deadline(self._timeout_seconds, connection):
+                timeline = await unrecorded_timeline(connection)
+            if timeline is not None:
+                await self._record(timeline)
+        except BaseException:
+            await connection.close()
+            raise
+        return connection
+
+    async def _record(self, timeline: str) -> None:
+        # Connections in the pool are to the former server.
+        await self._engine.dispose()
+        async with (
+            self._engine.connect() as connection,
+            self._with_deadline(self._timeout_seconds, connection),
+            connection.begin(),
+        ):
+            renewed = await connection.run_sync(record_timeline, timeline, secrets.token_hex(4))
+        if renewed:
+            # Without a replica that saw the last changes it is unknown whether some were lost.
+            log.warning("the database was promoted or restored; starting a new history", timeline=timeline)
 
     async def read(self, query: Query[T]) -> T:
         """See DatabaseBackend."""

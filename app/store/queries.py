@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ScalarSelect, delete, func, select, update
+from sqlalchemy import ScalarSelect, Update, delete, func, select, update
 from sqlalchemy.engine import Connection, Row
 
 from app.store.rows import UnreadableRowError, missing_row, read_row, read_rows
@@ -171,12 +171,28 @@ def renew_history(connection: Connection, history: str, replaces: str | None = N
 
     With `replaces` only if that is the current history: of several replicas that detect the same loss one starts it.
     """
+    condition = [] if replaces is None else [log_head.c.history == replaces]
+    _renew(connection, update(log_head).where(*condition).values(history=history))
+
+
+def record_timeline(connection: Connection, timeline: str, history: str) -> bool:
+    """Record the timeline of the server. If another one was recorded, start this history; return whether it did.
+
+    Of several replicas one starts it: for the others this timeline is recorded already.
+    """
+    connection.execute(update(log_head).where(log_head.c.timeline.is_(None)).values(timeline=timeline))
+    other = update(log_head).where(log_head.c.timeline != timeline)
+    return _renew(connection, other.values(timeline=timeline, history=history))
+
+
+def _renew(connection: Connection, renewal: Update) -> bool:
+    """Execute this update of the head. If it changes the row, listeners start from a snapshot."""
     # Lock the topic first, as all transactions on listeners do: this avoids deadlocks.
     bump(connection, "listeners")
-    condition = [] if replaces is None else [log_head.c.history == replaces]
-    if connection.execute(update(log_head).where(*condition).values(history=history)).rowcount == 0:
-        return
+    if connection.execute(renewal).rowcount == 0:
+        return False
     connection.execute(update(listeners).values(acked=None))
+    return True
 
 
 def node_from_row(row: Row[Any]) -> BlockedNode:

@@ -16,7 +16,9 @@ log_head = Table(
     Column("history", String(8), nullable=False),
     Column("revision", BigInteger, nullable=False),
     Column("compacted", BigInteger, nullable=False),
-    comment="One row. revision: of the last change; compacted: of the last change that was removed from the log.",
+    Column("timeline", String(8)),
+    comment="One row. revision: of the last change; compacted: of the last change that was removed from the log;"
+    " timeline: of the PostgreSQL server that wrote the row, null if unknown.",
 )
 
 blocked_nodes = Table(
