@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -25,8 +26,8 @@ Command = Callable[[Draft], T]
 
 MAX_BATCH: Final = 1000
 """Maximum number of commands in one transaction: bounds how long later commands wait."""
-MAX_ATTEMPTS: Final = 20
-"""Maximum number of attempts to commit a batch while other replicas commit first."""
+MAX_RETRY_SECONDS: Final = 10.0
+"""How long a batch is tried again while other replicas commit first: less than a proxy waits for a response."""
 YIELD_SECONDS: Final = 0.02
 """How long a replica waits for another one to commit, before it commits again, while they contend."""
 
@@ -204,7 +205,8 @@ class BlocklistHandler:
         return draft
 
     async def _commit(self, batch: list[_QueuedCommand]) -> None:
-        for _ in range(MAX_ATTEMPTS):
+        deadline = time.monotonic() + MAX_RETRY_SECONDS
+        while True:
             if self._behind:
                 await self._catch_up()
             draft = self._apply_commands(batch)
@@ -212,6 +214,8 @@ class BlocklistHandler:
                 await self._log.commit(draft.changes, after=self._tracker.revision, history=self._tracker.history)
             except StaleError:
                 self._behind = self._contended = True
+                if time.monotonic() > deadline:
+                    raise UnavailableError("Other replicas kept changing the list; try again.", retry_after=1) from None
                 continue
             except BaseException:
                 # The commit may have succeeded without an answer.
@@ -221,7 +225,6 @@ class BlocklistHandler:
                 self._turn_granted.clear()
             self._advance(draft.changes, from_log=False)
             return
-        raise UnavailableError("Other replicas kept changing the list; try again.", retry_after=1)
 
     async def _catch_up(self) -> None:
         """Apply the changes that the log has after the tracker's revision."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Sequence
 from functools import partial
 from typing import Any, Self
@@ -12,7 +13,7 @@ from structlog.testing import capture_logs
 
 from app.engine import background, handler
 from app.engine.background import supervise
-from app.engine.handler import MAX_ATTEMPTS, BlocklistHandler, Outcome
+from app.engine.handler import BlocklistHandler, Outcome
 from app.store.queries import LoadedState, LogTail, StaleError
 from blocklist.model.changes import Author, Change, Snapshot
 from blocklist.model.draft import Draft
@@ -104,9 +105,9 @@ def blocked_node(node_id: str) -> BlockedNode:
 class HandlerHarness:
     """A handler, supervised as in the service."""
 
-    def __init__(self, max_queued: int = 100) -> None:
+    def __init__(self, max_queued: int = 100, log: RecordingLog | None = None) -> None:
         self.tracker = BlocklistTracker(Snapshot(revision=0, history="00000000"))
-        self.log = RecordingLog()
+        self.log = log or RecordingLog()
         self.publisher = RecordingPublisher()
         self.handler = BlocklistHandler(self.tracker, self.log, lambda: 1000, self.publisher, max_queued=max_queued)
 
@@ -315,20 +316,35 @@ def test_a_refusal_is_never_based_on_a_stale_list() -> None:
     run(scenario)
 
 
-def test_a_batch_that_is_stale_at_every_attempt_fails() -> None:
-    class Busy(RecordingLog):
-        async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
+class BusyLog(RecordingLog):
+    """Another replica commits first, this number of times."""
+
+    def __init__(self, times: float) -> None:
+        super().__init__()
+        self.times = times
+
+    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
+        if self.stale_commits < self.times:
             self.add_remote_change(f"other-{self.revision}")
-            await super().commit(changes, after=after, history=history)
+        await super().commit(changes, after=after, history=history)
+
+
+def test_a_batch_that_is_stale_many_times_is_committed_in_the_end() -> None:
+    async def scenario() -> None:
+        async with HandlerHarness(log=BusyLog(100)) as harness:
+            assert (await harness.block("a")).revision == 101
+            assert harness.log.stale_commits == 100
+
+    run(scenario)
+
+
+def test_a_batch_that_is_always_stale_fails_after_the_time_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(handler, "MAX_RETRY_SECONDS", 0.05)
 
     async def scenario() -> None:
-        harness = HandlerHarness()
-        busy = harness.log = Busy()
-        harness.handler = BlocklistHandler(harness.tracker, busy, lambda: 1000, harness.publisher, max_queued=100)
-        async with harness:
-            with pytest.raises(UnavailableError):
+        async with HandlerHarness(log=BusyLog(math.inf)) as harness:
+            with pytest.raises(UnavailableError, match="Other replicas kept changing the list"):
                 await harness.block("a")
-            assert busy.stale_commits == MAX_ATTEMPTS
 
     run(scenario)
 

@@ -1,0 +1,80 @@
+"""A replica that others keep overtaking: on a real PostgreSQL, with a second replica that commits first."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from app.engine.handler import BlocklistHandler
+from app.store.queries import LoadedState
+from app.store.store import Store, make_store
+from blocklist.model.changes import Author, Change
+from blocklist.model.draft import Draft
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.tracker import BlocklistTracker
+from tests.integration.databases import PostgresDatabases
+from tests.postgres import PostgresServer
+
+LOSSES: Final = 60
+
+
+@pytest.fixture
+def url(postgres: PostgresServer, tmp_path: Path) -> Iterator[str]:
+    databases = PostgresDatabases(postgres)
+    yield databases.url_for(tmp_path)
+    databases.drop(tmp_path)
+
+
+class SilentPublisher:
+    def publish(self, changes: Sequence[Change], *, from_log: bool) -> None:
+        pass
+
+    def reset(self, loaded: LoadedState) -> None:
+        pass
+
+
+class OvertakenStore:
+    """A replica's store; before each of its first commits the other replica commits a change."""
+
+    def __init__(self, own: Store, other: Store) -> None:
+        self._own = own
+        self._other = other
+        self.overtaken = 0
+        self.tail, self.load, self.renew_history = own.tail, own.load, own.renew_history
+
+    async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
+        if self.overtaken < LOSSES:
+            self.overtaken += 1
+            draft = Draft(BlocklistTracker((await self._other.load()).snapshot), 1000)
+            draft.block(blocked_node(f"other-{self.overtaken}"), allow_merge=False)
+            await self._other.commit(draft.changes, after=after, history=history)
+        await self._own.commit(changes, after=after, history=history)
+
+
+def blocked_node(node_id: str) -> BlockedNode:
+    return BlockedNode(id=node_id, action=BlockAction.MARK_BLOCKED, start=1000, end=PERMANENT, cause="hot")
+
+
+def test_a_change_overtaken_many_times_in_a_row_is_committed(url: str) -> None:
+    async def scenario() -> None:
+        own, other = (make_store(url, name, 30.0) for name in ("own", "other"))
+        loaded = await own.open()
+        await other.open()
+        log = OvertakenStore(own, other)
+        tracker = BlocklistTracker(loaded.snapshot)
+        handler = BlocklistHandler(tracker, log, lambda: 1000, SilentPublisher(), max_queued=100)
+        running = asyncio.create_task(handler.run())
+        outcome = await handler.submit(
+            lambda draft: draft.block(blocked_node("mine"), allow_merge=False), Author("ops")
+        )
+        assert (outcome.revision, log.overtaken) == (LOSSES + 1, LOSSES)
+        handler.close()
+        await running
+        await own.close()
+        await other.close()
+
+    asyncio.run(scenario())
