@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from sqlalchemy.engine import Connection
 
 from app.store.circuit_breaker import CircuitBreaker
+from app.store.queries import LogTail
 from blocklist.model.changes import Change
 
 T = TypeVar("T")
@@ -52,6 +53,12 @@ class DatabaseBackend(Protocol):
         """Write the changes durably, all or none.
 
         Raises queries.StaleError unless the log is at revision `after` of this history, also for no changes.
+        """
+
+    async def tail(self, since: int, limit: int) -> LogTail:
+        """The end of the log from revision `since` on, with at most `limit` changes after it.
+
+        Call it from the task that commits.
         """
 
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:

@@ -26,7 +26,8 @@ from app.store.database import OnRemoteChange, Query, Topic
 from app.store.error_translation import driver_message, to_unavailable
 from app.store.notifications import Notifications
 from app.store.postgresql_connection import abort, connect_async, deadline, driver_connection
-from app.store.queries import PROBE_STATEMENTS, bump, record_timeline
+from app.store.postgresql_tail import log_tail
+from app.store.queries import PROBE_STATEMENTS, LogTail, bump, record_timeline
 from app.store.timeline import unrecorded_timeline
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
@@ -121,15 +122,26 @@ class PostgresqlDatabase:
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
         """See DatabaseBackend."""
+        async with self._on_committer() as connection:
+            if changes:
+                note = f"changes {self._replica}"
+                await postgresql_commit.commit(connection, changes, after=after, history=history, note=note)
+            else:
+                await postgresql_commit.check_head(connection, after=after, history=history)
+
+    async def tail(self, since: int, limit: int) -> LogTail:
+        """See DatabaseBackend."""
+        async with self._on_committer() as connection:
+            return await log_tail(connection, since, limit)
+
+    @asynccontextmanager
+    async def _on_committer(self) -> AsyncIterator[psycopg.AsyncConnection]:
+        """The connection of the task that commits. It is replaced after an error."""
         async with self._translating_errors():
             try:
                 connection = self._committer = self._committer or await self.connect()
                 with deadline(self._timeout_seconds, connection):
-                    if changes:
-                        note = f"changes {self._replica}"
-                        await postgresql_commit.commit(connection, changes, after=after, history=history, note=note)
-                    else:
-                        await postgresql_commit.check_head(connection, after=after, history=history)
+                    yield connection
             except (psycopg.Error, OSError):
                 await self._drop_committer()
                 raise

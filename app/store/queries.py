@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, Self
 
 from sqlalchemy import ScalarSelect, Update, delete, func, select, update
 from sqlalchemy.engine import Connection, Row
@@ -67,6 +67,12 @@ class LogTail:
     last: Change | None
     changes: Sequence[Change]
 
+    @classmethod
+    def beginning_at(cls, since: int, found: list[Change], *, history: str, revision: int, limit: int) -> Self:
+        """The tail with at most `limit` of the changes `found` after `since`; one at `since` itself is `last`."""
+        last = found.pop(0) if found and found[0].revision == since else None
+        return cls(history=history, revision=revision, last=last, changes=found[:limit])
+
     def is_compacted_after(self, revision: int) -> bool:
         """Whether the changes after `revision` are no longer in the log."""
         return self.revision > revision and (not self.changes or self.changes[0].revision != revision + 1)
@@ -89,8 +95,7 @@ def log_tail(connection: Connection, since: int, limit: int) -> LogTail:
     history, revision = head(connection)
     query = select(changes).where(changes.c.revision >= since).order_by(changes.c.revision).limit(limit + 1)
     found = _readable_start(connection.execute(query))
-    last = found.pop(0) if found and found[0].revision == since else None
-    return LogTail(history=history, revision=revision, last=last, changes=found[:limit])
+    return LogTail.beginning_at(since, found, history=history, revision=revision, limit=limit)
 
 
 def _readable_start(rows: Iterable[Row[Any]]) -> list[Change]:
@@ -211,14 +216,31 @@ def _node(row: Row[Any], node_id: str) -> BlockedNode:
 
 
 def _change(row: Row[Any]) -> Change:
+    return change_from_values(*tuple(row))
+
+
+def change_from_values(
+    revision: int,
+    kind: str,
+    at: int,
+    created_by: str | None,
+    forced: str | None,
+    source: str | None,
+    node_id: str,
+    action: str,
+    start: int,
+    end: int,
+    cause: str,
+) -> Change:
+    """The change in a row of the log, with its columns in order."""
     return Change(
-        revision=row.revision,
-        type=ChangeType(row.type),
-        at=row.at_ms,
-        created_by=row.created_by,
-        forced=row.forced,
-        source=None if row.source is None else Source(row.source),
-        node=_node(row, row.node_id),
+        revision=revision,
+        type=ChangeType(kind),
+        at=at,
+        created_by=created_by,
+        forced=forced,
+        source=None if source is None else Source(source),
+        node=BlockedNode(id=node_id, action=BlockAction[action], start=start, end=end, cause=cause),
     )
 
 

@@ -19,7 +19,7 @@ from app.store.circuit_breaker import CircuitBreaker
 from app.store.database import OnRemoteChange, Query, Topic
 from app.store.error_translation import DatabaseFileError, sqlite_code, to_unavailable
 from app.store.head_file import HeadFile, Mark, lacks_commits, read_mark, write_mark
-from app.store.queries import PROBE_STATEMENTS, Head
+from app.store.queries import PROBE_STATEMENTS, Head, LogTail, log_tail
 from app.store.schema_check import translating_driver_errors
 from app.store.sql_engines import make_engine
 from app.store.sqlite_file import SqliteFile
@@ -93,6 +93,10 @@ class SqliteDatabase:
             await self._run_in_writer(lambda: self._commit(changes, after, history))
         else:
             self._check_available()
+
+    async def tail(self, since: int, limit: int) -> LogTail:
+        """See DatabaseBackend."""
+        return await self.read(lambda connection: log_tail(connection, since, limit))
 
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         """See DatabaseBackend. There are no other replicas."""

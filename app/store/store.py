@@ -50,6 +50,7 @@ class Store:
         self._read = backend.read
         self._write = backend.write
         self._commit = backend.commit
+        self._tail = backend.tail
         self._open = backend.open
 
     async def open(self) -> LoadedState:
@@ -81,7 +82,7 @@ class Store:
 
     async def tail(self, since: int) -> LogTail:
         """The end of the log from revision `since` on, with at most MAX_TAIL changes."""
-        return await self._read(lambda connection: queries.log_tail(connection, since, MAX_TAIL))
+        return await self._tail(since, MAX_TAIL)
 
     async def renew_history(self, lost: str) -> None:
         """Replace the history `lost` by a new one, unless another replica has done so."""
