@@ -43,6 +43,7 @@ from app.store.store import Store
 from app.watch.change_feed import ChangeFeed
 from app.watch.stream_quota import StreamQuota
 from blocklist.model.evidence import EvidenceRule, EvidenceStore
+from blocklist.model.known_nodes import KnownNodes
 from blocklist.model.time import to_millis
 from blocklist.model.tracker import BlocklistTracker
 
@@ -59,6 +60,7 @@ class _Base:
     view: ListView
     feed: ChangeFeed
     evidence: EvidenceStore
+    known_nodes: KnownNodes
     directory: ListenerDirectory
 
 
@@ -101,7 +103,8 @@ def _base(settings: Settings, clock: Callable[[], int], store: Store, loaded: Lo
     tracker = BlocklistTracker(loaded.snapshot)
     view = ListView(tracker, clock, store.outage_seconds)
     rule = EvidenceRule(applications=settings.evidence_applications, window=to_millis(settings.evidence_window))
-    evidence = EvidenceStore(rule, view.task_managers.nodes_of)
+    known_nodes = KnownNodes(authenticated=settings.auth == "tokens")
+    evidence = EvidenceStore(rule, view.task_managers.nodes_of, known_nodes.is_known, known_nodes.principal_of)
     return _Base(
         settings=settings,
         clock=clock,
@@ -111,7 +114,8 @@ def _base(settings: Settings, clock: Callable[[], int], store: Store, loaded: Lo
         view=view,
         feed=ChangeFeed(store, view),
         evidence=evidence,
-        directory=ListenerDirectory(view, evidence, clock),
+        known_nodes=known_nodes,
+        directory=ListenerDirectory(view, evidence, known_nodes, clock),
     )
 
 

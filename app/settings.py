@@ -102,7 +102,8 @@ class Settings(BaseSettings):
     forget_listeners: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(days=1)
     """A listener is deleted this long after its lease has expired."""
     evidence_applications: Annotated[int, Field(ge=0)] = 2
-    """A node is blocked for all when this number of applications have evidence against it; 0 is never."""
+    """A node is blocked for all when this number of applications have evidence against it; 0 is never. All
+    registrations of one token count as one application."""
     evidence_window: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(seconds=60)
     """Time within which all of these applications must have reported their evidence."""
     alertmanager_node_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "node"

@@ -38,6 +38,19 @@ async def authenticate(request: Request) -> Principal:
     return principal
 
 
+async def listener_principal(request: Request) -> str | None:
+    """Identifies who registers or reports as a listener; None while authentication is disabled.
+
+    Raises as `authenticate` does, and ForbiddenError for a session of the page: one person would be two principals.
+    """
+    principal = await authenticate(request)
+    if not components_of(request).access.authenticator.enabled:
+        return None
+    if "authorization" not in request.headers:
+        raise ForbiddenError("A listener needs a token of its own: a session of the page cannot register or report.")
+    return principal.id
+
+
 def end_with_credential(request: Request, stream: Stream) -> None:
     """Close the stream that answers the request when the credential of the request expires or is revoked."""
     credential: Credential | None = request.scope.get(_CREDENTIAL)
@@ -124,4 +137,4 @@ def _with_forwarded_user(request: Request, principal: Principal) -> Principal:
         raise InvalidError("X-Forwarded-User: send one name, in UTF-8.") from None
     if len(name) > _MAX_NAME:
         raise InvalidError(f"X-Forwarded-User: the name is longer than {_MAX_NAME} characters.")
-    return replace(principal, name=name)
+    return replace(principal, name=name, subject=None)

@@ -6,6 +6,7 @@ from http import HTTPStatus
 
 from fastapi import APIRouter, Request, Response
 
+from app.api.authentication import listener_principal
 from app.api.authorization import REQUIRE_LISTENER, REQUIRE_READER
 from app.api.parameters import ResourceId
 from app.api.problems import problem_responses
@@ -50,7 +51,7 @@ async def put_listener(request: Request, listener_id: ResourceId) -> Response:
     registration = RegistrationBody.parse(parse_json(await read_body(request, MAX_NODE_BODY))).value(listener_id)
     if registration.callback_url is not None:
         await components.listeners.callback_policy.resolve(registration.callback_url)
-    entry, new = await components.listeners.registry.register(registration)
+    entry, new = await components.listeners.registry.register(registration, await listener_principal(request))
     body = _body(components, entry) | ({"secret": entry.secret.current} if new else {})
     return JsonResponse(request, dump_json(body), HTTPStatus.CREATED if new else HTTPStatus.OK)
 
@@ -68,7 +69,11 @@ async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
     components = components_of(request)
     heartbeat = HeartbeatBody.parse(parse_json(await read_body(request, MAX_REPORT_BODY)))
     entry = await components.listeners.registry.heartbeat(
-        listener_id, heartbeat.session_id, heartbeat.acked_revision, heartbeat.value()
+        listener_id,
+        heartbeat.session_id,
+        heartbeat.acked_revision,
+        heartbeat.value(),
+        await listener_principal(request),
     )
     body = {"revision": components.engine.view.tracker.revision, "leaseEnd": str(entry.listener.lease_end)}
     return JsonResponse(request, dump_json(body))
@@ -85,7 +90,8 @@ async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
 async def post_secret(request: Request, listener_id: ResourceId) -> Response:
     """A new secret for signing pushes; for an hour they are also signed with the old one."""
     session = SessionBody.parse(parse_json(await read_body(request, MAX_NODE_BODY))).session_id
-    secret = await components_of(request).listeners.registry.rotate_secret(listener_id, session)
+    registry, principal = components_of(request).listeners.registry, await listener_principal(request)
+    secret = await registry.rotate_secret(listener_id, session, principal)
     return JsonResponse(request, dump_json({"secret": secret}))
 
 

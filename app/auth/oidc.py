@@ -108,7 +108,8 @@ class OidcVerifier:
                 f"The JWT's claim {self._config.roles_claim} has none of the roles {', '.join(Role)};"
                 f" at least {Role.READER.value} is needed."
             )
-        return Principal(name, role)
+        subject = claims.get("sub")
+        return Principal(name, role, subject if _is_name(subject) else None)
 
 
 def _is_name(name: object) -> bool:

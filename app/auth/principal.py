@@ -10,10 +10,16 @@ from blocklist.model.roles import Role
 
 @dataclass(frozen=True, slots=True)
 class Principal:
-    """A name, None if it is not known, and a role."""
+    """A name, None if it is not known, and a role. `subject` is that of a JWT: the issuer never gives it to another."""
 
     name: str | None
     role: Role
+    subject: str | None = None
+
+    @property
+    def id(self) -> str | None:
+        """Identifies the principal: a JWT's subject, else the name, which a token's successor may have as well."""
+        return self.name if self.subject is None else f"oidc:{self.subject}"
 
 
 AUTH_DISABLED: Final = Principal(None, Role.ADMIN)

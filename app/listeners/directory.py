@@ -21,6 +21,7 @@ from app.listeners.report_codec import (
     part_names,
 )
 from blocklist.model.evidence import EvidenceStore
+from blocklist.model.known_nodes import KnownNodes
 from blocklist.model.listener import ListenerRole
 from blocklist.model.report import Report
 from blocklist.model.usable_nodes import node_set
@@ -45,10 +46,13 @@ class ListenerDirectory:
     Belongs to the event loop.
     """
 
-    def __init__(self, view: ListView, evidence: EvidenceStore, clock: Callable[[], int]) -> None:
+    def __init__(
+        self, view: ListView, evidence: EvidenceStore, known_nodes: KnownNodes, clock: Callable[[], int]
+    ) -> None:
         self.acks = Broadcast()
         self._view = view
         self._evidence = evidence
+        self._known_nodes = known_nodes
         self._clock = clock
         self._entries: dict[str, ListenerEntry] = {}
         self._resource_managers: dict[str, ListenerEntry] = {}
@@ -115,7 +119,8 @@ class ListenerDirectory:
         self._signal()
 
     def index(self, entry: ListenerEntry) -> None:
-        """Update the indexes: the listener's role or minimum may have changed."""
+        """Update the indexes: the listener's role, minimum or principal may have changed."""
+        self._known_nodes.add_listener(entry.id, entry.listener.principal)
         self._resource_managers.pop(entry.id, None)
         self._with_minimum.discard(entry.id)
         if entry.listener.min_nodes:
@@ -137,6 +142,7 @@ class ListenerDirectory:
         entry.expired = True
         self._view.task_managers_moved(self._view.task_managers.remove_listener(entry.id))
         self._evidence.remove_application(entry.id)
+        self._known_nodes.remove_listener(entry.id)
         self._signal()
 
     def record_ack(self, entry: ListenerEntry) -> None:
@@ -147,8 +153,11 @@ class ListenerDirectory:
 
     def apply_report(self, entry: ListenerEntry, report: Report, at: int) -> set[str]:
         """Apply a report of `at` (Unix ms); the parts that other replicas must know."""
-        parts = part_names(report.changed_from(entry.report))
+        changed = report.changed_from(entry.report)
+        parts = part_names(changed)
         entry.report = report.over(entry.report)
+        if changed & {"task_managers", "nodes"}:
+            self._known_nodes.set_nodes(entry.id, entry.report.named_nodes())
         if report.task_managers is not None:
             moved = self._view.task_managers.set_for_listener(entry.id, report.task_managers, at)
             self._view.task_managers_moved(moved)

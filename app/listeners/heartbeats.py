@@ -30,12 +30,18 @@ class HeartbeatRecorder:
         self._tracker = tracker
         self._clock = clock
 
-    def record(self, listener_id: str, session: str, acked: int | None, report: Report) -> ListenerEntry:
-        """Apply a heartbeat. Raises NotFoundError, FencedError, InvalidError; then nothing is changed."""
+    def record(
+        self, listener_id: str, session: str, acked: int | None, report: Report, principal: str | None
+    ) -> ListenerEntry:
+        """Apply a heartbeat of a principal; None without authentication.
+
+        Raises NotFoundError, FencedError, InvalidError; then nothing is changed.
+        """
         entry = self._directory.get(listener_id)
         now = self._clock()
         current = None if entry is None else entry.listener
-        listener = heartbeat(current, session, acked, now=now, revision=self._tracker.revision)
+        revision = self._tracker.revision
+        listener = heartbeat(current, session, acked, now=now, revision=revision, principal=principal)
         assert entry is not None
         if report.evidence is not None and listener.role is not ListenerRole.JOB_MASTER:
             raise InvalidError("evidence: only a JOB_MASTER runs tasks that could give any.")
@@ -52,7 +58,8 @@ class HeartbeatRecorder:
         """Apply a 2xx response; `error` says what was invalid in it. Does nothing if the entry is no longer current."""
         if self._directory.is_current(entry):
             with suppress(BlocklistError):
-                self.record(entry.id, entry.listener.session, acked, report)
+                # The response comes from the address that the principal registered.
+                self.record(entry.id, entry.listener.session, acked, report, entry.listener.principal)
             self.record_push_error(entry, error)
 
     def record_push_error(self, entry: ListenerEntry, error: str | None) -> None:

@@ -79,44 +79,50 @@ class ListenerRegistry:
             raise NotFoundError(f"There is no listener {listener_id}.")
         return entry
 
-    async def register(self, requested: Registration) -> tuple[ListenerEntry, bool]:
-        """The registered listener, and whether it is new. Raises FencedError, UnavailableError."""
+    async def register(self, requested: Registration, principal: str | None) -> tuple[ListenerEntry, bool]:
+        """The registered listener, and whether it is new. Raises FencedError, UnavailableError.
+
+        Here and below, `principal` is who makes the request; None without authentication.
+        """
         async with self._reader.lock:
-            if (renewed := self._renew_in_memory(self._directory.get(requested.id), requested)) is not None:
+            if (renewed := self._renew_in_memory(self._directory.get(requested.id), requested, principal)) is not None:
                 return renewed, False
             new = True
 
             def change(stored: StoredListener | None) -> StoredListener:
                 nonlocal new
                 new = stored is None
-                return self._registered(stored, requested)
+                return self._registered(stored, requested, principal)
 
             return await self._update(requested.id, change), new
 
-    async def heartbeat(self, listener_id: str, session: str, acked: int | None, report: Report) -> ListenerEntry:
+    async def heartbeat(
+        self, listener_id: str, session: str, acked: int | None, report: Report, principal: str | None
+    ) -> ListenerEntry:
         """Apply a heartbeat. Raises NotFoundError, FencedError, InvalidError, UnavailableError.
 
         The listener may have registered at another replica, another session may have taken over there, or it may
         acknowledge a revision that another replica pushed: this replica catches up first.
         """
         if not self._ownership.shared:
-            return self._heartbeats.record(listener_id, session, acked, report)
+            return self._heartbeats.record(listener_id, session, acked, report, principal)
         if acked is not None:
             await self._catch_up(acked)
         await self._read_registrations()
         try:
-            return self._heartbeats.record(listener_id, session, acked, report)
+            return self._heartbeats.record(listener_id, session, acked, report, principal)
         except (NotFoundError, FencedError):
             await self._reader.sync()
-            return self._heartbeats.record(listener_id, session, acked, report)
+            return self._heartbeats.record(listener_id, session, acked, report, principal)
 
-    async def rotate_secret(self, listener_id: str, session: str) -> str:
+    async def rotate_secret(self, listener_id: str, session: str, principal: str | None) -> str:
         """A new secret; the old one also signs for an hour. Raises NotFoundError, FencedError, UnavailableError."""
 
         def change(stored: StoredListener | None) -> StoredListener:
             now = self._clock()
             current = None if stored is None else self._with_unsaved(stored)
-            listener = heartbeat(current, session, None, now=now, revision=self._view.tracker.revision)
+            revision = self._view.tracker.revision
+            listener = heartbeat(current, session, None, now=now, revision=revision, principal=principal)
             assert stored is not None
             previous = stored.secret.current
             secret = Secret(current=_new_secret(), previous=previous, previous_until=now + SECRET_OVERLAP_MS)
@@ -132,27 +138,33 @@ class ListenerRegistry:
             await self._database.remove([listener_id])
             self._directory.remove(listener_id)
 
-    def _renew_in_memory(self, entry: ListenerEntry | None, requested: Registration) -> ListenerEntry | None:
+    def _renew_in_memory(
+        self, entry: ListenerEntry | None, requested: Registration, principal: str | None
+    ) -> ListenerEntry | None:
         """The entry, if the request only renews its lease. With replicas only the database can tell."""
         if entry is None or self._ownership.shared or not entry.listener.is_live(self._clock()):
             return None
-        listener = self._apply_registration(entry.listener, requested)
+        listener = self._apply_registration(entry.listener, requested, principal)
         if listener != replace(entry.listener, lease_end=listener.lease_end):
             return None
         entry.listener = listener
         return entry
 
-    def _registered(self, stored: StoredListener | None, requested: Registration) -> StoredListener:
-        listener = self._apply_registration(None if stored is None else self._with_unsaved(stored), requested)
+    def _registered(
+        self, stored: StoredListener | None, requested: Registration, principal: str | None
+    ) -> StoredListener:
+        current = None if stored is None else self._with_unsaved(stored)
+        listener = self._apply_registration(current, requested, principal)
         secret = Secret(current=_new_secret()) if stored is None else stored.secret
         owner = None
         if requested.callback_url is not None:
             owner = self._ownership.owner_for(None if stored is None else stored.owner)
         return StoredListener(listener=listener, secret=secret, owner=owner)
 
-    def _apply_registration(self, current: Listener | None, requested: Registration) -> Listener:
+    def _apply_registration(self, current: Listener | None, requested: Registration, principal: str | None) -> Listener:
         now, tracker = self._clock(), self._view.tracker
-        return register(current, requested, now=now, revision=tracker.revision, empty=not tracker.blocked(now))
+        empty = not tracker.blocked(now)
+        return register(current, requested, now=now, revision=tracker.revision, empty=empty, principal=principal)
 
     def _with_unsaved(self, stored: StoredListener) -> Listener:
         """A stored listener with the heartbeats that this replica has not saved yet."""

@@ -182,6 +182,7 @@ def _row(stored: StoredListener) -> dict[str, Any]:
         "min_nodes": listener.min_nodes,
         "owner": stored.owner,
         "version": current_version(),
+        "principal": listener.principal,
     }
 
 
@@ -197,6 +198,7 @@ def _stored(row: Row[Any]) -> StoredListener:
         lease_end=row.lease_end_ms or row.lapsed_ms or 0,
         acked=row.acked,
         min_nodes=row.min_nodes,
+        principal=row.principal,
     )
     secret = Secret(current=row.secret, previous=row.old_secret, previous_until=row.old_secret_until_ms or 0)
     return StoredListener(listener=listener, secret=secret, expired_at=row.lapsed_ms, owner=row.owner)

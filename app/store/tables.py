@@ -88,8 +88,10 @@ listeners = Table(
     Column("since_ms", BigInteger, nullable=False, server_default="0"),
     Column("owner", String(16)),
     Column("version", BigInteger, nullable=False, server_default="0"),
+    Column("principal", Text),
     comment="former: replaced sessions, a JSON array; acked: null before the first list; lapsed_ms: null while live;"
-    " since_ms: start of the registration. For replicas: lease_end_ms; owner: the replica that pushes to it;"
+    " since_ms: start of the registration; principal: who registered it, null if unknown."
+    " For replicas: lease_end_ms; owner: the replica that pushes to it;"
     " version: versions.version when the row was last written.",
 )
 

@@ -1,20 +1,22 @@
 """Evidence: what running applications report about nodes, and when it is sufficient to block a node. Pure.
 
 As in FLIP-168's list of slow nodes, evidence expires one minute after it was last reported. A single application may
-be wrong, so a node is blocked only if several applications report it.
+be wrong, so a node is blocked only if several applications report it. All that one principal registers counts as one
+application: otherwise a single token could block every node.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 from blocklist.model.draft import BlocklistView
 from blocklist.model.errors import InvalidError
+from blocklist.model.host_matching import host_key
 from blocklist.model.node import BlockAction, BlockedNode, check_node_id, check_text
 
 TTL_MS: Final = 60_000
@@ -25,6 +27,7 @@ MAX_PER_APPLICATION: Final = 10_000
 _MAX_NAMED: Final = 3
 _MAX_QUOTED: Final = 100
 _CAUSE_PATTERN: Final = re.compile(r"[0-9]+ applications? says? so: ")
+_NO_PRINCIPAL: Final = "It is not known with which token the application registered: its evidence is ignored."
 
 
 class FindingKind(StrEnum):
@@ -80,7 +83,7 @@ class EvidenceRule:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class EvidenceVerdict:
-    """The evidence is sufficient to block the node until `end` (Unix milliseconds)."""
+    """The evidence is sufficient to block the node until `end` (Unix milliseconds). One piece for each principal."""
 
     node: str
     end: int
@@ -88,15 +91,26 @@ class EvidenceVerdict:
 
 
 class EvidenceStore:
-    """The evidence of all applications. `nodes_of` returns the nodes on which an application has TaskManagers.
+    """The evidence of all applications.
+
+    `nodes_of` returns the nodes on which an application claims to have TaskManagers, `is_known` whether such a claim
+    counts, and `principal_of` who registered an application, None if unknown.
 
     Bounded: MAX_PER_APPLICATION pieces for each application, and one timestamp for each unblocked node while there is
     evidence about it.
     """
 
-    def __init__(self, rule: EvidenceRule, nodes_of: Callable[[str], Collection[str]]) -> None:
+    def __init__(
+        self,
+        rule: EvidenceRule,
+        nodes_of: Callable[[str], Collection[str]],
+        is_known: Callable[[str], bool],
+        principal_of: Callable[[str], str | None],
+    ) -> None:
         self._rule = rule
         self._nodes_of = nodes_of
+        self._is_known = is_known
+        self._principal_of = principal_of
         self._by_application: dict[str, dict[str, Evidence]] = {}
         self._unblocked_at: dict[str, int] = {}
 
@@ -151,30 +165,35 @@ class EvidenceStore:
 
     def assess(self, now: int) -> list[AssessedEvidence]:
         """All current evidence, sorted by node and application."""
-        distrust = {application: self._distrust_reason(application, now) for application in self._by_application}
-        assessed = [
-            AssessedEvidence(evidence=e, ignored_reason=self._unblocked_reason(e) or distrust[e.application])
-            for e in self._all_current(now)
+        distrust = self._distrust_reasons(now)
+        pieces = sorted(self._all_current(now), key=lambda piece: (piece.node, piece.application))
+        reasons = [self._unblocked_reason(piece) or distrust[piece.application] for piece in pieces]
+        counted = [piece for piece, reason in zip(pieces, reasons, strict=True) if reason is None]
+        voices = {(voice.node, self._principal_of(voice.application)): voice for voice in self._voices(counted, now)}
+
+        def repetition(piece: Evidence) -> str | None:
+            voice = voices[piece.node, self._principal_of(piece.application)]
+            return None if voice is piece else _repetition_reason(voice)
+
+        return [
+            AssessedEvidence(evidence=piece, ignored_reason=reason or repetition(piece))
+            for piece, reason in zip(pieces, reasons, strict=True)
         ]
-        return sorted(assessed, key=lambda piece: (piece.evidence.node, piece.evidence.application))
 
     def verdicts(self, now: int) -> list[EvidenceVerdict]:
-        """The nodes that enough applications report, sorted by id."""
+        """The nodes that the applications of enough principals report, sorted by id."""
         required = self._rule.applications
         if required == 0:
             return []
         # Most evidence is about nodes that only one application reports: count first, then check the rest in detail.
         counts = Counter(node for by_node in self._by_application.values() for node in by_node)
-        candidates = [node for node, count in counts.items() if count >= required]
-        trusted = [
-            name for name in sorted(self._by_application) if candidates and self._distrust_reason(name, now) is None
-        ]
-        counted = {node: self._counted_against(node, trusted, now) for node in candidates}
-        return [
-            EvidenceVerdict(node=node, end=max(e.last_seen for e in evidence) + TTL_MS, evidence=evidence)
-            for node, evidence in sorted(counted.items())
-            if len(evidence) >= required
-        ]
+        candidates = sorted(node for node, count in counts.items() if count >= required)
+        if not candidates:
+            return []
+        trusted = sorted(name for name, reason in self._distrust_reasons(now).items() if reason is None)
+        counted = [self._counted_against(node, trusted, now) for node in candidates]
+        verdicts = (self._verdict(pieces, now) for pieces in counted if pieces)
+        return [verdict for verdict in verdicts if len(verdict.evidence) >= required]
 
     def _join(self, first: Evidence, second: Evidence) -> Evidence:
         """Join two pieces for one application and node: without a gap between them, the earlier start counts."""
@@ -186,11 +205,23 @@ class EvidenceStore:
             return later
         return replace(later, first_seen=min(earlier.first_seen, later.first_seen))
 
-    def _counted_against(self, node: str, trusted: Iterable[str], now: int) -> tuple[Evidence, ...]:
+    def _counted_against(self, node: str, trusted: Iterable[str], now: int) -> list[Evidence]:
         """The evidence against a node that counts, by application."""
         pieces = (self._by_application[application].get(node) for application in trusted)
-        recent = (e for e in pieces if e is not None and now < e.last_seen + self._rule.window)
-        return tuple(e for e in recent if not self._unblocked_reason(e))
+        recent = (piece for piece in pieces if piece is not None and self._is_recent(piece, now))
+        return [piece for piece in recent if not self._unblocked_reason(piece)]
+
+    def _verdict(self, pieces: Sequence[Evidence], now: int) -> EvidenceVerdict:
+        end = max(piece.last_seen for piece in pieces) + TTL_MS
+        return EvidenceVerdict(node=pieces[0].node, end=end, evidence=tuple(self._voices(pieces, now)))
+
+    def _voices(self, pieces: Iterable[Evidence], now: int) -> list[Evidence]:
+        """One piece for each node and principal: of its recent ones, or else of all, the first."""
+        by_age = sorted(pieces, key=lambda piece: not self._is_recent(piece, now))
+        voices: dict[tuple[str, str | None], Evidence] = {}
+        for piece in by_age:
+            voices.setdefault((piece.node, self._principal_of(piece.application)), piece)
+        return list(voices.values())
 
     def _all_current(self, now: int) -> Iterator[Evidence]:
         return (e for by_node in self._by_application.values() for e in by_node.values() if self._is_current(e, now))
@@ -198,15 +229,53 @@ class EvidenceStore:
     def _is_current(self, evidence: Evidence, now: int) -> bool:
         return now < evidence.last_seen + self._rule.retention
 
+    def _is_recent(self, evidence: Evidence, now: int) -> bool:
+        return now < evidence.last_seen + self._rule.window
+
     def _unblocked_reason(self, evidence: Evidence) -> str | None:
         at = self._unblocked_at.get(evidence.node)
         if at is None or evidence.first_seen > at:
             return None
         return "The node was unblocked manually after this was first reported."
 
-    def _distrust_reason(self, application: str, now: int) -> str | None:
-        reported = [node for node, e in self._by_application[application].items() if self._is_current(e, now)]
-        return distrust_reason(reported, self._nodes_of(application))
+    def _distrust_reasons(self, now: int) -> dict[str, str | None]:
+        """For each application, why its evidence is ignored; None if it counts.
+
+        What an application does is also judged for its principal as a whole: otherwise each of many registrations could
+        report a single node.
+        """
+        nodes = {application: self._application_nodes(application, now) for application in self._by_application}
+        reasons = {application: self._own_distrust_reason(application, nodes[application]) for application in nodes}
+        by_principal: defaultdict[str | None, list[str]] = defaultdict(list)
+        for application in sorted(application for application, reason in reasons.items() if reason is None):
+            by_principal[self._principal_of(application)].append(application)
+        for applications in by_principal.values():
+            if len(applications) > 1:
+                joined = _join_nodes(nodes[application] for application in applications)
+                subject = f"The {len(applications)} applications with this token"
+                reasons |= dict.fromkeys(applications, _distrust_reason(joined, subject, "report", "their"))
+        return reasons
+
+    def _own_distrust_reason(self, application: str, nodes: _ApplicationNodes) -> str | None:
+        return _NO_PRINCIPAL if self._principal_of(application) is None else _distrust_reason(nodes)
+
+    def _application_nodes(self, application: str, now: int) -> _ApplicationNodes:
+        reported = {node for node, piece in self._by_application[application].items() if self._is_current(piece, now)}
+        claimed = set(self._nodes_of(application))
+        used = {node for node in claimed if self._is_known(node)}
+        return _ApplicationNodes(reported, used, claimed - used)
+
+
+class _ApplicationNodes(NamedTuple):
+    """The nodes that an application reports, those on which it runs, and those on which only it says that it runs."""
+
+    reported: Collection[str]
+    used: Collection[str]
+    unknown: Collection[str] = ()
+
+
+def _join_nodes(parts: Iterable[_ApplicationNodes]) -> _ApplicationNodes:
+    return _ApplicationNodes(*(set().union(*sets) for sets in zip(*parts, strict=True)))
 
 
 def distrust_reason(reported: Collection[str], used: Collection[str]) -> str | None:
@@ -215,10 +284,33 @@ def distrust_reason(reported: Collection[str], used: Collection[str]) -> str | N
     An application that reports most of its nodes is probably faulty itself. Its nodes include reported ones on which it
     has no TaskManagers: reporting unused nodes must not make it more credible.
     """
-    nodes = len({*reported, *used})
-    if len(reported) < 2 or 2 * len(reported) <= nodes:
+    return _distrust_reason(_ApplicationNodes(reported, used))
+
+
+def _distrust_reason(
+    nodes: _ApplicationNodes, subject: str = "The application", verb: str = "reports", possessive: str = "its"
+) -> str | None:
+    # Another spelling of a reported node is no further node, and no application may gain by mixing them.
+    others = {host_key(node) for node in nodes.used} - {host_key(node) for node in nodes.reported}
+    reported, total = len(nodes.reported), len(nodes.reported) + len(others)
+    if reported < 2 or 2 * reported <= total:
         return None
-    return f"The application reports {len(reported)} of its {nodes} nodes, more than half: its evidence is ignored."
+    sentence = (
+        f"{subject} {verb} {reported} of {possessive} {total} nodes, more than half: {possessive} evidence is ignored."
+    )
+    return f"{sentence} {_unknown_sentence(len(nodes.unknown))}" if nodes.unknown else sentence
+
+
+def _unknown_sentence(count: int) -> str:
+    """Why nodes that the application has claimed are not among its nodes."""
+    return (
+        f"{count} more {'is' if count == 1 else 'are'} not counted: no listener with another token names"
+        f" {'it' if count == 1 else 'them'}."
+    )
+
+
+def _repetition_reason(voice: Evidence) -> str:
+    return f"{voice.application} reports this node with the same token: together they count as one application."
 
 
 def due_blocks(verdicts: Iterable[EvidenceVerdict], current: BlocklistView, now: int) -> list[BlockedNode]:

@@ -48,6 +48,11 @@ def normalize_address(name: str) -> str | None:
         return None
 
 
+def host_key(name: str) -> str:
+    """One key for the spellings of a node: the address in its shortest form, or the short name in lower case."""
+    return normalize_address(name) or name.lower().partition(".")[0]
+
+
 def possible_names(node_id: str, addresses: Mapping[str, frozenset[str]], named: Mapping[str, set[str]]) -> set[str]:
     """The names, in lower case, under which a host with this id may appear. `named` maps addresses to known names.
 

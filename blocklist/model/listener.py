@@ -60,7 +60,8 @@ class Listener:
     """A registered listener. Times are Unix milliseconds; it is live before `lease_end`.
 
     `acked` is the revision up to which it has applied the list; None until it has applied the whole list once.
-    `former_sessions` were taken over, the latest last. `registered_at` is not changed by renewals.
+    `former_sessions` were taken over, the latest last. `registered_at` is not changed by renewals. `principal` is who
+    registered it; None if unknown, or without authentication.
     """
 
     id: str
@@ -73,6 +74,7 @@ class Listener:
     former_sessions: tuple[str, ...] = ()
     min_nodes: int = 0
     registered_at: int = 0
+    principal: str | None = None
 
     def is_live(self, now: int) -> bool:
         return now < self.lease_end
@@ -94,17 +96,26 @@ class Listener:
         return replace(self, acked=acked, lease_end=max(self.lease_end, other.lease_end))
 
 
-def register(current: Listener | None, requested: Registration, *, now: int, revision: int, empty: bool) -> Listener:
+def register(
+    current: Listener | None,
+    requested: Registration,
+    *,
+    now: int,
+    revision: int,
+    empty: bool,
+    principal: str | None = None,
+) -> Listener:
     """The listener after registering, renewing or taking over; `empty` means that nothing is blocked at `revision`.
 
-    A renewal keeps the cursor. A new session, or one whose lease had lapsed, starts from the whole list; from an empty
-    list, it is up to date at once (FLIP-224, Register). Raises FencedError for a session that was taken over.
+    A renewal keeps the cursor. A new session or principal, or one whose lease had lapsed, starts from the whole list;
+    from an empty list, it is up to date at once (FLIP-224, Register). Raises FencedError for a session that was taken
+    over.
     """
     if current is not None and requested.session in current.former_sessions:
         raise FencedError(
             f"Session {requested.session} of listener {requested.id} was taken over by {current.session}."
         )
-    renewed = current if current is not None and current.session == requested.session and current.is_live(now) else None
+    renewed = current if current is not None and _is_renewal(current, requested, principal, now) else None
     return Listener(
         id=requested.id,
         role=requested.role,
@@ -116,7 +127,14 @@ def register(current: Listener | None, requested: Registration, *, now: int, rev
         former_sessions=_former_sessions(current, requested.session),
         min_nodes=requested.min_nodes,
         registered_at=renewed.registered_at if renewed is not None else now,
+        principal=principal,
     )
+
+
+def _is_renewal(current: Listener, requested: Registration, principal: str | None, now: int) -> bool:
+    """What one principal reported must not become another's; an unknown principal becomes known."""
+    same_principal = current.principal is None or current.principal == principal
+    return current.session == requested.session and same_principal and current.is_live(now)
 
 
 def _former_sessions(current: Listener | None, session: str) -> tuple[str, ...]:
@@ -126,16 +144,27 @@ def _former_sessions(current: Listener | None, session: str) -> tuple[str, ...]:
     return (*current.former_sessions, *taken_over)[-MAX_FORMER_SESSIONS:]
 
 
-def heartbeat(current: Listener | None, session: str, acked: int | None, *, now: int, revision: int) -> Listener:
+def heartbeat(
+    current: Listener | None,
+    session: str,
+    acked: int | None,
+    *,
+    now: int,
+    revision: int,
+    principal: str | None = None,
+) -> Listener:
     """The listener after a heartbeat that acknowledges the list up to `acked`; None acknowledges nothing.
 
     A revision lower than the acknowledged one is ignored. Raises NotFoundError if the listener must register again,
-    FencedError for a session other than the current one, InvalidError for a revision above the current one.
+    also because another principal registered it, FencedError for a session other than the current one, InvalidError
+    for a revision above the current one. `principal` is None without authentication.
     """
     if current is None:
         raise NotFoundError("There is no such listener: register again.")
     if current.session != session:
         raise FencedError(f"Listener {current.id} is registered with another session.")
+    if principal is not None and principal != current.principal:
+        raise NotFoundError(f"Listener {current.id} was not registered with this token: register again.")
     if not current.is_live(now):
         raise NotFoundError(f"The lease of listener {current.id} has lapsed: register again.")
     if acked is not None and acked > revision:

@@ -41,5 +41,9 @@ class Report:
         """The same with these fields alone."""
         return Report(**{name: value for name, value in self.given().items() if name in names})
 
+    def named_nodes(self) -> set[str]:
+        """All nodes that the listener says it may use or has TaskManagers on."""
+        return {*(self.nodes or ()), *(self.task_managers or {}).values()}
+
 
 EMPTY_REPORT: Final = Report()

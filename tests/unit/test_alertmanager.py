@@ -207,7 +207,7 @@ class TestResolving:
 
 @pytest.mark.parametrize(("source", "believed"), [(Source.REQUEST, False), (Source.ALERTMANAGER, True)])
 def test_evidence_still_counts_after_an_unblock_by_a_resolved_alert(source: Source, believed: bool) -> None:
-    book = EvidenceStore(EvidenceRule(), lambda _: {"n1", "n2", "n3"})
+    book = EvidenceStore(EvidenceRule(), lambda _: {"n1", "n2", "n3"}, lambda _: True, lambda application: application)
     book.record("app", {"n1": Finding(kind=FindingKind.SLOW, reason="Slow.")}, NOW)
     node = BlockedNode(id="n1", action=MARK, start=0, end=PERMANENT, cause=A_PART)
     on_changes(book, [Change(revision=1, type=ChangeType.UNBLOCKED, at=NOW, node=node, source=source)])

@@ -35,9 +35,14 @@ HOSTS = frozenset({"a", "b", "c", "d", "e"})
 
 
 def new_store(
-    applications: int = 2, window: int = TTL_MS, nodes_of: Callable[[str], Collection[str]] = lambda _: HOSTS
+    applications: int = 2,
+    window: int = TTL_MS,
+    nodes_of: Callable[[str], Collection[str]] = lambda _: HOSTS,
+    is_known: Callable[[str], bool] = lambda _: True,
+    principal_of: Callable[[str], str | None] = lambda application: application,
 ) -> EvidenceStore:
-    return EvidenceStore(EvidenceRule(applications=applications, window=window), nodes_of)
+    rule = EvidenceRule(applications=applications, window=window)
+    return EvidenceStore(rule, nodes_of, is_known, principal_of)
 
 
 def reported(store: EvidenceStore, now: int) -> list[tuple[str, str]]:

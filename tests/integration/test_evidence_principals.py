@@ -1,0 +1,226 @@
+"""Evidence with authentication: everything that one token registers is one application, and cannot invent nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from blocklist.model.roles import Role
+from tests.integration.bodies import current_list
+from tests.integration.databases import ON_BOTH, Databases
+from tests.integration.listeners import JM, RM, get_listener, heartbeat, post_heartbeat, register, registration_body
+from tests.integration.problems import problem_of
+from tests.integration.process import wait_until
+from tests.integration.secured import SecuredService, secured_service
+from tests.integration.test_evidence import EXCLUDED, evidence, report_evidence, summary
+from tests.integration.test_sessions import csrf_of, log_in
+
+pytestmark = ON_BOTH
+
+Client = Callable[[str], httpx.Client]
+CLUSTER: Final = [f"node-{number:03}" for number in range(40)]
+PROBE: Final = "aaa-probe"
+"""A node that is evaluated before all others, as they are evaluated by id."""
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("principals")
+
+
+@pytest.fixture
+def service(folder: Path, databases: Databases) -> Iterator[SecuredService]:
+    with secured_service(folder, databases) as service:
+        yield service
+
+
+@pytest.fixture
+def client_of(service: SecuredService) -> Iterator[Client]:
+    """A client with the token of a listener, by the token's name."""
+    clients: dict[str, httpx.Client] = {}
+
+    def client_of(name: str) -> httpx.Client:
+        if name not in clients:
+            token = service.make_token(Role.LISTENER, name)["token"]
+            clients[name] = stack.enter_context(service.client(token))
+        return clients[name]
+
+    with ExitStack() as stack:
+        yield client_of
+
+
+def application(client: httpx.Client, name: str, nodes: Iterable[str], role: str = JM) -> None:
+    """A listener with a TaskManager on each of these nodes."""
+    register(client, name, role=role)
+    heartbeat(client, name, taskManagers={f"{name}:{node}": node for node in nodes})
+
+
+def wait_until_evaluated(client_of: Client) -> None:
+    """Return when all earlier reports have been evaluated: the service has blocked another node since."""
+    for name in ("probe-1", "probe-2"):
+        register(client_of(name), name)
+        report_evidence(client_of(name), name, PROBE)
+    wait_until(lambda: client_of("probe-1").get(f"/blocklist/nodes/{PROBE}").status_code == 200)
+
+
+def blocked_nodes(client: httpx.Client) -> list[str]:
+    return sorted(current_list(client)[1])
+
+
+class TestOneToken:
+    """All registrations of one token are one application."""
+
+    @pytest.mark.parametrize("claimed", ["invented-{}", "n{}"], ids=["invented nodes", "real nodes"])
+    def test_one_token_cannot_block_the_cluster(self, client_of: Client, claimed: str) -> None:
+        nodes = [f"n{number}" for number in range(1000)]
+        application(client_of("yarn"), "yarn", [], role=RM)
+        heartbeat(client_of("yarn"), "yarn", nodes=nodes)
+        attacker = client_of("attacker")
+        application(attacker, "invented-manager", [], role=RM)
+        heartbeat(attacker, "invented-manager", nodes=[f"invented-{number}" for number in range(10_000)])
+        for number in range(4):
+            application(attacker, f"job-{number}", [claimed.format(node) for node in range(3_000)])
+        for number in range(4):
+            report_evidence(attacker, f"job-{number}", *nodes[number % 2 * 500 :][:500])
+        wait_until_evaluated(client_of)
+        assert blocked_nodes(attacker) == [PROBE]
+
+    def test_registrations_that_each_report_one_node_are_judged_together(self, client_of: Client) -> None:
+        for name in ("yarn", "team"):
+            application(client_of(name), name, CLUSTER)
+        for number, node in enumerate(CLUSTER[:3]):
+            application(client_of("faulty"), f"job-{number}", [node])
+            report_evidence(client_of("faulty"), f"job-{number}", node)
+        assert [entry["doubt"] for entry in evidence(client_of("faulty"))] == [
+            "The 3 applications with this token report 3 of their 3 nodes, more than half: their evidence is ignored."
+        ] * 3
+
+    def test_evidence_shows_that_two_applications_with_one_token_count_as_one(self, client_of: Client) -> None:
+        for name in ("app-1", "app-2"):
+            application(client_of("team"), name, CLUSTER)
+            report_evidence(client_of("team"), name, CLUSTER[0])
+        wait_until_evaluated(client_of)
+        assert blocked_nodes(client_of("team")) == [PROBE]
+        first, second = (entry for entry in evidence(client_of("team")) if entry["node"] == CLUSTER[0])
+        assert (first["application"], first["believed"], first["doubt"]) == ("app-1", True, None)
+        assert (second["application"], second["believed"], second["doubt"]) == (
+            "app-2",
+            False,
+            "app-1 reports this node with the same token: together they count as one application.",
+        )
+
+    def test_applications_of_two_tokens_block_a_node(self, client_of: Client) -> None:
+        for name in ("app-1", "app-2", "app-3"):
+            application(client_of("team" if name != "app-3" else "other"), name, CLUSTER)
+            report_evidence(client_of("team" if name != "app-3" else "other"), name, CLUSTER[0])
+        wait_until(lambda: blocked_nodes(client_of("team")) == [CLUSTER[0]])
+        cause = current_list(client_of("team"))[1][CLUSTER[0]]["cause"]
+        assert cause == ("2 applications say so: app-1 (Spark excluded the host); app-3 (Spark excluded the host)")
+
+    def test_two_tokens_of_one_name_are_one_application(self, service: SecuredService, client_of: Client) -> None:
+        again = service.make_token(Role.LISTENER, "team")["token"]
+        with service.client(again) as second:
+            for client, name in ((client_of("team"), "app-1"), (second, "app-2")):
+                application(client, name, CLUSTER)
+                report_evidence(client, name, CLUSTER[0])
+        wait_until_evaluated(client_of)
+        assert blocked_nodes(client_of("team")) == [PROBE]
+
+
+class TestOtherTokens:
+    """What a listener reports is its own token's, and nobody else's."""
+
+    def test_a_heartbeat_with_another_token_is_refused(self, client_of: Client) -> None:
+        application(client_of("honest"), "job", CLUSTER)
+        forged = post_heartbeat(client_of("attacker"), "job", evidence={CLUSTER[0]: EXCLUDED}, ackedRevision=0)
+        assert problem_of(forged, 404)["detail"] == "Listener job was not registered with this token: register again."
+        assert (evidence(client_of("honest")), heartbeat(client_of("honest"), "job")["revision"]) == ([], 0)
+
+    def test_the_secret_is_not_given_to_another_token(self, client_of: Client) -> None:
+        application(client_of("honest"), "job", [])
+        problem_of(client_of("attacker").post("/listeners/job/secret", json={"sessionId": "s1"}), 404)
+        assert client_of("honest").post("/listeners/job/secret", json={"sessionId": "s1"}).status_code == 200
+
+    def test_a_registration_with_another_token_starts_anew(self, client_of: Client) -> None:
+        application(client_of("honest"), "job", CLUSTER)
+        report_evidence(client_of("honest"), "job", CLUSTER[0])
+        assert summary(client_of("honest")) == [(CLUSTER[0], "job", True)]
+        assert client_of("attacker").put("/listeners/job", json=registration_body()).status_code == 200
+        assert (summary(client_of("honest")), get_listener(client_of("honest"), "job")["usableNodes"]) == ([], None)
+        problem_of(post_heartbeat(client_of("honest"), "job"), 404)
+
+    def test_a_successor_of_the_same_name_continues_a_registration(
+        self, service: SecuredService, client_of: Client
+    ) -> None:
+        application(client_of("job"), "job", CLUSTER)
+        report_evidence(client_of("job"), "job", CLUSTER[0])
+        with service.client(service.make_token(Role.LISTENER, "job")["token"]) as successor:
+            heartbeat(successor, "job")
+            register(successor, "job")
+            assert summary(successor) == [(CLUSTER[0], "job", True)]
+
+    def test_a_session_of_the_page_cannot_register(self, service: SecuredService) -> None:
+        with service.client() as browser:
+            browser.headers["Origin"] = service.process.url
+            assert log_in(browser, service.tokens[Role.OPERATOR]).status_code == 303
+            headers = {"X-CSRF-Token": csrf_of(browser)}
+            answer = browser.put("/listeners/job", json=registration_body(), headers=headers)
+            assert "a session of the page cannot register" in problem_of(answer, 403)["detail"]
+
+
+class TestClaimedNodes:
+    """Where a listener runs counts only if another token's listener names the node as well."""
+
+    def test_invented_task_managers_do_not_make_an_application_credible(self, client_of: Client) -> None:
+        application(client_of("attacker"), "job", ["a", "b", *CLUSTER])
+        report_evidence(client_of("attacker"), "job", "a", "b")
+        (entry, _) = evidence(client_of("attacker"))
+        assert entry["doubt"] == (
+            "The application reports 2 of its 2 nodes, more than half: its evidence is ignored."
+            " 42 more are not counted: no listener with another token names them."
+        )
+        # Neither a second listener of the same token helps, nor another spelling.
+        register(client_of("attacker"), "manager", role=RM)
+        heartbeat(client_of("attacker"), "manager", nodes=["a", "b", *CLUSTER, "A.example.com"])
+        assert [entry["believed"] for entry in evidence(client_of("attacker"))] == [False, False]
+
+    @pytest.mark.parametrize("role", ["JOB_MASTER", "RESOURCE_MANAGER"])
+    def test_nodes_that_another_token_names_count(self, client_of: Client, role: str) -> None:
+        application(client_of("app"), "job", ["a", "b", *CLUSTER])
+        report_evidence(client_of("app"), "job", "a", "b")
+        register(client_of("other"), "other", role=role)
+        heartbeat(client_of("other"), "other", nodes=[f"{node.upper()}.example.com" for node in CLUSTER[:1]])
+        assert [entry["believed"] for entry in evidence(client_of("app"))] == [False, False]
+        heartbeat(client_of("other"), "other", nodes=[f"{node.upper()}.example.com" for node in CLUSTER[:2]])
+        assert [entry["believed"] for entry in evidence(client_of("app"))] == [True, True]
+        client_of("other").delete("/listeners/other")
+        assert [entry["believed"] for entry in evidence(client_of("app"))] == [False, False]
+
+
+@pytest.mark.databases("postgresql")
+def test_replicas_agree_on_the_principals(folder: Path, client_of: Client, databases: Databases) -> None:
+    """What a replica receives counts for the token that registered the listener at another one."""
+    with secured_service(folder, databases) as second, ExitStack() as stack:
+
+        def at_second(name: str) -> httpx.Client:
+            client = stack.enter_context(second.process.client())
+            client.headers.update(client_of(name).headers)
+            return client
+
+        clients = [client_of("team"), at_second("team")]
+        for client, name in zip(clients, ("app-1", "app-2"), strict=True):
+            application(client, name, CLUSTER)
+            report_evidence(client, name, CLUSTER[0])
+        for client in clients:
+            wait_until(lambda client=client: [entry["believed"] for entry in evidence(client)] == [True, False])  # type: ignore[misc]
+        problem_of(post_heartbeat(at_second("other"), "app-1"), 404)
+        application(client_of("other"), "app-3", CLUSTER)
+        report_evidence(client_of("other"), "app-3", CLUSTER[0])
+        for client in clients:
+            wait_until(lambda client=client: blocked_nodes(client) == [CLUSTER[0]])  # type: ignore[misc]
+            wait_until(lambda client=client: [entry["believed"] for entry in evidence(client)] == [True, False, True])  # type: ignore[misc]
