@@ -42,8 +42,9 @@ from app.store.queries import LoadedState
 from app.store.store import Store
 from app.watch.change_feed import ChangeFeed
 from app.watch.stream_quota import StreamQuota
+from blocklist.model.confirmed_nodes import ConfirmedNodes
 from blocklist.model.evidence import EvidenceRule, EvidenceStore
-from blocklist.model.known_nodes import KnownNodes
+from blocklist.model.limits import EvidenceLimit
 from blocklist.model.time import to_millis
 from blocklist.model.tracker import BlocklistTracker
 
@@ -60,7 +61,7 @@ class _Base:
     view: ListView
     feed: ChangeFeed
     evidence: EvidenceStore
-    known_nodes: KnownNodes
+    confirmed_nodes: ConfirmedNodes
     directory: ListenerDirectory
 
 
@@ -103,8 +104,10 @@ def _base(settings: Settings, clock: Callable[[], int], store: Store, loaded: Lo
     tracker = BlocklistTracker(loaded.snapshot)
     view = ListView(tracker, clock, store.outage_seconds)
     rule = EvidenceRule(applications=settings.evidence_applications, window=to_millis(settings.evidence_window))
-    known_nodes = KnownNodes(authenticated=settings.auth == "tokens")
-    evidence = EvidenceStore(rule, view.task_managers.nodes_of, known_nodes.is_known, known_nodes.principal_of)
+    confirmed_nodes = ConfirmedNodes(authenticated=settings.auth == "tokens")
+    evidence = EvidenceStore(
+        rule, view.task_managers.nodes_of, confirmed_nodes.is_confirmed, confirmed_nodes.principal_of
+    )
     return _Base(
         settings=settings,
         clock=clock,
@@ -114,8 +117,8 @@ def _base(settings: Settings, clock: Callable[[], int], store: Store, loaded: Lo
         view=view,
         feed=ChangeFeed(store, view),
         evidence=evidence,
-        known_nodes=known_nodes,
-        directory=ListenerDirectory(view, evidence, known_nodes, clock),
+        confirmed_nodes=confirmed_nodes,
+        directory=ListenerDirectory(view, evidence, confirmed_nodes, clock),
     )
 
 
@@ -168,13 +171,14 @@ def _engine(base: _Base, loaded: LoadedState) -> _Engine:
     handler = BlocklistHandler(base.tracker, store, base.clock, publisher, max_queued=settings.max_waiting)
     usable_nodes = UsableNodes(base.directory, base.view)
     limit_guard = LimitGuard(settings.limits, usable_nodes, last_changes.created_by, metrics.count_refused)
+    evidence_limit = EvidenceLimit(share=settings.evidence_max_share, confirmed=base.confirmed_nodes.__len__)
     return _Engine(
         change_log=change_log,
         last_changes=last_changes,
         handler=handler,
         usable_nodes=usable_nodes,
         limit_guard=limit_guard,
-        evidence_blocker=EvidenceBlocker(base.evidence, base.tracker, handler, limit_guard, base.clock),
+        evidence_blocker=EvidenceBlocker(base.evidence, base.tracker, handler, limit_guard, evidence_limit, base.clock),
         alert_blocker=AlertBlocker(
             handler,
             limit_guard,

@@ -106,6 +106,8 @@ class Settings(BaseSettings):
     registrations of one token count as one application."""
     evidence_window: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(seconds=60)
     """Time within which all of these applications must have reported their evidence."""
+    evidence_max_share: Annotated[float, Field(gt=0, le=1)] = 0.1
+    """Maximum share of the confirmed nodes that evidence may block at once; at least one node. 1 is no limit."""
     alertmanager_node_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "node"
     """Label of an alert that names the node; without it, `instance` does, without its port."""
     alertmanager_duration: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(hours=1)

@@ -14,6 +14,7 @@ from blocklist.model.changes import Author, Change, ChangeType, Source
 from blocklist.model.draft import BlocklistView, Draft
 from blocklist.model.errors import LimitError, UnavailableError
 from blocklist.model.evidence import TTL_MS, EvidenceStore, due_blocks, evidence_cause
+from blocklist.model.limits import EvidenceLimit
 from blocklist.model.node import BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker
@@ -44,7 +45,8 @@ class ReadableChangeLog(Protocol):
 class EvidenceBlocker:
     """Creates and renews the blocks. `nodes_blocked` counts nodes, without renewals. Belongs to the event loop.
 
-    The limits for operators apply. A block that they refuse is logged and counted once, and retried every RETRY_MS.
+    The limits for operators apply, and one on all blocks from evidence. A block that they refuse is logged and counted
+    once, and retried every RETRY_MS.
     """
 
     def __init__(
@@ -53,6 +55,7 @@ class EvidenceBlocker:
         tracker: BlocklistTracker,
         handler: BlocklistHandler,
         guard: LimitGuard,
+        limit: EvidenceLimit,
         clock: Callable[[], int],
     ) -> None:
         self.nodes_blocked = 0
@@ -60,6 +63,7 @@ class EvidenceBlocker:
         self._tracker = tracker
         self._handler = handler
         self._guard = guard
+        self._limit = limit
         self._clock = clock
         self._next_prune = 0
         self._next_try: dict[str, int] = {}
@@ -105,8 +109,22 @@ class EvidenceBlocker:
         unblocked = {change.node.id for change in draft.changes if change.type is ChangeType.UNBLOCKED}
         due = [node for node in self._due_blocks(draft, draft.now) if node.id not in unblocked]
         new = [node for node in due if evidence_cause(draft.get(node.id), draft.now) is None]
-        refused = self._guard.block_each(draft, due, Role.OPERATOR)
+        refused = self._block_within_limits(draft, due)
         return [node for node in new if node.id not in refused], refused
+
+    def _block_within_limits(self, draft: Draft, due: Sequence[BlockedNode]) -> dict[str, LimitError]:
+        """Make the blocks that the limits allow; return the refusals by node id. A renewal needs no further room."""
+        max_nodes = self._limit.max_nodes()
+        blocked = {node.id for node in draft if evidence_cause(node, draft.now) is not None}
+        refused = {}
+        for node in due:
+            if max_nodes is not None and len(blocked) >= max_nodes and node.id not in blocked:
+                refused[node.id] = self._limit.error(max_nodes)
+                continue
+            refused |= self._guard.block_each(draft, [node], Role.OPERATOR)
+            if node.id not in refused:
+                blocked.add(node.id)
+        return refused
 
     def _due_blocks(self, nodes: BlocklistView, now: int) -> list[BlockedNode]:
         """Blocks to create or renew, without those refused less than RETRY_MS ago."""

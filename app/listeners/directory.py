@@ -20,8 +20,8 @@ from app.listeners.report_codec import (
     load_part,
     part_names,
 )
+from blocklist.model.confirmed_nodes import ConfirmedNodes
 from blocklist.model.evidence import EvidenceStore
-from blocklist.model.known_nodes import KnownNodes
 from blocklist.model.listener import ListenerRole
 from blocklist.model.report import Report
 from blocklist.model.usable_nodes import node_set
@@ -47,12 +47,12 @@ class ListenerDirectory:
     """
 
     def __init__(
-        self, view: ListView, evidence: EvidenceStore, known_nodes: KnownNodes, clock: Callable[[], int]
+        self, view: ListView, evidence: EvidenceStore, confirmed_nodes: ConfirmedNodes, clock: Callable[[], int]
     ) -> None:
         self.acks = Broadcast()
         self._view = view
         self._evidence = evidence
-        self._known_nodes = known_nodes
+        self._confirmed_nodes = confirmed_nodes
         self._clock = clock
         self._entries: dict[str, ListenerEntry] = {}
         self._resource_managers: dict[str, ListenerEntry] = {}
@@ -120,7 +120,7 @@ class ListenerDirectory:
 
     def index(self, entry: ListenerEntry) -> None:
         """Update the indexes: the listener's role, minimum or principal may have changed."""
-        self._known_nodes.add_listener(entry.id, entry.listener.principal)
+        self._confirmed_nodes.add_listener(entry.id, entry.listener.principal)
         self._resource_managers.pop(entry.id, None)
         self._with_minimum.discard(entry.id)
         if entry.listener.min_nodes:
@@ -142,7 +142,7 @@ class ListenerDirectory:
         entry.expired = True
         self._view.task_managers_moved(self._view.task_managers.remove_listener(entry.id))
         self._evidence.remove_application(entry.id)
-        self._known_nodes.remove_listener(entry.id)
+        self._confirmed_nodes.remove_listener(entry.id)
         self._signal()
 
     def record_ack(self, entry: ListenerEntry) -> None:
@@ -157,7 +157,7 @@ class ListenerDirectory:
         parts = part_names(changed)
         entry.report = report.over(entry.report)
         if changed & {"task_managers", "nodes"}:
-            self._known_nodes.set_nodes(entry.id, entry.report.named_nodes())
+            self._confirmed_nodes.set_nodes(entry.id, entry.report.named_nodes())
         if report.task_managers is not None:
             moved = self._view.task_managers.set_for_listener(entry.id, report.task_managers, at)
             self._view.task_managers_moved(moved)

@@ -24,6 +24,8 @@ TTL_MS: Final = 60_000
 MAX_REASON_LENGTH: Final = 300
 MAX_PER_APPLICATION: Final = 10_000
 """Maximum number of pieces of evidence stored for one application; the ones reported longest ago are dropped."""
+_MIN_DISTRUSTED: Final = 2
+"""Number of nodes from which on an application that reports them may be faulty itself."""
 _MAX_NAMED: Final = 3
 _MAX_QUOTED: Final = 100
 _CAUSE_PATTERN: Final = re.compile(r"[0-9]+ applications? says? so: ")
@@ -93,8 +95,8 @@ class EvidenceVerdict:
 class EvidenceStore:
     """The evidence of all applications.
 
-    `nodes_of` returns the nodes on which an application claims to have TaskManagers, `is_known` whether such a claim
-    counts, and `principal_of` who registered an application, None if unknown.
+    `nodes_of` returns the nodes on which an application says that it has TaskManagers, `is_confirmed` whether others
+    name a node as well, and `principal_of` who registered an application, None if unknown.
 
     Bounded: MAX_PER_APPLICATION pieces for each application, and one timestamp for each unblocked node while there is
     evidence about it.
@@ -104,12 +106,12 @@ class EvidenceStore:
         self,
         rule: EvidenceRule,
         nodes_of: Callable[[str], Collection[str]],
-        is_known: Callable[[str], bool],
+        is_confirmed: Callable[[str], bool],
         principal_of: Callable[[str], str | None],
     ) -> None:
         self._rule = rule
         self._nodes_of = nodes_of
-        self._is_known = is_known
+        self._is_confirmed = is_confirmed
         self._principal_of = principal_of
         self._by_application: dict[str, dict[str, Evidence]] = {}
         self._unblocked_at: dict[str, int] = {}
@@ -185,8 +187,8 @@ class EvidenceStore:
         required = self._rule.applications
         if required == 0:
             return []
-        # Most evidence is about nodes that only one application reports: count first, then check the rest in detail.
-        counts = Counter(node for by_node in self._by_application.values() for node in by_node)
+        # Most evidence is about nodes that only one principal reports: count first, then check the rest in detail.
+        counts = Counter(node for nodes in self._nodes_by_principal().values() for node in nodes)
         candidates = sorted(node for node, count in counts.items() if count >= required)
         if not candidates:
             return []
@@ -204,6 +206,12 @@ class EvidenceStore:
         ):
             return later
         return replace(later, first_seen=min(earlier.first_seen, later.first_seen))
+
+    def _nodes_by_principal(self) -> dict[str | None, set[str]]:
+        nodes: defaultdict[str | None, set[str]] = defaultdict(set)
+        for application, by_node in self._by_application.items():
+            nodes[self._principal_of(application)].update(by_node)
+        return nodes
 
     def _counted_against(self, node: str, trusted: Iterable[str], now: int) -> list[Evidence]:
         """The evidence against a node that counts, by application."""
@@ -244,38 +252,41 @@ class EvidenceStore:
         What an application does is also judged for its principal as a whole: otherwise each of many registrations could
         report a single node.
         """
-        nodes = {application: self._application_nodes(application, now) for application in self._by_application}
-        reasons = {application: self._own_distrust_reason(application, nodes[application]) for application in nodes}
+        reasons = {application: self._own_distrust_reason(application, now) for application in self._by_application}
         by_principal: defaultdict[str | None, list[str]] = defaultdict(list)
         for application in sorted(application for application, reason in reasons.items() if reason is None):
             by_principal[self._principal_of(application)].append(application)
         for applications in by_principal.values():
             if len(applications) > 1:
-                joined = _join_nodes(nodes[application] for application in applications)
-                subject = f"The {len(applications)} applications with this token"
-                reasons |= dict.fromkeys(applications, _distrust_reason(joined, subject, "report", "their"))
+                subject = f"The {len(applications)} applications with this token report"
+                reason = _distrust_reason(self._nodes(applications, now), subject, "their")
+                reasons |= dict.fromkeys(applications, reason)
         return reasons
 
-    def _own_distrust_reason(self, application: str, nodes: _ApplicationNodes) -> str | None:
-        return _NO_PRINCIPAL if self._principal_of(application) is None else _distrust_reason(nodes)
+    def _own_distrust_reason(self, application: str, now: int) -> str | None:
+        if self._principal_of(application) is None:
+            return _NO_PRINCIPAL
+        return _distrust_reason(self._nodes([application], now))
 
-    def _application_nodes(self, application: str, now: int) -> _ApplicationNodes:
-        reported = {node for node, piece in self._by_application[application].items() if self._is_current(piece, now)}
-        claimed = set(self._nodes_of(application))
-        used = {node for node in claimed if self._is_known(node)}
-        return _ApplicationNodes(reported, used, claimed - used)
+    def _nodes(self, applications: Collection[str], now: int) -> _ApplicationNodes:
+        by_node = (self._by_application[application] for application in applications)
+        reported = {node for pieces in by_node for node, piece in pieces.items() if self._is_current(piece, now)}
+        if len(reported) < _MIN_DISTRUSTED:
+            return _ApplicationNodes(reported)
+        claimed = {node for application in applications for node in self._nodes_of(application)}
+        used = {node for node in claimed if self._is_confirmed(node)}
+        return _ApplicationNodes(reported, used, claimed - used - reported)
 
 
 class _ApplicationNodes(NamedTuple):
-    """The nodes that an application reports, those on which it runs, and those on which only it says that it runs."""
+    """The nodes that applications report, those on which they run, and those that only they say that they run on.
+
+    The others are not looked for if the number of reported ones is no reason for distrust.
+    """
 
     reported: Collection[str]
-    used: Collection[str]
-    unknown: Collection[str] = ()
-
-
-def _join_nodes(parts: Iterable[_ApplicationNodes]) -> _ApplicationNodes:
-    return _ApplicationNodes(*(set().union(*sets) for sets in zip(*parts, strict=True)))
+    used: Collection[str] = ()
+    unconfirmed: Collection[str] = ()
 
 
 def distrust_reason(reported: Collection[str], used: Collection[str]) -> str | None:
@@ -288,25 +299,23 @@ def distrust_reason(reported: Collection[str], used: Collection[str]) -> str | N
 
 
 def _distrust_reason(
-    nodes: _ApplicationNodes, subject: str = "The application", verb: str = "reports", possessive: str = "its"
+    nodes: _ApplicationNodes, subject: str = "The application reports", possessive: str = "its"
 ) -> str | None:
-    # Another spelling of a reported node is no further node, and no application may gain by mixing them.
+    # Another spelling of a reported node is no further node: mixing them must not make anybody more credible.
     others = {host_key(node) for node in nodes.used} - {host_key(node) for node in nodes.reported}
     reported, total = len(nodes.reported), len(nodes.reported) + len(others)
-    if reported < 2 or 2 * reported <= total:
+    if reported < _MIN_DISTRUSTED or 2 * reported <= total:
         return None
-    sentence = (
-        f"{subject} {verb} {reported} of {possessive} {total} nodes, more than half: {possessive} evidence is ignored."
-    )
-    return f"{sentence} {_unknown_sentence(len(nodes.unknown))}" if nodes.unknown else sentence
+    found = f"{subject} {reported} of {possessive} {total} nodes, more than half"
+    return f"{found}: {possessive} evidence is ignored.{_format_unconfirmed(len(nodes.unconfirmed))}"
 
 
-def _unknown_sentence(count: int) -> str:
-    """Why nodes that the application has claimed are not among its nodes."""
-    return (
-        f"{count} more {'is' if count == 1 else 'are'} not counted: no listener with another token names"
-        f" {'it' if count == 1 else 'them'}."
-    )
+def _format_unconfirmed(count: int) -> str:
+    """Why nodes that an application claims to run on are not among its nodes."""
+    if count == 0:
+        return ""
+    verb, pronoun = ("is", "it") if count == 1 else ("are", "them")
+    return f" {count} more {verb} not counted: no listener with another token names {pronoun}."
 
 
 def _repetition_reason(voice: Evidence) -> str:

@@ -45,6 +45,28 @@ _NONE: Final = Limits()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class EvidenceLimit:
+    """How many nodes evidence may block at once: this share of the confirmed nodes, at least one. 1 means no limit.
+
+    `confirmed` returns the number of confirmed nodes, see blocklist.model.confirmed_nodes.
+    """
+
+    share: float
+    confirmed: Callable[[], int]
+
+    def max_nodes(self) -> int | None:
+        """Maximum number of nodes; None if there is no limit."""
+        return None if self.share >= 1 else max(1, _share_of(self.share, self.confirmed()))
+
+    def error(self, max_nodes: int) -> LimitError:
+        """The error of a block beyond the maximum."""
+        return LimitError(
+            f"Evidence may block at most {max_nodes} {_plural(max_nodes)} at once: {self.share:g} of the"
+            f" {self.confirmed()} confirmed nodes, at least one (BLOCKLIST_EVIDENCE_MAX_SHARE)."
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class LimitContext:
     """The state before a change.
 
@@ -104,13 +126,17 @@ def _count_violations(
 def _share_violations(share: float, known: NodeSet, current: Draft, new_ids: Iterable[str]) -> Iterator[str]:
     before = known.matching(blocked_ids(current))
     after = before | known.matching(new_ids)
-    # Decimal of the text: as a float, 0.29 of 100 would be less than 29.
-    max_nodes = int(Decimal(str(share)) * len(known))
+    max_nodes = _share_of(share, len(known))
     if len(after) > max(max_nodes, len(before)):
         yield (
             f"This would block {len(after)} of the {len(known)} known nodes; at most {max_nodes} may be blocked at once"
             f" (BLOCKLIST_MAX_BLOCKED_SHARE is {share:g}): {_remaining(max_nodes - len(before))}."
         )
+
+
+def _share_of(share: float, count: int) -> int:
+    # Decimal of the text: as a float, 0.29 of 100 would be less than 29.
+    return int(Decimal(str(share)) * count)
 
 
 def _author_violations(

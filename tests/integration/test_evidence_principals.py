@@ -17,7 +17,7 @@ from tests.integration.listeners import JM, RM, get_listener, heartbeat, post_he
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 from tests.integration.secured import SecuredService, secured_service
-from tests.integration.test_evidence import EXCLUDED, evidence, report_evidence, summary
+from tests.integration.test_evidence import EXCLUDED, evidence, metric, report_evidence, summary
 from tests.integration.test_sessions import csrf_of, log_in
 
 pytestmark = ON_BOTH
@@ -182,7 +182,7 @@ class TestClaimedNodes:
         (entry, _) = evidence(client_of("attacker"))
         assert entry["doubt"] == (
             "The application reports 2 of its 2 nodes, more than half: its evidence is ignored."
-            " 42 more are not counted: no listener with another token names them."
+            " 40 more are not counted: no listener with another token names them."
         )
         # Neither a second listener of the same token helps, nor another spelling.
         register(client_of("attacker"), "manager", role=RM)
@@ -200,6 +200,22 @@ class TestClaimedNodes:
         assert [entry["believed"] for entry in evidence(client_of("app"))] == [True, True]
         client_of("other").delete("/listeners/other")
         assert [entry["believed"] for entry in evidence(client_of("app"))] == [False, False]
+
+
+class TestLimit:
+    """Evidence blocks at most a tenth of the nodes that two tokens name."""
+
+    def test_evidence_blocks_at_most_a_tenth_of_the_confirmed_nodes(self, client_of: Client) -> None:
+        for name in ("x", "y"):
+            application(client_of(name), name, CLUSTER)
+            # What one token alone names is not confirmed.
+            application(client_of(name), f"{name}-2", [f"{name}-{number}" for number in range(1000)])
+        for name in ("x", "y"):
+            report_evidence(client_of(name), name, *CLUSTER[:20])
+        wait_until(lambda: blocked_nodes(client_of("x")) == CLUSTER[:4])
+        line = 'blocklist_refused_by_limit_total{source="evidence"}'
+        wait_until(lambda: metric(client_of("x"), line) == 16)
+        assert blocked_nodes(client_of("x")) == CLUSTER[:4]
 
 
 @pytest.mark.databases("postgresql")

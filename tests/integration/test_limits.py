@@ -20,6 +20,7 @@ from app.settings import Settings
 from blocklist import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
 from blocklist.model.errors import LimitError
+from blocklist.model.evidence import TTL_MS
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.report import Report
 from tests.integration.bodies import all_changes, block, current_list, later, revision_of
@@ -408,7 +409,7 @@ class TestEvidence:
     def test_it_is_retried_after_a_pause(self, tmp_path: Path, migrated: Path) -> None:
         database, clock = tmp_path / "blocklist.db", ManualClock()
         shutil.copy(migrated, database)
-        settings = Settings(database_url=url_of(database), max_blocked=2)
+        settings = Settings(database_url=url_of(database), max_blocked=2, evidence_max_share=1)
         with TestClient(create_app(settings, clock=clock), base_url="http://localhost") as client:
             assert client.put("/blocklist/nodes/a", json=block()).status_code == 201
             self.report(client, "w-1", "w-2")
@@ -423,3 +424,31 @@ class TestEvidence:
             clock.now += RETRY_MS
             wait_until(lambda: list(current_list(client)[1]) == ["w-2", "w-3"])
             assert rejections(client, "evidence") == 1
+
+    def test_by_default_evidence_blocks_one_of_nine_nodes(self, start: Start) -> None:
+        process = start()
+        with process.client() as client:
+            self.report(client, "w-1", "w-2")
+            wait_until(lambda: rejections(client, "evidence") == 1)
+            assert list(current_list(client)[1]) == ["w-1"]
+            (line,) = [line for line in process.log().splitlines() if "node not blocked" in line]
+            assert (
+                "Evidence may block at most 1 node at once: 0.1 of the 9 confirmed nodes, at least one"
+                " (BLOCKLIST_EVIDENCE_MAX_SHARE)." in line
+            )
+            # The limit is for evidence only.
+            put(client, "w-3")
+            put(client, "w-4")
+            assert list(current_list(client)[1]) == ["w-1", "w-3", "w-4"]
+
+    def test_the_limit_on_evidence_allows_renewals(self, tmp_path: Path, migrated: Path) -> None:
+        database, clock = tmp_path / "blocklist.db", ManualClock()
+        shutil.copy(migrated, database)
+        with TestClient(create_app(Settings(database_url=url_of(database)), clock=clock)) as client:
+            self.report(client, "w-2")
+            wait_until(lambda: list(current_list(client)[1]) == ["w-2"])
+            clock.now += TTL_MS // 2
+            self.report(client, "w-1", "w-2")
+            end = str(clock.now + TTL_MS)
+            wait_until(lambda: current_list(client)[1]["w-2"]["endTimestamp"] == end)
+            assert list(current_list(client)[1]) == ["w-2"]

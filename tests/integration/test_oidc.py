@@ -56,6 +56,17 @@ def test_its_claims_give_the_name_and_the_role(secured: SecuredService, issuer: 
         assert client.get("/tokens").status_code == 200
 
 
+def test_a_listener_belongs_to_its_subject_whatever_its_name(secured: SecuredService, issuer: FakeIssuer) -> None:
+    """Some issuers let users change their names, which must not make two applications of one."""
+    body = {"role": "JOB_MASTER", "sessionId": "s1"}
+    bob = issuer.sign(roles="listener", preferred_username="bob")
+    with secured.client(issuer.sign(roles="listener")) as ann, secured.client(bob) as renamed:
+        assert ann.put("/listeners/job", json=body).status_code == 201
+        assert renamed.post("/listeners/job/heartbeat", json={"sessionId": "s1"}).status_code == 200
+        with secured.client(issuer.sign(roles="listener", sub="u-18")) as other:
+            problem_of(other.post("/listeners/job/heartbeat", json={"sessionId": "s1"}), 404)
+
+
 def test_tokens_remain_valid_beside_jwts(secured: SecuredService, issuer: FakeIssuer) -> None:
     assert get(secured, secured.admin).status_code == 200
     assert get(secured, secured.tokens[Role.READER]).status_code == 200

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -38,11 +40,11 @@ def new_store(
     applications: int = 2,
     window: int = TTL_MS,
     nodes_of: Callable[[str], Collection[str]] = lambda _: HOSTS,
-    is_known: Callable[[str], bool] = lambda _: True,
+    is_confirmed: Callable[[str], bool] = lambda _: True,
     principal_of: Callable[[str], str | None] = lambda application: application,
 ) -> EvidenceStore:
     rule = EvidenceRule(applications=applications, window=window)
-    return EvidenceStore(rule, nodes_of, is_known, principal_of)
+    return EvidenceStore(rule, nodes_of, is_confirmed, principal_of)
 
 
 def reported(store: EvidenceStore, now: int) -> list[tuple[str, str]]:
@@ -268,6 +270,88 @@ class TestDistrust:
             assert distrust_reason(reported, used) is not None
         if 2 * len(reported) <= len(used):
             assert distrust_reason(reported, used) is None
+
+
+class TestPrincipals:
+    """All applications of one principal are one voice."""
+
+    TOKENS: Final = {"a-1": "a", "a-2": "a", "a-3": "a", "b-1": "b"}
+
+    def store(self, applications: int = 2, confirmed: Collection[str] = HOSTS) -> EvidenceStore:
+        return new_store(applications, is_confirmed=confirmed.__contains__, principal_of=self.TOKENS.get)
+
+    def test_applications_of_one_principal_are_not_enough(self) -> None:
+        store = self.store()
+        for application in ("a-1", "a-2", "a-3"):
+            store.record(application, {"a": EXCLUDED}, NOW)
+        assert due_nodes(store, NOW) == []
+
+    def test_each_principal_is_named_once(self) -> None:
+        store = self.store()
+        for application in self.TOKENS:
+            store.record(application, {"a": EXCLUDED}, NOW)
+        (verdict,) = store.verdicts(NOW)
+        assert [piece.application for piece in verdict.evidence] == ["a-1", "b-1"]
+        assert counted(store, NOW) == [True, False, False, True]
+
+    def test_a_repetition_extends_the_block_and_takes_over(self) -> None:
+        store = self.store()
+        for application in ("a-1", "b-1"):
+            store.record(application, {"a": EXCLUDED}, NOW)
+        for application in ("a-2", "b-1"):
+            store.record(application, {"a": EXCLUDED}, NOW + TTL_MS - 1)
+        assert counted(store, NOW + TTL_MS - 1) == [True, False, True]
+        assert [verdict.end for verdict in store.verdicts(NOW + TTL_MS - 1)] == [NOW + 2 * TTL_MS - 1]
+        assert counted(store, NOW + TTL_MS) == [True, True]
+        assert [piece.application for piece in store.verdicts(NOW + TTL_MS)[0].evidence] == ["a-2", "b-1"]
+
+    def test_a_repetition_counts_if_the_first_is_ignored(self) -> None:
+        store = self.store()
+        store.record("a-1", {"a": EXCLUDED, "b": EXCLUDED, "c": EXCLUDED}, NOW)
+        store.record("a-2", {"a": EXCLUDED}, NOW)
+        assert counted(store, NOW) == [False, True, False, False]
+
+    def test_an_application_without_a_principal_does_not_count(self) -> None:
+        store = self.store(applications=1)
+        store.record("unknown", {"a": EXCLUDED}, NOW)
+        assert due_nodes(store, NOW) == []
+        (piece,) = store.assess(NOW)
+        assert piece.ignored_reason == (
+            "It is not known with which token the application registered: its evidence is ignored."
+        )
+
+    def test_nodes_that_nobody_else_names_make_no_application_credible(self) -> None:
+        store = self.store(confirmed="abc")
+        store.record("a-1", {"a": EXCLUDED, "b": EXCLUDED}, NOW)
+        assert store.assess(NOW)[0].ignored_reason == (
+            "The application reports 2 of its 3 nodes, more than half: its evidence is ignored."
+            " 2 more are not counted: no listener with another token names them."
+        )
+        store = self.store(confirmed="abcd")
+        store.record("a-1", {"a": EXCLUDED, "b": EXCLUDED}, NOW)
+        assert counted(store, NOW) == [True, True]
+
+    def test_other_spellings_of_a_reported_node_are_no_further_nodes(self) -> None:
+        assert distrust_reason({"n1", "n2"}, {"N1", "n2.example.com", "n3"}) is not None
+
+    @given(
+        st.lists(st.tuples(st.sampled_from(["a-1", "a-2", "a-3"]), st.sampled_from("abcde"))),
+        st.sets(st.sampled_from("abcde")),
+    )
+    def test_no_reports_of_one_principal_block_anything(self, reports: list[tuple[str, str]], other: set[str]) -> None:
+        store = self.store()
+        for application, node in reports:
+            store.record(application, {node: EXCLUDED}, NOW)
+        store.record("b-1", dict.fromkeys(other, EXCLUDED), NOW)
+        assert set(due_nodes(store, NOW)) <= other
+
+    @given(st.lists(st.tuples(st.sampled_from([*TOKENS, "c"]), st.sampled_from("abcde"))), st.integers(1, 3))
+    def test_what_is_believed_is_what_blocks(self, reports: list[tuple[str, str]], applications: int) -> None:
+        store = self.store(applications)
+        for application, node in reports:
+            store.record(application, {node: EXCLUDED}, NOW)
+        believed = Counter(piece.evidence.node for piece in store.assess(NOW) if piece.ignored_reason is None)
+        assert due_nodes(store, NOW) == sorted(node for node, count in believed.items() if count >= applications)
 
 
 class TestUnblocking:

@@ -16,7 +16,7 @@ from blocklist.model.changes import Author, ChangeType, Snapshot, Source
 from blocklist.model.draft import Draft
 from blocklist.model.durations import exact_duration
 from blocklist.model.errors import ConflictError, LimitError
-from blocklist.model.limits import LEEWAY_MS, LimitContext, Limits, check_limits
+from blocklist.model.limits import LEEWAY_MS, EvidenceLimit, LimitContext, Limits, check_limits
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker
@@ -112,7 +112,7 @@ class TestShare:
 
     KNOWN: Final = NodeSet(f"n{number}.example.com" for number in range(10))
 
-    def test_only_known_nodes_count(self) -> None:
+    def test_only_confirmed_nodes_count(self) -> None:
         case = LimitCase(Limits(max_share=0.2), {"n0": "x", "elsewhere": "x"}, known=self.KNOWN)
         assert case.block(node("N1")) == []
         assert case.block(node("n1"), node("gone"), node("other")) == []
@@ -141,7 +141,7 @@ class TestShare:
         assert case.block(*nodes[:max_nodes]) == []
         assert case.block(*nodes[: max_nodes + 1]) != []
 
-    def test_without_known_nodes_there_is_no_share(self) -> None:
+    def test_without_confirmed_nodes_there_is_no_share(self) -> None:
         assert LimitCase(Limits(max_share=0.01)).block(node("a"), node("b")) == []
 
 
@@ -445,6 +445,20 @@ def _commit(draft: Draft, tracker: BlocklistTracker, authors: dict[str, str | No
     for change in draft.changes:
         tracker.apply(change)
         authors[change.node.id] = change.created_by
+
+
+class TestEvidenceLimit:
+    """A share of the confirmed nodes, at least one."""
+
+    @pytest.mark.parametrize(
+        ("share", "confirmed", "most"),
+        [(0.1, 0, 1), (0.1, 1, 1), (0.1, 19, 1), (0.1, 20, 2), (0.29, 100, 29), (0.999, 1, 1), (1.0, 0, None)],
+    )
+    def test_the_share_is_rounded_down_and_1_is_no_limit(self, share: float, confirmed: int, most: int | None) -> None:
+        assert EvidenceLimit(share=share, confirmed=lambda: confirmed).max_nodes() == most
+
+    def test_a_tenth_is_the_default(self) -> None:
+        assert Settings(database_url="sqlite:///unused.db").evidence_max_share == 0.1
 
 
 def test_limits_are_read_from_the_settings() -> None:

@@ -196,6 +196,36 @@ def test_another_registration_is_not_joined(former: Listener) -> None:
     assert listener().with_latest(former) == listener()
 
 
+class TestPrincipals:
+    """A registration belongs to the principal that made it."""
+
+    def registered(self, current: Listener | None, principal: str | None, now: int = NOW + 1) -> Listener:
+        return register(current, registration(), now=now, revision=9, empty=False, principal=principal)
+
+    def test_a_renewal_by_the_same_principal_keeps_the_cursor(self) -> None:
+        renewed = self.registered(replace(listener(), principal="a"), "a")
+        assert (renewed.principal, renewed.acked, renewed.registered_at) == ("a", 7, NOW)
+
+    def test_a_renewal_makes_an_unknown_principal_known(self) -> None:
+        renewed = self.registered(listener(), "a")
+        assert (renewed.principal, renewed.acked, renewed.registered_at) == ("a", 7, NOW)
+
+    def test_another_principal_starts_a_new_registration(self) -> None:
+        other = self.registered(replace(listener(), principal="a"), "b")
+        assert (other.principal, other.acked, other.registered_at) == ("b", None, NOW + 1)
+
+    @pytest.mark.parametrize("registered_by", [None, "a"])
+    def test_another_principal_must_register_before_it_reports(self, registered_by: str | None) -> None:
+        current = replace(listener(), principal=registered_by)
+        with pytest.raises(NotFoundError, match="was not registered with this token: register again"):
+            heartbeat(current, "s1", None, now=NOW, revision=9, principal="b")
+
+    @pytest.mark.parametrize("registered_by", [None, "a"])
+    def test_without_authentication_everybody_may_report(self, registered_by: str | None) -> None:
+        current = replace(listener(), principal=registered_by)
+        assert heartbeat(current, "s1", 8, now=NOW, revision=9).acked == 8
+
+
 class AgainstAModel(RuleBasedStateMachine):
     """Random sessions, compared with a model that records every session that was taken over."""
 

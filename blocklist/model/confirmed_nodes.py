@@ -1,4 +1,4 @@
-"""KnownNodes: the nodes that listeners name, and how many principals name each of them. Pure."""
+"""ConfirmedNodes: the nodes that listeners name, and which principals name each of them. Pure."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from collections.abc import Iterable
 from blocklist.model.host_matching import host_key
 
 
-class KnownNodes:
-    """A node is known if two principals name it: so none can invent any, however many listeners it registers.
+class ConfirmedNodes:
+    """A node is confirmed if two principals name it: none can invent any, however many listeners it registers.
 
     Without authentication everybody is trusted: each listener is its own principal, and one that names a node is
-    enough. With it, a listener without a principal does not count. The length is the number of known nodes.
+    enough. With it, a listener without a principal does not count. The length is the number of confirmed nodes.
     """
 
     def __init__(self, *, authenticated: bool) -> None:
@@ -20,11 +20,11 @@ class KnownNodes:
         self._required = 2 if authenticated else 1
         self._principals: dict[str, str | None] = {}
         self._named: dict[str, frozenset[str]] = {}
-        self._listeners: defaultdict[str, Counter[str]] = defaultdict(Counter)
-        self._known = 0
+        self._naming: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        self._confirmed = 0
 
     def __len__(self) -> int:
-        return self._known
+        return self._confirmed
 
     def add_listener(self, listener: str, principal: str | None) -> None:
         """Add a listener, or change its principal; it keeps the nodes that it names."""
@@ -52,28 +52,28 @@ class KnownNodes:
         """The principal of a listener; None if unknown."""
         return self._principals.get(listener)
 
-    def is_known(self, name: str) -> bool:
+    def is_confirmed(self, name: str) -> bool:
         """Whether enough principals name this node."""
-        return len(self._listeners.get(host_key(name), ())) >= self._required
+        return len(self._naming.get(host_key(name), ())) >= self._required
 
     def _add(self, listener: str, keys: Iterable[str]) -> None:
         principal = self._principals.get(listener)
         if principal is None:
             return
         for key in keys:
-            principals = self._listeners[key]
+            principals = self._naming[key]
             principals[principal] += 1
-            self._known += principals[principal] == 1 and len(principals) == self._required
+            self._confirmed += principals[principal] == 1 and len(principals) == self._required
 
     def _withdraw(self, listener: str, keys: Iterable[str]) -> None:
         principal = self._principals.get(listener)
         if principal is None:
             return
         for key in keys:
-            principals = self._listeners[key]
+            principals = self._naming[key]
             principals[principal] -= 1
             if not principals[principal]:
-                self._known -= len(principals) == self._required
+                self._confirmed -= len(principals) == self._required
                 del principals[principal]
             if not principals:
-                del self._listeners[key]
+                del self._naming[key]
