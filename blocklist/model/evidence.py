@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 from blocklist.model.draft import BlocklistView
 from blocklist.model.errors import InvalidError
@@ -258,56 +258,63 @@ class EvidenceStore:
             by_principal[self._principal_of(application)].append(application)
         for applications in by_principal.values():
             if len(applications) > 1:
-                subject = f"The {len(applications)} applications with this token report"
-                reason = _distrust_reason(self._nodes(applications, now), subject, "their")
-                reasons |= dict.fromkeys(applications, reason)
+                reasons |= dict.fromkeys(applications, self._joint_distrust_reason(applications, now))
         return reasons
 
     def _own_distrust_reason(self, application: str, now: int) -> str | None:
         if self._principal_of(application) is None:
             return _NO_PRINCIPAL
-        return _distrust_reason(self._nodes([application], now))
+        return self._distrust_reason([application], now, "The application reports", "its")
 
-    def _nodes(self, applications: Collection[str], now: int) -> _ApplicationNodes:
+    def _joint_distrust_reason(self, applications: Collection[str], now: int) -> str | None:
+        subject = f"The {len(applications)} applications with this token report"
+        return self._distrust_reason(applications, now, subject, "their")
+
+    def _distrust_reason(self, applications: Collection[str], now: int, subject: str, possessive: str) -> str | None:
         by_node = (self._by_application[application] for application in applications)
         reported = {node for pieces in by_node for node, piece in pieces.items() if self._is_current(piece, now)}
         if len(reported) < _MIN_DISTRUSTED:
-            return _ApplicationNodes(reported)
+            return None
         claimed = {node for application in applications for node in self._nodes_of(application)}
-        used = {node for node in claimed if self._is_confirmed(node)}
-        return _ApplicationNodes(reported, used, claimed - used - reported)
+        return distrust_reason(reported, claimed, self._is_confirmed, subject, possessive)
 
 
-class _ApplicationNodes(NamedTuple):
-    """The nodes that applications report, those on which they run, and those that only they say that they run on.
-
-    The others are not looked for if the number of reported ones is no reason for distrust.
-    """
-
-    reported: Collection[str]
-    used: Collection[str] = ()
-    unconfirmed: Collection[str] = ()
-
-
-def distrust_reason(reported: Collection[str], used: Collection[str]) -> str | None:
-    """Why the evidence of an application is ignored; None if it counts. `used` are the nodes of its TaskManagers.
-
-    An application that reports most of its nodes is probably faulty itself. Its nodes include reported ones on which it
-    has no TaskManagers: reporting unused nodes must not make it more credible.
-    """
-    return _distrust_reason(_ApplicationNodes(reported, used))
-
-
-def _distrust_reason(
-    nodes: _ApplicationNodes, subject: str = "The application reports", possessive: str = "its"
+def distrust_reason(
+    reported: Collection[str],
+    claimed: Collection[str],
+    is_confirmed: Callable[[str], bool],
+    subject: str = "The application reports",
+    possessive: str = "its",
 ) -> str | None:
-    # Another spelling of a reported node is no further node: mixing them must not make anybody more credible.
-    others = {host_key(node) for node in nodes.used} - {host_key(node) for node in nodes.reported}
-    reported, total = len(nodes.reported), len(nodes.reported) + len(others)
-    if reported < _MIN_DISTRUSTED or 2 * reported <= total:
+    """Why the evidence of an application is ignored; None if it counts.
+
+    An application that reports most of its nodes is probably faulty itself. Its nodes are those that it reports,
+    because reporting unused nodes must not make it more credible, and the confirmed ones of those that it claims.
+    """
+    others = _confirmed_others(reported, claimed, is_confirmed)
+    total = len(reported) + len(others)
+    if len(reported) < _MIN_DISTRUSTED or 2 * len(reported) <= total:
         return None
-    found = f"{subject} {reported} of {possessive} {total} nodes, more than half"
-    return f"{found}: {possessive} evidence is ignored.{_format_unconfirmed(len(nodes.unconfirmed))}"
+    unconfirmed = sum(node not in reported and not is_confirmed(node) for node in claimed)
+    found = f"{subject} {len(reported)} of {possessive} {total} nodes, more than half"
+    return f"{found}: {possessive} evidence is ignored.{_format_unconfirmed(unconfirmed)}"
+
+
+def _confirmed_others(
+    reported: Collection[str], claimed: Iterable[str], is_confirmed: Callable[[str], bool]
+) -> set[str]:
+    """The confirmed ones of the claimed nodes that are not reported; no more of them than make it credible.
+
+    Another spelling of a reported node is no further node: mixing them must not make an application more credible.
+    """
+    reported_keys = {host_key(node) for node in reported}
+    others: set[str] = set()
+    for node in claimed:
+        if len(others) >= len(reported):
+            break
+        if is_confirmed(node):
+            others |= {host_key(node)} - reported_keys
+    return others
 
 
 def _format_unconfirmed(count: int) -> str:

@@ -61,7 +61,12 @@ class EvidenceBody(Body):
     first_seen: Annotated[MillisOut, Field(description="Reported since then without a gap.")]
     last_seen: MillisOut
     believed: Annotated[bool, Field(description="Whether the evidence counts.")]
-    doubt: Annotated[str | None, Field(description="Why it does not count.")]
+    doubt: Annotated[
+        str | None,
+        Field(
+            description="Why it does not count, such as another application of the same token that reports the node."
+        ),
+    ]
 
 
 class EvidenceListBody(Body):

@@ -36,11 +36,16 @@ SLOW = Finding(kind=FindingKind.SLOW, reason="Slow, very slow.")
 HOSTS = frozenset({"a", "b", "c", "d", "e"})
 
 
+def everywhere(node: str) -> bool:
+    """Every node is confirmed."""
+    return True
+
+
 def new_store(
     applications: int = 2,
     window: int = TTL_MS,
     nodes_of: Callable[[str], Collection[str]] = lambda _: HOSTS,
-    is_confirmed: Callable[[str], bool] = lambda _: True,
+    is_confirmed: Callable[[str], bool] = everywhere,
     principal_of: Callable[[str], str | None] = lambda application: application,
 ) -> EvidenceStore:
     rule = EvidenceRule(applications=applications, window=window)
@@ -240,7 +245,7 @@ class TestDistrust:
     def test_reporting_two_or_more_and_over_half_of_its_nodes_is_distrusted(
         self, reported: str, used: str, trusted: bool
     ) -> None:
-        assert (distrust_reason(reported, used) is None) == trusted
+        assert (distrust_reason(reported, used, everywhere) is None) == trusted
 
     def test_evidence_of_a_distrusted_application_counts_again_once_it_is_trusted(self) -> None:
         store = new_store(nodes_of=lambda _: {"a", "b", "c"})
@@ -267,9 +272,9 @@ class TestDistrust:
     @given(st.sets(st.sampled_from("abcdef")), st.sets(st.sampled_from("abcdef")))
     def test_an_application_that_reports_half_or_less_is_trusted(self, reported: set[str], used: set[str]) -> None:
         if len(reported) >= 2 and 2 * len(reported & used) > len(used):
-            assert distrust_reason(reported, used) is not None
+            assert distrust_reason(reported, used, everywhere) is not None
         if 2 * len(reported) <= len(used):
-            assert distrust_reason(reported, used) is None
+            assert distrust_reason(reported, used, everywhere) is None
 
 
 class TestPrincipals:
@@ -332,7 +337,7 @@ class TestPrincipals:
         assert counted(store, NOW) == [True, True]
 
     def test_other_spellings_of_a_reported_node_are_no_further_nodes(self) -> None:
-        assert distrust_reason({"n1", "n2"}, {"N1", "n2.example.com", "n3"}) is not None
+        assert distrust_reason({"n1", "n2"}, {"N1", "n2.example.com", "n3"}, everywhere) is not None
 
     @given(
         st.lists(st.tuples(st.sampled_from(["a-1", "a-2", "a-3"]), st.sampled_from("abcde"))),
