@@ -1,6 +1,6 @@
 -- The rows of schema 0009, as the service of that time wrote them.
 
-UPDATE log_head SET history = 'c0ffee07', revision = 14, compacted = 4;
+UPDATE log_head SET history = 'c0ffee07', revision = 14, compacted = 4, timeline = '00000001';
 
 INSERT INTO changes
     (revision, type, at_ms, created_by, forced, source, node_id, action, start_ms, end_ms, cause)
