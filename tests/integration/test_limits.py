@@ -444,7 +444,8 @@ class TestEvidence:
     def test_the_limit_on_evidence_allows_renewals(self, tmp_path: Path, migrated: Path) -> None:
         database, clock = tmp_path / "blocklist.db", ManualClock()
         shutil.copy(migrated, database)
-        with TestClient(create_app(Settings(database_url=url_of(database)), clock=clock)) as client:
+        app = create_app(Settings(database_url=url_of(database)), clock=clock)
+        with TestClient(app, base_url="http://localhost") as client:
             self.report(client, "w-2")
             wait_until(lambda: list(current_list(client)[1]) == ["w-2"])
             clock.now += TTL_MS // 2

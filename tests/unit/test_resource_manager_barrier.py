@@ -11,6 +11,7 @@ from app.listeners.entry import ListenerEntry
 from app.push.resource_manager_barrier import ResourceManagerBarrier
 from app.store.listeners import Secret
 from blocklist.model.changes import Snapshot
+from blocklist.model.confirmed_nodes import ConfirmedNodes
 from blocklist.model.evidence import EvidenceRule, EvidenceStore
 from blocklist.model.listener import Listener, ListenerRole
 from blocklist.model.tracker import BlocklistTracker
@@ -21,8 +22,11 @@ OLD, NEW = "0000000a", "0000000b"
 def directory_with(manager: ListenerEntry) -> ListenerDirectory:
     tracker = BlocklistTracker(Snapshot(revision=0, history=OLD, nodes={}))
     view = ListView(tracker, lambda: 0, lambda: None)
-    evidence = EvidenceStore(EvidenceRule(applications=0, window=1), view.task_managers.nodes_of)
-    directory = ListenerDirectory(view, evidence, lambda: 0)
+    rule, confirmed_nodes = EvidenceRule(applications=0, window=1), ConfirmedNodes(authenticated=False)
+    evidence = EvidenceStore(
+        rule, view.task_managers.nodes_of, confirmed_nodes.is_confirmed, confirmed_nodes.principal_of
+    )
+    directory = ListenerDirectory(view, evidence, confirmed_nodes, lambda: 0)
     directory.add(manager)
     return directory
 
