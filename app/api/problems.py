@@ -109,8 +109,9 @@ def problem(
     lines: tuple[str, ...] = (),
     extra: Json | None = None,
     headers: dict[str, str] | None = None,
+    revision: int | None = None,
 ) -> Response:
-    """A problem+json response; `instance` is the requested path."""
+    """A problem+json response; `instance` is the requested path. Without `revision` its header has the current one."""
     body = {
         "type": f"urn:blocklist:problem:{status.name.lower().replace('_', '-')}",
         "title": status.phrase,
@@ -120,7 +121,7 @@ def problem(
         "errors": list(lines) or [detail],
     }
     response = Response(dump_json(body | (extra or {})), status, headers, media_type="application/problem+json")
-    response.raw_headers.extend(revision_headers(request))
+    response.raw_headers.extend(revision_headers(request, revision))
     if status == HTTPStatus.NOT_FOUND:
         response.raw_headers.extend(age_header(request))
     return response
@@ -149,7 +150,9 @@ def problem_for(request: Request, error: Exception) -> Response:
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"' if given else "Bearer"}
         case UnavailableError(retry_after=seconds):
             headers = {"Retry-After": str(int(seconds or 1))}
-    return problem(request, status, error.detail, lines=error.lines, extra=extra, headers=headers)
+    return problem(
+        request, status, error.detail, lines=error.lines, extra=extra, headers=headers, revision=error.revision
+    )
 
 
 def _validation_problem(request: Request, error: Exception) -> Response:

@@ -199,6 +199,8 @@ class BlocklistHandler:
             try:
                 value = queued.command(draft)
             except BlocklistError as error:
+                # Not the revision after the whole batch: a later command may have made the opposite true.
+                error.revision = draft.revision
                 queued.outcome = error
             else:
                 queued.outcome = Outcome(value, tuple(draft.changes[before:]), draft.revision)

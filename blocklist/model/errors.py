@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 class BlocklistError(Exception):
     """Base class. `detail` is the message; `lines` has one sentence for each fault.
 
-    `title` is the title of the service's error response, if the error comes from one.
+    `title` is the title of the service's error response, if the error comes from one. `revision` is that of the list on
+    which a change was refused, if it was.
     """
 
     title: str | None = None
+    revision: int | None = None
 
     def __init__(self, detail: str, lines: Sequence[str] = ()) -> None:
         super().__init__(detail)
