@@ -6,6 +6,7 @@ from typing import Final, Protocol, TypeVar
 from weakref import WeakSet
 
 from app.auth.principal import Principal
+from app.logs.isolation import isolated
 from blocklist.model.node import PERMANENT
 
 MAX_CACHED: Final = 1000
@@ -54,7 +55,8 @@ class Credential:
     def close(self) -> None:
         """Close its streams."""
         for stream in tuple(self.streams):
-            stream.close()
+            with isolated("stream of a credential that has ended"):
+                stream.close()
 
 
 class CredentialCache(dict[K, Credential]):

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Generic, Protocol, TypeVar
 
 from app.engine.handler import Command
+from app.logs.isolation import isolated
 from blocklist.model.changes import Change, Source
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
@@ -110,7 +111,8 @@ class LimitGuard:
 
     def count_refusal(self, source: Source) -> None:
         """Count a refused command from this source."""
-        self._on_refused(source)
+        with isolated("metrics of refusals"):
+            self._on_refused(source)
 
     def _enforce_on_trial(self, command: Command[T], draft: Draft, role: Role) -> T:
         trial = draft.fork()

@@ -30,6 +30,11 @@ class LastChanges:
             else:
                 self._by_node[change.node.id] = LastChange(change.created_by, change.revision)
 
+    def forget(self, changes: Sequence[Change]) -> None:
+        """These changes could not be applied: the last changes of their nodes are unknown."""
+        for change in changes:
+            self._by_node.pop(change.node.id, None)
+
     def reset(self, stored: Mapping[str, LastChange]) -> None:
         """The list was reset."""
         self._by_node = dict(stored)

@@ -20,6 +20,8 @@ from typing import Any, Final
 from httptools import HttpParserCallbackError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from app.logs.isolation import isolated
+
 MAX_HEAD_BYTES: Final = 16 * 1024
 MAX_URL_BYTES: Final = 8 * 1024
 MAX_HEADERS: Final = 100
@@ -80,7 +82,9 @@ class ConnectionLimits:
             await asyncio.sleep(min(SWEEP_SECONDS, *(queue.timeout / 4 for queue in queues)))
             for queue in queues:
                 for connection in queue.pop_expired(loop.time()):
-                    connection.on_timeout(queue)
+                    # It is no longer in the queue, and the others that expired are not either.
+                    with isolated("timeout of a connection"):
+                        connection.on_timeout(queue)
             if loop.time() - checked_at >= self.body_deadlines.timeout:
                 checked_at = loop.time()
                 self._reset_stalled_readers()
@@ -91,10 +95,8 @@ class ConnectionLimits:
         unread = {connection: size for connection, size in sizes.items() if size}
         for connection, size in unread.items():
             if self._unread_sizes.get(connection) == size:
-                # Without a reset the kernel would go on trying to deliver what is in its own buffer.
-                sock = connection.transport.get_extra_info("socket")
-                sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
-                connection.transport.abort()
+                with isolated("reset of a connection"):
+                    _reset(connection.transport)
         self._unread_sizes = unread
 
 
@@ -277,6 +279,13 @@ class LimitingProtocol(HttpToolsProtocol):
         if self._deadlines is not None:
             self._deadlines.remove(self)
             self._deadlines = None
+
+
+def _reset(transport: asyncio.Transport) -> None:
+    # Without a reset the kernel would go on trying to deliver what is in its own buffer.
+    sock = transport.get_extra_info("socket")
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+    transport.abort()
 
 
 def _problem_response(status: HTTPStatus, detail: str, default_headers: list[tuple[bytes, bytes]]) -> bytes:

@@ -12,6 +12,7 @@ import structlog
 
 from app.listeners.directory import ListenerDirectory
 from app.listeners.entry import ListenerEntry
+from app.logs.isolation import isolated
 from app.store.listener_reports import ReportPart
 from app.store.listeners import ListenerUpdates, StoredListener
 from blocklist.model.errors import InvalidError
@@ -34,7 +35,8 @@ class ListenerReader:
     """Applies rows of the database to the directory. Belongs to the event loop.
 
     `on_registered` is called with each entry that registered or whose callback URL or owner changed. Hold `lock` from
-    reading rows to applying them, so that older rows never overwrite newer state.
+    reading rows to applying them, so that older rows never overwrite newer state. A row that cannot be applied is
+    logged and skipped: it must not stop what is read after it.
     """
 
     def __init__(
@@ -45,7 +47,7 @@ class ListenerReader:
         *,
         on_registered: Callable[[ListenerEntry], None],
     ) -> None:
-        self.on_registered = on_registered
+        self._on_registered = on_registered
         self.lock = asyncio.Lock()
         self._database = database
         self._directory = directory
@@ -80,9 +82,11 @@ class ListenerReader:
         read_at = time.monotonic()
         updates = await self._database.updates_since(self._version)
         for stored in updates.changed:
-            self.upsert(stored, updates.history)
+            with isolated(f"stored listener {stored.listener.id}"):
+                self.upsert(stored, updates.history)
         for part in updates.reports:
-            self._apply_part(part)
+            with isolated(f"stored report of {part.listener}"):
+                self._apply_part(part)
         if updates.total != len(self._directory):
             for removed in self._directory.ids - await self._database.ids():
                 self._directory.remove(removed)
@@ -103,8 +107,13 @@ class ListenerReader:
             self._merge(entry, replace(stored, listener=listener))
         entry.owner = stored.owner
         if before != (listener.callback_url, stored.owner):
-            self.on_registered(entry)
+            self.notify_registered(entry)
         return entry
+
+    def notify_registered(self, entry: ListenerEntry) -> None:
+        """Call `on_registered`: the entry registered, or who pushes to it may have changed."""
+        with isolated(f"registration of {entry.id}"):
+            self._on_registered(entry)
 
     def _merge(self, entry: ListenerEntry, stored: StoredListener) -> None:
         """Apply a renewal, an acknowledgement or an expiry."""

@@ -138,7 +138,7 @@ class ListenerWriter:
         self._ownership.confirm()
         if not was_valid:
             for entry in self._directory.entries:
-                self._reader.on_registered(entry)
+                self._reader.notify_registered(entry)
         await self._claim_orphans()
 
     async def _sync(self) -> None:

@@ -15,6 +15,7 @@ from queue import SimpleQueue
 from threading import Event, Thread
 from typing import Final
 
+from app.logs.isolation import isolated
 from app.logs.setup import LogFormat
 from blocklist.model.changes import Change
 from blocklist.model.time import to_utc
@@ -62,8 +63,14 @@ class ChangeLogWriter:
             batches += [self._queue.get() for _ in range(self._queue.qsize())]
             changes = list(chain.from_iterable(batches))
             for start in range(0, len(changes), _BATCH_LINES):
-                _write_stderr("".join(map(self._format_line, changes[start : start + _BATCH_LINES])))
+                _write_stderr("".join(map(self._line, changes[start : start + _BATCH_LINES])))
             self._written += len(changes)
+
+    def _line(self, change: Change) -> str:
+        """The line of a change; nothing if it cannot be formatted, because all later lines depend on this thread."""
+        with isolated(f"log line of revision {change.revision}"):
+            return self._format_line(change)
+        return ""
 
 
 def _write_stderr(text: str) -> None:

@@ -10,6 +10,7 @@ from typing import Final
 import psycopg
 from sqlalchemy.exc import DBAPIError
 
+from app.logs.isolation import isolated
 from app.store.database import OnRemoteChange, Topic
 from app.store.postgresql_commit import CHANNEL
 from app.store.postgresql_connection import deadline
@@ -64,8 +65,8 @@ class Notifications:
                 await self._poll(connection, callbacks)
                 async for note in connection.notifies(timeout=POLL_SECONDS):
                     topic, _, replica = note.payload.partition(" ")
-                    if replica != self._replica and (callback := callbacks.get(Topic(topic))) is not None:
-                        callback()
+                    if replica != self._replica:
+                        _notify(callbacks, topic)
         finally:
             await connection.close()
 
@@ -77,4 +78,12 @@ class Notifications:
         before, self._heads = self._heads or (None,) * len(_TOPICS), heads
         for topic, old, new in zip(_TOPICS, before, heads, strict=True):
             if old != new:
-                callbacks[topic]()
+                _notify(callbacks, topic)
+
+
+def _notify(callbacks: Mapping[Topic, OnRemoteChange], topic: str) -> None:
+    """Call the callback of a topic. A replica of a later version may have topics that this one does not know."""
+    for known, callback in callbacks.items():
+        if known == topic:
+            with isolated(f"notification of {topic}"):
+                callback()

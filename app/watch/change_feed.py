@@ -9,6 +9,7 @@ from itertools import islice
 from typing import Final, Protocol
 
 from app.engine.list_view import ListView
+from app.logs.isolation import isolated
 from app.store.rows import UnreadableRowError, log_once
 from blocklist.model.changes import Change
 from blocklist.model.errors import UnavailableError
@@ -146,8 +147,10 @@ class ChangeFeed:
 
     def _wake_streams(self, streams: Sequence[WaitingStream] = ()) -> None:
         streams = streams or tuple(self.streams)
+        isolated_stream = isolated("stream")
         for stream in streams[:STREAMS_PER_TURN]:
-            stream.wake()
+            with isolated_stream:
+                stream.wake()
         if len(streams) > STREAMS_PER_TURN:
             asyncio.get_running_loop().call_soon(self._wake_streams, streams[STREAMS_PER_TURN:])
 

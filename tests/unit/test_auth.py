@@ -7,6 +7,8 @@ import re
 import pytest
 
 from app.auth import oidc
+from app.auth.credential import Credential
+from app.auth.principal import AUTH_DISABLED
 from app.auth.tokens import TOKEN_PATTERN, bearer_token, generate_token
 from app.net.addresses import Networks, check_secure_url, is_loopback
 from blocklist.model.errors import InvalidError
@@ -116,3 +118,23 @@ class TestClaims:
         assert oidc.claim_at(claims, "a.b") == 2
         assert oidc.claim_at(claims, "https://x.example/roles") == 3
         assert oidc.claim_at(claims, "a.x.c") is None
+
+
+def test_a_stream_that_cannot_be_closed_leaves_no_other_stream_of_a_revoked_token_open() -> None:
+    class Stream:
+        def __init__(self, *, failing: bool) -> None:
+            self.failing = failing
+            self.closed = False
+
+        def close(self) -> None:
+            if self.failing:
+                raise RuntimeError("the connection is closed")
+            self.closed = True
+
+    credential = Credential(AUTH_DISABLED)
+    # In a set: whatever its order is, one that raises is closed before one that does not.
+    streams = [Stream(failing=number % 2 == 0) for number in range(40)]
+    credential.streams.update(streams)
+    credential.invalidate()
+    assert all(stream.closed for stream in streams if not stream.failing)
+    assert not credential.is_valid(0)

@@ -8,7 +8,9 @@ import sys
 from contextlib import suppress
 
 import pytest
+from structlog.testing import capture_logs
 
+from app.logs import change_log
 from app.logs.change_log import ChangeLogWriter
 from blocklist.model.changes import Change, ChangeType, Source
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
@@ -55,3 +57,22 @@ def test_a_clock_beyond_the_year_9999_does_not_stop_the_log(capsys: pytest.Captu
     lines.write([change(7, at=PERMANENT - 1), change(8)])
     lines.close()
     assert [json.loads(line)["revision"] for line in capsys.readouterr().err.splitlines()] == [7, 8]
+
+
+def test_a_line_that_cannot_be_formatted_does_not_stop_the_log(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    formatted = change_log._json_line
+
+    def fail_at_8(change: Change) -> str:
+        assert change.revision != 8
+        return formatted(change)
+
+    monkeypatch.setattr(change_log, "_json_line", fail_at_8)
+    lines = ChangeLogWriter("json", lambda _: None)
+    with capture_logs() as logs:
+        lines.write([change(7), change(8), change(9)])
+        lines.write([change(10)])
+        lines.close()
+    assert [json.loads(line)["revision"] for line in capsys.readouterr().err.splitlines()] == [7, 9, 10]
+    assert [entry["part"] for entry in logs] == ["log line of revision 8"]
