@@ -18,6 +18,7 @@ from app.auth.tokens import LastAdminError
 from app.components import components_of
 from app.net.host_policy import MisdirectedError
 from app.store.rows import UnreadableRowError
+from app.engine.handler import CommandFailedError
 from blocklist.model.errors import (
     BlocklistError,
     CompactedError,
@@ -47,6 +48,7 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     MisdirectedError: HTTPStatus.MISDIRECTED_REQUEST,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     UnreadableRowError: HTTPStatus.SERVICE_UNAVAILABLE,
+    CommandFailedError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 """The status of each BlocklistError that the service raises; a test fails if one is missing."""
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from app.logs.isolation import isolated
 from app.logs.request_ids import with_request_id
 from app.store.queries import LoadedState, LogTail, StaleError
 from blocklist.model.changes import Author, Change
@@ -63,7 +64,11 @@ class Outcome(NamedTuple, Generic[T]):
 
 
 OnOutcome = Callable[[Outcome[Any] | BlocklistError], None]
-"""Called once with the outcome of a command, in the event loop; must not block or raise."""
+"""Called once with the outcome of a command, in the event loop; must not block. If it raises, that is logged."""
+
+
+class CommandFailedError(BlocklistError):
+    """A command failed because of a bug in the service; it changed nothing."""
 
 
 @dataclass(slots=True)
@@ -72,6 +77,11 @@ class _QueuedCommand:
     author: Author
     on_outcome: OnOutcome
     outcome: Outcome[Any] | BlocklistError | None = None
+
+    @property
+    def failed(self) -> bool:
+        """Whether it failed unexpectedly; then it is not executed again."""
+        return isinstance(self.outcome, CommandFailedError)
 
 
 class BlocklistHandler:
@@ -163,18 +173,22 @@ class BlocklistHandler:
         try:
             await self._commit(batch)
         except BlocklistError as error:
-            for queued in batch:
-                queued.outcome = error
-        except Exception:
+            _fail(batch, error)
+        except BaseException as error:
             log.exception("a batch of changes failed unexpectedly")
-            for queued in batch:
-                queued.outcome = UnavailableError("The change could not be stored; try again.", retry_after=1)
+            self._behind = True
+            _fail(batch, UnavailableError("It is unknown whether the change was stored; try again.", retry_after=1))
+            if not isinstance(error, Exception):
+                raise
+        finally:
+            self._report_outcomes(batch)
+
+    def _report_outcomes(self, batch: list[_QueuedCommand]) -> None:
+        # The rest of the batch, and all later changes, depend on this loop.
+        isolated_outcome = isolated("outcome of a change")
         for queued in batch:
-            try:
+            with isolated_outcome:
                 queued.on_outcome(queued.outcome or UnavailableError("The change was not executed."))
-            except Exception:
-                # The rest of the batch, and all later changes, depend on this loop.
-                log.exception("a callback failed", author=queued.author.name)
 
     async def _collect_batch(self) -> None:
         """Wait while more commands arrive: a large transaction costs little more than a small one."""
@@ -192,19 +206,11 @@ class BlocklistHandler:
             self._contended = False
 
     def _apply_commands(self, batch: list[_QueuedCommand]) -> Draft:
-        draft = Draft(self._tracker, self._clock())
-        for queued in batch:
-            before = len(draft.changes)
-            draft.author = queued.author
-            try:
-                value = queued.command(draft)
-            except BlocklistError as error:
-                # Not the revision after the whole batch: a later command may have made the opposite true.
-                error.revision = draft.revision
-                queued.outcome = error
-            else:
-                queued.outcome = Outcome(value, tuple(draft.changes[before:]), draft.revision)
-        return draft
+        """A draft with the changes of all commands, but those that fail unexpectedly."""
+        while True:
+            draft = Draft(self._tracker, self._clock())
+            if all(_apply(queued, draft) for queued in batch if not queued.failed):
+                return draft
 
     async def _commit(self, batch: list[_QueuedCommand]) -> None:
         deadline = time.monotonic() + MAX_RETRY_SECONDS
@@ -267,6 +273,31 @@ class BlocklistHandler:
             self._tracker.apply(change)
         self._last_change = changes[-1]
         self._publisher.publish(changes, from_log=from_log)
+
+
+def _apply(queued: _QueuedCommand, draft: Draft) -> bool:
+    """Execute a command on the draft; False if it failed unexpectedly and left changes in the draft."""
+    before = len(draft.changes)
+    draft.author = queued.author
+    try:
+        value = queued.command(draft)
+    except BlocklistError as error:
+        # Not the revision after the whole batch: a later command may have made the opposite true.
+        error.revision = draft.revision
+        queued.outcome = error
+    except Exception:
+        log.exception("a command failed unexpectedly", author=queued.author.name)
+        queued.outcome = CommandFailedError("Internal error, nothing was changed; see the log of the service.")
+        return len(draft.changes) == before
+    else:
+        queued.outcome = Outcome(value, tuple(draft.changes[before:]), draft.revision)
+    return True
+
+
+def _fail(batch: list[_QueuedCommand], error: BlocklistError) -> None:
+    for queued in batch:
+        if not queued.failed:
+            queued.outcome = error
 
 
 def _resolve_future(future: asyncio.Future[Outcome[Any]], outcome: Outcome[Any] | BlocklistError) -> None:
