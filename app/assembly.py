@@ -17,6 +17,7 @@ from app.engine.handler import BlocklistHandler
 from app.engine.limits import LimitGuard
 from app.engine.list_details import LastChanges
 from app.engine.list_view import ListView
+from app.engine.supervision import TaskHealth
 from app.integrations.alertmanager.handler import AlertBlocker
 from app.integrations.alertmanager.metrics import AlertmanagerMetrics
 from app.lifecycle import Lifecycle
@@ -29,7 +30,14 @@ from app.listeners.unsaved_reports import UnsavedReports
 from app.listeners.usable_nodes import UsableNodes
 from app.listeners.writer import ListenerWriter
 from app.logs.change_log import ChangeLogWriter
-from app.metrics.collectors import EvidenceMetrics, FastPathMetrics, ListenerMetrics, ListMetrics, QueueMetrics
+from app.metrics.collectors import (
+    EvidenceMetrics,
+    FastPathMetrics,
+    ListenerMetrics,
+    ListMetrics,
+    QueueMetrics,
+    TaskMetrics,
+)
 from app.metrics.metrics import MeasuredStore, Metrics
 from app.net.addresses import Networks
 from app.net.callback_policy import CallbackPolicy
@@ -63,6 +71,7 @@ class _Base:
     evidence: EvidenceStore
     confirmed_nodes: ConfirmedNodes
     directory: ListenerDirectory
+    task_health: TaskHealth
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -119,6 +128,7 @@ def _base(settings: Settings, clock: Callable[[], int], store: Store, loaded: Lo
         evidence=evidence,
         confirmed_nodes=confirmed_nodes,
         directory=ListenerDirectory(view, evidence, confirmed_nodes, clock),
+        task_health=TaskHealth(),
     )
 
 
@@ -207,6 +217,7 @@ def _register_metrics(base: _Base, listeners: _Listeners, engine: _Engine) -> No
         ListenerMetrics(base.view, base.feed, base.directory, listeners.writer, listeners.pusher),
         EvidenceMetrics(base.evidence, engine.evidence_blocker, base.clock),
         AlertmanagerMetrics(engine.alert_blocker),
+        TaskMetrics(base.task_health, listeners.pusher),
     ):
         base.metrics.register(collector)
 
@@ -233,6 +244,7 @@ def _components(base: _Base, listeners: _Listeners, engine: _Engine, access: Acc
         access=access,
         alert_blocker=engine.alert_blocker,
         metrics=base.metrics,
+        task_health=base.task_health,
     )
 
 
@@ -258,4 +270,5 @@ def _lifecycle(base: _Base, listeners: _Listeners, engine: _Engine, access: Acce
         authenticator=access.authenticator,
         sessions=access.sessions,
         change_log=engine.change_log,
+        task_health=base.task_health,
     )

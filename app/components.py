@@ -13,6 +13,7 @@ from app.engine.handler import BlocklistHandler
 from app.engine.limits import LimitGuard
 from app.engine.list_details import LastChanges
 from app.engine.list_view import ListView
+from app.engine.supervision import TaskHealth
 from app.integrations.alertmanager.handler import AlertBlocker
 from app.listeners.directory import ListenerDirectory
 from app.listeners.registry import ListenerRegistry
@@ -71,6 +72,7 @@ class Components:
     access: AccessComponents
     alert_blocker: AlertBlocker
     metrics: Metrics
+    task_health: TaskHealth
 
 
 def components_of(request: Request) -> Components:

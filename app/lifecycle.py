@@ -10,9 +10,10 @@ from functools import partial
 
 from app.auth.authenticator import Authenticator
 from app.auth.sessions import Sessions
-from app.engine.background import Compactor, expire_blocks, probe_database, supervise
+from app.engine.background import Compactor, expire_blocks, probe_database
 from app.engine.evidence_blocks import EvidenceBlocker
 from app.engine.handler import BlocklistHandler
+from app.engine.supervision import TaskHealth
 from app.listeners.writer import ListenerWriter
 from app.logs.change_log import ChangeLogWriter
 from app.push.pusher import Pusher
@@ -39,14 +40,15 @@ class Lifecycle:
     authenticator: Authenticator
     sessions: Sessions
     change_log: ChangeLogWriter
+    task_health: TaskHealth
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start all tasks; on leaving stop them, and write what is not saved yet. Raises UnavailableError."""
         # Before the first heartbeat: evidence about a node that was unblocked by hand must not block it again.
         await self.evidence_blocker.load(self.store)
-        handler_task = asyncio.create_task(supervise("changes", self.handler.run))
-        tasks = [asyncio.create_task(supervise(name, work)) for name, work in self._tasks().items()]
+        handler_task = self.task_health.start("changes", self.handler.run)
+        tasks = [self.task_health.start(name, work) for name, work in self._tasks().items()]
         try:
             await self.authenticator.load()
             await self.listener_writer.load()

@@ -16,6 +16,7 @@ from app.api.host_check import HostCheck
 from app.api.openapi import install_openapi
 from app.assembly import assemble
 from app.components import Components
+from app.engine.supervision import TaskHealth
 from app.http.connection_limits import ConnectionLimits
 from app.http.fast_get import CachedResponses
 from app.http.request_tracking import RequestTrackingApp
@@ -50,7 +51,7 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
                 body_timeout=settings.body_timeout.total_seconds(),
                 max_connections=settings.max_connections,
             )
-            async with lifecycle.running(), _enforcing(connection_limits):
+            async with lifecycle.running(), _enforcing(connection_limits, components.task_health):
                 # uvicorn hands this to each connection: for the protocols of app.http.
                 yield {
                     "cached_responses": CachedResponses(
@@ -90,8 +91,8 @@ def stop_streams(app: FastAPI) -> None:
 
 
 @asynccontextmanager
-async def _enforcing(limits: ConnectionLimits) -> AsyncIterator[None]:
-    task = asyncio.create_task(limits.run())
+async def _enforcing(limits: ConnectionLimits, task_health: TaskHealth) -> AsyncIterator[None]:
+    task = task_health.start("connections", limits.run)
     try:
         yield
     finally:

@@ -29,8 +29,13 @@ async def healthz() -> PlainTextResponse:
     responses=problem_responses(503),
 )
 async def readyz(request: Request) -> PlainTextResponse:
-    """200 if the database responds and the last commit succeeded. The schema was checked at the start."""
-    await components_of(request).engine.store.ping()
+    """200 if the database responds, the last commit succeeded, and all background tasks run.
+
+    The schema was checked at the start.
+    """
+    components = components_of(request)
+    await components.engine.store.ping()
+    components.task_health.check()
     return PlainTextResponse("ready\n")
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from datetime import timedelta
 from typing import Final, Protocol
@@ -11,6 +11,7 @@ from typing import Final, Protocol
 import structlog
 
 from app.engine.handler import BlocklistHandler
+from app.logs.isolation import isolated
 from blocklist.model.changes import Author, Source
 from blocklist.model.draft import Draft
 from blocklist.model.errors import UnavailableError
@@ -27,18 +28,6 @@ CHUNK: Final = 1000
 """Maximum number of changes removed in one transaction, so that writers do not wait long."""
 COMPACT_SECONDS: Final = 10.0
 PROBE_SECONDS: Final = 1.0
-RESTART_SECONDS: Final = 1.0
-"""Delay before a background task that crashed is started again."""
-
-
-async def supervise(task: str, work: Callable[[], Awaitable[None]]) -> None:
-    """Run `work` until it returns. An unexpected exception is logged, and it is started again."""
-    while True:
-        try:
-            return await work()
-        except Exception:
-            log.exception("background task crashed; restarting", task=task)
-        await asyncio.sleep(RESTART_SECONDS)
 
 
 async def expire_blocks(tracker: BlocklistTracker, handler: BlocklistHandler, clock: Callable[[], int]) -> None:
@@ -77,7 +66,8 @@ async def probe_database(store: ProbedDatabase, on_recovery: Callable[[], None])
         if store.outage_seconds() is not None:
             with suppress(UnavailableError):
                 await store.probe()
-                on_recovery()
+                with isolated("recovery of the database"):
+                    on_recovery()
 
 
 class CompactableChangeLog(Protocol):
@@ -130,5 +120,6 @@ class Compactor:
             always_keep_from=revision - MIN_RETAINED + 1,
             limit=CHUNK,
         )
-        self._on_compacted(removed)
+        with isolated("metrics of compaction"):
+            self._on_compacted(removed)
         return removed

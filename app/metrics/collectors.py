@@ -11,6 +11,7 @@ from prometheus_client.registry import Collector
 from app.engine.evidence_blocks import EvidenceBlocker
 from app.engine.handler import BlocklistHandler
 from app.engine.list_view import ListView
+from app.engine.supervision import TaskHealth
 from app.listeners.directory import ListenerDirectory
 from app.listeners.writer import ListenerWriter
 from app.push.pusher import Pusher
@@ -147,3 +148,22 @@ class EvidenceMetrics(Collector):
         yield CounterMetricFamily(
             "blocklist_evidence_blocks", "Nodes blocked because of evidence.", self._blocker.nodes_blocked
         )
+
+
+class TaskMetrics(Collector):
+    """Background tasks that failed and were restarted."""
+
+    def __init__(self, task_health: TaskHealth, pusher: Pusher) -> None:
+        self._task_health = task_health
+        self._pusher = pusher
+
+    def collect(self) -> Iterable[Metric]:
+        restarts = CounterMetricFamily(
+            "blocklist_background_task_restarts",
+            "Restarts of background tasks after an unexpected error.",
+            labels=["task"],
+        )
+        for task, number in sorted(self._task_health.restarts.items()):
+            restarts.add_metric([task], number)
+        restarts.add_metric(["pushes"], self._pusher.restarts)
+        yield restarts

@@ -12,15 +12,18 @@ import random
 from collections.abc import Callable
 from contextvars import Context
 from dataclasses import replace
+from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
+from app.engine.supervision import supervise
 from app.listeners.directory import ListenerDirectory
 from app.listeners.entry import ListenerEntry
 from app.listeners.heartbeats import HeartbeatRecorder
 from app.listeners.ownership import PushOwnership
+from app.logs.isolation import isolated
 from app.net.callback_policy import CallbackPolicy, PinnedTarget, PushError
 from app.push.batches import Batch, BatchCache
 from app.push.resource_manager_barrier import ResourceManagerBarrier
@@ -42,8 +45,9 @@ EXPIRED_POLL_SECONDS: Final = 0.1
 class Pusher:
     """Belongs to the event loop.
 
-    `sent` and `failed` count POSTs; `on_duration` is called with the duration of each that succeeded, in seconds. A
-    listener that has applied everything gets an empty push every `heartbeat_seconds`.
+    `sent` and `failed` count POSTs, `restarts` the tasks that failed. `on_duration` is called with the duration of each
+    POST that succeeded, in seconds. A listener that has applied everything gets an empty push every
+    `heartbeat_seconds`.
     """
 
     def __init__(
@@ -62,6 +66,7 @@ class Pusher:
     ) -> None:
         self.sent = 0
         self.failed = 0
+        self.restarts = 0
         self._directory = directory
         self._ownership = ownership
         self._heartbeats = heartbeats
@@ -83,7 +88,8 @@ class Pusher:
             before.cancel()
         if self._is_responsible(entry):
             # An empty context: log lines of the task do not belong to the request that registered the listener.
-            task = self._tasks[entry.id] = asyncio.create_task(self._push_loop(entry), context=Context())
+            pushing = supervise(f"pushes to {entry.id}", partial(self._push_loop, entry), self._count_restart)
+            task = self._tasks[entry.id] = asyncio.create_task(pushing, context=Context())
             task.add_done_callback(lambda done: self._on_task_done(entry.id, done))
 
     def wake(self) -> None:
@@ -109,8 +115,9 @@ class Pusher:
     def _on_task_done(self, listener_id: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(listener_id) is task:
             del self._tasks[listener_id]
-        if not task.cancelled() and task.exception() is not None:
-            log.error("push task crashed", listener=listener_id, exc_info=task.exception())
+
+    def _count_restart(self, _: str) -> None:
+        self.restarts += 1
 
     async def _push_loop(self, entry: ListenerEntry) -> None:
         """Push until the listener expires, is removed, registers again, or belongs to another replica."""
@@ -159,7 +166,8 @@ class Pusher:
             return
         started_at = monotonic()
         response = await self._post(entry, target, batch)
-        self._on_duration(monotonic() - started_at)
+        with isolated("metrics of pushes"):
+            self._on_duration(monotonic() - started_at)
         self.sent += 1
         report = response.report
         if listener.role is not ListenerRole.JOB_MASTER:

@@ -11,9 +11,9 @@ from typing import Any, Self
 import pytest
 from structlog.testing import capture_logs
 
-from app.engine import background, handler
-from app.engine.background import supervise
-from app.engine.handler import BlocklistHandler, Outcome
+from app.engine import handler, supervision
+from app.engine.handler import MAX_ATTEMPTS, BlocklistHandler, CommandFailedError, Outcome
+from app.engine.supervision import TaskHealth
 from app.store.queries import LoadedState, LogTail, StaleError
 from blocklist.model.changes import Author, Change, Snapshot
 from blocklist.model.draft import Draft
@@ -110,6 +110,7 @@ class HandlerHarness:
         self.log = log or RecordingLog()
         self.publisher = RecordingPublisher()
         self.handler = BlocklistHandler(self.tracker, self.log, lambda: 1000, self.publisher, max_queued=max_queued)
+        self.health = TaskHealth()
 
     async def block(self, node_id: str, *, merge: bool = False) -> Any:
         def command(draft: Draft) -> BlockedNode:
@@ -124,7 +125,7 @@ class HandlerHarness:
             await asyncio.sleep(0)
 
     async def __aenter__(self) -> Self:
-        self.running = asyncio.create_task(supervise("changes", self.handler.run))
+        self.running = self.health.start("changes", self.handler.run)
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -203,7 +204,52 @@ def test_a_callback_that_raises_does_not_stop_the_handler() -> None:
 
     with capture_logs() as logs:
         run(scenario)
-    assert [entry["event"] for entry in logs] == ["a callback failed"]
+    assert [entry["part"] for entry in logs] == ["outcome of a change"]
+
+
+def test_a_command_that_fails_unexpectedly_changes_nothing_and_leaves_the_rest_of_its_batch() -> None:
+    """Also if it fails after a change, or if the commit is repeated."""
+
+    def fail(draft: Draft) -> None:
+        draft.block(blocked_node("partly"), allow_merge=False)
+        raise RuntimeError("a bug")
+
+    async def scenario() -> None:
+        async with HandlerHarness() as harness:
+            harness.log.add_remote_change("theirs")
+            results = await asyncio.gather(
+                harness.block("a"), harness.handler.submit(fail, OPS), harness.block("b"), return_exceptions=True
+            )
+            assert isinstance(results[1], CommandFailedError)
+            assert [result.revision for result in (results[0], results[2]) if isinstance(result, Outcome)] == [2, 3]
+            assert harness.tracker.get("partly") is None
+            assert harness.health.failed() == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("a bug"), asyncio.CancelledError()], ids=["a bug", "a cancellation"])
+def test_a_commit_that_fails_unexpectedly_has_an_unknown_outcome_and_is_read_from_the_log(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.0)
+
+    async def scenario() -> None:
+        async with HandlerHarness() as harness:
+            commit = harness.log.commit
+
+            async def commit_and_fail(changes: Sequence[Change], *, after: int, history: str) -> None:
+                harness.log.commit = commit  # type: ignore[method-assign]
+                await commit(changes, after=after, history=history)
+                raise error
+
+            harness.log.commit = commit_and_fail  # type: ignore[method-assign]
+            with pytest.raises(UnavailableError, match="It is unknown whether the change was stored"):
+                await asyncio.wait_for(harness.block("a"), 10)
+            assert (await asyncio.wait_for(harness.block("b"), 10)).revision == 2
+            assert [change.node.id for change in harness.publisher.published] == ["a", "b"]
+
+    run(scenario)
 
 
 def test_a_failed_commit_publishes_nothing_and_fails_the_whole_batch() -> None:
@@ -434,7 +480,7 @@ def test_a_replica_behind_the_compacted_log_reloads_the_list() -> None:
 
 def test_an_unexpected_error_restarts_the_handler_without_losing_changes(monkeypatch: pytest.MonkeyPatch) -> None:
     """The handler continues: later commands get an answer, and remote changes are applied."""
-    monkeypatch.setattr(background, "RESTART_SECONDS", 0.0)
+    monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.0)
 
     async def scenario() -> None:
         async with HandlerHarness() as harness:
