@@ -16,6 +16,7 @@ from app.engine.handler import BlocklistHandler
 from app.engine.supervision import TaskHealth
 from app.listeners.writer import ListenerWriter
 from app.logs.change_log import ChangeLogWriter
+from app.logs.isolation import isolated
 from app.push.pusher import Pusher
 from app.store.database import Topic
 from app.store.store import Store
@@ -82,11 +83,13 @@ class Lifecycle:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        await self.pusher.close()
+        with isolated("end of the pushes"):
+            await self.pusher.close()
         # Not cancelled: it commits what it has accepted.
         self.handler.close()
         await handler_task
         self.change_log.close()
-        with suppress(UnavailableError):
+        with isolated("last write of the listeners"), suppress(UnavailableError):
             await self.listener_writer.close()
+        with isolated("last write of the tokens"), suppress(UnavailableError):
             await self.authenticator.save_used()

@@ -149,7 +149,7 @@ class BlocklistHandler:
 
     async def run(self) -> None:
         """Execute commands until `close`, then the rest of the queue. May be called again after an exception."""
-        if self._behind:
+        if self._behind or self._queue:
             self._wake.set()
         while not self._closed or self._queue:
             await self._wake.wait()

@@ -8,6 +8,7 @@ from typing import Final
 from starlette.types import Message, Receive, Scope, Send
 
 from app.components import Components
+from app.logs.isolation import isolated
 from app.logs.request_ids import REQUEST_ID_HEADER, bind_request_id, client_request_id, new_request_id
 from app.watch.streaming import StreamingApp, run_stream
 
@@ -34,7 +35,8 @@ class RequestTrackingApp(StreamingApp):
             # The duration of a stream is not counted: it says nothing about the service.
             components: Components = self.state.components
             duration = perf_counter() - started
-            components.metrics.observe_request(_route_path(scope), _method(scope), context.status, duration)
+            with isolated("metrics of requests"):
+                components.metrics.observe_request(_route_path(scope), _method(scope), context.status, duration)
         await run_stream(scope, receive, context.send if context.id_given else send)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final, Protocol
 
@@ -14,6 +14,7 @@ from app.listeners.entry import ListenerEntry
 from app.listeners.ownership import RENEW_SECONDS, PushOwnership
 from app.listeners.reader import ListenerReader
 from app.listeners.unsaved_reports import UnsavedReports
+from app.logs.isolation import isolated
 from app.store.listener_reports import ReportPart
 from blocklist.model.errors import UnavailableError
 from blocklist.model.listener import Listener
@@ -167,12 +168,21 @@ class ListenerWriter:
         current = {entry: parts for entry, parts in taken.items() if self._directory.is_current(entry)}
         if not current:
             return
-        reports = [self._report_part(entry, part) for entry, parts in current.items() for part in sorted(parts)]
         try:
+            reports = self._report_parts(current)
             await self._database.save_heartbeats([entry.listener for entry in current], reports, self._tracker.history)
-        except UnavailableError:
+        except BaseException:
             self._unsaved.put_back(current)
             raise
+
+    def _report_parts(self, entries: Mapping[ListenerEntry, Collection[str]]) -> list[ReportPart]:
+        """These parts of reports, without those that cannot be written because of a bug."""
+        reports: list[ReportPart] = []
+        for entry, parts in entries.items():
+            for part in sorted(parts):
+                with isolated(f"report of {entry.id}"):
+                    reports.append(self._report_part(entry, part))
+        return reports
 
     def _report_part(self, entry: ListenerEntry, part: str) -> ReportPart:
         session, since = entry.listener.registration_key

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter as Tally
 from collections.abc import Sequence
+from time import perf_counter
 from typing import Final
 
 from prometheus_client import (
@@ -17,6 +18,7 @@ from prometheus_client import (
 )
 from prometheus_client.registry import Collector
 
+from app.logs.isolation import isolated
 from app.store.queries import StaleError
 from app.store.store import Store
 from blocklist import __version__
@@ -150,9 +152,13 @@ class MeasuredStore:
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
         """See Store.commit."""
+        started_at = perf_counter()
         try:
-            with self._metrics.commit_seconds.time():
-                await self._store.commit(changes, after=after, history=history)
+            await self._store.commit(changes, after=after, history=history)
         except StaleError:
-            self._metrics.count_stale_commit()
+            with isolated("metrics of stale commits"):
+                self._metrics.count_stale_commit()
             raise
+        finally:
+            with isolated("metrics of commits"):
+                self._metrics.commit_seconds.observe(perf_counter() - started_at)

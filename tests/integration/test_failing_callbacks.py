@@ -24,11 +24,12 @@ from app.main import create_app
 from app.metrics.metrics import Metrics
 from app.push.pusher import Pusher
 from app.settings import Settings
+from app.store.listener_store import ListenerStore
 from app.watch.change_feed import ChangeFeed
 from blocklist.model.evidence import EvidenceStore
 from tests.integration.bodies import block, current_list, now_ms, revision_of
 from tests.integration.in_process import ManualClock
-from tests.integration.listeners import heartbeat, register
+from tests.integration.listeners import get_listener, heartbeat, register
 from tests.integration.problems import problem_of
 from tests.integration.process import url_of, wait_until
 from tests.integration.receiver import Receiver, receiving
@@ -151,6 +152,22 @@ class TestWriter:
             problem_of(client.put("/blocklist/nodes/b", json=block()), 409)
         assert failures
 
+    def test_a_commit_that_cannot_be_measured_is_acknowledged(
+        self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        failures = break_metric(monkeypatch, prometheus_client.Histogram, "observe", "blocklist_commit_seconds")
+        with serve() as client:
+            assert client.put("/blocklist/nodes/a", json=block()).status_code == 201
+        assert failures
+
+    def test_a_response_that_cannot_be_measured_is_sent(
+        self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        failures = break_method(monkeypatch, Metrics, "observe_request")
+        with serve() as client:
+            assert client.put("/blocklist/nodes/a", json=block()).status_code == 201
+        assert failures
+
 
 def test_blocks_expire_although_their_lateness_cannot_be_counted(
     serve: Callable[..., Any], clock: ManualClock, monkeypatch: pytest.MonkeyPatch, logs: list[Any]
@@ -245,6 +262,37 @@ class TestPushes:
             revision = revision_of(client.put("/blocklist/nodes/a", json=block()))
             receiver.wait(lambda it: it.has(revision))
         assert failed_tasks(logs) == []
+
+
+class TestHeartbeats:
+    """They are saved half a second later, or when the service stops."""
+
+    def test_those_that_could_not_be_saved_because_of_a_bug_are_saved_later(
+        self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        failures: list[int] = []
+        failures = break_method(monkeypatch, ListenerStore, "save_heartbeats", when=lambda *_: len(failures) < 1)
+        with serve() as client:
+            acknowledge_one_change(client)
+            wait_until(lambda: bool(failures))
+        with serve() as client:
+            assert get_listener(client, "jm")["ackedRevision"] == 1
+
+    def test_they_are_saved_although_pushes_cannot_be_stopped(
+        self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        failures = break_method(monkeypatch, Pusher, "close")
+        with serve() as client:
+            acknowledge_one_change(client)
+        assert failures
+        with serve() as client:
+            assert get_listener(client, "jm")["ackedRevision"] == 1
+
+
+def acknowledge_one_change(client: Any) -> None:
+    register(client, "jm")
+    client.put("/blocklist/nodes/a", json=block())
+    heartbeat(client, "jm", ackedRevision=1)
 
 
 def test_a_stream_that_raises_does_not_delay_the_other_streams(serve: Callable[..., Any]) -> None:
