@@ -16,9 +16,9 @@ from app.api.request_body import TooLargeError
 from app.api.responses import age_header, revision_headers
 from app.auth.tokens import LastAdminError
 from app.components import components_of
+from app.engine.handler import CommandFailedError
 from app.net.host_policy import MisdirectedError
 from app.store.rows import UnreadableRowError
-from app.engine.handler import CommandFailedError
 from blocklist.model.errors import (
     BlocklistError,
     CompactedError,

@@ -12,7 +12,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from app.engine import handler, supervision
-from app.engine.handler import MAX_ATTEMPTS, BlocklistHandler, CommandFailedError, Outcome
+from app.engine.handler import BlocklistHandler, CommandFailedError, Outcome
 from app.engine.supervision import TaskHealth
 from app.store.queries import LoadedState, LogTail, StaleError
 from blocklist.model.changes import Author, Change, Snapshot
