@@ -60,7 +60,8 @@ def serve(database: Path, clock: ManualClock) -> Callable[..., Any]:
 
     @contextmanager
     def serve(**settings: Any) -> Iterator[TestClient]:
-        with TestClient(create_app(Settings(database_url=url_of(database), **settings), clock=clock)) as client:
+        app = create_app(Settings(database_url=url_of(database), **settings), clock=clock)
+        with TestClient(app, base_url="http://localhost") as client:
             yield client
 
     return serve
