@@ -64,12 +64,12 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
             await store.close()
 
     # FastAPI's own /docs loads scripts from the internet, which operators' networks often block: see app.page.routes.
+    # The API document is served by app.api.openapi.
     app = RequestTrackingApp(
         title="blocklist",
         lifespan=lifespan,
         redirect_slashes=False,
-        docs_url=None,
-        redoc_url=None,
+        openapi_url=None,
         telemetry=telemetry_config(settings),
     )
     problems.install_handlers(app)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 from pydantic.json_schema import models_json_schema
 
-from app.api.authorization import required_role
+from app.api.authorization import PUBLIC, required_role
 from app.api.problems import problem_responses
+from app.api.responses import JsonResponse
 from app.integrations.alertmanager.wire import AlertmanagerPost
 from blocklist import __version__
+from blocklist.wire.json import dump_json
 from blocklist.wire.listeners import HeartbeatBody, RegistrationBody, SessionBody
 from blocklist.wire.nodes import BlockRequest
 from blocklist.wire.problems import CompactedProblem, ConflictProblem, ConflictsProblem, Problem
@@ -46,6 +48,10 @@ def install_openapi(app: FastAPI) -> None:
         return app.openapi_schema
 
     app.openapi = openapi  # type: ignore[method-assign]
+
+    @app.api_route("/openapi.json", methods=["GET", "HEAD"], dependencies=[PUBLIC], include_in_schema=False)
+    async def get_openapi_json(request: Request) -> Response:
+        return JsonResponse(request, dump_json(openapi()))
 
 
 def _build(app: FastAPI) -> dict[str, Any]:

@@ -122,7 +122,8 @@ def problem(
         "instance": request.scope.get("raw_path", b"").decode("ascii", "replace"),
         "errors": list(lines) or [detail],
     }
-    response = Response(dump_json(body | (extra or {})), status, headers, media_type="application/problem+json")
+    content = dump_json(body | (extra or {})) + b"\n"
+    response = Response(content, status, headers, media_type="application/problem+json")
     response.raw_headers.extend(revision_headers(request, revision))
     if status == HTTPStatus.NOT_FOUND:
         response.raw_headers.extend(age_header(request))

@@ -31,12 +31,12 @@ def revision_headers(request: Request, revision: int | None = None) -> list[tupl
 
 
 class JsonResponse(Response):
-    """A response of serialized JSON with the necessary headers only."""
+    """A response of serialized JSON and a newline, so that a shell's prompt begins a line; only necessary headers."""
 
     def __init__(self, request: Request, body: bytes, status: int = 200, revision: int | None = None) -> None:
         self.status_code = status
         self.background = None
-        self.body = body
+        self.body = body + b"\n"
         self.raw_headers = [
             (b"content-type", b"application/json"),
             (b"content-length", b"%d" % len(self.body)),

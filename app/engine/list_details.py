@@ -70,5 +70,5 @@ def _detail_fields(last_change: LastChange) -> bytes:
 
 
 def _cached_list(parts: list[bytes], view: ListView, revision: int, valid_until: int) -> CachedList:
-    body = b"{" + b",".join(parts) + b"}"
+    body = b"{" + b",".join(parts) + b"}\n"
     return CachedList(body, revision=revision, history=view.tracker.history, valid_until=valid_until)

@@ -129,11 +129,11 @@ class ListView:
 
 
 def _json_object(members: list[bytes]) -> bytes:
-    """A JSON object. Its members are copied only once: copying dominates the time for a long list."""
+    """A JSON object and a newline. Its members are copied only once: copying dominates the time for a long list."""
     if not members:
-        return b"{}"
+        return b"{}\n"
     members[0] = b"{" + members[0]
-    members[-1] += b"}"
+    members[-1] += b"}\n"
     return b",".join(members)
 
 

@@ -292,7 +292,7 @@ def _problem_response(status: HTTPStatus, detail: str, default_headers: list[tup
     """A problem as app.api.problems renders it, for requests that never reach a route."""
     kind = f"urn:blocklist:problem:{status.name.lower().replace('_', '-')}"
     problem = {"type": kind, "title": status.phrase, "status": status.value, "detail": detail, "errors": [detail]}
-    body = json.dumps(problem).encode()
+    body = json.dumps(problem).encode() + b"\n"
     lines = [
         b"HTTP/1.1 %d %b" % (status, status.phrase.encode()),
         *(b"%b: %b" % header for header in default_headers),

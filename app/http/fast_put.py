@@ -109,6 +109,7 @@ class FastPutProtocol(FastGetProtocol):
     def _respond_blocked(self, put: _PendingPut, outcome: Outcome[BlockedNode]) -> None:
         status, body = block_response(self._components, outcome)
         # The same bytes as from JsonResponse and _respond, rendered at once: that halves the cost of a response.
+        body += b"\n"
         fields = (len(body), outcome.revision, self._components.engine.view.tracker.history.encode())
         self._write(put, status, _RESPONSE_LINES % fields, body)
 

@@ -21,7 +21,7 @@ ATTEMPTS: Final = 3
 GAP_SECONDS: Final = 0.0003
 """Between two pieces: long enough for a service that waits to read the first one alone."""
 _REFUSAL: Final = re.compile(
-    rb'HTTP/1\.1 4\d\d [^\r]*\r\n(?:[^\r]+\r\n)*connection: close\r\n\r\n\{"type": "urn[^}]*\}$'
+    rb'HTTP/1\.1 4\d\d [^\r]*\r\n(?:[^\r]+\r\n)*connection: close\r\n\r\n\{"type": "urn[^}]*\}\n$'
 )
 """The last answer on a connection whose bytes are no HTTP, as the protocol writes it."""
 _NO_METHOD: Final = re.compile(rb"(?:get|CONNECT) ")

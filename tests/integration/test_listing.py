@@ -48,7 +48,7 @@ def wait_for_change(client: httpx.Client, prefer: str = "wait=30", **headers: st
 
 def test_a_list_is_empty_at_first_and_then_sorted_by_id(fresh_client: httpx.Client) -> None:
     answer = fresh_client.get("/blocklist")
-    assert (answer.status_code, answer.content) == (200, b"{}")
+    assert (answer.status_code, answer.content) == (200, b"{}\n")
     assert answer.headers["content-type"] == "application/json"
     assert revision_of(answer) == 0
     assert fresh_client.get("/blocklist/changes").json() == {"changes": [], "revision": 0, "next": None}
