@@ -1,8 +1,9 @@
-"""Lock the dependencies of pyproject.toml: versions and hashes for every platform, no addresses.
+"""Lock the dependencies of pyproject.toml, and of npm/package.json: versions, hashes for every platform, no addresses.
 
 Versions that are locked already are kept; `--upgrade` takes the newest that pyproject.toml allows.
 """
 
+import shutil
 import subprocess
 import sys
 
@@ -17,6 +18,7 @@ LOCKS = {
     "build": SAME,
     "spark": (*SAME, "pyproject.toml"),
     "dev": (*SAME, "pyproject.toml"),
+    "generators": (),
 }
 
 for group, options in LOCKS.items():
@@ -24,3 +26,9 @@ for group, options in LOCKS.items():
     command = [*LOCK, *QUIET, *sys.argv[1:], *output, *options]
     print(*command)
     subprocess.run([sys.executable, "-m", *command], check=True, stdout=subprocess.DEVNULL)
+
+npm = ("npm", "update" if "--upgrade" in sys.argv else "install", "--package-lock-only", "--ignore-scripts")
+if shutil.which(npm[0]) is None:
+    sys.exit("requirements/npm/package-lock.json stays as it is, because npm is missing.")
+print(*npm)
+subprocess.run(npm, cwd="requirements/npm", check=True, stdout=subprocess.DEVNULL)

@@ -28,6 +28,7 @@ _DEFAULT_AUTHOR: Final = "alertmanager"
 @router.post(
     "/integrations/alertmanager",
     summary="Receive alerts from Alertmanager",
+    operation_id="receiveAlerts",
     response_model=AlertsBody,
     responses=problem_responses(400, 413, 503),
     openapi_extra=body_schema("AlertmanagerPost"),

@@ -46,7 +46,7 @@ _WATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
 _NDJSON: Final = "application/x-ndjson"
 _CHANGES_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "A page of changes; as JSON lines, all changes to the end of the log, without a limit.",
+        "description": "A page of changes; with `Accept: application/x-ndjson`, JSON lines to the end of the log.",
         "content": {
             _NDJSON: {"schema": {"type": "string"}, "example": '{"revision":1,"type":"blocked",…}\n{"revision":2,…}\n'}
         },
@@ -91,6 +91,7 @@ async def _change_filter(
 @router.get(
     "/blocklist/changes",
     summary="The change log",
+    operation_id="listChanges",
     dependencies=[MinRevision],
     response_model=ChangesPage,
     responses=_CHANGES_RESPONSES,
@@ -100,14 +101,11 @@ async def get_changes(
     change_filter: Annotated[ChangeFilter, Depends(_change_filter)],
     since: Annotated[Revision, Query(description="Changes after this revision.")] = 0,
     limit: Annotated[Limit, Query(description="Maximum number of changes in a page.")] = 100,
-    accept: Annotated[
-        list[str] | None, Header(description=f"`{_NDJSON}`: return all changes to the end of the log as JSON lines.")
-    ] = None,
 ) -> Response:
     """The changes after a revision, in order. 410 if they have been compacted."""
     components = components_of(request)
     revision = components.engine.view.tracker.revision
-    ndjson = _accepts_ndjson(accept or [])
+    ndjson = _accepts_ndjson(request.headers.getlist("accept"))
     page = await components.engine.store.changes_page(since, PAGE_CHANGES if ndjson else limit + 1, change_filter)
     if since < page.compacted:
         raise CompactedError(
@@ -141,7 +139,13 @@ def _page(changes: list[Change], limit: int, revision: int) -> dict[str, Any]:
     }
 
 
-@router.get("/blocklist/watch", summary="Watch changes", response_class=Response, responses=_WATCH_RESPONSES)
+@router.get(
+    "/blocklist/watch",
+    summary="Watch changes",
+    operation_id="watchChanges",
+    response_class=Response,
+    responses=_WATCH_RESPONSES,
+)
 async def watch(
     request: Request,
     since: Annotated[

@@ -17,6 +17,7 @@ router = APIRouter(tags=["Evidence"], dependencies=[REQUIRE_READER])
 @router.get(
     "/evidence",
     summary="Reported problems with nodes",
+    operation_id="listEvidence",
     dependencies=[FROM_MEMORY],
     response_model=EvidenceListBody,
 )

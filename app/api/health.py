@@ -14,7 +14,13 @@ router = APIRouter(tags=["Health"])
 
 
 @router.head("/healthz", dependencies=[PUBLIC], include_in_schema=False)
-@router.get("/healthz", dependencies=[PUBLIC], summary="Liveness", response_class=PlainTextResponse)
+@router.get(
+    "/healthz",
+    dependencies=[PUBLIC],
+    summary="Liveness",
+    operation_id="getLiveness",
+    response_class=PlainTextResponse,
+)
 async def healthz() -> PlainTextResponse:
     """200 while the process serves requests."""
     return PlainTextResponse("ok\n")
@@ -24,6 +30,7 @@ async def healthz() -> PlainTextResponse:
 @router.get(
     "/readyz",
     summary="Readiness",
+    operation_id="getReadiness",
     dependencies=[PUBLIC],
     response_class=PlainTextResponse,
     responses=problem_responses(503),
@@ -41,7 +48,11 @@ async def readyz(request: Request) -> PlainTextResponse:
 
 @router.head("/metrics", dependencies=[REQUIRE_READER], include_in_schema=False)
 @router.get(
-    "/metrics", dependencies=[REQUIRE_READER], summary="Metrics for Prometheus", response_class=PlainTextResponse
+    "/metrics",
+    dependencies=[REQUIRE_READER],
+    summary="Metrics for Prometheus",
+    operation_id="getMetrics",
+    response_class=PlainTextResponse,
 )
 async def metrics(request: Request) -> Response:
     """All metrics of the service; `numBlockedNodes` is FLIP-224's gauge."""

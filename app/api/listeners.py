@@ -38,6 +38,7 @@ _FENCED = "Another session has taken over."
     "/listeners/{id}",
     dependencies=[REQUIRE_LISTENER],
     summary="Register a listener, or renew its lease",
+    operation_id="registerListener",
     response_model=ListenerBody,
     responses={
         201: {"model": ListenerBody, "description": "Registered; `secret` is returned only here."},
@@ -60,6 +61,7 @@ async def put_listener(request: Request, listener_id: ResourceId) -> Response:
     "/listeners/{id}/heartbeat",
     dependencies=[REQUIRE_LISTENER],
     summary="Send a heartbeat",
+    operation_id="sendHeartbeat",
     response_model=LeaseBody,
     responses=problem_responses(400, 404, 409, 413, 503, _404=_NOT_REGISTERED, _409=_FENCED),
     openapi_extra=body_schema("HeartbeatBody"),
@@ -83,6 +85,7 @@ async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
     "/listeners/{id}/secret",
     dependencies=[REQUIRE_LISTENER],
     summary="Rotate the secret",
+    operation_id="rotateSecret",
     response_model=SecretBody,
     responses=problem_responses(400, 404, 409, 413, 503, _404=_NOT_REGISTERED, _409=_FENCED),
     openapi_extra=body_schema("SessionBody"),
@@ -99,6 +102,7 @@ async def post_secret(request: Request, listener_id: ResourceId) -> Response:
     "/listeners/{id}",
     dependencies=[REQUIRE_LISTENER],
     summary="Deregister a listener",
+    operation_id="deregisterListener",
     status_code=204,
     responses=problem_responses(400, 404, 503, _404="There is no such listener."),
 )
@@ -111,7 +115,13 @@ async def delete_listener(request: Request, listener_id: ResourceId) -> Response
 
 
 @router.head("/listeners", dependencies=[FROM_MEMORY], include_in_schema=False)
-@router.get("/listeners", summary="All listeners", dependencies=[FROM_MEMORY], response_model=ListenersBody)
+@router.get(
+    "/listeners",
+    summary="All listeners",
+    operation_id="listListeners",
+    dependencies=[FROM_MEMORY],
+    response_model=ListenersBody,
+)
 async def get_listeners(request: Request) -> Response:
     """All registered listeners, live and lapsed, and how far each is behind."""
     components = components_of(request)
@@ -124,6 +134,7 @@ async def get_listeners(request: Request) -> Response:
 @router.get(
     "/listeners/{id}",
     summary="One listener",
+    operation_id="getListener",
     dependencies=[FROM_MEMORY],
     response_model=ListenerBody,
     responses=problem_responses(400, 404, 503, _404="There is no such listener."),
@@ -138,6 +149,7 @@ async def get_listener(request: Request, listener_id: ResourceId) -> Response:
 @router.get(
     "/taskmanagers/{id}",
     summary="The node of a TaskManager",
+    operation_id="getTaskManager",
     dependencies=[FROM_MEMORY],
     response_model=TaskManagerBody,
     responses=problem_responses(400, 404, _404="No live listener has reported this TaskManager."),

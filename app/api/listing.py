@@ -45,6 +45,7 @@ _HEADERS = {
 @router.get(
     "/blocklist",
     summary="The blocked nodes",
+    operation_id="listBlockedNodes",
     dependencies=[MinRevision, FROM_MEMORY],
     response_model=dict[str, ListedNode],
     responses={

@@ -76,6 +76,7 @@ async def wait_until_applied(
 @router.get(
     "/blocklist/nodes/{node_id}/status",
     summary="Which listeners have applied a node's last change",
+    operation_id="getNodeStatus",
     dependencies=[MinRevision],
     response_model=NodeStatusBody,
     responses=problem_responses(400, 404, 503, _404="The change log has no entry for this node."),

@@ -57,6 +57,7 @@ _EMPTY_BODY = body_schema({"type": "object", "maxProperties": 0}, required=False
 @router.get(
     "/blocklist/nodes/{node_id}",
     summary="One blocked node",
+    operation_id="getBlockedNode",
     dependencies=[MinRevision, FROM_MEMORY],
     response_model=NodeBody,
     responses=problem_responses(400, 404, 503),
@@ -74,6 +75,7 @@ async def get_node(request: Request, node_id: NodeId) -> Response:
 @router.put(
     "/blocklist/nodes/{node_id}",
     summary="Block a node",
+    operation_id="blockNode",
     dependencies=[_BLOCK_PARAMETERS],
     status_code=201,
     response_model=NodeBody,
@@ -123,6 +125,7 @@ def block_response(components: Components, outcome: Outcome[BlockedNode]) -> tup
 @router.put(
     "/blocklist/nodes",
     summary="Block several nodes",
+    operation_id="blockNodes",
     dependencies=[_BLOCK_PARAMETERS],
     response_model=dict[str, NodeResult] | DryRunBody,
     responses={
@@ -156,6 +159,7 @@ async def put_nodes(
 @router.delete(
     "/blocklist/nodes/{node_id}",
     summary="Unblock a node",
+    operation_id="unblockNode",
     dependencies=[_UNBLOCK_PARAMETERS],
     response_class=Response,
     responses={200: _UNBLOCKED, **problem_responses(400, 404, 413, 503)},

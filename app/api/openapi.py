@@ -37,6 +37,8 @@ _MODELS = (
 _DESCRIPTION = """Keeps one list of machines on which a data platform must not run work: the blocklist API of FLIP-224.
 
 Times are Unix milliseconds as decimal strings. The end 9223372036854775807 means permanent."""
+_DEFAULT_SERVER = {"url": "http://127.0.0.1:8224", "description": "A service on this machine, with default settings."}
+_THIS_SERVER = {"url": "/", "description": "The service that sent this document."}
 
 
 def install_openapi(app: FastAPI) -> None:
@@ -51,24 +53,50 @@ def install_openapi(app: FastAPI) -> None:
 
     @app.api_route("/openapi.json", methods=["GET", "HEAD"], dependencies=[PUBLIC], include_in_schema=False)
     async def get_openapi_json(request: Request) -> Response:
-        return JsonResponse(request, dump_json(openapi()))
+        document = openapi()
+        return JsonResponse(request, dump_json({**document, "servers": [_THIS_SERVER, *document["servers"]]}))
 
 
 def _build(app: FastAPI) -> dict[str, Any]:
-    built = get_openapi(title=app.title, version=__version__, description=_DESCRIPTION, routes=app.routes)
-    models: list[Any] = [(model, "validation") for model in _MODELS]
-    _, extra = models_json_schema(models, ref_template="#/components/schemas/{model}")
-    schemas = built.setdefault("components", {}).setdefault("schemas", {})
-    for name, schema in extra["$defs"].items():
-        schemas.setdefault(name, schema)
-    for unused in ("HTTPValidationError", "ValidationError"):
-        schemas.pop(unused, None)
+    servers: list[dict[str, Any]] = [_DEFAULT_SERVER]
+    built = get_openapi(
+        title=app.title, version=__version__, description=_DESCRIPTION, routes=app.routes, servers=servers
+    )
+    _add_models(built.setdefault("components", {}).setdefault("schemas", {}))
     for path in built["paths"].values():
         for operation in path.values():
             # FastAPI declares 422 responses; here an invalid request is a 400 problem.
             operation["responses"].pop("422", None)
+            for parameter in operation.get("parameters", ()):
+                _simplify(parameter)
     _add_security(app, built)
     return built
+
+
+def _add_models(schemas: dict[str, Any]) -> None:
+    models: list[Any] = [(model, "validation") for model in _MODELS]
+    _, extra = models_json_schema(models, ref_template="#/components/schemas/{model}")
+    for name, schema in extra["$defs"].items():
+        schemas.setdefault(name, schema)
+    for unused in ("HTTPValidationError", "ValidationError"):
+        schemas.pop(unused, None)
+    for schema in schemas.values():
+        for field in schema.get("properties", {}).values():
+            # openapi-typescript makes a field with a default mandatory; the description says what its absence means.
+            field.pop("default", None)
+
+
+def _simplify(parameter: dict[str, Any]) -> None:
+    """Describe a parameter as generators of clients understand it: an absent one is absent, not null."""
+    schema = parameter["schema"]
+    if parameter["in"] == "header":
+        # Several lines of a header mean the same as one with their values (RFC 9110), and every value is a string.
+        parameter["schema"] = {"type": "string", "title": schema["title"]}
+        return
+    if {"type": "null"} in schema.get("anyOf", ()):
+        schema["anyOf"].remove({"type": "null"})
+        if len(schema["anyOf"]) == 1:
+            parameter["schema"] = {**schema.pop("anyOf")[0], **schema}
 
 
 def _add_security(app: FastAPI, built: dict[str, Any]) -> None:

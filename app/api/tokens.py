@@ -31,6 +31,7 @@ router = APIRouter(tags=["Tokens"])
 @router.get(
     "/whoami",
     summary="The name and role of your credentials",
+    operation_id="getIdentity",
     dependencies=[FROM_MEMORY],
     response_model=IdentityBody,
 )
@@ -44,6 +45,7 @@ async def get_whoami(request: Request, principal: Reader) -> Response:
 @router.post(
     "/tokens",
     summary="Create a token",
+    operation_id="createToken",
     status_code=201,
     response_model=NewTokenBody,
     responses=problem_responses(400, 403, 413, 503, _403="The role is not admin, or authentication is off."),
@@ -71,7 +73,13 @@ async def post_token(request: Request, principal: Admin) -> Response:
 
 
 @router.head("/tokens", include_in_schema=False)
-@router.get("/tokens", summary="All tokens", response_model=TokensBody, responses=problem_responses(503))
+@router.get(
+    "/tokens",
+    summary="All tokens",
+    operation_id="listTokens",
+    response_model=TokensBody,
+    responses=problem_responses(503),
+)
 async def get_tokens(request: Request, principal: Admin) -> Response:  # noqa: ARG001
     """All tokens, including expired and revoked ones, oldest first; without the secret values."""
     tokens = await components_of(request).access.authenticator.tokens()
@@ -81,6 +89,7 @@ async def get_tokens(request: Request, principal: Admin) -> Response:  # noqa: A
 @router.delete(
     "/tokens/{id}",
     summary="Revoke a token",
+    operation_id="revokeToken",
     status_code=204,
     responses=problem_responses(
         400,

@@ -59,7 +59,9 @@ class RegistrationBody(Body):
         Annotated[str, AfterValidator(_check_callback_url)] | None,
         Field(description="URL to push to; without it, the listener watches."),
     ] = None
-    lease_seconds: Annotated[int, Field(ge=1, le=3600)] = LEASE_SECONDS
+    lease_seconds: Annotated[
+        int, Field(ge=1, le=3600, description=f"Duration of its lease, in seconds; without it, {LEASE_SECONDS}.")
+    ] = LEASE_SECONDS
     min_nodes: Annotated[
         int, Field(ge=0, le=2**53, description="Number of its nodes that must stay usable; 0: no minimum.")
     ] = 0

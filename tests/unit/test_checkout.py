@@ -60,6 +60,14 @@ def test_lock_files_carry_hashes_and_no_addresses() -> None:
         assert not re.search(r"https?://|--index-url|--find-links", text), lock.name
 
 
+def test_the_lock_file_of_npm_carries_hashes_and_no_addresses() -> None:
+    packages = json.loads((ROOT / "requirements" / "npm" / "package-lock.json").read_text())["packages"]
+    locked = [package for path, package in packages.items() if path]
+    assert locked
+    assert all(package["integrity"].startswith("sha512-") for package in locked)
+    assert not any("resolved" in package for package in locked)
+
+
 def test_the_service_does_not_need_pyspark() -> None:
     """`make run` does not install PySpark, so importing the service must not need it."""
     code = "import sys, app.cli, app.server, blocklist; sys.exit('pyspark' in sys.modules or 'py4j' in sys.modules)"
