@@ -102,7 +102,7 @@ class Settings(BaseSettings):
     forget_listeners: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(days=1)
     """A listener is deleted this long after its lease has expired."""
     evidence_applications: Annotated[int, Field(ge=0)] = 2
-    """A node is blocked when this number of applications, each with its own token, have evidence against it; 0: never."""
+    """A node is blocked when this number of applications, with a token each, have evidence against it; 0 is never."""
     evidence_window: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(seconds=60)
     """Time within which all of these applications must have reported their evidence."""
     evidence_max_share: Annotated[float, Field(gt=0, le=1)] = 0.1

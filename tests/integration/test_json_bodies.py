@@ -18,18 +18,18 @@ from tests.integration.raw_http import request, send_request
 BODY: Final = json.dumps(block()).encode()
 MERGE: Final = json.dumps(block(allowMerge=True)).encode()
 NODE: Final = "/blocklist/nodes/a"
+NODES: Final = request("/blocklist")
+PUT: Final = request(NODE, method="PUT", body=BODY)
 RESPONSES: Final[dict[str, tuple[bytes, int]]] = {
-    "empty list": (request("/blocklist"), 200),
-    "empty list, details": (request("/blocklist?details=true"), 200),
-    "blocked": (request(NODE, method="PUT", body=BODY), 201),
-    "conflict": (request(NODE, method="PUT", body=BODY), 409),
+    "blocked": (request("/blocklist/nodes/new", method="PUT", body=BODY), 201),
+    "conflict": (PUT, 409),
     "merged": (request(NODE, method="PUT", body=MERGE), 202),
     "refused": (request(NODE, method="PUT", body=b"{"), 400),
     "dry run": (request(NODE + "?dryRun=true", method="PUT", body=MERGE), 200),
     "several": (request("/blocklist/nodes", method="PUT", body=b'{"b": %b, "c": %b}' % (BODY, BODY)), 200),
     "node": (request(NODE), 200),
     "no node": (request("/blocklist/nodes/free"), 404),
-    "list": (request("/blocklist"), 200),
+    "list": (NODES, 200),
     "list, details": (request("/blocklist?details=true"), 200),
     "past list": (request("/blocklist?at=0"), 200),
     "status": (request(NODE + "/status"), 200),
@@ -48,10 +48,13 @@ RESPONSES: Final[dict[str, tuple[bytes, int]]] = {
 
 @pytest.fixture(scope="module", params=["true", "false"], ids=["fast path", "ordinary route"])
 def single(tmp_path_factory: pytest.TempPathFactory, migrated: Path, request: pytest.FixtureRequest) -> Iterator[int]:
-    """The port of a service with an empty list."""
+    """The port of a service on which the node is blocked."""
     process = ServiceProcess(tmp_path_factory.mktemp("single"), fast_path=request.param)
     process.database.write_bytes(migrated.read_bytes())
     with process:
+        empty = send_request(process.port, NODES)
+        assert (empty.status, empty.body) == (200, b"{}\n")
+        assert send_request(process.port, PUT).status == 201
         yield process.port
 
 
