@@ -11,7 +11,7 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -102,10 +102,16 @@ def scratch() -> Iterator[Path]:
 
 @contextmanager
 def running(
-    command: list[str], *, port: int, ready: str | None, log: Path, env: Mapping[str, str] | None = None
+    command: list[str],
+    *,
+    port: int,
+    ready: str | None,
+    log: Path,
+    env: Mapping[str, str] | None = None,
+    cores: Collection[int] = (SERVER_CORE,),
 ) -> Iterator[Server]:
-    """Start `command` on the server's core; yields once `GET ready` returns 2xx (None: once it listens)."""
-    pinned = ["taskset", "-c", str(SERVER_CORE), *command]
+    """Start `command` on the server's core or others; yields once `GET ready` returns 2xx (None: once it listens)."""
+    pinned = ["taskset", "-c", ",".join(map(str, cores)), *command]
     with log.open("wb") as out:
         process = subprocess.Popen(pinned, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=out, stderr=out)
     measured_pids.append(process.pid)

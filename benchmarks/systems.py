@@ -4,7 +4,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -38,7 +38,9 @@ def require(*commands: str) -> None:
 
 
 @contextmanager
-def service(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+def service(
+    folder: Path, settings: Mapping[str, str] | None = None, *, cores: Collection[int] = (SERVER_CORE,)
+) -> Iterator[Server]:
     """Start the real service on a new SQLite file in `folder`, unless the settings name another database."""
     folder.mkdir(parents=True, exist_ok=True)
     environment = {**os.environ, **_database(folder), **(settings or {})}
@@ -46,16 +48,19 @@ def service(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator
     done = subprocess.run(migrate, check=False, cwd=ROOT, env=environment, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(done.stderr)
-    with serving(folder, settings) as server:
+    with serving(folder, settings, cores=cores) as server:
         yield server
 
 
 @contextmanager
-def serving(folder: Path, settings: Mapping[str, str] | None = None) -> Iterator[Server]:
+def serving(
+    folder: Path, settings: Mapping[str, str] | None = None, *, cores: Collection[int] = (SERVER_CORE,)
+) -> Iterator[Server]:
     """Start the service on the existing file."""
     port = free_port()
     environment = {"BLOCKLIST_PORT": str(port), **_database(folder), **(settings or {})}
-    with running(SERVICE, port=port, ready="/readyz", log=folder / "service.log", env=environment) as server:
+    log = folder / "service.log"
+    with running(SERVICE, port=port, ready="/readyz", log=log, env=environment, cores=cores) as server:
         yield server
 
 
@@ -64,9 +69,9 @@ def _database(folder: Path) -> dict[str, str]:
 
 
 @contextmanager
-def postgres() -> Iterator[PostgresServer]:
-    """A PostgreSQL with durable writes, on the server's core."""
-    os.sched_setaffinity(0, {SERVER_CORE})
+def postgres(*, cores: Collection[int] = (SERVER_CORE,)) -> Iterator[PostgresServer]:
+    """A PostgreSQL with durable writes, on the server's core or others."""
+    os.sched_setaffinity(0, set(cores))
     with PostgresServer(durable=True) as server:
         os.sched_setaffinity(0, {GENERATOR_CORE})
         measured_pids.append(server.pid)
