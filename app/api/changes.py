@@ -59,7 +59,10 @@ _CHANGES_RESPONSES: dict[int | str, dict[str, Any]] = {
 async def _change_filter(
     node: Annotated[
         str | None,
-        Query(description="Only changes of this node.", json_schema_extra={"pattern": NODE_ID_PATTERN}),
+        Query(
+            description="Only changes of this node, under any name of its machine.",
+            json_schema_extra={"pattern": NODE_ID_PATTERN},
+        ),
     ] = None,
     created_by: Annotated[
         str | None,

@@ -27,6 +27,11 @@ MAX_NAMED: Final = 20
 """Maximum number of listeners named in a header."""
 
 
+AMBIGUOUS: Final = (
+    "The id is the short name of several blocked nodes (`type` ends in `ambiguous-node`): `blockedNodes`."
+)
+
+
 async def _wait(
     request: Request,
     prefer: Annotated[
@@ -79,12 +84,13 @@ async def wait_until_applied(
     operation_id="getNodeStatus",
     dependencies=[MinRevision],
     response_model=NodeStatusBody,
-    responses=problem_responses(400, 404, 503, _404="The change log has no entry for this node."),
+    responses=problem_responses(400, 404, 409, 503, _404="The change log has no entry for this node.", _409=AMBIGUOUS),
 )
 async def get_status(request: Request, node_id: NodeId) -> Response:
     """For each live listener: whether and when it applied the node's last change, and its TaskManagers on the node."""
     components = components_of(request)
-    change = await components.engine.store.last_change(node_id)
+    blocked = components.engine.view.get(node_id)
+    change = await components.engine.store.last_change(node_id if blocked is None else blocked.id)
     if change is None:
         raise NotFoundError(f"The change log has no entry for node {node_id}.")
     await components.listeners.registry.refresh()

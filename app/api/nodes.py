@@ -9,7 +9,7 @@ from fastapi import APIRouter, Depends, Request, Response
 
 from app.api.authorization import REQUIRE_READER, Operator, author
 from app.api.dry_run import DryRun, Force, author_with_force, dry_run_response
-from app.api.node_status import Wait, wait_until_applied
+from app.api.node_status import AMBIGUOUS, Wait, wait_until_applied
 from app.api.parameters import NODE_ID_PATTERN, AllowedParameters, MinRevision, NodeId
 from app.api.problems import problem_responses
 from app.api.request_body import MAX_NODE_BODY, MAX_NODES_BODY, body_schema, read_body
@@ -60,10 +60,10 @@ _EMPTY_BODY = body_schema({"type": "object", "maxProperties": 0}, required=False
     operation_id="getBlockedNode",
     dependencies=[MinRevision, FROM_MEMORY],
     response_model=NodeBody,
-    responses=problem_responses(400, 404, 503),
+    responses=problem_responses(400, 404, 409, 503, _409=AMBIGUOUS),
 )
 async def get_node(request: Request, node_id: NodeId) -> Response:
-    """The node, or 404 if it is not blocked."""
+    """The node under any name of its machine, or 404 if it is not blocked."""
     view = components_of(request).engine.view
     node = view.get(node_id)
     if node is None:
@@ -105,7 +105,7 @@ async def put_node(
     )
     status, body = block_response(components, outcome)
     response = JsonResponse(request, body, status, outcome.revision)
-    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, [node_id], wait))
+    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, [outcome.value.id], wait))
     return response
 
 
@@ -151,7 +151,8 @@ async def put_nodes(
         components.engine.limit_guard.enforce(command, principal.role), changed_by
     )
     response = JsonResponse(request, dump_json(_nodes_body(components, outcome)), revision=outcome.revision)
-    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, nodes.keys(), wait))
+    changed = {node.id for node in outcome.value.values()}
+    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, changed, wait))
     return response
 
 
@@ -162,7 +163,7 @@ async def put_nodes(
     operation_id="unblockNode",
     dependencies=[_UNBLOCK_PARAMETERS],
     response_class=Response,
-    responses={200: _UNBLOCKED, **problem_responses(400, 404, 413, 503)},
+    responses={200: _UNBLOCKED, **problem_responses(400, 404, 409, 413, 503, _409=AMBIGUOUS)},
     openapi_extra=_EMPTY_BODY,
 )
 async def delete_node(
@@ -181,7 +182,7 @@ async def delete_node(
     outcome = await components_of(request).engine.handler.submit(command, author(principal))
     response = Response()
     response.raw_headers.extend(revision_headers(request, outcome.revision))
-    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, [node_id], wait))
+    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, [outcome.value.id], wait))
     return response
 
 

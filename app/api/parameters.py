@@ -37,7 +37,8 @@ async def _node_id(
     node_id: Annotated[
         str,
         Path(
-            description="1 to 253 characters of `A-Z a-z 0-9 . _ : -`, but not `.` or `..`; case-sensitive.",
+            description="1 to 253 characters of `A-Z a-z 0-9 . _ : -`, but not `.` or `..`. It means the same"
+            " machine in any case, as short or full name, and as address in any spelling.",
             examples=["worker-17"],
             json_schema_extra={"pattern": NODE_ID_PATTERN},
         ),

@@ -20,6 +20,7 @@ from app.engine.handler import CommandFailedError
 from app.net.host_policy import MisdirectedError
 from app.store.rows import UnreadableRowError
 from blocklist.model.errors import (
+    AmbiguousNodeError,
     BlocklistError,
     CompactedError,
     ConflictError,
@@ -32,7 +33,7 @@ from blocklist.model.errors import (
 )
 from blocklist.model.listener import FencedError
 from blocklist.wire.json import Json, dump_json
-from blocklist.wire.problems import LIMIT_PROBLEM, Problem
+from blocklist.wire.problems import AMBIGUOUS_PROBLEM, LIMIT_PROBLEM, Problem
 
 STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     InvalidError: HTTPStatus.BAD_REQUEST,
@@ -40,6 +41,7 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     ForbiddenError: HTTPStatus.FORBIDDEN,
     NotFoundError: HTTPStatus.NOT_FOUND,
     ConflictError: HTTPStatus.CONFLICT,
+    AmbiguousNodeError: HTTPStatus.CONFLICT,
     LimitError: HTTPStatus.CONFLICT,
     FencedError: HTTPStatus.CONFLICT,
     LastAdminError: HTTPStatus.CONFLICT,
@@ -142,6 +144,10 @@ def problem_for(request: Request, error: Exception) -> Response:
             nodes = {node_id: view.node_body(node) for node_id, node in blocked.items()}
             many = request.scope["path"] == "/blocklist/nodes"
             extra = {"blockedNodes": nodes} if many else {"blockedNode": nodes.popitem()[1]}
+        case AmbiguousNodeError(blocked=blocked):
+            view = components_of(request).engine.view
+            nodes = {node_id: view.node_body(node) for node_id, node in blocked.items()}
+            extra = {"type": AMBIGUOUS_PROBLEM, "blockedNodes": nodes}
         case LimitError():
             extra = {"type": LIMIT_PROBLEM}
         case CompactedError(oldest=oldest):

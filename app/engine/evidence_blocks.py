@@ -11,11 +11,13 @@ import structlog
 from app.engine.handler import BlocklistHandler
 from app.engine.limits import LimitGuard
 from blocklist.model.changes import Author, Change, ChangeType, Source
-from blocklist.model.draft import BlocklistView, Draft
+from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError, UnavailableError
 from blocklist.model.evidence import TTL_MS, EvidenceStore, due_blocks, evidence_cause
+from blocklist.model.host_matching import NameIndex
 from blocklist.model.limits import EvidenceLimit
 from blocklist.model.node import BlockedNode
+from blocklist.model.node_lookup import BlocklistView
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker
 
@@ -106,24 +108,24 @@ class EvidenceBlocker:
     def _block(self, draft: Draft) -> tuple[Sequence[BlockedNode], Mapping[str, LimitError]]:
         """The command: evaluates the evidence again, and returns the new blocks (no renewals) and the refusals."""
         # Unblocked earlier in this transaction: the evidence store learns of that only after the commit.
-        unblocked = {change.node.id for change in draft.changes if change.type is ChangeType.UNBLOCKED}
-        due = [node for node in self._due_blocks(draft, draft.now) if node.id not in unblocked]
-        new = [node for node in due if evidence_cause(draft.get(node.id), draft.now) is None]
+        unblocked = NameIndex(change.node.id for change in draft.changes if change.type is ChangeType.UNBLOCKED)
+        due = [node for node in self._due_blocks(draft, draft.now) if not any(unblocked.matching(node.id))]
+        new = [node for node in due if evidence_cause(draft.get_blocked(node.id), draft.now) is None]
         refused = self._block_within_limits(draft, due)
         return [node for node in new if node.id not in refused], refused
 
     def _block_within_limits(self, draft: Draft, due: Sequence[BlockedNode]) -> dict[str, LimitError]:
         """Make the blocks that the limits allow; return the refusals by node id. A renewal needs no further room."""
         max_nodes = self._limit.max_nodes()
-        blocked = {node.id for node in draft if evidence_cause(node, draft.now) is not None}
+        count = sum(evidence_cause(node, draft.now) is not None for node in draft)
         refused = {}
         for node in due:
-            if max_nodes is not None and len(blocked) >= max_nodes and node.id not in blocked:
+            renewal = evidence_cause(draft.get_blocked(node.id), draft.now) is not None
+            if max_nodes is not None and count >= max_nodes and not renewal:
                 refused[node.id] = self._limit.error(max_nodes)
                 continue
             refused |= self._guard.block_each(draft, [node], Role.OPERATOR)
-            if node.id not in refused:
-                blocked.add(node.id)
+            count += node.id not in refused and not renewal
         return refused
 
     def _due_blocks(self, nodes: BlocklistView, now: int) -> list[BlockedNode]:

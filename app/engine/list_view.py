@@ -9,6 +9,7 @@ from app.engine.cached_list import CachedList
 from app.engine.task_managers import TaskManagers
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.node import PERMANENT, BlockedNode
+from blocklist.model.node_lookup import find_blocked, find_one_blocked
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.json import Json
 from blocklist.wire.nodes import dump_list_entry, dump_node, node_body
@@ -49,7 +50,7 @@ class ListView:
 
     def task_managers_moved(self, nodes: Iterable[str]) -> None:
         """The TaskManagers on these nodes have changed."""
-        blocked = {node_id for node_id in nodes if self.tracker.get(node_id) is not None}
+        blocked = {node_id for node in nodes for node_id in self.tracker.matching(node)}
         if blocked:
             self._stale |= blocked
             self._cached = None
@@ -77,9 +78,12 @@ class ListView:
         return self._cached
 
     def get(self, node_id: str) -> BlockedNode | None:
-        """The node if it is blocked now."""
-        node = self.tracker.get(node_id)
-        return None if node is None or node.ended(self.clock()) else node
+        """The blocked node that this id means; None if it is not blocked. Raises AmbiguousNodeError."""
+        return find_one_blocked(self.tracker, node_id, self.clock())
+
+    def find(self, node_id: str) -> list[BlockedNode]:
+        """The blocked nodes that this id means: several if it is the short name of several."""
+        return find_blocked(self.tracker, node_id, self.clock())
 
     def snapshot(self) -> tuple[int, Snapshot]:
         """When the whole list ceases to be valid unless it changes before (Unix ms), and the list."""

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from itertools import chain
+
+from blocklist.model.host_matching import NameIndex
 
 
 class TaskManagers:
@@ -14,6 +17,7 @@ class TaskManagers:
         self._reported_at: dict[str, int] = {}
         self._owner: dict[str, str] = {}
         self._by_node: defaultdict[str, set[str]] = defaultdict(set)
+        self._nodes = NameIndex()
 
     def __len__(self) -> int:
         return len(self._owner)
@@ -41,8 +45,8 @@ class TaskManagers:
         return changed
 
     def on_node(self, node: str) -> list[str]:
-        """Ids of the TaskManagers on a node, sorted."""
-        return sorted(self._by_node.get(node, ()))
+        """Ids of the TaskManagers on a node, whatever name its listeners use, sorted."""
+        return sorted(chain.from_iterable(self._by_node[name] for name in self._nodes.matching(node)))
 
     def of_listener(self, listener: str, node: str) -> list[str]:
         """Ids of a listener's TaskManagers on a node, sorted."""
@@ -69,6 +73,7 @@ class TaskManagers:
         self._reported.setdefault(listener, {})[task_manager] = node
         self._owner[task_manager] = listener
         self._by_node[node].add(task_manager)
+        self._nodes.add(node)
         return changed | {node}
 
     def _remove(self, listener: str, task_managers: Iterable[str]) -> set[str]:
@@ -79,5 +84,6 @@ class TaskManagers:
             self._by_node[node].discard(task_manager)
             if not self._by_node[node]:
                 del self._by_node[node]
+                self._nodes.discard(node)
             nodes.add(node)
         return nodes

@@ -27,9 +27,11 @@ async def get_node(request: Request, visitor: ReaderVisitor, node_id: NodeId) ->
     """The page; with status 404 if the node is not blocked and has no change in the log."""
     components = components_of(request)
     before = int_param(request, "before")
+    node = components.engine.view.get(node_id)
+    if node is not None:
+        node_id = node.id
     changes = await components.engine.store.latest_changes(PAGE_SIZE + 1, node_id=node_id, before=before)
     last = changes[0] if changes and before is None else await components.engine.store.last_change(node_id)
-    node = components.engine.view.get(node_id)
     return render_page(
         request,
         "node.html.j2",

@@ -9,7 +9,7 @@ from typing import Any, Final
 from sqlalchemy import ColumnElement, Select, delete, func, insert, select
 from sqlalchemy.engine import Connection
 
-from app.store.queries import LastChange, change_from_row, compacted_revision, node_from_row
+from app.store.queries import LastChange, change_from_row, compacted_revision, ids_in_log, node_from_row
 from app.store.rows import missing_row, read_row
 from app.store.tables import changes, log_base, log_head
 from blocklist.model.changes import Change, ChangeType
@@ -20,7 +20,7 @@ _FREEING: Final = [kind.value for kind in ChangeType if kind.frees]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangeFilter:
-    """Selects changes by node, author and type, made at `begin` or later and before `end` (Unix ms)."""
+    """Selects changes by node, under any of its names, author and type, at `begin` <= time < `end` (Unix ms)."""
 
     node_id: str | None = None
     created_by: str | None = None
@@ -43,21 +43,21 @@ class PastList:
 
 def changes_matching(connection: Connection, criteria: ChangeFilter, since: int, limit: int) -> list[Change]:
     """At most `limit` changes after revision `since` that match, in order."""
-    query = select(changes).where(changes.c.revision > since, *_conditions(criteria))
+    query = select(changes).where(changes.c.revision > since, *_conditions(connection, criteria))
     return [change_from_row(row) for row in connection.execute(query.order_by(changes.c.revision).limit(limit))]
 
 
 def latest_changes(connection: Connection, criteria: ChangeFilter, before: int | None, limit: int) -> list[Change]:
     """At most `limit` changes that match, the newest first; with `before` only those before that revision."""
     earlier = [] if before is None else [changes.c.revision < before]
-    query = select(changes).where(*_conditions(criteria), *earlier)
+    query = select(changes).where(*_conditions(connection, criteria), *earlier)
     return [change_from_row(row) for row in connection.execute(query.order_by(changes.c.revision.desc()).limit(limit))]
 
 
-def _conditions(criteria: ChangeFilter) -> list[ColumnElement[bool]]:
+def _conditions(connection: Connection, criteria: ChangeFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
     if criteria.node_id is not None:
-        conditions.append(changes.c.node_id == criteria.node_id)
+        conditions.append(changes.c.node_id.in_(ids_in_log(connection, criteria.node_id)))
     if criteria.created_by is not None:
         conditions.append(changes.c.created_by == criteria.created_by)
     if criteria.kinds:

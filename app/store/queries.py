@@ -14,8 +14,11 @@ from sqlalchemy.engine import Connection, Row
 from app.store.rows import UnreadableRowError, missing_row, read_row, read_rows
 from app.store.tables import blocked_nodes, changes, listeners, log_head, versions
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
+from blocklist.model.host_matching import usual_spellings
 from blocklist.model.node import BlockAction, BlockedNode
 
+MAX_IDS_OF_NODE: Final = 20
+"""Maximum number of ids in the log that are looked up for one name."""
 _COMPACTION_LOCK: Final = 0x626C6F63
 """Key of the advisory lock for compaction on PostgreSQL."""
 
@@ -127,9 +130,26 @@ def _head_row(connection: Connection) -> Row[Any]:
     return row
 
 
+def ids_in_log(connection: Connection, node_id: str) -> list[str]:
+    """The ids in the log that mean this machine, in their usual spellings; at most MAX_IDS_OF_NODE."""
+    names, prefixes = usual_spellings(node_id)
+    # "z" is the last character of ids in every collation, so the index finds the range; some collations find more.
+    ranges = [
+        changes.c.node_id.between(prefix, prefix + "z" * 253)
+        & (func.substr(changes.c.node_id, 1, len(prefix)) == prefix)
+        for prefix in sorted(prefixes)
+    ]
+    found: list[str] = []
+    for condition in (changes.c.node_id.in_(sorted(names)), *ranges):
+        query = select(changes.c.node_id).where(condition).distinct().limit(MAX_IDS_OF_NODE)
+        found += connection.execute(query).scalars()
+    return found[:MAX_IDS_OF_NODE]
+
+
 def last_change(connection: Connection, node_id: str) -> Change | None:
-    """The last change of a node that is still in the log."""
-    query = select(changes).where(changes.c.node_id == node_id).order_by(changes.c.revision.desc()).limit(1)
+    """The last change of a node that is still in the log, under any name of its machine."""
+    ids = ids_in_log(connection, node_id)
+    query = select(changes).where(changes.c.node_id.in_(ids)).order_by(changes.c.revision.desc()).limit(1)
     row = connection.execute(query).one_or_none()
     return None if row is None else change_from_row(row)
 

@@ -14,6 +14,7 @@ from blocklist.cli.block_request import BlockSpec, EnsureResult, end_and_toleran
 from blocklist.cli.environment import connect, default_duration, now_ms
 from blocklist.cli.output import print_message, print_stderr
 from blocklist.model.errors import BlocklistError, NotFoundError
+from blocklist.model.host_matching import NameIndex
 from blocklist.model.node import BlockAction, BlockedNode
 
 if TYPE_CHECKING:
@@ -75,7 +76,8 @@ def _block(
     if result.already_blocked and wait is not None:
         # Some nodes need no change, but the wait and its result include them too.
         changed = {} if result.response is None else result.response.nodes
-        blocks = map(noop_block, [*result.already_blocked.values(), *changed.values()])
+        nodes = {node.id: node for node in (*result.already_blocked.values(), *changed.values())}
+        blocks = map(noop_block, nodes.values())
         progress = client.block_nodes(blocks, allow_merge=True, wait=wait).applied
     _print_results(result, node_ids, spec.start)
     if progress is not None:
@@ -133,8 +135,8 @@ def _unblock(client: BlocklistClient, node_ids: Sequence[str], wait: int | None)
     progress: AppliedCount | None = None
     if wait is not None:
         # Only the last request waits, for itself and those before it. It must be for a node that is blocked.
-        blocked = client.snapshot().nodes
-        node_ids = sorted(node_ids, key=blocked.__contains__)
+        blocked = NameIndex(client.snapshot().nodes)
+        node_ids = sorted(node_ids, key=lambda node_id: any(blocked.matching(node_id)))
 
     def unblock_one(node_id: str) -> None:
         nonlocal progress

@@ -20,7 +20,8 @@ from blocklist.cli.output import (
     print_stderr,
 )
 from blocklist.model.changes import Snapshot
-from blocklist.model.errors import NotFoundError
+from blocklist.model.errors import AmbiguousNodeError, NotFoundError
+from blocklist.model.host_matching import same_machine
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient
@@ -58,7 +59,8 @@ def _follow_list(client: BlocklistClient, shown_revision: int, view_options: Out
 def get(node: options.Node, output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
     """Show one blocked node."""
     with connect() as client:
-        found = [listed for listed in client.listing().nodes if listed.node.id == node]
+        node_id = client.get(node).id
+        found = [listed for listed in client.listing().nodes if listed.node.id == node_id]
     if not found:
         raise NotFoundError(f"Node {node} is not blocked.")
     if output is OutputFormat.JSON:
@@ -76,6 +78,10 @@ def is_blocked(node: options.Node) -> None:
         except NotFoundError:
             print_message(messages.not_blocked_message(node))
             raise typer.Exit(1) from None
+        except AmbiguousNodeError as error:
+            # Whichever of them this machine is, it is blocked.
+            for blocked in error.blocked.values():
+                print_message(messages.block_message(blocked, at))
 
 
 def history(
@@ -97,7 +103,9 @@ def history(
         elif by or type_ or begin or end:
             raise typer.BadParameter("--at shows a list; --by, --type, --from and --until are for changes.")
         else:
-            listed = [entry for entry in client.listing(at=at).nodes if node in (None, entry.node.id)]
+            listed = [
+                entry for entry in client.listing(at=at).nodes if node is None or same_machine(node, entry.node.id)
+            ]
             print_items(columns.NODES, listed, view_options)
 
 

@@ -13,6 +13,7 @@ import httpx
 from blocklist.client.transport import retry_after
 from blocklist.model.changes import Change
 from blocklist.model.errors import (
+    AmbiguousNodeError,
     BlocklistError,
     CompactedError,
     ConflictError,
@@ -24,11 +25,11 @@ from blocklist.model.errors import (
     UnavailableError,
 )
 from blocklist.model.node import BlockedNode
+from blocklist.wire import problems
 from blocklist.wire.body import Body
 from blocklist.wire.changes import ChangeBody
 from blocklist.wire.json import Json
 from blocklist.wire.nodes import NodeBody
-from blocklist.wire.problems import LIMIT_PROBLEM
 
 _REVISION: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 _APPLIED: Final = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
@@ -164,15 +165,23 @@ def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
             return ForbiddenError(detail, lines)
         case 404:
             return NotFoundError(detail, lines)
-        case 409 if problem.get("type") == LIMIT_PROBLEM:
-            return LimitError(detail, lines)
         case 409:
-            return ConflictError(detail, _conflicting_nodes(problem), lines)
+            return _conflict_of_type(problem, detail, lines)
         case 410:
             oldest = problem.get("oldest")
             return CompactedError(detail, oldest if isinstance(oldest, int) else 0)
         case _:
             return unavailable_error(response, detail)
+
+
+def _conflict_of_type(problem: Json, detail: str, lines: Sequence[str]) -> BlocklistError:
+    match problem.get("type"):
+        case problems.LIMIT_PROBLEM:
+            return LimitError(detail, lines)
+        case problems.AMBIGUOUS_PROBLEM:
+            return AmbiguousNodeError(detail, list(_conflicting_nodes(problem).values()))
+        case _:
+            return ConflictError(detail, _conflicting_nodes(problem), lines)
 
 
 def unavailable_error(response: httpx.Response, detail: str) -> UnavailableError:
@@ -181,10 +190,11 @@ def unavailable_error(response: httpx.Response, detail: str) -> UnavailableError
 
 
 def _conflicting_nodes(problem: Json) -> dict[str, BlockedNode]:
-    bodies = list(parse_object(problem.get("blockedNodes") or {}).values())
+    nodes = {name: parse_node(body) for name, body in parse_object(problem.get("blockedNodes") or {}).items()}
     if one := problem.get("blockedNode"):
-        bodies.append(one)
-    return {node.id: node for node in map(parse_node, bodies)}
+        node = parse_node(one)
+        nodes[node.id] = node
+    return nodes
 
 
 def _problem(response: httpx.Response) -> Json:

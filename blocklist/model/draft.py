@@ -3,29 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Final, Protocol
+from dataclasses import replace
+from typing import Final
 
 from blocklist.model.changes import Author, Change, ChangeType, Source
-from blocklist.model.errors import ConflictError, NotFoundError
+from blocklist.model.errors import ConflictError, InvalidError, NotFoundError
+from blocklist.model.host_matching import NameIndex
 from blocklist.model.node import BlockedNode, merge
+from blocklist.model.node_lookup import BlocklistView, find_blocked, find_one_blocked
 from blocklist.model.time import format_utc
 
 _EXPIRY: Final = Author(source=Source.TIME)
 # By how much a change alters the number of blocked nodes. An expired node has not counted since its end.
 _COUNT_DELTA: Final = {ChangeType.BLOCKED: 1, ChangeType.UNBLOCKED: -1}
-
-
-class BlocklistView(Protocol):
-    """The nodes at a revision: a BlocklistTracker, or another Draft."""
-
-    @property
-    def revision(self) -> int: ...
-
-    def get(self, node_id: str) -> BlockedNode | None: ...
-
-    def count(self, now: int) -> int: ...
-
-    def __iter__(self) -> Iterator[BlockedNode]: ...
 
 
 class Draft:
@@ -40,6 +30,7 @@ class Draft:
         self.changes: list[Change] = []
         self._base = base
         self._nodes: dict[str, BlockedNode | None] = {}
+        self._names = NameIndex()
         self._count_delta = 0
 
     @property
@@ -65,22 +56,32 @@ class Draft:
         """Add the changes of `fork`, which must be a fork of this draft without changes made here since."""
         self.changes += fork.changes
         self._nodes |= fork._nodes
+        for node_id in fork._nodes:
+            self._names.add(node_id)
         self._count_delta += fork._count_delta
 
     def get(self, node_id: str) -> BlockedNode | None:
         """The node in this draft, even if its end has passed."""
         return self._nodes[node_id] if node_id in self._nodes else self._base.get(node_id)
 
+    def matching(self, node_id: str) -> Iterator[str]:
+        """The ids in this draft that mean the same machine, in no order."""
+        yield from (name for name in self._base.matching(node_id) if name not in self._nodes)
+        yield from (name for name in self._names.matching(node_id) if self._nodes[name] is not None)
+
     def get_blocked(self, node_id: str) -> BlockedNode | None:
-        """The node, if it is blocked at `now`."""
-        node = self.get(node_id)
-        return None if node is None or node.ended(self.now) else node
+        """The block that a new block of this node would be merged with: of this id, or of the only one that matches.
+
+        A short name that matches several blocked nodes is a node of its own.
+        """
+        found = find_blocked(self, node_id, self.now)
+        return found[0] if len(found) == 1 else None
 
     def block(self, node: BlockedNode, *, allow_merge: bool) -> BlockedNode:
         """Block a node, or merge with its existing block (FLIP-224, Add); return the resulting node.
 
-        A merge that alters nothing makes no change. Raises ConflictError if the node is blocked and `allow_merge` is
-        false.
+        The existing block keeps its id, which may be another name of the machine. A merge that alters nothing makes no
+        change. Raises ConflictError if the node is blocked and `allow_merge` is false.
         """
         current = self.get_blocked(node.id)
         if current is None:
@@ -89,7 +90,7 @@ class Draft:
             return node
         if not allow_merge:
             raise ConflictError(already_blocked_message(current), {node.id: current})
-        merged = merge(current, node)
+        merged = merge(current, node if node.id == current.id else replace(node, id=current.id))
         if merged is not current:
             self._record(ChangeType.MERGED, merged)
         return merged
@@ -97,8 +98,9 @@ class Draft:
     def block_many(self, nodes: Mapping[str, tuple[BlockedNode, bool]]) -> dict[str, BlockedNode]:
         """Block several nodes, all or none: id to node and allow_merge.
 
-        Raises ConflictError with every conflict; then nothing was changed.
+        Raises InvalidError if two ids mean one machine, ConflictError with every conflict; then nothing was changed.
         """
+        _check_distinct(nodes)
         conflicts = {
             node_id: current
             for node_id, (_, allow_merge) in nodes.items()
@@ -110,8 +112,11 @@ class Draft:
         return {node_id: self.block(node, allow_merge=allow_merge) for node_id, (node, allow_merge) in nodes.items()}
 
     def unblock(self, node_id: str) -> BlockedNode:
-        """Unblock a node before its end; return it as it was. Raises NotFoundError if it is not blocked."""
-        node = self.get_blocked(node_id)
+        """Unblock a node before its end; return it as it was.
+
+        Raises NotFoundError if it is not blocked, and AmbiguousNodeError if the name matches several blocked nodes.
+        """
+        node = find_one_blocked(self, node_id, self.now)
         if node is None:
             raise NotFoundError(not_blocked_message(node_id))
         self._record(ChangeType.UNBLOCKED, node)
@@ -137,7 +142,16 @@ class Draft:
         )
         self.changes.append(change)
         self._nodes[node.id] = None if kind.frees else node
+        self._names.add(node.id)
         self._count_delta += _COUNT_DELTA.get(kind, 0)
+
+
+def _check_distinct(node_ids: Mapping[str, object]) -> None:
+    names = NameIndex(node_ids)
+    for node_id in node_ids:
+        other = next((name for name in names.matching(node_id) if name != node_id), None)
+        if other is not None:
+            raise InvalidError(f"{node_id} and {other} mean the same machine: give one of them. Nothing was changed.")
 
 
 def already_blocked_message(node: BlockedNode) -> str:

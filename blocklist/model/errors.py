@@ -36,12 +36,20 @@ class NotFoundError(BlocklistError):
 class ConflictError(BlocklistError):
     """At least one node is already blocked and merging was not allowed; nothing was changed.
 
-    `blocked` maps each conflicting node id to its existing block.
+    `blocked` maps each requested node id to the existing block, which may have another name of the same machine.
     """
 
     def __init__(self, detail: str, blocked: Mapping[str, BlockedNode], lines: Sequence[str] = ()) -> None:
         super().__init__(detail, lines)
         self.blocked = dict(blocked)
+
+
+class AmbiguousNodeError(BlocklistError):
+    """The name means several blocked nodes, `blocked`; nothing was changed."""
+
+    def __init__(self, detail: str, blocked: Sequence[BlockedNode]) -> None:
+        super().__init__(detail)
+        self.blocked = {node.id: node for node in blocked}
 
 
 class LimitError(BlocklistError):

@@ -14,10 +14,10 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Final
 
-from blocklist.model.draft import BlocklistView
 from blocklist.model.errors import InvalidError
-from blocklist.model.host_matching import host_key
+from blocklist.model.host_matching import NameIndex, host_key
 from blocklist.model.node import BlockAction, BlockedNode, check_node_id, check_text
+from blocklist.model.node_lookup import BlocklistView, find_blocked
 
 TTL_MS: Final = 60_000
 """Milliseconds after the last report until evidence expires, and a block that rests on it."""
@@ -115,6 +115,7 @@ class EvidenceStore:
         self._principal_of = principal_of
         self._by_application: dict[str, dict[str, Evidence]] = {}
         self._unblocked_at: dict[str, int] = {}
+        self._unblocked = NameIndex()
 
     def __len__(self) -> int:
         """Number of stored pieces, including expired ones."""
@@ -154,6 +155,7 @@ class EvidenceStore:
         Only new evidence can block the node again.
         """
         self._unblocked_at[node] = max(at, self._unblocked_at.get(node, at))
+        self._unblocked.add(node)
 
     def prune(self, now: int) -> None:
         """Remove expired evidence."""
@@ -162,8 +164,14 @@ class EvidenceStore:
             for application, by_node in self._by_application.items()
         }
         self._by_application = {application: by_node for application, by_node in current.items() if by_node}
-        old = {e.node for e in self._all_current(now) if e.first_seen <= self._unblocked_at.get(e.node, -1)}
-        self._unblocked_at = {node: at for node, at in self._unblocked_at.items() if node in old or now <= at}
+        used = {
+            node
+            for e in self._all_current(now)
+            for node in self._unblocked.matching(e.node)
+            if e.first_seen <= self._unblocked_at[node]
+        }
+        self._unblocked_at = {node: at for node, at in self._unblocked_at.items() if node in used or now <= at}
+        self._unblocked = NameIndex(self._unblocked_at)
 
     def assess(self, now: int) -> list[AssessedEvidence]:
         """All current evidence, sorted by node and application."""
@@ -241,8 +249,8 @@ class EvidenceStore:
         return now < evidence.last_seen + self._rule.window
 
     def _unblocked_reason(self, evidence: Evidence) -> str | None:
-        at = self._unblocked_at.get(evidence.node)
-        if at is None or evidence.first_seen > at:
+        times = (self._unblocked_at[node] for node in self._unblocked.matching(evidence.node))
+        if not any(evidence.first_seen <= at for at in times):
             return None
         return "The node was unblocked manually after this was first reported."
 
@@ -331,8 +339,13 @@ def _repetition_reason(voice: Evidence) -> str:
 
 def due_blocks(verdicts: Iterable[EvidenceVerdict], current: BlocklistView, now: int) -> list[BlockedNode]:
     """The blocks to make or merge at `now`; none for a node whose existing block already covers the verdict."""
-    due = (_due_block(verdict, current.get(verdict.node), now) for verdict in verdicts)
+    due = (_due_block(verdict, _only(find_blocked(current, verdict.node, now)), now) for verdict in verdicts)
     return [node for node in due if node is not None]
+
+
+def _only(nodes: list[BlockedNode]) -> BlockedNode | None:
+    """The node that a block of the same name would be merged with, as Draft.get_blocked finds it."""
+    return nodes[0] if len(nodes) == 1 else None
 
 
 def evidence_cause(node: BlockedNode | None, now: int) -> str | None:

@@ -1,10 +1,42 @@
-"""Whether a node id and a host are the same machine. Pure: the caller provides addresses; nothing is resolved."""
+"""Whether names mean the same machine. Pure: the caller provides addresses; nothing is resolved.
+
+Names are compared in any case, short or full, and addresses in any spelling. Everything that compares node ids or
+hosts does it with these functions.
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from ipaddress import ip_address
+from collections.abc import Iterable, Iterator, Mapping
+from ipaddress import IPv6Address, ip_address
+from itertools import chain
+
+
+class NameIndex:
+    """Names that change one by one, found under any name of the same machine."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self._by_key: dict[str, set[str]] = {}
+        for name in names:
+            self.add(name)
+
+    def add(self, name: str) -> None:
+        """Add a name, if it is not there."""
+        for key in _index_keys(normalize_name(name)):
+            self._by_key.setdefault(key, set()).add(name)
+
+    def discard(self, name: str) -> None:
+        """Remove a name, if it is there."""
+        for key in _index_keys(normalize_name(name)):
+            if (names := self._by_key.get(key)) is not None:
+                names.discard(name)
+                if not names:
+                    del self._by_key[key]
+
+    def matching(self, name: str) -> Iterator[str]:
+        """The names that mean the same machine as this one, each once, equal names first; lazy, as they may be many."""
+        by_key = self._by_key
+        return chain.from_iterable(by_key.get(key, ()) for key in _lookup_keys(normalize_name(name)))
 
 
 class HostMatcher:
@@ -12,22 +44,42 @@ class HostMatcher:
 
     def __init__(self, hosts: Iterable[str], addresses: Mapping[str, frozenset[str]]) -> None:
         self._addresses = addresses
-        self._by_name: defaultdict[str, set[str]] = defaultdict(set)
+        self._names = NameIndex()
         self._by_address: defaultdict[str, set[str]] = defaultdict(set)
         for host in hosts:
-            for name in _index_keys(host.lower()):
-                self._by_name[name].add(host)
+            self._names.add(host)
             for address in addresses_of(host, addresses):
                 self._by_address[address].add(host)
 
     def hosts_of(self, node_id: str) -> set[str]:
         """The hosts with the id's name (in any case, short or full), or with one of its addresses."""
-        hosts = set().union(*(self._by_name.get(name, ()) for name in _lookup_keys(node_id.lower())))
+        hosts = set(self._names.matching(node_id))
         for address in addresses_of(node_id, self._addresses):
             claimed = self._by_address.get(address, set())
             if len(claimed) == 1:
                 hosts |= claimed
         return hosts
+
+
+def same_machine(name: str, other: str) -> bool:
+    """Whether two names mean the same machine."""
+    return not _index_keys(normalize_name(other)).isdisjoint(_lookup_keys(normalize_name(name)))
+
+
+def usual_spellings(name: str) -> tuple[set[str], set[str]]:
+    """The names of the same machine in lower case, in upper case and as given; and the prefixes of its full names.
+
+    For an index that compares exactly: a name in mixed case that was given otherwise is not among them.
+    """
+    keys = {*_lookup_keys(normalize_name(name)), *_lookup_keys(name)}
+    spelled = keys | {key.upper() for key in keys} | {name}
+    prefixes = {key for key in spelled if key.endswith(".")} - {name}
+    return spelled - prefixes, prefixes
+
+
+def normalize_name(name: str) -> str:
+    """The name in lower case, without a final dot; an address in its shortest form."""
+    return normalize_address(name) or name.lower().rstrip(".") or name
 
 
 def addresses_of(name: str, addresses: Mapping[str, frozenset[str]]) -> frozenset[str]:
@@ -43,9 +95,11 @@ def normalize_address(name: str) -> str | None:
     if not (bare[:1].isdigit() or ":" in bare):
         return None
     try:
-        return str(ip_address(bare))
+        address = ip_address(bare)
     except ValueError:
         return None
+    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
+    return str(mapped or address)
 
 
 def host_key(name: str) -> str:
@@ -60,7 +114,8 @@ def possible_names(node_id: str, addresses: Mapping[str, frozenset[str]], named:
     """
     own = addresses_of(node_id, addresses)
     bracketed = {f"[{address}]" for address in own if ":" in address}
-    return _lookup_keys(node_id.lower()).union(own, bracketed, *(named.get(address, ()) for address in own))
+    aliases = (named.get(address, ()) for address in own)
+    return {node_id.lower(), *_lookup_keys(normalize_name(node_id))}.union(own, bracketed, *aliases)
 
 
 def names_by_address(addresses: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
@@ -72,17 +127,21 @@ def names_by_address(addresses: Mapping[str, frozenset[str]]) -> dict[str, set[s
     return named
 
 
-def _lookup_keys(name: str) -> set[str]:
-    """`n7` matches `n7` and every `n7.…`; `n7.example.com` matches itself and the short `n7`."""
-    if normalize_address(name) is not None:
-        return {name}
-    short, dot, _ = name.partition(".")
-    if dot:
-        return {name, short}
-    # A number would also be a prefix of addresses.
-    return {name} if name.isdigit() else {name, f"{name}."}
+def _lookup_keys(name: str) -> tuple[str, ...]:
+    """`n7` matches `n7` and every `n7.…`; `n7.example.com` matches itself and the short `n7`. The name itself first."""
+    short, dot = _short_name(name)
+    if not short:
+        return (name,)
+    return (name, short) if dot else (name, f"{name}.")
 
 
 def _index_keys(name: str) -> set[str]:
+    short, dot = _short_name(name)
+    return {name, f"{short}."} if short and dot else {name}
+
+
+def _short_name(name: str) -> tuple[str, str]:
+    """The first label, and a dot if there are more. Empty for addresses, and for a number, which begins addresses."""
     short, dot, _ = name.partition(".")
-    return {name, f"{short}."} if dot and normalize_address(name) is None else {name}
+    is_address = short.isdigit() or (":" in name and normalize_address(name) is not None)
+    return ("", "") if is_address else (short, dot)

@@ -9,6 +9,7 @@ import heapq
 from collections.abc import Iterator
 
 from blocklist.model.changes import Change, Snapshot
+from blocklist.model.host_matching import NameIndex
 from blocklist.model.node import PERMANENT, BlockedNode
 
 
@@ -27,6 +28,7 @@ class BlocklistTracker:
         self.revision = snapshot.revision
         self.history = snapshot.history
         self._nodes = dict(snapshot.nodes)
+        self._names = NameIndex(snapshot.nodes)
         self._ends: list[tuple[int, str]] = []
         self._rebuild_ends()
 
@@ -38,9 +40,12 @@ class BlocklistTracker:
         node = change.node
         if change.type.frees:
             self._nodes.pop(node.id, None)
+            self._names.discard(node.id)
             return
         before = self._nodes.get(node.id)
         self._nodes[node.id] = node
+        if before is None:
+            self._names.add(node.id)
         if not node.permanent and (before is None or before.end != node.end):
             heapq.heappush(self._ends, (node.end, node.id))
             # Merges and removals leave stale entries; this bounds them.
@@ -50,6 +55,10 @@ class BlocklistTracker:
     def get(self, node_id: str) -> BlockedNode | None:
         """The node, even if its end has passed and the `expired` change is not committed yet."""
         return self._nodes.get(node_id)
+
+    def matching(self, node_id: str) -> Iterator[str]:
+        """The ids on the list that mean the same machine, in no order."""
+        return self._names.matching(node_id)
 
     def blocked(self, now: int) -> dict[str, BlockedNode]:
         """The nodes that are blocked at `now` (FLIP-224, getAllBlockedNodes), in no particular order."""

@@ -39,6 +39,10 @@ LIMIT_PROBLEM: Final = "urn:blocklist:problem:limit"
 """The problem type of a 409 caused by a limit. Unlike a conflict, it has no existing block to merge with."""
 
 
+AMBIGUOUS_PROBLEM: Final = "urn:blocklist:problem:ambiguous-node"
+"""The problem type of a 409 for a name that means several blocked nodes."""
+
+
 class ConflictProblem(Problem):
     """The node is already blocked: `blockedNode` is its existing block."""
 

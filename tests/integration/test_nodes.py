@@ -234,12 +234,6 @@ def test_host_names_and_addresses_are_node_ids(client: httpx.Client, odd_id: str
     assert client.delete(path).status_code == 200
 
 
-def test_node_ids_are_compared_exactly(client: httpx.Client, node: str) -> None:
-    client.put(f"{node}.Example", json=block())
-    assert client.get(f"{node}.example").status_code == 404
-    assert client.put(f"{node}.example", json=block()).status_code == 201
-
-
 def test_the_singular_path_is_an_alias(client: httpx.Client, node: str, node_id: str) -> None:
     alias = f"/blocklist/node/{node_id}"
     made = client.put(alias, json=block())

@@ -45,6 +45,13 @@ def listed(client: httpx.Client) -> dict[str, list[str]]:
     return {node_id: node["taskManagers"] for node_id, node in client.get("/blocklist").json().items()}
 
 
+def blocked_of(client: httpx.Client, task_manager: str) -> str | None:
+    """The id of the block that holds for a TaskManager; None if none does."""
+    body = client.get(f"/taskmanagers/{task_manager}").json()
+    assert body["blocked"] == ("blockedNode" in body)
+    return body["blockedNode"]["id"] if body["blocked"] else None
+
+
 class TestTheList:
     """GET /blocklist."""
 
@@ -63,10 +70,19 @@ class TestTheList:
         put(listener_client, "a")
         assert listed(listener_client) == {"a": ["tm-1"]}
 
-    def test_node_ids_are_compared_exactly(self, listener_client: httpx.Client, jm: str) -> None:
+    def test_they_are_on_the_node_under_any_name_that_listeners_use(
+        self, listener_client: httpx.Client, jm: str
+    ) -> None:
         put(listener_client, "Node")
-        heartbeat(listener_client, jm, taskManagers={"tm-1": "node", "tm-2": "Node."})
-        assert listed(listener_client) == {"Node": []}
+        heartbeat(listener_client, jm, taskManagers={"tm-1": "node", "tm-2": "Node.example.com", "tm-3": "node2"})
+        assert listed(listener_client) == {"Node": ["tm-1", "tm-2"]}
+        assert [blocked_of(listener_client, f"tm-{i}") for i in (1, 2, 3)] == ["Node", "Node", None]
+        heartbeat(listener_client, jm, taskManagers={"tm-2": "Node.example.com"})
+        assert listed(listener_client) == {"Node": ["tm-2"]}
+        put(listener_client, "node2.a")
+        put(listener_client, "node2.b")
+        heartbeat(listener_client, jm, taskManagers={"tm-3": "node2"})
+        assert blocked_of(listener_client, "tm-3") == "node2.a"
 
     def test_a_map_replaces_and_an_absent_one_keeps(self, listener_client: httpx.Client, jm: str) -> None:
         put(listener_client, "a")
