@@ -1,9 +1,10 @@
-"""The parameters of changes: `dryRun` previews a change, `force` overrides limits."""
+"""The parameters of changes: `dryRun` previews a change, `force` overrides limits, `strict` refuses unknown nodes."""
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from http import HTTPStatus
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 from fastapi import Depends, Query, Request, Response
 from pydantic import AfterValidator
@@ -15,13 +16,18 @@ from app.auth.principal import Principal
 from app.components import Components, components_of
 from app.engine.handler import Command
 from app.engine.limits import DryRunResult
+from app.listeners.known_nodes import KnownNodes
 from blocklist.model.changes import Author, ChangeType
+from blocklist.model.draft import Draft
 from blocklist.model.errors import ForbiddenError
 from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode, check_text
+from blocklist.model.node_lookup import find_blocked
 from blocklist.model.roles import Role
 from blocklist.wire.body import TEXT_PATTERN
 from blocklist.wire.dry_run import shortfall_body
 from blocklist.wire.json import Json, dump_json
+
+T = TypeVar("T")
 
 
 async def _dry_run(
@@ -56,6 +62,36 @@ Force = Annotated[str | None, Depends(_force)]
 """The reason in `?force=REASON`, or None."""
 
 
+async def _strict(
+    strict: Annotated[
+        Literal["true", "false"],
+        Query(description="`true`: refuse a node that is not blocked and that no live listener reports."),
+    ] = "false",
+) -> bool:
+    return strict == "true"
+
+
+Strict = Annotated[bool, Depends(_strict)]
+"""Whether the query contains `strict=true`."""
+
+
+def known_nodes(components: Components) -> KnownNodes:
+    """The nodes that listeners know at this moment."""
+    return KnownNodes.now(components.listeners.usable_nodes, components.engine.view.task_managers)
+
+
+def require_known(
+    components: Components, node_ids: Collection[str], command: Command[T], *, strict: bool
+) -> Command[T]:
+    """The command; if `strict`, made to raise UnknownNodeError for a node that is neither known nor blocked."""
+
+    def run(draft: Draft) -> T:
+        known_nodes(components).require([name for name in node_ids if not find_blocked(draft, name, draft.now)])
+        return command(draft)
+
+    return run if strict else command
+
+
 def author_with_force(principal: Principal, force: str | None) -> Author:
     """The author of a change that may override limits. Raises ForbiddenError if the principal is not an admin."""
     if force is not None and not principal.role.allows(Role.ADMIN):
@@ -78,9 +114,18 @@ def _body(components: Components, result: DryRunResult[Any]) -> Json:
     value = result.value
     types = {change.node.id: change.type for change in result.changes}
     nodes = list(value.values()) if isinstance(value, dict) else [value]
+    known = known_nodes(components)
+    unknown = known.unknown(node.id for node in nodes if types.get(node.id) is ChangeType.BLOCKED)
     return {
         "dryRun": True,
-        "nodes": [_node(components, node, types.get(node.id)) for node in nodes],
+        "nodes": [
+            {
+                **_node(components, node, types.get(node.id)),
+                "known": node.id not in unknown if known else None,
+                "didYouMean": unknown.get(node.id),
+            }
+            for node in nodes
+        ],
         "belowMinimum": [shortfall_body(shortfall) for shortfall in result.shortfalls],
         "refused": result.refusal,
     }

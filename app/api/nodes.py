@@ -8,7 +8,15 @@ from typing import Any
 from fastapi import APIRouter, Depends, Request, Response
 
 from app.api.authorization import REQUIRE_READER, Operator, author
-from app.api.dry_run import DryRun, Force, author_with_force, dry_run_response
+from app.api.dry_run import (
+    DryRun,
+    Force,
+    Strict,
+    author_with_force,
+    dry_run_response,
+    known_nodes,
+    require_known,
+)
 from app.api.node_status import AMBIGUOUS, Wait, wait_until_applied
 from app.api.parameters import NODE_ID_PATTERN, AllowedParameters, MinRevision, NodeId
 from app.api.problems import problem_responses
@@ -30,9 +38,12 @@ router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 
 # Access to an enum member is a Python call, so do it once.
 _CREATED, _MERGED = HTTPStatus.CREATED, HTTPStatus.ACCEPTED
-_BLOCK_PARAMETERS = Depends(AllowedParameters("dryRun", "force"))
+_BLOCK_PARAMETERS = Depends(AllowedParameters("dryRun", "force", "strict"))
 _UNBLOCK_PARAMETERS = Depends(AllowedParameters("dryRun"))
-_CONFLICT = "The node is already blocked, or a limit was reached (then `type` ends in `limit`); nothing was changed."
+_CONFLICT = (
+    "The node is already blocked, or a limit was reached (then `type` ends in `limit`), or with `strict=true` no"
+    " listener knows it (`unknown-node`); nothing was changed."
+)
 _ONE_NODE_BODY = body_schema("BlockRequest")
 _NODES_BODY = body_schema(
     {
@@ -94,10 +105,16 @@ async def put_node(
     wait: Wait = None,
     dry_run: DryRun = False,
     force: Force = None,
+    strict: Strict = False,
 ) -> Response:
     """Block a node (201). If it is already blocked: with `allowMerge`, merge the two blocks (202); without it, 409."""
     components, changed_by = components_of(request), author_with_force(principal, force)
-    command = block_command(node_id, await read_body(request, MAX_NODE_BODY), components.clock())
+    command = require_known(
+        components,
+        [node_id],
+        block_command(node_id, await read_body(request, MAX_NODE_BODY), components.clock()),
+        strict=strict,
+    )
     if dry_run:
         return await dry_run_response(request, command, principal, changed_by)
     outcome = await components.engine.handler.submit(
@@ -136,15 +153,21 @@ def block_response(components: Components, outcome: Outcome[BlockedNode]) -> tup
     openapi_extra=_NODES_BODY,
 )
 async def put_nodes(
-    request: Request, principal: Operator, wait: Wait = None, dry_run: DryRun = False, force: Force = None
+    request: Request,
+    principal: Operator,
+    wait: Wait = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+    strict: Strict = False,
 ) -> Response:
     """Block up to 1,000 nodes in one transaction: all or none. Each gets a revision, in the order of the body."""
     components, changed_by = components_of(request), author_with_force(principal, force)
     nodes = _parse_nodes(parse_json(await read_body(request, MAX_NODES_BODY)), components.clock())
 
-    def command(draft: Draft) -> dict[str, BlockedNode]:
+    def block_all(draft: Draft) -> dict[str, BlockedNode]:
         return draft.block_many(nodes)
 
+    command = require_known(components, nodes.keys(), block_all, strict=strict)
     if dry_run:
         return await dry_run_response(request, command, principal, changed_by)
     outcome = await components.engine.handler.submit(
@@ -204,7 +227,12 @@ def _parse_nodes(body: object, now: int) -> dict[str, tuple[BlockedNode, bool]]:
 
 def _nodes_body(components: Components, outcome: Outcome[dict[str, BlockedNode]]) -> dict[str, Any]:
     created = {change.node.id for change in outcome.changes if change.type is ChangeType.BLOCKED}
+    unknown = known_nodes(components).unknown(sorted(created))
     return {
-        node_id: {"status": 201 if node_id in created else 202, **components.engine.view.node_body(node)}
+        node_id: {
+            "status": 201 if node_id in created else 202,
+            **components.engine.view.node_body(node),
+            **({"known": False, "didYouMean": unknown[node_id]} if node_id in unknown else {}),
+        }
         for node_id, node in outcome.value.items()
     }

@@ -30,10 +30,11 @@ from blocklist.model.errors import (
     NotFoundError,
     UnauthorizedError,
     UnavailableError,
+    UnknownNodeError,
 )
 from blocklist.model.listener import FencedError
 from blocklist.wire.json import Json, dump_json
-from blocklist.wire.problems import AMBIGUOUS_PROBLEM, LIMIT_PROBLEM, Problem
+from blocklist.wire.problems import AMBIGUOUS_PROBLEM, LIMIT_PROBLEM, UNKNOWN_NODE_PROBLEM, Problem
 
 STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     InvalidError: HTTPStatus.BAD_REQUEST,
@@ -43,6 +44,7 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     ConflictError: HTTPStatus.CONFLICT,
     AmbiguousNodeError: HTTPStatus.CONFLICT,
     LimitError: HTTPStatus.CONFLICT,
+    UnknownNodeError: HTTPStatus.CONFLICT,
     FencedError: HTTPStatus.CONFLICT,
     LastAdminError: HTTPStatus.CONFLICT,
     CompactedError: HTTPStatus.GONE,
@@ -53,6 +55,13 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     CommandFailedError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
 """The status of each BlocklistError that the service raises; a test fails if one is missing."""
+
+_TYPES: Final[dict[type[BlocklistError], str]] = {
+    AmbiguousNodeError: AMBIGUOUS_PROBLEM,
+    LimitError: LIMIT_PROBLEM,
+    UnknownNodeError: UNKNOWN_NODE_PROBLEM,
+}
+"""Problem types other than that of the status."""
 
 _DESCRIPTIONS: Final = {
     400: "The request is invalid; nothing was changed.",
@@ -137,7 +146,7 @@ def problem_for(request: Request, error: Exception) -> Response:
     assert isinstance(error, BlocklistError)
     status = STATUS[type(error)]
     headers = None
-    extra: Json = {}
+    extra: Json = {"type": _TYPES[type(error)]} if type(error) in _TYPES else {}
     match error:
         case ConflictError(blocked=blocked):
             view = components_of(request).engine.view
@@ -147,9 +156,7 @@ def problem_for(request: Request, error: Exception) -> Response:
         case AmbiguousNodeError(blocked=blocked):
             view = components_of(request).engine.view
             nodes = {node_id: view.node_body(node) for node_id, node in blocked.items()}
-            extra = {"type": AMBIGUOUS_PROBLEM, "blockedNodes": nodes}
-        case LimitError():
-            extra = {"type": LIMIT_PROBLEM}
+            extra["blockedNodes"] = nodes
         case CompactedError(oldest=oldest):
             extra = {"oldest": oldest}
         case ForbiddenError():

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import chain
 
 from blocklist.model.host_matching import NameIndex
@@ -43,6 +43,15 @@ class TaskManagers:
         self._reported.pop(listener, None)
         self._reported_at.pop(listener, None)
         return changed
+
+    @property
+    def nodes(self) -> Iterable[str]:
+        """The nodes that have TaskManagers, by the names that listeners use."""
+        return self._by_node
+
+    def nodes_matching(self, node: str) -> Iterator[str]:
+        """Those of them that are this machine."""
+        return self._nodes.matching(node)
 
     def on_node(self, node: str) -> list[str]:
         """Ids of the TaskManagers on a node, whatever name its listeners use, sorted."""

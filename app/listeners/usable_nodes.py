@@ -6,7 +6,7 @@ from app.engine.list_view import ListView
 from app.listeners.directory import ListenerDirectory
 from app.listeners.entry import ListenerEntry
 from blocklist.model.draft import Draft
-from blocklist.model.usable_nodes import ListenerNodes, NodeSet, node_set
+from blocklist.model.usable_nodes import ListenerNodes, NodeSet, distinct_machines, node_set
 
 
 class UsableNodes:
@@ -53,5 +53,6 @@ class UsableNodes:
             return None
         # Compared by identity: most heartbeats report nothing new, and then the sets are the same objects.
         if self._union is None or self._union[0] != reported:
-            self._union = reported, NodeSet(frozenset().union(*(nodes.names for nodes in reported)))
+            names = frozenset[str]().union(*(nodes.names for nodes in reported))
+            self._union = reported, NodeSet(distinct_machines(names))
         return self._union[1]

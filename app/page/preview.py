@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from app.api.applied import TaskManager, task_managers_on
+from app.api.dry_run import known_nodes
 from app.components import Components
 from app.engine.handler import Command
 from app.page.forms import BlockForm
@@ -35,11 +36,15 @@ class NodePreview:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Preview:
-    """The effects of a change. `limit_error` is the message if a limit rejects it."""
+    """The effects of a change. `limit_error` is the message if a limit rejects it.
+
+    `unknown` are the nodes that no listener knows, with a similar node that one knows, or None.
+    """
 
     nodes: Sequence[NodePreview]
     shortfalls: Sequence[Shortfall]
     limit_error: str | None
+    unknown: Mapping[str, str | None]
 
     @property
     def already_blocked(self) -> int:
@@ -88,7 +93,8 @@ async def _preview(components: Components, visitor: Visitor, command: Command[_R
     dry_run = components.engine.limit_guard.dry_run(command, visitor.principal.role)
     result = (await components.engine.handler.submit(dry_run, visitor.author())).value
     nodes = [_node_preview(components, node_id, *states) for node_id, states in result.value.items()]
-    return Preview(nodes=nodes, shortfalls=result.shortfalls, limit_error=result.refusal)
+    unknown = known_nodes(components).unknown(node.id for node in nodes if node.before is None)
+    return Preview(nodes=nodes, shortfalls=result.shortfalls, limit_error=result.refusal, unknown=unknown)
 
 
 def _node_preview(

@@ -37,6 +37,7 @@ def block(
     wait: options.Wait = None,
     dry_run: options.DryRun = False,
     force: options.Force = None,
+    strict: options.Strict = False,
 ) -> None:
     """Block nodes: no new tasks start there. If one node is rejected, none is blocked."""
     now = now_ms()
@@ -46,9 +47,10 @@ def block(
         end, tolerance = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
         spec = BlockSpec(action=action, cause=reason, start=now, end=end, tolerance=tolerance)
         if dry_run:
-            _dry_run_block(spec, node_ids, partial(client.dry_run_block, allow_merge=merge, force=force))
+            _dry_run_block(spec, node_ids, partial(client.dry_run_block, allow_merge=merge, force=force, strict=strict))
         else:
-            _block(client, spec, node_ids, allow_merge=merge, force=force, wait=wait)
+            send = partial(client.block_nodes, allow_merge=merge, force=force, strict=strict, wait=wait)
+            _block(client, spec, node_ids, send, wait)
 
 
 def unblock(node: options.BlockedNodes, wait: options.Wait = None, dry_run: options.DryRun = False) -> None:
@@ -65,12 +67,9 @@ def _block(
     client: BlocklistClient,
     spec: BlockSpec,
     node_ids: Sequence[str],
-    *,
-    allow_merge: bool,
-    force: str | None,
+    send: Callable[[list[BlockedNode]], BlockNodesResult],
     wait: int | None,
 ) -> None:
-    send = partial(client.block_nodes, allow_merge=allow_merge, force=force, wait=wait)
     result = ensure_blocked(spec, node_ids, send)
     progress = None if result.response is None else result.response.applied
     if result.already_blocked and wait is not None:
@@ -93,6 +92,8 @@ def _print_results(result: EnsureResult[BlockNodesResult], node_ids: Sequence[st
         elif response is not None:
             merged = node_id in response.merged
             print_message(messages.block_message(response.nodes[node_id], now, merged=merged))
+    if response is not None:
+        print_stderr(*messages.unknown_messages(response.unknown))
 
 
 def _report_progress(progress: AppliedCount, reasons: Mapping[str, str]) -> None:
@@ -126,6 +127,8 @@ def _print_dry_run(result: DryRunBody, now: int) -> None:
     """Print the effect. Raises Exit with code 1 if a limit would reject the change."""
     for message in messages.dry_run_messages(result, now):
         print_message(message)
+    unknown = {entry.node.id: entry.did_you_mean for entry in result.nodes if entry.known is False}
+    print_stderr(*messages.unknown_messages(unknown))
     if result.refused is not None:
         print_stderr(f"It would be rejected: {result.refused}")
         raise typer.Exit(1)

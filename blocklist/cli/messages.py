@@ -43,6 +43,16 @@ def applied_message(progress: AppliedCount, reasons: Mapping[str, str]) -> str:
     return "; ".join(parts)
 
 
+def unknown_messages(unknown: Mapping[str, str | None]) -> Iterator[str]:
+    """`no listener knows n11; did you mean n1?`; one line for all nodes that resemble no known one."""
+    for node_id, suggestion in unknown.items():
+        if suggestion is not None:
+            yield f"no listener knows {node_id}; did you mean {suggestion}?"
+    others = [node_id for node_id, suggestion in unknown.items() if suggestion is None]
+    if others:
+        yield f"no listener knows {', '.join(others)}"
+
+
 def dry_run_messages(result: DryRunBody, now: int) -> Iterator[str]:
     """The effect on each node, its TaskManagers and the listeners' minimums."""
     for entry in result.nodes:

@@ -127,6 +127,7 @@ Evacuate = Annotated[
     bool, typer.Option("--evacuate", help="Also stop running tasks, so that they restart on other nodes.")
 ]
 Merge = Annotated[bool, typer.Option("--merge", help="Merge with an existing block.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Refuse nodes that no listener knows.")]
 AsOf = Annotated[int | None, _timestamp_option("Show the list at this time.")]
 ChangesFrom = Annotated[int | None, _timestamp_option("Changes at or after this time.", "--from")]
 ChangesUntil = Annotated[int | None, _timestamp_option("Changes before this time.", "--until")]

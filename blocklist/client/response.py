@@ -23,6 +23,7 @@ from blocklist.model.errors import (
     NotFoundError,
     UnauthorizedError,
     UnavailableError,
+    UnknownNodeError,
 )
 from blocklist.model.node import BlockedNode
 from blocklist.wire import problems
@@ -178,6 +179,8 @@ def _conflict_of_type(problem: Json, detail: str, lines: Sequence[str]) -> Block
     match problem.get("type"):
         case problems.LIMIT_PROBLEM:
             return LimitError(detail, lines)
+        case problems.UNKNOWN_NODE_PROBLEM:
+            return UnknownNodeError(detail, lines)
         case problems.AMBIGUOUS_PROBLEM:
             return AmbiguousNodeError(detail, list(_conflicting_nodes(problem).values()))
         case _:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from blocklist.client.response import AppliedCount, Requester, parse_body, parse_node, parse_object
 from blocklist.model.errors import InvalidError
@@ -16,11 +16,15 @@ _NODES_PATH = "/blocklist/nodes"
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class BlockNodesResult:
-    """The blocked nodes, which of them were merged, and how many listeners have applied it (None without `wait`)."""
+    """The blocked nodes, which of them were merged, and how many listeners have applied it (None without `wait`).
+
+    `unknown` are those that no listener knows, with a similar node that one knows, or None.
+    """
 
     nodes: Mapping[str, BlockedNode]
     merged: frozenset[str]
     applied: AppliedCount | None
+    unknown: Mapping[str, str | None] = field(default_factory=dict)
 
 
 class Writes(Requester):
@@ -32,21 +36,24 @@ class Writes(Requester):
         *,
         allow_merge: bool = False,
         force: str | None = None,
+        strict: bool = False,
         wait: int | None = None,
     ) -> BlockNodesResult:
         """Block several nodes, all or none, in one revision each. Their `start` is ignored: blocks start now.
 
         `force` is the reason for bypassing limits, which requires the role admin. `wait` is the maximum number of
         seconds (at most 60) to wait until all live listeners have applied the change. Raises ConflictError with every
-        conflict, LimitError, and InvalidError for a duplicate node or a value that the service rejects.
+        conflict, LimitError, and InvalidError for a duplicate node or a value that the service rejects; if `strict`,
+        UnknownNodeError for a node that no listener knows.
         """
-        params = {} if force is None else {"force": force}
+        params = _block_params(force, strict=strict)
         response = self._request("PUT", _NODES_PATH, params=params, json=_block_bodies(nodes, allow_merge), wait=wait)
         bodies = {node_id: parse_object(body) for node_id, body in response.object().items()}
         return BlockNodesResult(
             nodes={node_id: parse_node(body) for node_id, body in bodies.items()},
             merged=frozenset(node_id for node_id, body in bodies.items() if body.get("status") == 202),
             applied=response.applied,
+            unknown={node_id: body.get("didYouMean") for node_id, body in bodies.items() if body.get("known") is False},
         )
 
     def unblock(self, node_id: str, *, wait: int | None = None) -> AppliedCount | None:
@@ -57,10 +64,15 @@ class Writes(Requester):
         return self._request("DELETE", node_path(node_id), wait=wait).applied
 
     def dry_run_block(
-        self, nodes: Iterable[BlockedNode], *, allow_merge: bool = False, force: str | None = None
+        self,
+        nodes: Iterable[BlockedNode],
+        *,
+        allow_merge: bool = False,
+        force: str | None = None,
+        strict: bool = False,
     ) -> DryRunBody:
         """The effect that block_nodes would have. Raises the same errors, but `refused` names a limit."""
-        params = {"dryRun": "true"} | ({} if force is None else {"force": force})
+        params = {"dryRun": "true"} | _block_params(force, strict=strict)
         response = self._request("PUT", _NODES_PATH, params=params, json=_block_bodies(nodes, allow_merge))
         return parse_body(DryRunBody, response.object())
 
@@ -77,6 +89,10 @@ def node_path(node_id: str) -> str:
 def block_body(action: BlockAction, cause: str, end: int, allow_merge: bool) -> Json:
     """The body of a request to block a node."""
     return {"action": action.name, "cause": check_text(cause), "endTimestamp": str(end), "allowMerge": allow_merge}
+
+
+def _block_params(force: str | None, *, strict: bool) -> dict[str, str]:
+    return ({} if force is None else {"force": force}) | ({"strict": "true"} if strict else {})
 
 
 def _block_bodies(nodes: Iterable[BlockedNode], allow_merge: bool) -> Json:

@@ -52,6 +52,10 @@ class AmbiguousNodeError(BlocklistError):
         self.blocked = {node.id: node for node in blocked}
 
 
+class UnknownNodeError(BlocklistError):
+    """No listener knows a node that had to be known; nothing was changed. `lines` names each node."""
+
+
 class LimitError(BlocklistError):
     """The change exceeds a limit; nothing was changed. `lines` names each limit, its value and what is possible."""
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from blocklist.model.changes import ChangeType
 from blocklist.model.draft import Draft
-from blocklist.model.host_matching import HostMatcher
+from blocklist.model.host_matching import NameIndex
 
 _MAX_CACHED: Final = 20_000
 
@@ -21,7 +21,7 @@ class NodeSet:
 
     def __init__(self, nodes: Iterable[str]) -> None:
         self.names = frozenset(node.lower() for node in nodes)
-        self._matcher: HostMatcher | None = None
+        self._index: NameIndex | None = None
         self._cache: dict[str, frozenset[str]] = {}
 
     def __len__(self) -> int:
@@ -36,12 +36,22 @@ class NodeSet:
         """Cached, as the same blocked ids are matched again on every change."""
         matches = self._cache.get(node_id)
         if matches is None:
-            if self._matcher is None:
-                self._matcher = HostMatcher(self.names, {})
             if len(self._cache) >= _MAX_CACHED:
                 self._cache.clear()
-            matches = self._cache[node_id] = frozenset(self._matcher.hosts_of(node_id))
+            matches = self._cache[node_id] = frozenset(self.names_matching(node_id))
         return matches
+
+    def names_matching(self, name: str) -> Iterator[str]:
+        """The nodes that match a name. Unlike `matching` not cached."""
+        if self._index is None:
+            self._index = NameIndex(self.names)
+        return self._index.matching(name)
+
+
+def distinct_machines(names: Collection[str]) -> list[str]:
+    """These names, in lower case, without each short one whose full name is among them."""
+    index = NameIndex(names)
+    return [name for name in names if "." in name or not any(other != name for other in index.matching(name))]
 
 
 def node_set(nodes: Iterable[str], previous: NodeSet | None) -> NodeSet:

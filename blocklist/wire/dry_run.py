@@ -26,6 +26,11 @@ class DryRunNode(Body):
     status: Annotated[Literal[200, 201, 202], Field(description="201 blocked, 202 merged, 200 unblocked.")]
     node: NodeBody
     task_managers: list[AffectedTaskManager]
+    known: Annotated[
+        bool | None,
+        Field(description="Whether it was blocked, or a live listener reports it; null if none reports any nodes."),
+    ] = None
+    did_you_mean: Annotated[str | None, Field(description="A similar node that a listener knows.")] = None
 
 
 class ShortfallBody(Body):

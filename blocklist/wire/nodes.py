@@ -92,6 +92,8 @@ class NodeResult(NodeBody):
     """One of several blocked nodes: 201 blocked, 202 merged with its existing block."""
 
     status: Literal[201, 202]
+    known: Annotated[bool, Field(description="False if listeners report nodes, but not this one.")] = True
+    did_you_mean: Annotated[str | None, Field(description="If not: a similar node that a listener knows.")] = None
 
 
 def node_fields(node: BlockedNode) -> Json:

@@ -43,6 +43,10 @@ AMBIGUOUS_PROBLEM: Final = "urn:blocklist:problem:ambiguous-node"
 """The problem type of a 409 for a name that means several blocked nodes."""
 
 
+UNKNOWN_NODE_PROBLEM: Final = "urn:blocklist:problem:unknown-node"
+"""The problem type of a 409 for a node that no listener knows, if `strict` was given."""
+
+
 class ConflictProblem(Problem):
     """The node is already blocked: `blockedNode` is its existing block."""
 

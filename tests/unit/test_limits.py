@@ -20,7 +20,7 @@ from blocklist.model.limits import LEEWAY_MS, EvidenceLimit, LimitContext, Limit
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker
-from blocklist.model.usable_nodes import ListenerNodes, NodeSet, node_set, shortfalls
+from blocklist.model.usable_nodes import ListenerNodes, NodeSet, distinct_machines, node_set, shortfalls
 
 NOW: Final = 1000
 DAY: Final = 86_400_000
@@ -295,6 +295,11 @@ class TestMinimum:
             fork,
             Role.OPERATOR,
         )
+
+
+def test_a_short_and_a_full_name_that_listeners_report_are_one_known_node() -> None:
+    reported = {"n1", "n1.a", "n2", "n3.a", "n3.b", "n3", "10.0.0.7"}
+    assert set(distinct_machines(reported)) == {"n1.a", "n2", "n3.a", "n3.b", "10.0.0.7"}
 
 
 def test_a_node_set_with_the_same_names_is_reused() -> None:

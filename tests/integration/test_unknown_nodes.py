@@ -1,0 +1,169 @@
+"""A node that no listener knows: the change is made and says so, or is refused if asked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.bodies import block, current_list
+from tests.integration.command import Command, install
+from tests.integration.listeners import RM, heartbeat, register
+from tests.integration.problems import problem_of
+from tests.integration.process import ServiceProcess
+
+
+@pytest.fixture
+def cluster(listener_client: httpx.Client) -> httpx.Client:
+    """A Slurm manager knows n1 to n3, and a job runs on app-7.example.com."""
+    register(listener_client, "rm", role=RM)
+    heartbeat(listener_client, "rm", nodes=["n1", "n2", "n3"])
+    register(listener_client, "jm")
+    heartbeat(listener_client, "jm", taskManagers={"tm": "App-7.example.com"})
+    return listener_client
+
+
+@pytest.fixture
+def command(tmp_path: Path, listener_service: ServiceProcess) -> Command:
+    return Command(install(tmp_path), listener_service.url)
+
+
+def dry_run(client: httpx.Client, name: str) -> tuple[bool | None, str | None]:
+    answer = client.put(f"/blocklist/nodes/{name}", params={"dryRun": "true"}, json=block(allowMerge=True))
+    assert answer.status_code == 200
+    [node] = answer.json()["nodes"]
+    return node["known"], node["didYouMean"]
+
+
+def block_several(client: httpx.Client, *names: str) -> dict[str, Any]:
+    answer = client.put("/blocklist/nodes", json={name: block(allowMerge=True) for name in names})
+    assert answer.status_code == 200
+    return {name: (node.get("known", True), node.get("didYouMean")) for name, node in answer.json().items()}
+
+
+class TestDryRun:
+    @pytest.mark.parametrize("name", ["n1", "N2", "n3.example.com", "app-7", "APP-7.example.com"])
+    def test_a_node_that_a_listener_reports_is_known_under_any_name(self, cluster: httpx.Client, name: str) -> None:
+        assert dry_run(cluster, name) == (True, None)
+
+    @pytest.mark.parametrize(
+        ("name", "meant"),
+        [
+            ("n11", "n1"),
+            ("1n", "n1"),
+            ("m3", "n3"),
+            ("ap-7", "App-7.example.com"),
+            ("app-17.example.com", "App-7.example.com"),
+            ("apq-7.exmple.com", "App-7.example.com"),
+            ("something-else", None),
+            ("10.0.0.7", None),
+            ("x" * 253, None),
+        ],
+    )
+    def test_an_unknown_node_has_the_most_similar_known_one(
+        self, cluster: httpx.Client, name: str, meant: str | None
+    ) -> None:
+        assert dry_run(cluster, name) == (False, meant)
+        assert name not in current_list(cluster)[1]
+
+    def test_a_node_that_is_blocked_already_is_known(self, cluster: httpx.Client) -> None:
+        cluster.put("/blocklist/nodes/n11", json=block())
+        assert dry_run(cluster, "N11") == (True, None)
+
+    def test_without_any_reported_node_nothing_is_known_about_it(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm")
+        assert dry_run(listener_client, "n11") == (None, None)
+        assert block_several(listener_client, "n11") == {"n11": (True, None)}
+
+    def test_a_listener_that_left_knows_nothing(self, cluster: httpx.Client) -> None:
+        cluster.delete("/listeners/rm")
+        assert dry_run(cluster, "n1") == (False, None)
+
+
+class TestBlock:
+    def test_a_block_of_several_is_made_and_names_the_unknown_ones(self, cluster: httpx.Client) -> None:
+        assert block_several(cluster, "n1", "n11", "zzz") == {
+            "n1": (True, None),
+            "n11": (False, "n1"),
+            "zzz": (False, None),
+        }
+        assert list(current_list(cluster)[1]) == ["n1", "n11", "zzz"]
+
+    def test_a_merge_says_nothing(self, cluster: httpx.Client) -> None:
+        block_several(cluster, "n11")
+        assert block_several(cluster, "n11") == {"n11": (True, None)}
+
+    def test_a_thousand_unknown_nodes_are_answered_in_one_request(self, cluster: httpx.Client) -> None:
+        several = block_several(cluster, *(f"unknown-node-{i}" for i in range(1000)))
+        assert {known for known, _ in several.values()} == {False}
+
+
+class TestStrict:
+    @pytest.mark.parametrize("extra", [{}, {"dryRun": "true"}])
+    def test_an_unknown_node_is_refused_and_nothing_changes(self, cluster: httpx.Client, extra: dict[str, str]) -> None:
+        for path, body in (
+            ("/blocklist/nodes/n11", block()),
+            ("/blocklist/nodes", {"n1": block(), "n11": block()}),
+        ):
+            problem = problem_of(cluster.put(path, params={"strict": "true", **extra}, json=body), 409)
+            assert problem["type"] == "urn:blocklist:problem:unknown-node"
+            assert problem["detail"] == "No listener knows n11; did you mean n1?"
+        assert current_list(cluster)[1] == {}
+
+    def test_several_unknown_nodes_are_all_named(self, cluster: httpx.Client) -> None:
+        body = {"n1": block(), "n11": block(), "zzz": block()}
+        problem = problem_of(cluster.put("/blocklist/nodes?strict=true", json=body), 409)
+        assert problem["errors"] == ["No listener knows n11; did you mean n1?", "No listener knows zzz."]
+
+    def test_a_known_or_already_blocked_node_is_accepted(self, cluster: httpx.Client) -> None:
+        assert cluster.put("/blocklist/nodes/n1?strict=true", json=block()).status_code == 201
+        cluster.put("/blocklist/nodes/n11", json=block())
+        again = cluster.put("/blocklist/nodes/N11?strict=true", json=block(cause="y", allowMerge=True))
+        assert (again.status_code, again.json()["id"]) == (202, "n11")
+
+    def test_without_any_reported_node_it_is_refused(self, listener_client: httpx.Client) -> None:
+        problem = problem_of(listener_client.put("/blocklist/nodes/n1?strict=true", json=block()), 409)
+        assert problem["detail"].startswith("No listener reports any nodes")
+        assert current_list(listener_client)[1] == {}
+
+    @pytest.mark.parametrize("query", ["strict=yes", "strict=true&strict=true", "Strict=true"])
+    def test_another_value_is_refused(self, cluster: httpx.Client, query: str) -> None:
+        problem_of(cluster.put(f"/blocklist/nodes/n1?{query}", json=block()), 400)
+
+    def test_unblocking_has_no_such_parameter(self, cluster: httpx.Client) -> None:
+        problem_of(cluster.delete("/blocklist/nodes/n1?strict=true"), 400)
+
+
+class TestPage:
+    def test_the_preview_names_unknown_nodes(self, cluster: httpx.Client) -> None:
+        form = {"nodes": "n1 n11 zzz", "action": "mark", "cause": "disk", "ends": "for", "for": "2h", "until": ""}
+        answer = cluster.post("/page/block", data=form, headers={"Sec-Fetch-Site": "same-origin"})
+        assert answer.status_code == 200
+        assert "No listener knows n11; did you mean n1?" in answer.text
+        assert "No listener knows zzz." in answer.text
+        assert answer.text.count("No listener knows") == 2
+        assert current_list(cluster)[1] == {}
+
+
+class TestCommand:
+    SENTENCE = "no listener knows n11; did you mean n1?"
+
+    def test_block_says_so_and_blocks(self, cluster: httpx.Client, command: Command) -> None:
+        done = command.run("block", "n11", "n1", "zzz", "-r", "disk", "--forever")
+        assert (done.returncode, done.stderr) == (0, f"{self.SENTENCE}\nno listener knows zzz\n")
+        assert list(current_list(cluster)[1]) == ["n1", "n11", "zzz"]
+
+    def test_a_dry_run_says_so(self, cluster: httpx.Client, command: Command) -> None:
+        done = command.run("block", "n11", "n2", "-r", "disk", "--dry-run")
+        assert (done.returncode, done.stderr) == (0, f"{self.SENTENCE}\n")
+        assert current_list(cluster)[1] == {}
+
+    def test_strict_refuses_it(self, cluster: httpx.Client, command: Command) -> None:
+        for arguments in ([], ["--dry-run"]):
+            done = command.run("block", "n1", "n11", "-r", "disk", "--strict", *arguments)
+            assert (done.returncode, done.stdout) == (1, "")
+            assert done.stderr == "Conflict: No listener knows n11; did you mean n1?\n"
+        assert current_list(cluster)[1] == {}
+        assert command.run("block", "n1", "-r", "disk", "--strict").returncode == 0
