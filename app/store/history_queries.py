@@ -43,21 +43,34 @@ class PastList:
 
 def changes_matching(connection: Connection, criteria: ChangeFilter, since: int, limit: int) -> list[Change]:
     """At most `limit` changes after revision `since` that match, in order."""
-    query = select(changes).where(changes.c.revision > since, *_conditions(connection, criteria))
-    return [change_from_row(row) for row in connection.execute(query.order_by(changes.c.revision).limit(limit))]
+    query = select(changes).where(changes.c.revision > since, *_conditions(criteria))
+    found = _of_node(connection, criteria, query.order_by(changes.c.revision).limit(limit))
+    return sorted(found, key=_revision)[:limit]
 
 
 def latest_changes(connection: Connection, criteria: ChangeFilter, before: int | None, limit: int) -> list[Change]:
     """At most `limit` changes that match, the newest first; with `before` only those before that revision."""
     earlier = [] if before is None else [changes.c.revision < before]
-    query = select(changes).where(*_conditions(connection, criteria), *earlier)
-    return [change_from_row(row) for row in connection.execute(query.order_by(changes.c.revision.desc()).limit(limit))]
+    query = select(changes).where(*_conditions(criteria), *earlier)
+    found = _of_node(connection, criteria, query.order_by(changes.c.revision.desc()).limit(limit))
+    return sorted(found, key=_revision, reverse=True)[:limit]
 
 
-def _conditions(connection: Connection, criteria: ChangeFilter) -> list[ColumnElement[bool]]:
+def _of_node(connection: Connection, criteria: ChangeFilter, query: Select[Any]) -> Iterator[Change]:
+    """The changes that the query finds for each id of the node, one after another: together they would be sorted."""
+    if criteria.node_id is None:
+        queries = [query]
+    else:
+        queries = [query.where(changes.c.node_id == name) for name in ids_in_log(connection, criteria.node_id)]
+    return (change_from_row(row) for each in queries for row in connection.execute(each))
+
+
+def _revision(change: Change) -> int:
+    return change.revision
+
+
+def _conditions(criteria: ChangeFilter) -> list[ColumnElement[bool]]:
     conditions: list[ColumnElement[bool]] = []
-    if criteria.node_id is not None:
-        conditions.append(changes.c.node_id.in_(ids_in_log(connection, criteria.node_id)))
     if criteria.created_by is not None:
         conditions.append(changes.c.created_by == criteria.created_by)
     if criteria.kinds:

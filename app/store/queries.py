@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
@@ -17,8 +17,8 @@ from blocklist.model.changes import Change, ChangeType, Snapshot, Source
 from blocklist.model.host_matching import usual_spellings
 from blocklist.model.node import BlockAction, BlockedNode
 
-MAX_IDS_OF_NODE: Final = 20
-"""Maximum number of ids in the log that are looked up for one name."""
+MAX_FULL_NAMES: Final = 20
+"""Maximum number of full names in the log that are looked up for a short one."""
 _COMPACTION_LOCK: Final = 0x626C6F63
 """Key of the advisory lock for compaction on PostgreSQL."""
 
@@ -131,27 +131,33 @@ def _head_row(connection: Connection) -> Row[Any]:
 
 
 def ids_in_log(connection: Connection, node_id: str) -> list[str]:
-    """The ids in the log that mean this machine, in their usual spellings; at most MAX_IDS_OF_NODE."""
+    """The ids under which this machine may be in the log: the usual spellings, and full names that are in it."""
     names, prefixes = usual_spellings(node_id)
-    # "z" is the last character of ids in every collation, so the index finds the range; some collations find more.
-    ranges = [
-        changes.c.node_id.between(prefix, prefix + "z" * 253)
-        & (func.substr(changes.c.node_id, 1, len(prefix)) == prefix)
-        for prefix in sorted(prefixes)
-    ]
-    found: list[str] = []
-    for condition in (changes.c.node_id.in_(sorted(names)), *ranges):
-        query = select(changes.c.node_id).where(condition).distinct().limit(MAX_IDS_OF_NODE)
-        found += connection.execute(query).scalars()
-    return found[:MAX_IDS_OF_NODE]
+    return [*sorted(names), *(name for prefix in sorted(prefixes) for name in _ids_with_prefix(connection, prefix))]
+
+
+def _ids_with_prefix(connection: Connection, prefix: str) -> Iterator[str]:
+    """At most MAX_FULL_NAMES ids. Each is one step in the index: DISTINCT would read all changes of a node."""
+    # "z" is the last character of ids in every collation; some collations have other ids in between.
+    column, last = changes.c.node_id, prefix
+    for _ in range(MAX_FULL_NAMES):
+        query = select(func.min(column)).where(column > last, column <= prefix + "z" * 253)
+        if (found := connection.execute(query).scalar()) is None:
+            return
+        last = str(found)
+        if last.startswith(prefix):
+            yield last
 
 
 def last_change(connection: Connection, node_id: str) -> Change | None:
     """The last change of a node that is still in the log, under any name of its machine."""
-    ids = ids_in_log(connection, node_id)
-    query = select(changes).where(changes.c.node_id.in_(ids)).order_by(changes.c.revision.desc()).limit(1)
-    row = connection.execute(query).one_or_none()
-    return None if row is None else change_from_row(row)
+    last: Change | None = None
+    for name in ids_in_log(connection, node_id):
+        query = select(changes).where(changes.c.node_id == name).order_by(changes.c.revision.desc()).limit(1)
+        row = connection.execute(query).one_or_none()
+        if row is not None and (last is None or row.revision > last.revision):
+            last = change_from_row(row)
+    return last
 
 
 def compactable(

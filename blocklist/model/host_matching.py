@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from itertools import chain
+from typing import NamedTuple
 
 
 class NameIndex:
@@ -22,12 +24,12 @@ class NameIndex:
 
     def add(self, name: str) -> None:
         """Add a name, if it is not there."""
-        for key in _index_keys(normalize_name(name)):
+        for key in _keys(name).indexed:
             self._by_key.setdefault(key, set()).add(name)
 
     def discard(self, name: str) -> None:
         """Remove a name, if it is there."""
-        for key in _index_keys(normalize_name(name)):
+        for key in _keys(name).indexed:
             if (names := self._by_key.get(key)) is not None:
                 names.discard(name)
                 if not names:
@@ -36,7 +38,7 @@ class NameIndex:
     def matching(self, name: str) -> Iterator[str]:
         """The names that mean the same machine as this one, each once, equal names first; lazy, as they may be many."""
         by_key = self._by_key
-        return chain.from_iterable(by_key.get(key, ()) for key in _lookup_keys(normalize_name(name)))
+        return chain.from_iterable(by_key.get(key, ()) for key in _keys(name).looked_up)
 
 
 class HostMatcher:
@@ -63,7 +65,7 @@ class HostMatcher:
 
 def same_machine(name: str, other: str) -> bool:
     """Whether two names mean the same machine."""
-    return not _index_keys(normalize_name(other)).isdisjoint(_lookup_keys(normalize_name(name)))
+    return not set(_keys(other).indexed).isdisjoint(_keys(name).looked_up)
 
 
 def usual_spellings(name: str) -> tuple[set[str], set[str]]:
@@ -71,7 +73,7 @@ def usual_spellings(name: str) -> tuple[set[str], set[str]]:
 
     For an index that compares exactly: a name in mixed case that was given otherwise is not among them.
     """
-    keys = {*_lookup_keys(normalize_name(name)), *_lookup_keys(name)}
+    keys = {*_keys(name).looked_up, *_lookup_keys(name)}
     spelled = keys | {key.upper() for key in keys} | {name}
     prefixes = {key for key in spelled if key.endswith(".")} - {name}
     return spelled - prefixes, prefixes
@@ -91,8 +93,8 @@ def addresses_of(name: str, addresses: Mapping[str, frozenset[str]]) -> frozense
 def normalize_address(name: str) -> str | None:
     """The shortest form of an IP address (IPv6 also in brackets, as Spark writes it); None for a name."""
     bare = name.strip("[]")
-    # Fast path for names: every IPv4 address begins with a digit, every IPv6 address has a colon.
-    if not (bare[:1].isdigit() or ":" in bare):
+    # Fast path for names: every IPv4 address begins with a digit and has dots, every IPv6 address has a colon.
+    if ":" not in bare and not (bare[:1].isdigit() and "." in bare):
         return None
     try:
         address = ip_address(bare)
@@ -115,7 +117,7 @@ def possible_names(node_id: str, addresses: Mapping[str, frozenset[str]], named:
     own = addresses_of(node_id, addresses)
     bracketed = {f"[{address}]" for address in own if ":" in address}
     aliases = (named.get(address, ()) for address in own)
-    return {node_id.lower(), *_lookup_keys(normalize_name(node_id))}.union(own, bracketed, *aliases)
+    return {node_id.lower(), *_keys(node_id).looked_up}.union(own, bracketed, *aliases)
 
 
 def names_by_address(addresses: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
@@ -127,6 +129,20 @@ def names_by_address(addresses: Mapping[str, frozenset[str]]) -> dict[str, set[s
     return named
 
 
+class _Keys(NamedTuple):
+    """The keys under which a name is in an index, and those under which its machine is looked up."""
+
+    indexed: tuple[str, ...]
+    looked_up: tuple[str, ...]
+
+
+@lru_cache(maxsize=16_384)
+def _keys(name: str) -> _Keys:
+    """Cached, because one change looks up and adds the same name in several indexes."""
+    normal = normalize_name(name)
+    return _Keys(_index_keys(normal), _lookup_keys(normal))
+
+
 def _lookup_keys(name: str) -> tuple[str, ...]:
     """`n7` matches `n7` and every `n7.…`; `n7.example.com` matches itself and the short `n7`. The name itself first."""
     short, dot = _short_name(name)
@@ -135,9 +151,9 @@ def _lookup_keys(name: str) -> tuple[str, ...]:
     return (name, short) if dot else (name, f"{name}.")
 
 
-def _index_keys(name: str) -> set[str]:
+def _index_keys(name: str) -> tuple[str, ...]:
     short, dot = _short_name(name)
-    return {name, f"{short}."} if short and dot else {name}
+    return (name, f"{short}.") if short and dot else (name,)
 
 
 def _short_name(name: str) -> tuple[str, str]:

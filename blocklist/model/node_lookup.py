@@ -41,6 +41,8 @@ def find_blocked(view: BlocklistView, node_id: str, now: int) -> list[BlockedNod
         return [exact]
     nodes = (view.get(name) for name in view.matching(node_id))
     found = list(islice((node for node in nodes if node is not None and not node.ended(now)), MAX_MATCHES))
+    if len(found) < 2:
+        return found
     same_name = [node for node in found if normalize_name(node.id) == normalize_name(node_id)]
     return sorted(same_name or found, key=lambda node: node.id)
 
