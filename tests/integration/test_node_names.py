@@ -156,7 +156,7 @@ class TestEvidence:
         for application in ("a", "b"):
             if post_heartbeat(client, application).status_code != 200:
                 register(client, application)
-            hosts = {f"{application}:{i}": f"{application}-{i}" for i in range(9)}
+            hosts = {f"{application}:{i}": f"{application}-{i}" for i in range(10)}
             heartbeat(client, application, evidence=evidence, taskManagers=hosts)
 
 
