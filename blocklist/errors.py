@@ -1,6 +1,7 @@
 """The public import path of the errors of blocklist.model.errors."""
 
 from blocklist.model.errors import (
+    AmbiguousNodeError,
     BlocklistError,
     CompactedError,
     ConflictError,
@@ -10,9 +11,11 @@ from blocklist.model.errors import (
     NotFoundError,
     UnauthorizedError,
     UnavailableError,
+    UnknownNodeError,
 )
 
 __all__ = [
+    "AmbiguousNodeError",
     "BlocklistError",
     "CompactedError",
     "ConflictError",
@@ -22,4 +25,5 @@ __all__ = [
     "NotFoundError",
     "UnauthorizedError",
     "UnavailableError",
+    "UnknownNodeError",
 ]

@@ -11,7 +11,7 @@ from app.components import Components
 from app.engine.handler import Command
 from app.page.forms import BlockForm
 from app.page.visitor import Visitor
-from blocklist.model.draft import Draft
+from blocklist.model.draft import Draft, check_distinct
 from blocklist.model.node import BlockedNode
 from blocklist.model.usable_nodes import Shortfall
 
@@ -66,6 +66,7 @@ class Preview:
 
 async def preview_block(components: Components, requested: BlockForm, visitor: Visitor) -> Preview:
     """Preview blocking nodes, or merging with existing blocks. Raises InvalidError, UnavailableError."""
+    check_distinct(requested.nodes)
 
     def command(draft: Draft) -> _Result:
         return {

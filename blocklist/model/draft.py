@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Final
 
@@ -100,7 +100,7 @@ class Draft:
 
         Raises InvalidError if two ids mean one machine, ConflictError with every conflict; then nothing was changed.
         """
-        _check_distinct(nodes)
+        check_distinct(nodes)
         conflicts = {
             node_id: current
             for node_id, (_, allow_merge) in nodes.items()
@@ -146,7 +146,8 @@ class Draft:
         self._count_delta += _COUNT_DELTA.get(kind, 0)
 
 
-def _check_distinct(node_ids: Mapping[str, object]) -> None:
+def check_distinct(node_ids: Collection[str]) -> None:
+    """Raise InvalidError if two of the ids mean one machine."""
     names = NameIndex(node_ids)
     for node_id in node_ids:
         other = next((name for name in names.matching(node_id) if name != node_id), None)

@@ -10,7 +10,7 @@ from random import Random
 from typing import Final
 
 MAX_REQUESTS: Final = 8
-NODE_IDS: Final = ("a", "b", "c", "fe80::1", "worker-17.example")
+NODE_IDS: Final = ("a", "b", "c", "A", "a.b", "fe80::1", "FE80:0::1", "worker-17.example")
 METHODS: Final = ("PUT", "PUT", "PUT", "GET", "GET", "DELETE", "HEAD", "POST", "get", "CONNECT", "OPTIONS")
 TARGETS: Final = (
     *(f"/blocklist/nodes/{node_id}" for node_id in NODE_IDS),

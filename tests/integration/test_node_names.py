@@ -113,6 +113,25 @@ class TestShortNameOfSeveral:
         assert list(current_list(listener_client)[1]) == BOTH
 
 
+class TestPage:
+    def test_the_page_of_a_node_is_found_under_any_name(self, listener_client: httpx.Client) -> None:
+        block_as(listener_client, "n1.example.com")
+        shown = listener_client.get("/page/nodes/N1")
+        assert (shown.status_code, "<h1>n1.example.com</h1>" in shown.text) == (200, True)
+        assert "Unblock n1.example.com" in listener_client.get("/page/nodes/N1/unblock").text
+
+    def test_a_short_name_of_several_names_them(self, listener_client: httpx.Client) -> None:
+        block_as(listener_client, *BOTH)
+        for page in ("", "/extend", "/unblock"):
+            shown = listener_client.get(f"/page/nodes/n1{page}")
+            assert (shown.status_code, "n1.a, n1.b" in shown.text) == (409, True)
+
+    def test_a_form_with_one_machine_twice_is_refused(self, listener_client: httpx.Client) -> None:
+        form = {"nodes": "n1 N1", "action": "mark", "cause": "disk", "ends": "for", "for": "2h", "until": ""}
+        shown = listener_client.post("/page/block", data=form, headers={"Sec-Fetch-Site": "same-origin"})
+        assert (shown.status_code, "mean the same machine" in shown.text) == (400, True)
+
+
 class TestLog:
     @pytest.mark.parametrize(("blocked", "name"), [*NAMES[:3], ("N1", "n1.example.com"), ("n1.example.com", "N1")])
     def test_a_node_that_is_free_again_is_found(self, fresh_client: httpx.Client, blocked: str, name: str) -> None:
