@@ -13,6 +13,7 @@ from blocklist.client.listener_session import ListenerSession
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.node_ranges import expand_nodes
 from blocklist.model.report import Report
 from tests.integration.manager_process import ManagerProcess
 from tests.integration.process import NO_TLS
@@ -20,6 +21,8 @@ from tests.integration.process import NO_TLS
 JOB: Final = "app-20261120220114-0042"
 MANAGER: Final = "yarn-rm1"
 EXECUTOR_NODES: Final = {f"{JOB}:1": "worker-17", f"{JOB}:2": "r12n03"}
+NODES: Final = expand_nodes(["worker-[01-20]", "r07n[01-12]", "r12n[01-12]"])
+"""The nodes that the job knows."""
 TASKS: Final = {f"{JOB}:1": 2, f"{JOB}:2": 3}
 
 
@@ -54,7 +57,8 @@ class Job:
                 if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS:
                     self._end_tasks_on(node.id)
             self._session.report(
-                Report(task_managers=EXECUTOR_NODES, running_tasks=dict(self._tasks)), acked=item.revision
+                Report(task_managers=EXECUTOR_NODES, running_tasks=dict(self._tasks), nodes=NODES),
+                acked=item.revision,
             )
 
     def _end_tasks_on(self, node_id: str) -> None:
