@@ -89,6 +89,15 @@ def test_the_real_posts_block_and_free_as_the_alerts_fire_and_resolve(
     ]  # fmt: skip
 
 
+def test_alerts_that_name_a_machine_differently_share_its_block(in_process_client: httpx2.Client) -> None:
+    post_alerts(in_process_client, post(alert("DiskFull", node="N1.example.com")))
+    assert post_alerts(in_process_client, post(alert("Hot", node="n1")))["merged"] == 1
+    assert list(current_list(in_process_client)[1]) == ["N1.example.com"]
+    post_alerts(in_process_client, post(alert("DiskFull", node="N1.example.com", resolved=True)))
+    post_alerts(in_process_client, post(alert("Hot", node="n1", resolved=True)))
+    assert current_list(in_process_client)[1] == {}
+
+
 def test_alerts_without_the_label_are_ignored(in_process_client: httpx2.Client) -> None:
     for body in real_posts():
         assert post_alerts(in_process_client, body) == {"unlabelled": len(body["alerts"])}
