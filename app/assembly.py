@@ -137,7 +137,7 @@ def _listeners(base: _Base) -> _Listeners:
     ownership = PushOwnership(database, base.store.replica, shared=base.store.replicated)
     unsaved = UnsavedReports(shared=base.store.replicated)
     heartbeats = HeartbeatRecorder(directory, unsaved, base.tracker, clock)
-    callback_policy = CallbackPolicy(base.settings.callback_hosts.split(","))
+    callback_policy = base.settings.callback_policy
     pusher = _pusher(base, ownership, heartbeats, callback_policy)
     reader = ListenerReader(database, directory, base.tracker, on_registered=pusher.on_registered)
     forget_after = to_millis(base.settings.forget_listeners)

@@ -24,6 +24,8 @@ PREFIX: Final = "BLOCKLIST_"
 CLIENT_SETTINGS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "TIMEOUT"))
 """Settings of the clients, which the service ignores."""
 
+_LOOPBACK: Final = "127.0.0.0/8,::1/128"
+
 
 class SettingsError(Exception):
     """A setting is missing or invalid; the message is for the operator."""
@@ -111,8 +113,10 @@ class Settings(BaseSettings):
     """Label of an alert that names the node; without it, `instance` does, without its port."""
     alertmanager_duration: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(hours=1)
     """Duration of the block that each notification of a firing alert makes."""
-    callback_hosts: str = "127.0.0.0/8,::1/128"
-    """Hosts that may receive pushes: names, `*.name` and networks, comma-separated; others cannot register."""
+    callback_hosts: str | None = None
+    """Hosts that may receive pushes: names, `*.name` and networks, comma-separated; others cannot register. By default
+    none with `BLOCKLIST_AUTH=tokens`, and with `off` this machine: `127.0.0.0/8,::1/128`. This machine is allowed only
+    by an exact name, or a network within these two."""
     max_blocked: Annotated[int, Field(ge=0)] = 0
     """Maximum number of blocked nodes; a request that would exceed it gets 409. 0 is no limit."""
     max_blocked_share: Annotated[float, Field(gt=0, le=1)] = 1.0
@@ -151,11 +155,17 @@ class Settings(BaseSettings):
             longest_admin_ms=to_millis(self.longest_block_admin),
         )
 
+    @property
+    def callback_policy(self) -> CallbackPolicy:
+        """The hosts that may receive pushes."""
+        default = _LOOPBACK if self.auth == "off" else ""
+        return CallbackPolicy((default if self.callback_hosts is None else self.callback_hosts).split(","))
+
     @field_validator("callback_hosts")
     @classmethod
-    def _hosts(cls, text: str) -> str:
+    def _hosts(cls, text: str | None) -> str | None:
         try:
-            CallbackPolicy(text.split(","))
+            CallbackPolicy((text or "").split(","))
         except ValueError as error:
             raise ValueError(f"give comma-separated names, *.name and networks: {error}") from None
         return text

@@ -53,6 +53,8 @@ def _table(rows: Iterable[tuple[str, str, str]]) -> str:
 def _default_text(value: object) -> str:
     """A default as it would be written in the environment."""
     match value:
+        case None:
+            return ""
         case bool():
             return str(value).lower()
         case timedelta():

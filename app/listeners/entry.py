@@ -23,7 +23,8 @@ MAX_ACKS: Final = 256
 class ListenerEntry:
     """One registration of a listener; a renewal keeps the entry, a new session makes another.
 
-    `owner` is the replica that pushes to it, None if there is only one. `error` is the outcome of the last push.
+    `owner` is the replica that pushes to it, None if there is only one. `error` is the outcome of the last push as
+    callers see it, `logged_error` the same in the log of this replica.
     `report` is everything reported so far, `reported_at` when each part was last reported (Unix ms); a part is a field
     of Report, or ERROR. `nodes` are the nodes it reported, `task_manager_nodes` those of its TaskManagers, as last
     computed. `acks` are pairs of a revision and when it was acknowledged (Unix ms).
@@ -34,6 +35,7 @@ class ListenerEntry:
     owner: str | None = None
     expired: bool = False
     error: str | None = None
+    logged_error: str | None = None
     report: Report = EMPTY_REPORT
     reported_at: dict[str, int] = field(default_factory=dict)
     nodes: NodeSet | None = None

@@ -33,6 +33,12 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def reaches_this_machine(address: str) -> bool:
+    """Whether a connection to this IP address ends on this machine; the unspecified address does as well."""
+    parsed = _unmapped(ip_address(address))
+    return parsed.is_loopback or parsed.is_unspecified
+
+
 def check_secure_url(url: str) -> str:
     """Return the URL. Raises ValueError unless it is https, or http on this machine."""
     parts = urlsplit(url)

@@ -24,7 +24,7 @@ from app.listeners.entry import ListenerEntry
 from app.listeners.heartbeats import HeartbeatRecorder
 from app.listeners.ownership import PushOwnership
 from app.logs.isolation import isolated
-from app.net.callback_policy import CallbackPolicy, PinnedTarget, PushError
+from app.net.callback_policy import CallbackPolicy, PinnedTarget, PushError, PushRejectedError
 from app.push.batches import Batch, BatchCache
 from app.push.resource_manager_barrier import ResourceManagerBarrier
 from app.watch.change_feed import ChangeFeed
@@ -38,6 +38,12 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 BACKOFF: Final = Backoff(initial=0.2, cap=10.0)
+NOT_DELIVERED: Final = (
+    "The listener could not be reached, or did not respond with a 2xx status; the log of the service has the reason."
+)
+IGNORED_REPORT: Final = (
+    "The report in the listener's response is not valid and was ignored; the log of the service has the reason."
+)
 EXPIRED_POLL_SECONDS: Final = 0.1
 """Interval at which a lease that has ended is checked: it expires soon, unless another replica has renewed it."""
 
@@ -135,10 +141,11 @@ class Pusher:
                 target = target or await self._callback_policy.resolve(entry.listener.callback_url or "")
                 await self._push(entry, target)
             except (BlocklistError, PushError) as error:
-                failures = self._record_failure(entry, str(error), failures)
+                failures = self._record_failure(entry, str(error), _shown_error(error, target), failures)
             except Exception:
                 log.exception("push failed because of a bug in the service", listener=entry.id)
-                failures = self._record_failure(entry, "Internal error in the service; see its log.", failures)
+                reason = "Internal error in the service; see its log."
+                failures = self._record_failure(entry, reason, reason, failures)
             else:
                 failures = 0
 
@@ -175,7 +182,11 @@ class Pusher:
             report = replace(report, evidence=None)
         # If the list was reloaded meanwhile, the acknowledged revision is of another history.
         acked = batch.to_revision if batch.history == self._feed.history else None
-        self._heartbeats.record_push_response(entry, acked, report, response.error)
+        if response.error is not None:
+            _log_error("report in a push response ignored", entry, response.error)
+        entry.logged_error = response.error
+        error = response.error if response.error is None or target.named else IGNORED_REPORT
+        self._heartbeats.record_push_response(entry, acked, report, error)
 
     async def _post(self, entry: ListenerEntry, target: PinnedTarget, batch: Batch) -> PushResponse:
         now, listener = self._clock(), entry.listener
@@ -189,12 +200,24 @@ class Pusher:
             self._client = WebhookClient()
         return await self._client.post(target, body, message_id, entry.secret.valid_secrets(now), now)
 
-    def _record_failure(self, entry: ListenerEntry, reason: str, failures: int) -> int:
+    def _record_failure(self, entry: ListenerEntry, reason: str, shown: str, failures: int) -> int:
         self.failed += 1
-        if entry.error != reason:
-            log.warning("push failed", listener=entry.id, reason=reason)
-        self._heartbeats.record_push_error(entry, reason)
+        _log_error("push failed", entry, reason)
+        entry.logged_error = reason
+        self._heartbeats.record_push_error(entry, shown)
         return failures + 1
+
+
+def _shown_error(error: Exception, target: PinnedTarget | None) -> str:
+    """What callers see: whoever registers a callback must not learn what answers at an address."""
+    rejected_by_named = isinstance(error, PushRejectedError) and target is not None and target.named
+    return str(error) if isinstance(error, BlocklistError) or rejected_by_named else NOT_DELIVERED
+
+
+def _log_error(event: str, entry: ListenerEntry, reason: str) -> None:
+    """Log a reason, unless it is that of the push before."""
+    if entry.logged_error != reason:
+        log.warning(event, listener=entry.id, reason=reason)
 
 
 def _complete(waiter: asyncio.Future[None]) -> None:

@@ -14,7 +14,7 @@ from aiohttp.client_proto import ResponseHandler
 from standardwebhooks import Webhook
 from yarl import URL
 
-from app.net.callback_policy import PinnedTarget, PushError
+from app.net.callback_policy import PinnedTarget, PushError, PushRejectedError
 from blocklist.model.errors import InvalidError
 from blocklist.model.report import EMPTY_REPORT, Report
 from blocklist.wire.json import parse_json
@@ -82,7 +82,7 @@ class WebhookClient:
         try:
             async with post as response:
                 if not 200 <= response.status < 300:
-                    raise PushError(f"The listener responded with status {response.status}.")
+                    raise PushRejectedError(f"The listener responded with status {response.status}.")
                 return await _read(response)
         except TimeoutError:
             raise PushError(f"The listener did not respond within {self._timeout:g} s.") from None
