@@ -46,8 +46,16 @@ def fill_page(page: str) -> str:
 
 
 def _table(rows: Iterable[tuple[str, str, str]]) -> str:
-    lines = [f"| `{PREFIX}{name}` | {default and f'`{default}`'} | {text} |" for name, default, text in rows]
+    lines = [
+        f"| `{PREFIX}{name}` | {default and f'`{default}`'} | {' '.join(text.split())} |"
+        for name, default, text in rows
+    ]
     return "\n".join(["| name | default | |", "|---|---|---|", *lines, ""])
+
+
+def _one_line(text: str) -> str:
+    """A row of a table is one line."""
+    return " ".join(text.split())
 
 
 def _default_text(value: object) -> str:

@@ -17,6 +17,8 @@ from blocklist.model.errors import UnavailableError
 
 COOKIE: Final = "blocklist_session"
 LIFETIME_MS: Final = 12 * 3600 * 1000
+MAX_PER_PRINCIPAL: Final = 20
+"""Maximum number of sessions of one user; a further login ends the oldest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +33,8 @@ class Session:
 class Sessions:
     """Creates, finds and ends sessions. Belongs to the event loop.
 
-    A session lasts LIFETIME_MS, no longer than its token or JWT, and ends at once when its token is revoked. Only the
+    A session lasts LIFETIME_MS, no longer than its token or JWT, and ends at once when its token is revoked. A user has
+    at most MAX_PER_PRINCIPAL: the oldest ends, here at once and at other replicas with their next refresh. Only the
     SHA-256 of its cookie is stored. The latest are cached; the others are read from the database.
     """
 
@@ -55,8 +58,11 @@ class Sessions:
             role=issued_by.principal.role,
             credential=issued_by.id or None,
             end=min(now + LIFETIME_MS, issued_by.expires_at),
+            principal=issued_by.principal.id,
+            created_at=now,
         )
-        await self._store.add_session(stored, now)
+        for digest in await self._store.add_session(stored, MAX_PER_PRINCIPAL):
+            self._drop(digest)
         return cookie, _session(cookie, self._cache(stored))
 
     async def find(self, cookie: str) -> Session | None:
@@ -74,8 +80,7 @@ class Sessions:
         """End the session of a cookie. Raises UnavailableError."""
         digest = _digest(cookie)
         await self._store.remove_session(digest)
-        if (credential := self._cached.pop(digest, None)) is not None:
-            credential.invalidate()
+        self._drop(digest)
 
     async def run(self) -> None:
         """For ever, drop sessions that have ended, here or on another replica."""
@@ -91,8 +96,12 @@ class Sessions:
         existing = await self._store.existing_sessions(cached.keys()) if cached else set()
         for digest, credential in cached.items():
             if digest not in existing or not self._is_valid(credential):
-                self._cached.pop(digest, None)
-                credential.invalidate()
+                self._drop(digest)
+
+    def _drop(self, digest: str) -> None:
+        """A session has ended: forget it, and close its streams."""
+        if (credential := self._cached.pop(digest, None)) is not None:
+            credential.invalidate()
 
     def _cache(self, stored: StoredSession) -> Credential:
         principal = Principal(stored.name, stored.role)

@@ -129,7 +129,10 @@ sessions = Table(
     Column("role", String(16), nullable=False),
     Column("credential", String(16)),
     Column("end_ms", BigInteger, nullable=False),
-    comment="Sessions of the page. digest: SHA-256 of the cookie; credential: id of its token, null for a JWT.",
+    Column("principal", Text),
+    Column("created_ms", BigInteger, nullable=False, server_default="0"),
+    comment="Sessions of the page. digest: SHA-256 of the cookie; credential: id of its token, null for a JWT;"
+    " principal: whose it is, null if unknown.",
 )
 
 replicas = Table(

@@ -33,9 +33,10 @@ class StoredToken:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StoredSession:
-    """A session of the page. `digest` is the SHA-256 of its cookie in hex, `end` is in Unix ms.
+    """A session of the page. `digest` is the SHA-256 of its cookie in hex; times are in Unix ms.
 
-    `credential` is the id of the token that the session ends with; None for a JWT.
+    `credential` is the id of the token that the session ends with; None for a JWT. `principal` is whose session it is;
+    None if unknown.
     """
 
     digest: str
@@ -43,6 +44,8 @@ class StoredSession:
     role: Role
     credential: str | None
     end: int
+    principal: str | None
+    created_at: int
 
 
 class TokenStore:
@@ -81,9 +84,12 @@ class TokenStore:
         query = select(sessions.c.digest).where(sessions.c.digest.in_(digests))
         return await self._read(lambda connection: set(connection.execute(query).scalars()))
 
-    async def add_session(self, session: StoredSession, now: int) -> None:
-        """Store a session, and remove those that have ended until `now` (Unix ms)."""
-        await self._write(lambda connection: _add_session(connection, session, now))
+    async def add_session(self, session: StoredSession, limit: int) -> set[str]:
+        """Store a session, and remove the oldest ones of its principal beyond `limit`; the digests of those.
+
+        Also removes the sessions that have ended.
+        """
+        return await self._write(lambda connection: _add_session(connection, session, limit))
 
     async def remove_session(self, digest: str) -> None:
         """Remove a session."""
@@ -119,27 +125,46 @@ def _save_used(connection: Connection, used: Mapping[str, int]) -> None:
     connection.execute(statement, [{"token_id": token_id, "at": at} for token_id, at in used.items()])
 
 
-def _add_session(connection: Connection, session: StoredSession, now: int) -> None:
-    connection.execute(delete(sessions).where(sessions.c.end_ms <= now))
+def _add_session(connection: Connection, session: StoredSession, limit: int) -> set[str]:
+    connection.execute(delete(sessions).where(sessions.c.end_ms <= session.created_at))
+    removed = set() if session.principal is None else _remove_oldest(connection, session.principal, limit - 1)
     row = {
         "digest": session.digest,
         "name": session.name,
         "role": session.role.value,
         "credential": session.credential,
         "end_ms": session.end,
+        "principal": session.principal,
+        "created_ms": session.created_at,
     }
     connection.execute(insert(sessions).values(row))
+    return removed
+
+
+def _remove_oldest(connection: Connection, principal: str, keep: int) -> set[str]:
+    """Remove all but the `keep` latest sessions of a principal; the digests of the removed ones."""
+    own = sessions.c.principal == principal
+    latest = select(sessions.c.digest).where(own).order_by(sessions.c.created_ms.desc(), sessions.c.digest).limit(keep)
+    kept = connection.execute(latest).scalars().all()
+    removed = delete(sessions).where(own, sessions.c.digest.not_in(kept)).returning(sessions.c.digest)
+    return set(connection.execute(removed).scalars())
 
 
 def _get_session(connection: Connection, digest: str) -> StoredSession | None:
-    """A session that cannot be read has ended: the user logs in again."""
-    rows = connection.execute(select(sessions).where(sessions.c.digest == digest))
-    return next(readable_rows(sessions, rows, _session), None)
+    row = connection.execute(select(sessions).where(sessions.c.digest == digest)).one_or_none()
+    return None if row is None else _session(row)
 
 
 def _session(row: Row[Any]) -> StoredSession:
-    role = Role(row.role)
-    return StoredSession(digest=row.digest, name=row.name, role=role, credential=row.credential, end=row.end_ms)
+    return StoredSession(
+        digest=row.digest,
+        name=row.name,
+        role=Role(row.role),
+        credential=row.credential,
+        end=row.end_ms,
+        principal=row.principal,
+        created_at=row.created_ms,
+    )
 
 
 def _row(stored: StoredToken) -> dict[str, object]:

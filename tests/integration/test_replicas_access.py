@@ -15,7 +15,7 @@ from tests.integration.event_stream import next_events, watching
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 from tests.integration.replicas import Replicas, running_replicas
-from tests.integration.test_sessions import csrf_of, log_in
+from tests.integration.test_sessions import COOKIE, csrf_of, log_in
 
 pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
 
@@ -107,3 +107,22 @@ def test_a_session_ends_with_its_token_at_every_replica(
     assert admins[0].delete(f"/tokens/{made['id']}").status_code == 204
     assert here.get("/blocklist").status_code == 401
     wait_until(lambda: there.get("/blocklist").status_code == 401)
+
+
+def test_the_sessions_of_a_user_are_limited_for_all_replicas_together(
+    admins: Sequence[httpx.Client], visitors: Sequence[httpx.Client]
+) -> None:
+    made = admins[0].post("/tokens", json={"name": "many", "role": "reader"}).raise_for_status().json()
+    cookies = []
+    for number in range(21):
+        visitor = visitors[number % 2]
+        visitor.cookies.clear()
+        assert log_in(visitor, made["token"]).status_code == 303
+        cookies.append({"Cookie": f"{COOKIE}={visitor.cookies[COOKIE]}"})
+
+    def statuses() -> list[list[int]]:
+        return [[visitor.get("/blocklist", headers=it).status_code for it in cookies] for visitor in visitors]
+
+    for visitor in visitors:
+        visitor.cookies.clear()
+    wait_until(lambda: statuses() == [[401] + [200] * 20] * 2)

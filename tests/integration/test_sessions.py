@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
@@ -164,3 +165,24 @@ def test_an_invalid_cookie_gets_401(secured: SecuredService, cookie: str) -> Non
     with secured.client() as client:
         header = (b"Cookie", f"{COOKIE}={cookie}".encode("latin-1"))
         problem_of(client.get("/blocklist", headers=[header]), 401)
+
+
+def test_a_user_has_twenty_sessions_and_the_oldest_ends(secured: SecuredService) -> None:
+    """Also if the user has several tokens. The sessions of others continue."""
+    tokens = [secured.make_token(Role.READER, "many")["token"] for _ in range(2)]
+    with ExitStack() as stack:
+
+        def login(token: str) -> httpx.Client:
+            client = stack.enter_context(secured.client())
+            assert log_in(client, token).status_code == 303
+            return client
+
+        other = login(secured.make_token(Role.READER, "other")["token"])
+        sessions = [login(tokens[number % 2]) for number in range(20)]
+        assert [it.get("/blocklist").status_code for it in (other, *sessions)] == [200] * 21
+        with watching(sessions[0]) as events:
+            next_events(events, 1)
+            sessions.append(login(tokens[0]))
+            assert [event.event for event in events] in ([], ["bye"])
+        problem_of(sessions[0].get("/blocklist"), 401)
+        assert [it.get("/blocklist").status_code for it in (other, *sessions[1:])] == [200] * 21
