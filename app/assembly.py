@@ -24,6 +24,7 @@ from app.lifecycle import Lifecycle
 from app.listeners.directory import ListenerDirectory
 from app.listeners.heartbeats import HeartbeatRecorder
 from app.listeners.ownership import PushOwnership
+from app.listeners.quota import ListenerQuota
 from app.listeners.reader import ListenerReader
 from app.listeners.registry import ListenerRegistry
 from app.listeners.unsaved_reports import UnsavedReports
@@ -70,6 +71,7 @@ class _Base:
     feed: ChangeFeed
     evidence: EvidenceStore
     confirmed_nodes: ConfirmedNodes
+    quota: ListenerQuota
     directory: ListenerDirectory
     task_health: TaskHealth
 
@@ -117,6 +119,7 @@ def _base(settings: Settings, clock: Callable[[], int], store: Store, loaded: Lo
     evidence = EvidenceStore(
         rule, view.task_managers.nodes_of, confirmed_nodes.is_confirmed, confirmed_nodes.principal_of
     )
+    quota = ListenerQuota(max_listeners=settings.max_listeners_per_token, max_bytes=settings.max_report_bytes_per_token)
     return _Base(
         settings=settings,
         clock=clock,
@@ -127,7 +130,8 @@ def _base(settings: Settings, clock: Callable[[], int], store: Store, loaded: Lo
         feed=ChangeFeed(store, view),
         evidence=evidence,
         confirmed_nodes=confirmed_nodes,
-        directory=ListenerDirectory(view, evidence, confirmed_nodes, clock),
+        quota=quota,
+        directory=ListenerDirectory(view, evidence, confirmed_nodes, quota, clock),
         task_health=TaskHealth(),
     )
 
@@ -142,7 +146,9 @@ def _listeners(base: _Base) -> _Listeners:
     reader = ListenerReader(database, directory, base.tracker, on_registered=pusher.on_registered)
     forget_after = to_millis(base.settings.forget_listeners)
     writer = ListenerWriter(database, ownership, directory, reader, unsaved, base.tracker, clock, forget_after)
-    registry = ListenerRegistry(database, ownership, directory, reader, heartbeats, base.view, base.feed, clock)
+    registry = ListenerRegistry(
+        database, ownership, directory, reader, heartbeats, base.view, base.feed, base.quota, clock
+    )
     return _Listeners(pusher=pusher, writer=writer, registry=registry, callback_policy=callback_policy)
 
 

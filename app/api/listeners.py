@@ -32,6 +32,8 @@ router = APIRouter(tags=["Listeners"], dependencies=[REQUIRE_READER])
 
 _NOT_REGISTERED = "There is no such listener; register again."
 _FENCED = "Another session has taken over."
+_TOO_MANY = "The token has as many live listeners as it may have."
+_TOO_LARGE = "The body is too large, or the listeners with this token report too much together; nothing was changed."
 
 
 @router.put(
@@ -42,7 +44,7 @@ _FENCED = "Another session has taken over."
     response_model=ListenerBody,
     responses={
         201: {"model": ListenerBody, "description": "Registered; `secret` is returned only here."},
-        **problem_responses(400, 409, 413, 503, _409=_FENCED),
+        **problem_responses(400, 409, 413, 429, 503, _409=_FENCED, _429=_TOO_MANY),
     },
     openapi_extra=body_schema("RegistrationBody"),
 )
@@ -63,7 +65,7 @@ async def put_listener(request: Request, listener_id: ResourceId) -> Response:
     summary="Send a heartbeat",
     operation_id="sendHeartbeat",
     response_model=LeaseBody,
-    responses=problem_responses(400, 404, 409, 413, 503, _404=_NOT_REGISTERED, _409=_FENCED),
+    responses=problem_responses(400, 404, 409, 413, 503, _404=_NOT_REGISTERED, _409=_FENCED, _413=_TOO_LARGE),
     openapi_extra=body_schema("HeartbeatBody"),
 )
 async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:

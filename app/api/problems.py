@@ -17,6 +17,7 @@ from app.api.responses import age_header, revision_headers
 from app.auth.tokens import LastAdminError
 from app.components import components_of
 from app.engine.handler import CommandFailedError
+from app.listeners.quota import ReportsTooLargeError, TooManyListenersError
 from app.net.host_policy import MisdirectedError
 from app.store.rows import UnreadableRowError
 from blocklist.model.errors import (
@@ -50,6 +51,8 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     CompactedError: HTTPStatus.GONE,
     TooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     MisdirectedError: HTTPStatus.MISDIRECTED_REQUEST,
+    ReportsTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
+    TooManyListenersError: HTTPStatus.TOO_MANY_REQUESTS,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
     UnreadableRowError: HTTPStatus.SERVICE_UNAVAILABLE,
     CommandFailedError: HTTPStatus.INTERNAL_SERVER_ERROR,
@@ -71,6 +74,7 @@ _DESCRIPTIONS: Final = {
     409: "The node is already blocked; nothing was changed.",
     410: "The changes have been compacted.",
     413: "The body is too large; nothing was changed.",
+    429: "There are as many as the token may have; nothing was changed.",
     503: "The database is unavailable, or this replica is behind; retry after `Retry-After` seconds.",
 }
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from app.engine.broadcast import Broadcast
 from app.engine.list_view import ListView
 from app.listeners.entry import ListenerEntry
+from app.listeners.quota import ListenerQuota, size_of
 from app.listeners.report_codec import (
     ERROR,
     EVIDENCE,
@@ -23,7 +24,7 @@ from app.listeners.report_codec import (
 from blocklist.model.confirmed_nodes import ConfirmedNodes
 from blocklist.model.evidence import EvidenceStore
 from blocklist.model.listener import ListenerRole
-from blocklist.model.report import Report
+from blocklist.model.report import EMPTY_REPORT, Report
 from blocklist.model.usable_nodes import node_set
 
 
@@ -47,12 +48,18 @@ class ListenerDirectory:
     """
 
     def __init__(
-        self, view: ListView, evidence: EvidenceStore, confirmed_nodes: ConfirmedNodes, clock: Callable[[], int]
+        self,
+        view: ListView,
+        evidence: EvidenceStore,
+        confirmed_nodes: ConfirmedNodes,
+        quota: ListenerQuota,
+        clock: Callable[[], int],
     ) -> None:
         self.acks = Broadcast()
         self._view = view
         self._evidence = evidence
         self._confirmed_nodes = confirmed_nodes
+        self._quota = quota
         self._clock = clock
         self._entries: dict[str, ListenerEntry] = {}
         self._resource_managers: dict[str, ListenerEntry] = {}
@@ -121,6 +128,7 @@ class ListenerDirectory:
     def index(self, entry: ListenerEntry) -> None:
         """Update the indexes: the listener's role, minimum or principal may have changed."""
         self._confirmed_nodes.add_listener(entry.id, entry.listener.principal)
+        self._quota.add(entry.id, entry.listener.principal)
         self._resource_managers.pop(entry.id, None)
         self._with_minimum.discard(entry.id)
         if entry.listener.min_nodes:
@@ -136,14 +144,30 @@ class ListenerDirectory:
             self._resource_managers.pop(listener_id, None)
             self._with_minimum.discard(listener_id)
             self.expire(entry)
+            self._quota.remove(listener_id)
 
     def expire(self, entry: ListenerEntry) -> None:
         """The lease has expired: drop the TaskManagers and the evidence that the listener reported."""
         entry.expired = True
+        self._drop_report(entry)
         self._view.task_managers_moved(self._view.task_managers.remove_listener(entry.id))
         self._evidence.remove_application(entry.id)
         self._confirmed_nodes.remove_listener(entry.id)
         self._signal()
+
+    def _drop_report(self, entry: ListenerEntry) -> None:
+        """Keep nothing that only counts while the listener is live."""
+        entry.report, entry.nodes = EMPTY_REPORT, None
+        self._quota.record(entry.id, 0)
+
+    def check_size(self, entry: ListenerEntry, report: Report) -> None:
+        """Raises ReportsTooLargeError if the principal of the listener reports more than is kept."""
+        self._quota.check(entry.id, self._size_with(entry, report))
+
+    def _size_with(self, entry: ListenerEntry, report: Report) -> int:
+        """The bytes that are kept of a listener after this report."""
+        findings = {piece.node: piece.finding for piece in self._evidence.of_application(entry.id)}
+        return size_of(report.over(entry.report), {**findings, **(report.evidence or {})})
 
     def record_ack(self, entry: ListenerEntry) -> None:
         """The cursor of the listener has moved."""
@@ -169,6 +193,7 @@ class ListenerDirectory:
             self._evidence.record(entry.id, report.evidence, at)
             # Also without a change: evidence that is reported again is valid for longer.
             parts |= {EVIDENCE} if report.evidence else set()
+        self._quota.record(entry.id, self._size_with(entry, EMPTY_REPORT))
         return parts
 
     def export_part(self, entry: ListenerEntry, part: str) -> str:
@@ -185,6 +210,7 @@ class ListenerDirectory:
             entry.error = json.loads(text)
         elif part == EVIDENCE:
             self._evidence.restore(entry.id, load_evidence(entry.id, text))
+            self._quota.record(entry.id, self._size_with(entry, EMPTY_REPORT))
         else:
             self.apply_report(entry, load_part(part, text), at)
 

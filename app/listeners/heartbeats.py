@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from app.listeners.directory import ListenerDirectory
 from app.listeners.entry import ListenerEntry
+from app.listeners.quota import ReportsTooLargeError
 from app.listeners.report_codec import ERROR
 from app.listeners.unsaved_reports import UnsavedReports
 from blocklist.model.errors import BlocklistError, InvalidError
@@ -35,7 +36,7 @@ class HeartbeatRecorder:
     ) -> ListenerEntry:
         """Apply a heartbeat of a principal; None without authentication.
 
-        Raises NotFoundError, FencedError, InvalidError; then nothing is changed.
+        Raises NotFoundError, FencedError, InvalidError, ReportsTooLargeError; then nothing is changed.
         """
         entry = self._directory.get(listener_id)
         now = self._clock()
@@ -45,6 +46,8 @@ class HeartbeatRecorder:
         assert entry is not None
         if report.evidence is not None and listener.role is not ListenerRole.JOB_MASTER:
             raise InvalidError("evidence: only a JOB_MASTER runs tasks that could give any.")
+        if report != EMPTY_REPORT:
+            self._directory.check_size(entry, report)
         moved = listener.acked != entry.listener.acked
         entry.listener = listener
         if moved:
@@ -57,9 +60,15 @@ class HeartbeatRecorder:
     def record_push_response(self, entry: ListenerEntry, acked: int | None, report: Report, error: str | None) -> None:
         """Apply a 2xx response; `error` says what was invalid in it. Does nothing if the entry is no longer current."""
         if self._directory.is_current(entry):
+            # The response comes from the address that the principal registered.
+            session, principal = entry.listener.session, entry.listener.principal
             with suppress(BlocklistError):
-                # The response comes from the address that the principal registered.
-                self.record(entry.id, entry.listener.session, acked, report, entry.listener.principal)
+                try:
+                    self.record(entry.id, session, acked, report, principal)
+                except ReportsTooLargeError as too_large:
+                    # The acknowledgement counts: otherwise the push would be repeated at once, for ever.
+                    self.record(entry.id, session, acked, EMPTY_REPORT, principal)
+                    error = too_large.detail
             self.record_push_error(entry, error)
 
     def record_push_error(self, entry: ListenerEntry, error: str | None) -> None:

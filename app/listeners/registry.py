@@ -13,6 +13,7 @@ from app.listeners.directory import ListenerDirectory
 from app.listeners.entry import ListenerEntry
 from app.listeners.heartbeats import HeartbeatRecorder
 from app.listeners.ownership import PushOwnership
+from app.listeners.quota import ListenerQuota, TooManyListenersError
 from app.listeners.reader import ListenerReader
 from app.store.listeners import Secret, StoredListener
 from blocklist.model.errors import NotFoundError, UnavailableError
@@ -55,6 +56,7 @@ class ListenerRegistry:
         heartbeats: HeartbeatRecorder,
         view: ListView,
         issued_revisions: IssuedRevisions,
+        quota: ListenerQuota,
         clock: Callable[[], int],
     ) -> None:
         self._database = database
@@ -64,6 +66,7 @@ class ListenerRegistry:
         self._heartbeats = heartbeats
         self._view = view
         self._issued_revisions = issued_revisions
+        self._quota = quota
         self._clock = clock
 
     async def refresh(self) -> None:
@@ -80,13 +83,18 @@ class ListenerRegistry:
         return entry
 
     async def register(self, requested: Registration, principal: str | None) -> tuple[ListenerEntry, bool]:
-        """The registered listener, and whether it is new. Raises FencedError, UnavailableError.
+        """The registered listener, and whether it is new.
+
+        Raises FencedError, TooManyListenersError, UnavailableError.
 
         Here and below, `principal` is who makes the request; None without authentication.
         """
+        if principal is not None and not self._quota.has(principal, requested.id):
+            await self.refresh()  # Others may have registered listeners of this principal.
         async with self._reader.lock:
             if (renewed := self._renew_in_memory(self._directory.get(requested.id), requested, principal)) is not None:
                 return renewed, False
+            await self._make_room(requested.id, principal)
             new = True
 
             def change(stored: StoredListener | None) -> StoredListener:
@@ -137,6 +145,21 @@ class ListenerRegistry:
         async with self._reader.lock:
             await self._database.remove([listener_id])
             self._directory.remove(listener_id)
+
+    async def _make_room(self, listener_id: str, principal: str | None) -> None:
+        """Remove the listener of a principal at its limit that lapsed first. Raises TooManyListenersError."""
+        if principal is None or not self._quota.is_full(principal, listener_id):
+            return
+        own = (self._directory.get(own_id) for own_id in self._quota.ids_of(principal))
+        lapsed = [entry for entry in own if entry is not None and entry.expired]
+        if not lapsed:
+            raise TooManyListenersError(
+                f"There are {self._quota.max_listeners} live listeners with this token, as many as it may have"
+                " (BLOCKLIST_MAX_LISTENERS_PER_TOKEN): deregister some of them, or use another token."
+            )
+        first = min(lapsed, key=lambda entry: (entry.listener.lease_end, entry.id))
+        await self._database.remove([first.id])
+        self._directory.remove(first.id)
 
     def _renew_in_memory(
         self, entry: ListenerEntry | None, requested: Registration, principal: str | None

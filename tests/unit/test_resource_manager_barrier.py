@@ -8,6 +8,7 @@ from dataclasses import replace
 from app.engine.list_view import ListView
 from app.listeners.directory import ListenerDirectory
 from app.listeners.entry import ListenerEntry
+from app.listeners.quota import ListenerQuota
 from app.push.resource_manager_barrier import ResourceManagerBarrier
 from app.store.listeners import Secret
 from blocklist.model.changes import Snapshot
@@ -26,7 +27,8 @@ def directory_with(manager: ListenerEntry) -> ListenerDirectory:
     evidence = EvidenceStore(
         rule, view.task_managers.nodes_of, confirmed_nodes.is_confirmed, confirmed_nodes.principal_of
     )
-    directory = ListenerDirectory(view, evidence, confirmed_nodes, lambda: 0)
+    quota = ListenerQuota(max_listeners=1, max_bytes=1)
+    directory = ListenerDirectory(view, evidence, confirmed_nodes, quota, lambda: 0)
     directory.add(manager)
     return directory
 

@@ -1,0 +1,112 @@
+"""ListenerQuota: how many listeners one principal may have, and how much of their reports is kept."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from blocklist.model.errors import BlocklistError
+from blocklist.model.evidence import Finding
+from blocklist.model.report import Report
+
+ENTRY_BYTES: Final = 100
+"""What an entry of a report counts besides its texts, which may be short: about the memory that it needs."""
+
+
+class TooManyListenersError(BlocklistError):
+    """The principal has as many listeners as it may have; nothing was changed."""
+
+
+class ReportsTooLargeError(BlocklistError):
+    """The listeners of the principal report more than is kept; nothing was changed."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Usage:
+    principal: str
+    size: int = 0
+
+
+class ListenerQuota:
+    """The listeners of each principal, and the bytes of their reports. Belongs to the event loop.
+
+    Without a principal, as without authentication, there is no limit.
+    """
+
+    def __init__(self, *, max_listeners: int, max_bytes: int) -> None:
+        self.max_listeners = max_listeners
+        self._max_bytes = max_bytes
+        self._usage: dict[str, _Usage] = {}
+        self._ids: defaultdict[str, set[str]] = defaultdict(set)
+        self._sizes: defaultdict[str, int] = defaultdict(int)
+
+    def has(self, principal: str, listener_id: str) -> bool:
+        """Whether the listener is one of the principal's."""
+        return listener_id in self._ids.get(principal, ())
+
+    def is_full(self, principal: str, listener_id: str) -> bool:
+        """Whether the principal may not have this listener besides those that it has."""
+        own = self._ids.get(principal, ())
+        return listener_id not in own and len(own) >= self.max_listeners
+
+    def ids_of(self, principal: str) -> set[str]:
+        """The ids of the listeners of a principal."""
+        return set(self._ids.get(principal, ()))
+
+    def add(self, listener_id: str, principal: str | None) -> None:
+        """A listener was registered, perhaps by another principal than before."""
+        usage = self._usage.get(listener_id)
+        if usage is not None and usage.principal == principal:
+            return
+        self.remove(listener_id)
+        if principal is not None:
+            self._usage[listener_id] = _Usage(principal=principal)
+            self._ids[principal].add(listener_id)
+
+    def remove(self, listener_id: str) -> None:
+        """A listener was removed."""
+        if (usage := self._usage.pop(listener_id, None)) is None:
+            return
+        self._sizes[usage.principal] -= usage.size
+        self._ids[usage.principal].discard(listener_id)
+        if not self._ids[usage.principal]:
+            del self._ids[usage.principal], self._sizes[usage.principal]
+
+    def record(self, listener_id: str, size: int) -> None:
+        """`size` is that of everything that is kept of a listener, in bytes."""
+        if (usage := self._usage.get(listener_id)) is not None:
+            self._sizes[usage.principal] += size - usage.size
+            self._usage[listener_id] = _Usage(principal=usage.principal, size=size)
+
+    def check(self, listener_id: str, size: int) -> None:
+        """Raises ReportsTooLargeError if this may not be kept of a listener. Less than before may always be."""
+        if (usage := self._usage.get(listener_id)) is None:
+            return
+        total = self._sizes[usage.principal] - usage.size + size
+        if size > usage.size and total > self._max_bytes:
+            raise ReportsTooLargeError(
+                f"The reports of all listeners with this token would take {total} bytes; at most {self._max_bytes} are"
+                " kept (BLOCKLIST_MAX_REPORT_BYTES_PER_TOKEN). A heartbeat without a report still renews the lease:"
+                " report less, or remove listeners of this token that are no longer needed."
+            )
+
+
+def size_of(report: Report, findings: Mapping[str, Finding]) -> int:
+    """The bytes of a report, with the evidence that is kept instead of that in the report."""
+    return (
+        _size_of_map(report.task_managers or {})
+        + _size_of_ids(report.running_tasks or ())
+        + _size_of_map(report.refused or {})
+        + _size_of_map({node: finding.reason for node, finding in findings.items()})
+        + _size_of_ids(report.nodes or ())
+    )
+
+
+def _size_of_map(texts: Mapping[str, str]) -> int:
+    return _size_of_ids(texts) + sum(len(text.encode()) for text in texts.values())
+
+
+def _size_of_ids(ids: Collection[str]) -> int:
+    return sum(map(len, ids)) + len(ids) * ENTRY_BYTES
