@@ -136,11 +136,9 @@ class Settings(BaseSettings):
     max_waits_per_client: Annotated[int, Field(ge=1)] = 2_000
     """Maximum number of open watches and waiting requests of one client; further ones get 503."""
     max_listeners_per_token: Annotated[int, Field(ge=1)] = 1_000
-    """Maximum number of listeners with one token; a further one replaces the one that lapsed first, or gets 429. No limit
-    with `BLOCKLIST_AUTH=off`."""
+    """Maximum number of listeners with one token; a further one replaces the one that lapsed first, or gets 429."""
     max_report_bytes_per_token: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
-    """Maximum size of the reports that are kept of all listeners with one token, in bytes; a heartbeat with more gets
-    413. No limit with `BLOCKLIST_AUTH=off`."""
+    """Maximum size in bytes of what the listeners with one token report; a heartbeat beyond it gets 413."""
     tls_cert: str = ""
     """PEM file with the certificate and its chain; with it the service serves HTTPS."""
     tls_key: str = ""
