@@ -114,9 +114,7 @@ class Settings(BaseSettings):
     alertmanager_duration: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(hours=1)
     """Duration of the block that each notification of a firing alert makes."""
     callback_hosts: str | None = None
-    """Hosts that may receive pushes: names, `*.name` and networks, comma-separated; others cannot register. By default
-    none with `BLOCKLIST_AUTH=tokens`, and with `off` this machine: `127.0.0.0/8,::1/128`. This machine is allowed only
-    by an exact name, or a network within these two."""
+    """Hosts that may receive pushes: names, `*.name`, networks; by default this machine, or none with authentication."""
     max_blocked: Annotated[int, Field(ge=0)] = 0
     """Maximum number of blocked nodes; a request that would exceed it gets 409. 0 is no limit."""
     max_blocked_share: Annotated[float, Field(gt=0, le=1)] = 1.0
