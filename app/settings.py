@@ -114,7 +114,7 @@ class Settings(BaseSettings):
     alertmanager_duration: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(hours=1)
     """Duration of the block that each notification of a firing alert makes."""
     callback_hosts: str | None = None
-    """Hosts that may receive pushes: names, `*.name`, networks; by default this machine, or none with authentication."""
+    """Hosts that may receive pushes: names, `*.name`, networks. By default loopback; none with authentication."""
     max_blocked: Annotated[int, Field(ge=0)] = 0
     """Maximum number of blocked nodes; a request that would exceed it gets 409. 0 is no limit."""
     max_blocked_share: Annotated[float, Field(gt=0, le=1)] = 1.0
