@@ -106,7 +106,7 @@ class Authenticator:
             if self._reloaded_at < called_at:
                 await asyncio.sleep(self._reloaded_at + MIN_RELOAD_INTERVAL_SECONDS - loop.time())
                 self._reloaded_at = loop.time()
-                await self.load()
+                await self._refresh()
 
     def notify_remote_change(self) -> None:
         """Another replica has created or revoked a token."""

@@ -8,6 +8,8 @@ from typing import Literal
 
 import structlog
 
+from app.logs.rate_limit import limit_lines
+
 LogFormat = Literal["console", "json"]
 
 
@@ -28,6 +30,7 @@ def configure_logging(log_format: LogFormat) -> None:
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     for verbose in ("alembic", "uvicorn.error"):
         logging.getLogger(verbose).setLevel(logging.WARNING)
+    limit_lines()
     structlog.configure(
         processors=[*shared, structlog.stdlib.ProcessorFormatter.wrap_for_formatter],
         logger_factory=structlog.stdlib.LoggerFactory(),

@@ -156,3 +156,16 @@ def test_an_error_is_logged_with_the_id_of_its_request(start: Start) -> None:
         other.execute("ALTER TABLE elsewhere RENAME TO changes")
     other.close()
     service.stop()
+
+
+class TestRequestsWithoutCredentials:
+    def test_they_cannot_fill_the_log(self, start: Start) -> None:
+        """The lines beyond a limit are counted instead."""
+        service = start(log_format="json")
+        for _ in range(120):
+            exchange(service.port, b"rubbish\r\n\r\n")
+        (suppressed,) = log_entries(service, "log lines suppressed")
+        logged = [line for line in map(json.loads, service.log().splitlines()) if line["logger"] == "uvicorn.error"]
+        assert len(logged) == 20
+        assert suppressed["lines"] == 100
+        assert (suppressed["of"], suppressed["of_level"]) == ("uvicorn.error", "warning")
