@@ -55,7 +55,7 @@ class ListenerProgress:
             applied=applied,
             applied_at=applied_at,
             delay_ms=None if applied_at is None else max(0, applied_at - change.at),
-            refused=entry.refused.get(change.node.id),
+            refused=entry.refusal_of(change.node.id),
             task_managers=[TaskManager.of(components, task_manager) for task_manager in task_managers],
         )
 

@@ -72,10 +72,11 @@ async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
     """Renew the lease, acknowledge the applied revision, and report the nodes of the listener's TaskManagers."""
     components = components_of(request)
     heartbeat = HeartbeatBody.parse(parse_json(await read_body(request, MAX_REPORT_BODY)))
+    history = components.engine.view.tracker.history
     entry = await components.listeners.registry.heartbeat(
         listener_id,
         heartbeat.session_id,
-        heartbeat.acked_revision,
+        heartbeat.acked_revision if heartbeat.history in (None, history) else None,
         heartbeat.value(),
         await listener_principal(request),
     )

@@ -57,17 +57,27 @@ async def wait_until_applied(
 ) -> list[tuple[bytes, bytes]]:
     """Wait at most `seconds` until all live listeners have applied or refused the change of these nodes.
 
-    Returns headers with the result.
+    Returns headers with the result. Raises UnavailableError if a new history begins: the change may be lost.
     """
     if seconds is None:
         return []
     components = components_of(request)
     directory, feed = components.listeners.directory, components.engine.feed
+    history = feed.history
     with suppress(UnavailableError):
         await components.listeners.registry.refresh()
-    waiting = directory.acks.wait_for(lambda: feed.closed or not directory.any_pending(revision), seconds)
+
+    def settled() -> bool:
+        return feed.closed or feed.history != history or not directory.any_pending(revision)
+
     with await slots_of(request):
-        await run_until_disconnect(request.receive, waiting)
+        await run_until_disconnect(request.receive, directory.acks.wait_for(settled, seconds))
+    if feed.history != history:
+        raise UnavailableError(
+            "The database has begun a new history, after a failover or a restore: the change may be lost. Read the"
+            " node, and send the change again if it is missing.",
+            retry_after=1,
+        )
     progress = directory.progress(revision, node_ids)
     named = {b"blocklist-refused": progress.refused, b"blocklist-not-applied": progress.pending}
     return [

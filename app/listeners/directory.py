@@ -108,7 +108,7 @@ class ListenerDirectory:
         acked = [entry for entry in live if entry.has_acked(revision)]
         return ChangeProgress(
             live=len(live),
-            refused=[entry.id for entry in acked if any(node_id in node_ids for node_id in entry.refused)],
+            refused=[entry.id for entry in acked if any(entry.refusal_of(node_id) is not None for node_id in node_ids)],
             pending=[entry.id for entry in live if not entry.has_acked(revision)],
         )
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from app.store.listeners import Secret
+from blocklist.model.host_matching import NameIndex
 from blocklist.model.listener import Listener
 from blocklist.model.report import EMPTY_REPORT, Report
 from blocklist.model.usable_nodes import NodeSet
@@ -41,6 +42,7 @@ class ListenerEntry:
     nodes: NodeSet | None = None
     task_manager_nodes: NodeSet | None = None
     acks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_ACKS))
+    _refused_names: tuple[Mapping[str, str], NameIndex] | None = None
 
     @property
     def id(self) -> str:
@@ -66,7 +68,17 @@ class ListenerEntry:
 
     def has_applied(self, revision: int, node_id: str) -> bool:
         """Whether the change of the node at `revision` is in force there."""
-        return self.has_acked(revision) and node_id not in self.refused
+        return self.has_acked(revision) and self.refusal_of(node_id) is None
+
+    def refusal_of(self, node_id: str) -> str | None:
+        """The reason why it does not carry out the block of this node, reported under any name of the machine."""
+        refused = self.refused
+        if not refused or node_id in refused:
+            return refused.get(node_id)
+        if self._refused_names is None or self._refused_names[0] is not refused:
+            self._refused_names = refused, NameIndex(refused)
+        name = next(self._refused_names[1].matching(node_id), None)
+        return None if name is None else refused[name]
 
     def acked_at(self, revision: int) -> int | None:
         """When it acknowledged `revision` (Unix ms); None if it has not, or the time is no longer known."""

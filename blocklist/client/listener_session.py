@@ -57,7 +57,7 @@ class ListenerSession:
         self._last_error: str | None = None
         self._lock = threading.Lock()
         self._report = EMPTY_REPORT
-        self._acked: int | None = None
+        self._acked: tuple[int, str | None] | None = None
         self._unsent: set[str] = set()
         self._full_report_due = 0.0
         self._wake, self._closing = threading.Event(), threading.Event()
@@ -79,17 +79,17 @@ class ListenerSession:
         """The error of the current outage; None if there is none."""
         return self._last_error
 
-    def report(self, report: Report = EMPTY_REPORT, *, acked: int | None = None) -> None:
+    def report(self, report: Report = EMPTY_REPORT, *, acked: int | None = None, history: str | None = None) -> None:
         """Send this in the next heartbeat, which is sent at once if anything has changed; return immediately.
 
-        `acked` is the revision up to which the listener has applied the list. The latest values win; changes in quick
-        succession share a heartbeat.
+        `acked` is the revision up to which the listener has applied the list of `history`. The latest values win;
+        changes in quick succession share a heartbeat.
         """
         with self._lock:
             changed = report.changed_from(self._report)
             self._report = report.over(self._report)
-            if acked is not None and acked != self._acked:
-                self._acked = acked
+            if acked is not None and (acked, history) != self._acked:
+                self._acked = acked, history
                 changed.add(_ACKED)
             self._unsent |= changed
             if changed:
@@ -133,25 +133,26 @@ class ListenerSession:
             self._wake.clear()
             # Everything at each interval: a restarted service has lost it, and does not report that.
             names = {_ACKED, *self._report.given()} if now >= self._full_report_due else self._unsent
-            acked, report = self._acked if _ACKED in names else None, self._report.only(names)
+            acked, history = (self._acked if _ACKED in names else None) or (None, None)
+            report = self._report.only(names)
             self._unsent = set()
         if now >= self._full_report_due:
             self._full_report_due = now + self._interval
         try:
-            self._heartbeat(acked, report)
+            self._heartbeat(acked, history, report)
         except BaseException:
             with self._lock:
                 self._unsent |= names
             raise
 
-    def _heartbeat(self, acked: int | None, report: Report) -> None:
+    def _heartbeat(self, acked: int | None, history: str | None, report: Report) -> None:
         listener_id, session = self._registration.id, self._registration.session
         try:
-            self._client.heartbeat(listener_id, session, acked=acked, report=report)
+            self._client.heartbeat(listener_id, session, acked=acked, history=history, report=report)
         except InvalidError:
             # A report that is rejected must stop neither the renewal of the lease nor the acknowledgement.
             if report != EMPTY_REPORT:
-                self._client.heartbeat(listener_id, session, acked=acked)
+                self._client.heartbeat(listener_id, session, acked=acked, history=history)
             raise
 
     def _on_error(self, error: Exception) -> float:

@@ -33,16 +33,25 @@ class ListenerRequests(Requester):
         return secret if isinstance(secret, str) else None
 
     def heartbeat(
-        self, listener_id: str, session: str, *, acked: int | None = None, report: Report = EMPTY_REPORT
+        self,
+        listener_id: str,
+        session: str,
+        *,
+        acked: int | None = None,
+        history: str | None = None,
+        report: Report = EMPTY_REPORT,
     ) -> int:
         """Renew the lease of a listener, acknowledge a revision and report its state; return the service's revision.
 
-        `acked` is the revision up to which it has applied the list. Raises NotFoundError if it must register again,
-        FencedError if another session has taken over, InvalidError for a value that the service rejects.
+        `acked` is the revision up to which it has applied the list of `history`. Raises NotFoundError if it must
+        register again, FencedError if another session has taken over, InvalidError for a value that the service
+        rejects.
         """
         body = {"sessionId": session, **report_fields(report)}
         if acked is not None:
             body["ackedRevision"] = acked
+            if history is not None:
+                body["history"] = history
         revision = self._listener_request("POST", listener_id, "/heartbeat", json=body).object().get("revision")
         if not isinstance(revision, int) or isinstance(revision, bool):
             raise UnavailableError("The service responded to a heartbeat without a revision.")

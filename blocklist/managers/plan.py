@@ -50,9 +50,10 @@ class ManagerPlan:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DesiredState:
-    """The blocked nodes at a revision, by id."""
+    """The blocked nodes at a revision of a history, by id."""
 
     revision: int
+    history: str | None = None
     nodes: Mapping[str, BlockedNode] = field(default_factory=dict)
 
 

@@ -79,7 +79,9 @@ class ReconcileLoop(Generic[P]):
                 now = _now()
                 nodes = watch.tracker.blocked(now)
                 self._next_end = min((node.end for node in nodes.values()), default=PERMANENT)
-                pending = not self._reconcile_once(DesiredState(revision=watch.tracker.revision, nodes=nodes))
+                tracker = watch.tracker
+                desired = DesiredState(revision=tracker.revision, history=tracker.history, nodes=nodes)
+                pending = not self._reconcile_once(desired)
             self._wake.wait(_POLL_INTERVAL if watch.tracker is None else self._wait_seconds())
         return self._stopping.is_set()
 
@@ -108,7 +110,7 @@ class ReconcileLoop(Generic[P]):
             return False
         self._log_result(result)
         report = Report(refused=truncate_refused(result.refused), nodes=_reportable_nodes(result.all_nodes))
-        self._session.report(report, acked=desired.revision)
+        self._session.report(report, acked=desired.revision, history=desired.history)
         self._failures = 0
         self._next_run = time.monotonic() + self._interval
         return True

@@ -23,13 +23,14 @@ MAX_ATTEMPTS: Final = 20
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class AppliedState:
-    """The state in force in Spark at `revision`.
+    """The state in force in Spark at `revision` of `history`.
 
     `blocked` maps hosts to node ids and `refused` node ids to reasons. `node_ids` maps hosts to node ids too, including
     hosts that stay open.
     """
 
     revision: int | None = None
+    history: str | None = None
     blocked: Mapping[str, str] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     node_ids: Mapping[str, str] = field(default_factory=dict)
@@ -68,7 +69,7 @@ class Reconciler:
             if not self._in_sync(plan, cluster):
                 stopped = self._bridge.apply(plan, cluster.epoch, keep_hosts=self._keep_hosts)
             if stopped is not None:
-                self._record(plan, cluster, stopped, blocklist.revision)
+                self._record(plan, cluster, stopped, blocklist)
                 return cluster.epoch
         return None
 
@@ -102,7 +103,9 @@ class Reconciler:
             return False
         return cluster.blocked == {block.host: block.node.end for block in plan.blocks}
 
-    def _record(self, plan: ExclusionPlan, cluster: ClusterState, stopped: Mapping[str, int], revision: int) -> None:
+    def _record(
+        self, plan: ExclusionPlan, cluster: ClusterState, stopped: Mapping[str, int], blocklist: BlocklistTracker
+    ) -> None:
         new = [block.reason for block in plan.blocks if block.host not in cluster.blocked]
         refused = set(plan.refused.values())
         for sentence in (*new, *(reason for reason in plan.freed.values() if reason not in refused)):
@@ -113,7 +116,11 @@ class Reconciler:
             log.warning("%s", sentence)
         self._applied_plan = plan
         self.applied = AppliedState(
-            revision=revision, blocked=plan.blocked_as, refused=plan.refused, node_ids=plan.node_ids
+            revision=blocklist.revision,
+            history=blocklist.history,
+            blocked=plan.blocked_as,
+            refused=plan.refused,
+            node_ids=plan.node_ids,
         )
 
 

@@ -64,7 +64,7 @@ class Reporter:
         report = make_report(self._application, self._bridge.executors(), applied.node_ids, applied.refused)
         if not self._reports_nodes:
             report = replace(report, nodes=None)
-        self._session.report(report, acked=applied.revision)
+        self._session.report(report, acked=applied.revision, history=applied.history)
         self._last_reported, self._next_report = state, now + INTERVAL
 
     def _report_evidence(self) -> None:

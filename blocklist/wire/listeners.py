@@ -131,6 +131,7 @@ class HeartbeatBody(ReportBody):
                 {
                     "sessionId": "0-1652313600000",
                     "ackedRevision": 7,
+                    "history": "93a4a3ea",
                     "taskManagers": {"app-1:3": "worker-17"},
                     "runningTasks": {"app-1:3": 2},
                     "refused": {},
@@ -144,6 +145,13 @@ class HeartbeatBody(ReportBody):
     session_id: Id
     acked_revision: Annotated[
         int | None, Field(ge=0, le=2**53, description="The listener has applied the list up to this revision.")
+    ] = None
+    history: Annotated[
+        str | None,
+        Field(
+            pattern="^[0-9a-f]{8}$",
+            description="The history of ackedRevision: if another one has begun, nothing is acknowledged.",
+        ),
     ] = None
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import httpx
 import pytest
 
-from tests.integration.bodies import block, current_list
+from tests.integration.bodies import block, current_list, revision_of
 from tests.integration.command import Command, install
 from tests.integration.listeners import heartbeat, post_heartbeat, register
 from tests.integration.problems import problem_of
@@ -36,6 +36,10 @@ def path(name: str) -> str:
     return f"/blocklist/nodes/{name}"
 
 
+def revision(client: httpx.Client) -> int:
+    return current_list(client)[0]
+
+
 def block_as(client: httpx.Client, *names: str, **fields: object) -> None:
     for name in names:
         made = client.put(path(name), json=block(**fields))
@@ -49,6 +53,20 @@ class TestApi:
         assert listener_client.get(path(name)).json()["id"] == blocked
         status = listener_client.get(f"{path(name)}/status").json()
         assert (status["id"], status["blocked"]) == (blocked, True)
+
+    def test_a_refusal_under_another_name_is_not_counted_as_applied(
+        self, listener_client: httpx.Client, blocked: str, name: str
+    ) -> None:
+        block_as(listener_client, blocked)
+        register(listener_client, "jm")
+        heartbeat(listener_client, "jm", ackedRevision=revision(listener_client), refused={name: "the last host"})
+        merging = block(cause="more", allowMerge=True)
+        merged = listener_client.put(path(blocked), json=merging, headers={"Prefer": "wait=0"})
+        heartbeat(listener_client, "jm", ackedRevision=revision_of(merged))
+        (status,) = listener_client.get(f"{path(blocked)}/status").json()["listeners"]
+        assert (status["applied"], status["refused"]) == (False, "the last host")
+        again = listener_client.put(path(blocked), json=merging, headers={"Prefer": "wait=0"})
+        assert (again.headers["blocklist-applied"], again.headers["blocklist-refused"]) == ("0/1", "jm")
 
     def test_a_block_conflicts_or_merges(self, listener_client: httpx.Client, blocked: str, name: str) -> None:
         block_as(listener_client, blocked, cause="x")

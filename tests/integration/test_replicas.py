@@ -16,7 +16,7 @@ import pytest
 from tests.integration.bodies import EVACUATE, all_changes, block, current_list, later, revision_of
 from tests.integration.conftest import StartReplicas
 from tests.integration.event_stream import changes, next_events, revisions, watching
-from tests.integration.listeners import put, unblock, wait_until_pushed
+from tests.integration.listeners import get_listener, heartbeat, put, register, unblock, wait_until_pushed
 from tests.integration.problems import problem_of
 from tests.integration.process import environment, run_app, wait_until
 from tests.integration.receiver import Receiver
@@ -143,6 +143,29 @@ class TestWatching:
         assert revisions(seen) == list(range(since + 1, since + 1 + TURNS))
         # Blocks of other tests may expire meanwhile.
         assert changes(seen) == [it for it in all_changes(client_a) if since < it["revision"] <= since + TURNS]
+
+    def test_a_change_that_waits_is_not_reported_as_applied_in_a_new_history(
+        self, restartable_replicas: Replicas, node_id: str
+    ) -> None:
+        one, other = restartable_replicas.clients
+        register(one, "etl")
+        history = one.get("/blocklist").headers["blocklist-history"]
+        url = f"/blocklist/nodes/{node_id}"
+        with ThreadPoolExecutor(1) as pool:
+            waiting = pool.submit(one.put, url, json=block(), headers={"Prefer": "wait=60"})
+            wait_until(lambda: other.get(url).status_code == 200)
+            database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
+            assert run_app("new-history", env=environment(database_url=database)).returncode == 0
+            wait_until(lambda: one.get("/blocklist").headers["blocklist-history"] != history)
+            revision = revision_of(one.get("/blocklist"))
+            old = heartbeat(one, "etl", ackedRevision=revision, history=history)
+            assert old["revision"] == revision
+            assert get_listener(one, "etl")["ackedRevision"] == 0, "it acknowledged the old history"
+            new = one.get("/blocklist").headers["blocklist-history"]
+            heartbeat(one, "etl", ackedRevision=revision, history=new)
+            assert get_listener(one, "etl")["ackedRevision"] == revision
+            assert "new history" in problem_of(waiting.result(90), 503)["detail"]
+        assert one.delete("/listeners/etl").status_code == 204
 
     def test_a_new_history_ends_every_watch_and_starts_with_snapshots(
         self, restartable_replicas: Replicas, receiver: Receiver, node_id: str
