@@ -151,8 +151,9 @@ def _remove_oldest(connection: Connection, principal: str, keep: int) -> set[str
 
 
 def _get_session(connection: Connection, digest: str) -> StoredSession | None:
-    row = connection.execute(select(sessions).where(sessions.c.digest == digest)).one_or_none()
-    return None if row is None else _session(row)
+    """A session that cannot be read has ended: the user logs in again."""
+    rows = connection.execute(select(sessions).where(sessions.c.digest == digest))
+    return next(readable_rows(sessions, rows, _session), None)
 
 
 def _session(row: Row[Any]) -> StoredSession:
