@@ -1,4 +1,4 @@
-"""Limits of a connection: time for a request's head and body, size of the head, number of connections.
+"""Limits of a connection: time for a request's head and body, size of what is no content, number of connections.
 
 uvicorn has none of these. A connection with a partial request is in a deadline queue, which a periodic sweep checks;
 requests that are read in one piece, as nearly all are, never enter one. Everything runs on the event loop.
@@ -109,6 +109,7 @@ class LimitingProtocol(HttpToolsProtocol):
 
     # Slots, because one more key would double the size of the instance's dict, for each of thousands of connections.
     __slots__ = (
+        "_bytes_without_content",
         "_deadlines",
         "_later_head_bytes",
         "_measure_head",
@@ -122,6 +123,7 @@ class LimitingProtocol(HttpToolsProtocol):
         self._deadlines: DeadlineQueue | None = None  # the queue that this connection is in
         self._request_complete = True  # no request is being read
         self._later_head_bytes = _NOT_IN_HEAD  # bytes of the head being read, without its first piece
+        self._bytes_without_content = 0  # bytes of a body since its last content: trailers, extensions of chunks
         self._measure_head = False  # whether the size of the head must be computed when it is complete
         self._response_cycle: RequestResponseCycle | None = None
         self._upgrade_at: int | None = None  # where the head ends that asks for another protocol
@@ -154,6 +156,7 @@ class LimitingProtocol(HttpToolsProtocol):
         if in_head:
             self._later_head_bytes += len(data)
         self._measure_head = in_head or len(data) > MAX_HEAD_BYTES
+        self._bytes_without_content += len(data)
         super().data_received(data)
         while self._upgrade_at is not None:
             data = self._without_upgrade(data)
@@ -161,7 +164,11 @@ class LimitingProtocol(HttpToolsProtocol):
         if self._request_complete:
             self._stop_timer()
         elif self._later_head_bytes == _NOT_IN_HEAD:
-            self._start_timer(self.limits.body_deadlines)
+            if self._bytes_without_content > MAX_HEAD_BYTES:
+                detail = f"The body has more than {MAX_HEAD_BYTES // 1024} KiB of trailers or chunk extensions."
+                self.refuse(HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE, detail)
+            else:
+                self._start_timer(self.limits.body_deadlines)
         elif self._later_head_bytes > MAX_HEAD_BYTES:
             self.refuse(*self._too_large())
         else:
@@ -176,10 +183,19 @@ class LimitingProtocol(HttpToolsProtocol):
         self._later_head_bytes = 0
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # Trailers are discarded: uvicorn would add them to the headers, behind the back of a proxy that replaces these.
+        if self._later_head_bytes != _NOT_IN_HEAD:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self.check_head()
         if not self.parser.should_upgrade():
             super().on_headers_complete()
+
+    def on_body(self, body: bytes) -> None:
+        self._bytes_without_content = 0
+        super().on_body(body)
 
     def on_message_complete(self) -> None:
         self._request_complete = True
@@ -219,6 +235,7 @@ class LimitingProtocol(HttpToolsProtocol):
         if len(self.headers) > MAX_HEADERS or (self._measure_head and self._head_size() > MAX_HEAD_BYTES):
             raise HeadTooLargeError
         self._later_head_bytes = _NOT_IN_HEAD
+        self._bytes_without_content = 0
         self._stop_timer()
 
     def on_timeout(self, deadlines: DeadlineQueue) -> None:

@@ -73,12 +73,6 @@ class FastPutProtocol(FastGetProtocol):
             # uvicorn queues pipelined requests until this one has its response.
             self.cycle = self._pending  # type: ignore[assignment]
 
-    def on_body(self, body: bytes) -> None:
-        if self._pending is None:
-            super().on_body(body)
-        else:
-            self._pending.body += body
-
     def on_message_complete(self) -> None:
         if self._pending is None:
             super().on_message_complete()

@@ -16,6 +16,7 @@ import pytest
 from tests.integration.conftest import Start
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.raw_http import connection_to, exchange, read_response, read_until_closed, request, send_request
+from tests.integration.secured import SecuredService
 
 NODE = b'{"action": "MARK_BLOCKED", "cause": "Hot machine"}'
 
@@ -245,6 +246,48 @@ class TestGarbage:
     )
     def test_ambiguous_requests_get_400(self, short_timeouts: ServiceProcess, head: bytes) -> None:
         assert read_until_closed(short_timeouts.port, head + request("/readyz")).startswith(b"HTTP/1.1 400 ")
+
+
+class TestTrailers:
+    """Fields behind a chunked body. A proxy that replaces headers may pass them on as they are."""
+
+    CHUNKED = "Transfer-Encoding: chunked"
+
+    def test_they_are_not_taken_for_headers(self, short_timeouts: ServiceProcess) -> None:
+        body = b"%x\r\n%b\r\n0\r\nX-Request-ID: of-a-trailer\r\nHost: evil.example\r\n\r\n" % (len(NODE), NODE)
+        put = request("/blocklist/nodes/trailers", self.CHUNKED, method="PUT", body=body, length=False)
+        response, listed = exchange(short_timeouts.port, put + request("/blocklist"), methods=["PUT", "GET"])
+        assert (response.status, listed.status) == (201, 200)
+        assert response.header("x-request-id") != "of-a-trailer"
+
+    def test_they_are_no_credentials(self, secured: SecuredService) -> None:
+        trailer = b"Authorization: Bearer %b" % secured.admin.encode()
+        body = b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(NODE), NODE, trailer)
+        put = request("/blocklist/nodes/trailers", self.CHUNKED, method="PUT", body=body, length=False)
+        assert send_request(secured.process.port, put, "PUT").status == 401
+
+    @pytest.mark.parametrize(
+        "part",
+        [b"0\r\n" + b"a: b\r\n" * 4000, b"0\r\na: " + b"x" * 20_000, b"1;" + b"x" * 20_000],
+        ids=["trailers", "one trailer", "an extension of a chunk"],
+    )
+    def test_a_body_with_too_much_besides_its_content_gets_431(self, service: ServiceProcess, part: bytes) -> None:
+        """An endless one would fill the memory: 100 MB of trailers took 1.9 GB."""
+        head = request("/blocklist/nodes/trailers", self.CHUNKED, "Expect: 100-continue", method="PUT")
+        with connection_to(service.port) as connection, connection.makefile("rb") as stream:
+            connection.sendall(head)
+            assert stream.readline() == b"HTTP/1.1 100 Continue\r\n"
+            assert stream.readline() == b"\r\n"
+            connection.sendall(part)
+            response = read_response(stream)
+            assert (response.status, stream.read()) == (431, b"")
+            assert "16 KiB" in response.json()["detail"]
+
+    def test_a_large_body_in_small_chunks_is_accepted(self, service: ServiceProcess) -> None:
+        blank = b"1;x=y\r\n \r\n" * 10_000
+        body = blank + b"%x\r\n%b\r\n0\r\n\r\n" % (len(NODE), NODE)
+        put = request("/blocklist/nodes/small-chunks", self.CHUNKED, method="PUT", body=body, length=False)
+        assert send_request(service.port, put, "PUT").status == 201
 
 
 class TestMany:
