@@ -22,7 +22,8 @@ INTERVAL_SECONDS: Final = 60.0
 class RateLimit(logging.Filter):
     """Passes MAX_LINES of each logger and level per interval; at its end, one line has the number of the others.
 
-    An interval begins with its first line. May be used by any thread.
+    An interval begins with its first line. Lines below a warning always pass: they tell what an admin did, such as
+    creating a token. May be used by any thread.
     """
 
     def __init__(self) -> None:
@@ -32,6 +33,8 @@ class RateLimit(logging.Filter):
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is logged."""
+        if record.levelno < logging.WARNING:
+            return True
         with self._lock:
             if not self._seen:
                 timer = threading.Timer(INTERVAL_SECONDS, self.end_interval)

@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from blocklist.model.roles import Role
 from tests.integration.bodies import block, later, revision_of
 from tests.integration.conftest import Start
 from tests.integration.databases import Databases
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.raw_http import exchange, request, send_request
+from tests.integration.secured import secured_service
 
 BODY = json.dumps(block()).encode()
 
@@ -169,3 +172,11 @@ class TestRequestsWithoutCredentials:
         assert len(logged) == 20
         assert suppressed["lines"] == 100
         assert (suppressed["of"], suppressed["of_level"]) == ("uvicorn.error", "warning")
+
+
+def test_each_token_that_is_created_has_a_line(tmp_path: Path, databases: Databases) -> None:
+    """However many an admin creates: only lines that callers without credentials can cause are limited."""
+    with secured_service(tmp_path, databases, log_format="json") as service:
+        created = {service.make_token(Role.READER)["id"] for _ in range(30)}
+        entries = log_entries(service.process, "token created")
+    assert created <= {line["id"] for line in entries}
