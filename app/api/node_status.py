@@ -64,14 +64,14 @@ async def wait_until_applied(
     components = components_of(request)
     directory, feed = components.listeners.directory, components.engine.feed
     history = feed.history
-    with suppress(UnavailableError):
-        await components.listeners.registry.refresh()
+    await _refresh(components)
 
     def settled() -> bool:
         return feed.closed or feed.history != history or not directory.any_pending(revision)
 
     with await slots_of(request):
         await run_until_disconnect(request.receive, directory.acks.wait_for(settled, seconds))
+    await _refresh(components)
     if feed.history != history:
         raise UnavailableError(
             "The database has begun a new history, after a failover or a restore: the change may be lost. Read the"
@@ -85,6 +85,12 @@ async def wait_until_applied(
         (b"blocklist-applied", b"%d/%d" % (progress.applied, progress.live)),
         *((header, ", ".join(ids[:MAX_NAMED]).encode()) for header, ids in named.items() if ids),
     ]
+
+
+async def _refresh(components: Components) -> None:
+    """Another session of a listener may have taken over at another replica."""
+    with suppress(UnavailableError):
+        await components.listeners.registry.refresh()
 
 
 @router.head("/blocklist/nodes/{node_id}/status", dependencies=[MinRevision], include_in_schema=False)

@@ -140,7 +140,7 @@ def problem(
     content = dump_json(body | (extra or {})) + b"\n"
     response = Response(content, status, headers, media_type="application/problem+json")
     response.raw_headers.extend(revision_headers(request, revision))
-    if status == HTTPStatus.NOT_FOUND:
+    if status in {HTTPStatus.NOT_FOUND, HTTPStatus.CONFLICT}:
         response.raw_headers.extend(age_header(request))
     return response
 
