@@ -9,6 +9,7 @@ import struct
 from contextlib import suppress
 from errno import EACCES, EAGAIN
 from pathlib import Path
+from threading import Lock
 from typing import Final, Self
 
 import structlog
@@ -22,7 +23,13 @@ log = structlog.get_logger(__name__)
 PRIVATE: Final = 0o600
 """The database has the secrets of listeners. SQLite gives its own files the permissions of the database."""
 _SUFFIXES: Final = ("", "-wal", "-shm", ".lock", ".head")
-_HEADER: Final = b"SQLite format 3\0"
+_HEADER: Final = struct.Struct(">16sH10xI")
+"""Of a database: magic, page size, number of pages (https://www.sqlite.org/fileformat.html#the_database_header)."""
+_MAGIC: Final = b"SQLite format 3\0"
+_LARGEST_PAGE: Final = 1, 65536
+"""How the header has the largest page size, which does not fit into its field, and that size in bytes."""
+_LOG_MAGIC: Final = (b"\x37\x7f\x06\x82", b"\x37\x7f\x06\x83")
+"""A log without it is ignored when the database is opened."""
 _LOCKED_BYTE: Final = 0
 """SQLite itself locks only bytes from 1 GiB on."""
 
@@ -44,13 +51,15 @@ class SqliteFile:
         self.path = Path(os.path.realpath(self._named_path))
         self.write_ahead_log = sibling(self.path, "-wal")
         self._descriptors: list[int] = []
+        self._size = 0  # of the database, when it was last found whole, in bytes
+        self._log_lock = Lock()  # the descriptor is closed in the writer's thread, and used in others
+        self._log: int | None = None
         try:
             self._lock()
         except BaseException:
             self.close()
             raise
         self._identity = _identity(os.fstat(self._descriptors[0]))
-        self._log_identity: _Identity | None = None
 
     def __enter__(self) -> Self:
         return self
@@ -60,6 +69,7 @@ class SqliteFile:
 
     def close(self) -> None:
         """Release the locks."""
+        self.on_log_closed()
         while self._descriptors:
             os.close(self._descriptors.pop())
 
@@ -75,21 +85,46 @@ class SqliteFile:
 
         SQLite would notice neither: it works on open files, and keeps pages in memory.
         """
-        if _identity_of(self._named_path) != self._identity:
+        # The real file, too, in case it was renamed and a link left: the next start would look beside the new name.
+        if _identity_of(self._named_path) != self._identity or _identity_of_entry(self.path) != self._identity:
             raise DatabaseFileError(_removed(self._named_path))
-        if self._log_identity is not None and _identity_of(self.write_ahead_log) != self._log_identity:
-            raise DatabaseFileError(_removed(self.write_ahead_log))
-        if os.pread(self._descriptors[0], len(_HEADER), 0) != _HEADER:
-            raise DatabaseFileError(DAMAGED)
+        self._check_content()
+        with self._log_lock:
+            if self._log is not None:
+                self._check_log(self._log)
 
     def on_log_opened(self) -> None:
-        """The writer's connection has the write-ahead log open: from now on `check` compares it, too."""
-        if self._log_identity is None:
-            self._log_identity = _identity_of(self.write_ahead_log)
+        """The writer's connection has the write-ahead log open: from now on `check` includes it."""
+        if self._log is None:
+            with suppress(OSError):
+                # SQLite has no locks on this file that closing the descriptor could drop.
+                self._log = os.open(self.write_ahead_log, os.O_RDONLY | os.O_CLOEXEC)
 
     def on_log_closed(self) -> None:
         """SQLite may remove the write-ahead log, and will make a new one."""
-        self._log_identity = None
+        with self._log_lock:
+            if self._log is not None:
+                os.close(self._log)
+                self._log = None
+
+    def _check_content(self) -> None:
+        # The size first: another thread may be moving pages from the log. The first page then tells of others that are
+        # still missing, maybe because the disk is full, but no page that was there goes.
+        size = os.fstat(self._descriptors[0]).st_size
+        header = os.pread(self._descriptors[0], _HEADER.size, 0)
+        if not header.startswith(_MAGIC) or len(header) < _HEADER.size:
+            raise DatabaseFileError(DAMAGED)
+        if size < self._size and size < _size_in(header):
+            raise DatabaseFileError(DAMAGED)
+        self._size = size
+
+    def _check_log(self, log: int) -> None:
+        if _identity_of_entry(self.write_ahead_log) != _identity(os.fstat(log)):
+            raise DatabaseFileError(_removed(self.write_ahead_log))
+        magic = os.pread(log, len(_LOG_MAGIC[0]), 0)
+        # A checkpoint of another program may have emptied it; what follows then begins with the magic again.
+        if magic and magic not in _LOG_MAGIC:
+            raise DatabaseFileError(DAMAGED)
 
     def _lock(self) -> None:
         try:
@@ -173,9 +208,24 @@ def _identity(status: os.stat_result) -> _Identity:
     return status.st_dev, status.st_ino
 
 
+def _size_in(header: bytes) -> int:
+    """The size of a database in bytes, according to its header."""
+    _, page_size, pages = _HEADER.unpack(header)
+    code, largest = _LARGEST_PAGE
+    return int(largest if page_size == code else page_size) * int(pages)
+
+
 def _identity_of(path: Path) -> _Identity | None:
     """None if there is no such file, or it cannot be reached."""
     try:
         return _identity(os.stat(path))  # noqa: PTH116 - faster, and this runs twice in each transaction
+    except OSError:
+        return None
+
+
+def _identity_of_entry(path: Path) -> _Identity | None:
+    """As `_identity_of`, but of a symbolic link itself."""
+    try:
+        return _identity(os.lstat(path))
     except OSError:
         return None

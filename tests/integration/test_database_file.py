@@ -37,6 +37,13 @@ def rename(file: Path) -> None:
     file.rename(file.with_name("elsewhere.db"))
 
 
+def leave_link(file: Path) -> None:
+    """The next start would follow the link, and look for the log under the new name."""
+    renamed = file.with_name("renamed.db")
+    file.rename(renamed)
+    file.symlink_to(renamed.name)
+
+
 def replace_with_copy(file: Path) -> None:
     copy = file.with_name("copy.db")
     shutil.copy(file, copy)
@@ -52,7 +59,7 @@ def remove_all(file: Path) -> None:
         path.unlink()
 
 
-GONE: Final = (remove, rename, replace_with_copy, remove_log, remove_all)
+GONE: Final = (remove, rename, leave_link, replace_with_copy, remove_log, remove_all)
 
 
 class TestRemovedWhileInUse:
@@ -112,6 +119,19 @@ class TestRemovedWhileInUse:
             problem_of(client.put("/blocklist/nodes/b", json=block()), 503)
 
 
+def truncate_log(file: Path) -> None:
+    os.truncate(file.with_name(f"{file.name}-wal"), 0)
+
+
+def zero_log_header(file: Path) -> None:
+    with file.with_name(f"{file.name}-wal").open("r+b") as log:
+        log.write(bytes(32))
+
+
+def truncate_database(file: Path) -> None:
+    os.truncate(file, 4096)
+
+
 class TestDamagedWhileInUse:
     def test_changes_are_refused_and_the_service_is_not_ready(self, start: Start) -> None:
         service = start()
@@ -131,6 +151,59 @@ class TestDamagedWhileInUse:
             os.truncate(service.database, 0)
             assert "damaged" in problem_of(client.get("/readyz"), 503)["detail"]
             problem_of(client.put("/blocklist/nodes/b", json=block()), 503)
+
+    @pytest.mark.parametrize("act", [truncate_log, zero_log_header, truncate_database])
+    def test_no_change_is_acknowledged_that_the_next_start_would_not_find(
+        self, start: Start, act: Callable[[Path], None]
+    ) -> None:
+        service = start()
+        with service.client() as client:
+            client.put(BLOCKED, json=block()).raise_for_status()
+            act(service.database)
+            detail = problem_of(client.put("/blocklist/nodes/b", json=block()), 503)["detail"]
+            assert "damaged" in detail
+            assert problem_of(client.get("/readyz"), 503)["detail"] == detail
+            problem_of(client.put("/blocklist/nodes/c", json=block()), 503)
+            assert list(current_list(client)[1]) == ["a"]
+
+    @pytest.mark.parametrize("act", [zero_log_header, truncate_database])
+    def test_it_is_noticed_before_any_change(self, start: Start, act: Callable[[Path], None]) -> None:
+        service = start()
+        with service.client() as client:
+            client.put(BLOCKED, json=block()).raise_for_status()
+            act(service.database)
+            wait_until(lambda: client.get("/readyz").status_code == 503)
+
+    def test_a_checkpoint_of_another_program_that_empties_the_log_is_no_damage(self, start: Start) -> None:
+        service = start()
+        log = service.database.with_name(f"{service.database.name}-wal")
+        with service.client() as client:
+            for number in range(3):
+                client.put(f"/blocklist/nodes/n{number}", json=block()).raise_for_status()
+                with closing(sqlite3.connect(service.database)) as database:
+                    wait_until(lambda: database.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0)
+                assert log.stat().st_size == 0
+                assert client.get("/readyz").status_code == 200
+            client.put(BLOCKED, json=block()).raise_for_status()
+            service.kill()
+            service.start()
+            assert len(current_list(client)[1]) == 4
+
+    def test_a_database_made_smaller_by_another_program_is_no_damage(self, start: Start) -> None:
+        service = start()
+        with service.client() as client:
+            client.put(BLOCKED, json=block()).raise_for_status()
+            with closing(sqlite3.connect(service.database)) as database:
+                size = service.database.stat().st_size
+                database.execute("CREATE TABLE large AS SELECT zeroblob(100000)")
+                database.execute("PRAGMA wal_checkpoint").fetchall()
+                client.put("/blocklist/nodes/b", json=block()).raise_for_status()
+                assert service.database.stat().st_size > size
+                database.execute("DROP TABLE large")
+                database.execute("VACUUM")
+                database.execute("PRAGMA wal_checkpoint").fetchall()
+            client.put("/blocklist/nodes/c", json=block()).raise_for_status()
+            assert client.get("/readyz").status_code == 200
 
 
 class TestPermissions:
