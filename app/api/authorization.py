@@ -40,6 +40,7 @@ REQUIRE_READER: Any = Depends(RequireRole(Role.READER))
 """For routers of reads; a route that does more declares a second requirement."""
 Reader = Annotated[Principal, Depends(RequireRole(Role.READER))]
 REQUIRE_LISTENER: Any = Depends(RequireRole(Role.LISTENER))
+ListenerRole = Annotated[Principal, Depends(RequireRole(Role.LISTENER))]
 Operator = Annotated[Principal, Depends(RequireRole(Role.OPERATOR))]
 Admin = Annotated[Principal, Depends(RequireRole(Role.ADMIN))]
 

@@ -7,7 +7,7 @@ from http import HTTPStatus
 from fastapi import APIRouter, Request, Response
 
 from app.api.authentication import listener_principal
-from app.api.authorization import REQUIRE_LISTENER, REQUIRE_READER
+from app.api.authorization import REQUIRE_LISTENER, REQUIRE_READER, ListenerRole
 from app.api.parameters import ResourceId
 from app.api.problems import problem_responses
 from app.api.request_body import MAX_NODE_BODY, MAX_REPORT_BODY, body_schema, read_body
@@ -15,6 +15,7 @@ from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
 from app.components import Components, components_of
 from app.listeners.entry import ListenerEntry
 from blocklist.model.errors import NotFoundError
+from blocklist.model.roles import Role
 from blocklist.wire.json import Json, dump_json, parse_json
 from blocklist.wire.listeners import (
     HeartbeatBody,
@@ -103,15 +104,15 @@ async def post_secret(request: Request, listener_id: ResourceId) -> Response:
 
 @router.delete(
     "/listeners/{id}",
-    dependencies=[REQUIRE_LISTENER],
     summary="Deregister a listener",
     operation_id="deregisterListener",
     status_code=204,
-    responses=problem_responses(400, 404, 503, _404="There is no such listener."),
+    responses=problem_responses(400, 404, 503, _404="There is no such listener, or another token registered it."),
 )
-async def delete_listener(request: Request, listener_id: ResourceId) -> Response:
-    """Remove the listener, its acknowledged revision and its TaskManagers."""
-    await components_of(request).listeners.registry.deregister(listener_id)
+async def delete_listener(request: Request, listener_id: ResourceId, principal: ListenerRole) -> Response:
+    """Remove the listener, its acknowledged revision and its TaskManagers. Operators may remove those of others."""
+    owner = None if principal.role.allows(Role.OPERATOR) else await listener_principal(request)
+    await components_of(request).listeners.registry.deregister(listener_id, owner)
     response = Response(status_code=HTTPStatus.NO_CONTENT)
     response.raw_headers.extend(revision_headers(request))
     return response

@@ -139,10 +139,18 @@ class ListenerRegistry:
         async with self._reader.lock:
             return (await self._update(listener_id, change)).secret.current
 
-    async def deregister(self, listener_id: str) -> None:
-        """Remove a listener. Raises NotFoundError, UnavailableError."""
+    async def deregister(self, listener_id: str, principal: str | None) -> None:
+        """Remove a listener that this principal registered; None may remove any.
+
+        Raises NotFoundError, UnavailableError.
+        """
         await self.get(listener_id)
+        if principal is not None:
+            await self.refresh()  # Another principal may have registered it at another replica.
         async with self._reader.lock:
+            entry = self._directory.get(listener_id)
+            if principal is not None and (entry is None or entry.listener.principal != principal):
+                raise NotFoundError("There is no such listener, or another token registered it.")
             await self._database.remove([listener_id])
             self._directory.remove(listener_id)
 

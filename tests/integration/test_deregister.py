@@ -1,0 +1,46 @@
+"""Who may deregister a listener, with authentication."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from blocklist.model.roles import Role
+from tests.integration.databases import ON_BOTH, Databases
+from tests.integration.listeners import get_listener, register
+from tests.integration.problems import problem_of
+from tests.integration.secured import SecuredService, secured_service
+
+pytestmark = ON_BOTH
+
+
+@pytest.fixture
+def service(tmp_path: Path, databases: Databases) -> Iterator[SecuredService]:
+    with secured_service(tmp_path, databases) as service:
+        yield service
+
+
+def token(service: SecuredService, role: Role, name: str) -> str:
+    return str(service.make_token(role, name)["token"])
+
+
+def test_a_listener_deregisters_only_what_its_own_token_registered(service: SecuredService) -> None:
+    own, other = (token(service, Role.LISTENER, name) for name in ("own", "other"))
+    with service.client(own) as owner, service.client(other) as attacker:
+        register(owner, "jm")
+        problem_of(attacker.delete("/listeners/jm"), 404)
+        assert get_listener(owner, "jm")["state"] == "live"
+        with service.client(token(service, Role.LISTENER, "own")) as successor:
+            assert successor.delete("/listeners/jm").status_code == 204
+        problem_of(owner.delete("/listeners/jm"), 404)
+
+
+@pytest.mark.parametrize("role", [Role.OPERATOR, Role.ADMIN])
+def test_operators_deregister_any_listener(service: SecuredService, role: Role) -> None:
+    with service.client(token(service, Role.LISTENER, "own")) as owner:
+        register(owner, "jm")
+        with service.client(token(service, role, "other")) as operator:
+            assert operator.delete("/listeners/jm").status_code == 204
+        problem_of(owner.get("/listeners/jm"), 404)
