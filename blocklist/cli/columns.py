@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from blocklist.cli.output import Json, ResourceView
 from blocklist.model.durations import format_duration
 from blocklist.model.node import PERMANENT
+from blocklist.model.task_count import TaskCount
 from blocklist.model.time import to_utc
 
 if TYPE_CHECKING:
@@ -65,6 +66,13 @@ def _optional_timestamp(value: int | None) -> str:
 
 def _yes_no(value: bool) -> str:
     return "yes" if value else "no"
+
+
+def _tasks(count: TaskCount) -> str:
+    """`3`; `3+?` if only some TaskManagers report their tasks; `unknown` if none does."""
+    if not count.unreported:
+        return str(count.known)
+    return f"{count.known}+?" if count.reported else "unknown"
 
 
 NODES: ResourceView[NodeDetails] = ResourceView(
@@ -126,7 +134,7 @@ APPLIED: ResourceView[AppliedBody] = ResourceView(
         "AT": lambda it: _optional_timestamp(it.applied_at),
         "AFTER": lambda it: "" if it.late_ms is None else format_duration(it.late_ms),
         "TASKMANAGERS": lambda it: str(len(it.task_managers)),
-        "TASKS": lambda it: str(sum(tm.running_tasks or 0 for tm in it.task_managers)),
+        "TASKS": lambda it: _tasks(TaskCount.of(tm.running_tasks for tm in it.task_managers)),
     },
     last_columns={"REFUSED": lambda it: it.refused or ""},
     json=lambda it: it.json_value(),
