@@ -9,6 +9,7 @@ from typing import Self
 from app.components import Components
 from app.listeners.entry import ListenerEntry
 from blocklist.model.changes import Change
+from blocklist.model.task_count import TaskCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,10 @@ class TaskManager:
     id: str
     listener: str | None
     running_tasks: int | None
+
+    @property
+    def tasks(self) -> TaskCount:
+        return TaskCount.of([self.running_tasks])
 
     @classmethod
     def of(cls, components: Components, task_manager: str) -> Self:
@@ -42,6 +47,10 @@ class ListenerProgress:
     delay_ms: int | None
     refused: str | None
     task_managers: Sequence[TaskManager]
+
+    @property
+    def tasks(self) -> TaskCount:
+        return TaskCount.of(each.running_tasks for each in self.task_managers)
 
     @classmethod
     def of_listener(cls, components: Components, entry: ListenerEntry, change: Change) -> Self:

@@ -13,6 +13,7 @@ from app.api.applied import task_managers_on
 from app.components import Components
 from app.listeners.entry import ListenerEntry
 from blocklist.model.node import ACTION_BY_NAME, BlockAction, BlockedNode
+from blocklist.model.task_count import TaskCount
 
 PAGE_SIZE: Final = 100
 """Rows of a page: few enough to render without a noticeable delay."""
@@ -49,16 +50,12 @@ class ListFilter:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListRow:
-    """A blocked node; `applied` of `listeners` have its last change.
-
-    `running_tasks` counts the tasks of its TaskManagers, except for `unreported` ones.
-    """
+    """A blocked node; `applied` of `listeners` have its last change, `tasks` run there."""
 
     node: BlockedNode
     created_by: str | None
     task_managers: int
-    running_tasks: int
-    unreported: int
+    tasks: TaskCount
     applied: int
     listeners: int
 
@@ -69,7 +66,7 @@ class ListRow:
     @property
     def settled(self) -> bool:
         """All listeners have applied the block, and no task runs there if the node is evacuated."""
-        return self.applied == self.listeners and not (self.evacuates and (self.running_tasks or self.unreported))
+        return self.applied == self.listeners and not (self.evacuates and self.tasks.may_run)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -149,13 +146,12 @@ def _row(components: Components, node: BlockedNode, acked: Sequence[int], refusa
     """`acked` are the acknowledged revisions of the listeners, sorted; `refusals` of those that refuse the node."""
     last_change = components.engine.last_changes.get(node.id)
     revision = last_change.revision if last_change is not None else 0
-    tasks = [task_manager.running_tasks for task_manager in task_managers_on(components, node.id)]
+    task_managers = task_managers_on(components, node.id)
     return ListRow(
         node=node,
         created_by=last_change.created_by if last_change is not None else None,
-        task_managers=len(tasks),
-        running_tasks=sum(number or 0 for number in tasks),
-        unreported=tasks.count(None),
+        task_managers=len(task_managers),
+        tasks=TaskCount.of(each.running_tasks for each in task_managers),
         applied=len(acked) - bisect_left(acked, revision) - sum(own >= revision for own in refusals),
         listeners=len(acked),
     )

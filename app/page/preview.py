@@ -13,6 +13,7 @@ from app.page.forms import BlockForm
 from app.page.visitor import Visitor
 from blocklist.model.draft import Draft, check_distinct
 from blocklist.model.node import BlockedNode
+from blocklist.model.task_count import TaskCount
 from blocklist.model.usable_nodes import Shortfall
 
 _Result = dict[str, tuple[BlockedNode | None, BlockedNode | None]]
@@ -21,13 +22,16 @@ _Result = dict[str, tuple[BlockedNode | None, BlockedNode | None]]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodePreview:
-    """A node before and after (None: not blocked), and what runs there; `running_tasks` is None if not reported."""
+    """A node before and after (None: not blocked), and what runs there."""
 
     id: str
     before: BlockedNode | None
     after: BlockedNode | None
     task_managers: Sequence[TaskManager]
-    running_tasks: int | None
+
+    @property
+    def tasks(self) -> TaskCount:
+        return TaskCount.of(each.running_tasks for each in self.task_managers)
 
     @property
     def unchanged(self) -> bool:
@@ -56,8 +60,8 @@ class Preview:
         return sum(len(node.task_managers) for node in self.nodes)
 
     @property
-    def running_tasks(self) -> int:
-        return sum(node.running_tasks or 0 for node in self.nodes)
+    def tasks(self) -> TaskCount:
+        return TaskCount.of(each.running_tasks for node in self.nodes for each in node.task_managers)
 
     @property
     def applications(self) -> int:
@@ -93,16 +97,9 @@ def nodes_to_block(requested: BlockForm, now: int) -> list[BlockedNode]:
 async def _preview(components: Components, visitor: Visitor, command: Command[_Result]) -> Preview:
     dry_run = components.engine.limit_guard.dry_run(command, visitor.principal.role)
     result = (await components.engine.handler.submit(dry_run, visitor.author())).value
-    nodes = [_node_preview(components, node_id, *states) for node_id, states in result.value.items()]
+    nodes = [
+        NodePreview(id=node_id, before=before, after=after, task_managers=task_managers_on(components, node_id))
+        for node_id, (before, after) in result.value.items()
+    ]
     unknown = known_nodes(components).unknown(node.id for node in nodes if node.before is None)
     return Preview(nodes=nodes, shortfalls=result.shortfalls, limit_error=result.refusal, unknown=unknown)
-
-
-def _node_preview(
-    components: Components, node_id: str, before: BlockedNode | None, after: BlockedNode | None
-) -> NodePreview:
-    task_managers = task_managers_on(components, node_id)
-    tasks = [each.running_tasks for each in task_managers if each.running_tasks is not None]
-    return NodePreview(
-        id=node_id, before=before, after=after, task_managers=task_managers, running_tasks=sum(tasks) if tasks else None
-    )
