@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from http import HTTPStatus
-from typing import Any
+from typing import Any, Final
 
 from fastapi import APIRouter, Depends, Request, Response
 
@@ -56,8 +56,14 @@ _NODES_BODY = body_schema(
 )
 _DRY_RUN_RESPONSE = {"model": DryRunBody, "description": "With `dryRun=true` what it would do; nothing was changed."}
 # Without a schema, because a schema would forbid the empty body.
-_UNBLOCKED = {
-    "description": "The node is unblocked; no body. With `dryRun=true` what it would do: a DryRunBody, as for PUT."
+_UNBLOCKED: Final[dict[str, Any]] = {
+    "headers": {
+        "Blocklist-Node": {
+            "schema": {"type": "string", "pattern": NODE_ID_PATTERN},
+            "description": "The name under which the node was blocked. Not with `dryRun=true`.",
+        }
+    },
+    "description": "The node is unblocked; no body. With `dryRun=true` what it would do: a DryRunBody, as for PUT.",
 }
 _EMPTY_BODY = body_schema({"type": "object", "maxProperties": 0}, required=False)
 
@@ -205,6 +211,9 @@ async def delete_node(
     outcome = await components_of(request).engine.handler.submit(command, author(principal))
     response = Response()
     response.raw_headers.extend(revision_headers(request, outcome.revision))
+    # Not on the path of FLIP-224, whose response is fixed.
+    if request.scope["path"].startswith("/blocklist/nodes/"):
+        response.headers["Blocklist-Node"] = outcome.value.id
     response.raw_headers.extend(await wait_until_applied(request, outcome.revision, [outcome.value.id], wait))
     return response
 

@@ -8,7 +8,15 @@ from typing import Annotated, Any
 import typer
 
 import blocklist
-from blocklist.cli import block_commands, output, read_commands, service_commands, token_commands, watch_commands
+from blocklist.cli import (
+    block_commands,
+    messages,
+    output,
+    read_commands,
+    service_commands,
+    token_commands,
+    watch_commands,
+)
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
@@ -30,9 +38,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _report_error(error: BlocklistError) -> int:
-    # A single fault replaces the detail, which only counts the faults.
-    detail, *lines = error.lines if len(error.lines) == 1 else (error.detail, *error.lines)
-    output.print_stderr(f"{error.title or 'Error'}: {detail}", *(f"  {line}" for line in lines))
+    output.print_stderr(*messages.error_lines(error))
     if isinstance(error, ConflictError) and error.blocked:
         output.print_stderr("Nothing was changed. Use --merge to merge the blocks.")
     match error:

@@ -13,8 +13,8 @@ from blocklist.cli import messages, options
 from blocklist.cli.block_request import BlockSpec, EnsureResult, end_and_tolerance, ensure_blocked, noop_block
 from blocklist.cli.environment import connect, default_duration, now_ms
 from blocklist.cli.output import print_message, print_stderr
-from blocklist.model.errors import BlocklistError, NotFoundError
-from blocklist.model.host_matching import NameIndex
+from blocklist.cli.unblocking import UnblockOutcome, for_each, unblock_all
+from blocklist.model.errors import BlocklistError
 from blocklist.model.node import BlockAction, BlockedNode
 
 if TYPE_CHECKING:
@@ -58,7 +58,8 @@ def unblock(node: options.BlockedNodes, wait: options.Wait = None, dry_run: opti
     node_ids = options.expand_nodes(node)
     with connect() as client:
         if dry_run:
-            _for_each(node_ids, lambda node_id: _print_dry_run(client.dry_run_unblock(node_id), now_ms()))
+            show = partial(_dry_run_unblock, client)
+            _exit_if_ambiguous(for_each(node_ids, show))
         else:
             _unblock(client, node_ids, wait)
 
@@ -123,6 +124,10 @@ def _dry_run_block(spec: BlockSpec, node_ids: Sequence[str], send: Callable[[lis
         _print_dry_run(result.response, spec.start)
 
 
+def _dry_run_unblock(client: BlocklistClient, node_id: str) -> None:
+    _print_dry_run(client.dry_run_unblock(node_id), now_ms())
+
+
 def _print_dry_run(result: DryRunBody, now: int) -> None:
     """Print the effect. Raises Exit with code 1 if a limit would reject the change."""
     for message in messages.dry_run_messages(result, now):
@@ -135,32 +140,15 @@ def _print_dry_run(result: DryRunBody, now: int) -> None:
 
 
 def _unblock(client: BlocklistClient, node_ids: Sequence[str], wait: int | None) -> None:
-    progress: AppliedCount | None = None
-    if wait is not None:
-        # Only the last request waits, for itself and those before it. It must be for a node that is blocked.
-        blocked = NameIndex(client.snapshot().nodes)
-        node_ids = sorted(node_ids, key=lambda node_id: any(blocked.matching(node_id)))
-
-    def unblock_one(node_id: str) -> None:
-        nonlocal progress
-        progress = client.unblock(node_id, wait=wait if node_id == node_ids[-1] else None)
-        print_message(f"{node_id} unblocked")
-
-    _for_each(node_ids, unblock_one)
+    outcome, progress = unblock_all(client, node_ids, wait)
     if progress is not None:
-        # The response is about the last node only.
-        reasons = _refusals(client, node_ids)
+        # The response to an unblocking is about the last node only.
+        reasons = _refusals(client, [*outcome.done, *outcome.not_blocked])
         _report_progress(progress.with_refused(reasons), reasons)
+    _exit_if_ambiguous(outcome)
 
 
-def _for_each(node_ids: Sequence[str], action: Callable[[str], None]) -> None:
-    """Call `action` for each node. A node that is not blocked is reported; an error lists the remaining nodes."""
-    for done, node_id in enumerate(node_ids):
-        try:
-            action(node_id)
-        except NotFoundError:
-            print_message(messages.not_blocked_message(node_id))
-        except BlocklistError:
-            if done:
-                print_stderr(f"Not unblocked: {', '.join(node_ids[done:])}.")
-            raise
+def _exit_if_ambiguous(outcome: UnblockOutcome) -> None:
+    """Raises Exit with code 1 if a name means several nodes."""
+    if outcome.ambiguous:
+        raise typer.Exit(1)

@@ -11,6 +11,7 @@ from blocklist.model.time import to_utc
 
 if TYPE_CHECKING:
     from blocklist.client.response import AppliedCount
+    from blocklist.model.errors import BlocklistError
     from blocklist.wire.dry_run import DryRunBody, DryRunNode
 
 
@@ -23,6 +24,13 @@ def block_message(node: BlockedNode, now: int, *, verb: str = "blocked", merged:
 
 def not_blocked_message(node_id: str) -> str:
     return f"{node_id} not blocked"
+
+
+def error_lines(error: BlocklistError) -> list[str]:
+    """The error's title and detail, and a line for each fault."""
+    # A single fault replaces the detail, which only counts the faults.
+    detail, *lines = error.lines if len(error.lines) == 1 else (error.detail, *error.lines)
+    return [f"{error.title or 'Error'}: {detail}", *(f"  {line}" for line in lines)]
 
 
 def applied_message(progress: AppliedCount, reasons: Mapping[str, str]) -> str:

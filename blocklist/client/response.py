@@ -30,6 +30,7 @@ from blocklist.wire import problems
 from blocklist.wire.body import Body
 from blocklist.wire.changes import ChangeBody
 from blocklist.wire.json import Json
+from blocklist.wire.node_status import NodeStatusBody
 from blocklist.wire.nodes import NodeBody
 
 _REVISION: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
@@ -54,6 +55,21 @@ class AppliedCount:
     def complete(self) -> bool:
         """Whether there is a live listener, and all of them have applied the change."""
         return 0 < self.total == self.applied
+
+    @classmethod
+    def of_status(cls, status: NodeStatusBody) -> Self:
+        """The numbers for the last change of a node."""
+        missing = tuple(one.id for one in status.listeners if not one.applied and one.refused is None)
+        refused = tuple(one.id for one in status.listeners if not one.applied and one.refused is not None)
+        return cls(status.applied, status.of, missing, refused)
+
+    def and_also(self, other: Self) -> Self:
+        """The result for this change and another one: a listener counts if it has applied both."""
+        refused = tuple(dict.fromkeys((*self.refused, *other.refused)))
+        missing = tuple(name for name in dict.fromkeys((*self.missing, *other.missing)) if name not in refused)
+        total = max(self.total, other.total)
+        applied = max(0, min(self.applied, other.applied, total - len(missing) - len(refused)))
+        return replace(self, applied=applied, total=total, missing=missing, refused=refused)
 
     def with_refused(self, listeners: Iterable[str]) -> Self:
         """The result if these listeners have refused a part of the change as well."""
@@ -85,6 +101,12 @@ class ApiResponse:
         match = _APPLIED.fullmatch(headers.get("Blocklist-Applied", ""))
         missing, refused = (_ids(headers.get(name, "")) for name in ("Blocklist-Not-Applied", "Blocklist-Refused"))
         return match and AppliedCount(int(match[1]), int(match[2]), missing, refused)
+
+    @property
+    def node_id(self) -> str | None:
+        """The name under which the node was blocked; None if the service is too old to send it."""
+        name: str | None = self._response.headers.get("Blocklist-Node")
+        return name
 
     def object(self) -> Json:
         try:

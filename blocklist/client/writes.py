@@ -27,6 +27,14 @@ class BlockNodesResult:
     unknown: Mapping[str, str | None] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnblockResult:
+    """The name under which the node was blocked, and how many listeners have applied it (None without `wait`)."""
+
+    id: str
+    applied: AppliedCount | None
+
+
 class Writes(Requester):
     """The part of BlocklistClient that changes the list. All methods also raise the errors of BlocklistClient."""
 
@@ -61,7 +69,12 @@ class Writes(Requester):
 
         Raises NotFoundError if it is not blocked.
         """
-        return self._request("DELETE", node_path(node_id), wait=wait).applied
+        return self.unblock_node(node_id, wait=wait).applied
+
+    def unblock_node(self, node_id: str, *, wait: int | None = None) -> UnblockResult:
+        """As unblock, and return the name under which the node was blocked. An older service returns `node_id`."""
+        response = self._request("DELETE", node_path(node_id), wait=wait)
+        return UnblockResult(id=response.node_id or node_id, applied=response.applied)
 
     def dry_run_block(
         self,

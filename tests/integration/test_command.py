@@ -166,6 +166,30 @@ class TestWait:
         # The node is already blocked; the command still waits until it is applied.
         assert "Applied by 1 listener." in command.stdout_of("block", "m", "-r", "disk", "--wait", "30s")
 
+    def test_a_repeated_unblock_succeeds_only_when_the_unblocking_is_applied(
+        self, binaries: Path, fresh: ServiceProcess
+    ) -> None:
+        command = Command(binaries, fresh.url)
+        unblock = ("unblock", "n", "never-blocked", "--wait")
+        with connect(fresh.url) as client:
+            client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
+            client.block("n", "disk")
+            client.heartbeat("slow", "s", acked=client.snapshot().revision)
+            client.unblock("n")
+            done = command.run(*unblock, "500ms")
+            assert (done.returncode, done.stdout.splitlines()) == (
+                1,
+                ["n not blocked", "never-blocked not blocked", "Applied by 0 of 1; pending: slow"],
+            )
+            client.block("m", "disk")
+            done = command.run("unblock", "n", "m", "--wait", "500ms")
+            assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "Applied by 0 of 1; pending: slow")
+            client.heartbeat("slow", "s", acked=client.snapshot().revision)
+        assert command.stdout_of(*unblock, "30s").splitlines()[-1] == "Applied by 1 listener."
+
+    def test_a_wait_for_nodes_that_were_never_blocked_succeeds(self, command: Command, node_id: str) -> None:
+        assert command.stdout_of("unblock", node_id, "--wait", "30s") == f"{node_id} not blocked\n"
+
     @pytest.mark.parametrize("node", ["m", "o"])
     def test_a_refusal_of_any_node_is_named_with_its_reason(
         self, binaries: Path, fresh: ServiceProcess, node: str
@@ -191,6 +215,28 @@ class TestUnblock:
         output = command.stdout_of("unblock", f"{node_id}-[1-2]").splitlines()
         assert output == [f"{node_id}-1 not blocked", f"{node_id}-2 unblocked"]
         assert command.stdout_of("unblock", f"{node_id}-2") == f"{node_id}-2 not blocked\n"
+
+    def test_the_name_under_which_the_node_was_blocked_is_printed(
+        self, command: Command, blocklist: BlocklistClient, node_id: str
+    ) -> None:
+        blocklist.block(f"{node_id}.example.com", "disk")
+        assert command.stdout_of("unblock", node_id.upper()) == f"{node_id}.example.com unblocked\n"
+
+    def test_the_typed_name_is_printed_for_an_older_service(self, command: Command, node_id: str) -> None:
+        with fake_server(respond(http_response(b"", "200 OK", *SERVICE_HEADERS))) as other:
+            assert command.stdout_of("unblock", node_id, BLOCKLIST_URL=other.url) == f"{node_id} unblocked\n"
+
+    @pytest.mark.parametrize("options", [[], ["--wait", "1s"], ["--dry-run"]])
+    def test_an_ambiguous_name_does_not_stop_the_others(
+        self, command: Command, blocklist: BlocklistClient, node_id: str, options: list[str]
+    ) -> None:
+        for name in (f"{node_id}.a", f"{node_id}.b", f"{node_id}-2", f"{node_id}-3"):
+            blocklist.block(name, "disk")
+        done = command.run("unblock", f"{node_id}-2", node_id, f"{node_id}-3", *options)
+        assert done.returncode == 1
+        assert f"{node_id}.a, {node_id}.b" in done.stderr
+        free = "would be unblocked" if "--dry-run" in options else "unblocked"
+        assert done.stdout.splitlines()[:2] == [f"{node_id}-2 {free}", f"{node_id}-3 {free}"]
 
     def test_is_blocked_answers_by_exit_code(self, command: Command, blocklist: BlocklistClient, node_id: str) -> None:
         done = command.run("is-blocked", node_id)

@@ -111,6 +111,16 @@ class TestApi:
         assert (again.headers["blocklist-applied"], again.headers["blocklist-refused"]) == ("0/1", "jm")
 
 
+def test_unblocking_returns_the_name_that_was_blocked_except_on_the_path_of_the_flip(
+    listener_client: httpx.Client,
+) -> None:
+    for route, expected in (("nodes", "n1.example.com"), ("node", None)):
+        block_as(listener_client, "n1.example.com")
+        answer = listener_client.delete(f"/blocklist/{route}/N1")
+        assert (answer.status_code, answer.content) == (200, b"")
+        assert answer.headers.get("Blocklist-Node") == expected
+
+
 class TestShortNameOfSeveral:
     def test_reads_and_unblocking_are_refused_and_name_them(self, listener_client: httpx.Client) -> None:
         block_as(listener_client, *BOTH)

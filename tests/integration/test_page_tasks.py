@@ -22,7 +22,7 @@ def client(database_url: str) -> Iterator[TestClient]:
 
 
 def report(client: TestClient, *numbers: int | None) -> None:
-    """Register a listener for each number, with one TaskManager on n1 that runs this number of tasks (None: unknown)."""
+    """Register a listener for each number: its TaskManager on n1 runs this number of tasks (None: unknown)."""
     for at, number in enumerate(numbers):
         registration = {"role": "JOB_MASTER", "sessionId": "s"}
         client.put(f"/listeners/jm-{at}", json=registration).raise_for_status()
