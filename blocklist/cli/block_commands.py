@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import typer
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from blocklist.client.writes import BlockNodesResult
     from blocklist.wire.dry_run import DryRunBody
 
+R = TypeVar("R")
 _MAX_NODES_FOR_REASONS: Final = 20
 
 
@@ -47,10 +48,12 @@ def block(
         end, tolerance = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
         spec = BlockSpec(action=action, cause=reason, start=now, end=end, tolerance=tolerance)
         if dry_run:
-            _dry_run_block(spec, node_ids, partial(client.dry_run_block, allow_merge=merge, force=force, strict=strict))
+            check = partial(client.dry_run_block, force=force, strict=strict)
+            _print_dry_run_block(ensure_blocked(spec, node_ids, check, _merging(check, merge)), now)
         else:
-            send = partial(client.block_nodes, allow_merge=merge, force=force, strict=strict, wait=wait)
-            _block(client, spec, node_ids, send, wait)
+            send = partial(client.block_nodes, force=force, strict=strict, wait=wait)
+            result = ensure_blocked(spec, node_ids, send, _merging(send, merge))
+            _report_block(client, result, node_ids, now, wait)
 
 
 def unblock(node: options.BlockedNodes, wait: options.Wait = None, dry_run: options.DryRun = False) -> None:
@@ -64,14 +67,17 @@ def unblock(node: options.BlockedNodes, wait: options.Wait = None, dry_run: opti
             _unblock(client, node_ids, wait)
 
 
-def _block(
+def _merging(send: Callable[..., R], merge: bool) -> Callable[[list[BlockedNode]], R] | None:
+    return partial(send, allow_merge=True) if merge else None
+
+
+def _report_block(
     client: BlocklistClient,
-    spec: BlockSpec,
+    result: EnsureResult[BlockNodesResult],
     node_ids: Sequence[str],
-    send: Callable[[list[BlockedNode]], BlockNodesResult],
+    now: int,
     wait: int | None,
 ) -> None:
-    result = ensure_blocked(spec, node_ids, send)
     progress = None if result.response is None else result.response.applied
     if result.already_blocked and wait is not None:
         # Some nodes need no change, but the wait and its result include them too.
@@ -79,7 +85,7 @@ def _block(
         nodes = {node.id: node for node in (*result.already_blocked.values(), *changed.values())}
         blocks = map(noop_block, nodes.values())
         progress = client.block_nodes(blocks, allow_merge=True, wait=wait).applied
-    _print_results(result, node_ids, spec.start)
+    _print_results(result, node_ids, now)
     if progress is not None:
         reasons = _refusals(client, node_ids[:_MAX_NODES_FOR_REASONS]) if progress.refused else {}
         _report_progress(progress, reasons)
@@ -116,12 +122,11 @@ def _refusals(client: BlocklistClient, node_ids: Sequence[str]) -> dict[str, str
     return reasons
 
 
-def _dry_run_block(spec: BlockSpec, node_ids: Sequence[str], send: Callable[[list[BlockedNode]], DryRunBody]) -> None:
-    result = ensure_blocked(spec, node_ids, send)
+def _print_dry_run_block(result: EnsureResult[DryRunBody], now: int) -> None:
     for current in result.already_blocked.values():
-        print_message(messages.block_message(current, spec.start, verb="already blocked"))
+        print_message(messages.block_message(current, now, verb="already blocked"))
     if result.response is not None:
-        _print_dry_run(result.response, spec.start)
+        _print_dry_run(result.response, now)
 
 
 def _dry_run_unblock(client: BlocklistClient, node_id: str) -> None:

@@ -63,10 +63,16 @@ def end_and_tolerance(
     return (PERMANENT, 0) if requested == PERMANENT else (now + requested, min(_END_TOLERANCE, requested // 10))
 
 
-def ensure_blocked(spec: BlockSpec, node_ids: Sequence[str], send: Callable[[list[BlockedNode]], R]) -> EnsureResult[R]:
+def ensure_blocked(
+    spec: BlockSpec,
+    node_ids: Sequence[str],
+    send: Callable[[list[BlockedNode]], R],
+    merge_blocks: Callable[[list[BlockedNode]], R] | None = None,
+) -> EnsureResult[R]:
     """Block the nodes; repeat the request without those that already satisfy `spec`.
 
-    Raises ConflictError, with nothing changed, if another node has a different block.
+    If another node has a different block, the request is repeated with `merge_blocks`; without it, raises
+    ConflictError, with nothing changed. Merging is not tried first, as its response does not tell whether it had an effect.
     """
     remaining, already_blocked = list(node_ids), dict[str, BlockedNode]()
     while remaining:
@@ -74,9 +80,12 @@ def ensure_blocked(spec: BlockSpec, node_ids: Sequence[str], send: Callable[[lis
             response = send([spec.block_for(node_id) for node_id in remaining])
             return EnsureResult(response=response, already_blocked=already_blocked)
         except ConflictError as error:
-            if not error.blocked or not all(map(spec.satisfied_by, error.blocked.values())):
-                raise
-            already_blocked |= error.blocked
+            satisfied = {node_id: node for node_id, node in error.blocked.items() if spec.satisfied_by(node)}
+            if not error.blocked or len(satisfied) < len(error.blocked):
+                if merge_blocks is None:
+                    raise
+                send, merge_blocks = merge_blocks, None
+            already_blocked |= satisfied
             remaining = [node_id for node_id in remaining if node_id not in already_blocked]
     return EnsureResult(response=None, already_blocked=already_blocked)
 

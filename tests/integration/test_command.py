@@ -147,6 +147,15 @@ class TestBlock:
         assert len(blocklist.history(node_id)) == 1
         assert blocklist.snapshot().revision >= revision
 
+    @pytest.mark.parametrize("options", [[], ["--dry-run"]])
+    def test_a_merge_without_a_change_is_reported_as_already_blocked(
+        self, command: Command, blocklist: BlocklistClient, node_id: str, options: list[str]
+    ) -> None:
+        blocklist.block(node_id, "disk")
+        block = ("block", node_id, "-d", "1h", "--merge", *options, "-r")
+        assert command.stdout_of(*block, "disk") == f"{node_id} already blocked forever\n"
+        assert command.stdout_of(*block, "memory").endswith("blocked forever, merged: disk,memory\n")
+
 
 class TestWait:
     def test_the_output_shows_which_listeners_have_applied_it(self, binaries: Path, fresh: ServiceProcess) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import typer
 
@@ -226,6 +228,18 @@ class TestBlockSpec:
         assert ensure_blocked(block_spec(), ["n"], send).response is None
         with pytest.raises(ConflictError):
             ensure_blocked(block_spec("memory"), ["m", "n"], send)
+
+    def test_a_merge_leaves_out_the_nodes_that_it_would_not_change(self) -> None:
+        other = replace(existing_block("memory"), id="o")
+
+        def send(nodes: list[BlockedNode]) -> list[str]:
+            raise ConflictError("blocked", {"n": existing_block(), "o": other})
+
+        def merged(nodes: list[BlockedNode]) -> list[str]:
+            return [node.id for node in nodes]
+
+        result = ensure_blocked(block_spec(), ["m", "n", "o"], send, merged)
+        assert (result.response, dict(result.already_blocked)) == (["m", "o"], {"n": existing_block()})
 
     @pytest.mark.parametrize("cause", ["disk", "disk,memory", ",disk", ",", "x" * 1024 + ",y"])
     def test_a_noop_block_merges_without_a_change(self, cause: str) -> None:
