@@ -17,7 +17,7 @@ from blocklist.cli import (
     token_commands,
     watch_commands,
 )
-from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError
+from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError, UnknownNodeError
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
 
@@ -41,6 +41,8 @@ def _report_error(error: BlocklistError) -> int:
     output.print_stderr(*messages.error_lines(error))
     if isinstance(error, ConflictError) and error.blocked:
         output.print_stderr("Nothing was changed. Use --merge to merge the blocks.")
+    if isinstance(error, UnknownNodeError):
+        output.print_stderr("Nothing was changed. Leave out --strict to block them anyway.")
     match error:
         case UnavailableError():
             return EXIT_USAGE if _is_token_file_error(error) else EXIT_UNREACHABLE

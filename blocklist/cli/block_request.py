@@ -72,7 +72,8 @@ def ensure_blocked(
     """Block the nodes; repeat the request without those that already satisfy `spec`.
 
     If another node has a different block, the request is repeated with `merge_blocks`; without it, raises
-    ConflictError, with nothing changed. Merging is not tried first: its response does not tell whether it had an effect.
+    ConflictError, with nothing changed.
+    Merging is not tried first: its response does not tell whether it had an effect.
     """
     remaining, already_blocked = list(node_ids), dict[str, BlockedNode]()
     while remaining:

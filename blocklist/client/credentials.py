@@ -67,6 +67,8 @@ def _read_file(path: Path) -> str:
         raise TokenFileError(f"the token file {path} cannot be read: {error.strerror}") from None
     except ValueError:
         text = ""
+    if len(text.split()) > 1:
+        raise TokenFileError(f"the token file {path} must contain exactly one token")
     if not _TOKEN_PATTERN.fullmatch(text):
         raise TokenFileError(f"the token file {path} contains no token")
     return text

@@ -454,6 +454,22 @@ class TestExitCodes:
         assert (done.returncode, done.stdout) == (2, "")
         assert done.stderr.startswith(f"Error: BLOCKLIST_TOKEN_FILE: the token file {file} ")
 
+    @pytest.mark.parametrize(
+        ("text", "fault"), [("a\nb\n", "must contain exactly one token"), ("", "contains no token")]
+    )
+    def test_a_token_file_with_several_tokens_is_distinguished_from_an_empty_one(
+        self, command: Command, tmp_path: Path, text: str, fault: str
+    ) -> None:
+        file = tmp_path / "token"
+        file.write_text(text)
+        done = command.run("list", BLOCKLIST_TOKEN_FILE=str(file))
+        assert (done.returncode, done.stderr) == (2, f"Error: BLOCKLIST_TOKEN_FILE: the token file {file} {fault}.\n")
+
+    def test_1_for_a_strict_refusal_which_says_what_to_do(self, command: Command, node_id: str) -> None:
+        done = command.run("block", node_id, "-r", "disk", "--strict")
+        assert done.returncode == 1
+        assert done.stderr.endswith("Nothing was changed. Leave out --strict to block them anyway.\n")
+
     @pytest.mark.parametrize("name", ["BLOCKLIST_URLS", "BLOCKLIST_TOKENFILE", "BLOCKLIST_TIME_OUT"])
     def test_2_for_a_misspelt_setting(self, command: Command, name: str) -> None:
         done = command.run("list", **{name: "1"})
