@@ -177,9 +177,11 @@ class ListenerDirectory:
 
     def apply_report(self, entry: ListenerEntry, report: Report, at: int) -> set[str]:
         """Apply a report of `at` (Unix ms); the parts that other replicas must know."""
-        changed = report.changed_from(entry.report)
+        # Evidence is kept, limited and counted in its own store.
+        kept = replace(report, evidence=None)
+        changed = kept.changed_from(entry.report)
         parts = part_names(changed)
-        entry.report = report.over(entry.report)
+        entry.report = kept.over(entry.report)
         if changed & {"task_managers", "nodes"}:
             self._confirmed_nodes.set_nodes(entry.id, entry.report.named_nodes())
         if report.task_managers is not None:

@@ -26,9 +26,9 @@ class ListenerEntry:
 
     `owner` is the replica that pushes to it, None if there is only one. `error` is the outcome of the last push as
     callers see it, `logged_error` the same in the log of this replica.
-    `report` is everything reported so far, `reported_at` when each part was last reported (Unix ms); a part is a field
-    of Report, or ERROR. `nodes` are the nodes it reported, `task_manager_nodes` those of its TaskManagers, as last
-    computed. `acks` are pairs of a revision and when it was acknowledged (Unix ms).
+    `report` is everything reported so far, without the evidence; `reported_at` is when each part was last reported
+    (Unix ms); a part is a field of Report, or ERROR. `nodes` are the nodes it reported, `task_manager_nodes` those of
+    its TaskManagers, as last computed. `acks` are pairs of a revision and when it was acknowledged (Unix ms).
     """
 
     listener: Listener

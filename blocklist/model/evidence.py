@@ -12,6 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from itertools import islice
 from typing import Final
 
 from blocklist.model.errors import InvalidError
@@ -22,8 +23,9 @@ from blocklist.model.node_lookup import BlocklistView, find_blocked
 TTL_MS: Final = 60_000
 """Milliseconds after the last report until evidence expires, and a block that rests on it."""
 MAX_REASON_LENGTH: Final = 300
-MAX_PER_APPLICATION: Final = 10_000
-"""Maximum number of pieces of evidence stored for one application; the ones reported longest ago are dropped."""
+MAX_PER_PRINCIPAL: Final = 10_000
+"""Maximum number of pieces of evidence stored for the applications of one principal; of an application beyond it, the
+ones reported longest ago are dropped."""
 _MIN_DISTRUSTED: Final = 2
 """Number of nodes from which on an application that reports them may be faulty itself."""
 _MAX_NAMED: Final = 3
@@ -98,7 +100,7 @@ class EvidenceStore:
     `nodes_of` returns the nodes on which an application says that it has TaskManagers, `is_confirmed` whether others
     name a node as well, and `principal_of` who registered an application, None if unknown.
 
-    Bounded: MAX_PER_APPLICATION pieces for each application, and one timestamp for each unblocked node while there is
+    Bounded: MAX_PER_PRINCIPAL pieces for each principal, and one timestamp for each unblocked node while there is
     evidence about it.
     """
 
@@ -143,7 +145,8 @@ class EvidenceStore:
             previous = by_node.pop(piece.node, None)
             by_node[piece.node] = piece if previous is None else self._join(previous, piece)
         # The latest report is last, so the oldest are dropped.
-        self._by_application[application] = dict(list(by_node.items())[-MAX_PER_APPLICATION:])
+        excess = max(0, len(by_node) - self._room_for(application))
+        self._by_application[application] = dict(islice(by_node.items(), excess, None))
 
     def remove_application(self, application: str) -> None:
         """Remove all evidence of an application that has left."""
@@ -204,6 +207,14 @@ class EvidenceStore:
         counted = [self._counted_against(node, trusted, now) for node in candidates]
         verdicts = (self._verdict(pieces, now) for pieces in counted if pieces)
         return [verdict for verdict in verdicts if len(verdict.evidence) >= required]
+
+    def _room_for(self, application: str) -> int:
+        """Number of pieces that may be stored for an application, besides those of the others of its principal."""
+        principal = self._principal_of(application)
+        if principal is None:
+            return MAX_PER_PRINCIPAL
+        others = (it for it in self._by_application if it != application and self._principal_of(it) == principal)
+        return max(0, MAX_PER_PRINCIPAL - sum(len(self._by_application[other]) for other in others))
 
     def _join(self, first: Evidence, second: Evidence) -> Evidence:
         """Join two pieces for one application and node: without a gap between them, the earlier start counts."""

@@ -14,7 +14,7 @@ from blocklist.model.changes import Snapshot
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import (
-    MAX_PER_APPLICATION,
+    MAX_PER_PRINCIPAL,
     MAX_REASON_LENGTH,
     TTL_MS,
     Evidence,
@@ -118,8 +118,21 @@ class TestRetention:
     def test_the_number_of_pieces_per_application_is_limited(self) -> None:
         store = new_store()
         store.record("app", {"first": EXCLUDED}, NOW)
-        store.record("app", {f"n{number}": EXCLUDED for number in range(MAX_PER_APPLICATION)}, NOW + 1)
-        assert len(store) == MAX_PER_APPLICATION
+        store.record("app", {f"n{number}": EXCLUDED for number in range(MAX_PER_PRINCIPAL)}, NOW + 1)
+        assert len(store) == MAX_PER_PRINCIPAL
+
+    def test_the_applications_of_one_principal_share_the_limit(self) -> None:
+        """Whoever reads all evidence must not be delayed by one token, however many listeners it registers."""
+        store = new_store(principal_of=lambda application: application[0])
+        for number in range(3):
+            nodes = range(MAX_PER_PRINCIPAL // 2)
+            store.record(f"a{number}", {f"n{number}-{node}": EXCLUDED for node in nodes}, NOW)
+        assert len(store) == MAX_PER_PRINCIPAL
+        store.record("b", {"n": EXCLUDED}, NOW)
+        assert ("n", "b") in reported(store, NOW)
+        store.remove_application("a0")
+        store.record("a2", {"n": EXCLUDED}, NOW)
+        assert ("n", "a2") in reported(store, NOW)
         assert ("first", "app") not in reported(store, NOW + 1)
 
     def test_pruning_leaves_nothing_behind(self) -> None:
@@ -179,7 +192,7 @@ class TestReplication:
     def test_restoring_keeps_the_limit_per_application(self) -> None:
         one, other = new_store(), new_store()
         one.record("app", {"first": EXCLUDED}, NOW)
-        other.record("app", {f"n{number}": EXCLUDED for number in range(MAX_PER_APPLICATION)}, NOW + 1)
+        other.record("app", {f"n{number}": EXCLUDED for number in range(MAX_PER_PRINCIPAL)}, NOW + 1)
         one.restore("app", other.of_application("app"))
         assert one.of_application("app") == other.of_application("app")
 
