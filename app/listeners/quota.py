@@ -12,7 +12,8 @@ from blocklist.model.evidence import Finding
 from blocklist.model.report import Report
 
 ENTRY_BYTES: Final = 100
-"""What an entry of a report counts besides its texts, which may be short: about the memory that it needs."""
+"""What an entry of a report counts besides its texts, which may be short. In memory it takes 300 to 800 bytes, with its
+places in the indexes of nodes and TaskManagers."""
 
 
 class TooManyListenersError(BlocklistError):
