@@ -73,6 +73,7 @@ class AuthHarness:
         migrate(url)
         self.clock = ManualClock()
         self.store = make_store(url, "harness", 2.0)
+        asyncio.run(self.store.open())
         self.auth = Authenticator(self.store.tokens, self.clock, enabled=True)
         self.other_replica = Authenticator(self.store.tokens, self.clock, enabled=True)
         self.sessions = Sessions(self.auth, self.store.tokens, self.clock)

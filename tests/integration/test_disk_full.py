@@ -81,8 +81,10 @@ def fill_disk(disk: SmallDisk) -> None:
 
 
 class TestDiskFull:
-    def test_every_change_is_refused_with_the_reason(self, disk: SmallDisk, serve: Serve) -> None:
-        with serve().client() as client:
+    def test_every_change_is_refused_with_the_reason(self, disk: SmallDisk, serve: Serve, tmp_path: Path) -> None:
+        admin = tmp_path / "admin.token"
+        with serve(auth="tokens", admin_token_file=str(admin)).client() as client:
+            client.headers["Authorization"] = f"Bearer {admin.read_text().strip()}"
             client.put("/blocklist/nodes/a", json=block())
             client.put("/listeners/known", json=JOB)
             token = client.post("/tokens", json={"name": "otto", "role": "reader"}).json()["id"]

@@ -54,7 +54,9 @@ def pair(tmp_path_factory: pytest.TempPathFactory, content: Path) -> Iterator[Pa
     fast = ServiceProcess(tmp_path_factory.mktemp("fast"))
     ordinary = ServiceProcess(tmp_path_factory.mktemp("ordinary"), fast_path="false")
     for process in (fast, ordinary):
-        process.database.write_bytes(content.read_bytes())
+        # With its head file; without it the database would be taken for a backup, and begin a new history.
+        for name in (content.name, f"{content.name}.head"):
+            shutil.copy(content.with_name(name), process.database.with_name(name))
     with fast, ordinary:
         yield Pair(fast=fast, ordinary=ordinary)
 

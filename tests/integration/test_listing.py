@@ -52,7 +52,7 @@ def test_a_list_is_empty_at_first_and_then_sorted_by_id(fresh_client: httpx.Clie
     assert answer.headers["content-type"] == "application/json"
     assert revision_of(answer) == 0
     assert fresh_client.get("/blocklist/changes").json() == {"changes": [], "revision": 0, "next": None}
-    ids = ["b", "a", "Z", "a:1", "a.1", "a-1", "a_1", "10", "9", "ab"]
+    ids = ["b", "a", "Z", "a:1", "c.1", "a-1", "a_1", "10", "9", "ab"]
     for node_id in ids:
         fresh_client.put(f"/blocklist/nodes/{node_id}", json=block())
     assert list(fresh_client.get("/blocklist").json()) == sorted(ids)
