@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -35,11 +36,13 @@ def schema(postgres: PostgresServer, database: str) -> Any:
 class TestOldVersion:
     @pytest.mark.databases("postgresql")
     def test_the_running_version_tolerates_columns_added_to_every_table(
-        self, start: Start, postgres: PostgresServer
+        self, start: Start, postgres: PostgresServer, tmp_path: Path
     ) -> None:
-        service = start()
+        admin = tmp_path / "admin.token"
+        service = start(auth="tokens", admin_token_file=str(admin))
         name = service.environment()["BLOCKLIST_DATABASE_URL"].rpartition("/")[2]
         with service.client() as client:
+            client.headers["Authorization"] = f"Bearer {admin.read_text().strip()}"
             exercise_all_endpoints(client, "before")
             for table in metadata.tables:
                 postgres.execute(f"ALTER TABLE {table} ADD COLUMN next_one TEXT NOT NULL DEFAULT 'x'", name)
