@@ -162,7 +162,12 @@ class ListenerDirectory:
 
     def check_size(self, entry: ListenerEntry, report: Report) -> None:
         """Raises ReportsTooLargeError if the principal of the listener reports more than is kept."""
-        self._quota.check(entry.id, self._size_with(entry, report))
+        if self._quota.applies_to(entry.id):
+            self._quota.check(entry.id, self._size_with(entry, report))
+
+    def _record_size(self, entry: ListenerEntry) -> None:
+        if self._quota.applies_to(entry.id):
+            self._quota.record(entry.id, self._size_with(entry, EMPTY_REPORT))
 
     def _size_with(self, entry: ListenerEntry, report: Report) -> int:
         """The bytes that are kept of a listener after this report."""
@@ -195,7 +200,7 @@ class ListenerDirectory:
             self._evidence.record(entry.id, report.evidence, at)
             # Also without a change: evidence that is reported again is valid for longer.
             parts |= {EVIDENCE} if report.evidence else set()
-        self._quota.record(entry.id, self._size_with(entry, EMPTY_REPORT))
+        self._record_size(entry)
         return parts
 
     def export_part(self, entry: ListenerEntry, part: str) -> str:
@@ -212,7 +217,7 @@ class ListenerDirectory:
             entry.error = json.loads(text)
         elif part == EVIDENCE:
             self._evidence.restore(entry.id, load_evidence(entry.id, text))
-            self._quota.record(entry.id, self._size_with(entry, EMPTY_REPORT))
+            self._record_size(entry)
         else:
             self.apply_report(entry, load_part(part, text), at)
 

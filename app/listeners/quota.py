@@ -56,6 +56,10 @@ class ListenerQuota:
         """The ids of the listeners of a principal."""
         return set(self._ids.get(principal, ()))
 
+    def applies_to(self, listener_id: str) -> bool:
+        """Whether the reports of this listener are limited. To measure others would cost time for nothing."""
+        return listener_id in self._usage
+
     def add(self, listener_id: str, principal: str | None) -> None:
         """A listener was registered, perhaps by another principal than before."""
         usage = self._usage.get(listener_id)
