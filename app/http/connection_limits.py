@@ -183,15 +183,15 @@ class LimitingProtocol(HttpToolsProtocol):
         self._later_head_bytes = 0
         super().on_message_begin()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        # Trailers are discarded: uvicorn would add them to the headers, behind the back of a proxy that replaces these.
-        if self._later_head_bytes != _NOT_IN_HEAD:
-            super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         self.check_head()
         if not self.parser.should_upgrade():
             super().on_headers_complete()
+
+    def on_chunk_header(self) -> None:
+        # Trailers, behind the last chunk, are discarded: uvicorn would add them to the headers of the request, behind
+        # the back of a proxy that replaces these.
+        self.headers = []
 
     def on_body(self, body: bytes) -> None:
         self._bytes_without_content = 0
