@@ -164,6 +164,9 @@ class TestCommand:
         for arguments in ([], ["--dry-run"]):
             done = command.run("block", "n1", "n11", "-r", "disk", "--strict", *arguments)
             assert (done.returncode, done.stdout) == (1, "")
-            assert done.stderr == "Conflict: No listener knows n11; did you mean n1?\n"
+            assert done.stderr == (
+                "Conflict: No listener knows n11; did you mean n1?\n"
+                "Nothing was changed. Leave out --strict to block them anyway.\n"
+            )
         assert current_list(cluster)[1] == {}
         assert command.run("block", "n1", "-r", "disk", "--strict").returncode == 0
