@@ -6,8 +6,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: run setup check unit test kill-test lint format docs demo bench profile chaos fuzz openapi settings lock upgrade \
-	clean
+.PHONY: run setup check unit test kill-test lint format docs demo jar bench profile chaos soak-claims fuzz openapi settings lock \
+	upgrade clean
 .DELETE_ON_ERROR:
 
 # Needs only Python and make.
@@ -52,6 +52,10 @@ docs: $(VENV)/dev.stamp
 demo: $(VENV)/dev.stamp
 	@$(BIN)/python -m demo
 
+# The agent for Spark drivers: compiles spark-agent/ into the package. Needs no JDK.
+jar: $(VENV)/dev.stamp
+	$(BIN)/python spark-agent/build.py
+
 bench: $(VENV)/dev.stamp
 	$(BIN)/python -m benchmarks $(ARGS)
 
@@ -65,6 +69,20 @@ profile: $(VENV)/dev.stamp
 # Half an hour of faults; make test has a short form.
 chaos: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.chaos $(ARGS)
+
+.PHONY: chaos-spark test-spark-versions
+
+# 200 jobs of Spark under a hostile service; make test has a short form.
+chaos-spark: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.applications chaos $(ARGS)
+
+# The applications of the tests with other versions of Spark, a few hundred megabytes each; `ARGS="3.5.9"` for one.
+test-spark-versions: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.applications versions $(ARGS)
+
+# An hour of several owners against each other; make test has a short form.
+soak-claims: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.claims_soak $(ARGS)
 
 # A million random requests to the fast path and to the ordinary route; make test sends 50,000.
 fuzz: $(VENV)/dev.stamp

@@ -12,17 +12,21 @@ from app.auth.sessions import Sessions
 from app.auth_setup import make_authenticator
 from app.components import AccessComponents, Components, EngineComponents, ListenerComponents
 from app.engine.background import Compactor
+from app.engine.dismissals import Dismissals
 from app.engine.evidence_blocks import EvidenceBlocker
 from app.engine.handler import BlocklistHandler
 from app.engine.limits import LimitGuard
 from app.engine.list_details import LastChanges
 from app.engine.list_view import ListView
 from app.engine.supervision import TaskHealth
+from app.engine.table_view import TableView
 from app.integrations.alertmanager.handler import AlertBlocker
 from app.integrations.alertmanager.metrics import AlertmanagerMetrics
 from app.lifecycle import Lifecycle
 from app.listeners.directory import ListenerDirectory
+from app.listeners.drift import DriftMonitor
 from app.listeners.heartbeats import HeartbeatRecorder
+from app.listeners.nodes_file import NodesFile
 from app.listeners.ownership import PushOwnership
 from app.listeners.quota import ListenerQuota
 from app.listeners.reader import ListenerReader
@@ -32,6 +36,8 @@ from app.listeners.usable_nodes import UsableNodes
 from app.listeners.writer import ListenerWriter
 from app.logs.change_log import ChangeLogWriter
 from app.metrics.collectors import (
+    ClockMetrics,
+    DriftMetrics,
     EvidenceMetrics,
     FastPathMetrics,
     ListenerMetrics,
@@ -41,6 +47,7 @@ from app.metrics.collectors import (
 )
 from app.metrics.metrics import MeasuredStore, Metrics
 from app.net.addresses import Networks
+from app.net.body_quota import BodyQuota
 from app.net.callback_policy import CallbackPolicy
 from app.publisher import ChangePublisher
 from app.push.batches import BatchCache
@@ -51,8 +58,10 @@ from app.store.queries import LoadedState
 from app.store.store import Store
 from app.watch.change_feed import ChangeFeed
 from app.watch.stream_quota import StreamQuota
+from blocklist.model.automatic_blocks import AutomaticBlocks
 from blocklist.model.confirmed_nodes import ConfirmedNodes
 from blocklist.model.evidence import EvidenceRule, EvidenceStore
+from blocklist.model.inventory import Inventory
 from blocklist.model.limits import EvidenceLimit
 from blocklist.model.time import to_millis
 from blocklist.model.tracker import BlocklistTracker
@@ -71,9 +80,11 @@ class _Base:
     feed: ChangeFeed
     evidence: EvidenceStore
     confirmed_nodes: ConfirmedNodes
+    inventory: Inventory
     quota: ListenerQuota
     directory: ListenerDirectory
     task_health: TaskHealth
+    nodes_file: NodesFile
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,12 +102,15 @@ class _Engine:
     """What changes the list."""
 
     change_log: ChangeLogWriter
+    dismissals: Dismissals
+    automatic_blocks: AutomaticBlocks
     last_changes: LastChanges
     handler: BlocklistHandler
     usable_nodes: UsableNodes
     limit_guard: LimitGuard
     evidence_blocker: EvidenceBlocker
     alert_blocker: AlertBlocker
+    drift: DriftMonitor
 
 
 def assemble(
@@ -112,27 +126,41 @@ def assemble(
 
 
 def _base(settings: Settings, clock: Callable[[], int], store: Store, loaded: LoadedState) -> _Base:
-    tracker = BlocklistTracker(loaded.snapshot)
-    view = ListView(tracker, clock, store.outage_seconds)
+    inventory = Inventory()
+    store.use_aliases(inventory.aliases)
+    tracker = BlocklistTracker(loaded.snapshot, inventory.aliases)
+    table = TableView(tracker, clock, inventory.identifiers, lambda: inventory.has_staged)
+    view = ListView(tracker, clock, store.outdated_seconds, table)
     rule = EvidenceRule(applications=settings.evidence_applications, window=to_millis(settings.evidence_window))
-    confirmed_nodes = ConfirmedNodes(authenticated=settings.auth == "tokens")
+    confirmed_nodes = ConfirmedNodes(
+        authenticated=settings.auth == "tokens", aliases=inventory.aliases, machine_of=inventory.machine_of
+    )
     evidence = EvidenceStore(
-        rule, view.task_managers.nodes_of, confirmed_nodes.is_confirmed, confirmed_nodes.principal_of
+        rule,
+        view.task_managers.nodes_of,
+        confirmed_nodes.confirmed_name,
+        confirmed_nodes.principal_of,
+        inventory.aliases,
+        inventory.machine_of,
     )
     quota = ListenerQuota(max_listeners=settings.max_listeners_per_token, max_bytes=settings.max_report_bytes_per_token)
+    metrics = Metrics()
+    directory = ListenerDirectory(view, evidence, confirmed_nodes, inventory, quota, clock)
     return _Base(
         settings=settings,
         clock=clock,
         store=store,
-        metrics=Metrics(),
+        metrics=metrics,
         tracker=tracker,
         view=view,
         feed=ChangeFeed(store, view),
         evidence=evidence,
         confirmed_nodes=confirmed_nodes,
+        inventory=inventory,
         quota=quota,
-        directory=ListenerDirectory(view, evidence, confirmed_nodes, quota, clock),
+        directory=directory,
         task_health=TaskHealth(),
+        nodes_file=NodesFile(settings.nodes_file, directory.inventory_updater, metrics.nodes_file_faulty.set),
     )
 
 
@@ -143,7 +171,14 @@ def _listeners(base: _Base) -> _Listeners:
     heartbeats = HeartbeatRecorder(directory, unsaved, base.tracker, clock)
     callback_policy = base.settings.callback_policy
     pusher = _pusher(base, ownership, heartbeats, callback_policy)
-    reader = ListenerReader(database, directory, base.tracker, on_registered=pusher.on_registered)
+    reader = ListenerReader(
+        database,
+        directory,
+        base.tracker,
+        on_registered=pusher.on_registered,
+        clock=clock,
+        replicated=base.store.replicated,
+    )
     forget_after = to_millis(base.settings.forget_listeners)
     writer = ListenerWriter(database, ownership, directory, reader, unsaved, base.tracker, clock, forget_after)
     registry = ListenerRegistry(
@@ -173,11 +208,16 @@ def _engine(base: _Base, loaded: LoadedState) -> _Engine:
     settings, metrics = base.settings, base.metrics
     change_log = ChangeLogWriter(settings.log_format, metrics.count_lost_log_lines)
     last_changes = LastChanges(loaded.last_changes)
+    dismissals = Dismissals(base.clock, loaded.dismissals, base.inventory.aliases)
+    automatic_blocks = AutomaticBlocks(settings.repeat_rule, base.inventory.aliases)
+    automatic_blocks.reset(loaded.automatic_blocks)
     publisher = ChangePublisher(
         last_changes=last_changes,
         view=base.view,
         feed=base.feed,
         evidence=base.evidence,
+        dismissals=dismissals,
+        automatic_blocks=automatic_blocks,
         directory=base.directory,
         metrics=metrics,
         change_log=change_log,
@@ -185,22 +225,29 @@ def _engine(base: _Base, loaded: LoadedState) -> _Engine:
     )
     store = MeasuredStore(base.store, metrics)
     handler = BlocklistHandler(base.tracker, store, base.clock, publisher, max_queued=settings.max_waiting)
-    usable_nodes = UsableNodes(base.directory, base.view)
-    limit_guard = LimitGuard(settings.limits, usable_nodes, last_changes.created_by, metrics.count_refused)
+    usable_nodes = UsableNodes(base.directory, base.view, base.confirmed_nodes)
+    limit_guard = LimitGuard(settings.limits, usable_nodes, base.inventory, metrics.count_refused)
     evidence_limit = EvidenceLimit(share=settings.evidence_max_share, confirmed=base.confirmed_nodes.__len__)
     return _Engine(
         change_log=change_log,
+        dismissals=dismissals,
+        automatic_blocks=automatic_blocks,
         last_changes=last_changes,
         handler=handler,
         usable_nodes=usable_nodes,
         limit_guard=limit_guard,
-        evidence_blocker=EvidenceBlocker(base.evidence, base.tracker, handler, limit_guard, evidence_limit, base.clock),
+        evidence_blocker=EvidenceBlocker(
+            base.evidence, base.tracker, handler, limit_guard, evidence_limit, automatic_blocks, dismissals, base.clock
+        ),
         alert_blocker=AlertBlocker(
             handler,
             limit_guard,
+            dismissals,
+            automatic_blocks,
             node_label=settings.alertmanager_node_label,
             duration=to_millis(settings.alertmanager_duration),
         ),
+        drift=DriftMonitor(base.directory, base.view, last_changes, to_millis(settings.drift_after)),
     )
 
 
@@ -212,16 +259,19 @@ def _access(base: _Base) -> AccessComponents:
         sessions=Sessions(authenticator, base.store.tokens, base.clock),
         trusted_proxies=Networks(settings.trusted_proxies.split(",")),
         stream_quota=StreamQuota(settings.max_waits_per_client),
+        body_quota=BodyQuota(),
     )
 
 
 def _register_metrics(base: _Base, listeners: _Listeners, engine: _Engine) -> None:
     for collector in (
         ListMetrics(base.view, base.feed),
+        ClockMetrics(base.store.clock_offset),
         FastPathMetrics(base.view, base.metrics.fast_puts),
         QueueMetrics(engine.handler),
         ListenerMetrics(base.view, base.feed, base.directory, listeners.writer, listeners.pusher),
         EvidenceMetrics(base.evidence, engine.evidence_blocker, base.clock),
+        DriftMetrics(engine.drift),
         AlertmanagerMetrics(engine.alert_blocker),
         TaskMetrics(base.task_health, listeners.pusher),
     ):
@@ -237,6 +287,8 @@ def _components(base: _Base, listeners: _Listeners, engine: _Engine, access: Acc
             feed=base.feed,
             store=base.store,
             last_changes=engine.last_changes,
+            dismissals=engine.dismissals,
+            automatic_blocks=engine.automatic_blocks,
             handler=engine.handler,
             limit_guard=engine.limit_guard,
         ),
@@ -244,13 +296,16 @@ def _components(base: _Base, listeners: _Listeners, engine: _Engine, access: Acc
             directory=base.directory,
             registry=listeners.registry,
             usable_nodes=engine.usable_nodes,
+            inventory=base.inventory,
             evidence=base.evidence,
+            drift=engine.drift,
             callback_policy=listeners.callback_policy,
         ),
         access=access,
         alert_blocker=engine.alert_blocker,
         metrics=base.metrics,
         task_health=base.task_health,
+        nodes_file=base.nodes_file,
     )
 
 
@@ -273,8 +328,11 @@ def _lifecycle(base: _Base, listeners: _Listeners, engine: _Engine, access: Acce
         pusher=listeners.pusher,
         listener_writer=listeners.writer,
         evidence_blocker=engine.evidence_blocker,
+        drift=engine.drift,
+        inventory_updater=base.directory.inventory_updater,
         authenticator=access.authenticator,
         sessions=access.sessions,
         change_log=engine.change_log,
         task_health=base.task_health,
+        nodes_file=base.nodes_file,
     )

@@ -14,6 +14,9 @@ from app.engine.background import Compactor, expire_blocks, probe_database
 from app.engine.evidence_blocks import EvidenceBlocker
 from app.engine.handler import BlocklistHandler
 from app.engine.supervision import TaskHealth
+from app.listeners.drift import DriftMonitor
+from app.listeners.inventory_updater import InventoryUpdater
+from app.listeners.nodes_file import NodesFile
 from app.listeners.writer import ListenerWriter
 from app.logs.change_log import ChangeLogWriter
 from app.logs.isolation import isolated
@@ -21,6 +24,8 @@ from app.push.pusher import Pusher
 from app.store.database import Topic
 from app.store.store import Store
 from app.watch.change_feed import ChangeFeed
+from blocklist.model.changes import Author, Source
+from blocklist.model.draft import Draft
 from blocklist.model.errors import UnavailableError
 from blocklist.model.tracker import BlocklistTracker
 
@@ -38,16 +43,22 @@ class Lifecycle:
     pusher: Pusher
     listener_writer: ListenerWriter
     evidence_blocker: EvidenceBlocker
+    drift: DriftMonitor
     authenticator: Authenticator
     sessions: Sessions
     change_log: ChangeLogWriter
     task_health: TaskHealth
+    nodes_file: NodesFile
+    inventory_updater: InventoryUpdater
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Start all tasks; on leaving stop them, and write what is not saved yet. Raises UnavailableError."""
         # Before the first heartbeat: evidence about a node that was unblocked by hand must not block it again.
         await self.evidence_blocker.load(self.store)
+        # Before the first request: the names in the file count from the first block on.
+        await self.nodes_file.check()
+        self.inventory_updater.apply_all()
         handler_task = self.task_health.start("changes", self.handler.run)
         tasks = [self.task_health.start(name, work) for name, work in self._tasks().items()]
         try:
@@ -61,11 +72,15 @@ class Lifecycle:
         tasks: dict[str, Callable[[], Awaitable[None]]] = {
             "expiry": partial(expire_blocks, self.tracker, self.handler, self.clock),
             "compaction": self.compactor.run,
-            "database": partial(probe_database, self.store, self.handler.notify_remote_change),
+            "database": partial(probe_database, self.store, self._read_again),
             "notifications": partial(self.store.listen, self._on_remote_change()),
             "listeners": self.listener_writer.run,
             "evidence": self.evidence_blocker.run,
+            "drift": self.drift.run,
+            "inventory": self.inventory_updater.run,
         }
+        if self.nodes_file.is_configured:
+            tasks["nodes file"] = self.nodes_file.run
         if self.authenticator.enabled:
             tasks |= {"tokens": self.authenticator.run, "sessions": self.sessions.run}
         return tasks
@@ -77,6 +92,14 @@ class Lifecycle:
             Topic.LISTENERS: self.listener_writer.notify_remote_change,
             Topic.TOKENS: self.authenticator.notify_remote_change,
         }
+
+    async def _read_again(self) -> None:
+        """Read what other replicas may have written during an outage. Raises UnavailableError."""
+        await self.authenticator.refresh()
+        await self.sessions.refresh()
+        self.handler.notify_remote_change()
+        await self.handler.submit(_change_nothing, Author(source=Source.TIME))
+        await self.listener_writer.refresh()
 
     async def _stop(self, tasks: list[asyncio.Task[None]], handler_task: asyncio.Task[None]) -> None:
         self.feed.close()
@@ -93,3 +116,7 @@ class Lifecycle:
             await self.listener_writer.close()
         with isolated("last write of the tokens"), suppress(UnavailableError):
             await self.authenticator.save_used()
+
+
+def _change_nothing(_: Draft) -> None:
+    """A command whose outcome, like every refusal, follows from all changes in the log."""

@@ -5,13 +5,28 @@ from __future__ import annotations
 import asyncio
 import secrets
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 from fastapi import FastAPI
 
-from app.api import alertmanager, changes, evidence, health, listeners, listing, node_status, nodes, problems, tokens
+from app.api import (
+    alertmanager,
+    changes,
+    claims,
+    drift,
+    evidence,
+    health,
+    inventory,
+    listeners,
+    listing,
+    node_status,
+    nodes,
+    problems,
+    spark,
+    tokens,
+)
 from app.api.host_check import HostCheck
 from app.api.openapi import install_openapi
 from app.assembly import assemble
@@ -19,14 +34,34 @@ from app.components import Components
 from app.engine.supervision import TaskHealth
 from app.http.connection_limits import ConnectionLimits
 from app.http.fast_get import CachedResponses
+from app.http.fast_table import TableResponses
 from app.http.request_tracking import RequestTrackingApp
 from app.net.host_policy import HostPolicy
 from app.page import routes
+from app.page.cluster_share import ShareCache
 from app.page.history_charts import ChartCache
+from app.page.incident_rows import IncidentCache
 from app.settings import Settings
 from app.store.schema_check import check_schema
 from app.store.store import make_store
 from app.telemetry import telemetry_config
+
+_PARTS: Final = (
+    nodes,
+    claims,
+    inventory,
+    node_status,
+    listing,
+    changes,
+    listeners,
+    drift,
+    evidence,
+    alertmanager,
+    health,
+    tokens,
+    spark,
+    routes,
+)
 
 
 def unix_millis() -> int:
@@ -41,24 +76,32 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[dict[str, Any]]:
         check_schema(settings.database_url)
-        store = make_store(settings.database_url, secrets.token_hex(4), settings.database_timeout.total_seconds())
+        timeout_seconds = settings.database_timeout.total_seconds()
+        store = make_store(settings.database_url, secrets.token_hex(4), timeout_seconds, clock)
         try:
             components, lifecycle = assemble(settings, clock, store, await store.open())
             app.state.components = components
             app.state.chart_cache = ChartCache(components.engine, clock)
+            app.state.share_cache = ShareCache(components)
+            app.state.incident_cache = IncidentCache(components)
             connection_limits = ConnectionLimits(
                 header_timeout=settings.header_timeout.total_seconds(),
                 body_timeout=settings.body_timeout.total_seconds(),
                 max_connections=settings.max_connections,
             )
-            async with lifecycle.running(), _enforcing(connection_limits, components.task_health):
+            access, health = components.access, components.task_health
+            tables = TableResponses(components.engine.view, access.stream_quota, access.trusted_proxies)
+            async with (
+                lifecycle.running(),
+                _running("connections", connection_limits.run, health),
+                _running("tables", tables.run, health),
+            ):
                 # uvicorn hands this to each connection: for the protocols of app.http.
                 yield {
-                    "cached_responses": CachedResponses(
-                        components.engine.view, components.access.authenticator, host_policy
-                    ),
+                    "cached_responses": CachedResponses(components.engine.view, access.authenticator, host_policy),
                     "app": app,
                     "connection_limits": connection_limits,
+                    "table_responses": tables,
                 }
         finally:
             await store.close()
@@ -75,7 +118,7 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
     problems.install_handlers(app)
     if host_policy is not None:
         app.add_middleware(HostCheck, policy=host_policy)
-    for part in (nodes, node_status, listing, changes, listeners, evidence, alertmanager, health, tokens, routes):
+    for part in _PARTS:
         # Not include_router: it nests, and a nested route costs each request a second search.
         app.router.routes.extend(part.router.routes)
     install_openapi(app)
@@ -91,8 +134,10 @@ def stop_streams(app: FastAPI) -> None:
 
 
 @asynccontextmanager
-async def _enforcing(limits: ConnectionLimits, task_health: TaskHealth) -> AsyncIterator[None]:
-    task = task_health.start("connections", limits.run)
+async def _running(
+    name: str, run: Callable[[], Coroutine[Any, Any, None]], task_health: TaskHealth
+) -> AsyncIterator[None]:
+    task = task_health.start(name, run)
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import structlog
 
+from app.engine.dismissals import Dismissals
 from app.engine.evidence_blocks import on_changes
 from app.engine.list_details import LastChanges
 from app.engine.list_view import ListView
@@ -16,6 +17,7 @@ from app.logs.isolation import isolated
 from app.metrics.metrics import Metrics
 from app.store.queries import LoadedState
 from app.watch.change_feed import ChangeFeed
+from blocklist.model.automatic_blocks import AutomaticBlocks
 from blocklist.model.changes import Change
 from blocklist.model.evidence import EvidenceStore
 
@@ -37,6 +39,8 @@ class ChangePublisher:
     view: ListView
     feed: ChangeFeed
     evidence: EvidenceStore
+    dismissals: Dismissals
+    automatic_blocks: AutomaticBlocks
     directory: ListenerDirectory
     metrics: Metrics
     change_log: ChangeLogWriter
@@ -53,6 +57,10 @@ class ChangePublisher:
             self._rebuild(changes)
         with isolated("evidence"):
             on_changes(self.evidence, changes)
+        with isolated("dismissals"):
+            self.dismissals.apply(changes)
+        with isolated("automatic blocks"):
+            self.automatic_blocks.apply(changes)
         with isolated("metrics of changes"):
             self._count(changes, from_log=from_log)
         if not (from_log and self.replicated):
@@ -63,10 +71,16 @@ class ChangePublisher:
         """The tracker was reset to this list."""
         with isolated("last changes"):
             self.last_changes.reset(loaded.last_changes)
+        with isolated("automatic blocks"):
+            self.automatic_blocks.reset(loaded.automatic_blocks)
         with isolated("list"):
             self.view.reset()
         with isolated("change feed"):
             self.feed.reset()
+        with isolated("dismissals"):
+            self.dismissals.reset(loaded.dismissals)
+        with isolated("evidence"):
+            on_changes(self.evidence, loaded.dismissals)
         with isolated("listeners"):
             self.directory.reset()
 

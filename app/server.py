@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import gc
 import math
@@ -9,6 +10,8 @@ import shlex
 import signal
 import socket
 import ssl
+from collections.abc import Callable
+from functools import partial
 from typing import Final
 
 import structlog
@@ -19,11 +22,11 @@ from app.auth_setup import check_access
 from app.components import Components
 from app.http import security_headers
 from app.http.connection_limits import LimitingProtocol
-from app.http.fast_get import FastGetProtocol
 from app.http.fast_put import FastPutProtocol
+from app.http.fast_table import FastTableProtocol
 from app.http.lifespan import Lifespan
 from app.http.process import raise_nofile_limit, sd_notify_ready
-from app.http.tls import tls_context
+from app.http.tls import tls_context, tls_loop
 from app.main import create_app, stop_streams, unix_millis
 from app.settings import Settings, SettingsError
 from app.store.schema_check import SchemaError, check_schema
@@ -39,6 +42,15 @@ KEEP_ALIVE_SECONDS: Final = 75
 otherwise a client could send a request on a connection that is just being closed."""
 
 log = structlog.get_logger("blocklist")
+
+
+class TlsConfig(uvicorn.Config):
+    """uvicorn's configuration with a limit on the time of a TLS handshake, in seconds."""
+
+    handshake_timeout: float
+
+    def get_loop_factory(self) -> Callable[[], asyncio.AbstractEventLoop]:
+        return partial(tls_loop, self.handshake_timeout)
 
 
 class Server(uvicorn.Server):
@@ -100,7 +112,7 @@ def serve(settings: Settings) -> int:
 
 
 def _uvicorn_config(app: FastAPI, settings: Settings, tls: ssl.SSLContext | None) -> uvicorn.Config:
-    return uvicorn.Config(
+    config = (TlsConfig if tls else uvicorn.Config)(
         app,
         host=settings.host,
         port=settings.port,
@@ -116,13 +128,16 @@ def _uvicorn_config(app: FastAPI, settings: Settings, tls: ssl.SSLContext | None
         headers=[*security_headers.ALL_RESPONSES, *([security_headers.HSTS] if tls else [])],
         ssl_context_factory=(lambda _, __: tls) if tls else None,
     )
+    if isinstance(config, TlsConfig):
+        config.handshake_timeout = settings.header_timeout.total_seconds()
+    return config
 
 
 def _protocol_class(settings: Settings) -> type[LimitingProtocol]:
     if not settings.fast_path:
         return LimitingProtocol
     # A request that never reaches a route is not traced: changes are traced, polls need not be.
-    return FastPutProtocol if settings.telemetry == "off" else FastGetProtocol
+    return FastPutProtocol if settings.telemetry == "off" else FastTableProtocol
 
 
 def _tune_garbage_collector() -> None:

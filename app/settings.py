@@ -15,13 +15,16 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.net.addresses import Networks, check_secure_url
 from app.net.callback_policy import CallbackPolicy
 from app.net.host_policy import HostPolicy
+from app.net.ticket_links import DEFAULT_TICKET_PATTERN, TicketLinks, parse_pattern
 from app.store import urls
 from blocklist.model.durations import DEFAULT_DURATION, parse_duration_or_forever
+from blocklist.model.failure_domains import parse_domain_limits
 from blocklist.model.limits import Limits
+from blocklist.model.repeats import RepeatRule
 from blocklist.model.time import to_millis
 
 PREFIX: Final = "BLOCKLIST_"
-CLIENT_SETTINGS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "TIMEOUT"))
+CLIENT_SETTINGS: Final = frozenset(PREFIX + name for name in ("URL", "TOKEN", "TOKEN_FILE", "CONTEXT", "TIMEOUT"))
 """Settings of the clients, which the service ignores."""
 
 _LOOPBACK: Final = "127.0.0.0/8,::1/128"
@@ -109,10 +112,18 @@ class Settings(BaseSettings):
     """Time within which all of these applications must have reported their evidence."""
     evidence_max_share: Annotated[float, Field(gt=0, le=1)] = 0.1
     """Maximum share of the confirmed nodes that evidence may block at once; at least one node. 1 is no limit."""
+    drift_after: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(minutes=5)
+    """Tasks that still run on an evacuated node after this time are reported as drift."""
     alertmanager_node_label: Annotated[str, Field(pattern="^[a-zA-Z_][a-zA-Z0-9_]*$")] = "node"
     """Label of an alert that names the node; without it, `instance` does, without its port."""
     alertmanager_duration: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(hours=1)
     """Duration of the block that each notification of a firing alert makes."""
+    repeat_window: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(days=30)
+    """Each automatic block of a node within this time doubles the duration of the next one; 0 disables this."""
+    repeat_max_duration: Annotated[Duration, Field(ge=timedelta(seconds=1))] = timedelta(days=7)
+    """Maximum duration of an automatic block that is doubled; a limit on the blocks of operators applies as well."""
+    probation: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(days=1)
+    """For this time after a repeated automatic block, evidence of one application blocks the node; 0 disables this."""
     callback_hosts: str | None = None
     """Hosts that may receive pushes: names, `*.name`, networks. By default loopback; none with authentication."""
     max_blocked: Annotated[int, Field(ge=0)] = 0
@@ -121,12 +132,14 @@ class Settings(BaseSettings):
     """Maximum share of the nodes that listeners name that may be blocked; beyond it 409. 1 is no limit."""
     max_blocked_by_author: Annotated[int, Field(ge=0)] = 0
     """Maximum number of nodes blocked by one author; a request that would exceed it gets 409. 0 is no limit."""
+    max_blocked_per: str = ""
+    """Maximum number, or percent, of the nodes with the same label that may be blocked, as in `rack=2,zone=10%`."""
     longest_block_operator: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(0)
     """Maximum duration of a block by an operator; a longer one gets 409. 0 is no limit."""
     longest_block_admin: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(0)
     """Maximum duration of a block by an admin; a longer one gets 409. 0 is no limit."""
     header_timeout: Annotated[Duration, Field(ge=timedelta(seconds=0.1))] = timedelta(seconds=10)
-    """Time within which the head of a request must be complete; after it, 408."""
+    """Time within which the head of a request must be complete; after it, 408. Also the time for a TLS handshake."""
     body_timeout: Annotated[Duration, Field(ge=timedelta(seconds=0.1))] = timedelta(seconds=30)
     """Time after the head within which the body of a request must be complete; after it, 408."""
     max_connections: Annotated[int, Field(ge=1)] = 20_000
@@ -137,14 +150,20 @@ class Settings(BaseSettings):
     """Maximum number of listeners with one token; a further one replaces the one that lapsed first, or gets 429."""
     max_report_bytes_per_token: Annotated[int, Field(ge=1)] = 64 * 1024 * 1024
     """Maximum size in bytes of what the listeners with one token report; a heartbeat beyond it gets 413."""
+    nodes_file: str = ""
+    """CSV file with nodes that nobody else reports: `id,names,addresses,labels`; it is read again when it changes."""
     tls_cert: str = ""
     """PEM file with the certificate and its chain; with it the service serves HTTPS."""
     tls_key: str = ""
     """PEM file with the private key of the certificate, not encrypted."""
     default_duration: Annotated[str, AfterValidator(_check_block_duration)] = DEFAULT_DURATION
     """Duration of a block for which the operator gives no end, in the command and on the page; `forever` is allowed."""
+    ticket_url: str = ""
+    """URL of a ticket with `{id}` in it; ids of tickets in causes are then links on the page."""
+    ticket_pattern: str = DEFAULT_TICKET_PATTERN
+    """Regular expression (Python) of the ids of tickets; used with `BLOCKLIST_TICKET_URL`."""
     fast_path: bool = True
-    """Serve plain `GET /blocklist` and single-node PUT on the fast path; `false` rules it out when debugging."""
+    """Serve plain GETs of the list and table, and single-node PUTs, on the fast path; `false` helps debugging."""
 
     @property
     def limits(self) -> Limits:
@@ -155,7 +174,24 @@ class Settings(BaseSettings):
             max_by_author=self.max_blocked_by_author,
             longest_operator_ms=to_millis(self.longest_block_operator),
             longest_admin_ms=to_millis(self.longest_block_admin),
+            max_per_domain=parse_domain_limits(self.max_blocked_per),
         )
+
+    @property
+    def repeat_rule(self) -> RepeatRule:
+        """How long repeated automatic blocks last. What the log does not keep cannot count."""
+        longest = min(filter(None, (self.repeat_max_duration, self.longest_block_operator)))
+        return RepeatRule(
+            window=to_millis(min(self.repeat_window, self.log_max_age)),
+            max_duration=to_millis(longest),
+            probation=to_millis(self.probation),
+            max_changes=self.log_max_changes,
+        )
+
+    @property
+    def ticket_links(self) -> TicketLinks:
+        """The links of ticket ids."""
+        return TicketLinks.parse(self.ticket_url, self.ticket_pattern)
 
     @property
     def callback_policy(self) -> CallbackPolicy:
@@ -170,6 +206,24 @@ class Settings(BaseSettings):
             CallbackPolicy((text or "").split(","))
         except ValueError as error:
             raise ValueError(f"give comma-separated names, *.name and networks: {error}") from None
+        return text
+
+    @field_validator("ticket_url")
+    @classmethod
+    def _ticket_url(cls, url: str) -> str:
+        TicketLinks.parse(url, DEFAULT_TICKET_PATTERN)
+        return url
+
+    @field_validator("ticket_pattern")
+    @classmethod
+    def _ticket_pattern(cls, pattern: str) -> str:
+        parse_pattern(pattern)
+        return pattern
+
+    @field_validator("max_blocked_per")
+    @classmethod
+    def _domains(cls, text: str) -> str:
+        parse_domain_limits(text)
         return text
 
     @field_validator("allowed_hosts")

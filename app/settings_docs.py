@@ -12,6 +12,7 @@ CLIENT_SETTINGS: Final = {
     "URL": ("http://127.0.0.1:8224", "URL of the service."),
     "TOKEN": ("", "Token to send."),
     "TOKEN_FILE": ("", "File with the token, if `BLOCKLIST_TOKEN` is not set; read again after a 401."),
+    "CONTEXT": ("", "[Context](command.md#contexts) of the command, instead of the one in use."),
     "TIMEOUT": ("5s", "Time that the command waits for each response."),
     "DEFAULT_DURATION": (
         "",

@@ -1,9 +1,9 @@
-"""A change log with a million changes compared with a short one, and reads during compaction."""
+"""A change log with a million changes compared with a short one, a million claims, and reads during compaction."""
 
 import json
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from statistics import quantiles
@@ -19,6 +19,9 @@ from benchmarks.sampling import megabytes, rotate
 NODES = 1000
 CHANGES = unless_quick(1_000_000, 100_000)
 LONG, SHORT = f"{CHANGES:,} changes", f"{NODES:,} changes"
+OWNERS = 5  # of claims on each node
+CLAIMS = unless_quick(1_000_000, 20_000)
+ALL_CLAIMS = f"{CLAIMS:,} claims"
 COMPACTING, IDLE = "during compaction", "no compaction"
 ROUNDS = 7
 COMPACTIONS = 4
@@ -33,6 +36,15 @@ class Start(NamedTuple):
     memory: float
     rate: float
     cpu: float
+
+
+class ClaimTimes(NamedTuple):
+    """Start-up time (ms), memory afterwards (MB), and times of a GET of a page and of a PUT (ms)."""
+
+    took: float
+    memory: float
+    page: float
+    put: float
 
 
 class Pause(NamedTuple):
@@ -50,7 +62,7 @@ def run() -> list[Row]:
         long, short = folder / "long", folder / "short"
         for database, changes in ((short, NODES), (long, CHANGES)):
             _fill_log(database, changes)
-        return [*_starts(long, short), *_pauses(long)]
+        return [*_starts(long, short), *_pauses(long), *_claims(folder / "claims")]
 
 
 def _fill_log(folder: Path, changes: int) -> None:
@@ -59,9 +71,7 @@ def _fill_log(folder: Path, changes: int) -> None:
         for number in range(changes // NODES):
             body = {"action": "MARK_BLOCKED", "cause": "lost 3 partitions", "endTimestamp": 4_102_444_800_000 + number}
             several = {f"worker-{node:05d}": {**body, "allowMerge": True} for node in range(NODES)}
-            status, _, response = fetch(server.port, "/blocklist/nodes", method="PUT", body=json.dumps(several))
-            if status != 200:
-                raise RuntimeError(f"{status}: {response[:500]!r}")
+            _expect_ok(fetch(server.port, "/blocklist/nodes", method="PUT", body=json.dumps(several)))
 
 
 def _starts(long: Path, short: Path) -> list[Row]:
@@ -121,3 +131,52 @@ def _oldest(port: int) -> int:
     status, _, response = fetch(port, "/blocklist/changes?since=0&limit=1")
     problem = json.loads(response)
     return int(problem["oldest"]) if status == 410 else 1
+
+
+def _claims(folder: Path) -> list[Row]:
+    """Each of the owners claims every node: how long it takes to read them all, and one page of one owner's."""
+    with systems.service(folder) as server:
+        for owner in range(OWNERS):
+            _claim_all(server.port, f"alertmanager/{owner:08x}")
+    samples, noise = rotate({ALL_CLAIMS: partial(_read_claims, folder)}, rounds=COMPACTIONS)
+    took, memory, page, first = (column(samples, figure) for figure in range(4))
+    return [
+        Row(name="start-up time", unit="ms", ours=ALL_CLAIMS, samples=took, noise=noise),
+        Row(name="memory after start-up", unit="MB", ours=ALL_CLAIMS, samples=memory),
+        Row(name="claims of one owner, the last of the pages", unit="ms", ours=ALL_CLAIMS, samples=page),
+        Row(name="PUT of a claim", unit="ms", ours=ALL_CLAIMS, samples=first),
+    ]
+
+
+def _claim_all(port: int, owner: str) -> None:
+    nodes = CLAIMS // OWNERS
+    body = {"action": "MARK_BLOCKED", "cause": f"alert {owner[-8:]}", "endTimestamp": 4_102_444_800_000}
+    for begin in range(0, nodes, NODES):
+        several = {f"worker-{node:06d}": body for node in range(begin, min(begin + NODES, nodes))}
+        _expect_ok(fetch(port, f"/claims/{owner}", method="PUT", body=json.dumps(several)))
+
+
+def _read_claims(folder: Path) -> ClaimTimes:
+    started = time.perf_counter()
+    with systems.serving(folder) as server:
+        took = _milliseconds_since(started)
+        memory = megabytes(server.pid)
+        started = time.perf_counter()
+        owner, last = "alertmanager/00000001", f"worker-{CLAIMS // OWNERS - 101:06d}"
+        _expect_ok(fetch(server.port, f"/claims?owner={owner}&after={last}"))
+        page = _milliseconds_since(started)
+        started = time.perf_counter()
+        body = {"action": "MARK_BLOCKED", "cause": f"again at {time.time_ns()}"}
+        path = "/blocklist/nodes/worker-000000/claims/anna"
+        _expect_ok(fetch(server.port, path, method="PUT", body=json.dumps(body)))
+        return ClaimTimes(took, memory, page, _milliseconds_since(started))
+
+
+def _expect_ok(response: tuple[int, Mapping[str, str], bytes]) -> None:
+    status, _, body = response
+    if status not in (200, 201):
+        raise RuntimeError(f"{status}: {body[:500]!r}")
+
+
+def _milliseconds_since(started: float) -> float:
+    return (time.perf_counter() - started) * 1000

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NoReturn
 
 from demo import event_log
 from demo.cluster import Cluster, session
@@ -31,6 +31,15 @@ WELCOME: Final = """\
 A blocklist service, a Spark cluster of three hosts, all on this machine, and a job of many short tasks. One host will
 be blocked, another evacuated, and both freed again. Just watch; Ctrl-C stops and removes everything.
 """
+PAGE: Final = """\
+The page: {url}/
+Try in another terminal, in this folder:
+  BLOCKLIST_URL={url} .venv/bin/blocklist list --watch
+  BLOCKLIST_URL={url} .venv/bin/blocklist drain 127.0.0.4 --timeout 1m
+"""
+STAYS: Final = """
+The job has ended; the service and its page stay up at {url}/ until Ctrl-C.
+"""
 
 
 class Stopped(BaseException):
@@ -45,11 +54,12 @@ def main(arguments: list[str] | None = None) -> int:
     """Run the demo and return the exit code. In all cases no process and no file is left behind."""
     parser = argparse.ArgumentParser(prog="python -m demo", description="A Spark job that follows the blocklist.")
     parser.add_argument("--seconds", type=int, default=60, help="approximate duration of the job (default: 60)")
-    seconds = parser.parse_args(arguments).seconds
+    parser.add_argument("--exit", action="store_true", help="end after the job, instead of staying until Ctrl-C")
+    options = parser.parse_args(arguments)
     _on_signals(_raise_stopped)
     try:
         with _temporary_folder() as folder, capturing_output(folder / "others.log") as out:
-            _demo(make_screen(out, SLOTS), folder, seconds)
+            _demo(make_screen(out, SLOTS), folder, options.seconds, stay=not options.exit)
     except Stopped as stopped:
         return stopped.exit_code
     except KeyboardInterrupt:  # raised by PySpark's own handler, which is installed for a while
@@ -59,17 +69,27 @@ def main(arguments: list[str] | None = None) -> int:
     return 0
 
 
-def _demo(screen: Screen, folder: Path, seconds: int) -> None:
+def _demo(screen: Screen, folder: Path, seconds: int, *, stay: bool) -> None:
     screen.print(WELCOME)
     screen.print("Starting the service …")
     with service(folder) as url:
+        screen.print(PAGE.format(url=url))
         screen.print("Starting three Spark workers: 127.0.0.2, 127.0.0.3 and 127.0.0.4 …")
         with Cluster(cores=SLOTS) as cluster:
             screen.print("Starting the job's driver with the agent that watches the list …\n")
             with _driver(cluster, folder) as spark:
                 steps = run_scenario(screen, spark, url, list(cluster.hosts), seconds=seconds, slots=SLOTS)
             screen.print(summary(steps, event_log.attempts(folder / "events")))
-            _on_signals(signal.SIG_IGN)  # only the cleanup remains
+        if stay:
+            screen.print(STAYS.format(url=url))
+            _wait_for_signal()
+        _on_signals(signal.SIG_IGN)  # only the cleanup remains
+
+
+def _wait_for_signal() -> NoReturn:
+    """The handler of the signal raises Stopped."""
+    while True:
+        signal.pause()
 
 
 @contextmanager

@@ -38,7 +38,7 @@ class Cluster:
     """A context manager: on entry all Workers are registered, on exit all started processes are ended.
 
     `hosts` maps Spark's names of the hosts to loopback addresses; a sequence of addresses names the hosts by address.
-    Each Worker offers `cores` and `memory` (Spark's notation).
+    Each Worker offers `cores` and `memory` (Spark's notation). `home` is the Spark to use instead of this Python's.
     """
 
     def __init__(
@@ -47,10 +47,11 @@ class Cluster:
         *,
         cores: int = 2,
         memory: str = "1g",
+        home: Path | None = None,
     ) -> None:
         self.hosts = dict(hosts) if isinstance(hosts, Mapping) else {host: host for host in hosts}
         self.url = ""
-        self._cores, self._memory = cores, memory
+        self._cores, self._memory, self._home = cores, memory, home
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -129,10 +130,11 @@ class Cluster:
 
     def _daemon_command(self) -> list[str]:
         """Return the start command of a daemon, without class and options, from Spark's launcher."""
+        home = self._home or spark_home()
         self._environment = {
             **os.environ,
             "JAVA_HOME": str(java_home()),
-            "SPARK_HOME": str(spark_home()),
+            "SPARK_HOME": str(home),
             # Set as by Spark's scripts; it refers to build folders that an installed Spark does not have.
             "SPARK_SCALA_VERSION": "2.13",
             "SPARK_DAEMON_MEMORY": "256m",
@@ -140,7 +142,7 @@ class Cluster:
             "SPARK_LOCAL_DIRS": str(self.folder / "local"),
             "SPARK_CONF_DIR": str(self.folder / "conf"),
         }
-        java, jars = Path(self._environment["JAVA_HOME"], "bin", "java"), spark_home() / "jars" / "*"
+        java, jars = Path(self._environment["JAVA_HOME"], "bin", "java"), home / "jars" / "*"
         launcher = [str(java), "-Xmx128m", "-cp", str(jars), "org.apache.spark.launcher.Main"]
         name = _DAEMON.format("worker", "Worker")
         output = subprocess.run([*launcher, name], env=self._environment, capture_output=True, check=True).stdout

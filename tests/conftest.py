@@ -1,14 +1,26 @@
-"""A failed test shows the logs of the processes that it started in its folder."""
+"""A failed test shows the logs of the processes that it started in its folder. No property test has a time limit."""
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Generator
 from pathlib import Path
 from typing import Any, Final
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine would fail tests that are right.
+settings.register_profile("no time limits", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("no time limits")
 
 _LINES: Final = 100
+
+
+def pytest_collection_finish() -> None:
+    """A full garbage collection with all tests takes 0.3 s, in which a service in this process does nothing."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(wrapper=True)

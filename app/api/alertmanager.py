@@ -9,11 +9,11 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.authorization import Operator, author
 from app.api.problems import problem_responses
-from app.api.request_body import body_schema, read_body
+from app.api.request_body import body_schema, parse_in_turns, read_body
 from app.api.responses import JsonResponse
 from app.components import components_of
 from app.integrations.alertmanager.rules import AlertOutcome
-from app.integrations.alertmanager.wire import AlertsBody, parse_post
+from app.integrations.alertmanager.wire import AlertmanagerPost, AlertsBody, parse_post
 from blocklist.model.changes import Source
 from blocklist.model.errors import InvalidError
 from blocklist.wire.json import Json, dump_json
@@ -42,13 +42,16 @@ async def post_alerts(request: Request, principal: Operator) -> Response:
     # Browsers send this content type to another site only after a CORS preflight, so no other site can forge a post.
     if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         raise InvalidError("Content-Type: send application/json.")
-    post = parse_post(await read_body(request, MAX_POST_BODY))
+    post: AlertmanagerPost = await parse_in_turns(await read_body(request, MAX_POST_BODY), parse_post)
     post_author = author(principal, Source.ALERTMANAGER)
-    result = await components_of(request).alert_blocker.process(
-        post, post_author._replace(name=post_author.name or _DEFAULT_AUTHOR), principal.role
+    results, revision = await components_of(request).alert_blocker.process(
+        post,
+        post_author._replace(name=post_author.name or _DEFAULT_AUTHOR),
+        principal.role,
+        principal.check_may_claim_for,
     )
-    body = _body(result.value.outcomes, post.truncated)
-    return JsonResponse(request, dump_json(body), revision=result.revision)
+    body = _body(results.outcomes, post.truncated)
+    return JsonResponse(request, dump_json(body), revision=revision)
 
 
 def _body(outcomes: Mapping[AlertOutcome, int], truncated: int) -> Json:

@@ -17,7 +17,7 @@ class TaskManager:
     """A TaskManager, its listener, and its number of running tasks; None if not reported."""
 
     id: str
-    listener: str | None
+    listener: str
     running_tasks: int | None
 
     @property
@@ -25,11 +25,10 @@ class TaskManager:
         return TaskCount.of([self.running_tasks])
 
     @classmethod
-    def of(cls, components: Components, task_manager: str) -> Self:
-        """The TaskManager as its listener last reported it."""
-        owner = components.engine.view.task_managers.owner_of(task_manager)
-        entry = None if owner is None else components.listeners.directory.get(owner)
-        return cls(task_manager, owner, None if entry is None else entry.running_tasks.get(task_manager))
+    def of(cls, components: Components, task_manager: str, listener: str) -> Self:
+        """The TaskManager as this listener last reported it."""
+        entry = components.listeners.directory.get(listener)
+        return cls(task_manager, listener, None if entry is None else entry.running_tasks.get(task_manager))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,7 +36,8 @@ class ListenerProgress:
     """Whether a live listener has applied a change of a node.
 
     `applied_at` is when it reported that (Unix milliseconds), `delay_ms` how long after the change: None if it has not
-    applied the change, or if the time is no longer known. `task_managers` are those of the listener on the node.
+    applied the change, or if the time is no longer known. `task_managers` are those of the listener on the node; they
+    are unknown unless it `reports_task_managers`.
     """
 
     id: str
@@ -47,6 +47,7 @@ class ListenerProgress:
     delay_ms: int | None
     refused: str | None
     task_managers: Sequence[TaskManager]
+    reports_task_managers: bool
 
     @property
     def tasks(self) -> TaskCount:
@@ -64,16 +65,18 @@ class ListenerProgress:
             applied=applied,
             applied_at=applied_at,
             delay_ms=None if applied_at is None else max(0, applied_at - change.at),
-            refused=entry.refusal_of(change.node.id),
-            task_managers=[TaskManager.of(components, task_manager) for task_manager in task_managers],
+            # Before it has acknowledged the change, it can only have refused an earlier one.
+            refused=entry.refusal_of(change.node.id) if entry.has_acked(change.revision) else None,
+            task_managers=[TaskManager.of(components, task_manager, entry.id) for task_manager in task_managers],
+            reports_task_managers=entry.report.task_managers is not None,
         )
 
 
 def task_managers_on(components: Components, node_id: str) -> list[TaskManager]:
-    """The TaskManagers on a node, sorted by id."""
+    """The TaskManagers on a node, sorted by id; one that two principals report is there for each of them."""
     return [
-        TaskManager.of(components, task_manager)
-        for task_manager in components.engine.view.task_managers.on_node(node_id)
+        TaskManager.of(components, *reported)
+        for reported in components.engine.view.task_managers.with_listeners_on(node_id)
     ]
 
 

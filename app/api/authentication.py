@@ -11,7 +11,7 @@ from fastapi import Request
 
 from app.api.request_body import MAX_NODE_BODY
 from app.auth.credential import Credential, Stream
-from app.auth.principal import AUTH_DISABLED, Principal
+from app.auth.principal import AUTH_DISABLED, PRINCIPAL_KEY, Principal
 from app.auth.sessions import COOKIE, Session
 from app.components import Components, components_of
 from blocklist.model.errors import ForbiddenError, InvalidError, UnauthorizedError
@@ -19,11 +19,10 @@ from blocklist.model.node import check_text
 
 CSRF_HEADER: Final = "x-csrf-token"
 CSRF_FIELD: Final = "csrf_token"
-_PRINCIPAL: Final = "blocklist.principal"
 _CREDENTIAL: Final = "blocklist.credential"
 _SAFE_METHODS: Final = ("GET", "HEAD")
 _FORM_TYPE: Final = "application/x-www-form-urlencoded"
-_MAX_FIELDS: Final = 100
+_MAX_FIELDS: Final = 150
 _MAX_NAME: Final = 253
 
 
@@ -32,9 +31,9 @@ async def authenticate(request: Request) -> Principal:
 
     Raises UnauthorizedError, and ForbiddenError for a request that another site's page may have made.
     """
-    principal: Principal | None = request.scope.get(_PRINCIPAL)
+    principal: Principal | None = request.scope.get(PRINCIPAL_KEY)
     if principal is None:
-        principal = request.scope[_PRINCIPAL] = _with_forwarded_user(request, await _authenticate(request))
+        principal = request.scope[PRINCIPAL_KEY] = _with_forwarded_user(request, await _authenticate(request))
     return principal
 
 
@@ -56,6 +55,13 @@ def end_with_credential(request: Request, stream: Stream) -> None:
     credential: Credential | None = request.scope.get(_CREDENTIAL)
     if credential is not None:
         credential.streams.add(stream)
+
+
+def check_after_wait(request: Request) -> None:
+    """Raise UnauthorizedError if the credential of a request has ended while the request waited."""
+    credential: Credential | None = request.scope.get(_CREDENTIAL)
+    if credential is not None and not credential.is_valid(components_of(request).clock()):
+        raise UnauthorizedError("The credential expired or was revoked while the request waited.")
 
 
 async def session_of(request: Request) -> Session | None:

@@ -10,7 +10,7 @@ from pydantic import AfterValidator
 from app.api.authentication import end_with_credential
 from app.api.authorization import REQUIRE_READER
 from app.api.client_quota import slots_of
-from app.api.parameters import NODE_ID_PATTERN, Limit, MinRevision, Revision, Timestamp
+from app.api.parameters import Limit, MinRevision, Revision, Timestamp
 from app.api.problems import problem_responses
 from app.api.responses import JsonResponse
 from app.components import components_of
@@ -22,7 +22,7 @@ from app.watch.streaming import StreamResponse
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.errors import CompactedError, InvalidError
 from blocklist.model.node import check_node_id, check_text
-from blocklist.wire.body import TEXT_PATTERN
+from blocklist.wire.body import ID_PATTERN, TEXT_PATTERN
 from blocklist.wire.changes import ChangesPage, change_body
 from blocklist.wire.json import dump_json
 from blocklist.wire.problems import CompactedProblem
@@ -31,7 +31,8 @@ router = APIRouter(tags=["Changes"], dependencies=[REQUIRE_READER])
 
 _WATCH_RESPONSES: dict[int | str, dict[str, Any]] = {
     200: {
-        "description": "Events: `snapshot`, `blocked`, `merged`, `unblocked`, `expired`; `bye` when the service stops.",
+        "description": "Events: `snapshot`, `blocked`, `merged`, `narrowed`, `unblocked`, `expired`; `bye` when the"
+        " service stops. A change of another type leaves the node as it is in the change.",
         "content": {
             "text/event-stream": {
                 "schema": {"type": "string"},
@@ -61,7 +62,7 @@ async def _change_filter(
         str | None,
         Query(
             description="Only changes of this node, under any name of its machine.",
-            json_schema_extra={"pattern": NODE_ID_PATTERN},
+            json_schema_extra={"pattern": ID_PATTERN},
         ),
     ] = None,
     created_by: Annotated[

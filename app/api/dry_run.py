@@ -14,7 +14,7 @@ from app.api.authorization import author
 from app.api.responses import JsonResponse
 from app.auth.principal import Principal
 from app.components import Components, components_of
-from app.engine.handler import Command
+from app.engine.handler import Command, Outcome
 from app.engine.limits import DryRunResult
 from app.listeners.known_nodes import KnownNodes
 from blocklist.model.changes import Author, ChangeType
@@ -76,8 +76,8 @@ Strict = Annotated[bool, Depends(_strict)]
 
 
 def known_nodes(components: Components) -> KnownNodes:
-    """The nodes that listeners know at this moment."""
-    return KnownNodes.now(components.listeners.usable_nodes, components.engine.view.task_managers)
+    """The nodes that are known at this moment."""
+    return KnownNodes(components.listeners.inventory)
 
 
 def require_known(
@@ -99,6 +99,14 @@ def author_with_force(principal: Principal, force: str | None) -> Author:
     return author(principal, forced=force)
 
 
+async def submit_within_limits(
+    components: Components, command: Command[T], principal: Principal, changed_by: Author
+) -> Outcome[T]:
+    """Execute the command unless it exceeds a limit. Raises what it raises, LimitError, UnavailableError."""
+    guarded = components.engine.limit_guard.enforce(command, principal.role)
+    return await components.engine.handler.submit(guarded, changed_by)
+
+
 async def dry_run_response(
     request: Request, command: Command[Any], principal: Principal, changed_by: Author
 ) -> Response:
@@ -115,14 +123,16 @@ def _body(components: Components, result: DryRunResult[Any]) -> Json:
     types = {change.node.id: change.type for change in result.changes}
     nodes = list(value.values()) if isinstance(value, dict) else [value]
     known = known_nodes(components)
-    unknown = known.unknown(node.id for node in nodes if types.get(node.id) is ChangeType.BLOCKED)
+    created = [node.id for node in nodes if types.get(node.id) is ChangeType.BLOCKED]
+    unknown, ambiguous = known.unknown(created), known.ambiguous(created)
     return {
         "dryRun": True,
         "nodes": [
             {
                 **_node(components, node, types.get(node.id)),
-                "known": node.id not in unknown if known else None,
+                "known": node.id not in {**unknown, **ambiguous} if known else None,
                 "didYouMean": unknown.get(node.id),
+                "ambiguous": ambiguous.get(node.id, []),
             }
             for node in nodes
         ],

@@ -43,7 +43,13 @@ async def readyz(request: Request) -> PlainTextResponse:
     components = components_of(request)
     await components.engine.store.ping()
     components.task_health.check()
-    return PlainTextResponse("ready\n")
+    # Not a 503: the nodes that were read before are in force, and the list is served as before.
+    faults = [] if components.nodes_file.fault is None else ["BLOCKLIST_NODES_FILE cannot be used"]
+    offset = components.engine.store.clock_offset
+    if offset is not None and offset.is_large:
+        faults.append("the clock of this machine differs from the database's")
+    # Everybody may read this: what is wrong in which file is in the log.
+    return PlainTextResponse(f"ready, but {' and '.join(faults)}; see the log\n" if faults else "ready\n")
 
 
 @router.head("/metrics", dependencies=[REQUIRE_READER], include_in_schema=False)
@@ -56,4 +62,4 @@ async def readyz(request: Request) -> PlainTextResponse:
 )
 async def metrics(request: Request) -> Response:
     """All metrics of the service; `numBlockedNodes` is FLIP-224's gauge."""
-    return Response(components_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)
+    return Response(await components_of(request).metrics.render(), media_type=CONTENT_TYPE_LATEST)

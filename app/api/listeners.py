@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from http import HTTPStatus
+from typing import Annotated
 
-from fastapi import APIRouter, Request, Response
+from fastapi import APIRouter, Depends, Query, Request, Response
 
 from app.api.authentication import listener_principal
 from app.api.authorization import REQUIRE_LISTENER, REQUIRE_READER, ListenerRole
-from app.api.parameters import ResourceId
+from app.api.parameters import AllowedParameters, ResourceId
 from app.api.problems import problem_responses
-from app.api.request_body import MAX_NODE_BODY, MAX_REPORT_BODY, body_schema, read_body
+from app.api.request_body import MAX_NODE_BODY, MAX_REPORT_BODY, body_schema, parse_in_turns, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
 from app.components import Components, components_of
 from app.listeners.entry import ListenerEntry
-from blocklist.model.errors import NotFoundError
+from blocklist.model.errors import AmbiguousNodeError, NotFoundError
+from blocklist.model.report import Report
 from blocklist.model.roles import Role
+from blocklist.wire.body import ID_PATTERN
 from blocklist.wire.json import Json, dump_json, parse_json
 from blocklist.wire.listeners import (
+    REPORT_FIELDS,
     HeartbeatBody,
+    Id,
     LeaseBody,
     ListenerBody,
     ListenersBody,
@@ -30,6 +36,16 @@ from blocklist.wire.listeners import (
 from blocklist.wire.node_status import TaskManagerBody
 
 router = APIRouter(tags=["Listeners"], dependencies=[REQUIRE_READER])
+
+SessionId = Annotated[
+    Id | None,
+    Query(
+        alias="sessionId",
+        description="Remove only this session of the listener; without it, any.",
+        json_schema_extra={"pattern": ID_PATTERN},
+    ),
+]
+"""The session that a process ends, so that it does not remove its successor."""
 
 _NOT_REGISTERED = "There is no such listener; register again."
 _FENCED = "Another session has taken over."
@@ -56,7 +72,7 @@ async def put_listener(request: Request, listener_id: ResourceId) -> Response:
     if registration.callback_url is not None:
         await components.listeners.callback_policy.resolve(registration.callback_url)
     entry, new = await components.listeners.registry.register(registration, await listener_principal(request))
-    body = _body(components, entry) | ({"secret": entry.secret.current} if new else {})
+    body = _one_body(components, entry) | ({"secret": entry.secret.current} if new else {})
     return JsonResponse(request, dump_json(body), HTTPStatus.CREATED if new else HTTPStatus.OK)
 
 
@@ -72,17 +88,23 @@ async def put_listener(request: Request, listener_id: ResourceId) -> Response:
 async def post_heartbeat(request: Request, listener_id: ResourceId) -> Response:
     """Renew the lease, acknowledge the applied revision, and report the nodes of the listener's TaskManagers."""
     components = components_of(request)
-    heartbeat = HeartbeatBody.parse(parse_json(await read_body(request, MAX_REPORT_BODY)))
+    body = await read_body(request, MAX_REPORT_BODY)
+    heartbeat: HeartbeatBody = await parse_in_turns(body, parse_json, HeartbeatBody.parse)
+    report: Report = await parse_in_turns(body, lambda _: heartbeat.value())
     history = components.engine.view.tracker.history
     entry = await components.listeners.registry.heartbeat(
         listener_id,
         heartbeat.session_id,
         heartbeat.acked_revision if heartbeat.history in (None, history) else None,
-        heartbeat.value(),
+        report,
         await listener_principal(request),
     )
-    body = {"revision": components.engine.view.tracker.revision, "leaseEnd": str(entry.listener.lease_end)}
-    return JsonResponse(request, dump_json(body))
+    answer = {
+        "revision": components.engine.view.tracker.revision,
+        "leaseEnd": str(entry.listener.lease_end),
+        "reported": sorted(REPORT_FIELDS[name] for name in entry.report.given()),
+    }
+    return JsonResponse(request, dump_json(answer))
 
 
 @router.post(
@@ -104,15 +126,25 @@ async def post_secret(request: Request, listener_id: ResourceId) -> Response:
 
 @router.delete(
     "/listeners/{id}",
+    dependencies=[Depends(AllowedParameters("sessionId"))],
     summary="Deregister a listener",
     operation_id="deregisterListener",
     status_code=204,
-    responses=problem_responses(400, 404, 503, _404="There is no such listener, or another token registered it."),
+    responses=problem_responses(
+        400,
+        404,
+        409,
+        503,
+        _404="There is no such listener, or another token registered it.",
+        _409="It is registered with another session; nothing was changed.",
+    ),
 )
-async def delete_listener(request: Request, listener_id: ResourceId, principal: ListenerRole) -> Response:
+async def delete_listener(
+    request: Request, listener_id: ResourceId, principal: ListenerRole, session: SessionId = None
+) -> Response:
     """Remove the listener, its acknowledged revision and its TaskManagers. Operators may remove those of others."""
     owner = None if principal.role.allows(Role.OPERATOR) else await listener_principal(request)
-    await components_of(request).listeners.registry.deregister(listener_id, owner)
+    await components_of(request).listeners.registry.deregister(listener_id, owner, session)
     response = Response(status_code=HTTPStatus.NO_CONTENT)
     response.raw_headers.extend(revision_headers(request))
     return response
@@ -129,9 +161,9 @@ async def delete_listener(request: Request, listener_id: ResourceId, principal: 
 async def get_listeners(request: Request) -> Response:
     """All registered listeners, live and lapsed, and how far each is behind."""
     components = components_of(request)
-    return JsonResponse(
-        request, dump_json({"listeners": [_body(components, entry) for entry in components.listeners.directory]})
-    )
+    usable = components.listeners.usable_nodes.counter()
+    listeners = [_body(components, entry, usable) for entry in components.listeners.directory]
+    return JsonResponse(request, dump_json({"listeners": listeners}))
 
 
 @router.head("/listeners/{id}", dependencies=[FROM_MEMORY], include_in_schema=False)
@@ -146,7 +178,7 @@ async def get_listeners(request: Request) -> Response:
 async def get_listener(request: Request, listener_id: ResourceId) -> Response:
     """One listener, live or lapsed."""
     components = components_of(request)
-    return JsonResponse(request, dump_json(_body(components, await components.listeners.registry.get(listener_id))))
+    return JsonResponse(request, dump_json(_one_body(components, await components.listeners.registry.get(listener_id))))
 
 
 @router.head("/taskmanagers/{id}", dependencies=[FROM_MEMORY], include_in_schema=False)
@@ -156,27 +188,42 @@ async def get_listener(request: Request, listener_id: ResourceId) -> Response:
     operation_id="getTaskManager",
     dependencies=[FROM_MEMORY],
     response_model=TaskManagerBody,
-    responses=problem_responses(400, 404, _404="No live listener has reported this TaskManager."),
+    responses=problem_responses(
+        400,
+        404,
+        409,
+        _404="No live listener has reported this TaskManager.",
+        _409="Listeners with different tokens report it on different nodes (`type` ends in `ambiguous-node`).",
+    ),
 )
 async def get_task_manager(request: Request, task_manager_id: ResourceId) -> Response:
     """The node of a TaskManager, and whether it is blocked. An unknown TaskManager is a 404, not an unblocked node."""
     view = components_of(request).engine.view
-    node_id = view.task_managers.node_of(task_manager_id)
-    if node_id is None:
+    reported = view.task_managers.nodes_of_task_manager(task_manager_id)
+    if not reported:
         raise NotFoundError(f"No live listener has reported a TaskManager {task_manager_id}.")
+    if len(reported) > 1:
+        raise AmbiguousNodeError(
+            f"Listeners report {task_manager_id} on several nodes: {', '.join(sorted(reported))}.", ()
+        )
+    node_id = next(iter(reported))
     # Any block of a name of this node holds for it; FLIP-224 has room for one.
     node = next(iter(view.find(node_id)), None)
     body: Json = {"nodeId": node_id, "blocked": node is not None}
     return JsonResponse(request, dump_json(body if node is None else body | {"blockedNode": view.node_body(node)}))
 
 
-def _body(components: Components, entry: ListenerEntry) -> Json:
-    listener, now = entry.listener, components.clock()
+def _one_body(components: Components, entry: ListenerEntry) -> Json:
+    return _body(components, entry, components.listeners.usable_nodes.counter())
+
+
+def _body(components: Components, entry: ListenerEntry, usable: Callable[[ListenerEntry], int | None]) -> Json:
+    listener, lease_time = entry.listener, entry.lease_time(components.listeners.directory.lease_time())
     return listener_body(
         listener,
-        now=now,
+        now=lease_time,
         revision=components.engine.view.tracker.revision,
-        lag=entry.lag_ms(components.engine.feed, now),
+        lag=entry.lag_ms(components.engine.feed, components.clock()),
         error=entry.error,
-        usable=components.listeners.usable_nodes.usable_count(entry) if listener.is_live(now) else None,
+        usable=usable(entry) if entry.is_live(lease_time) else None,
     )

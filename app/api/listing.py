@@ -3,28 +3,34 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import Annotated
 
 from fastapi import APIRouter, Header, Query, Request, Response
 
+from app.api.authentication import check_after_wait
 from app.api.authorization import REQUIRE_READER
 from app.api.client_quota import slots_of
-from app.api.parameters import MinRevision, Timestamp, wait_seconds
+from app.api.parameters import MinRevision, Timestamp
+from app.api.past import list_at
 from app.api.problems import problem_responses
 from app.api.responses import FROM_MEMORY, age_header
+from app.api.selection import ReadSelector, selected_by, warnings_of
 from app.components import Components, components_of
 from app.engine.cached_list import CachedList, CachedResponse
-from app.engine.list_details import list_with_details, past_list
+from app.engine.list_details import past_list, selected_list
+from app.net.prefer import wait_seconds
 from app.watch.disconnect import run_until_disconnect
-from blocklist.model.errors import InvalidError
+from blocklist.model.node import BlockedNode
 from blocklist.wire.body import Flag
 from blocklist.wire.nodes import ListedNode
 from blocklist.wire.problems import CompactedProblem
 
 router = APIRouter(tags=["The list"], dependencies=[REQUIRE_READER])
 
+_NODES_PER_TURN = 500
 _EXAMPLE = {
     "worker-17": {
         "action": "MARK_BLOCKED_AND_EVACUATE_TASKS",
@@ -34,7 +40,7 @@ _EXAMPLE = {
         "taskManagers": [],
     }
 }
-_HEADERS = {
+LIST_HEADERS = {
     "ETag": {"schema": {"type": "string"}, "description": "The tag of the body; each encoding has its own."},
     "Blocklist-Revision": {"schema": {"type": "string", "pattern": "^[0-9]+$"}},
     "Blocklist-History": {"schema": {"type": "string", "pattern": "^[0-9a-f]{8}$"}},
@@ -49,8 +55,8 @@ _HEADERS = {
     dependencies=[MinRevision, FROM_MEMORY],
     response_model=dict[str, ListedNode],
     responses={
-        200: {"headers": _HEADERS, "content": {"application/json": {"example": _EXAMPLE}}},
-        304: {"description": "The list still matches `If-None-Match`.", "headers": _HEADERS},
+        200: {"headers": LIST_HEADERS, "content": {"application/json": {"example": _EXAMPLE}}},
+        304: {"description": "The list still matches `If-None-Match`.", "headers": LIST_HEADERS},
         **problem_responses(400, 503),
         **problem_responses(410, model=CompactedProblem, _410="The changes since `at` have been compacted."),
     },
@@ -71,34 +77,51 @@ async def get_blocklist(
         Timestamp | None,
         Query(description="Return the list as it was at this time (Unix ms), with its revision, without TaskManagers."),
     ] = None,
+    selector: ReadSelector = None,
 ) -> Response:
     """All blocked nodes by id, sorted by id. A block is absent from the moment it expires."""
     components = components_of(request)
     view = components.engine.view
+    selected = selected_by(components, selector)
     view.route_reads += 1
     etags = ",".join(if_none_match).encode("latin-1") if if_none_match is not None else None
     accepted = ",".join(request.headers.getlist("accept-encoding")).encode("latin-1") or None
     if at is not None:
-        return _PreparedResponse((await _list_at(components, at, details=details)).response_for(etags, accepted), [])
+        past = await _list_at(components, at, selected, details=details)
+        return PreparedResponse(past.response_for(etags, accepted), warnings_of(components, selector))
     render: Callable[[], CachedList] = view.current_list
-    if details:
-        render = partial(list_with_details, view, components.engine.last_changes)
+    if details or selected is not None:
+        last_changes = components.engine.last_changes if details else None
+        render = partial(selected_list, view, selected, last_changes)
     seconds = wait_seconds(prefer or [])
     applied = seconds is not None and etags is not None and render().matches(etags)
     if applied:
         with await slots_of(request):
             await run_until_disconnect(request.receive, _until_changed(components, render, etags or b"", seconds or 0))
-    extra = age_header(request) + ([(b"preference-applied", b"wait=%d" % (seconds or 0))] if applied else [])
-    return _PreparedResponse(render().response_for(etags, accepted), extra)
+        check_after_wait(request)
+    extra = age_header(request) + warnings_of(components, selector)
+    extra += [(b"preference-applied", b"wait=%d" % (seconds or 0))] if applied else []
+    return PreparedResponse(render().response_for(etags, accepted), extra)
 
 
-async def _list_at(components: Components, timestamp: int, *, details: bool) -> CachedList:
+async def _list_at(
+    components: Components, timestamp: int, selected: Callable[[str], bool] | None, *, details: bool
+) -> CachedList:
     """The list at a past time. Raises InvalidError, CompactedError, UnavailableError."""
-    if timestamp > (now := components.clock()):
-        raise InvalidError(f"at: {timestamp} is in the future; the current time is {now}.")
-    past = await components.engine.store.list_at(timestamp)
+    past = await list_at(components, timestamp)
+    if selected is not None:
+        past = replace(past, nodes={node.id: node async for node in _only_selected(past.nodes.values(), selected)})
     # In a thread, because a long list would block the event loop.
     return await asyncio.to_thread(past_list, past, components.engine.view, details=details)
+
+
+async def _only_selected(nodes: Iterable[BlockedNode], selected: Callable[[str], bool]) -> AsyncIterator[BlockedNode]:
+    """In the event loop, to which the labels belong; other requests run in between."""
+    for number, node in enumerate(nodes):
+        if selected(node.id):
+            yield node
+        if number % _NODES_PER_TURN == 0:
+            await asyncio.sleep(0)
 
 
 async def _until_changed(components: Components, render: Callable[[], CachedList], etags: bytes, seconds: int) -> None:
@@ -114,7 +137,7 @@ async def _until_changed(components: Components, render: Callable[[], CachedList
         await view.changed.wait(min(remaining, max(until_expiry, 0.001)))
 
 
-class _PreparedResponse(Response):
+class PreparedResponse(Response):
     """A response from a cached list: nothing is computed again."""
 
     def __init__(self, cached: CachedResponse, extra: list[tuple[bytes, bytes]]) -> None:

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
-from typing import Annotated, Final
+from http import HTTPStatus
+from typing import Annotated, Any, Final
 
 from fastapi import APIRouter, Depends, Header, Request, Response
 
 from app.api.applied import ListenerProgress, applied_by_live_listeners
 from app.api.authorization import REQUIRE_READER
 from app.api.client_quota import slots_of
-from app.api.parameters import MinRevision, NodeId, wait_seconds
+from app.api.parameters import MinRevision, NodeId
 from app.api.problems import problem_responses
 from app.api.responses import JsonResponse
 from app.components import Components, components_of
+from app.engine.handler import Outcome
+from app.net.prefer import wait_seconds
 from app.watch.disconnect import run_until_disconnect
 from blocklist.model.changes import Change
 from blocklist.model.errors import NotFoundError, UnavailableError
+from blocklist.wire.claims import repeat_body
 from blocklist.wire.json import Json, dump_json
 from blocklist.wire.node_status import NodeStatusBody
 
@@ -53,7 +57,7 @@ Wait = Annotated[int | None, Depends(_wait)]
 
 
 async def wait_until_applied(
-    request: Request, revision: int, node_ids: Collection[str], seconds: int | None
+    request: Request, outcome: Outcome[Any], node_ids: Collection[str], seconds: int | None
 ) -> list[tuple[bytes, bytes]]:
     """Wait at most `seconds` until all live listeners have applied or refused the change of these nodes.
 
@@ -61,36 +65,81 @@ async def wait_until_applied(
     """
     if seconds is None:
         return []
-    components = components_of(request)
+    components, revision = components_of(request), outcome.revision
     directory, feed = components.listeners.directory, components.engine.feed
     history = feed.history
-    await _refresh(components)
+    with suppress(UnavailableError):
+        await components.listeners.registry.refresh()
 
     def settled() -> bool:
         return feed.closed or feed.history != history or not directory.any_pending(revision)
 
     with await slots_of(request):
         await run_until_disconnect(request.receive, directory.acks.wait_for(settled, seconds))
-    await _refresh(components)
+    current = await _is_current(components)
     if feed.history != history:
         raise UnavailableError(
             "The database has begun a new history, after a failover or a restore: the change may be lost. Read the"
             " node, and send the change again if it is missing.",
             retry_after=1,
         )
-    progress = directory.progress(revision, node_ids)
-    named = {b"blocklist-refused": progress.refused, b"blocklist-not-applied": progress.pending}
+    progress = directory.progress(revision, node_ids) if current else directory.unknown_progress()
+    superseded = await _superseded(components, outcome, node_ids)
+    named = {
+        b"blocklist-refused": progress.refused,
+        b"blocklist-not-applied": progress.pending,
+        b"blocklist-superseded": superseded,
+    }
     return [
         (b"preference-applied", b"wait=%d" % seconds),
-        (b"blocklist-applied", b"%d/%d" % (progress.applied, progress.live)),
+        # A listener that has acknowledged a later change of the opposite kind does not have this one in force.
+        (b"blocklist-applied", b"%d/%d" % (0 if superseded else progress.applied, progress.live)),
         *((header, ", ".join(ids[:MAX_NAMED]).encode()) for header, ids in named.items() if ids),
     ]
 
 
-async def _refresh(components: Components) -> None:
-    """Another session of a listener may have taken over at another replica."""
+async def _superseded(components: Components, outcome: Outcome[Any], node_ids: Collection[str]) -> Sequence[str]:
+    """The blocked nodes of a change that were freed since, and the freed ones that were blocked again, sorted."""
+    freed_after = {change.node.id: change.type.frees for change in outcome.changes}
+    later = await _changes_since(components, outcome.revision)
+    blocked = components.engine.view.tracker.blocked(components.clock())
+    free_now = {node_id: node_id not in blocked for node_id in node_ids}
+    states = [*((change.node.id, change.type.frees) for change in later), *free_now.items()]
+    return sorted({name for name, free in states if name in free_now and free is not freed_after.get(name, False)})
+
+
+async def _changes_since(components: Components, revision: int) -> Sequence[Change]:
+    """The changes after a revision; none if they are no longer known."""
+    feed = components.engine.feed
     with suppress(UnavailableError):
+        return await feed.changes(revision, feed.revision) or ()
+    return ()
+
+
+async def response_when_applied(
+    request: Request,
+    body: Json,
+    outcome: Outcome[Any],
+    node_ids: Collection[str],
+    seconds: int | None,
+    status: HTTPStatus = HTTPStatus.OK,
+) -> JsonResponse:
+    """The response to a change of these nodes, after `wait_until_applied`. Raises UnavailableError as that."""
+    response = JsonResponse(request, dump_json(body), status, outcome.revision)
+    response.raw_headers.extend(await wait_until_applied(request, outcome, node_ids, seconds))
+    return response
+
+
+async def _is_current(components: Components) -> bool:
+    """Read the registrations at other replicas; False if the database is unavailable.
+
+    Another session of a listener may have taken over there: what the earlier one acknowledged here does not count.
+    """
+    try:
         await components.listeners.registry.refresh()
+    except UnavailableError:
+        return False
+    return True
 
 
 @router.head("/blocklist/nodes/{node_id}/status", dependencies=[MinRevision], include_in_schema=False)
@@ -115,13 +164,19 @@ async def get_status(request: Request, node_id: NodeId) -> Response:
 
 def _status(components: Components, change: Change) -> Json:
     listeners = [_progress_body(progress) for progress in applied_by_live_listeners(components, change)]
+    engine, now = components.engine, components.clock()
+    history = engine.automatic_blocks
+    probation_end = history.probation_end(engine.view.tracker, change.node.id, now)
     return {
         "id": change.node.id,
-        "blocked": components.engine.view.get(change.node.id) is not None,
+        "blocked": engine.view.get(change.node.id) is not None,
         "revision": change.revision,
         "at": str(change.at),
         "applied": sum(listener["applied"] for listener in listeners),
         "of": len(listeners),
+        "automaticBlocks": history.count(engine.view.tracker, change.node.id, now),
+        "probationEnd": None if probation_end is None else str(probation_end),
+        "repeat": None if change.repeat is None else repeat_body(change.repeat),
         "listeners": listeners,
     }
 
@@ -138,4 +193,5 @@ def _progress_body(progress: ListenerProgress) -> Json:
             {"id": task_manager.id, "runningTasks": task_manager.running_tasks}
             for task_manager in progress.task_managers
         ],
+        "reportsTaskManagers": progress.reports_task_managers,
     }

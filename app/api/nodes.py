@@ -16,22 +16,41 @@ from app.api.dry_run import (
     dry_run_response,
     known_nodes,
     require_known,
+    submit_within_limits,
 )
-from app.api.node_status import AMBIGUOUS, Wait, wait_until_applied
-from app.api.parameters import NODE_ID_PATTERN, AllowedParameters, MinRevision, NodeId
+from app.api.node_status import AMBIGUOUS, Wait, response_when_applied, wait_until_applied
+from app.api.parameters import AllowedParameters, MinRevision, NodeId
 from app.api.problems import problem_responses
-from app.api.request_body import MAX_NODE_BODY, MAX_NODES_BODY, body_schema, read_body
+from app.api.request_body import (
+    EMPTY_BODY,
+    MAX_NODE_BODY,
+    MAX_NODES_BODY,
+    body_schema,
+    nodes_body_schema,
+    parse_by_node,
+    read_body,
+    require_empty_body,
+)
 from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
+from app.api.selection import (
+    OptionalSelector,
+    RequiredSelector,
+    UnblockedSelection,
+    block_selected,
+    unblock_selected,
+    warnings_of,
+)
 from app.components import Components, components_of
 from app.engine.handler import Command, Outcome
 from blocklist.model.changes import ChangeType
 from blocklist.model.draft import Draft, not_blocked_message
-from blocklist.model.errors import InvalidError, NotFoundError
-from blocklist.model.node import BlockedNode, check_node_id
-from blocklist.model.node_ranges import MAX_NODES
+from blocklist.model.errors import NotFoundError
+from blocklist.model.node import BlockedNode
+from blocklist.model.selector import Selector
+from blocklist.wire.body import ID_PATTERN
 from blocklist.wire.dry_run import DryRunBody
-from blocklist.wire.json import dump_json, parse_json
-from blocklist.wire.nodes import BlockRequest, NodeBody, NodeResult
+from blocklist.wire.json import parse_json
+from blocklist.wire.nodes import BlockRequest, NodeBody, NodeResult, UnblockedNode
 from blocklist.wire.problems import ConflictProblem, ConflictsProblem, Problem
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
@@ -39,33 +58,26 @@ router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
 # Access to an enum member is a Python call, so do it once.
 _CREATED, _MERGED = HTTPStatus.CREATED, HTTPStatus.ACCEPTED
 _BLOCK_PARAMETERS = Depends(AllowedParameters("dryRun", "force", "strict"))
+_BLOCK_NODES_PARAMETERS = Depends(AllowedParameters("dryRun", "force", "strict", "selector"))
+_UNBLOCK_NODES_PARAMETERS = Depends(AllowedParameters("dryRun", "selector"))
 _UNBLOCK_PARAMETERS = Depends(AllowedParameters("dryRun"))
 _CONFLICT = (
     "The node is already blocked, or a limit was reached (then `type` ends in `limit`), or with `strict=true` no"
     " listener knows it (`unknown-node`); nothing was changed."
 )
 _ONE_NODE_BODY = body_schema("BlockRequest")
-_NODES_BODY = body_schema(
-    {
-        "type": "object",
-        "propertyNames": {"pattern": NODE_ID_PATTERN},
-        "additionalProperties": {"$ref": "#/components/schemas/BlockRequest"},
-        "minProperties": 1,
-        "maxProperties": MAX_NODES,
-    }
-)
+_NODES_BODY = body_schema({"anyOf": [nodes_body_schema("BlockRequest"), {"$ref": "#/components/schemas/BlockRequest"}]})
 _DRY_RUN_RESPONSE = {"model": DryRunBody, "description": "With `dryRun=true` what it would do; nothing was changed."}
 # Without a schema, because a schema would forbid the empty body.
 _UNBLOCKED: Final[dict[str, Any]] = {
     "headers": {
         "Blocklist-Node": {
-            "schema": {"type": "string", "pattern": NODE_ID_PATTERN},
+            "schema": {"type": "string", "pattern": ID_PATTERN},
             "description": "The name under which the node was blocked. Not with `dryRun=true`.",
         }
     },
     "description": "The node is unblocked; no body. With `dryRun=true` what it would do: a DryRunBody, as for PUT.",
 }
-_EMPTY_BODY = body_schema({"type": "object", "maxProperties": 0}, required=False)
 
 
 @router.head("/blocklist/nodes/{node_id}", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
@@ -114,6 +126,7 @@ async def put_node(
     strict: Strict = False,
 ) -> Response:
     """Block a node (201). If it is already blocked: with `allowMerge`, merge the two blocks (202); without it, 409."""
+    principal.check_may_block()
     components, changed_by = components_of(request), author_with_force(principal, force)
     command = require_known(
         components,
@@ -123,12 +136,10 @@ async def put_node(
     )
     if dry_run:
         return await dry_run_response(request, command, principal, changed_by)
-    outcome = await components.engine.handler.submit(
-        components.engine.limit_guard.enforce(command, principal.role), changed_by
-    )
+    outcome = await submit_within_limits(components, command, principal, changed_by)
     status, body = block_response(components, outcome)
     response = JsonResponse(request, body, status, outcome.revision)
-    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, [outcome.value.id], wait))
+    response.raw_headers.extend(await wait_until_applied(request, outcome, [outcome.value.id], wait))
     return response
 
 
@@ -149,11 +160,11 @@ def block_response(components: Components, outcome: Outcome[BlockedNode]) -> tup
     "/blocklist/nodes",
     summary="Block several nodes",
     operation_id="blockNodes",
-    dependencies=[_BLOCK_PARAMETERS],
+    dependencies=[_BLOCK_NODES_PARAMETERS],
     response_model=dict[str, NodeResult] | DryRunBody,
     responses={
         200: {"description": "All nodes are blocked: by id the `status` (201 or 202) and the node. Or a dry run."},
-        **problem_responses(400, 403, 413, 503),
+        **problem_responses(400, 403, 404, 413, 414, 503, _404="The selector selects no node; nothing was changed."),
         **problem_responses(409, model=ConflictsProblem, or_else=Problem, _409=_CONFLICT),
     },
     openapi_extra=_NODES_BODY,
@@ -161,27 +172,70 @@ def block_response(components: Components, outcome: Outcome[BlockedNode]) -> tup
 async def put_nodes(
     request: Request,
     principal: Operator,
+    selector: OptionalSelector = None,
     wait: Wait = None,
     dry_run: DryRun = False,
     force: Force = None,
     strict: Strict = False,
 ) -> Response:
-    """Block up to 1,000 nodes in one transaction: all or none. Each gets a revision, in the order of the body."""
+    """Block up to 1,000 nodes in one transaction: all or none. Each gets a revision, in the order of the body.
+
+    With `selector` the body is that of one node, and blocks all nodes that are selected at the moment of the change.
+    """
+    principal.check_may_block()
     components, changed_by = components_of(request), author_with_force(principal, force)
-    nodes = _parse_nodes(parse_json(await read_body(request, MAX_NODES_BODY)), components.clock())
-
-    def block_all(draft: Draft) -> dict[str, BlockedNode]:
-        return draft.block_many(nodes)
-
-    command = require_known(components, nodes.keys(), block_all, strict=strict)
+    command = await _block_many_command(request, components, selector, strict=strict)
+    warnings = warnings_of(components, selector)
     if dry_run:
-        return await dry_run_response(request, command, principal, changed_by)
-    outcome = await components.engine.handler.submit(
-        components.engine.limit_guard.enforce(command, principal.role), changed_by
-    )
-    response = JsonResponse(request, dump_json(_nodes_body(components, outcome)), revision=outcome.revision)
+        response = await dry_run_response(request, command, principal, changed_by)
+        response.raw_headers.extend(warnings)
+        return response
+    outcome = await submit_within_limits(components, command, principal, changed_by)
     changed = {node.id for node in outcome.value.values()}
-    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, changed, wait))
+    response = await response_when_applied(request, _nodes_body(components, outcome), outcome, changed, wait)
+    response.raw_headers.extend(warnings)
+    return response
+
+
+async def _block_many_command(
+    request: Request, components: Components, selector: Selector | None, *, strict: bool
+) -> Command[dict[str, BlockedNode]]:
+    if selector is not None:
+        block = BlockRequest.parse(parse_json(await read_body(request, MAX_NODE_BODY)))
+        return block_selected(components, selector, block, strict=strict)
+    nodes = _parse_nodes(parse_json(await read_body(request, MAX_NODES_BODY)), components.clock())
+    return require_known(components, nodes.keys(), lambda draft: draft.block_many(nodes), strict=strict)
+
+
+@router.delete(
+    "/blocklist/nodes",
+    summary="Unblock the selected nodes",
+    operation_id="unblockNodes",
+    dependencies=[_UNBLOCK_NODES_PARAMETERS],
+    response_model=dict[str, UnblockedNode] | DryRunBody,
+    responses={
+        200: {"description": "The selected nodes by id: 200 was unblocked, 404 was not blocked. Or a dry run."},
+        **problem_responses(
+            400, 404, 413, 503, _404="The selector selects no node, or none that is blocked; nothing was changed."
+        ),
+    },
+    openapi_extra=EMPTY_BODY,
+)
+async def delete_nodes(
+    request: Request, principal: Operator, selector: RequiredSelector, wait: Wait = None, dry_run: DryRun = False
+) -> Response:
+    """Unblock those of the selected nodes that are blocked, up to 1,000 in one transaction: all or none."""
+    principal.check_may_unblock()
+    await require_empty_body(request)
+    components = components_of(request)
+    command = unblock_selected(components, selector)
+    if dry_run:
+        return await dry_run_response(request, lambda draft: command(draft).unblocked, principal, author(principal))
+    outcome = await components.engine.handler.submit(command, author(principal))
+    changed = {node.id for node in outcome.value.unblocked.values()}
+    warnings = warnings_of(components, selector)
+    response = await response_when_applied(request, _unblocked_body(outcome.value), outcome, changed, wait)
+    response.raw_headers.extend(warnings)
     return response
 
 
@@ -193,15 +247,14 @@ async def put_nodes(
     dependencies=[_UNBLOCK_PARAMETERS],
     response_class=Response,
     responses={200: _UNBLOCKED, **problem_responses(400, 404, 409, 413, 503, _409=AMBIGUOUS)},
-    openapi_extra=_EMPTY_BODY,
+    openapi_extra=EMPTY_BODY,
 )
 async def delete_node(
     request: Request, node_id: NodeId, principal: Operator, wait: Wait = None, dry_run: DryRun = False
 ) -> Response:
-    """Unblock a node before its block expires; 404 if it is not blocked."""
-    body = await read_body(request, MAX_NODE_BODY)
-    if body and parse_json(body) != {}:
-        raise InvalidError("The body of a DELETE must be empty or {}.")
+    """Unblock a node before its block expires, whoever claims it; 404 if it is not blocked."""
+    principal.check_may_unblock()
+    await require_empty_body(request)
 
     def command(draft: Draft) -> BlockedNode:
         return draft.unblock(node_id)
@@ -214,34 +267,37 @@ async def delete_node(
     # Not on the path of FLIP-224, whose response is fixed.
     if request.scope["path"].startswith("/blocklist/nodes/"):
         response.headers["Blocklist-Node"] = outcome.value.id
-    response.raw_headers.extend(await wait_until_applied(request, outcome.revision, [outcome.value.id], wait))
+    response.raw_headers.extend(await wait_until_applied(request, outcome, [outcome.value.id], wait))
     return response
 
 
+def _unblocked_body(selection: UnblockedSelection) -> dict[str, Any]:
+    return {
+        node_id: {"status": 404, "id": None}
+        if (node := selection.unblocked.get(node_id)) is None
+        else {"status": 200, "id": node.id}
+        for node_id in selection.selected
+    }
+
+
 def _parse_nodes(body: object, now: int) -> dict[str, tuple[BlockedNode, bool]]:
-    if not isinstance(body, dict) or not 1 <= len(body) <= MAX_NODES:
-        raise InvalidError(f"The body must be an object of 1 to {MAX_NODES} nodes: for each id an action and a cause.")
-    nodes: dict[str, tuple[BlockedNode, bool]] = {}
-    errors: list[str] = []
-    for node_id, fields in body.items():
-        try:
-            block = BlockRequest.parse(fields)
-            nodes[node_id] = block.node(check_node_id(node_id), now), block.allow_merge
-        except InvalidError as error:
-            errors += [f"{node_id[:253]!a}: {line}" for line in error.lines]
-    if errors:
-        raise InvalidError("Nothing was changed: " + errors[0], errors)
-    return nodes
+    def parse(node_id: str, fields: object) -> tuple[BlockedNode, bool]:
+        block = BlockRequest.parse(fields)
+        return block.node(node_id, now), block.allow_merge
+
+    return parse_by_node(body, parse)
 
 
 def _nodes_body(components: Components, outcome: Outcome[dict[str, BlockedNode]]) -> dict[str, Any]:
     created = {change.node.id for change in outcome.changes if change.type is ChangeType.BLOCKED}
-    unknown = known_nodes(components).unknown(sorted(created))
+    known = known_nodes(components)
+    unknown, ambiguous = known.unknown(sorted(created)), known.ambiguous(created)
     return {
         node_id: {
             "status": 201 if node_id in created else 202,
             **components.engine.view.node_body(node),
             **({"known": False, "didYouMean": unknown[node_id]} if node_id in unknown else {}),
+            **({"known": False, "ambiguous": ambiguous[node_id]} if node_id in ambiguous else {}),
         }
         for node_id, node in outcome.value.items()
     }

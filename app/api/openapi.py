@@ -14,6 +14,7 @@ from app.api.problems import problem_responses
 from app.api.responses import JsonResponse
 from app.integrations.alertmanager.wire import AlertmanagerPost
 from blocklist import __version__
+from blocklist.wire.claims import ClaimRequest
 from blocklist.wire.json import dump_json
 from blocklist.wire.listeners import HeartbeatBody, RegistrationBody, SessionBody
 from blocklist.wire.nodes import BlockRequest
@@ -24,6 +25,7 @@ from blocklist.wire.tokens import TokenRequest
 _MODELS = (
     AlertmanagerPost,
     BlockRequest,
+    ClaimRequest,
     RegistrationBody,
     HeartbeatBody,
     SessionBody,

@@ -9,15 +9,13 @@ from fastapi import Depends, Path, Query, Request
 from pydantic import BeforeValidator, Field
 
 from app.components import components_of
+from app.engine.list_view import ListView
 from blocklist.model.errors import InvalidError, UnavailableError
 from blocklist.model.node import PERMANENT, check_node_id
+from blocklist.wire.body import ID_PATTERN
 
 MIN_REVISION_TIMEOUT: Final = 2.0
 """Maximum time that `minRevision` waits for this replica, in seconds."""
-NODE_ID_PATTERN: Final = "^[A-Za-z0-9._:-]{1,253}$"
-MAX_WAIT: Final = 60
-"""Maximum of `Prefer: wait=N`, in seconds."""
-_WAIT: Final = re.compile(r'wait\s*=\s*(?:"([0-9]{1,99})"|([0-9]{1,99}))', re.ASCII | re.IGNORECASE)
 _DIGITS = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
@@ -40,7 +38,7 @@ async def _node_id(
             description="1 to 253 characters of `A-Z a-z 0-9 . _ : -`, but not `.` or `..`. It means the same"
             " machine in any case, as short or full name, and as address in any spelling.",
             examples=["worker-17"],
-            json_schema_extra={"pattern": NODE_ID_PATTERN},
+            json_schema_extra={"pattern": ID_PATTERN},
         ),
     ],
 ) -> str:
@@ -57,7 +55,7 @@ async def _resource_id(
         Path(
             description="The id; same characters as a node id.",
             examples=["app-20261121101500-0001"],
-            json_schema_extra={"pattern": NODE_ID_PATTERN},
+            json_schema_extra={"pattern": ID_PATTERN},
         ),
     ],
 ) -> str:
@@ -78,12 +76,15 @@ async def _wait_for_revision(
         ),
     ] = None,
 ) -> None:
-    if min_revision is None:
-        return
-    view = components_of(request).engine.view
-    if not await view.wait_for_revision(min_revision, MIN_REVISION_TIMEOUT):
+    if min_revision is not None:
+        await require_revision(components_of(request).engine.view, min_revision)
+
+
+async def require_revision(view: ListView, revision: int) -> None:
+    """Wait until this replica has a revision. Raises UnavailableError on timeout."""
+    if not await view.wait_for_revision(revision, MIN_REVISION_TIMEOUT):
         raise UnavailableError(
-            f"This replica is at revision {view.tracker.revision} and does not have {min_revision} yet.", retry_after=1
+            f"This replica is at revision {view.tracker.revision} and does not have {revision} yet.", retry_after=1
         )
 
 
@@ -91,29 +92,25 @@ MinRevision = Depends(_wait_for_revision)
 """Waits for `?minRevision=`. Raises UnavailableError on timeout."""
 
 
-def wait_seconds(prefer: list[str]) -> int | None:
-    """N of the first valid `wait=N` in Prefer headers (RFC 7240), at most MAX_WAIT; None if there is none."""
-    for preference in ",".join(prefer).split(","):
-        if match := _WAIT.fullmatch(preference.partition(";")[0].strip()):
-            return min(int(match[1] or match[2]), MAX_WAIT)
-    return None
-
-
 class AllowedParameters:
     """A dependency of routes that change something: allows only these query parameters, each at most once.
 
+    `repeatable` may be given several times.
     Other routes ignore unknown parameters, but here a misspelt `?dryrun=true` would make a real change.
     Raises InvalidError.
     """
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, repeatable: str | None = None) -> None:
         self._names = names
+        self._repeatable = repeatable
 
     async def __call__(self, request: Request) -> None:
-        names = [name for name, _ in request.query_params.multi_items()]
+        names = [name for name, _ in request.query_params.multi_items() if name != self._repeatable]
         rejected = [name for name in names if name not in self._names or names.count(name) > 1]
         if rejected:
-            allowed = ", ".join(self._names)
+            allowed = ", ".join(self._names) + (
+                f"; any number of times: {self._repeatable}" if self._repeatable else ""
+            )
             raise InvalidError(
                 f"Unknown or repeated query parameter {rejected[0][:100]!a}; allowed, at most once each: {allowed}."
                 " Nothing was changed."

@@ -17,14 +17,17 @@ from app.api.responses import age_header, revision_headers
 from app.auth.tokens import LastAdminError
 from app.components import components_of
 from app.engine.handler import CommandFailedError
+from app.listeners.known_nodes import KnownNodes
 from app.listeners.quota import ReportsTooLargeError, TooManyListenersError
 from app.net.host_policy import MisdirectedError
+from app.store.error_translation import LockedError
 from app.store.rows import UnreadableRowError
 from blocklist.model.errors import (
     AmbiguousNodeError,
     BlocklistError,
     CompactedError,
     ConflictError,
+    DismissedError,
     ForbiddenError,
     InvalidError,
     LimitError,
@@ -33,9 +36,17 @@ from blocklist.model.errors import (
     UnavailableError,
     UnknownNodeError,
 )
+from blocklist.model.host_matching import ambiguous_message
 from blocklist.model.listener import FencedError
 from blocklist.wire.json import Json, dump_json
-from blocklist.wire.problems import AMBIGUOUS_PROBLEM, LIMIT_PROBLEM, UNKNOWN_NODE_PROBLEM, Problem
+from blocklist.wire.problems import (
+    AMBIGUOUS_PROBLEM,
+    DISMISSED_PROBLEM,
+    LIMIT_PROBLEM,
+    NO_PATH_PROBLEM,
+    UNKNOWN_NODE_PROBLEM,
+    Problem,
+)
 
 STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     InvalidError: HTTPStatus.BAD_REQUEST,
@@ -46,6 +57,7 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     AmbiguousNodeError: HTTPStatus.CONFLICT,
     LimitError: HTTPStatus.CONFLICT,
     UnknownNodeError: HTTPStatus.CONFLICT,
+    DismissedError: HTTPStatus.CONFLICT,
     FencedError: HTTPStatus.CONFLICT,
     LastAdminError: HTTPStatus.CONFLICT,
     CompactedError: HTTPStatus.GONE,
@@ -54,6 +66,7 @@ STATUS: Final[dict[type[BlocklistError], HTTPStatus]] = {
     ReportsTooLargeError: HTTPStatus.REQUEST_ENTITY_TOO_LARGE,
     TooManyListenersError: HTTPStatus.TOO_MANY_REQUESTS,
     UnavailableError: HTTPStatus.SERVICE_UNAVAILABLE,
+    LockedError: HTTPStatus.SERVICE_UNAVAILABLE,
     UnreadableRowError: HTTPStatus.SERVICE_UNAVAILABLE,
     CommandFailedError: HTTPStatus.INTERNAL_SERVER_ERROR,
 }
@@ -63,6 +76,7 @@ _TYPES: Final[dict[type[BlocklistError], str]] = {
     AmbiguousNodeError: AMBIGUOUS_PROBLEM,
     LimitError: LIMIT_PROBLEM,
     UnknownNodeError: UNKNOWN_NODE_PROBLEM,
+    DismissedError: DISMISSED_PROBLEM,
 }
 """Problem types other than that of the status."""
 
@@ -74,6 +88,7 @@ _DESCRIPTIONS: Final = {
     409: "The node is already blocked; nothing was changed.",
     410: "The changes have been compacted.",
     413: "The body is too large; nothing was changed.",
+    414: "The URL is longer than 8 KiB, and the head of the request than 16 KiB; nothing was changed.",
     429: "There are as many as the token may have; nothing was changed.",
     503: "The database is unavailable, or this replica is behind; retry after `Retry-After` seconds.",
 }
@@ -170,9 +185,16 @@ def problem_for(request: Request, error: Exception) -> Response:
             headers = {"WWW-Authenticate": 'Bearer error="invalid_token"' if given else "Bearer"}
         case UnavailableError(retry_after=seconds):
             headers = {"Retry-After": str(int(seconds or 1))}
-    return problem(
-        request, status, error.detail, lines=error.lines, extra=extra, headers=headers, revision=error.revision
-    )
+    lines = (*error.lines, *_ambiguous_names(request)) if isinstance(error, NotFoundError) else error.lines
+    detail = error.detail if len(lines) == len(error.lines) else " ".join([error.detail, *lines[len(error.lines) :]])
+    return problem(request, status, detail, lines=lines, extra=extra, headers=headers, revision=error.revision)
+
+
+def _ambiguous_names(request: Request) -> list[str]:
+    """Why a node was not found: the name in the path is one that several nodes claim."""
+    node_id = request.path_params.get("node_id")
+    ambiguous = {} if node_id is None else KnownNodes(components_of(request).listeners.inventory).ambiguous([node_id])
+    return [ambiguous_message(*item) for item in ambiguous.items()]
 
 
 def _validation_problem(request: Request, error: Exception) -> Response:
@@ -188,7 +210,9 @@ def _http_problem(request: Request, error: Exception) -> Response:
         allowed = ", ".join(sorted(_methods(request)))
         detail = f"{request.method} is not allowed here; allowed: {allowed}."
         return problem(request, status, detail, headers={"Allow": allowed})
-    detail = "There is nothing at this path." if status == HTTPStatus.NOT_FOUND else str(error.detail)
+    if status == HTTPStatus.NOT_FOUND:
+        return problem(request, status, "There is nothing at this path.", extra={"type": NO_PATH_PROBLEM})
+    detail = str(error.detail)
     return problem(request, status, detail, headers=dict(error.headers or {}))
 
 

@@ -10,10 +10,13 @@ from app.components import components_of
 
 _PATHS_WITH_REVISION: Final = (
     "/blocklist",
+    "/claims",
     "/listeners",
+    "/nodes",
     "/taskmanagers",
     "/tokens",
     "/whoami",
+    "/drift",
     "/evidence",
     "/integrations",
 )

@@ -65,7 +65,11 @@ async def post_token(request: Request, principal: Admin) -> Response:
     if end <= now:
         raise InvalidError(f"endTimestamp: {end} is not in the future; the current time is {now}.")
     new_token = await components.access.authenticator.create(
-        token_request.name, Role(token_request.role), end, principal.name
+        token_request.name,
+        Role(token_request.role),
+        end,
+        principal.name,
+        None if token_request.owners is None else tuple(token_request.owners),
     )
     response = JsonResponse(request, dump_json(new_token_body(new_token)), HTTPStatus.CREATED)
     response.raw_headers.append((b"cache-control", b"no-store"))

@@ -23,6 +23,8 @@ log = structlog.get_logger(__name__)
 
 REFRESH_SECONDS: Final = 5.0
 """Interval at which the tokens are read again: another replica may have created or revoked some."""
+RETRY_SECONDS: Final = 0.5
+"""Time until they are read again if that failed."""
 MIN_RELOAD_INTERVAL_SECONDS: Final = 0.1
 """Minimum time between two reads for tokens that are not known here."""
 SAVE_INTERVAL_SECONDS: Final = 60.0
@@ -106,7 +108,7 @@ class Authenticator:
             if self._reloaded_at < called_at:
                 await asyncio.sleep(self._reloaded_at + MIN_RELOAD_INTERVAL_SECONDS - loop.time())
                 self._reloaded_at = loop.time()
-                await self._refresh()
+                await self.refresh()
 
     def notify_remote_change(self) -> None:
         """Another replica has created or revoked a token."""
@@ -127,6 +129,16 @@ class Authenticator:
             if self._admin_token_path is not None:
                 self._apply_admin_token(await asyncio.to_thread(admin_token_file.read, self._admin_token_path))
 
+    async def refresh(self) -> None:
+        """Read the tokens and the admin token file again. Raises UnavailableError."""
+        try:
+            await self.load()
+        except admin_token_file.AdminTokenFileError as error:
+            # The previous token remains valid: the file may just be being replaced.
+            log.warning("admin token file cannot be read; the previous token remains valid", reason=str(error))
+        if self.jwt_verifier is not None:
+            self.jwt_verifier.drop_expired()
+
     async def run(self) -> None:
         """Refresh for ever, at each notification and each interval."""
         loop = asyncio.get_running_loop()
@@ -136,12 +148,14 @@ class Authenticator:
                 await self.tokens_changed.wait(REFRESH_SECONDS)
             self._remote_change = False
             try:
-                await self._refresh()
+                await self.refresh()
                 if loop.time() - saved_at >= SAVE_INTERVAL_SECONDS:
                     saved_at = loop.time()
                     await self.save_used()
             except UnavailableError:
-                continue
+                # The notification is not lost: a token that was revoked must not stay valid until the next interval.
+                self._remote_change = True
+                await asyncio.sleep(RETRY_SECONDS)
 
     async def save_used(self) -> None:
         """Save the times of last use. Raises UnavailableError."""
@@ -156,10 +170,15 @@ class Authenticator:
         """All tokens, also expired and revoked ones, the oldest first. Raises UnavailableError."""
         return [self._with_last_use(stored.token) for stored in await self._store.tokens()]
 
-    async def create(self, name: str, role: Role, end: int, created_by: str | None) -> NewToken:
-        """Create a token, valid at once until `end` (Unix milliseconds). Raises UnavailableError."""
-        new = generate_token()
-        token = Token(id=new.id, name=name, role=role, created_at=self._clock(), created_by=created_by, end=end)
+    async def create(
+        self, name: str, role: Role, end: int, created_by: str | None, owners: tuple[str, ...] | None = None
+    ) -> NewToken:
+        """Create a token, valid at once until `end` (Unix milliseconds). For `owners` see Token.
+
+        Raises UnavailableError.
+        """
+        new, now = generate_token(), self._clock()
+        token = Token(id=new.id, name=name, role=role, created_at=now, created_by=created_by, end=end, owners=owners)
         stored = StoredToken(token=token, digest=new.digest)
         async with self._lock:
             await self._store.add(stored)
@@ -198,15 +217,6 @@ class Authenticator:
         if self._admin_token is not None and self._admin_token.matches(text):
             return self._admin_token.credential
         return None
-
-    async def _refresh(self) -> None:
-        try:
-            await self.load()
-        except admin_token_file.AdminTokenFileError as error:
-            # The previous token remains valid: the file may just be being replaced.
-            log.warning("admin token file cannot be read; the previous token remains valid", reason=str(error))
-        if self.jwt_verifier is not None:
-            self.jwt_verifier.drop_expired()
 
     def _apply_tokens(self, stored: list[StoredToken]) -> None:
         now = self._clock()

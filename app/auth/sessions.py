@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import secrets
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
@@ -86,12 +87,11 @@ class Sessions:
         """For ever, drop sessions that have ended, here or on another replica."""
         while True:
             await self._auth.tokens_changed.wait(REFRESH_SECONDS)
-            try:
-                await self._drop_invalid()
-            except UnavailableError:
-                continue
+            with suppress(UnavailableError):  # After an outage everything is read again.
+                await self.refresh()
 
-    async def _drop_invalid(self) -> None:
+    async def refresh(self) -> None:
+        """Drop the sessions that have ended. Raises UnavailableError."""
         cached = dict(self._cached)
         existing = await self._store.existing_sessions(cached.keys()) if cached else set()
         for digest, credential in cached.items():
@@ -104,10 +104,12 @@ class Sessions:
             credential.invalidate()
 
     def _cache(self, stored: StoredSession) -> Credential:
-        principal = Principal(stored.name, stored.role)
+        token = self._auth.credential_by_id(stored.credential or "")
+        owners = None if token is None else token.principal.owners
+        principal = Principal(stored.name, stored.role, owners=owners)
         credential = Credential(principal, expires_at=stored.end, id=stored.credential or "")
         self._cached.add(stored.digest, credential)
-        if (token := self._auth.credential_by_id(credential.id)) is not None:
+        if token is not None:
             token.streams.add(credential)
         return credential
 

@@ -49,7 +49,7 @@ class CachedToken(NamedTuple):
     @classmethod
     def from_stored(cls, stored: StoredToken) -> CachedToken:
         token = stored.token
-        principal = Principal(token.name, token.role)
+        principal = Principal(token.name, token.role, owners=token.owners)
         return cls(Credential(principal, expires_at=token.end, id=token.id), bytes.fromhex(stored.digest))
 
     def matches(self, secret: bytes) -> bool:

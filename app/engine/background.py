@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from datetime import timedelta
+from time import monotonic
 from typing import Final, Protocol
 
 import structlog
@@ -31,12 +32,12 @@ PROBE_SECONDS: Final = 1.0
 
 
 async def expire_blocks(tracker: BlocklistTracker, handler: BlocklistHandler, clock: Callable[[], int]) -> None:
-    """Commit the `expired` change of each block when it ends; never returns."""
+    """Commit the `expired` or `narrowed` change of each block when it, or one of its claims, ends; never returns."""
     while True:
         now = clock()
-        if tracker.next_end() <= now:
+        if tracker.next_expiry() <= now:
             await _expire([node.id for node in tracker.ended(now)], handler)
-        await asyncio.sleep(min(EXPIRY_CHECK_SECONDS, max(0.0, (tracker.next_end() - clock()) / 1000)))
+        await asyncio.sleep(min(EXPIRY_CHECK_SECONDS, max(0.0, (tracker.next_expiry() - clock()) / 1000)))
 
 
 async def _expire(ids: list[str], handler: BlocklistHandler) -> None:
@@ -56,18 +57,27 @@ class ProbedDatabase(Protocol):
 
     def outage_seconds(self) -> int | None: ...
 
+    def outdated_seconds(self) -> int | None: ...
+
+    def record_up_to_date(self, read_at: float) -> None: ...
+
     async def probe(self) -> None: ...
 
 
-async def probe_database(store: ProbedDatabase, on_recovery: Callable[[], None]) -> None:
-    """Probe the database during an outage, and call `on_recovery` after a probe that succeeds; never returns."""
+async def probe_database(store: ProbedDatabase, read_again: Callable[[], Awaitable[None]]) -> None:
+    """Probe the database during an outage, and then read everything again, until that succeeds; never returns.
+
+    Until then reads have an Age header: other replicas may have written while this one could not read.
+    """
     while True:
         await asyncio.sleep(PROBE_SECONDS)
-        if store.outage_seconds() is not None:
-            with suppress(UnavailableError):
-                await store.probe()
-                with isolated("recovery of the database"):
-                    on_recovery()
+        if store.outdated_seconds() is not None:
+            with isolated("recovery of the database"), suppress(UnavailableError):
+                if store.outage_seconds() is not None:
+                    await store.probe()
+                read_at = monotonic()
+                await read_again()
+                store.record_up_to_date(read_at)
 
 
 class CompactableChangeLog(Protocol):

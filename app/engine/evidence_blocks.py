@@ -8,16 +8,20 @@ from typing import Final, Protocol
 
 import structlog
 
+from app.engine.dismissals import Dismissals
 from app.engine.handler import BlocklistHandler
 from app.engine.limits import LimitGuard
+from blocklist.model.automatic_blocks import AutomaticBlocks
 from blocklist.model.changes import Author, Change, ChangeType, Source
+from blocklist.model.claims import claim_of
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError, UnavailableError
-from blocklist.model.evidence import TTL_MS, EvidenceStore, due_blocks, evidence_cause
+from blocklist.model.evidence import EVIDENCE_OWNER, TTL_MS, EvidenceStore, due_blocks, evidence_claim
 from blocklist.model.host_matching import NameIndex
 from blocklist.model.limits import EvidenceLimit
 from blocklist.model.node import BlockedNode
 from blocklist.model.node_lookup import BlocklistView
+from blocklist.model.repeats import Repeat
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker
 
@@ -28,14 +32,14 @@ CHECK_SECONDS: Final = 0.5
 PRUNE_INTERVAL_MS: Final = 10_000
 """Interval at which expired evidence is removed."""
 RELOADED_CHANGES: Final = 1000
-"""Number of changes read at the start, to find nodes that were unblocked manually."""
+"""Number of changes read at the start, to find nodes that were unblocked manually without a claim to dismiss."""
 UNBLOCK_MEMORY_MS: Final = 3_600_000
 """How long a manual unblock survives a restart: as long as Spark excludes a host by default."""
 RESTART_GRACE_MS: Final = 30_000
 """After a start applications repeat old evidence, which cannot be told from new evidence for this long."""
 RETRY_MS: Final = 10_000
 """Interval at which a block that a limit refused is retried while the evidence is valid."""
-_AUTHOR: Final = Author("evidence", Source.EVIDENCE)
+_AUTHOR: Final = Author(EVIDENCE_OWNER, Source.EVIDENCE)
 
 
 class ReadableChangeLog(Protocol):
@@ -58,6 +62,8 @@ class EvidenceBlocker:
         handler: BlocklistHandler,
         guard: LimitGuard,
         limit: EvidenceLimit,
+        automatic_blocks: AutomaticBlocks,
+        dismissals: Dismissals,
         clock: Callable[[], int],
     ) -> None:
         self.nodes_blocked = 0
@@ -66,6 +72,8 @@ class EvidenceBlocker:
         self._handler = handler
         self._guard = guard
         self._limit = limit
+        self._automatic_blocks = automatic_blocks
+        self._dismissals = dismissals
         self._clock = clock
         self._next_prune = 0
         self._next_try: dict[str, int] = {}
@@ -73,13 +81,15 @@ class EvidenceBlocker:
     async def load(self, change_log: ReadableChangeLog) -> None:
         """Ignore evidence about nodes that were unblocked manually before a restart: it may be older than that."""
         now = self._clock()
-        last = {
-            change.node.id: change
-            for change in await change_log.changes(max(0, self._tracker.revision - RELOADED_CHANGES))
-        }
-        for node_id, change in last.items():
-            if _is_manual_unblock(change) and change.at > now - UNBLOCK_MEMORY_MS:
-                self._evidence.record_unblock(node_id, now + RESTART_GRACE_MS)
+        # Not only the last change of each node: it may have been blocked again since, for another reason.
+        changes = await change_log.changes(max(0, self._tracker.revision - RELOADED_CHANGES))
+        unblocked = [(change.node.id, change.at) for change in changes if _is_manual_unblock(change)]
+        # Those that dismissed claims may be further back in the log.
+        unblocked += [
+            (node_id, it.at) for node_id, owners in self._dismissals.by_node().items() for it in owners.values()
+        ]
+        for node_id in {node_id for node_id, at in unblocked if at > now - UNBLOCK_MEMORY_MS}:
+            self._evidence.record_unblock(node_id, now + RESTART_GRACE_MS)
 
     async def run(self) -> None:
         """Check every CHECK_SECONDS; never returns."""
@@ -108,30 +118,40 @@ class EvidenceBlocker:
     def _block(self, draft: Draft) -> tuple[Sequence[BlockedNode], Mapping[str, LimitError]]:
         """The command: evaluates the evidence again, and returns the new blocks (no renewals) and the refusals."""
         # Unblocked earlier in this transaction: the evidence store learns of that only after the commit.
-        unblocked = NameIndex(change.node.id for change in draft.changes if change.type is ChangeType.UNBLOCKED)
+        freed = (change.node.id for change in draft.changes if change.type is ChangeType.UNBLOCKED)
+        unblocked = NameIndex(freed, draft.aliases)
         due = [node for node in self._due_blocks(draft, draft.now) if not any(unblocked.matching(node.id))]
-        new = [node for node in due if evidence_cause(draft.get_blocked(node.id), draft.now) is None]
+        new = [node for node in due if evidence_claim(draft, node.id, draft.now) is None]
         refused = self._block_within_limits(draft, due)
         return [node for node in new if node.id not in refused], refused
 
     def _block_within_limits(self, draft: Draft, due: Sequence[BlockedNode]) -> dict[str, LimitError]:
         """Make the blocks that the limits allow; return the refusals by node id. A renewal needs no further room."""
         max_nodes = self._limit.max_nodes()
-        count = sum(evidence_cause(node, draft.now) is not None for node in draft)
+        count = sum(claim_of(draft.claims(node), EVIDENCE_OWNER) is not None for node in draft)
         refused = {}
         for node in due:
-            renewal = evidence_cause(draft.get_blocked(node.id), draft.now) is not None
+            renewal = evidence_claim(draft, node.id, draft.now) is not None
             if max_nodes is not None and count >= max_nodes and not renewal:
                 refused[node.id] = self._limit.error(max_nodes)
                 continue
-            refused |= self._guard.block_each(draft, [node], Role.OPERATOR)
+            repeat = self._repeat(draft, node.id, draft.now)
+            refused |= self._guard.block_each(draft, [node], Role.OPERATOR, repeat)
             count += node.id not in refused and not renewal
         return refused
 
     def _due_blocks(self, nodes: BlocklistView, now: int) -> list[BlockedNode]:
         """Blocks to create or renew, without those refused less than RETRY_MS ago."""
-        due = due_blocks(self._evidence.verdicts(now), nodes, now)
+        verdicts = self._evidence.verdicts(now, self._automatic_blocks.on_probation(nodes, now))
+        due = due_blocks(verdicts, nodes, now, lambda node_id: self._duration(nodes, node_id, now))
         return [node for node in due if self._next_try.get(node.id, now) <= now]
+
+    def _repeat(self, nodes: BlocklistView, node_id: str, now: int) -> Repeat | None:
+        return self._automatic_blocks.repeat(nodes, node_id, TTL_MS, now)
+
+    def _duration(self, nodes: BlocklistView, node_id: str, now: int) -> int:
+        repeat = self._repeat(nodes, node_id, now)
+        return TTL_MS if repeat is None else repeat.duration
 
     def _defer(self, refused: Mapping[str, LimitError], now: int) -> None:
         for node_id, error in refused.items():

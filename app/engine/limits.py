@@ -12,10 +12,14 @@ from app.logs.isolation import isolated
 from blocklist.model.changes import Change, Source
 from blocklist.model.draft import Draft
 from blocklist.model.errors import LimitError
+from blocklist.model.failure_domains import LabelledNodes
 from blocklist.model.limits import LimitContext, Limits, check_limits
+from blocklist.model.machine_count import MachineCount
+from blocklist.model.machine_index import MachineIndex
 from blocklist.model.node import BlockedNode
+from blocklist.model.repeats import Repeat
 from blocklist.model.roles import Role
-from blocklist.model.usable_nodes import ListenerNodes, NodeSet, Shortfall, shortfalls
+from blocklist.model.usable_nodes import ListenerNodes, Shortfall, shortfalls
 
 T = TypeVar("T")
 
@@ -25,8 +29,11 @@ class ListenerMinimums(Protocol):
 
     @property
     def any_minimum(self) -> bool: ...
-    def minimums(self) -> list[ListenerNodes]: ...
-    def known(self) -> NodeSet | None: ...
+    @property
+    def names(self) -> MachineIndex: ...
+    def minimums(self, changes: Iterable[Change]) -> list[ListenerNodes]: ...
+    @property
+    def known(self) -> MachineCount: ...
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -45,22 +52,21 @@ class DryRunResult(Generic[T]):
 class LimitGuard:
     """Runs a command on a fork of the draft, and adopts the fork only if it stays within the limits.
 
-    The draft contains all earlier commands, so concurrent requests cannot exceed a limit together. `author_of` returns
-    the author of a blocked node's last change; `on_refused` is called with the source of each refused command.
-    Belongs to the event loop.
+    The draft contains all earlier commands, so concurrent requests cannot exceed a limit together. `on_refused` is
+    called with the source of each refused command. Belongs to the event loop.
     """
 
     def __init__(
         self,
         limits: Limits,
         listeners: ListenerMinimums,
-        author_of: Callable[[str], str | None],
+        labelled: LabelledNodes,
         on_refused: Callable[[Source], None],
     ) -> None:
         self._limits = limits
         self._any_limit = bool(limits)
         self._listeners = listeners
-        self._author_of = author_of
+        self._labelled = labelled
         self._on_refused = on_refused
 
     def enforce(self, command: Command[T], role: Role) -> Command[T]:
@@ -84,19 +90,22 @@ class LimitGuard:
         """A command that reports what this one would do, without doing it. Raises the same errors but LimitError."""
 
         def run(draft: Draft) -> DryRunResult[T]:
-            context, trial = self._context(draft), draft.fork()
-            value, refusal = command(trial), None
+            trial, refusal = draft.fork(), None
+            value = command(trial)
+            context = self._context(draft, trial)
             try:
                 if draft.author.forced is None:
                     check_limits(self._limits, context, trial, role)
             except LimitError as error:
                 refusal = error.detail
-            missing = shortfalls(context.listeners, draft, trial)
+            missing = shortfalls(context.listeners, context.names, draft, trial)
             return DryRunResult(value=value, changes=tuple(trial.changes), shortfalls=missing, refusal=refusal)
 
         return run
 
-    def block_each(self, draft: Draft, nodes: Iterable[BlockedNode], role: Role) -> dict[str, LimitError]:
+    def block_each(
+        self, draft: Draft, nodes: Iterable[BlockedNode], role: Role, repeat: Repeat | None = None
+    ) -> dict[str, LimitError]:
         """Block or merge each node unless a limit forbids it; return the refusals by node id.
 
         For blocks that the service creates by itself: a refusal is neither raised nor counted.
@@ -104,7 +113,8 @@ class LimitGuard:
         refusals = {}
         for node in nodes:
             try:
-                self._enforce_on_trial(partial(Draft.block, node=node, allow_merge=True), draft, role)
+                command = partial(Draft.block, node=node, allow_merge=True, repeat=repeat)
+                self._enforce_on_trial(command, draft, role)
             except LimitError as error:
                 refusals[node.id] = error
         return refusals
@@ -117,14 +127,15 @@ class LimitGuard:
     def _enforce_on_trial(self, command: Command[T], draft: Draft, role: Role) -> T:
         trial = draft.fork()
         value = command(trial)
-        check_limits(self._limits, self._context(draft), trial, role)
+        check_limits(self._limits, self._context(draft, trial), trial, role)
         draft.adopt(trial)
         return value
 
-    def _context(self, draft: Draft) -> LimitContext:
+    def _context(self, draft: Draft, trial: Draft) -> LimitContext:
         return LimitContext(
             draft=draft,
-            author_of=self._author_of,
-            listeners=self._listeners.minimums() if self._listeners.any_minimum else (),
-            known=self._listeners.known() if self._limits.max_share < 1 else None,
+            listeners=self._listeners.minimums(trial.changes) if self._listeners.any_minimum else (),
+            names=self._listeners.names,
+            known=self._listeners.known,
+            labelled=self._labelled,
         )

@@ -1,15 +1,17 @@
-"""Details of the list: who changed each node last, and lists rendered with that."""
+"""Details of the list: who changed each node last and who claims it, and lists rendered with that."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from app.engine.cached_list import CachedList
 from app.engine.list_view import ListView
 from app.store.history_queries import PastList
 from app.store.queries import LastChange
 from blocklist.model.changes import Change
+from blocklist.model.claims import Claims, expand, live_claims
 from blocklist.model.node import PERMANENT
+from blocklist.model.node_lookup import claims_on
 from blocklist.wire.json import dump_json
 from blocklist.wire.nodes import dump_list_entry
 
@@ -49,10 +51,19 @@ class LastChanges:
         return None if last_change is None else last_change.created_by
 
 
-def list_with_details(view: ListView, last_changes: LastChanges) -> CachedList:
-    """The current list with last changes. Rendered at each call: it is for people, not for pollers."""
+def selected_list(
+    view: ListView, selected: Callable[[str], bool] | None, last_changes: LastChanges | None
+) -> CachedList:
+    """The nodes of the current list for which `selected` is true, with details unless `last_changes` is None.
+
+    Rendered at each call: it is for people, not for pollers.
+    """
     valid_until, fragments = view.fragments()
-    parts = [fragment[:-1] + _detail_fields(last_changes.get(node_id) or _UNKNOWN) for node_id, fragment in fragments]
+    parts = [
+        part if last_changes is None else part[:-1] + _current_details(view, last_changes, node_id)
+        for node_id, part in fragments
+        if selected is None or selected(node_id)
+    ]
     return _cached_list(parts, view, view.tracker.revision, valid_until)
 
 
@@ -60,13 +71,22 @@ def past_list(past: PastList, view: ListView, *, details: bool) -> CachedList:
     """A past list. Its TaskManagers are empty: they are not stored."""
     parts = []
     for node_id in sorted(past.nodes):
-        part = dump_list_entry(past.nodes[node_id], [])
-        parts.append(part[:-1] + _detail_fields(past.last_changes[node_id]) if details else part)
+        node = past.nodes[node_id]
+        part = dump_list_entry(node, [])
+        claims = live_claims(expand(past.claims[node_id], node), past.at)
+        parts.append(part[:-1] + _details(past.last_changes[node_id], claims) if details else part)
     return _cached_list(parts, view, past.revision, PERMANENT)
 
 
-def _detail_fields(last_change: LastChange) -> bytes:
-    return b',"createdBy":%b,"revision":%d}' % (dump_json(last_change.created_by), last_change.revision)
+def _current_details(view: ListView, last_changes: LastChanges, node_id: str) -> bytes:
+    node = view.tracker.get(node_id)
+    claims = () if node is None else claims_on(view.tracker, node, view.clock())
+    return _details(last_changes.get(node_id) or _UNKNOWN, claims)
+
+
+def _details(last_change: LastChange, claims: Claims) -> bytes:
+    created_by, owners = dump_json(last_change.created_by), dump_json([claim.owner for claim in claims])
+    return b',"createdBy":%b,"revision":%d,"owners":%b}' % (created_by, last_change.revision, owners)
 
 
 def _cached_list(parts: list[bytes], view: ListView, revision: int, valid_until: int) -> CachedList:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from app.engine.broadcast import Broadcast
 from app.engine.cached_list import CachedList
+from app.engine.table_view import TableView
 from app.engine.task_managers import TaskManagers
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.node import PERMANENT, BlockedNode
@@ -20,12 +21,20 @@ class ListView:
 
     Each node is rendered once per change, and the whole list at the first read after a change. A block is left out from
     its end on, even before its `expired` change is committed, so a rendered list is valid until the earliest end in it.
-    `age()` is the duration of the current database outage in seconds; None if the database is available.
+    `age()` is how long the list may have been out of date, in seconds: since an outage of the database began, until
+    everything was read again. None if it is up to date. `table` is the same list for drivers.
     """
 
-    def __init__(self, tracker: BlocklistTracker, clock: Callable[[], int], age: Callable[[], int | None]) -> None:
+    def __init__(
+        self,
+        tracker: BlocklistTracker,
+        clock: Callable[[], int],
+        age: Callable[[], int | None],
+        table: TableView | None = None,
+    ) -> None:
         self.tracker = tracker
-        self.task_managers = TaskManagers()
+        self.table = table or TableView(tracker, clock)
+        self.task_managers = TaskManagers(tracker.aliases)
         self.clock = clock
         self.age = age
         self.changed = Broadcast()
@@ -38,15 +47,18 @@ class ListView:
 
     def apply(self, changes: Sequence[Change]) -> None:
         """The tracker has applied these changes."""
-        self._stale.update(change.node.id for change in changes)
+        changed = {change.node.id for change in changes}
+        self._stale |= changed
         self._cached = None
         self.changed.notify_all()
+        self.table.apply(changed)
 
     def reset(self) -> None:
         """The tracker was reset."""
         self._stale = {*self._fragments, *(node.id for node in self.tracker)}
         self._cached = None
         self.changed.notify_all()
+        self.table.reset()
 
     def task_managers_moved(self, nodes: Iterable[str]) -> None:
         """The TaskManagers on these nodes have changed."""
@@ -65,7 +77,7 @@ class ListView:
         return dump_node(node, self.task_managers.on_node(node.id))
 
     def list_unless_stale(self) -> CachedList | None:
-        """The current list; None during a database outage, when responses need an Age header."""
+        """The current list; None while it may be out of date, when responses need an Age header."""
         return None if self.age() is not None else self.current_list()
 
     def _valid_cached(self) -> CachedList | None:
@@ -98,13 +110,14 @@ class ListView:
 
     @property
     def is_current(self) -> bool:
-        """Whether the list is up to date: the database is available and the service is not stopping."""
+        """Whether the list is up to date: no outage since it was read, and the service is not stopping."""
         return not self.closed and self.age() is None
 
     def close(self) -> None:
         """The service stops: wake all waiting tasks."""
         self.closed = True
         self.changed.notify_all()
+        self.table.changed.notify_all()
 
     def fragments(self) -> tuple[int, list[tuple[str, bytes]]]:
         """Like `snapshot`, with pairs of id and JSON of each blocked node, sorted by id."""

@@ -4,30 +4,37 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import chain
 
-from blocklist.model.host_matching import NameIndex
+from blocklist.model.host_matching import Aliases, NameIndex, no_aliases
 
 
 class TaskManagers:
-    """If two listeners report one TaskManager, the newer report wins, as in Flink. Belongs to the event loop."""
+    """If two listeners of a principal report one TaskManager, the newer report wins, as in Flink.
 
-    def __init__(self) -> None:
+    Principals do not take TaskManagers from each other: what both report counts for both. Without authentication
+    everybody is the same principal. Belongs to the event loop.
+    """
+
+    def __init__(self, aliases: Aliases = no_aliases) -> None:
         self._reported: dict[str, dict[str, str]] = {}
         self._reported_at: dict[str, int] = {}
-        self._owner: dict[str, str] = {}
+        self._principals: dict[str, str | None] = {}
+        self._owners: dict[str, tuple[str, ...]] = {}
         self._by_node: defaultdict[str, set[str]] = defaultdict(set)
-        self._nodes = NameIndex()
+        self._nodes = NameIndex(aliases=aliases)
 
     def __len__(self) -> int:
-        return len(self._owner)
+        return len(self._owners)
 
-    def set_for_listener(self, listener: str, reported: Mapping[str, str], reported_at: int) -> set[str]:
-        """Replace a listener's TaskManagers, id -> node id, by those reported at this time (Unix ms).
+    def set_for_listener(
+        self, listener: str, principal: str | None, reported: Mapping[str, str], reported_at: int
+    ) -> set[str]:
+        """Replace the TaskManagers of a principal's listener, id -> node id, by those reported at this time (Unix ms).
 
         Returns the nodes that changed.
         """
         self._reported_at[listener] = reported_at
+        self._principals[listener] = principal
         previous = self._reported.get(listener, {})
         if reported == previous:
             return set()
@@ -42,6 +49,7 @@ class TaskManagers:
         changed = self._remove(listener, list(self._reported.get(listener, ())))
         self._reported.pop(listener, None)
         self._reported_at.pop(listener, None)
+        self._principals.pop(listener, None)
         return changed
 
     @property
@@ -55,32 +63,39 @@ class TaskManagers:
 
     def on_node(self, node: str) -> list[str]:
         """Ids of the TaskManagers on a node, whatever name its listeners use, sorted."""
-        return sorted(chain.from_iterable(self._by_node[name] for name in self._nodes.matching(node)))
+        return sorted({task_manager for name in self._nodes.matching(node) for task_manager in self._by_node[name]})
+
+    def with_listeners_on(self, node: str) -> list[tuple[str, str]]:
+        """The TaskManagers on a node, each with the listener that reports it there, sorted."""
+        return sorted(
+            (task_manager, listener)
+            for name in self._nodes.matching(node)
+            for task_manager in self._by_node[name]
+            for listener in self._owners[task_manager]
+            if self._reported[listener][task_manager] == name
+        )
 
     def of_listener(self, listener: str, node: str) -> list[str]:
         """Ids of a listener's TaskManagers on a node, sorted."""
-        return [task_manager for task_manager in self.on_node(node) if self._owner[task_manager] == listener]
+        return [task_manager for task_manager, owner in self.with_listeners_on(node) if owner == listener]
 
     def nodes_of(self, listener: str) -> set[str]:
         """The nodes on which a listener has TaskManagers."""
         return set(self._reported.get(listener, {}).values())
 
-    def node_of(self, task_manager: str) -> str | None:
-        """The node on which a TaskManager runs; None if no listener has reported it."""
-        owner = self._owner.get(task_manager)
-        return None if owner is None else self._reported[owner][task_manager]
-
-    def owner_of(self, task_manager: str) -> str | None:
-        """The listener to which a TaskManager belongs; None if no listener has reported it."""
-        return self._owner.get(task_manager)
+    def nodes_of_task_manager(self, task_manager: str) -> set[str]:
+        """The nodes on which a TaskManager is reported: none if it is unknown, several if principals disagree."""
+        return {self._reported[listener][task_manager] for listener in self._owners.get(task_manager, ())}
 
     def _claim(self, listener: str, task_manager: str, node: str) -> set[str]:
-        owner = self._owner.get(task_manager)
-        if owner is not None and (self._reported_at[owner], owner) > (self._reported_at[listener], listener):
-            return set()  # The owner's report is newer: it went to another replica.
-        changed = set() if owner is None else self._remove(owner, [task_manager])
+        owners = self._owners.get(task_manager, ())
+        principal = self._principals[listener]
+        rival = next((owner for owner in owners if self._principals[owner] == principal), None)
+        if rival is not None and (self._reported_at[rival], rival) > (self._reported_at[listener], listener):
+            return set()  # The rival's report is newer: it went to another replica.
+        changed = set() if rival is None else self._remove(rival, [task_manager])
         self._reported.setdefault(listener, {})[task_manager] = node
-        self._owner[task_manager] = listener
+        self._owners[task_manager] = (*self._owners.get(task_manager, ()), listener)
         self._by_node[node].add(task_manager)
         self._nodes.add(node)
         return changed | {node}
@@ -89,10 +104,21 @@ class TaskManagers:
         nodes = set()
         for task_manager in task_managers:
             node = self._reported[listener].pop(task_manager)
-            del self._owner[task_manager]
-            self._by_node[node].discard(task_manager)
-            if not self._by_node[node]:
-                del self._by_node[node]
-                self._nodes.discard(node)
+            self._remove_owner(task_manager, listener)
+            if node not in self.nodes_of_task_manager(task_manager):
+                self._remove_from_node(task_manager, node)
             nodes.add(node)
         return nodes
+
+    def _remove_owner(self, task_manager: str, listener: str) -> None:
+        owners = tuple(owner for owner in self._owners[task_manager] if owner != listener)
+        if owners:
+            self._owners[task_manager] = owners
+        else:
+            del self._owners[task_manager]
+
+    def _remove_from_node(self, task_manager: str, node: str) -> None:
+        self._by_node[node].discard(task_manager)
+        if not self._by_node[node]:
+            del self._by_node[node]
+            self._nodes.discard(node)

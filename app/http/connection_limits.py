@@ -20,6 +20,7 @@ from typing import Any, Final
 from httptools import HttpParserCallbackError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
+from app.http.half_close import HalfCloseApp
 from app.logs.isolation import isolated
 
 MAX_HEAD_BYTES: Final = 16 * 1024
@@ -34,8 +35,8 @@ _UPGRADE_FIELDS: Final = frozenset((b"upgrade", b"http2-settings"))
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 
 
-class HeadTooLargeError(Exception):
-    """The head of a request has too many bytes or too many headers."""
+class InvalidHeadError(Exception):
+    """The head of a request is too large, or has no single Host. The arguments are the status and the detail."""
 
 
 class DeadlineQueue:
@@ -116,16 +117,19 @@ class LimitingProtocol(HttpToolsProtocol):
         "_request_complete",
         "_response_cycle",
         "_upgrade_at",
+        "half_closed",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
+        self.url = b""  # uvicorn sets it when a request begins
         self._deadlines: DeadlineQueue | None = None  # the queue that this connection is in
         self._request_complete = True  # no request is being read
         self._later_head_bytes = _NOT_IN_HEAD  # bytes of the head being read, without its first piece
         self._bytes_without_content = 0  # bytes of a body since its last content: trailers, extensions of chunks
         self._measure_head = False  # whether the size of the head must be computed when it is complete
         self._response_cycle: RequestResponseCycle | None = None
+        self.half_closed = False  # the client sends nothing more
         self._upgrade_at: int | None = None  # where the head ends that asks for another protocol
 
     @property
@@ -176,7 +180,20 @@ class LimitingProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._response_cycle = cycle
-        super()._start_asgi_task(cycle, app)
+        super()._start_asgi_task(cycle, HalfCloseApp(app, self, cycle))  # type: ignore[arg-type]
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """The client sends nothing more: close the connection, behind the responses to what it has sent.
+
+        TLS connections are closed at once: asyncio has no half-closed ones.
+        """
+        if self.scheme == "https" or not self._close_behind_responses():
+            return False
+        self._stop_timer()
+        self.half_closed = True
+        if self._response_cycle is not None:
+            self._response_cycle.message_event.set()
+        return True
 
     def on_message_begin(self) -> None:
         self._request_complete = False
@@ -229,14 +246,22 @@ class LimitingProtocol(HttpToolsProtocol):
         return b"\r\n".join([request_line, *(b"%b: %b" % field for field in fields), b"", rest])
 
     def check_head(self) -> None:
-        """The head is complete. Raises HeadTooLargeError, which ends the parsing, if it exceeds a limit."""
+        """The head is complete. Raises InvalidHeadError, which ends the parsing, unless the request can be served."""
         if self._later_head_bytes == _NOT_IN_HEAD:
             return  # a subclass has called it
         if len(self.headers) > MAX_HEADERS or (self._measure_head and self._head_size() > MAX_HEAD_BYTES):
-            raise HeadTooLargeError
+            raise InvalidHeadError(*self._too_large())
+        self._check_host()
         self._later_head_bytes = _NOT_IN_HEAD
         self._bytes_without_content = 0
         self._stop_timer()
+
+    def _check_host(self) -> None:
+        """Raises InvalidHeadError unless there is one Host, which HTTP/1.0 may omit (RFC 9112, section 3.2)."""
+        hosts = [name for name, _ in self.headers].count(b"host")
+        if hosts > 1 or (hosts == 0 and self.parser.get_http_version() >= "1.1"):
+            fault = "no Host header" if hosts == 0 else "more than one Host header"
+            raise InvalidHeadError(HTTPStatus.BAD_REQUEST, f"The request has {fault}; send one.")
 
     def on_timeout(self, deadlines: DeadlineQueue) -> None:
         """The deadline of this connection in this queue has passed; it is no longer in the queue."""
@@ -257,8 +282,8 @@ class LimitingProtocol(HttpToolsProtocol):
         error = sys.exception()
         if isinstance(error, HttpParserCallbackError):
             self._later_head_bytes = 0  # raised in `on_headers_complete`, so the body has not begun
-        if error is not None and isinstance(error.__context__, HeadTooLargeError):
-            self.refuse(*self._too_large())
+        if error is not None and isinstance(error.__context__, InvalidHeadError):
+            self.refuse(*error.__context__.args)
         else:
             self.refuse(HTTPStatus.BAD_REQUEST, msg)
 
@@ -267,15 +292,28 @@ class LimitingProtocol(HttpToolsProtocol):
         self._stop_timer()
         if self.transport.is_closing():
             return
-        pending = self.cycle is not None and not self.cycle.response_complete
-        started = pending and getattr(self.cycle, "response_started", False)
-        in_body = not self._request_complete and self._later_head_bytes == _NOT_IN_HEAD
-        if pending and not started and not in_body:
-            self.cycle.keep_alive = False  # the response to an earlier request is sent first, and is the last one
+        if self._close_behind_responses():
             return
-        if not started and pending == in_body and not self.pipeline:
-            self.transport.write(_problem_response(status, detail, self.server_state.default_headers))
+        if not self._response_started() and self._response_pending() == self._in_body() and not self.pipeline:
+            path = self.url[:MAX_URL_BYTES].partition(b"?")[0].decode("latin-1")
+            self.transport.write(_problem_response(status, detail, path, self.server_state.default_headers))
         self.transport.close()
+
+    def _close_behind_responses(self) -> bool:
+        """Whether a whole request has no response yet; the last such response then ends the connection."""
+        if not self._response_pending() or self._response_started() or self._in_body():
+            return False
+        self.cycle.keep_alive = False
+        return True
+
+    def _response_pending(self) -> bool:
+        return self.cycle is not None and not self.cycle.response_complete
+
+    def _response_started(self) -> bool:
+        return self._response_pending() and getattr(self.cycle, "response_started", False)
+
+    def _in_body(self) -> bool:
+        return not self._request_complete and self._later_head_bytes == _NOT_IN_HEAD
 
     def _too_large(self) -> tuple[HTTPStatus, str]:
         if len(self.url) > MAX_URL_BYTES:
@@ -305,10 +343,17 @@ def _reset(transport: asyncio.Transport) -> None:
     transport.abort()
 
 
-def _problem_response(status: HTTPStatus, detail: str, default_headers: list[tuple[bytes, bytes]]) -> bytes:
+def _problem_response(status: HTTPStatus, detail: str, path: str, default_headers: list[tuple[bytes, bytes]]) -> bytes:
     """A problem as app.api.problems renders it, for requests that never reach a route."""
     kind = f"urn:blocklist:problem:{status.name.lower().replace('_', '-')}"
-    problem = {"type": kind, "title": status.phrase, "status": status.value, "detail": detail, "errors": [detail]}
+    problem = {
+        "type": kind,
+        "title": status.phrase,
+        "status": status.value,
+        "detail": detail,
+        "instance": path,
+        "errors": [detail],
+    }
     body = json.dumps(problem).encode() + b"\n"
     lines = [
         b"HTTP/1.1 %d %b" % (status, status.phrase.encode()),

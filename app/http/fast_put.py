@@ -7,7 +7,6 @@ tests' oracle. Header lines are parsed each time: a cache of them once lent one 
 
 from __future__ import annotations
 
-import asyncio
 import re
 from functools import partial
 from http import HTTPStatus
@@ -23,7 +22,8 @@ from app.api.request_body import MAX_NODE_BODY
 from app.auth.principal import AUTH_DISABLED, Principal
 from app.components import Components
 from app.engine.handler import Outcome
-from app.http.fast_get import FastGetProtocol
+from app.http.fast_table import FastTableProtocol
+from app.http.pending_request import PendingRequest
 from app.logs.request_ids import REQUEST_ID_HEADER, client_request_id, new_request_id
 from blocklist.model.errors import BlocklistError
 from blocklist.model.node import BlockedNode
@@ -39,24 +39,20 @@ _RESPONSE_LINES: Final = (
 _STATUS_LINES: Final = {status: b"HTTP/1.1 %d %b\r\n" % (status, status.phrase.encode()) for status in HTTPStatus}
 
 
-class _PendingPut:
-    """A PUT without a response yet; stands in for uvicorn's RequestResponseCycle, with the attributes uvicorn reads."""
+class _PendingPut(PendingRequest):
+    """A PUT of one node."""
 
-    __slots__ = ("body", "disconnected", "keep_alive", "node_id", "principal", "request_id", "response_complete")
-    message_event: Final = asyncio.Event()
+    __slots__ = ("node_id", "principal", "request_id")
 
     def __init__(self, node_id: str, principal: Principal, request_id: bytes) -> None:
+        super().__init__()
         self.node_id = node_id
         self.principal = principal
         self.request_id = request_id
-        self.body = b""
-        self.disconnected = False
-        self.keep_alive = True
-        self.response_complete = False
 
 
-class FastPutProtocol(FastGetProtocol):
-    """uvicorn's protocol, except for the plain GET /blocklist and the plain PUT of one node."""
+class FastPutProtocol(FastTableProtocol):
+    """uvicorn's protocol, except for the plain GET of the list and of the table, and the plain PUT of one node."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -143,4 +139,5 @@ class FastPutProtocol(FastGetProtocol):
         authorized, credential = self._authorize(used, Role.OPERATOR)
         if not authorized:
             return None
-        return AUTH_DISABLED if credential is None else credential.principal
+        principal = AUTH_DISABLED if credential is None else credential.principal
+        return principal if principal.owners is None else None

@@ -1,10 +1,33 @@
-"""TLS: the certificate that the service presents."""
+"""TLS: the certificate that the service presents, and the time for a handshake."""
 
 from __future__ import annotations
 
+import asyncio
 import ssl
+from typing import Any
+
+import uvloop
 
 from app.settings import Settings, SettingsError
+
+
+class TlsLoop(uvloop.Loop):
+    """An event loop that limits the handshakes of its servers to `handshake_timeout` seconds.
+
+    uvicorn leaves them a minute, and a handshake does not count as a connection yet: a client that begins as many as
+    the service may have open files would stop it for that long.
+    """
+
+    handshake_timeout: float
+
+    async def create_server(self, *args: Any, **options: Any) -> asyncio.AbstractServer:  # type: ignore[override]
+        return await super().create_server(*args, ssl_handshake_timeout=self.handshake_timeout, **options)
+
+
+def tls_loop(handshake_timeout: float) -> TlsLoop:
+    loop = TlsLoop()
+    loop.handshake_timeout = handshake_timeout
+    return loop
 
 
 def tls_context(settings: Settings) -> ssl.SSLContext | None:

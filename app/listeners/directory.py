@@ -6,10 +6,12 @@ import asyncio
 import json
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from app.engine.broadcast import Broadcast
 from app.engine.list_view import ListView
 from app.listeners.entry import ListenerEntry
+from app.listeners.inventory_updater import InventoryUpdater
 from app.listeners.quota import ListenerQuota, size_of
 from app.listeners.report_codec import (
     ERROR,
@@ -23,9 +25,14 @@ from app.listeners.report_codec import (
 )
 from blocklist.model.confirmed_nodes import ConfirmedNodes
 from blocklist.model.evidence import EvidenceStore
+from blocklist.model.host_matching import normalize_name
+from blocklist.model.inventory import Inventory
 from blocklist.model.listener import ListenerRole
+from blocklist.model.machine_count import MachineCount
 from blocklist.model.report import EMPTY_REPORT, Report
-from blocklist.model.usable_nodes import node_set
+from blocklist.model.reported_node import NodeSource, SourceKind
+
+_SOURCE_KINDS: Final = {ListenerRole.RESOURCE_MANAGER: SourceKind.MANAGER, ListenerRole.JOB_MASTER: SourceKind.AGENT}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -44,6 +51,10 @@ class ChangeProgress:
 class ListenerDirectory:
     """All listeners, live or expired. `acks` notifies when a listener acknowledged, expired or was removed.
 
+    `reported_nodes` are the nodes that listeners report as all theirs; `inventory` has all that anybody reports.
+    `renewals_known_at` is the time up to which the renewals at other replicas have been read (Unix ms); None if there
+    are no others.
+
     Belongs to the event loop.
     """
 
@@ -52,19 +63,24 @@ class ListenerDirectory:
         view: ListView,
         evidence: EvidenceStore,
         confirmed_nodes: ConfirmedNodes,
+        inventory: Inventory,
         quota: ListenerQuota,
         clock: Callable[[], int],
     ) -> None:
         self.acks = Broadcast()
+        self.reported_nodes = MachineCount(machine_of=inventory.machine_of)
         self._view = view
         self._evidence = evidence
         self._confirmed_nodes = confirmed_nodes
+        self.inventory = inventory
+        self.inventory_updater = InventoryUpdater(inventory, self._machines_changed)
         self._quota = quota
         self._clock = clock
         self._entries: dict[str, ListenerEntry] = {}
         self._resource_managers: dict[str, ListenerEntry] = {}
         self._with_minimum: set[str] = set()
         self._signal_scheduled = False
+        self.renewals_known_at: int | None = None
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -88,10 +104,18 @@ class ListenerDirectory:
         """Whether the entry is the listener's registration now: not expired, removed or replaced."""
         return not entry.expired and self._entries.get(entry.id) is entry
 
-    def live(self) -> list[ListenerEntry]:
-        """The listeners whose lease is valid now."""
+    def lease_time(self) -> int:
+        """The time with which to compare leases (Unix ms).
+
+        It stands still while this replica cannot read the renewals at others, so that no lease seems to have ended.
+        """
         now = self._clock()
-        return [entry for entry in self._entries.values() if entry.listener.is_live(now)]
+        return now if self.renewals_known_at is None else min(now, self.renewals_known_at)
+
+    def live(self) -> list[ListenerEntry]:
+        """The listeners whose lease is valid, as far as is known here."""
+        now = self.lease_time()
+        return [entry for entry in self._entries.values() if entry.is_live(now)]
 
     @property
     def any_minimum(self) -> bool:
@@ -112,16 +136,21 @@ class ListenerDirectory:
             pending=[entry.id for entry in live if not entry.has_acked(revision)],
         )
 
+    def unknown_progress(self) -> ChangeProgress:
+        """If it is unknown which registrations are current: none of the live listeners is known to have applied it."""
+        return ChangeProgress(live=len(self.live()), refused=[], pending=sorted(entry.id for entry in self.live()))
+
     def resource_managers_applied(self, revision: int) -> bool:
         """Whether every live ResourceManager has acknowledged `revision`, even if it refuses a block."""
-        now = self._clock()
-        live = (entry for entry in self._resource_managers.values() if entry.listener.is_live(now))
+        now = self.lease_time()
+        live = (entry for entry in self._resource_managers.values() if entry.is_live(now))
         return all(entry.has_acked(revision) for entry in live)
 
     def add(self, entry: ListenerEntry) -> None:
         """Add a registration; it replaces the listener's earlier one."""
         self.remove(entry.id)
         self._entries[entry.id] = entry
+        entry.aliases = self.inventory.aliases
         self.index(entry)
         self._signal()
 
@@ -137,6 +166,8 @@ class ListenerDirectory:
             self._resource_managers[entry.id] = entry
             # Only JobMasters may give evidence.
             self._evidence.remove_application(entry.id)
+        if self.inventory_updater.remove_source(_source_with_other_role(entry)):
+            self._update_inventory(entry, {"nodes", "task_managers"})
 
     def remove(self, listener_id: str) -> None:
         """Remove a listener, if it is there."""
@@ -153,11 +184,13 @@ class ListenerDirectory:
         self._view.task_managers_moved(self._view.task_managers.remove_listener(entry.id))
         self._evidence.remove_application(entry.id)
         self._confirmed_nodes.remove_listener(entry.id)
+        self.inventory_updater.remove_source(source_of(entry))
         self._signal()
 
     def _drop_report(self, entry: ListenerEntry) -> None:
         """Keep nothing that only counts while the listener is live."""
-        entry.report, entry.nodes = EMPTY_REPORT, None
+        self._replace_reported_nodes(entry, ())
+        entry.report, entry.nodes, entry.task_manager_nodes, entry.believed_nodes = EMPTY_REPORT, None, None, None
         self._quota.record(entry.id, 0)
 
     def check_size(self, entry: ListenerEntry, report: Report) -> None:
@@ -167,7 +200,11 @@ class ListenerDirectory:
 
     def _record_size(self, entry: ListenerEntry) -> None:
         if self._quota.applies_to(entry.id):
-            self._quota.record(entry.id, self._size_with(entry, EMPTY_REPORT))
+            self._quota.record(entry.id, self.counted_size(entry))
+
+    def counted_size(self, entry: ListenerEntry) -> int:
+        """The bytes that count against the limit of its principal."""
+        return self._size_with(entry, EMPTY_REPORT)
 
     def _size_with(self, entry: ListenerEntry, report: Report) -> int:
         """The bytes that are kept of a listener after this report."""
@@ -186,22 +223,51 @@ class ListenerDirectory:
         kept = replace(report, evidence=None)
         changed = kept.changed_from(entry.report)
         parts = part_names(changed)
+        if report.nodes is not None and "nodes" in changed:
+            self._replace_reported_nodes(entry, report.node_ids())
         entry.report = kept.over(entry.report)
         if changed & {"task_managers", "nodes"}:
             self._confirmed_nodes.set_nodes(entry.id, entry.report.named_nodes())
+            self._update_inventory(entry, changed)
         if report.task_managers is not None:
-            moved = self._view.task_managers.set_for_listener(entry.id, report.task_managers, at)
+            moved = self._view.task_managers.set_for_listener(
+                entry.id, entry.listener.principal, report.task_managers, at
+            )
             self._view.task_managers_moved(moved)
             # Also without a change: it has them again after another listener had claimed them.
             parts |= {TASK_MANAGERS} if moved else set()
         if report.nodes is not None:
-            entry.nodes = node_set(report.nodes, entry.nodes)
+            nodes = frozenset(map(normalize_name, report.node_ids()))
+            entry.nodes = entry.nodes if entry.nodes == nodes else nodes
         if report.evidence is not None:
             self._evidence.record(entry.id, report.evidence, at)
             # Also without a change: evidence that is reported again is valid for longer.
             parts |= {EVIDENCE} if report.evidence else set()
         self._record_size(entry)
         return parts
+
+    def _update_inventory(self, entry: ListenerEntry, changed: Collection[str]) -> None:
+        source, report = source_of(entry), entry.report
+        if "nodes" in changed:
+            self.inventory_updater.set_nodes(source, report.nodes or ())
+        if "task_managers" in changed:
+            self.inventory_updater.set_running(source, (report.task_managers or {}).values())
+
+    def _machines_changed(self, names: Collection[str]) -> None:
+        """These names may mean other machines now, on which other TaskManagers run; or all that is known is applied."""
+        self._view.table.names_changed(names)
+        if names:
+            self._view.task_managers_moved(names)
+            self._confirmed_nodes.machines_changed(names)
+            self.reported_nodes.machines_changed(names)
+            self._evidence.machines_changed(names)
+
+    def _replace_reported_nodes(self, entry: ListenerEntry, nodes: Iterable[str]) -> None:
+        before, after = set(entry.report.node_ids()), set(nodes)
+        for node in after - before:
+            self.reported_nodes.add(node)
+        for node in before - after:
+            self.reported_nodes.discard(node)
 
     def export_part(self, entry: ListenerEntry, part: str) -> str:
         """A part of the listener's report, as text for other replicas.
@@ -237,3 +303,14 @@ class ListenerDirectory:
     def _signal_now(self) -> None:
         self._signal_scheduled = False
         self.acks.notify_all()
+
+
+def source_of(entry: ListenerEntry) -> NodeSource:
+    """The listener as a source of nodes."""
+    return NodeSource(_SOURCE_KINDS[entry.listener.role], entry.id)
+
+
+def _source_with_other_role(entry: ListenerEntry) -> NodeSource:
+    """The source that it was, if it has changed its role."""
+    other = next(role for role in ListenerRole if role is not entry.listener.role)
+    return NodeSource(_SOURCE_KINDS[other], entry.id)

@@ -8,10 +8,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 from app.store.listeners import Secret
-from blocklist.model.host_matching import NameIndex
+from blocklist.model.host_matching import Aliases, NameIndex, no_aliases
 from blocklist.model.listener import Listener
 from blocklist.model.report import EMPTY_REPORT, Report
-from blocklist.model.usable_nodes import NodeSet
 
 if TYPE_CHECKING:
     from app.watch.change_feed import ChangeFeed
@@ -27,8 +26,9 @@ class ListenerEntry:
     `owner` is the replica that pushes to it, None if there is only one. `error` is the outcome of the last push as
     callers see it, `logged_error` the same in the log of this replica.
     `report` is everything reported so far, without the evidence; `reported_at` is when each part was last reported
-    (Unix ms); a part is a field of Report, or ERROR. `nodes` are the nodes it reported, `task_manager_nodes` those of
-    its TaskManagers, as last computed. `acks` are pairs of a revision and when it was acknowledged (Unix ms).
+    (Unix ms); a part is a field of Report, or ERROR. `nodes` are the nodes it reported, in normal form.
+    `task_manager_nodes` and `believed_nodes` are as last computed, each with what it was computed from. `acks` are
+    pairs of a revision and when it was acknowledged (Unix ms).
     """
 
     listener: Listener
@@ -39,14 +39,24 @@ class ListenerEntry:
     logged_error: str | None = None
     report: Report = EMPTY_REPORT
     reported_at: dict[str, int] = field(default_factory=dict)
-    nodes: NodeSet | None = None
-    task_manager_nodes: NodeSet | None = None
+    nodes: frozenset[str] | None = None
+    task_manager_nodes: tuple[set[str], frozenset[str]] | None = None
+    believed_nodes: tuple[tuple[frozenset[str], frozenset[str], int], frozenset[str]] | None = None
     acks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_ACKS))
+    aliases: Aliases = no_aliases
     _refused_names: tuple[Mapping[str, str], NameIndex] | None = None
 
     @property
     def id(self) -> str:
         return self.listener.id
+
+    def is_live(self, now: int) -> bool:
+        """Whether the lease is valid at `now` (Unix ms); never again once it has expired, if the clock is set back."""
+        return not self.expired and self.listener.is_live(now)
+
+    def lease_time(self, now: int) -> int:
+        """The time with which to compare the lease: `now`, or its end once it has expired (Unix ms)."""
+        return max(now, self.listener.lease_end) if self.expired else now
 
     @property
     def refused(self) -> Mapping[str, str]:
@@ -76,7 +86,7 @@ class ListenerEntry:
         if not refused or node_id in refused:
             return refused.get(node_id)
         if self._refused_names is None or self._refused_names[0] is not refused:
-            self._refused_names = refused, NameIndex(refused)
+            self._refused_names = refused, NameIndex(refused, self.aliases)
         name = next(self._refused_names[1].matching(node_id), None)
         return None if name is None else refused[name]
 

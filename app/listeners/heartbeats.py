@@ -42,7 +42,12 @@ class HeartbeatRecorder:
         now = self._clock()
         current = None if entry is None else entry.listener
         revision = self._tracker.revision
-        listener = heartbeat(current, session, acked, now=now, revision=revision, principal=principal)
+        lease_time = self._directory.lease_time()
+        if entry is not None:
+            lease_time = entry.lease_time(lease_time)
+        listener = heartbeat(
+            current, session, acked, now=now, lease_time=lease_time, revision=revision, principal=principal
+        )
         assert entry is not None
         if report.evidence is not None and listener.role is not ListenerRole.JOB_MASTER:
             raise InvalidError("evidence: only a JOB_MASTER runs tasks that could give any.")

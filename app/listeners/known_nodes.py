@@ -1,19 +1,16 @@
-"""KnownNodes: whether any listener knows a node, and which known node was probably meant by an unknown one."""
+"""KnownNodes: whether anybody knows a node, and which known node was probably meant by an unknown one."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
-from itertools import chain, islice
 from string import ascii_lowercase, digits
 from typing import Final
 
-from app.engine.task_managers import TaskManagers
-from app.listeners.usable_nodes import UsableNodes
 from blocklist.model.errors import UnknownNodeError
-from blocklist.model.host_matching import normalize_name
-from blocklist.model.usable_nodes import NodeSet
+from blocklist.model.host_matching import ambiguous_message, normalize_name
+from blocklist.model.inventory import Inventory
 
 MAX_SUGGESTIONS: Final = 5
 """Maximum number of suggestions for one request: each takes a few milliseconds of the event loop."""
@@ -26,52 +23,53 @@ _CHARACTERS: Final = ascii_lowercase + digits + "-_"
 
 @dataclass(frozen=True, slots=True)
 class KnownNodes:
-    """The nodes that live listeners report as theirs, None if none does, and the nodes of TaskManagers."""
+    """The nodes of the inventory: all that listeners or the file of nodes name."""
 
-    reported: NodeSet | None
-    task_managers: TaskManagers
-
-    @classmethod
-    def now(cls, usable_nodes: UsableNodes, task_managers: TaskManagers) -> KnownNodes:
-        """The nodes that are known at this moment."""
-        return cls(usable_nodes.known(), task_managers)
+    inventory: Inventory
 
     def __bool__(self) -> bool:
         """Whether any node is known."""
-        return bool(self.reported) or bool(self.task_managers)
+        return bool(self.inventory)
+
+    def ambiguous(self, node_ids: Iterable[str]) -> dict[str, list[str]]:
+        """Those that mean no node, because several claim them, with the ids of these."""
+        claimed = {node_id: self.inventory.claimants(node_id) for node_id in node_ids}
+        return {node_id: [*map(self.inventory.spelling, sorted(ids))] for node_id, ids in claimed.items() if ids}
 
     def unknown(self, node_ids: Iterable[str]) -> dict[str, str | None]:
         """Those that no listener knows, with the node that was probably meant. Empty if no node is known at all."""
-        unknown = [node_id for node_id in node_ids if not any(self._matching(node_id))] if self else []
+        unknown = [node_id for node_id in node_ids if self and not self._is_named(node_id)]
         suggestions = [self._suggestion(node_id) for node_id in unknown[:MAX_SUGGESTIONS]]
         return dict.fromkeys(unknown) | dict(zip(unknown, suggestions, strict=False))
 
     def require(self, node_ids: Sequence[str]) -> None:
-        """Raise UnknownNodeError if no listener knows one of these nodes, or if none reports any."""
+        """Raise UnknownNodeError if one of these nodes is unknown or ambiguous, or if no node is known at all."""
         if node_ids and not self:
             raise UnknownNodeError("No listener reports any nodes, so it is unknown whether these nodes exist.")
-        if unknown := self.unknown(node_ids):
-            raise UnknownNodeError(*_error_of(unknown))
+        lines = [_unknown_line(*item) for item in self.unknown(node_ids).items()]
+        lines += [ambiguous_message(*item) for item in self.ambiguous(node_ids).items()]
+        if lines:
+            raise UnknownNodeError(
+                lines[0] if len(lines) == 1 else f"No listener knows {len(lines)} of the nodes.", lines
+            )
 
-    def _matching(self, name: str) -> Iterator[str]:
-        reported = () if self.reported is None else self.reported.names_matching(name)
-        return chain(self.task_managers.nodes_matching(name), reported)
+    def suggestion(self, node_id: str) -> str | None:
+        """The known node that was probably meant; None if there is none, or the node is known."""
+        return self.unknown([node_id]).get(node_id)
+
+    def _is_named(self, node_id: str) -> bool:
+        return bool(self.inventory.known_as(node_id) or self.inventory.claimants(node_id))
 
     def _suggestion(self, node_id: str) -> str | None:
         """A known node with one typing error in its first label; of few nodes, else the most similar one."""
         name = normalize_name(node_id)
         found: dict[str, str] = {}
         for candidate in _with_one_error(name):
-            for known in islice(self._matching(candidate), 1):
-                found[candidate] = known
+            if known := self.inventory.known_as(candidate):
+                found[candidate] = self.inventory.spelling(min(known))
         if not found:
-            nodes = list(
-                islice(
-                    chain(self.task_managers.nodes, () if self.reported is None else self.reported.names),
-                    MAX_COMPARED + 1,
-                )
-            )
-            found = {normalize_name(node): node for node in nodes} if len(nodes) <= MAX_COMPARED else {}
+            few = len(self.inventory) <= MAX_COMPARED
+            found = {node: self.inventory.spelling(node) for node in self.inventory} if few else {}
             return _closest(name, found, cutoff=0.6)
         return _closest(name, found, cutoff=0)
 
@@ -96,9 +94,5 @@ def _with_one_error(name: str) -> set[str]:
     return {label + dot + domain for label in labels if label}
 
 
-def _error_of(unknown: Mapping[str, str | None]) -> tuple[str, Sequence[str]]:
-    lines = [
-        f"No listener knows {node_id}" + ("." if suggestion is None else f"; did you mean {suggestion}?")
-        for node_id, suggestion in unknown.items()
-    ]
-    return (lines[0] if len(lines) == 1 else f"No listener knows {len(lines)} of the nodes."), lines
+def _unknown_line(node_id: str, suggestion: str | None) -> str:
+    return f"No listener knows {node_id}" + ("." if suggestion is None else f"; did you mean {suggestion}?")

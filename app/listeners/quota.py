@@ -3,17 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from sys import getsizeof
 from typing import Final
 
 from blocklist.model.errors import BlocklistError
 from blocklist.model.evidence import Finding
 from blocklist.model.report import Report
+from blocklist.model.reported_node import ReportedNode
 
-ENTRY_BYTES: Final = 100
-"""What an entry of a report counts besides its texts, which may be short. In memory it takes 300 to 800 bytes, with its
-places in the indexes of nodes and TaskManagers."""
+_ENTRY_BYTES: Final = 150
+"""What an entry of a map or list takes besides its texts."""
+_TASK_MANAGER_BYTES: Final = 450
+"""What a TaskManager takes besides its entry, in the index of TaskManagers."""
+_NODE_BYTES: Final = 1900
+"""What a node that a listener names takes, in the indexes that find it under any name of the machine."""
+_ALIAS_BYTES: Final = 900
+"""What a further name or an address of a node takes, in the indexes of the inventory."""
+_LABEL_BYTES: Final = 250
+"""What a label of a node takes besides its texts, with the number of nodes that have it."""
+_INDEXED_BYTES: Final = 450
+"""What a refused block, or a piece of evidence, takes besides its entry."""
 
 
 class TooManyListenersError(BlocklistError):
@@ -99,19 +110,44 @@ class ListenerQuota:
 
 
 def size_of(report: Report, findings: Mapping[str, Finding]) -> int:
-    """The bytes of a report, with the evidence that is kept instead of that in the report."""
+    """The bytes of memory that a report takes at most, with the evidence that is kept instead of that in the report.
+
+    A test compares this with the memory that is in fact taken.
+    """
+    task_managers, refused = report.task_managers or {}, report.refused or {}
+    schedulable, unschedulable = report.schedulable or {}, report.unschedulable or {}
+    entries = len(task_managers) + len(report.running_tasks or ()) + len(report.nodes or ())
+    entries += len(schedulable) + len(unschedulable)
+    indexed = len(refused) + len(findings)
+    node_ids = report.node_ids()
+    nodes = {*task_managers.values(), *node_ids}
+    texts = (task_managers, task_managers.values(), report.running_tasks or (), refused, refused.values())
+    states = (schedulable, schedulable.values(), unschedulable, unschedulable.values())
     return (
-        _size_of_map(report.task_managers or {})
-        + _size_of_ids(report.running_tasks or ())
-        + _size_of_map(report.refused or {})
-        + _size_of_map({node: finding.reason for node, finding in findings.items()})
-        + _size_of_ids(report.nodes or ())
+        entries * _ENTRY_BYTES
+        + len(task_managers) * _TASK_MANAGER_BYTES
+        + indexed * (_ENTRY_BYTES + _INDEXED_BYTES)
+        + len(nodes) * _NODE_BYTES
+        + sum(_size_of_texts(each) for each in (*texts, *states))
+        + _size_of_texts(node_ids)
+        + sum(_size_of_details(node) for node in report.nodes or () if isinstance(node, ReportedNode))
+        # Of each node, indexes keep the name in lower case and the first label.
+        + 2 * _size_of_texts(nodes)
+        + _size_of_texts(findings)
+        + _size_of_texts(finding.reason for finding in findings.values())
     )
 
 
-def _size_of_map(texts: Mapping[str, str]) -> int:
-    return _size_of_ids(texts) + sum(len(text.encode()) for text in texts.values())
+def _size_of_details(node: ReportedNode) -> int:
+    """What a node takes in memory besides its id."""
+    aliases = (*node.names, *node.addresses)
+    texts = (aliases, aliases, node.labels, node.labels.values())
+    return (
+        len(aliases) * _ALIAS_BYTES
+        + len(node.labels) * (_ENTRY_BYTES + _LABEL_BYTES)
+        + sum(_size_of_texts(each) for each in texts)
+    )
 
 
-def _size_of_ids(ids: Collection[str]) -> int:
-    return sum(map(len, ids)) + len(ids) * ENTRY_BYTES
+def _size_of_texts(texts: Iterable[str]) -> int:
+    return sum(map(getsizeof, texts))

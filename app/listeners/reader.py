@@ -22,6 +22,8 @@ log = structlog.get_logger(__name__)
 
 RECENT_SECONDS: Final = 0.5
 """What was read from the database within this time is used without asking again, whatever notifications say."""
+MAX_GAP_SECONDS: Final = 2.0
+"""A longer time between two reads is an outage, of the database or of this replica."""
 
 
 class ListenerUpdateSource(Protocol):
@@ -46,7 +48,10 @@ class ListenerReader:
         tracker: BlocklistTracker,
         *,
         on_registered: Callable[[ListenerEntry], None],
+        clock: Callable[[], int],
+        replicated: bool,
     ) -> None:
+        """`replicated` is whether other replicas may renew leases."""
         self._on_registered = on_registered
         self.lock = asyncio.Lock()
         self._database = database
@@ -54,11 +59,19 @@ class ListenerReader:
         self._tracker = tracker
         self._version = -1
         self._read_at = float("-inf")
+        self._regular_since = float("-inf")
+        self._clock = clock
+        self._replicated = replicated
 
     @property
     def is_recent(self) -> bool:
         """Whether everything written until RECENT_SECONDS ago has been applied."""
         return self._was_recent(time.monotonic())
+
+    @property
+    def regular_seconds(self) -> float:
+        """Seconds since which the rows have been read without a gap of MAX_GAP_SECONDS."""
+        return self._read_at - self._regular_since
 
     async def sync(self) -> None:
         """Apply everything written since the last call. Raises UnavailableError."""
@@ -79,18 +92,28 @@ class ListenerReader:
         return at - self._read_at < RECENT_SECONDS
 
     async def _sync(self) -> None:
-        read_at = time.monotonic()
+        read_at, read_at_millis = time.monotonic(), self._clock()
         updates = await self._database.updates_since(self._version)
+        # Each may have thousands of nodes: others must not wait for all of them.
         for stored in updates.changed:
             with isolated(f"stored listener {stored.listener.id}"):
                 self.upsert(stored, updates.history)
+            await asyncio.sleep(0)
         for part in updates.reports:
             with isolated(f"stored report of {part.listener}"):
                 self._apply_part(part)
+            await asyncio.sleep(0)
         if updates.total != len(self._directory):
             for removed in self._directory.ids - await self._database.ids():
                 self._directory.remove(removed)
-        self._version, self._read_at = updates.version, read_at
+        self._record_read(updates.version, read_at, read_at_millis)
+
+    def _record_read(self, version: int, read_at: float, read_at_millis: int) -> None:
+        if read_at - self._read_at > MAX_GAP_SECONDS:
+            self._regular_since = read_at
+        self._version, self._read_at = version, read_at
+        if self._replicated:
+            self._directory.renewals_known_at = read_at_millis
 
     def upsert(self, stored: StoredListener, history: str) -> ListenerEntry:
         """The entry of a stored listener: the existing one for the same registration, else a new one."""

@@ -15,6 +15,7 @@ from app.listeners.heartbeats import HeartbeatRecorder
 from app.listeners.ownership import PushOwnership
 from app.listeners.quota import ListenerQuota, TooManyListenersError
 from app.listeners.reader import ListenerReader
+from app.store.error_translation import LockedError
 from app.store.listeners import Secret, StoredListener
 from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.model.listener import FencedError, Listener, Registration, heartbeat, register
@@ -32,7 +33,7 @@ class RegistrationStore(Protocol):
     """The registrations in the database. See app.store.listener_store."""
 
     async def update(self, listener_id: str, change: Change, history: str) -> StoredListener: ...
-    async def remove(self, ids: Collection[str]) -> None: ...
+    async def remove(self, ids: Collection[str], *, session: str | None = None) -> set[str]: ...
 
 
 class IssuedRevisions(Protocol):
@@ -139,19 +140,22 @@ class ListenerRegistry:
         async with self._reader.lock:
             return (await self._update(listener_id, change)).secret.current
 
-    async def deregister(self, listener_id: str, principal: str | None) -> None:
-        """Remove a listener that this principal registered; None may remove any.
+    async def deregister(self, listener_id: str, principal: str | None, session: str | None) -> None:
+        """Remove a listener that this principal registered with this session; None may remove any, and any session.
 
-        Raises NotFoundError, UnavailableError.
+        Raises NotFoundError, FencedError, UnavailableError.
         """
         await self.get(listener_id)
-        if principal is not None:
-            await self.refresh()  # Another principal may have registered it at another replica.
+        if principal is not None or session is not None:
+            await self.refresh()  # Another principal or session may have registered it at another replica.
         async with self._reader.lock:
             entry = self._directory.get(listener_id)
             if principal is not None and (entry is None or entry.listener.principal != principal):
                 raise NotFoundError("There is no such listener, or another token registered it.")
-            await self._database.remove([listener_id])
+            if entry is not None and session not in (None, entry.listener.session):
+                raise FencedError(f"Listener {listener_id} is registered with another session; it was not removed.")
+            if not await self._database.remove([listener_id], session=session) and session is not None:
+                raise FencedError(f"Listener {listener_id} has just registered with another session, or was removed.")
             self._directory.remove(listener_id)
 
     async def _make_room(self, listener_id: str, principal: str | None) -> None:
@@ -173,7 +177,7 @@ class ListenerRegistry:
         self, entry: ListenerEntry | None, requested: Registration, principal: str | None
     ) -> ListenerEntry | None:
         """The entry, if the request only renews its lease. With replicas only the database can tell."""
-        if entry is None or self._ownership.shared or not entry.listener.is_live(self._clock()):
+        if entry is None or self._ownership.shared or not entry.is_live(self._clock()):
             return None
         listener = self._apply_registration(entry.listener, requested, principal)
         if listener != replace(entry.listener, lease_end=listener.lease_end):
@@ -216,9 +220,14 @@ class ListenerRegistry:
             raise UnavailableError(f"This replica has not reached revision {revision} yet; try again.", retry_after=1)
 
     async def _read_registrations(self) -> None:
-        """Read recent registrations at other replicas; during an outage of the database those in memory count."""
+        """Read recent registrations at other replicas.
+
+        Those in memory count during an outage of the database, and while a lock keeps anybody from registering.
+        """
         try:
             await self._reader.sync_unless_recent()
+        except LockedError:
+            pass
         except UnavailableError:
             if self._view.is_current:
                 raise

@@ -28,12 +28,14 @@ BATCH_SECONDS: Final = 0.01
 """Time for which reports that other replicas wait for are collected into one transaction."""
 LEASE_GRACE_MS: Final = 2000
 """Time after the end of a lease in which a heartbeat that another replica received may still arrive."""
+SETTLE_SECONDS: Final = 5.0
+"""Time after an outage in which replicas save the heartbeats that they received during it."""
 
 
 class ListenerUpdateStore(Protocol):
     """The listeners in the database. See app.store.listener_store."""
 
-    async def remove(self, ids: Collection[str], lease_ended_before: int | None = None) -> None: ...
+    async def remove(self, ids: Collection[str], lease_ended_before: int | None = None) -> set[str]: ...
     async def save_heartbeats(
         self, updated: Sequence[Listener], reports: Sequence[ReportPart], history: str
     ) -> None: ...
@@ -84,6 +86,11 @@ class ListenerWriter:
         """Another replica has written something about listeners."""
         self._sync_due = True
         self._unsaved.urgent.set()
+
+    async def refresh(self) -> None:
+        """Read what other replicas have written. Raises UnavailableError."""
+        if self._ownership.shared:
+            await self._sync()
 
     async def run(self) -> None:
         """Save, read, expire and remove, for ever."""
@@ -196,18 +203,21 @@ class ListenerWriter:
                 entry.listener = replace(entry.listener, lease_end=now + entry.listener.lease)
                 self._unsaved.add(entry, now)
 
+    def _knows_renewals(self) -> bool:
+        """Whether heartbeats that other replicas received have been saved by them, and read here."""
+        settled = not self._ownership.others or self._reader.regular_seconds >= SETTLE_SECONDS
+        return self._ownership.is_valid and settled
+
     async def _expire_leases(self) -> None:
         """Expire the leases that nobody renewed. With replicas the database decides."""
-        if not self._ownership.is_valid:
-            return  # Other replicas may have received heartbeats that this one cannot know of.
+        if not self._knows_renewals():
+            return
         now = self._clock()
         before = now - (LEASE_GRACE_MS if self._ownership.others else 0)
         ended = [entry for entry in self._directory.entries if not entry.expired and not entry.listener.is_live(before)]
         self._expiring.update(entry.id for entry in ended)
         if not self._ownership.shared:
-            for entry in ended:
-                self._directory.expire(entry)
-                self._log_expired(entry)
+            await self._expire(ended, before)
         if self._expiring:
             expired = await self._database.save_expired(sorted(self._expiring), now, before)
             self._expiring.clear()
@@ -216,6 +226,13 @@ class ListenerWriter:
                 for entry in ended:
                     if entry.id in expired:
                         self._log_expired(entry)
+
+    async def _expire(self, ended: Sequence[ListenerEntry], before: int) -> None:
+        for entry in ended:
+            if self._directory.is_current(entry) and not entry.listener.is_live(before):
+                self._directory.expire(entry)
+                self._log_expired(entry)
+            await asyncio.sleep(0)  # Each may have thousands of nodes: others must not wait for all of them.
 
     def _log_expired(self, entry: ListenerEntry) -> None:
         self.expired_leases += 1

@@ -13,9 +13,12 @@ from app.engine.handler import BlocklistHandler
 from app.engine.list_view import ListView
 from app.engine.supervision import TaskHealth
 from app.listeners.directory import ListenerDirectory
+from app.listeners.drift import DriftMonitor
 from app.listeners.writer import ListenerWriter
 from app.push.pusher import Pusher
+from app.store.clock_offset import ClockOffset
 from app.watch.change_feed import ChangeFeed
+from blocklist.model.drift import DriftKind
 from blocklist.model.evidence import EvidenceStore, FindingKind
 from blocklist.model.listener import ListenerRole
 
@@ -34,11 +37,11 @@ class ListMetrics(Collector):
         yield GaugeMetricFamily("numBlockedNodes", "Number of nodes that are blocked now.", blocked)
         yield GaugeMetricFamily("blocklist_revision", "Current revision of the list.", view.tracker.revision)
         yield GaugeMetricFamily(
-            "blocklist_database_up", "1 if the last transaction succeeded, 0 during an outage.", view.age() is None
+            "blocklist_database_up", "1, or 0 from an outage until all was read again.", view.age() is None
         )
         yield GaugeMetricFamily(
             "blocklist_database_outage_seconds",
-            "Time since the last successful transaction during an outage, else 0.",
+            "Time since the last successful transaction before an outage, else 0.",
             view.age() or 0,
         )
         yield GaugeMetricFamily("blocklist_watches", "Number of open watch streams.", self._feed.open_watches)
@@ -46,6 +49,22 @@ class ListMetrics(Collector):
         reads.add_metric(["fast"], view.fast_reads)
         reads.add_metric(["route"], view.route_reads)
         yield reads
+
+
+class ClockMetrics(Collector):
+    """The clock of this machine: 0 if the database uses the same; without a sample while the difference is unknown."""
+
+    def __init__(self, offset: ClockOffset | None) -> None:
+        self._offset = offset
+
+    def collect(self) -> Iterable[Metric]:
+        gauge = GaugeMetricFamily(
+            "blocklist_clock_offset_seconds", "This machine's clock minus the database's.", labels=[]
+        )
+        seconds = 0.0 if self._offset is None else self._offset.seconds
+        if seconds is not None:
+            gauge.add_metric([], seconds)
+        yield gauge
 
 
 class FastPathMetrics(Collector):
@@ -63,6 +82,7 @@ class FastPathMetrics(Collector):
         )
         # 304 is counted as 2xx: to tell them apart would cost each read some time.
         requests.add_metric(["/blocklist", "GET", "2xx"], self._view.fast_reads)
+        requests.add_metric(["/blocklist/table", "GET", "2xx"], self._view.table.fast_reads)
         classes = Tally({"2xx": 0, "4xx": 0, "5xx": 0})
         for status, count in self._puts.items():
             classes[f"{status // 100}xx"] += count
@@ -97,7 +117,8 @@ class ListenerMetrics(Collector):
 
     def collect(self) -> Iterable[Metric]:
         now = self._view.clock()
-        count = Tally((entry.listener.role, entry.listener.is_live(now)) for entry in self._directory.entries)
+        lease_time = self._directory.lease_time()
+        count = Tally((entry.listener.role, entry.is_live(lease_time)) for entry in self._directory.entries)
         listeners = GaugeMetricFamily("blocklist_listeners", "Registered listeners.", labels=["role", "state"])
         for role in ListenerRole:
             for live, state in ((True, "live"), (False, "lapsed")):
@@ -148,6 +169,25 @@ class EvidenceMetrics(Collector):
         yield CounterMetricFamily(
             "blocklist_evidence_blocks", "Nodes blocked because of evidence.", self._blocker.nodes_blocked
         )
+
+
+class DriftMetrics(Collector):
+    """Nodes that are not as the list says; without a value before the first observation."""
+
+    def __init__(self, monitor: DriftMonitor) -> None:
+        self._monitor = monitor
+
+    def collect(self) -> Iterable[Metric]:
+        drift = GaugeMetricFamily(
+            "blocklist_drift_nodes",
+            "Nodes that are not as the list says, by what differs (GET /drift).",
+            labels=["kind"],
+        )
+        if (latest := self._monitor.latest) is not None:
+            count = Tally(kind for _, kind in {(each.node, each.kind) for each in latest.drift})
+            for kind in DriftKind:
+                drift.add_metric([kind.value], count[kind])
+        yield drift
 
 
 class TaskMetrics(Collector):

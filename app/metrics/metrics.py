@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import Counter as Tally
 from collections.abc import Sequence
 from time import perf_counter
@@ -10,6 +11,7 @@ from typing import Final
 from prometheus_client import (
     CollectorRegistry,
     Counter,
+    Gauge,
     Histogram,
     Info,
     ProcessCollector,
@@ -24,9 +26,10 @@ from app.store.store import Store
 from blocklist import __version__
 from blocklist.model.changes import Change, ChangeType, Source
 
-_SOURCES: Final = {
-    kind: [Source.TIME] if kind is ChangeType.EXPIRED else [source for source in Source if source is not Source.TIME]
-    for kind in ChangeType
+_REQUESTED: Final = [source for source in Source if source is not Source.TIME]
+_SOURCES: Final = dict.fromkeys(ChangeType, _REQUESTED) | {
+    ChangeType.EXPIRED: [Source.TIME],
+    ChangeType.NARROWED: [*Source],
 }
 _EXPIRED: Final = (ChangeType.EXPIRED, Source.TIME)
 # These are half of all samples and nobody needs them: Prometheus notices by itself that a counter was reset.
@@ -38,6 +41,7 @@ class Metrics:
 
     def __init__(self) -> None:
         self._registry = registry = CollectorRegistry()
+        self._next_rendering: asyncio.Task[bytes] | None = None
         self.fast_puts: Tally[int] = Tally()
         ProcessCollector(registry=registry)
         Info("blocklist_build", "Version of the service.", registry=registry).info({"version": __version__})
@@ -47,6 +51,11 @@ class Metrics:
             for kind, sources in _SOURCES.items()
             for source in sources
         }
+        self.nodes_file_faulty = Gauge(
+            "blocklist_nodes_file_faulty",
+            "1 if BLOCKLIST_NODES_FILE cannot be used; what was read before stays in force.",
+            registry=registry,
+        )
         self._remote_changes = Counter(
             "blocklist_remote_changes",
             "Changes read from the database: made by another replica, or by a transaction that seemed to fail.",
@@ -135,8 +144,16 @@ class Metrics:
         """Count changes that were read from the database."""
         self._remote_changes.inc(len(changes))
 
-    def render(self) -> bytes:
-        """The metrics in Prometheus's text format."""
+    async def render(self) -> bytes:
+        """The metrics in Prometheus's text format, rendered in the next turn of the event loop for all that wait."""
+        if self._next_rendering is None:
+            self._next_rendering = asyncio.create_task(self._render_next())
+        return await asyncio.shield(self._next_rendering)
+
+    async def _render_next(self) -> bytes:
+        await asyncio.sleep(0)
+        # Who asks from now on gets a later state.
+        self._next_rendering = None
         return generate_latest(self._registry)
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from http import HTTPStatus
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import RedirectResponse
 
+from app.api.dry_run import submit_within_limits
 from app.api.parameters import NodeId
 from app.components import Components, components_of
 from app.page.errors import HtmlRoute
@@ -19,7 +21,8 @@ from app.page.forms import (
     initial_form,
     parse_block_form,
 )
-from app.page.preview import nodes_to_block, preview_block, preview_unblock
+from app.page.node_selection import with_selected_nodes
+from app.page.preview import check_seen, nodes_to_block, preview_block, preview_unblock
 from app.page.render import render_page
 from app.page.visitor import OperatorVisitor, Visitor
 from blocklist.model.draft import Draft, not_blocked_message
@@ -38,9 +41,9 @@ router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
 @router.get("/page/block")
 async def get_block(request: Request, visitor: OperatorVisitor) -> Response:
-    """The form, filled in with the nodes of the query."""
+    """The form, filled in with the nodes and fields of the query."""
     nodes = "\n".join(request.query_params.getlist("node"))
-    return _form(request, visitor, {"nodes": nodes[:100_000]})
+    return _form(request, visitor, {"nodes": nodes[:100_000], **_typed_before(request)})
 
 
 @router.post("/page/block")
@@ -53,7 +56,7 @@ async def post_block(request: Request, visitor: OperatorVisitor, form: Submitted
 async def get_extend(request: Request, visitor: OperatorVisitor, node_id: NodeId) -> Response:
     """The form, filled in with the current block."""
     node = _blocked_node(components_of(request), node_id)
-    return _form(request, visitor, {"nodes": node_id}, node)
+    return _form(request, visitor, {**_typed_before(request), "nodes": node_id}, node)
 
 
 @router.post("/page/nodes/{node_id}/extend")
@@ -66,22 +69,44 @@ async def post_extend(request: Request, visitor: OperatorVisitor, node_id: NodeI
 @router.get("/page/nodes/{node_id}/unblock")
 async def get_unblock(request: Request, visitor: OperatorVisitor, node_id: NodeId) -> Response:
     """The preview."""
-    preview = await preview_unblock(components_of(request), node_id, visitor)
-    return render_page(request, "unblock.html.j2", visitor, preview=preview.nodes[0])
+    return await _unblock_preview(request, visitor, node_id)
 
 
 @router.post("/page/nodes/{node_id}/unblock")
-async def post_unblock(request: Request, visitor: OperatorVisitor, node_id: NodeId, _: SubmittedForm) -> Response:
-    """Unblock the node."""
-    handler = components_of(request).engine.handler
-    await handler.submit(lambda draft: draft.unblock(node_id), visitor.author())
+async def post_unblock(request: Request, visitor: OperatorVisitor, node_id: NodeId, form: SubmittedForm) -> Response:
+    """Unblock the node; if its block is not the one that the preview showed, a new preview."""
+
+    def command(draft: Draft) -> object:
+        if draft.get_blocked(node_id) is not None:
+            check_seen(draft, [node_id], form.get("seen", ""))
+        return draft.unblock(node_id)
+
+    try:
+        await components_of(request).engine.handler.submit(command, visitor.author())
+    except ConflictError as error:
+        return await _unblock_preview(request, visitor, node_id, error.lines)
     return RedirectResponse(f"/page/nodes/{node_id}", HTTPStatus.SEE_OTHER)
+
+
+async def _unblock_preview(request: Request, visitor: Visitor, node_id: str, conflicts: Sequence[str] = ()) -> Response:
+    preview = await preview_unblock(components_of(request), node_id, visitor)
+    status = HTTPStatus.CONFLICT if conflicts else HTTPStatus.OK
+    return render_page(
+        request,
+        "unblock.html.j2",
+        visitor,
+        status,
+        preview=preview.nodes[0],
+        seen=preview.seen,
+        conflicts=conflicts,
+    )
 
 
 async def _block(request: Request, visitor: Visitor, form: Form, node: BlockedNode | None) -> Response:
     components = components_of(request)
     try:
-        requested = parse_block_form(form, components.clock(), node)
+        form = with_selected_nodes(components, form)
+        requested = parse_block_form(form, components.clock(), node, components.listeners.inventory.aliases)
     except FormError as error:
         return _form(request, visitor, form, node, error.errors)
     if "back" in form:
@@ -98,15 +123,23 @@ async def _block(request: Request, visitor: Visitor, form: Form, node: BlockedNo
 
 
 async def _apply_block(components: Components, visitor: Visitor, requested: BlockForm, form: Form) -> None:
-    """Raises LimitError, ConflictError if a node was blocked since the preview, and others."""
+    """Raises LimitError, ConflictError if a block was made or changed since the preview, and others."""
     merge = form.get("merge") == "yes"
 
     def command(draft: Draft) -> object:
-        return draft.block_many({node.id: (node, merge) for node in nodes_to_block(requested, draft.now)})
+        nodes = nodes_to_block(requested, draft.now)
+        if merge and not _all_blocked(draft, nodes):
+            check_seen(draft, requested.nodes, form.get("seen", ""))
+        return draft.block_many({node.id: (node, merge) for node in nodes})
 
-    forced = _force_reason(visitor, form)
-    guarded = components.engine.limit_guard.enforce(command, visitor.principal.role)
-    await components.engine.handler.submit(guarded, visitor.author(forced=forced))
+    forced = force_reason(visitor, form)
+    await submit_within_limits(components, command, visitor.principal, visitor.author(forced=forced))
+
+
+def _all_blocked(draft: Draft, nodes: Sequence[BlockedNode]) -> bool:
+    """Whether merging with these blocks changes nothing, for example because they were confirmed twice."""
+    trial = draft.fork()
+    return all(trial.get_blocked(node.id) == trial.block(node, allow_merge=True) for node in nodes)
 
 
 async def _confirmation(
@@ -120,8 +153,8 @@ async def _confirmation(
     preview = await preview_block(components_of(request), requested, visitor)
     fields = {name: form.get(name, "") for name in FIELDS} | {"end": str(requested.end)}
     if preview.already_blocked:
-        fields["merge"] = "yes"
-    # The preview reports limits. A conflict means that the node was blocked after the preview was shown.
+        fields |= {"merge": "yes", "seen": preview.seen}
+    # The preview reports limits. A conflict means that a block was made or changed after the preview was shown.
     conflicts = rejection.lines if isinstance(rejection, ConflictError) else ()
     status = HTTPStatus.OK if rejection is None else HTTPStatus.CONFLICT
     return render_page(
@@ -153,6 +186,11 @@ def _form(
     )
 
 
+def _typed_before(request: Request) -> Form:
+    """What was typed before the session ended."""
+    return {name: value for name, value in request.query_params.items() if name in FIELDS}
+
+
 def _form_path(node: BlockedNode | None) -> str:
     return "/page/block" if node is None else f"/page/nodes/{node.id}/extend"
 
@@ -168,7 +206,7 @@ def _blocked_node(components: Components, node_id: str) -> BlockedNode:
     return node
 
 
-def _force_reason(visitor: Visitor, form: Form) -> str | None:
+def force_reason(visitor: Visitor, form: Form) -> str | None:
     """The reason for overriding a limit, or None. Raises ForbiddenError, InvalidError."""
     reason = " ".join(form.get("force", "").split())
     if not reason:

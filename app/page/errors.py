@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from http import HTTPStatus
-from typing import Any
-from urllib.parse import quote
+from typing import Any, Final
+from urllib.parse import quote, urlencode
 
 from fastapi import Request, Response
 from fastapi.responses import RedirectResponse
@@ -13,11 +13,14 @@ from fastapi.routing import APIRoute
 
 from app.api.problems import STATUS
 from app.auth.principal import ANONYMOUS
+from app.page.forms import FIELDS, read_form
 from app.page.render import render_page
 from app.page.visitor import Visitor
 from blocklist.model.errors import BlocklistError, UnauthorizedError
 
 _Handler = Callable[[Request], Coroutine[Any, Any, Response]]
+_MAX_QUERY: Final = 8_000
+"""Maximum length of a query; servers and proxies accept at least this."""
 
 
 class HtmlRoute(APIRoute):
@@ -30,7 +33,7 @@ class HtmlRoute(APIRoute):
             try:
                 return await handler(request)
             except UnauthorizedError:
-                return _redirect_to_login(request)
+                return await _redirect_to_login(request)
             except BlocklistError as error:
                 return error_page(request, error)
 
@@ -45,10 +48,28 @@ def error_page(request: Request, error: BlocklistError) -> Response:
     )
 
 
-def _redirect_to_login(request: Request) -> Response:
+async def _redirect_to_login(request: Request) -> Response:
     if "hx-request" in request.headers:
         # htmx would follow a redirect and insert the login page as a fragment of this page.
         return Response(status_code=HTTPStatus.UNAUTHORIZED, headers={"HX-Redirect": "/login"})
-    here = request.url.path + (f"?{request.url.query}" if request.url.query else "")
-    query = f"?next={quote(here)}" if request.method == "GET" and here != "/" else ""
-    return RedirectResponse(f"/login{query}", HTTPStatus.SEE_OTHER)
+    query = {}
+    if request.method == "GET" and (here := _with_query(request.url.path, request.url.query)) != "/":
+        query = {"next": here}
+    elif request.method == "POST" and request.url.path.startswith("/page/"):
+        # The form has the same path, and is filled in again: the session has ended, but what was typed is not lost.
+        query = {"next": _with_query(request.url.path, await _typed(request)), "ended": "yes"}
+    return RedirectResponse(_with_query("/login", urlencode(query, safe="/", quote_via=quote)), HTTPStatus.SEE_OTHER)
+
+
+async def _typed(request: Request) -> str:
+    """What was typed into the submitted form, as a query; empty if it is too long for an address, or unreadable."""
+    try:
+        form = await read_form(request)
+    except BlocklistError:
+        return ""
+    query = urlencode({name: form[name] for name in FIELDS if name in form})
+    return query if len(query) <= _MAX_QUERY else ""
+
+
+def _with_query(path: str, query: str) -> str:
+    return f"{path}?{query}" if query else path

@@ -14,8 +14,10 @@ from fastapi import Depends, Request
 from app.api.request_body import MAX_NODE_BODY, TooLargeError
 from app.page.time_format import utc
 from app.page.visitor import OperatorVisitor
+from blocklist.model.draft import check_distinct
 from blocklist.model.durations import DEFAULT_DURATION, FOREVER, parse_duration
 from blocklist.model.errors import InvalidError
+from blocklist.model.host_matching import Aliases, no_aliases
 from blocklist.model.node import (
     ACTION_BY_NAME,
     MAX_CAUSE_LENGTH,
@@ -32,7 +34,7 @@ Form = Mapping[str, str]
 """Values of fields by name; the first value of a repeated field."""
 
 _DIGITS: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
-_MAX_FIELDS: Final = 50
+_MAX_FIELDS: Final = 150
 _SEPARATORS: Final = re.compile(r"[\s;]+")
 FIELDS: Final = ("nodes", "action", "cause", "ends", "for", "by", "until")
 """The names of the fields that the visitor fills in."""
@@ -76,16 +78,20 @@ def int_param(request: Request, name: str) -> int | None:
 
 async def read_form(request: Request) -> Form:
     """The fields of a form. Raises InvalidError, TooLargeError."""
+    return dict(reversed(await read_pairs(request)))
+
+
+async def read_pairs(request: Request) -> list[tuple[str, str]]:
+    """The names and values of a form, in order. Raises InvalidError, TooLargeError."""
     length = request.headers.get("content-length", "")
     if not length.isdecimal() or int(length) > MAX_NODE_BODY:
         raise TooLargeError(f"A form needs a Content-Length of at most {MAX_NODE_BODY // 1024} KiB.")
     try:
         # Not read_body: authentication may have read the body already, and Starlette caches it only for body().
         body = (await request.body()).decode()
-        pairs = parse_qsl(body, keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
+        return parse_qsl(body, keep_blank_values=True, max_num_fields=_MAX_FIELDS, errors="strict")
     except ValueError:
         raise InvalidError("The body is not a form of this page.") from None
-    return dict(reversed(pairs))
 
 
 async def _submitted_form(request: Request, _: OperatorVisitor) -> Form:
@@ -97,7 +103,9 @@ SubmittedForm = Annotated[Form, Depends(_submitted_form)]
 """The form of an operator. Raises ForbiddenError for a form of another site, InvalidError, TooLargeError."""
 
 
-def parse_block_form(form: Form, now: int, current: BlockedNode | None = None) -> BlockForm:
+def parse_block_form(
+    form: Form, now: int, current: BlockedNode | None = None, aliases: Aliases = no_aliases
+) -> BlockForm:
     """Parse a form at time `now`, to extend the `current` block or, without one, to block nodes. Raises FormError.
 
     To extend a block never ends it earlier. Fields left out keep the value of the current block.
@@ -111,7 +119,7 @@ def parse_block_form(form: Form, now: int, current: BlockedNode | None = None) -
             errors[name] = str(error)
             return default
 
-    nodes: tuple[str, ...] = read("nodes", lambda: _nodes(form), tuple[str, ...]())
+    nodes: tuple[str, ...] = read("nodes", lambda: _nodes(form, aliases), tuple[str, ...]())
     action = read("action", lambda: _action(form), BlockAction.MARK_BLOCKED)
     cause = read("cause", lambda: _cause(form, current), "")
     end = read("ends", lambda: _end(form, now, current), 0)
@@ -124,10 +132,12 @@ def parse_block_form(form: Form, now: int, current: BlockedNode | None = None) -
     return BlockForm(nodes=nodes, action=action, end=end, cause=cause)
 
 
-def _nodes(form: Form) -> tuple[str, ...]:
+def _nodes(form: Form, aliases: Aliases) -> tuple[str, ...]:
     """Nodes and ranges, as in the command, but also separated by commas."""
     words = [word.strip(",") for word in _SEPARATORS.split(form.get("nodes", ""))]
-    return tuple(expand_nodes([word for word in words if word]))
+    node_ids = tuple(expand_nodes([word for word in words if word]))
+    check_distinct(node_ids, aliases)
+    return node_ids
 
 
 def _action(form: Form) -> BlockAction:
@@ -137,25 +147,33 @@ def _action(form: Form) -> BlockAction:
     return action
 
 
-def _cause(form: Form, current: BlockedNode | None) -> str:
+def form_cause(form: Form) -> str:
+    """The reason, empty if none is given. Raises ValueError."""
     # The reason is one line, but pasted text may contain line ends.
     cause = " ".join(form.get("cause", "").split())
+    if len(cause) > MAX_CAUSE_LENGTH:
+        raise ValueError(f"The reason may have at most {MAX_CAUSE_LENGTH:,} characters.")
+    return check_text(cause) if cause else ""
+
+
+def _cause(form: Form, current: BlockedNode | None) -> str:
+    cause = form_cause(form)
     if not cause and current is not None:
         # Merging a part of the current cause changes nothing; the whole cause could be too long.
         return next((part for part in current.cause.split(",") if part), current.cause)
     if not cause:
         raise ValueError("Give a reason: it is shown to the next person on call.")
-    if len(cause) > MAX_CAUSE_LENGTH:
-        raise ValueError(f"The reason may have at most {MAX_CAUSE_LENGTH:,} characters.")
-    return check_text(cause)
+    return cause
 
 
 def _end(form: Form, now: int, current: BlockedNode | None) -> int:
+    if form.get("until", "").strip() and form.get("ends") != "until":
+        raise ValueError("Two ends are given: choose Until, or clear its date.")
     match form.get("ends"):
         case "for" if current is None:
             return now + _duration(form, "for")
         case "until":
-            end = _until(form.get("until", ""), now)
+            end = parse_until(form.get("until", ""), now)
             return end if current is None else _later_end(end, current)
         case "never":
             return PERMANENT
@@ -188,7 +206,8 @@ def _duration(form: Form, name: str) -> int:
     return parse_duration("".join(form.get(name, "").split()))
 
 
-def _until(text: str, now: int) -> int:
+def parse_until(text: str, now: int) -> int:
+    """A date and a time in UTC as Unix milliseconds. Raises ValueError if it is not later than `now`."""
     try:
         timestamp = datetime.fromisoformat(text.strip())
     except ValueError:

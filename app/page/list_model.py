@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 from urllib.parse import urlencode
@@ -22,6 +23,8 @@ _SORT_KEYS: Final[dict[str, Callable[[BlockedNode], Any]]] = {
     "since": lambda node: -node.start,
     "end": lambda node: node.end,
 }
+_MAX_TEXT: Final = 300
+_PAGE_NUMBER: Final = re.compile(r"[0-9]{1,15}", re.ASCII)
 SORTS: Final = tuple(_SORT_KEYS)
 
 
@@ -97,9 +100,7 @@ class ListPage:
 def list_page(components: Components, list_filter: ListFilter) -> ListPage:
     """The current list."""
     nodes = list(components.engine.view.tracker.blocked(components.clock()).values())
-    matched = sorted(
-        _filtered(components, nodes, list_filter), key=lambda node: (_SORT_KEYS[list_filter.sort](node), node.id)
-    )
+    matched = _sorted(components, nodes, list_filter)
     last = max(1, -(-len(matched) // PAGE_SIZE))
     list_filter = replace(list_filter, page=min(list_filter.page, last))
     shown = matched[(list_filter.page - 1) * PAGE_SIZE : list_filter.page * PAGE_SIZE]
@@ -115,6 +116,28 @@ def list_page(components: Components, list_filter: ListFilter) -> ListPage:
         authors=_authors(components, nodes),
         listeners=len(acked),
     )
+
+
+def matching_nodes(components: Components, list_filter: ListFilter) -> list[BlockedNode]:
+    """The blocked nodes that match the filter, sorted."""
+    return _sorted(components, list(components.engine.view.tracker.blocked(components.clock()).values()), list_filter)
+
+
+def parse_filter(params: Mapping[str, str]) -> ListFilter:
+    """The filter in a query; invalid values are ignored, so that every link works."""
+    action, sort, page = params.get("action", ""), params.get("sort", ""), params.get("page", "")
+    return ListFilter(
+        q=params.get("q", "").strip()[:_MAX_TEXT],
+        action=action if action in ACTION_BY_NAME else "",
+        by=params.get("by", "")[:_MAX_TEXT],
+        sort=sort if sort in SORTS else "since",
+        page=max(1, int(page)) if _PAGE_NUMBER.fullmatch(page) else 1,
+    )
+
+
+def _sorted(components: Components, nodes: Sequence[BlockedNode], list_filter: ListFilter) -> list[BlockedNode]:
+    key = _SORT_KEYS[list_filter.sort]
+    return sorted(_filtered(components, nodes, list_filter), key=lambda node: (key(node), node.id))
 
 
 def _filtered(components: Components, nodes: Sequence[BlockedNode], list_filter: ListFilter) -> list[BlockedNode]:

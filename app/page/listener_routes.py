@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from fastapi import APIRouter, Request, Response
@@ -36,10 +37,12 @@ class ListenerRow:
     minimum: int
 
     @classmethod
-    def of(cls, components: Components, entry: ListenerEntry) -> ListenerRow:
+    def of(
+        cls, components: Components, entry: ListenerEntry, usable: Callable[[ListenerEntry], int | None]
+    ) -> ListenerRow:
         listener = entry.listener
         now = components.clock()
-        live = listener.is_live(now)
+        live = entry.is_live(components.listeners.directory.lease_time())
         acked, revision = listener.acked, components.engine.view.tracker.revision
         return cls(
             id=listener.id,
@@ -51,7 +54,7 @@ class ListenerRow:
             lease_end=listener.lease_end,
             error=entry.error,
             refused=len(entry.refused),
-            usable=components.listeners.usable_nodes.usable_count(entry) if live else None,
+            usable=usable(entry) if live else None,
             minimum=listener.min_nodes,
         )
 
@@ -61,11 +64,13 @@ async def get_listeners(request: Request, visitor: ReaderVisitor) -> Response:
     """Lapsed listeners first, then those with the largest lag."""
     components = components_of(request)
     feed, now = components.engine.feed, components.clock()
+    lease_time = components.listeners.directory.lease_time()
     entries = sorted(
         components.listeners.directory.entries,
-        key=lambda entry: (entry.listener.is_live(now), -entry.lag_ms(feed, now), entry.id),
+        key=lambda entry: (entry.is_live(lease_time), -entry.lag_ms(feed, now), entry.id),
     )
-    shown = [ListenerRow.of(components, entry) for entry in entries[:MAX_ROWS]]
+    usable = components.listeners.usable_nodes.counter()
+    shown = [ListenerRow.of(components, entry, usable) for entry in entries[:MAX_ROWS]]
     return render_page(request, "listeners.html.j2", visitor, listeners=shown, total=len(entries))
 
 

@@ -33,7 +33,7 @@ async def get_login(request: Request) -> Response:
     next_path = _local_path(request.query_params.get("next", "/"))
     if not components_of(request).access.authenticator.enabled:
         return RedirectResponse(next_path, HTTPStatus.SEE_OTHER)
-    return _form(request, next_path)
+    return _form(request, next_path, ended="ended" in request.query_params)
 
 
 @router.post("/login", dependencies=[PUBLIC])
@@ -63,8 +63,11 @@ async def post_logout(request: Request, _: ReaderVisitor) -> Response:
     return response
 
 
-def _form(request: Request, next_path: str, error: str = "", status: HTTPStatus = HTTPStatus.OK) -> Response:
-    return render_page(request, "login.html.j2", Visitor(principal=ANONYMOUS), status, next=next_path, error=error)
+def _form(
+    request: Request, next_path: str, error: str = "", status: HTTPStatus = HTTPStatus.OK, *, ended: bool = False
+) -> Response:
+    visitor = Visitor(principal=ANONYMOUS)
+    return render_page(request, "login.html.j2", visitor, status, next=next_path, error=error, ended=ended)
 
 
 def _is_https(request: Request) -> bool:

@@ -1,4 +1,4 @@
-"""The page of a node: its block, the listeners that have applied it, its changes."""
+"""The page of a node: its block and claims, the listeners that have applied it, its changes."""
 
 from __future__ import annotations
 
@@ -15,6 +15,7 @@ from app.page.forms import int_param
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor
 from blocklist.model.changes import Change
+from blocklist.model.node_lookup import claims_on
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
@@ -26,12 +27,13 @@ PAGE_SIZE: Final = 50
 async def get_node(request: Request, visitor: ReaderVisitor, node_id: NodeId) -> Response:
     """The page; with status 404 if the node is not blocked and has no change in the log."""
     components = components_of(request)
+    engine = components.engine
     before = int_param(request, "before")
-    node = components.engine.view.get(node_id)
+    node = engine.view.get(node_id)
     if node is not None:
         node_id = node.id
-    changes = await components.engine.store.latest_changes(PAGE_SIZE + 1, node_id=node_id, before=before)
-    last = changes[0] if changes and before is None else await components.engine.store.last_change(node_id)
+    changes = await engine.store.latest_changes(PAGE_SIZE + 1, node_id=node_id, before=before)
+    last = changes[0] if changes and before is None else await engine.store.last_change(node_id)
     return render_page(
         request,
         "node.html.j2",
@@ -39,10 +41,15 @@ async def get_node(request: Request, visitor: ReaderVisitor, node_id: NodeId) ->
         HTTPStatus.OK if last is not None or node is not None else HTTPStatus.NOT_FOUND,
         id=node_id,
         node=node,
-        by=components.engine.last_changes.created_by(node_id),
+        by=engine.last_changes.created_by(node_id),
+        claims=() if node is None else claims_on(engine.view.tracker, node, engine.view.clock()),
+        dismissals=engine.dismissals.of_node(node_id),
         changes=changes[:PAGE_SIZE],
         older=changes[PAGE_SIZE - 1].revision if len(changes) > PAGE_SIZE else None,
         last=last,
+        probation_end=components.engine.automatic_blocks.probation_end(
+            components.engine.view.tracker, node_id, components.clock()
+        ),
         listeners=[] if last is None else _listeners(components, last),
         task_managers=task_managers_on(components, node_id),
     )

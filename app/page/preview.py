@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from app.api.applied import TaskManager, task_managers_on
@@ -11,13 +12,15 @@ from app.components import Components
 from app.engine.handler import Command
 from app.page.forms import BlockForm
 from app.page.visitor import Visitor
-from blocklist.model.draft import Draft, check_distinct
+from blocklist.model.draft import Draft
+from blocklist.model.errors import ConflictError
 from blocklist.model.node import BlockedNode
+from blocklist.model.node_lookup import claims_on
 from blocklist.model.task_count import TaskCount
 from blocklist.model.usable_nodes import Shortfall
 
-_Result = dict[str, tuple[BlockedNode | None, BlockedNode | None]]
-"""Node id to the node before and after; None if it is not blocked."""
+PreviewResult = tuple[str, dict[str, tuple[BlockedNode | None, BlockedNode | None]]]
+"""What `seen_of` returns, and node id to the node before and after; None if it is not blocked."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,13 +45,17 @@ class NodePreview:
 class Preview:
     """The effects of a change. `limit_error` is the message if a limit rejects it.
 
-    `unknown` are the nodes that no listener knows, with a similar node that one knows, or None.
+    `unknown` are the nodes that no listener knows, with a similar node that one knows, or None. `ambiguous` are those
+    that several nodes claim, with the ids of these. `seen` identifies the blocks and claims on which the preview is
+    based: a confirmation is for these only.
     """
 
     nodes: Sequence[NodePreview]
     shortfalls: Sequence[Shortfall]
     limit_error: str | None
     unknown: Mapping[str, str | None]
+    ambiguous: Mapping[str, Sequence[str]]
+    seen: str
 
     @property
     def already_blocked(self) -> int:
@@ -70,20 +77,29 @@ class Preview:
 
 async def preview_block(components: Components, requested: BlockForm, visitor: Visitor) -> Preview:
     """Preview blocking nodes, or merging with existing blocks. Raises InvalidError, UnavailableError."""
-    check_distinct(requested.nodes)
 
-    def command(draft: Draft) -> _Result:
-        return {
+    def command(draft: Draft) -> PreviewResult:
+        return seen_of(draft, requested.nodes), {
             node.id: (draft.get_blocked(node.id), draft.block(node, allow_merge=True))
             for node in nodes_to_block(requested, draft.now)
         }
 
-    return await _preview(components, visitor, command)
+    return await preview_command(components, visitor, command)
 
 
 async def preview_unblock(components: Components, node_id: str, visitor: Visitor) -> Preview:
     """Preview unblocking a node. Raises NotFoundError, UnavailableError."""
-    return await _preview(components, visitor, lambda draft: {node_id: (draft.unblock(node_id), None)})
+
+    def command(draft: Draft) -> PreviewResult:
+        return seen_of(draft, [node_id]), {node_id: (draft.unblock(node_id), None)}
+
+    return await preview_command(components, visitor, command)
+
+
+def check_seen(draft: Draft, node_ids: Iterable[str], seen: str) -> None:
+    """Raise ConflictError unless these nodes are as in the preview with this `seen`."""
+    if seen_of(draft, node_ids) != seen:
+        raise ConflictError("Someone has changed this since the preview was shown.", {})
 
 
 def nodes_to_block(requested: BlockForm, now: int) -> list[BlockedNode]:
@@ -94,12 +110,28 @@ def nodes_to_block(requested: BlockForm, now: int) -> list[BlockedNode]:
     ]
 
 
-async def _preview(components: Components, visitor: Visitor, command: Command[_Result]) -> Preview:
+def seen_of(draft: Draft, node_ids: Iterable[str]) -> str:
+    """Identifies the blocks of these nodes with all claims: another owner's claim may leave a block as it was."""
+    blocks = [draft.get_blocked(node_id) for node_id in node_ids]
+    state = [None if node is None else (node, claims_on(draft, node, draft.now)) for node in blocks]
+    return hashlib.sha256(repr(state).encode()).hexdigest()[:16]
+
+
+async def preview_command(components: Components, visitor: Visitor, command: Command[PreviewResult]) -> Preview:
+    """Preview a command. Raises what it raises, UnavailableError."""
     dry_run = components.engine.limit_guard.dry_run(command, visitor.principal.role)
     result = (await components.engine.handler.submit(dry_run, visitor.author())).value
+    seen, effects = result.value
     nodes = [
         NodePreview(id=node_id, before=before, after=after, task_managers=task_managers_on(components, node_id))
-        for node_id, (before, after) in result.value.items()
+        for node_id, (before, after) in effects.items()
     ]
-    unknown = known_nodes(components).unknown(node.id for node in nodes if node.before is None)
-    return Preview(nodes=nodes, shortfalls=result.shortfalls, limit_error=result.refusal, unknown=unknown)
+    known, created = known_nodes(components), [node.id for node in nodes if node.before is None]
+    return Preview(
+        nodes=nodes,
+        shortfalls=result.shortfalls,
+        limit_error=result.refusal,
+        unknown=known.unknown(created),
+        ambiguous=known.ambiguous(created),
+        seen=seen,
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache, partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final
@@ -11,8 +12,12 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined, pass_context
 from jinja2.runtime import Context
 from markupsafe import Markup
 
+from app.auth.principal import ANONYMOUS
 from app.components import components_of
+from app.net.ticket_links import TicketLinks
 from app.page import time_format
+from app.page.cluster_share import share_of_cluster
+from app.page.links import with_links
 from app.page.static_files import static_url
 from app.page.visitor import Visitor
 from blocklist.model.node import PERMANENT
@@ -30,12 +35,18 @@ def render_page(
 ) -> Response:
     """A page, or a fragment of one, from a template in templates/."""
     components = components_of(request)
-    text = _environment.get_template(template).render(
-        visitor=visitor,
-        now=components.clock(),
-        tracker=components.engine.view.tracker,
-        database_down_seconds=components.engine.view.age(),
-        **model,
+    text = (
+        _environment(components.settings.ticket_links)
+        .get_template(template)
+        .render(
+            visitor=visitor,
+            now=components.clock(),
+            tracker=components.engine.view.tracker,
+            # Not for visitors who have not logged in.
+            share=None if visitor.principal is ANONYMOUS else share_of_cluster(request),
+            database_down_seconds=components.engine.view.age(),
+            **model,
+        )
     )
     return Response(text, status, _HEADERS, media_type="text/html; charset=utf-8")
 
@@ -67,7 +78,9 @@ def _utc(millis: int) -> Markup:
     return _time(millis, time_format.utc(millis))
 
 
-def _build() -> Environment:
+@lru_cache(maxsize=8)
+def _environment(tickets: TicketLinks) -> Environment:
+    # One for each setting, as imported macros see no variables of the page.
     environment = Environment(
         loader=FileSystemLoader(Path(__file__).with_name("templates")),
         autoescape=True,
@@ -82,10 +95,8 @@ def _build() -> Environment:
         "ago": _ago,
         "duration": time_format.duration,
         "count": time_format.count,
+        "links": partial(with_links, tickets),
     }
     environment.filters.update(filters)
     environment.globals.update(static_url=static_url, permanent=PERMANENT, short=time_format.short)
     return environment
-
-
-_environment: Final = _build()

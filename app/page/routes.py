@@ -8,13 +8,35 @@ from fastapi import APIRouter, Request, Response
 
 from app.api.authorization import PUBLIC
 from app.auth.principal import ANONYMOUS
-from app.page import block_routes, history, listener_routes, listing, login, node, static_files
+from app.page import (
+    block_routes,
+    history,
+    incident_routes,
+    listener_routes,
+    listing,
+    login,
+    node,
+    selection_routes,
+    share_routes,
+    static_files,
+)
 from app.page.errors import HtmlRoute
 from app.page.render import render_page
 from app.page.visitor import Visitor
 
 router: Final = APIRouter(route_class=HtmlRoute, include_in_schema=False)
-for part in (listing, block_routes, node, listener_routes, history, login, static_files):
+for part in (
+    listing,
+    block_routes,
+    node,
+    listener_routes,
+    history,
+    incident_routes,
+    login,
+    selection_routes,
+    share_routes,
+    static_files,
+):
     router.routes.extend(part.router.routes)
 
 

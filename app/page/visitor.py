@@ -29,7 +29,7 @@ class Visitor:
 
     @property
     def may_change(self) -> bool:
-        return self.principal.role.allows(Role.OPERATOR)
+        return self.principal.role.allows(Role.OPERATOR) and self.principal.owners is None
 
     @property
     def may_force(self) -> bool:
@@ -41,6 +41,8 @@ async def _reader(request: Request, principal: Annotated[Principal, Depends(Requ
 
 
 async def _operator(request: Request, principal: Annotated[Principal, Depends(RequireRole(Role.OPERATOR))]) -> Visitor:
+    # The page blocks and unblocks for all owners.
+    principal.check_may_unblock()
     return await _visitor(request, principal)
 
 

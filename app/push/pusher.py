@@ -130,7 +130,7 @@ class Pusher:
         failures = 0
         target: PinnedTarget | None = None
         while self._is_responsible(entry):
-            if not entry.listener.is_live(self._clock()):
+            if not entry.is_live(self._clock()):
                 await asyncio.sleep(EXPIRED_POLL_SECONDS)
                 continue
             if failures:
@@ -169,7 +169,7 @@ class Pusher:
             if history != self._feed.history:
                 return
         batch = await self._batches.get(entry.listener.acked, until)
-        if not self._is_responsible(entry) or not entry.listener.is_live(self._clock()):
+        if not self._is_responsible(entry) or not entry.is_live(self._clock()):
             return
         started_at = monotonic()
         response = await self._post(entry, target, batch)

@@ -9,6 +9,7 @@ from typing import Protocol, TypeVar
 from sqlalchemy.engine import Connection
 
 from app.store.circuit_breaker import CircuitBreaker
+from app.store.clock_offset import ClockOffset
 from app.store.queries import LogTail
 from blocklist.model.changes import Change
 
@@ -32,6 +33,11 @@ class DatabaseBackend(Protocol):
     """Every method raises UnavailableError if the database cannot be used."""
 
     breaker: CircuitBreaker
+
+    @property
+    def clock_offset(self) -> ClockOffset | None:
+        """How far this clock is from the database's; None if both are the same."""
+
     replicated: bool
 
     async def open(self) -> None:

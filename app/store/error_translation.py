@@ -27,11 +27,14 @@ _SQLITE: Final[Mapping[int, str]] = {
     sqlite3.SQLITE_IOERR_SHMSIZE: _DISK_FULL,
     sqlite3.SQLITE_CORRUPT: DAMAGED,
     sqlite3.SQLITE_NOTADB: DAMAGED,
+    sqlite3.SQLITE_CONSTRAINT: DAMAGED,
     sqlite3.SQLITE_BUSY: _LOCKED,
     sqlite3.SQLITE_LOCKED: _LOCKED,
     sqlite3.SQLITE_READONLY: f"The database is read-only: {_GIVE_ACCESS}",
     sqlite3.SQLITE_CANTOPEN: f"The database cannot be opened: {_GIVE_ACCESS}",
 }
+LOCK_NOT_AVAILABLE: Final = "55P03"
+"""SQLSTATE of a statement that waited for a lock longer than lock_timeout."""
 _POSTGRESQL: Final[Mapping[str, str]] = {
     "25006": _READ_ONLY,
     "28000": _LOGIN_REFUSED,
@@ -40,7 +43,7 @@ _POSTGRESQL: Final[Mapping[str, str]] = {
     "42P01": "A table of the database is missing: restore a backup.",
     "53100": _DISK_FULL,
     "53300": _TOO_MANY_CONNECTIONS,
-    "55P03": _LOCKED,
+    LOCK_NOT_AVAILABLE: _LOCKED,
     "57014": _LOCKED,
     "57P03": _STARTING,
     "58030": _DISK_ERROR,
@@ -56,6 +59,10 @@ _CONNECTION_ERRORS: Final = (
     (re.compile("starting up|shutting down|not yet accepting|recovery"), _STARTING),
 )
 """Errors at connecting: libpq passes on only the message of the server. Patterns for messages in English."""
+
+
+class LockedError(UnavailableError):
+    """Somebody holds a lock on the table. The database works, and what is in the table cannot change either."""
 
 
 class DatabaseFileError(Exception):
@@ -95,6 +102,8 @@ def operator_advice(error: BaseException) -> str | None:
 
 def to_unavailable(error: BaseException) -> UnavailableError:
     """The error that clients get."""
+    if sqlstate(error) == LOCK_NOT_AVAILABLE:
+        return LockedError(_LOCKED, retry_after=1)
     return UnavailableError(operator_advice(error) or _fallback_message(error), retry_after=1)
 
 

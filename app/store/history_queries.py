@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-from sqlalchemy import ColumnElement, Select, delete, func, insert, select
+from sqlalchemy import ColumnElement, Select, and_, delete, func, insert, or_, select
 from sqlalchemy.engine import Connection
 
-from app.store.queries import LastChange, change_from_row, compacted_revision, ids_in_log, node_from_row
+from app.store.queries import (
+    LastChange,
+    change_from_row,
+    claims_from_row,
+    compacted_revision,
+    head,
+    ids_in_log,
+    node_from_row,
+)
 from app.store.rows import missing_row, read_row
 from app.store.tables import changes, log_base, log_head
 from blocklist.model.changes import Change, ChangeType
+from blocklist.model.claims import ClaimsOrAuthor
 from blocklist.model.node import BlockedNode
 
 _FREEING: Final = [kind.value for kind in ChangeType if kind.frees]
@@ -20,13 +29,26 @@ _FREEING: Final = [kind.value for kind in ChangeType if kind.frees]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ChangeFilter:
-    """Selects changes by node, under any of its names, author and type, at `begin` <= time < `end` (Unix ms)."""
+    """Selects changes by node, under any of its names, author and type, at `begin` <= time < `end` (Unix ms).
+
+    `other_names` are those that do not follow from the spelling of `node_id` (see LoggedNames).
+    """
 
     node_id: str | None = None
+    other_names: frozenset[str] = frozenset()
     created_by: str | None = None
     kinds: tuple[ChangeType, ...] = ()
     begin: int | None = None
     end: int | None = None
+
+
+class UnusualIds(NamedTuple):
+    """Ids up to a revision of this history, and the last revision that is no longer in the log."""
+
+    history: str
+    revision: int
+    compacted: int
+    ids: Sequence[str]
 
 
 ALL: Final = ChangeFilter()
@@ -34,11 +56,13 @@ ALL: Final = ChangeFilter()
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PastList:
-    """The list at a time in the past, with its revision then."""
+    """The list at a time in the past (Unix ms), with its revision then."""
 
+    at: int
     revision: int
     nodes: Mapping[str, BlockedNode]
     last_changes: Mapping[str, LastChange]
+    claims: Mapping[str, ClaimsOrAuthor]
 
 
 def changes_matching(connection: Connection, criteria: ChangeFilter, since: int, limit: int) -> list[Change]:
@@ -61,8 +85,23 @@ def _of_node(connection: Connection, criteria: ChangeFilter, query: Select[Any])
     if criteria.node_id is None:
         queries = [query]
     else:
-        queries = [query.where(changes.c.node_id == name) for name in ids_in_log(connection, criteria.node_id)]
+        names = ids_in_log(connection, criteria.node_id, criteria.other_names)
+        queries = [query.where(changes.c.node_id == name) for name in names]
     return (change_from_row(row) for each in queries for row in connection.execute(each))
+
+
+def unusual_ids(connection: Connection, since: int) -> UnusualIds:
+    """The ids in the log after revision `since` that `usual_spellings` of other names of the machine may not contain.
+
+    These are ids in mixed case, with a final dot, and IPv6 addresses, which have many spellings.
+    """
+    node_id = changes.c.node_id
+    mixed = and_(node_id != func.lower(node_id), node_id != func.upper(node_id))
+    unusual = or_(mixed, node_id.contains(":"), node_id.endswith("."))
+    history, revision = head(connection)
+    query = select(node_id).distinct().where(changes.c.revision > since, changes.c.revision <= revision, unusual)
+    ids = list(connection.execute(query).scalars())
+    return UnusualIds(history, revision, compacted_revision(connection), ids)
 
 
 def _revision(change: Change) -> int:
@@ -74,7 +113,8 @@ def _conditions(criteria: ChangeFilter) -> list[ColumnElement[bool]]:
     if criteria.created_by is not None:
         conditions.append(changes.c.created_by == criteria.created_by)
     if criteria.kinds:
-        conditions.append(changes.c.type.in_([kind.value for kind in criteria.kinds]))
+        kind = func.coalesce(changes.c.subtype, changes.c.type)
+        conditions.append(kind.in_([kind.value for kind in criteria.kinds]))
     if criteria.begin is not None:
         conditions.append(changes.c.at_ms >= criteria.begin)
     if criteria.end is not None:
@@ -100,24 +140,34 @@ def list_at(connection: Connection, timestamp: int) -> PastList:
     """
     before = select(changes.c.revision).where(changes.c.at_ms <= timestamp).order_by(changes.c.revision.desc()).limit(1)
     revision = connection.execute(before).scalar() or 0
-    nodes: dict[str, BlockedNode] = {}
-    last_changes: dict[str, LastChange] = {}
-    for node, last_change in (*_base_nodes(connection, revision), *_changed_nodes(connection, revision)):
-        if node.end > timestamp:
-            nodes[node.id] = node
-            last_changes[node.id] = last_change
-    return PastList(revision=revision, nodes=nodes, last_changes=last_changes)
+    found = (*_base_nodes(connection, revision), *_changed_nodes(connection, revision))
+    blocked = [it for it in found if it.node.end > timestamp]
+    return PastList(
+        at=timestamp,
+        revision=revision,
+        nodes={it.node.id: it.node for it in blocked},
+        last_changes={it.node.id: it.last_change for it in blocked},
+        claims={it.node.id: it.claims for it in blocked},
+    )
 
 
-def _base_nodes(connection: Connection, revision: int) -> Iterator[tuple[BlockedNode, LastChange]]:
+class _PastNode(NamedTuple):
+    node: BlockedNode
+    last_change: LastChange
+    claims: ClaimsOrAuthor
+
+
+def _base_nodes(connection: Connection, revision: int) -> Iterator[_PastNode]:
     for row in connection.execute(_unchanged_base(revision)):
-        yield read_row(log_base, row, node_from_row), LastChange(row.created_by, row.revision)
+        _, claims = read_row(log_base, row, claims_from_row)
+        yield _PastNode(read_row(log_base, row, node_from_row), LastChange(row.created_by, row.revision), claims)
 
 
-def _changed_nodes(connection: Connection, revision: int) -> Iterator[tuple[BlockedNode, LastChange]]:
+def _changed_nodes(connection: Connection, revision: int) -> Iterator[_PastNode]:
     for row in connection.execute(_last_changes_of_nodes(revision, changes.c)):
         change = change_from_row(row)
-        yield change.node, LastChange(change.created_by, change.revision)
+        last_change = LastChange(change.created_by, change.revision)
+        yield _PastNode(change.node, last_change, change.claims or change.created_by)
 
 
 def _last_changes_of_nodes(revision: int, columns: Iterable[ColumnElement[Any]]) -> Select[Any]:

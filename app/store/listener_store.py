@@ -70,9 +70,13 @@ class ListenerStore:
     ) -> StoredListener | None:
         return await self._write(lambda connection: listeners.save(connection, stored, expected, history))
 
-    async def remove(self, ids: Collection[str], lease_ended_before: int | None = None) -> None:
-        """Remove listeners; with `lease_ended_before` (Unix ms) only those whose lease ended before that."""
-        await self._write(lambda connection: listeners.remove(connection, ids, lease_ended_before))
+    async def remove(
+        self, ids: Collection[str], lease_ended_before: int | None = None, session: str | None = None
+    ) -> set[str]:
+        """Remove listeners and return their ids; with `lease_ended_before` (Unix ms) only those whose lease ended
+        before that, with `session` only those with this session.
+        """
+        return await self._write(lambda connection: listeners.remove(connection, ids, lease_ended_before, session))
 
     async def save_heartbeats(self, updated: Sequence[Listener], reports: Sequence[ReportPart], history: str) -> None:
         """Store cursors, leases and reports. Cursors are stored only if they belong to the current history."""

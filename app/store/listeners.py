@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from sqlalchemy import Row, bindparam, case, delete, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Row, bindparam, case, delete, func, insert, or_, select, update
 from sqlalchemy.engine import Connection
 
 from app.store import listener_reports, queries
@@ -119,11 +119,24 @@ def _identity(stored: StoredListener | None) -> tuple[str, int, str] | None:
     return None if stored is None else (*stored.listener.registration_key, stored.secret.current)
 
 
-def remove(connection: Connection, listener_ids: Collection[str], lease_ended_before: int | None = None) -> None:
-    """Remove listeners; with `lease_ended_before` (Unix ms) only those whose stored lease ended before that."""
-    ended = [] if lease_ended_before is None else [func.coalesce(listeners.c.lease_end_ms, 0) < lease_ended_before]
-    statement = delete(listeners).where(listeners.c.id.in_(listener_ids), *ended).returning(listeners.c.id)
-    listener_reports.remove(connection, connection.execute(statement).scalars().all())
+def remove(
+    connection: Connection,
+    listener_ids: Collection[str],
+    lease_ended_before: int | None = None,
+    session: str | None = None,
+) -> set[str]:
+    """Remove listeners and return their ids; with `lease_ended_before` (Unix ms) only those whose stored lease ended
+    before that, with `session` only those with this session.
+    """
+    conditions: list[ColumnElement[bool]] = [listeners.c.id.in_(listener_ids)]
+    if lease_ended_before is not None:
+        conditions.append(func.coalesce(listeners.c.lease_end_ms, 0) < lease_ended_before)
+    if session is not None:
+        conditions.append(listeners.c.session == session)
+    statement = delete(listeners).where(*conditions).returning(listeners.c.id)
+    removed = connection.execute(statement).scalars().all()
+    listener_reports.remove(connection, removed)
+    return set(removed)
 
 
 def save_heartbeats(connection: Connection, updated: Iterable[Listener], history: str) -> None:

@@ -11,6 +11,7 @@ import psycopg
 from sqlalchemy.exc import DBAPIError
 
 from app.logs.isolation import isolated
+from app.store.clock_offset import ClockOffset
 from app.store.database import OnRemoteChange, Topic
 from app.store.postgresql_commit import CHANNEL
 from app.store.postgresql_connection import deadline
@@ -20,7 +21,8 @@ POLL_SECONDS: Final = 0.5
 RETRY_SECONDS: Final = 0.5
 _HEADS: Final = """
 SELECT history || ':' || revision, (SELECT version FROM versions WHERE topic = 'listeners'),
-       (SELECT version FROM versions WHERE topic = 'tokens') FROM log_head
+       (SELECT version FROM versions WHERE topic = 'tokens'),
+       CAST(extract(epoch FROM clock_timestamp()) * 1000 AS bigint) FROM log_head
 """
 _TOPICS: Final = (Topic.CHANGES, Topic.LISTENERS, Topic.TOKENS)
 
@@ -28,21 +30,26 @@ _TOPICS: Final = (Topic.CHANGES, Topic.LISTENERS, Topic.TOKENS)
 class Notifications:
     """Belongs to the event loop.
 
-    `on_lost` is called with the error when the connection fails, and with when it was last used (monotonic clock).
+    `on_lost` is called with the error when the connection fails, and with when it was last used (monotonic clock);
+    `on_polled` after each poll.
     """
 
     def __init__(
         self,
         connect: Callable[[], Awaitable[psycopg.AsyncConnection]],
         on_lost: Callable[[Exception, float], None],
+        on_polled: Callable[[], None],
+        clock_offset: ClockOffset,
         replica: str,
         timeout_seconds: float,
     ) -> None:
         self._connect = connect
         self._on_lost = on_lost
+        self._on_polled = on_polled
+        self._clock_offset = clock_offset
         self._replica = replica
         self._timeout_seconds = timeout_seconds
-        self._heads: tuple[object, ...] = ()
+        self._heads: list[object] = []
         self._last_poll_at = 0.0
 
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
@@ -60,7 +67,7 @@ class Notifications:
         try:
             with deadline(self._timeout_seconds, connection):
                 await connection.execute(f"LISTEN {CHANNEL}")
-            self._heads = ()
+            self._heads = []
             while True:
                 await self._poll(connection, callbacks)
                 async for note in connection.notifies(timeout=POLL_SECONDS):
@@ -72,10 +79,13 @@ class Notifications:
 
     async def _poll(self, connection: psycopg.AsyncConnection, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         """Call the callbacks of topics that have changed since the last poll; at first of all."""
-        self._last_poll_at = time.monotonic()
+        self._last_poll_at, asked_at = time.monotonic(), self._clock_offset.clock()
         with deadline(self._timeout_seconds, connection):
-            heads = await (await connection.execute(_HEADS)).fetchone() or ()
-        before, self._heads = self._heads or (None,) * len(_TOPICS), heads
+            *heads, database_time = await (await connection.execute(_HEADS)).fetchone() or (None,) * 4
+        if database_time is not None:
+            self._clock_offset.record(asked_at, database_time, self._clock_offset.clock())
+        self._on_polled()
+        before, self._heads = self._heads or [None] * len(_TOPICS), heads
         for topic, old, new in zip(_TOPICS, before, heads, strict=True):
             if old != new:
                 _notify(callbacks, topic)

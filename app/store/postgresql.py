@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Final, TypeVar
 
@@ -22,10 +22,11 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 
 from app.store import postgresql_commit
 from app.store.circuit_breaker import CircuitBreaker
+from app.store.clock_offset import ClockOffset
 from app.store.database import OnRemoteChange, Query, Topic
-from app.store.error_translation import driver_message, to_unavailable
+from app.store.error_translation import LOCK_NOT_AVAILABLE, driver_message, sqlstate, to_unavailable
 from app.store.notifications import Notifications
-from app.store.postgresql_connection import abort, connect_async, deadline, driver_connection
+from app.store.postgresql_connection import LOCK_TIMEOUT_SECONDS, abort, connect_async, deadline, driver_connection
 from app.store.postgresql_tail import log_tail
 from app.store.queries import PROBE_STATEMENTS, LogTail, bump, record_timeline
 from app.store.timeline import unrecorded_timeline
@@ -45,14 +46,17 @@ class PostgresqlDatabase:
 
     replicated = True
 
-    def __init__(self, url: str, replica: str, timeout_seconds: float) -> None:
+    def __init__(self, url: str, replica: str, timeout_seconds: float, clock: Callable[[], int]) -> None:
         self.breaker = CircuitBreaker()
+        self.clock_offset = ClockOffset(clock)
         self._url = url
         self._replica = replica
         self._timeout_seconds = timeout_seconds
+        # A transaction may wait for two locks, and must then fail before it looks as if the database did not answer.
+        lock_timeout = min(LOCK_TIMEOUT_SECONDS, timeout_seconds / 3)
         self._engine = create_async_engine(
             "postgresql+psycopg://",
-            async_creator=lambda: connect_async(url),
+            async_creator=lambda: connect_async(url, lock_timeout=lock_timeout),
             pool_size=POOL_SIZE,
             max_overflow=0,
             pool_timeout=timeout_seconds,
@@ -148,7 +152,14 @@ class PostgresqlDatabase:
 
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         """See DatabaseBackend."""
-        await Notifications(self.connect, self.trip, self._replica, self._timeout_seconds).listen(callbacks)
+        await Notifications(
+            self.connect,
+            self.trip,
+            self.breaker.record_poll,
+            self.clock_offset,
+            self._replica,
+            self._timeout_seconds,
+        ).listen(callbacks)
 
     async def probe(self) -> None:
         """See DatabaseBackend. Uses a new connection: those in the pool may hang."""
@@ -165,7 +176,7 @@ class PostgresqlDatabase:
 
     async def _run(self, engine: AsyncEngine, query: Query[T], seconds: float) -> T:
         async with (
-            self._translating_errors(),
+            self._translating_errors(pooled=True),
             engine.connect() as connection,
             self._with_deadline(seconds, connection),
             connection.begin(),
@@ -183,8 +194,11 @@ class PostgresqlDatabase:
             self._in_flight.discard(driver)
 
     @asynccontextmanager
-    async def _translating_errors(self, *, probing: bool = False) -> AsyncIterator[None]:
-        """Turn errors of the driver into UnavailableError, and record failure or success in the circuit breaker."""
+    async def _translating_errors(self, *, probing: bool = False, pooled: bool = False) -> AsyncIterator[None]:
+        """Turn errors of the driver into UnavailableError, and record failure or success in the circuit breaker.
+
+        A lock that a transaction of the pool waits for in vain does not concern the commits of the list.
+        """
         if not probing:
             self.breaker.check()
         started_at = time.monotonic()
@@ -193,7 +207,7 @@ class PostgresqlDatabase:
         except PoolTimeoutError:
             raise UnavailableError("The database is overloaded; try again.", retry_after=1) from None
         except (psycopg.Error, DBAPIError, OSError) as error:
-            if _is_outage(error):
+            if _is_outage(error) and not (pooled and sqlstate(error) == LOCK_NOT_AVAILABLE):
                 self.trip(error, started_at)
             else:
                 log.warning("the database rejected a statement", reason=driver_message(error))

@@ -14,15 +14,16 @@ from sqlalchemy.exc import DBAPIError
 
 CONNECT_TIMEOUT_SECONDS: Final = 2
 """Timeout for connecting to each host in the URL; the minimum that libpq supports."""
+LOCK_TIMEOUT_SECONDS: Final = 2.0
+"""How long a replica waits for a lock, and so blocks others that wait for what it has locked itself."""
 GRACE_SECONDS: Final = 0.5
 """Time after the deadline to read an answer that arrived while this process itself was paused."""
 
-# - A replica that stalls inside a transaction, or waits for a lock, blocks others for 2 s at most.
+# - A replica that stalls inside a transaction blocks others for 2 s at most.
 # - Nothing is acknowledged before it is on disk, whatever the server's default for synchronous_commit.
 # - The isolation level does not depend on the server's default.
 _SESSION_SETTINGS: Final = """
 SET idle_in_transaction_session_timeout = '2s';
-SET lock_timeout = '2s';
 SET default_transaction_isolation = 'read committed';
 SET tcp_keepalives_idle = 20;
 SET tcp_keepalives_interval = 5;
@@ -38,7 +39,7 @@ def connect(url: str) -> psycopg.Connection:
         connection.close()
         raise psycopg.NotSupportedError(f"its encoding is {encoding}")
     try:
-        connection.execute(_SESSION_SETTINGS)
+        connection.execute(_session_settings(LOCK_TIMEOUT_SECONDS))
         connection.autocommit = False
     except psycopg.Error:
         connection.close()
@@ -46,17 +47,26 @@ def connect(url: str) -> psycopg.Connection:
     return connection
 
 
-async def connect_async(url: str, *, autocommit: bool = False) -> psycopg.AsyncConnection:
-    """A connection for the event loop. Raises psycopg.Error, or TimeoutError if the server stalls after the login."""
+async def connect_async(
+    url: str, *, autocommit: bool = False, lock_timeout: float = LOCK_TIMEOUT_SECONDS
+) -> psycopg.AsyncConnection:
+    """A connection for the event loop, whose statements wait for a lock for `lock_timeout` seconds at most.
+
+    Raises psycopg.Error, or TimeoutError if the server stalls after the login.
+    """
     connection = await psycopg.AsyncConnection.connect(**_arguments(url))
     try:
         with deadline(CONNECT_TIMEOUT_SECONDS, connection):
-            await connection.execute(_SESSION_SETTINGS)
+            await connection.execute(_session_settings(lock_timeout))
             await connection.set_autocommit(autocommit)
     except BaseException:
         await connection.close()
         raise
     return connection
+
+
+def _session_settings(lock_timeout: float) -> bytes:
+    return f"{_SESSION_SETTINGS} SET lock_timeout = {max(1, round(lock_timeout * 1000))}".encode()
 
 
 def _arguments(url: str) -> dict[str, Any]:

@@ -2,23 +2,35 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Any, Final, NamedTuple, Self
 
-from sqlalchemy import ScalarSelect, Update, delete, func, select, update
+from sqlalchemy import ColumnElement, ScalarSelect, Update, delete, func, or_, select, union_all, update
 from sqlalchemy.engine import Connection, Row
 
-from app.store.rows import UnreadableRowError, missing_row, read_row, read_rows
-from app.store.tables import blocked_nodes, changes, listeners, log_head, versions
+from app.store.claim_codec import dump_claims, load_claims, load_dismissed
+from app.store.rows import UnreadableRowError, missing_row, read_row, read_rows, readable_rows
+from app.store.tables import DISMISSING, blocked_nodes, changes, listeners, log_head, versions
+from blocklist.model.automatic_blocks import COUNTED_OWNERS, COUNTED_SOURCES
 from blocklist.model.changes import Change, ChangeType, Snapshot, Source
+from blocklist.model.claims import ClaimsOrAuthor
 from blocklist.model.host_matching import usual_spellings
 from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.repeats import MAX_COUNTED
 
 MAX_FULL_NAMES: Final = 20
 """Maximum number of full names in the log that are looked up for a short one."""
+MAX_DISMISSALS: Final = 10_000
+"""Maximum number of changes that dismissed claims which are loaded."""
+DISMISSALS: Final = select(changes).where(DISMISSING).order_by(changes.c.revision.desc()).limit(MAX_DISMISSALS)
+"""The last of these changes, the newest first."""
+MAX_AUTOMATIC_BLOCKS: Final = 10_000
+"""Maximum number of automatic blocks that are read from the log at the start."""
+_FREEING: Final = [kind.value for kind in ChangeType if kind.frees]
+_AFTER_ALL: Final = 2**53 + 1  # Greater than every revision.
 _COMPACTION_LOCK: Final = 0x626C6F63
 """Key of the advisory lock for compaction on PostgreSQL."""
 
@@ -51,10 +63,15 @@ class LastChange(NamedTuple):
 
 
 class LoadedState(NamedTuple):
-    """The list in the database, with the last change of each node."""
+    """The list in the database, with the last change of each node.
+
+    Also the changes in the log that dismissed claims, and those for AutomaticBlocks.
+    """
 
     snapshot: Snapshot
     last_changes: Mapping[str, LastChange]
+    dismissals: Sequence[Change] = ()
+    automatic_blocks: Sequence[Change] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -72,9 +89,13 @@ class LogTail:
 
     @classmethod
     def beginning_at(cls, since: int, found: list[Change], *, history: str, revision: int, limit: int) -> Self:
-        """The tail with at most `limit` of the changes `found` after `since`; one at `since` itself is `last`."""
-        last = found.pop(0) if found and found[0].revision == since else None
-        return cls(history=history, revision=revision, last=last, changes=found[:limit])
+        """The tail with at most `limit` of the changes `found` after `since`; one at `since` itself is `last`.
+
+        Without changes above the head: only a damaged log has any, and a reader that applied them would be ahead of it.
+        """
+        committed = [change for change in found if change.revision <= revision]
+        last = committed.pop(0) if committed and committed[0].revision == since else None
+        return cls(history=history, revision=revision, last=last, changes=committed[:limit])
 
     def is_compacted_after(self, revision: int) -> bool:
         """Whether the changes after `revision` are no longer in the log."""
@@ -86,8 +107,47 @@ def load(connection: Connection) -> LoadedState:
     history, revision = head(connection)
     rows = connection.execute(select(blocked_nodes)).all()
     nodes = {node.id: node for node in read_rows(blocked_nodes, rows, node_from_row)}
+    claims = dict(read_rows(blocked_nodes, rows, claims_from_row))
     last_changes = {row.id: LastChange(row.created_by, row.revision) for row in rows}
-    return LoadedState(Snapshot(revision=revision, history=history, nodes=nodes), last_changes)
+    snapshot = Snapshot(revision=revision, history=history, nodes=nodes, claims=claims)
+    dismissals = [change_from_row(row) for row in connection.execute(DISMISSALS)][::-1]
+    return LoadedState(snapshot, last_changes, dismissals, automatic_block_changes(connection))
+
+
+def automatic_block_changes(connection: Connection) -> list[Change]:
+    """The changes, in order, that began or ended the last blocks by automatic owners, and the last ones in between.
+
+    At most MAX_COUNTED blocks of each node id, and MAX_AUTOMATIC_BLOCKS in all.
+    """
+    # With a limit the log is read in order; otherwise by node, which takes ten times as long.
+    found = select(changes.c.revision, changes.c.node_id).where(
+        changes.c.type == ChangeType.BLOCKED.value, _is_automatic()
+    )
+    newest = found.order_by(changes.c.revision.desc()).limit(10 * MAX_AUTOMATIC_BLOCKS).subquery()
+    rank = func.row_number().over(partition_by=newest.c.node_id, order_by=newest.c.revision.desc())
+    numbered = select(newest, rank.label("rank")).subquery()
+    last = select(numbered.c.revision, numbered.c.node_id).where(numbered.c.rank <= MAX_COUNTED)
+    begun = last.order_by(numbered.c.revision.desc()).limit(MAX_AUTOMATIC_BLOCKS).cte("begun")
+    later = changes.alias("later")
+    following = later.c.node_id == begun.c.node_id, later.c.revision > begun.c.revision
+    # Not min(): that would read all later changes of the node.
+    freed = select(later.c.revision).where(*following, later.c.type.in_(_FREEING)).order_by(later.c.revision).limit(1)
+    ended = select(begun.c.revision, begun.c.node_id, freed.scalar_subquery().label("end")).cte("ended")
+    between = later.c.node_id == ended.c.node_id, later.c.revision < func.coalesce(ended.c.end, _AFTER_ALL)
+    last_before = select(later.c.revision).where(*between).order_by(later.c.revision.desc()).limit(1)
+    revisions = union_all(
+        select(ended.c.revision), select(ended.c.end), select(last_before.scalar_subquery()).select_from(ended)
+    )
+    rows = connection.execute(select(changes).where(changes.c.revision.in_(revisions)).order_by(changes.c.revision))
+    return list(readable_rows(changes, rows, _change))
+
+
+def _is_automatic() -> ColumnElement[bool]:
+    """Whether a change may be one of an automatic owner: see blocklist.model.automatic_blocks.is_automatic."""
+    prefixes = (pattern[:-1] if pattern.endswith("*") else f'{pattern}"' for pattern in COUNTED_OWNERS)
+    owners = (changes.c.claims.contains(f'"owner":"{prefix}', autoescape=True) for prefix in prefixes)
+    sources = changes.c.source.in_([source.value for source in COUNTED_SOURCES])
+    return or_(sources, changes.c.created_by.in_(COUNTED_OWNERS), *owners)
 
 
 def log_tail(connection: Connection, since: int, limit: int) -> LogTail:
@@ -113,6 +173,16 @@ def head(connection: Connection) -> Head:
     return read_row(log_head, _head_row(connection), lambda row: Head(row.history, row.revision))
 
 
+def check_head(connection: Connection) -> None:
+    """Raises UnreadableRowError if the log has changes above its head, so that no change could follow it."""
+    above = select(changes.c.revision).where(changes.c.revision > select(log_head.c.revision).scalar_subquery())
+    # One statement: another replica may commit between two.
+    if (revision := connection.execute(above.limit(1)).scalar()) is not None:
+        raise UnreadableRowError(
+            f"The table log_head of the database has a revision below that of a change ({revision}): restore a backup."
+        )
+
+
 def current_history(connection: Connection) -> str:
     """The current history."""
     return head(connection).history
@@ -130,10 +200,14 @@ def _head_row(connection: Connection) -> Row[Any]:
     return row
 
 
-def ids_in_log(connection: Connection, node_id: str) -> list[str]:
-    """The ids under which this machine may be in the log: the usual spellings, and full names that are in it."""
+def ids_in_log(connection: Connection, node_id: str, others: Collection[str] = ()) -> list[str]:
+    """The ids under which this machine may be in the log: the usual spellings, full names that are in it, and others.
+
+    See LoggedNames.others.
+    """
     names, prefixes = usual_spellings(node_id)
-    return [*sorted(names), *(name for prefix in sorted(prefixes) for name in _ids_with_prefix(connection, prefix))]
+    full = {name for prefix in prefixes for name in _ids_with_prefix(connection, prefix)}
+    return sorted(names.union(full, others))
 
 
 def _ids_with_prefix(connection: Connection, prefix: str) -> Iterator[str]:
@@ -149,10 +223,10 @@ def _ids_with_prefix(connection: Connection, prefix: str) -> Iterator[str]:
             yield last
 
 
-def last_change(connection: Connection, node_id: str) -> Change | None:
-    """The last change of a node that is still in the log, under any name of its machine."""
+def last_change(connection: Connection, node_id: str, others: Collection[str] = ()) -> Change | None:
+    """The last change of a node that is still in the log, under any name of its machine (see `ids_in_log`)."""
     last: Change | None = None
-    for name in ids_in_log(connection, node_id):
+    for name in ids_in_log(connection, node_id, others):
         query = select(changes).where(changes.c.node_id == name).order_by(changes.c.revision.desc()).limit(1)
         row = connection.execute(query).one_or_none()
         if row is not None and (last is None or row.revision > last.revision):
@@ -231,6 +305,13 @@ def node_from_row(row: Row[Any]) -> BlockedNode:
     return _node(row, row.id)
 
 
+def claims_from_row(row: Row[Any]) -> tuple[str, ClaimsOrAuthor]:
+    """The id of a node in a row of the list, and the claims on it. For `read_row`."""
+    if row.claims is None:  # Almost always: then the node is not read a second time.
+        return row.id, row.created_by
+    return row.id, load_claims(row.claims, node_from_row(row), row.revision) or row.created_by
+
+
 def change_from_row(row: Row[Any]) -> Change:
     """The change in a row of the log. Raises UnreadableRowError."""
     return read_row(changes, row, _change)
@@ -257,25 +338,33 @@ def change_from_values(
     start: int,
     end: int,
     cause: str,
+    claims: str | None,
+    subtype: str | None,
 ) -> Change:
     """The change in a row of the log, with its columns in order."""
+    type_ = ChangeType(subtype or kind)
+    node = BlockedNode(id=node_id, action=BlockAction[action], start=start, end=end, cause=cause)
     return Change(
         revision=revision,
-        type=ChangeType(kind),
+        type=type_,
         at=at,
         created_by=created_by,
         forced=forced,
         source=None if source is None else Source(source),
-        node=BlockedNode(id=node_id, action=BlockAction[action], start=start, end=end, cause=cause),
+        node=node,
+        claims=None if type_.frees else load_claims(claims, node, revision),
+        dismissed=load_dismissed(claims, node_id, revision) if type_.frees else None,
     )
 
 
 def log_row(change: Change) -> tuple[object, ...]:
     """The row of a change, in the order of the columns. str() is faster than an enum's `value`."""
     node, source = change.node, change.source
+    # Versions without claims cannot read `narrowed`. For them it is a merge: both give the node after the change.
+    narrowed, claims = change.type is ChangeType.NARROWED, change.claims or change.dismissed
     return (
         change.revision,
-        str(change.type),
+        str(ChangeType.MERGED if narrowed else change.type),
         change.at,
         change.created_by,
         change.forced,
@@ -285,6 +374,8 @@ def log_row(change: Change) -> tuple[object, ...]:
         node.start,
         node.end,
         node.cause,
+        None if claims is None else dump_claims(claims, change.revision),
+        str(change.type) if narrowed else None,
     )
 
 

@@ -40,6 +40,7 @@ class SqliteDatabase:
 
     def __init__(self, url: str) -> None:
         self.breaker = CircuitBreaker()
+        self.clock_offset = None
         self._url = url
         self._file: SqliteFile
         self._head_file: HeadFile

@@ -7,7 +7,7 @@ import os
 import stat
 import struct
 from contextlib import suppress
-from errno import EACCES, EAGAIN
+from errno import EACCES, EAGAIN, ELOOP
 from pathlib import Path
 from threading import Lock
 from typing import Final, Self
@@ -159,13 +159,16 @@ def sibling(path: Path, suffix: str) -> Path:
 def open_private(path: Path) -> int:
     """Open a file for reading and writing; a new one only its user may read.
 
-    Raises SchemaError, or FileNotFoundError if there is no folder.
+    Raises SchemaError, also for a symbolic link: the service would write to the file that it names. Raises
+    FileNotFoundError if there is no folder.
     """
     try:
-        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, PRIVATE)
+        return os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, PRIVATE)
     except FileNotFoundError:
         raise
     except OSError as error:
+        if error.errno == ELOOP:
+            raise SchemaError(f"The file {path} is a symbolic link: remove it.") from None
         raise SchemaError(
             f"The file {path} is not writable ({error.strerror}): make the user who runs the service its owner."
         ) from None

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final
 
@@ -14,6 +14,7 @@ from app.store import history_queries, listeners, queries, sqlite, tokens
 from app.store.database import DatabaseBackend, Topic
 from app.store.history_queries import ALL, ChangeFilter, PastList
 from app.store.listener_store import ListenerStore
+from app.store.logged_names import LoggedNames
 from app.store.queries import LoadedState, LogTail
 from app.store.schema_check import translating_driver_errors
 from app.store.sql_engines import make_blocking_engine
@@ -23,6 +24,7 @@ from app.store.tokens import TokenStore, valid_token_exists
 from app.store.urls import is_postgresql
 from blocklist.model.changes import Change
 from blocklist.model.errors import CompactedError
+from blocklist.model.host_matching import Aliases, no_aliases
 
 MAX_TAIL: Final = 1000
 """Maximum number of changes that a replica reads from the log at once."""
@@ -42,6 +44,9 @@ class Store:
     def __init__(self, backend: DatabaseBackend, replica: str) -> None:
         self.replicated = backend.replicated
         self.outage_seconds = backend.breaker.open_seconds
+        self.outdated_seconds = backend.breaker.outdated_seconds
+        self.record_up_to_date = backend.breaker.record_up_to_date
+        self.clock_offset = backend.clock_offset
         self._check = backend.breaker.check
         self.close = backend.close
         self.probe = backend.probe
@@ -52,6 +57,7 @@ class Store:
         self._commit = backend.commit
         self._tail = backend.tail
         self._open = backend.open
+        self._names = LoggedNames(backend.read, no_aliases)
 
     async def open(self) -> LoadedState:
         """Lock a SQLite file, and read the list. Raises SchemaError if another process uses the file.
@@ -65,6 +71,10 @@ class Store:
     async def load(self) -> LoadedState:
         """The whole list."""
         return await self._read(queries.load)
+
+    def use_aliases(self, aliases: Aliases) -> None:
+        """From now on, find a node in the log under what else its machine is called."""
+        self._names = LoggedNames(self._read, aliases)
 
     @property
     def listeners(self) -> ListenerStore:
@@ -90,13 +100,14 @@ class Store:
 
     async def changes_page(self, since: int, limit: int, criteria: ChangeFilter = ALL) -> ChangePage:
         """At most `limit` changes after revision `since` that match, in order."""
+        criteria = await self._with_other_names(criteria)
         return await self._read(lambda connection: _page(connection, since, limit, criteria))
 
     async def latest_changes(
         self, limit: int, *, node_id: str | None = None, before: int | None = None
     ) -> list[Change]:
         """At most `limit` changes, the newest first; optionally of one node, or before a revision."""
-        criteria = ChangeFilter(node_id=node_id)
+        criteria = await self._with_other_names(ChangeFilter(node_id=node_id))
         return await self._read(lambda connection: history_queries.latest_changes(connection, criteria, before, limit))
 
     async def list_at(self, timestamp: int) -> PastList:
@@ -119,8 +130,14 @@ class Store:
         return (await self.changes_page(since, limit)).changes
 
     async def last_change(self, node_id: str) -> Change | None:
-        """The last change of a node that is in the log."""
-        return await self._read(lambda connection: queries.last_change(connection, node_id))
+        """The last change of a node that is in the log, under any name of its machine."""
+        others = await self._names.others(node_id)
+        return await self._read(lambda connection: queries.last_change(connection, node_id, others))
+
+    async def _with_other_names(self, criteria: ChangeFilter) -> ChangeFilter:
+        if criteria.node_id is None:
+            return criteria
+        return replace(criteria, other_names=await self._names.others(criteria.node_id))
 
     async def ping(self) -> None:
         """Check that the database answers, and that it accepted the last write."""
@@ -129,6 +146,7 @@ class Store:
 
 
 def _check_rows(connection: Connection) -> None:
+    queries.check_head(connection)
     listeners.check(connection)
     tokens.check(connection)
 
@@ -157,13 +175,13 @@ def _compact(connection: Connection, removable: tuple[int, int] | None) -> int:
     return number
 
 
-def make_store(url: str, replica: str, timeout_seconds: float) -> Store:
-    """The store for a database URL. `timeout_seconds` limits a transaction on PostgreSQL."""
+def make_store(url: str, replica: str, timeout_seconds: float, clock: Callable[[], int]) -> Store:
+    """The store for a database URL. `timeout_seconds` limits a transaction on PostgreSQL; `clock` returns Unix ms."""
     if not is_postgresql(url):
         return Store(SqliteDatabase(url), replica)
     from app.store.postgresql import PostgresqlDatabase  # noqa: PLC0415 - loads the driver only if it is used
 
-    return Store(PostgresqlDatabase(url, replica, timeout_seconds), replica)
+    return Store(PostgresqlDatabase(url, replica, timeout_seconds, clock), replica)
 
 
 def renew_history(url: str) -> str:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text
+from typing import Final
+
+from sqlalchemy import BigInteger, Column, Index, Integer, MetaData, String, Table, Text, and_, literal_column
 
 metadata = MetaData(naming_convention={"pk": "pk_%(table_name)s", "ix": "ix_%(table_name)s_%(column_0_N_name)s"})
 
@@ -31,7 +33,9 @@ blocked_nodes = Table(
     Column("cause", Text, nullable=False),
     Column("created_by", String(253)),
     Column("revision", BigInteger, nullable=False, server_default="0"),
-    comment="The list at log_head.revision. created_by, revision: of the last change; null and 0 if unknown.",
+    Column("claims", Text),
+    comment="The list at log_head.revision. created_by, revision: of the last change; null and 0 if unknown;"
+    " claims: as in changes, without meaning if they begin with another revision.",
     sqlite_with_rowid=False,
 )
 
@@ -49,11 +53,19 @@ changes = Table(
     Column("start_ms", BigInteger, nullable=False),
     Column("end_ms", BigInteger, nullable=False),
     Column("cause", Text, nullable=False),
-    comment="The change log. Node columns: the node after the change; forced: the reason for exceeding a limit.",
+    Column("claims", Text),
+    Column("subtype", String(16)),
+    comment="The change log. Node columns: the node after the change; forced: the reason for exceeding a limit;"
+    " claims: the revision and the claims after the change as JSON, null if implied; of an unblocked node the dismissed"
+    " ones; subtype: the type, where versions without claims need another one in its place.",
 )
 Index(None, changes.c.node_id, changes.c.revision)
-# The migration sets this condition on PostgreSQL, too: setting it here would load that dialect for SQLite.
+# The migrations set these conditions on PostgreSQL, too: setting them here would load that dialect for SQLite.
 Index(None, changes.c.created_by, changes.c.revision, sqlite_where=changes.c.created_by.is_not(None))
+# Not a parameter: the databases use the index only for a query with the same constant.
+DISMISSING: Final = and_(changes.c.type == literal_column("'unblocked'"), changes.c.claims.is_not(None))
+"""Condition of the changes that dismissed claims."""
+Index("ix_changes_dismissals", changes.c.revision, sqlite_where=DISMISSING)
 
 log_base = Table(
     "log_base",
@@ -65,6 +77,7 @@ log_base = Table(
     Column("cause", Text, nullable=False),
     Column("created_by", String(253)),
     Column("revision", BigInteger, nullable=False),
+    Column("claims", Text),
     comment="The list at log_head.compacted, on which the change log begins; columns as in blocked_nodes.",
     sqlite_with_rowid=False,
 )
@@ -118,7 +131,9 @@ tokens = Table(
     Column("end_ms", BigInteger, nullable=False),
     Column("revoked_ms", BigInteger),
     Column("used_ms", BigInteger),
-    comment="digest: SHA-256 of the secret; used_ms: last use, up to a minute late.",
+    Column("owners", Text),
+    comment="digest: SHA-256 of the secret; used_ms: last use, up to a minute late;"
+    " owners: patterns of the owners whose claims it may change, a JSON array, null for all.",
 )
 
 sessions = Table(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
@@ -11,6 +12,7 @@ from sqlalchemy.engine import Connection, Row
 
 from app.store.rows import read_rows, readable_rows
 from app.store.tables import sessions, tokens
+from blocklist.model.claims import check_owner_pattern
 from blocklist.model.roles import Role, Token
 
 T = TypeVar("T")
@@ -180,6 +182,7 @@ def _row(stored: StoredToken) -> dict[str, object]:
         "end_ms": token.end,
         "revoked_ms": token.revoked_at,
         "used_ms": token.last_used_at,
+        "owners": None if token.owners is None else json.dumps(token.owners),
     }
 
 
@@ -197,4 +200,12 @@ def _token(row: Row[Any]) -> Token:
         end=row.end_ms,
         revoked_at=row.revoked_ms,
         last_used_at=row.used_ms,
+        owners=None if row.owners is None else _owners(row.owners),
     )
+
+
+def _owners(text: str) -> tuple[str, ...]:
+    owners = json.loads(text)
+    if not isinstance(owners, list) or not owners:
+        raise ValueError("the owners of a token are not an array")
+    return tuple(map(check_owner_pattern, owners))

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import sys
 
+from blocklist.cli import standard_streams
+
 EXIT_INTERRUPTED = 130
 
 
 def main() -> int:
     """Run the command and return its exit code."""
+    standard_streams.reopen_closed()
     # Importing takes longer than most commands: Ctrl-C may interrupt it.
     try:
         if sys.argv[1:] == ["--version"]:

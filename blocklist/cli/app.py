@@ -10,10 +10,17 @@ import typer
 import blocklist
 from blocklist.cli import (
     block_commands,
+    config_commands,
+    drain_command,
+    environment,
+    extend_command,
+    inventory_commands,
     messages,
     output,
     read_commands,
     service_commands,
+    shell_commands,
+    spark_commands,
     token_commands,
     watch_commands,
 )
@@ -26,7 +33,7 @@ def run(arguments: list[str]) -> int:
     """Run the command and return its exit code. Errors are sentences on stderr."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        _command_tree()(arguments, prog_name="blocklist")
+        _command_tree()(_take_context(arguments), prog_name="blocklist")
     except BlocklistError as error:
         return _report_error(error)
     except OSError as error:
@@ -35,6 +42,17 @@ def run(arguments: list[str]) -> int:
     finally:
         output.flush()
     return 0
+
+
+def _take_context(arguments: list[str]) -> list[str]:
+    """Use the context of --context, which may be anywhere before `--`; the other arguments."""
+    head = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    for place, argument in enumerate(head):
+        name, equals, value = argument.partition("=")
+        if name == "--context" and (equals or place + 1 < len(head)):
+            environment.use_context(value if equals else head[place + 1])
+            return arguments[:place] + arguments[place + (1 if equals else 2) :]
+    return arguments
 
 
 def _report_error(error: BlocklistError) -> int:
@@ -60,8 +78,15 @@ def _is_token_file_error(error: UnavailableError) -> bool:
 
 
 def _command_tree() -> typer.Typer:
-    tree, config, token = _group(callback=_root), _group(help="Check the configuration."), _group(help="Manage tokens.")
+    tree, config, token = (
+        _group(callback=_root),
+        _group(help="Choose and set contexts, and check the configuration."),
+        _group(help="Manage tokens."),
+    )
+    spark = _group(help="Load the agent into Spark drivers.")
     tree.command()(block_commands.block)
+    tree.command()(drain_command.drain)
+    tree.command()(extend_command.extend)
     tree.command()(block_commands.unblock)
     tree.command("list")(read_commands.list_)
     tree.command()(read_commands.get)
@@ -71,12 +96,24 @@ def _command_tree() -> typer.Typer:
     tree.command()(watch_commands.watch)
     tree.command()(watch_commands.listeners)
     tree.command()(watch_commands.evidence)
+    tree.command()(inventory_commands.nodes)
+    tree.command()(inventory_commands.claims)
+    tree.command()(inventory_commands.drift)
+    config.command()(config_commands.use)
+    config.command("list")(config_commands.list_)
+    config.command()(config_commands.get)
+    config.command("set")(config_commands.set_)
     config.command()(service_commands.check)
     tree.add_typer(config, name="config")
     token.command()(token_commands.create)
     token.command("list")(token_commands.list_)
     token.command()(token_commands.revoke)
     tree.add_typer(token, name="token")
+    spark.command()(spark_commands.jar)
+    spark.command()(spark_commands.defaults)
+    tree.add_typer(spark, name="spark")
+    tree.command("open")(shell_commands.open_)
+    tree.command()(shell_commands.completion)
     tree.command()(service_commands.serve)
     return tree
 
@@ -96,11 +133,14 @@ def _root(
     version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
     ] = False,
+    context: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Use this context; see config list. Also after the command.")
+    ] = None,
 ) -> None:
     """Block and unblock nodes: no new tasks start on a blocked node.
 
-    Environment: BLOCKLIST_URL (http://127.0.0.1:8224), BLOCKLIST_TOKEN or BLOCKLIST_TOKEN_FILE, BLOCKLIST_TIMEOUT (5s),
-    BLOCKLIST_DEFAULT_DURATION (4h), NO_COLOR.
+    Environment: BLOCKLIST_URL (http://127.0.0.1:8224) or BLOCKLIST_CONTEXT, BLOCKLIST_TOKEN or BLOCKLIST_TOKEN_FILE,
+    BLOCKLIST_TIMEOUT (5s), BLOCKLIST_DEFAULT_DURATION (4h), NO_COLOR.
 
     Exit codes: 0 success, also if nothing had to change; 1 rejected; 2 usage or configuration error; 3 service
     unreachable, or output not writable.

@@ -11,9 +11,11 @@ import typer
 
 from blocklist.cli import messages, options
 from blocklist.cli.block_request import BlockSpec, EnsureResult, end_and_tolerance, ensure_blocked, noop_block
-from blocklist.cli.environment import connect, default_duration, now_ms
+from blocklist.cli.environment import connect, default_duration, now_ms, print_context
+from blocklist.cli.node_selection import blocked_nodes, known_nodes
 from blocklist.cli.output import print_message, print_stderr
 from blocklist.cli.unblocking import UnblockOutcome, for_each, unblock_all
+from blocklist.cli.unknown_outcome import report_unknown_outcome
 from blocklist.model.errors import BlocklistError
 from blocklist.model.node import BlockAction, BlockedNode
 
@@ -28,8 +30,9 @@ _MAX_NODES_FOR_REASONS: Final = 20
 
 
 def block(
-    node: options.Nodes,
     reason: options.Reason,
+    node: options.Nodes = None,
+    selector: options.Selector = None,
     duration: options.Duration = None,
     until: options.Until = None,
     forever: options.Forever = False,
@@ -43,27 +46,37 @@ def block(
     """Block nodes: no new tasks start there. If one node is rejected, none is blocked."""
     now = now_ms()
     action = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS if evacuate else BlockAction.MARK_BLOCKED
-    node_ids = options.expand_nodes(node)
     with connect() as client:
-        end, tolerance = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
-        spec = BlockSpec(action=action, cause=reason, start=now, end=end, tolerance=tolerance)
-        if dry_run:
-            check = partial(client.dry_run_block, force=force, strict=strict)
-            _print_dry_run_block(ensure_blocked(spec, node_ids, check, _merging(check, merge)), now)
-        else:
-            send = partial(client.block_nodes, force=force, strict=strict, wait=wait)
-            result = ensure_blocked(spec, node_ids, send, _merging(send, merge))
-            _report_block(client, result, node_ids, now, wait)
+        node_ids = known_nodes(client, node, selector)
+        if not dry_run:
+            print_context(client)
+        with report_unknown_outcome(dry_run):
+            end, tolerance = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
+            spec = BlockSpec(action=action, cause=reason, start=now, end=end, tolerance=tolerance)
+            if dry_run:
+                check = partial(client.dry_run_block, force=force, strict=strict)
+                print_dry_run_block(ensure_blocked(spec, node_ids, check, _merging(check, merge)), now)
+            else:
+                send = partial(client.block_nodes, force=force, strict=strict, wait=wait)
+                result = ensure_blocked(spec, node_ids, send, _merging(send, merge))
+                _report_block(client, spec, result, node_ids, wait)
 
 
-def unblock(node: options.BlockedNodes, wait: options.Wait = None, dry_run: options.DryRun = False) -> None:
+def unblock(
+    node: options.BlockedNodes = None,
+    selector: options.Selector = None,
+    wait: options.Wait = None,
+    dry_run: options.DryRun = False,
+) -> None:
     """Unblock nodes before their end, one after the other."""
-    node_ids = options.expand_nodes(node)
     with connect() as client:
+        node_ids = blocked_nodes(client, node, selector)
         if dry_run:
             show = partial(_dry_run_unblock, client)
             _exit_if_ambiguous(for_each(node_ids, show))
-        else:
+            return
+        print_context(client)
+        with report_unknown_outcome(dry_run):
             _unblock(client, node_ids, wait)
 
 
@@ -73,25 +86,40 @@ def _merging(send: Callable[..., R], merge: bool) -> Callable[[list[BlockedNode]
 
 def _report_block(
     client: BlocklistClient,
+    spec: BlockSpec,
     result: EnsureResult[BlockNodesResult],
     node_ids: Sequence[str],
-    now: int,
     wait: int | None,
 ) -> None:
     progress = None if result.response is None else result.response.applied
     if result.already_blocked and wait is not None:
-        # Some nodes need no change, but the wait and its result include them too.
-        changed = {} if result.response is None else result.response.nodes
-        nodes = {node.id: node for node in (*result.already_blocked.values(), *changed.values())}
-        blocks = map(noop_block, nodes.values())
-        progress = client.block_nodes(blocks, allow_merge=True, wait=wait).applied
-    _print_results(result, node_ids, now)
+        # Some nodes need no change, but the wait and its result include them too. Not the others: one that was
+        # unblocked during the first wait would be blocked again.
+        blocks = [noop_block(spec, node) for node in result.already_blocked.values()]
+        unchanged = client.block_nodes(blocks, allow_merge=True, wait=wait).applied
+        progress = unchanged if progress is None or unchanged is None else progress.and_also(unchanged)
+    print_block_results(result, node_ids, spec.start)
     if progress is not None:
         reasons = _refusals(client, node_ids[:_MAX_NODES_FOR_REASONS]) if progress.refused else {}
+        _report_no_longer_blocked(client, result, progress)
         _report_progress(progress, reasons)
 
 
-def _print_results(result: EnsureResult[BlockNodesResult], node_ids: Sequence[str], now: int) -> None:
+def _report_no_longer_blocked(
+    client: BlocklistClient, result: EnsureResult[BlockNodesResult], progress: AppliedCount
+) -> None:
+    """Raise Exit with code 1 if nodes were unblocked during the wait: listeners have then applied that, too."""
+    changed = {} if result.response is None else result.response.nodes
+    expected = {node.id for node in (*result.already_blocked.values(), *changed.values())}
+    freed = sorted({*progress.superseded, *(expected - client.snapshot().nodes.keys())})
+    for node_id in freed:
+        print_message(messages.no_longer_blocked_message(node_id))
+    if freed:
+        raise typer.Exit(1)
+
+
+def print_block_results(result: EnsureResult[BlockNodesResult], node_ids: Sequence[str], now: int) -> None:
+    """Print a line for each node, and hints about names on stderr."""
     response = result.response
     for node_id in node_ids:
         if node_id in result.already_blocked:
@@ -100,7 +128,7 @@ def _print_results(result: EnsureResult[BlockNodesResult], node_ids: Sequence[st
             merged = node_id in response.merged
             print_message(messages.block_message(response.nodes[node_id], now, merged=merged))
     if response is not None:
-        print_stderr(*messages.unknown_messages(response.unknown))
+        print_stderr(*messages.unknown_messages(response.unknown), *messages.ambiguous_messages(response.ambiguous))
 
 
 def _report_progress(progress: AppliedCount, reasons: Mapping[str, str]) -> None:
@@ -122,7 +150,8 @@ def _refusals(client: BlocklistClient, node_ids: Sequence[str]) -> dict[str, str
     return reasons
 
 
-def _print_dry_run_block(result: EnsureResult[DryRunBody], now: int) -> None:
+def print_dry_run_block(result: EnsureResult[DryRunBody], now: int) -> None:
+    """Print the effect. Raises Exit with code 1 if a limit would reject the change."""
     for current in result.already_blocked.values():
         print_message(messages.block_message(current, now, verb="already blocked"))
     if result.response is not None:
@@ -137,8 +166,12 @@ def _print_dry_run(result: DryRunBody, now: int) -> None:
     """Print the effect. Raises Exit with code 1 if a limit would reject the change."""
     for message in messages.dry_run_messages(result, now):
         print_message(message)
-    unknown = {entry.node.id: entry.did_you_mean for entry in result.nodes if entry.known is False}
-    print_stderr(*messages.unknown_messages(unknown))
+    unknown = [entry for entry in result.nodes if entry.known is False]
+    ambiguous = {entry.node.id: entry.ambiguous for entry in unknown if entry.ambiguous}
+    print_stderr(
+        *messages.unknown_messages({it.node.id: it.did_you_mean for it in unknown if not it.ambiguous}),
+        *messages.ambiguous_messages(ambiguous),
+    )
     if result.refused is not None:
         print_stderr(f"It would be rejected: {result.refused}")
         raise typer.Exit(1)
@@ -149,8 +182,17 @@ def _unblock(client: BlocklistClient, node_ids: Sequence[str], wait: int | None)
     if progress is not None:
         # The response to an unblocking is about the last node only.
         reasons = _refusals(client, [*outcome.done, *outcome.not_blocked])
+        _report_blocked_again(progress)
         _report_progress(progress.with_refused(reasons), reasons)
     _exit_if_ambiguous(outcome)
+
+
+def _report_blocked_again(progress: AppliedCount) -> None:
+    """Raise Exit with code 1 if nodes were blocked during the wait: their unblocking is not in force."""
+    for node_id in progress.superseded:
+        print_message(messages.blocked_again_message(node_id))
+    if progress.superseded:
+        raise typer.Exit(1)
 
 
 def _exit_if_ambiguous(outcome: UnblockOutcome) -> None:

@@ -91,7 +91,9 @@ def ensure_blocked(
     return EnsureResult(response=None, already_blocked=already_blocked)
 
 
-def noop_block(current: BlockedNode) -> BlockedNode:
-    """A block that does not change the current one when merged: a request with it can wait until it is applied."""
-    cause = next((part for part in current.cause.split(",") if part), current.cause)
-    return replace(current, cause=cause)
+def noop_block(spec: BlockSpec, current: BlockedNode) -> BlockedNode:
+    """A block that does not change one that satisfies `spec`: a request with it can wait until that is applied.
+
+    It is what the caller wants, and not more, as it becomes a claim of his if the current block is somebody else's.
+    """
+    return replace(spec.block_for(current.id), end=min(spec.end, current.end))

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from blocklist.cli.list_filter import owners_of
 from blocklist.cli.output import Json, ResourceView
-from blocklist.model.durations import format_duration
-from blocklist.model.node import PERMANENT
+from blocklist.model.durations import FOREVER, format_duration
+from blocklist.model.node import PERMANENT, BlockAction
 from blocklist.model.task_count import TaskCount
 from blocklist.model.time import to_utc
 
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
     from blocklist.client.reads import NodeDetails
     from blocklist.model.changes import Change
     from blocklist.model.roles import Token
+    from blocklist.wire.claims import OwnedClaim
+    from blocklist.wire.drift import DriftBody
     from blocklist.wire.evidence import EvidenceBody
+    from blocklist.wire.inventory import KnownNodeBody
     from blocklist.wire.listeners import ListenerBody
-    from blocklist.wire.node_status import AppliedBody
+    from blocklist.wire.node_status import AppliedBody, NodeStatusBody
 
 
 def listed_json(listed: NodeDetails) -> Json:
@@ -25,7 +29,13 @@ def listed_json(listed: NodeDetails) -> Json:
     from blocklist.wire.nodes import node_body  # noqa: PLC0415 - not for --version and --help
 
     body = node_body(listed.node, list(listed.task_managers))
-    return {**body, "createdBy": listed.created_by, "revision": listed.revision}
+    owners = {"owners": list(listed.owners)} if listed.owners else {}
+    return {**body, "createdBy": listed.created_by, "revision": listed.revision, **owners}
+
+
+def remaining(end: int, now: int) -> str:
+    """`1h59m` until the end, in one word; `forever` for a permanent block."""
+    return FOREVER if end == PERMANENT else format_duration(max(0, end - now)).replace(" ", "")
 
 
 def _change_json(change: Change) -> Json:
@@ -75,23 +85,96 @@ def _tasks(count: TaskCount) -> str:
     return f"{count.known}+?" if count.reported else "unknown"
 
 
-NODES: ResourceView[NodeDetails] = ResourceView(
+def nodes_view(now: int) -> ResourceView[NodeDetails]:
+    """The blocked nodes; what remains of each block is counted from `now` (Unix milliseconds)."""
+    return ResourceView(
+        columns={
+            "NODE": lambda it: it.node.id,
+            "ACTION": lambda it: it.node.action.short_name,
+            "REMAINING": lambda it: remaining(it.node.end, now),
+            "EXPIRES": lambda it: format_timestamp(it.node.end),
+            "OWNER": lambda it: ",".join(owners_of(it)),
+            "SINCE": lambda it: format_timestamp(it.node.start),
+        },
+        wide_columns={
+            "BY": lambda it: it.created_by or "",
+            "TASKMANAGERS": lambda it: str(len(it.task_managers)),
+            "REVISION": lambda it: _number(it.revision),
+        },
+        last_columns={"REASON": lambda it: it.node.cause},
+        json=listed_json,
+        name=lambda it: it.node.id,
+        json_document=_by_id,
+        empty_message="No node is blocked.",
+    )
+
+
+def claims_view(now: int) -> ResourceView[OwnedClaim]:
+    """Claims; what remains of each is counted from `now` (Unix milliseconds)."""
+    return ResourceView(
+        columns={
+            "NODE": lambda it: it.node,
+            "OWNER": lambda it: it.owner,
+            "ACTION": lambda it: BlockAction[it.action].short_name,
+            "REMAINING": lambda it: remaining(it.end_timestamp, now),
+            "EXPIRES": lambda it: format_timestamp(it.end_timestamp),
+            "BY": lambda it: it.created_by or "",
+        },
+        wide_columns={"SINCE": lambda it: format_timestamp(it.start_timestamp)},
+        last_columns={"REASON": lambda it: it.cause},
+        json=lambda it: it.json_value(),
+        name=lambda it: it.node,
+        json_document=_document_under("claims"),
+        empty_message="There are no claims.",
+    )
+
+
+KNOWN_NODES: ResourceView[KnownNodeBody] = ResourceView(
     columns={
-        "NODE": lambda it: it.node.id,
-        "ACTION": lambda it: it.node.action.short_name,
-        "EXPIRES": lambda it: format_timestamp(it.node.end),
-        "BY": lambda it: it.created_by or "",
-        "SINCE": lambda it: format_timestamp(it.node.start),
-    },
-    wide_columns={
+        "NODE": lambda it: it.id,
+        "BLOCKED": lambda it: _yes_no(it.blocked),
         "TASKMANAGERS": lambda it: str(len(it.task_managers)),
-        "REVISION": lambda it: _number(it.revision),
+        "TASKS": lambda it: _tasks(TaskCount.of(tm.running_tasks for tm in it.task_managers)),
+        "REPORTED-BY": lambda it: ",".join(reporter.id for reporter in it.reported_by),
     },
-    last_columns={"REASON": lambda it: it.node.cause},
-    json=listed_json,
-    name=lambda it: it.node.id,
-    json_document=_by_id,
-    empty_message="No node is blocked.",
+    wide_columns={"NAMES": lambda it: ",".join(it.names), "ADDRESSES": lambda it: ",".join(it.addresses)},
+    last_columns={"LABELS": lambda it: ",".join(f"{key}={value}" for key, value in it.labels.items())},
+    json=lambda it: it.json_value(),
+    name=lambda it: it.id,
+    json_document=_document_under("nodes"),
+    empty_message="Nobody reports a node that matches.",
+)
+DRIFT: ResourceView[DriftBody] = ResourceView(
+    columns={
+        "NODE": lambda it: it.node,
+        "BLOCKED": lambda it: _yes_no(it.blocked),
+        "KIND": lambda it: it.kind,
+        "LISTENER": lambda it: it.listener,
+        "SINCE": lambda it: format_timestamp(it.since),
+    },
+    last_columns={"REASON": lambda it: it.reason},
+    json=lambda it: it.json_value(),
+    name=lambda it: it.node,
+    json_document=_document_under("drift"),
+    empty_message="No drift is observed.",
+)
+STATUSES: ResourceView[NodeStatusBody] = ResourceView(
+    columns={
+        "NODE": lambda it: it.id,
+        "BLOCKED": lambda it: _yes_no(it.blocked),
+        "APPLIED": lambda it: f"{it.applied}/{it.of}",
+        "TASKS": lambda it: _tasks(
+            TaskCount.of(tm.running_tasks for listener in it.listeners for tm in listener.task_managers)
+        ),
+    },
+    wide_columns={"REVISION": lambda it: str(it.revision), "AT": lambda it: format_timestamp(it.at)},
+    last_columns={
+        "REFUSED": lambda it: "; ".join(f"{each.id}: {each.refused}" for each in it.listeners if each.refused),
+    },
+    json=lambda it: it.json_value(),
+    name=lambda it: it.id,
+    json_document=_document_under("nodes"),
+    empty_message="The change log has none of these nodes.",
 )
 CHANGES: ResourceView[Change] = ResourceView(
     columns={
@@ -103,7 +186,7 @@ CHANGES: ResourceView[Change] = ResourceView(
         "BY": lambda it: it.created_by or "",
     },
     wide_columns={"REVISION": lambda it: str(it.revision), "FORCED": lambda it: it.forced or ""},
-    last_columns={"REASON": lambda it: it.node.cause},
+    last_columns={"REASON": lambda it: it.node.cause if it.repeat is None else f"{it.node.cause} ({it.repeat})"},
     json=_change_json,
     name=lambda it: it.node.id,
     json_document=_document_under("changes"),

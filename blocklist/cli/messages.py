@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from blocklist.model.durations import format_duration
+from blocklist.model.host_matching import ambiguous_message
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.time import to_utc
 
@@ -20,6 +21,16 @@ def block_message(node: BlockedNode, now: int, *, verb: str = "blocked", merged:
     evacuating = ", evacuating its tasks" if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS else ""
     causes = f", merged: {node.cause}" if merged else ""
     return f"{node.id} {verb} {format_end(node.end, now)}{evacuating}{causes}"
+
+
+def no_longer_blocked_message(node_id: str) -> str:
+    """`n1 is no longer blocked; blocklist history n1 shows why`."""
+    return f"{node_id} is no longer blocked; blocklist history {node_id} shows why"
+
+
+def blocked_again_message(node_id: str) -> str:
+    """`n1 is blocked again; blocklist history n1 shows why`."""
+    return f"{node_id} is blocked again; blocklist history {node_id} shows why"
 
 
 def not_blocked_message(node_id: str) -> str:
@@ -59,6 +70,11 @@ def unknown_messages(unknown: Mapping[str, str | None]) -> Iterator[str]:
     others = [node_id for node_id, suggestion in unknown.items() if suggestion is None]
     if others:
         yield f"no listener knows {', '.join(others)}"
+
+
+def ambiguous_messages(ambiguous: Mapping[str, Sequence[str]]) -> list[str]:
+    """`10.0.0.9 means 2 nodes: n8, n9. …`: what is blocked is neither of them."""
+    return [ambiguous_message(node_id, claimants) for node_id, claimants in ambiguous.items()]
 
 
 def dry_run_messages(result: DryRunBody, now: int) -> Iterator[str]:

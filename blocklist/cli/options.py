@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
+from blocklist.cli import list_filter
 from blocklist.cli.environment import blocked_node_ids
+from blocklist.cli.list_filter import ActionName
 from blocklist.cli.output import OutputFormat
+from blocklist.cli.times import parse_end, parse_timestamp
 from blocklist.model import node_ranges
 from blocklist.model.changes import ChangeType
 from blocklist.model.durations import parse_duration, parse_duration_or_forever
@@ -29,17 +31,6 @@ def expand_nodes(words: Sequence[str]) -> list[str]:
     return _parser(lambda _: node_ranges.expand_nodes(expanded))("")
 
 
-def parse_timestamp(text: str) -> int:
-    """Unix milliseconds of an RFC 3339 time. Raises ValueError with a sentence, also without a time zone."""
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        raise ValueError(f"{text[:64]!a} is not a time: give one such as 2026-11-21T18:00:00Z.") from None
-    if parsed.tzinfo is None:
-        raise ValueError(f"{text[:64]!a} has no time zone: append Z for UTC, or an offset such as +01:00.")
-    return round(parsed.timestamp() * 1000)
-
-
 def _parser(convert: Callable[[str], T]) -> Callable[[str], T]:
     """The conversion as the parser of an option: the message of a ValueError becomes a usage error."""
 
@@ -52,9 +43,17 @@ def _parser(convert: Callable[[str], T]) -> Callable[[str], T]:
     return parse
 
 
+def _parse_node(text: str) -> str:
+    """One node id; an IPv6 address may be in brackets, as in a URL and in the other commands."""
+    if text == "-":
+        raise ValueError("this command takes one node, not standard input.")
+    brackets = text.startswith("[") and text.endswith("]") and ":" in text
+    return check_node_id(text[1:-1] if brackets else text)
+
+
 def _parse_reason(text: str) -> str:
-    if not 1 <= len(check_text(text)) <= MAX_CAUSE_LENGTH:
-        raise ValueError(f"give 1 to {MAX_CAUSE_LENGTH:,} characters.")
+    if not text.strip() or len(check_text(text)) > MAX_CAUSE_LENGTH:
+        raise ValueError(f"give 1 to {MAX_CAUSE_LENGTH:,} characters that are not all spaces.")
     return text
 
 
@@ -71,21 +70,33 @@ def _complete_node(incomplete: str) -> list[str]:
 
 
 def _timestamp_option(text: str, *names: str) -> Any:
-    help_text = f"{text} RFC 3339, such as 2026-11-21T18:00:00Z."
+    help_text = f"{text} 15m (ago), yesterday 18:00 (local time), or 2026-11-21T18:00:00Z."
     return typer.Option(*names, metavar="TIME", help=help_text, parser=_parser(parse_timestamp))
+
+
+def _parse_timeout(text: str) -> int:
+    """Milliseconds; a number without a unit is in seconds, as for timeout(1)."""
+    return parse_duration(f"{text}s" if text.isdecimal() else text)
 
 
 _NODES_HELP: Final = "Node ids, also worker-[01-12] or r[1-2]n[a,b,07-09]; - reads them from standard input."
 _REASON_PARSER: Final = _parser(_parse_reason)
 _DURATION_PARSER: Final = _parser(parse_duration_or_forever)
-_NODE_PARSER: Final = _parser(check_node_id)
+_NODE_PARSER: Final = _parser(_parse_node)
 
-Nodes = Annotated[list[str], typer.Argument(metavar="NODE", help=_NODES_HELP)]
-BlockedNodes = Annotated[list[str], typer.Argument(metavar="NODE", help=_NODES_HELP, autocompletion=_complete_node)]
+_NODES: Final = typer.Argument(metavar="[NODE]...", help=_NODES_HELP, show_default=False)
+_BLOCKED_NODES: Final = typer.Argument(
+    metavar="[NODE]...", help=_NODES_HELP, show_default=False, autocompletion=_complete_node
+)
+Nodes = Annotated[list[str] | None, _NODES]
+BlockedNodes = Annotated[list[str] | None, _BLOCKED_NODES]
+Selector = Annotated[
+    str | None,
+    typer.Option("--selector", "-l", metavar="SELECTOR", help="Nodes with these labels, as in kubectl: rack=r12."),
+]
 Node = Annotated[
     str, typer.Argument(metavar="NODE", help="Node id.", parser=_NODE_PARSER, autocompletion=_complete_node)
 ]
-OptionalNode = Annotated[str | None, typer.Argument(metavar="[NODE]", help="Only this node.", parser=_NODE_PARSER)]
 Reason = Annotated[
     str, typer.Option("--reason", "-r", metavar="TEXT", help="Reason, shown to everybody.", parser=_REASON_PARSER)
 ]
@@ -121,7 +132,32 @@ Wait = Annotated[
         parser=_parser(_parse_wait),
     ),
 ]
-Until = Annotated[int | None, _timestamp_option("End of the block.")]
+Until = Annotated[
+    int | None,
+    typer.Option(
+        metavar="TIME",
+        help="End of the block: tomorrow 08:00 (local time), or 2026-11-21T18:00:00Z.",
+        parser=_parser(parse_end),
+    ),
+]
+DrainTimeout = Annotated[
+    int | None,
+    typer.Option(
+        "--timeout",
+        metavar="DURATION",
+        help="How long to wait until the nodes are drained; they stay blocked. [default: 30m]",
+        parser=_parser(_parse_timeout),
+    ),
+]
+IgnoreLapsed = Annotated[
+    bool, typer.Option("--ignore-lapsed", help="Take jobs that have stopped reporting (lapsed) for ended.")
+]
+OptionalReason = Annotated[
+    str | None,
+    typer.Option(
+        "--reason", "-r", metavar="TEXT", help="Reason, shown to everybody. [default: Drain]", parser=_REASON_PARSER
+    ),
+]
 Forever = Annotated[bool, typer.Option("--forever", help="Block until unblocked.")]
 Evacuate = Annotated[
     bool, typer.Option("--evacuate", help="Also stop running tasks, so that they restart on other nodes.")
@@ -129,8 +165,20 @@ Evacuate = Annotated[
 Merge = Annotated[bool, typer.Option("--merge", help="Merge with an existing block.")]
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse nodes that no listener knows.")]
 AsOf = Annotated[int | None, _timestamp_option("Show the list at this time.")]
-ChangesFrom = Annotated[int | None, _timestamp_option("Changes at or after this time.", "--from")]
+ChangesFrom = Annotated[int | None, _timestamp_option("Changes at or after this time.", "--from", "--since")]
 ChangesUntil = Annotated[int | None, _timestamp_option("Changes before this time.", "--until")]
+BlockedBy = Annotated[
+    str | None, typer.Option("--by", metavar="NAME", help="Blocks whose last change is by this author.")
+]
+BlockOwner = Annotated[
+    str | None,
+    typer.Option("--owner", metavar="NAME", help="Blocks with a claim of this owner; a final * stands for any end."),
+]
+ReasonPart = Annotated[
+    str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Blocks whose reason contains this, in any case.")
+]
+ActionFilter = Annotated[ActionName | None, typer.Option("--action", help="Blocks with this action.")]
+SortKey = Annotated[list_filter.SortKey, typer.Option("--sort", help="Order of the list.")]
 Author = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Changes by this author.")]
 Types = Annotated[list[ChangeType] | None, typer.Option("--type", help="Changes of this type; can be repeated.")]
 Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Output format.")]

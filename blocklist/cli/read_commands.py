@@ -3,57 +3,87 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING
 
 import typer
 
 from blocklist.cli import columns, messages, options
 from blocklist.cli.environment import connect, now_ms
+from blocklist.cli.list_filter import BlockFilter, SortKey
+from blocklist.cli.node_selection import known_nodes
 from blocklist.cli.output import (
     OutputFormat,
     OutputOptions,
     clear_screen,
-    format_json,
+    print_document,
     print_items,
-    print_lines,
     print_message,
     print_stderr,
 )
 from blocklist.model.changes import Snapshot
-from blocklist.model.errors import AmbiguousNodeError, NotFoundError
-from blocklist.model.host_matching import same_machine
+from blocklist.model.errors import (
+    AmbiguousNodeError,
+    BlocklistError,
+    NotFoundError,
+    UnavailableError,
+)
+from blocklist.model.host_matching import Aliases, no_aliases, normalize_name, same_machine
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from blocklist.client.client import BlocklistClient
+    from blocklist.client.reads import NodeDetails, NodeListing
     from blocklist.wire.node_status import NodeStatusBody
 
 
 def list_(
     at: options.AsOf = None,
+    selector: options.Selector = None,
+    by: options.BlockedBy = None,
+    owner: options.BlockOwner = None,
+    reason: options.ReasonPart = None,
+    action: options.ActionFilter = None,
+    sort: options.SortKey = SortKey.NODE,
     output: options.Output = OutputFormat.TABLE,
     no_headers: options.NoHeaders = False,
     watch: options.Watch = False,
 ) -> None:
     """Show the blocked nodes."""
+    if watch and at is not None:
+        raise typer.BadParameter("give only one of --at and --watch: an earlier list does not change.")
     view_options = OutputOptions(output, not no_headers)
+    list_filter = BlockFilter(by=by, owner=owner, reason=reason, action=action)
+
+    def show(listing: NodeListing) -> None:
+        print_items(columns.nodes_view(at or now_ms()), list_filter.apply(listing.nodes, sort), view_options)
+        print_stderr(*listing.warnings)
+
     with connect() as client:
-        listing = client.listing(at=at)
-        print_items(columns.NODES, listing.nodes, view_options)
-        if watch and at is None:
-            _follow_list(client, listing.revision, view_options)
+        listing = client.listing(at=at, selector=selector)
+        show(listing)
+        if watch:
+            _follow_list(client, listing.revision, selector, view_options, show)
 
 
-def _follow_list(client: BlocklistClient, shown_revision: int, view_options: OutputOptions) -> None:
+def _follow_list(
+    client: BlocklistClient,
+    shown_revision: int,
+    selector: str | None,
+    view_options: OutputOptions,
+    show: Callable[[NodeListing], None],
+) -> None:
     """Show the list again after each change."""
     with client.watch() as changes:
         for change in changes:
             # Revisions of another history may be lower; it begins with a snapshot.
             if change.revision > shown_revision or (isinstance(change, Snapshot) and change.revision != shown_revision):
-                listing = client.listing(min_revision=change.revision)
+                listing = client.listing(min_revision=change.revision, selector=selector)
                 shown_revision = listing.revision
                 if view_options.is_table:
                     clear_screen()
-                print_items(columns.NODES, listing.nodes, view_options)
+                show(listing)
 
 
 def get(node: options.Node, output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
@@ -63,29 +93,50 @@ def get(node: options.Node, output: options.Output = OutputFormat.TABLE, no_head
         found = [listed for listed in client.listing().nodes if listed.node.id == node_id]
     if not found:
         raise NotFoundError(f"Node {node} is not blocked.")
-    if output is OutputFormat.JSON:
-        print_lines(format_json(columns.listed_json(found[0]), indent=2))
+    if output in (OutputFormat.JSON, OutputFormat.YAML):
+        print_document(columns.listed_json(found[0]), output)
     else:
-        print_items(columns.NODES, found, OutputOptions(output, not no_headers))
+        print_items(columns.nodes_view(now_ms()), found, OutputOptions(output, not no_headers))
 
 
-def is_blocked(node: options.Node) -> None:
-    """Exit code 0 if the node is blocked, 1 if not."""
-    at = now_ms()
+def is_blocked(node: options.BlockedNodes = None, selector: options.Selector = None) -> None:
+    """Exit code 0 if the node is blocked, 1 if not. Of several nodes: 0 if all are blocked."""
     with connect() as client:
         try:
-            print_message(messages.block_message(client.get(node), at))
-        except NotFoundError:
-            print_message(messages.not_blocked_message(node))
-            raise typer.Exit(1) from None
-        except AmbiguousNodeError as error:
-            # Whichever of them this machine is, it is blocked.
-            for blocked in error.blocked.values():
-                print_message(messages.block_message(blocked, at))
+            answers = [_is_blocked(client, node_id) for node_id in known_nodes(client, node, selector)]
+        except BlocklistError as error:
+            if error.title is None or isinstance(error, UnavailableError):
+                raise
+            raise _unanswered(error) from error
+    if not all(answers):
+        raise typer.Exit(1)
+
+
+def _is_blocked(client: BlocklistClient, node_id: str) -> bool:
+    at = now_ms()
+    try:
+        print_message(messages.block_message(client.get(node_id), at))
+    except NotFoundError as error:
+        print_message(messages.not_blocked_message(node_id))
+        print_stderr(*error.lines[1:])
+        return False
+    except AmbiguousNodeError as error:
+        # Whichever of them this machine is, it is blocked.
+        for blocked in error.blocked.values():
+            print_message(messages.block_message(blocked, at))
+    return True
+
+
+def _unanswered(error: BlocklistError) -> UnavailableError:
+    """The error for a question that the service has rejected, with another exit code than "not blocked"."""
+    unanswered = UnavailableError(error.detail)
+    unanswered.title = error.title
+    return unanswered
 
 
 def history(
-    node: options.OptionalNode = None,
+    node: options.BlockedNodes = None,
+    selector: options.Selector = None,
     at: options.AsOf = None,
     by: options.Author = None,
     type_: options.Types = None,
@@ -96,46 +147,101 @@ def history(
 ) -> None:
     """Show changes, the oldest first. With --at, show the list at that time."""
     view_options = OutputOptions(output, not no_headers)
+    if at is not None and (by or type_ or begin or end):
+        raise typer.BadParameter("--at shows a list; --by, --type, --from and --until are for changes.")
     with connect() as client:
-        if at is None:
-            changes = client.changes(node_id=node, created_by=by, types=type_ or (), begin=begin, end=end)
-            print_items(columns.CHANGES, list(changes), view_options)
-        elif by or type_ or begin or end:
-            raise typer.BadParameter("--at shows a list; --by, --type, --from and --until are for changes.")
-        else:
-            listed = [
-                entry for entry in client.listing(at=at).nodes if node is None or same_machine(node, entry.node.id)
-            ]
-            print_items(columns.NODES, listed, view_options)
+        node_ids = known_nodes(client, node, selector) if node or selector is not None else None
+        if at is not None:
+            print_items(columns.nodes_view(at), _listed_at(client, at, node_ids), view_options)
+            return
+        read = partial(client.changes, created_by=by, types=type_ or (), begin=begin, end=end)
+        pages = [read(node_id=node_id) for node_id in node_ids] if node_ids is not None else [read()]
+        # Two names of one machine may be given.
+        changes = {change.revision: change for page in pages for change in page}
+        print_items(columns.CHANGES, [changes[revision] for revision in sorted(changes)], view_options)
+
+
+def _listed_at(client: BlocklistClient, at: int, node_ids: Sequence[str] | None) -> list[NodeDetails]:
+    """The nodes that were blocked at a time; with `node_ids` only these, under any of their names."""
+    listed = list(client.listing(at=at).nodes)
+    if node_ids is None:
+        return listed
+    aliases = {node_id: _aliases_of(client, node_id) for node_id in node_ids}
+    return [entry for entry in listed if any(same_machine(name, entry.node.id, aliases[name]) for name in aliases)]
+
+
+def _aliases_of(client: BlocklistClient, node: str) -> Aliases:
+    """What else the machine is called, as the service knows it."""
+    try:
+        known = client.known_node(node)
+    except (NotFoundError, AmbiguousNodeError):
+        return no_aliases
+    names = {normalize_name(known.id), *known.names, *known.addresses}.difference(known.conflicts)
+    return lambda _: names
 
 
 def status(
-    node: options.Node,
+    node: options.BlockedNodes = None,
+    selector: options.Selector = None,
     output: options.Output = OutputFormat.TABLE,
     no_headers: options.NoHeaders = False,
     watch: options.Watch = False,
 ) -> None:
-    """Show where a node's last change is applied. For each listener: its TaskManagers and tasks on the node."""
+    """Show where a node's last change is applied. For each listener: its TaskManagers and tasks on the node.
+
+    For several nodes, one line for each.
+    """
     view_options = OutputOptions(output, not no_headers)
     with connect() as client:
-        current = client.status(node)
-        _print_status(current, view_options)
+        node_ids = known_nodes(client, node, selector)
+        several = len(node_ids) > 1 or selector is not None
+        current = _statuses(client, node_ids, several=several)
+        _print_statuses(current, view_options, several=several)
         while watch:
             time.sleep(1)
-            if (now_said := client.status(node)) != current:
-                current = now_said
+            if (latest := _statuses(client, node_ids, several=several)) != current:
+                current = latest
                 if view_options.is_table:
                     clear_screen()
-                _print_status(current, view_options)
+                _print_statuses(current, view_options, several=several)
+
+
+def _statuses(client: BlocklistClient, node_ids: Sequence[str], *, several: bool) -> list[NodeStatusBody]:
+    """Of several nodes, those that the change log has; the others are named on stderr."""
+    if not several:
+        return [client.status(node_ids[0])]
+    found: list[NodeStatusBody] = []
+    for node_id in node_ids:
+        try:
+            found.append(client.status(node_id))
+        except NotFoundError:
+            print_stderr(f"{node_id}: the change log has no entry for it.")
+    return found
+
+
+def _print_statuses(statuses: Sequence[NodeStatusBody], view_options: OutputOptions, *, several: bool) -> None:
+    if several:
+        print_items(columns.STATUSES, statuses, view_options)
+    else:
+        _print_status(statuses[0], view_options)
 
 
 def _print_status(status: NodeStatusBody, view_options: OutputOptions) -> None:
-    if view_options.format is OutputFormat.JSON:
-        print_lines(format_json(status.json_value(), indent=2))
+    if view_options.is_document:
+        print_document(status.json_value(), view_options.format)
         return
     if view_options.is_table:
         state = "blocked" if status.blocked else "not blocked"
         # On stderr: stdout contains only the table.
         applied = f"{status.applied} of {status.of} listeners have applied its last change"
-        print_stderr(f"{status.id} {state}; {applied} (revision {status.revision}).")
+        print_stderr(f"{status.id} {state}; {applied} (revision {status.revision}).", *_repeat_lines(status))
     print_items(columns.APPLIED, status.listeners, view_options)
+
+
+def _repeat_lines(status: NodeStatusBody) -> Iterator[str]:
+    """What earlier automatic blocks of the node lead to."""
+    if status.repeat is not None:
+        yield f"Its block is the {status.repeat.value()}."
+    if status.probation_end is not None:
+        end = columns.format_timestamp(status.probation_end)
+        yield f"It is on probation until {end}: evidence of one application blocks it."

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blocklist.cli import columns, options
-from blocklist.cli.environment import connect, now_ms
+from blocklist.cli.environment import connect, now_ms, print_context
 from blocklist.cli.messages import format_end
 from blocklist.cli.output import (
     OutputFormat,
@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 
 TokenName = Annotated[str, typer.Argument(metavar="NAME", help="Author of the changes made with the token.")]
 TokenId = Annotated[str, typer.Argument(metavar="ID", help="Token id; see `token list`.")]
+TokenOwners = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--owner", help="Only change claims of this owner, with a final * of those that begin so. Repeatable."
+    ),
+]
 TokenRole = Annotated[Role, typer.Option("--role", help="Each role includes the roles before it.")]
 
 
@@ -33,13 +39,15 @@ def create(
     name: TokenName,
     role: TokenRole,
     duration: options.TokenDuration = None,
+    owner: TokenOwners = None,
     output: options.Output = OutputFormat.TABLE,
 ) -> None:
     """Create a token. It is printed to stdout, only once; its id, role and end to stderr."""
     now = now_ms()
     end = PERMANENT if duration is None or duration == PERMANENT else now + duration
     with connect() as client:
-        created = client.create_token(name, role, end=end)
+        print_context(client)
+        created = client.create_token(name, role, end=end, owners=owner)
     if output in (OutputFormat.JSON, OutputFormat.JSONL):
         print_lines(format_json(_json(created), indent=2 if output is OutputFormat.JSON else None))
         return
@@ -59,6 +67,7 @@ def list_(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHea
 def revoke(token: TokenId) -> None:
     """Revoke a token, with immediate effect."""
     with connect() as client:
+        print_context(client)
         client.revoke_token(token)
     print_message(f"{token} revoked")
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Final
 
 from blocklist.cli import messages
 from blocklist.cli.output import print_message, print_stderr
+from blocklist.cli.unknown_outcome import outcome_unknown
 from blocklist.model.errors import AmbiguousNodeError, BlocklistError, NotFoundError
 from blocklist.model.host_matching import NameIndex
 
@@ -18,6 +20,9 @@ if TYPE_CHECKING:
     from blocklist.client.response import AppliedCount
 
 _POLL_SECONDS: Final = 0.2
+_MAX_COMPARED: Final = 10_000
+_MAX_SUGGESTIONS: Final = 5
+_SIMILARITY: Final = 0.8
 
 
 @dataclass(slots=True)
@@ -39,15 +44,17 @@ def for_each(node_ids: Sequence[str], action: Callable[[str], None]) -> UnblockO
         try:
             action(node_id)
             outcome.done.append(node_id)
-        except NotFoundError:
+        except NotFoundError as error:
             print_message(messages.not_blocked_message(node_id))
+            print_stderr(*error.lines[1:])
             outcome.not_blocked.append(node_id)
         except AmbiguousNodeError as error:
             print_stderr(*messages.error_lines(error))
             outcome.ambiguous.append(node_id)
-        except BlocklistError:
-            if place:
-                print_stderr(f"Not unblocked: {', '.join(node_ids[place:])}.")
+        except BlocklistError as error:
+            rest = node_ids[place + outcome_unknown(error) :]
+            if place and rest:
+                print_stderr(f"Not unblocked: {', '.join(rest)}.")
             raise
     return outcome
 
@@ -73,12 +80,26 @@ def unblock_all(
         print_message(f"{result.id} unblocked")
 
     outcome = for_each(node_ids, unblock_one)
+    _suggest(client, outcome.not_blocked, node_ids)
     if wait is None:
         return outcome, None
     # The change of a node that is no longer blocked may be pending too, and if the last request failed, every change.
     pending = outcome.not_blocked if progress is not None else [*outcome.done, *outcome.not_blocked]
     counts = [*([] if progress is None else [progress]), *_poll_until_applied(client, pending, deadline)]
     return outcome, reduce(lambda one, other: one.and_also(other), counts) if counts else None
+
+
+def _suggest(client: BlocklistClient, not_blocked: Sequence[str], node_ids: Sequence[str]) -> None:
+    """Print the blocked node that was probably meant by a name that is not blocked."""
+    if not not_blocked:
+        return
+    from difflib import get_close_matches  # noqa: PLC0415 - rarely needed
+
+    with suppress(BlocklistError):  # What was done is reported already; this is only help.
+        blocked = sorted(set(client.snapshot().nodes).difference(node_ids))[:_MAX_COMPARED]
+        for name in not_blocked[:_MAX_SUGGESTIONS]:
+            for meant in get_close_matches(name, blocked, n=1, cutoff=_SIMILARITY):
+                print_stderr(f"{name}: did you mean {meant}?")
 
 
 def _poll_until_applied(client: BlocklistClient, node_ids: Iterable[str], deadline: float) -> list[AppliedCount]:
@@ -92,10 +113,13 @@ def _poll_node(client: BlocklistClient, node_id: str, deadline: float) -> Applie
 
     while True:
         try:
-            count = AppliedCount.of_status(client.status(node_id))
+            status = client.status(node_id)
         except NotFoundError:
             # It was never blocked, so there is nothing to apply.
             return None
+        count = AppliedCount.of_status(status)
+        if status.blocked:
+            return replace(count, applied=0, superseded=(status.id,))
         remaining = deadline - time.monotonic()
         if count.applied == count.total or remaining <= 0:
             return count

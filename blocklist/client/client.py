@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable
+from http import HTTPStatus
 from types import TracebackType
 from typing import Final, Self
 
@@ -12,9 +13,17 @@ import httpx
 from blocklist.client.credentials import BearerAuth, TokenFileError, resolve_auth
 from blocklist.client.listeners import ListenerRequests
 from blocklist.client.reads import Reads
-from blocklist.client.response import ApiResponse, Params, error_from, parse_node, parse_object, unavailable_error
+from blocklist.client.response import (
+    ApiResponse,
+    Params,
+    error_from,
+    is_about_path,
+    parse_node,
+    parse_object,
+    unavailable_error,
+)
 from blocklist.client.tokens import TokenAdministration
-from blocklist.client.transport import TRANSPORT_ERRORS, http_client, service_url
+from blocklist.client.transport import TRANSPORT_ERRORS, http_client, service_url, unreachable_message
 from blocklist.client.watch import Watch
 from blocklist.client.writes import Writes, block_body, node_path
 from blocklist.model.changes import Snapshot
@@ -124,8 +133,8 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
             # The service is not to blame: no request was sent.
             raise UnavailableError(f"BLOCKLIST_TOKEN_FILE: {error}.") from error
         except TRANSPORT_ERRORS as error:
-            raise UnavailableError(f"{self.url} is out of reach: {str(error) or type(error).__name__}") from error
-        if not is_service:
+            raise UnavailableError(unreachable_message(self.url, error)) from error
+        if not is_service or is_about_path(response):
             raise self._not_the_service(response)
         if not response.is_success:
             raise error_from(response)
@@ -135,5 +144,10 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
         if response.is_success:
             return UnavailableError(
                 f"The server at {self.url} is not a blocklist service: its response has no Blocklist-Revision header."
+            )
+        if response.status_code == HTTPStatus.NOT_FOUND:
+            return UnavailableError(
+                f"{self.url} is not the URL of a blocklist service: it has nothing at {response.url.path}."
+                " BLOCKLIST_URL is http://host:port, without the path of a request."
             )
         return unavailable_error(response, response.reason_phrase)

@@ -56,8 +56,13 @@ def resolve_auth(token: str | BearerAuth | None) -> BearerAuth | None:
             raise InvalidError("The token is malformed: use only A-Z a-z 0-9 . _ ~ + / - and = at its end.")
         return BearerAuth(lambda: text)
     if path := os.environ.get("BLOCKLIST_TOKEN_FILE"):
-        return BearerAuth(lambda: _read_file(Path(path)))
+        return token_file_auth(Path(path))
     return None
+
+
+def token_file_auth(path: Path) -> BearerAuth:
+    """The token in a file, which is not read yet."""
+    return BearerAuth(lambda: _read_file(path))
 
 
 def _read_file(path: Path) -> str:

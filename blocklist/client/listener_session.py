@@ -18,12 +18,16 @@ from blocklist.model.report import EMPTY_REPORT, Report
 log = logging.getLogger(__name__)
 
 _ACKED: Final = "acked"
+_NODES: Final = "nodes"
+NODES_SECONDS: Final = 300.0
+"""Interval at which all nodes are sent again, although the service has them: another replica may have older ones."""
 
 
 class ListenerSession:
     """Registers a listener and sends heartbeats until `close`.
 
-    Changed values are sent at once, and all values at each interval, as a restarted service has lost them. Errors raise
+    Changed values are sent at once, and all values at each interval, as a restarted service has lost them; but nodes,
+    of which there may be thousands, only if it has lost them, and every NODES_SECONDS. Errors raise
     nothing: an outage is logged once, is visible in `last_error`, and is retried with jittered backoff. If the
     registration is lost, the session registers again and sends all values. It stops for good only when another session
     takes over: `fenced`.
@@ -59,7 +63,7 @@ class ListenerSession:
         self._report = EMPTY_REPORT
         self._acked: tuple[int, str | None] | None = None
         self._unsent: set[str] = set()
-        self._full_report_due = 0.0
+        self._full_report_due = self._nodes_due = 0.0
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="blocklist-listener-session", daemon=True)
         self._thread.start()
@@ -118,7 +122,7 @@ class ListenerSession:
         """Send a heartbeat, then wait for a change or for the next heartbeat to be due."""
         if not self._registered:
             self._client.register(self._registration)
-            self._registered, self._full_report_due = True, 0.0
+            self._registered, self._full_report_due, self._nodes_due = True, 0.0, 0.0
         self._send()
         if self._failures:
             log.info("Listener %s reconnected to %s.", self._registration.id, self._client.url)
@@ -131,24 +135,44 @@ class ListenerSession:
         now = time.monotonic()
         with self._lock:
             self._wake.clear()
-            # Everything at each interval: a restarted service has lost it, and does not report that.
-            names = {_ACKED, *self._report.given()} if now >= self._full_report_due else self._unsent
+            names = self._due_names(now)
             acked, history = (self._acked if _ACKED in names else None) or (None, None)
             report = self._report.only(names)
             self._unsent = set()
         if now >= self._full_report_due:
             self._full_report_due = now + self._interval
         try:
-            self._heartbeat(acked, history, report)
+            reported = self._heartbeat(acked, history, report)
         except BaseException:
             with self._lock:
                 self._unsent |= names
             raise
+        if _NODES in names:
+            self._nodes_due = 0.0 if reported is None else now + NODES_SECONDS
+        elif reported is not None and _NODES not in reported:
+            self._send_nodes_again()
 
-    def _heartbeat(self, acked: int | None, history: str | None, report: Report) -> None:
+    def _due_names(self, now: float) -> set[str]:
+        """What to send: everything at each interval, in between what has changed."""
+        if now < self._full_report_due:
+            return self._unsent
+        everything = {_ACKED, *self._report.given()}
+        return everything if now >= self._nodes_due else (everything - {_NODES}) | self._unsent
+
+    def _send_nodes_again(self) -> None:
+        """The service has lost them."""
+        with self._lock:
+            if self._report.nodes is not None:
+                self._unsent.add(_NODES)
+                self._wake.set()
+
+    def _heartbeat(self, acked: int | None, history: str | None, report: Report) -> frozenset[str] | None:
+        """Send it; the fields that the service has then, None if it does not tell."""
         listener_id, session = self._registration.id, self._registration.session
         try:
-            self._client.heartbeat(listener_id, session, acked=acked, history=history, report=report)
+            return self._client.send_heartbeat(
+                listener_id, session, acked=acked, history=history, report=report
+            ).reported
         except InvalidError:
             # A report that is rejected must stop neither the renewal of the lease nor the acknowledgement.
             if report != EMPTY_REPORT:
@@ -177,10 +201,9 @@ class ListenerSession:
         return self._backoff.delay(self._failures, random.random(), retry_after)  # noqa: S311
 
     def _deregister(self) -> None:
-        """Deregister, unless another session has taken over: DELETE would end that one."""
+        """Deregister this session: if another one has taken over, that one stays."""
         registration = self._registration
         try:
-            self._client.heartbeat(registration.id, registration.session)
-            self._client.deregister(registration.id)
+            self._client.deregister(registration.id, registration.session)
         except BlocklistError as error:
             log.debug("Listener %s could not deregister: %s", registration.id, error)

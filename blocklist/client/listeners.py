@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from blocklist.client.response import ApiResponse, Requester
 from blocklist.model.errors import ConflictError, UnavailableError
 from blocklist.model.listener import FencedError, Registration
 from blocklist.model.node import check_node_id
 from blocklist.model.report import EMPTY_REPORT, Report
 from blocklist.wire.json import Json
-from blocklist.wire.listeners import report_fields
+from blocklist.wire.listeners import REPORT_FIELDS, report_fields
+
+
+class HeartbeatResult(NamedTuple):
+    """The revision of the service, and the fields of the report that it has; None if it does not tell."""
+
+    revision: int
+    reported: frozenset[str] | None
 
 
 class ListenerRequests(Requester):
@@ -41,7 +50,19 @@ class ListenerRequests(Requester):
         history: str | None = None,
         report: Report = EMPTY_REPORT,
     ) -> int:
-        """Renew the lease of a listener, acknowledge a revision and report its state; return the service's revision.
+        """`send_heartbeat`, for the revision of the service alone."""
+        return self.send_heartbeat(listener_id, session, acked=acked, history=history, report=report).revision
+
+    def send_heartbeat(
+        self,
+        listener_id: str,
+        session: str,
+        *,
+        acked: int | None = None,
+        history: str | None = None,
+        report: Report = EMPTY_REPORT,
+    ) -> HeartbeatResult:
+        """Renew the lease of a listener, acknowledge a revision and report its state.
 
         `acked` is the revision up to which it has applied the list of `history`. Raises NotFoundError if it must
         register again, FencedError if another session has taken over, InvalidError for a value that the service
@@ -52,14 +73,21 @@ class ListenerRequests(Requester):
             body["ackedRevision"] = acked
             if history is not None:
                 body["history"] = history
-        revision = self._listener_request("POST", listener_id, "/heartbeat", json=body).object().get("revision")
+        response = self._listener_request("POST", listener_id, "/heartbeat", json=body).object()
+        revision, reported = response.get("revision"), response.get("reported")
         if not isinstance(revision, int) or isinstance(revision, bool):
             raise UnavailableError("The service responded to a heartbeat without a revision.")
-        return revision
+        names = {api_name: name for name, api_name in REPORT_FIELDS.items()}
+        held = frozenset(names[it] for it in reported if it in names) if isinstance(reported, list) else None
+        return HeartbeatResult(revision, held)
 
-    def deregister(self, listener_id: str) -> None:
-        """Remove a listener. Raises NotFoundError if it is not registered."""
-        self._listener_request("DELETE", listener_id)
+    def deregister(self, listener_id: str, session: str | None = None) -> None:
+        """Remove a listener; with `session` only if this is its session.
+
+        Raises NotFoundError if it is not registered, FencedError if another session has taken over.
+        """
+        query = "" if session is None else f"?sessionId={check_node_id(session)}"
+        self._listener_request("DELETE", listener_id, query)
 
     def _listener_request(
         self, method: str, listener_id: str, action: str = "", *, json: Json | None = None

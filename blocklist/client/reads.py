@@ -7,9 +7,13 @@ from dataclasses import dataclass
 
 from blocklist.client.response import Requester, parse_body, parse_changes, parse_node, parse_object
 from blocklist.model.changes import Change, ChangeType
+from blocklist.model.claims import Claim
 from blocklist.model.errors import CompactedError
 from blocklist.model.node import BlockedNode, check_node_id
+from blocklist.wire.claims import ClaimsPage, NodeClaims, OwnedClaim
+from blocklist.wire.drift import DriftListBody
 from blocklist.wire.evidence import EvidenceBody, EvidenceListBody
+from blocklist.wire.inventory import KnownNodeBody, KnownNodesPage
 from blocklist.wire.listeners import ListenerBody, ListenersBody
 from blocklist.wire.node_status import NodeStatusBody
 from blocklist.wire.nodes import ListedNode
@@ -17,35 +21,54 @@ from blocklist.wire.nodes import ListedNode
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeDetails:
-    """A node of the list. `created_by` and `revision` are those of its last change, None if unknown."""
+    """A node of the list. `created_by` and `revision` are those of its last change, None if unknown.
+
+    `owners` are those of its claims, none if unknown, as from an older service.
+    """
 
     node: BlockedNode
     created_by: str | None
     revision: int | None
     task_managers: tuple[str, ...]
+    owners: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class NodeListing:
-    """The whole list with details, sorted by id. `revision` is the current one, even for a list of the past."""
+    """The list with details, sorted by id. `revision` is the current one, even for a list of the past.
+
+    `warnings` are sentences for people, such as that no node has a label of the selector.
+    """
 
     revision: int
     nodes: tuple[NodeDetails, ...]
+    warnings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KnownNodeListing:
+    """Nodes that anybody reports; `warnings` are as in NodeListing."""
+
+    nodes: tuple[KnownNodeBody, ...]
+    warnings: tuple[str, ...]
 
 
 class Reads(Requester):
     """The part of BlocklistClient that reads. All methods also raise the errors of BlocklistClient."""
 
-    def listing(self, *, at: int | None = None, min_revision: int | None = None) -> NodeListing:
+    def listing(
+        self, *, at: int | None = None, min_revision: int | None = None, selector: str | None = None
+    ) -> NodeListing:
         """The list with authors, revisions and TaskManagers: now, or as it was `at` a time (Unix milliseconds).
 
-        Raises CompactedError if the change log does not reach back that far.
+        `selector` leaves only nodes with these labels, in kubectl's syntax. Raises CompactedError if the change log
+        does not reach back that far, InvalidError for an invalid selector.
         """
-        optional = {"at": at, "minRevision": min_revision}
+        optional = {"at": at, "minRevision": min_revision, "selector": selector}
         params = {"details": "true", **{name: str(value) for name, value in optional.items() if value is not None}}
         response = self._request("GET", "/blocklist", params=params)
         nodes = tuple(_node_details(node_id, body) for node_id, body in sorted(response.object().items()))
-        return NodeListing(revision=response.revision, nodes=nodes)
+        return NodeListing(revision=response.revision, nodes=nodes, warnings=response.warnings)
 
     def history(self, node_id: str) -> list[Change]:
         """All changes of one node in the change log, the oldest first."""
@@ -85,6 +108,48 @@ class Reads(Requester):
         response = self._request("GET", f"/blocklist/nodes/{check_node_id(node_id)}/status")
         return parse_body(NodeStatusBody, response.object())
 
+    def claims(self, node_id: str) -> list[Claim]:
+        """The claims that keep a node blocked, in the order in which they were made.
+
+        Raises NotFoundError if it is not blocked.
+        """
+        response = self._request("GET", f"/blocklist/nodes/{check_node_id(node_id)}/claims")
+        body = parse_body(NodeClaims, response.object())
+        return [claim.value(body.id) for claim in body.claims]
+
+    def known_node(self, node_id: str) -> KnownNodeBody:
+        """What anybody reports about a node, blocked or not, under any of its names and addresses.
+
+        Raises NotFoundError if nobody reports it, AmbiguousNodeError if several nodes have the name.
+        """
+        return parse_body(KnownNodeBody, self._request("GET", f"/nodes/{check_node_id(node_id)}").object())
+
+    def known_nodes(self, *, selector: str | None = None) -> KnownNodeListing:
+        """All nodes that anybody reports, blocked or not, in order of their ids; with `selector` those that it selects.
+
+        Raises InvalidError for an invalid selector.
+        """
+        params = {"limit": "1000"} | ({} if selector is None else {"selector": selector})
+        nodes: list[KnownNodeBody] = []
+        while True:
+            response = self._request("GET", "/nodes", params=params)
+            page = parse_body(KnownNodesPage, response.object())
+            nodes += page.nodes
+            if page.next is None:
+                return KnownNodeListing(nodes=tuple(nodes), warnings=response.warnings)
+            params["after"] = page.next
+
+    def all_claims(self, *, owner: str | None = None) -> list[OwnedClaim]:
+        """The claims on all nodes, by node id; with `owner` only those of it (a final `*` stands for any end)."""
+        params = {"limit": "1000"} | ({} if owner is None else {"owner": owner})
+        found: list[OwnedClaim] = []
+        while True:
+            page = parse_body(ClaimsPage, self._request("GET", "/claims", params=params).object())
+            found += page.claims
+            if page.next is None:
+                return found
+            params["after"] = page.next
+
     def listeners(self) -> list[ListenerBody]:
         """All listeners, live and lapsed, sorted by id."""
         return parse_body(ListenersBody, self._request("GET", "/listeners").object()).listeners
@@ -92,6 +157,10 @@ class Reads(Requester):
     def evidence(self) -> list[EvidenceBody]:
         """The evidence that running applications report, and whether it counts."""
         return parse_body(EvidenceListBody, self._request("GET", "/evidence").object()).evidence
+
+    def drift(self) -> DriftListBody:
+        """Where listeners report something else than the list says, and since when."""
+        return parse_body(DriftListBody, self._request("GET", "/drift").object())
 
 
 def _node_details(node_id: str, value: object) -> NodeDetails:
@@ -102,4 +171,5 @@ def _node_details(node_id: str, value: object) -> NodeDetails:
         created_by=body.created_by,
         revision=body.revision or None,
         task_managers=tuple(body.task_managers),
+        owners=tuple(body.owners or ()),
     )

@@ -6,6 +6,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from http import HTTPStatus
 from typing import Final, Self, TypeVar
 
 import httpx
@@ -17,6 +18,7 @@ from blocklist.model.errors import (
     BlocklistError,
     CompactedError,
     ConflictError,
+    DismissedError,
     ForbiddenError,
     InvalidError,
     LimitError,
@@ -35,6 +37,7 @@ from blocklist.wire.nodes import NodeBody
 
 _REVISION: Final = re.compile(r"[0-9]{1,16}", re.ASCII)
 _APPLIED: Final = re.compile(r"([0-9]{1,9})/([0-9]{1,9})", re.ASCII)
+_WARNING: Final = re.compile(r'299 \S+ "([^"]*)"')
 B = TypeVar("B", bound=Body)
 Params = Mapping[str, str | Sequence[str]]
 
@@ -43,13 +46,15 @@ Params = Mapping[str, str | Sequence[str]]
 class AppliedCount:
     """How many live listeners had applied a change, and their total number.
 
-    `missing` are the ids of some that had not applied it yet, `refused` of some that do not carry it out.
+    `missing` are the ids of some that had not applied it yet, `refused` of some that do not carry it out. `superseded`
+    are nodes that were unblocked meanwhile, or blocked again if the change unblocked them: then `applied` is 0.
     """
 
     applied: int
     total: int
     missing: tuple[str, ...]
     refused: tuple[str, ...] = ()
+    superseded: tuple[str, ...] = ()
 
     @property
     def complete(self) -> bool:
@@ -69,7 +74,8 @@ class AppliedCount:
         missing = tuple(name for name in dict.fromkeys((*self.missing, *other.missing)) if name not in refused)
         total = max(self.total, other.total)
         applied = max(0, min(self.applied, other.applied, total - len(missing) - len(refused)))
-        return replace(self, applied=applied, total=total, missing=missing, refused=refused)
+        superseded = (*self.superseded, *other.superseded)
+        return replace(self, applied=applied, total=total, missing=missing, refused=refused, superseded=superseded)
 
     def with_refused(self, listeners: Iterable[str]) -> Self:
         """The result if these listeners have refused a part of the change as well."""
@@ -99,14 +105,19 @@ class ApiResponse:
         """How many listeners have applied the change; None if the request did not wait."""
         headers = self._response.headers
         match = _APPLIED.fullmatch(headers.get("Blocklist-Applied", ""))
-        missing, refused = (_ids(headers.get(name, "")) for name in ("Blocklist-Not-Applied", "Blocklist-Refused"))
-        return match and AppliedCount(int(match[1]), int(match[2]), missing, refused)
+        names = ("Blocklist-Not-Applied", "Blocklist-Refused", "Blocklist-Superseded")
+        return match and AppliedCount(int(match[1]), int(match[2]), *(_ids(headers.get(name, "")) for name in names))
 
     @property
     def node_id(self) -> str | None:
         """The name under which the node was blocked; None if the service is too old to send it."""
         name: str | None = self._response.headers.get("Blocklist-Node")
         return name
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """Sentences for people, such as that no node has a label of the selector."""
+        return tuple(_WARNING.findall(self._response.headers.get("Warning", "")))
 
     def object(self) -> Json:
         try:
@@ -176,6 +187,11 @@ def error_from(response: httpx.Response) -> BlocklistError:
     return error
 
 
+def is_about_path(response: httpx.Response) -> bool:
+    """Whether the response is the service's error for a path that it does not have."""
+    return response.status_code == HTTPStatus.NOT_FOUND and _problem(response).get("type") == problems.NO_PATH_PROBLEM
+
+
 def _error_of_status(response: httpx.Response, problem: Json) -> BlocklistError:
     detail, errors = str(problem.get("detail") or response.reason_phrase), problem.get("errors")
     lines = [str(line) for line in errors] if isinstance(errors, list) else []
@@ -203,6 +219,8 @@ def _conflict_of_type(problem: Json, detail: str, lines: Sequence[str]) -> Block
             return LimitError(detail, lines)
         case problems.UNKNOWN_NODE_PROBLEM:
             return UnknownNodeError(detail, lines)
+        case problems.DISMISSED_PROBLEM:
+            return DismissedError(detail, lines)
         case problems.AMBIGUOUS_PROBLEM:
             return AmbiguousNodeError(detail, list(_conflicting_nodes(problem).values()))
         case _:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from blocklist.client.response import Requester, parse_body
 from blocklist.model.durations import parse_duration_or_forever
 from blocklist.model.node import PERMANENT, check_node_id
@@ -24,12 +26,18 @@ class TokenAdministration(Requester):
     def _identity(self) -> IdentityBody:
         return parse_body(IdentityBody, self._request("GET", "/whoami").object())
 
-    def create_token(self, name: str, role: Role, *, end: int = PERMANENT) -> NewToken:
+    def create_token(
+        self, name: str, role: Role, *, end: int = PERMANENT, owners: Sequence[str] | None = None
+    ) -> NewToken:
         """Create a token that is valid until `end` (Unix milliseconds); its text is returned only here.
 
-        Raises InvalidError for a name without the form of a node id, or an end that is not in the future.
+        `owners` are the owners whose claims a token of an operator may change, with a final `*` those that begin so;
+        None for all. Raises InvalidError for a name without the form of a node id, an end that is not in the future, or
+        what is not an owner.
         """
-        body = {"name": check_token_name(name), "role": role.value, "endTimestamp": str(end)}
+        body: dict[str, object] = {"name": check_token_name(name), "role": role.value, "endTimestamp": str(end)}
+        if owners is not None:
+            body["owners"] = list(owners)
         return parse_body(NewTokenBody, self._request("POST", "/tokens", json=body).object()).value()
 
     def tokens(self) -> list[Token]:

@@ -16,6 +16,8 @@ import httpx
 from blocklist.client.credentials import BearerAuth, resolve_auth
 from blocklist.model.errors import InvalidError
 
+_PLAIN_ANSWERS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
+"""How OpenSSL, by its version, names an answer without TLS."""
 TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError, UnicodeError, OSError)
 """What httpx raises if the server is unreachable or its response is invalid; UnicodeError for an invalid host name."""
 
@@ -93,3 +95,13 @@ def _is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def unreachable_message(url: str, error: Exception) -> str:
+    """The message of a transport error, with what to do if the scheme of the URL may be the wrong one."""
+    reason = str(error) or type(error).__name__
+    if any(sign in reason.replace(" ", "_").upper() for sign in _PLAIN_ANSWERS):
+        return f"{url} is out of reach: the server there does not use TLS; try http:// instead of https:// ({reason})"
+    if url.startswith("http://") and isinstance(error, httpx.RemoteProtocolError):
+        return f"{url} is out of reach: {reason} If the server uses TLS, its URL begins with https://."
+    return f"{url} is out of reach: {reason}"

@@ -18,7 +18,7 @@ from httpx_sse import EventSource, ServerSentEvent, SSEError
 from blocklist.client.credentials import BearerAuth
 from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket, http_client, retry_after, service_url
 from blocklist.model.backoff import Backoff
-from blocklist.model.changes import Change, Snapshot
+from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.errors import InvalidError
 from blocklist.wire.changes import ChangeBody, SnapshotBody
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 IDLE_TIMEOUT: Final = 40.0
 """Seconds without data after which a stream counts as lost; the service sends a comment every 15 s."""
-_CHANGE_EVENTS: Final = frozenset({"blocked", "merged", "unblocked", "expired"})
+_ITEM_EVENTS: Final = frozenset({"snapshot", *(kind.value for kind in ChangeType)})
 _CURSOR: Final = re.compile(r"([0-9]{1,16})(-[0-9a-f]{8})?", re.ASCII)
 _MAX_RETRY_MS: Final = 3_600_000
 
@@ -173,13 +173,13 @@ class _InvalidEventError(_StreamLostError):
 
 
 def _parse_event(event: ServerSentEvent) -> Snapshot | Change | None:
-    """The item of an event; None for an unknown event type, which a newer service may send."""
-    if event.event not in _CHANGE_EVENTS and event.event != "snapshot":
-        return None
+    """The item of an event; None for one that is neither a snapshot nor a change, of a known or a later type."""
     body: type[SnapshotBody | ChangeBody] = SnapshotBody if event.event == "snapshot" else ChangeBody
     try:
         item = body.parse(json.loads(event.data)).value()
     except (ValueError, RecursionError) as error:
+        if event.event not in _ITEM_EVENTS:
+            return None
         raise _InvalidEventError(f"invalid {event.event} event: {error}") from error
     cursor = _CURSOR.fullmatch(event.id)
     if cursor is None or cursor[2] is None or int(cursor[1]) != item.revision:

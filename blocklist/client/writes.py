@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from urllib.parse import quote
 
-from blocklist.client.response import AppliedCount, Requester, parse_body, parse_node, parse_object
+from blocklist.client.response import ApiResponse, AppliedCount, Requester, parse_body, parse_node, parse_object
+from blocklist.model.claims import check_owner
 from blocklist.model.errors import InvalidError
-from blocklist.model.node import BlockAction, BlockedNode, check_node_id, check_text
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, check_node_id, check_text
+from blocklist.wire.claims import RemovedClaimBody
 from blocklist.wire.dry_run import DryRunBody
 from blocklist.wire.json import Json
 
@@ -18,13 +21,17 @@ _NODES_PATH = "/blocklist/nodes"
 class BlockNodesResult:
     """The blocked nodes, which of them were merged, and how many listeners have applied it (None without `wait`).
 
-    `unknown` are those that no listener knows, with a similar node that one knows, or None.
+    `unknown` are those that no listener knows, with a similar node that one knows, or None; `ambiguous` are those that
+    several nodes claim, with the ids of these. `warnings` are sentences for people, such as that no node has a label of
+    the selector.
     """
 
     nodes: Mapping[str, BlockedNode]
     merged: frozenset[str]
     applied: AppliedCount | None
     unknown: Mapping[str, str | None] = field(default_factory=dict)
+    ambiguous: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -33,6 +40,19 @@ class UnblockResult:
 
     id: str
     applied: AppliedCount | None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class UnblockSelectedResult:
+    """The selected nodes: those that were unblocked, with the names under which they were blocked, and the others.
+
+    `applied` is how many listeners have applied it (None without `wait`); `warnings` are as in BlockNodesResult.
+    """
+
+    unblocked: Mapping[str, str]
+    not_blocked: frozenset[str]
+    applied: AppliedCount | None
+    warnings: tuple[str, ...] = ()
 
 
 class Writes(Requester):
@@ -55,13 +75,41 @@ class Writes(Requester):
         UnknownNodeError for a node that no listener knows.
         """
         params = _block_params(force, strict=strict)
-        response = self._request("PUT", _NODES_PATH, params=params, json=_block_bodies(nodes, allow_merge), wait=wait)
-        bodies = {node_id: parse_object(body) for node_id, body in response.object().items()}
-        return BlockNodesResult(
-            nodes={node_id: parse_node(body) for node_id, body in bodies.items()},
-            merged=frozenset(node_id for node_id, body in bodies.items() if body.get("status") == 202),
+        return _block_result(
+            self._request("PUT", _NODES_PATH, params=params, json=_block_bodies(nodes, allow_merge), wait=wait)
+        )
+
+    def block_selected(
+        self,
+        selector: str,
+        block: BlockedNode,
+        *,
+        allow_merge: bool = False,
+        force: str | None = None,
+        strict: bool = False,
+        wait: int | None = None,
+    ) -> BlockNodesResult:
+        """Block all nodes that a selector in kubectl's syntax selects in the service, as `block` says, but for its id.
+
+        The other parameters are as in block_nodes; if `strict`, every label in the selector must exist. Raises
+        NotFoundError if no node is selected, InvalidError for an invalid selector, and the errors of block_nodes.
+        """
+        params = {"selector": selector} | _block_params(force, strict=strict)
+        body = block_body(block.action, block.cause, block.end, allow_merge)
+        return _block_result(self._request("PUT", _NODES_PATH, params=params, json=body, wait=wait))
+
+    def unblock_selected(self, selector: str, *, wait: int | None = None) -> UnblockSelectedResult:
+        """Unblock those of the selected nodes that are blocked, all or none; `wait` is as in block_nodes.
+
+        Raises NotFoundError if no node is selected, or none of them is blocked, InvalidError for an invalid selector.
+        """
+        response = self._request("DELETE", _NODES_PATH, params={"selector": selector}, wait=wait)
+        names = {node_id: parse_object(body).get("id") for node_id, body in response.object().items()}
+        return UnblockSelectedResult(
+            unblocked={node_id: str(name) for node_id, name in names.items() if name is not None},
+            not_blocked=frozenset(node_id for node_id, name in names.items() if name is None),
             applied=response.applied,
-            unknown={node_id: body.get("didYouMean") for node_id, body in bodies.items() if body.get("known") is False},
+            warnings=response.warnings,
         )
 
     def unblock(self, node_id: str, *, wait: int | None = None) -> AppliedCount | None:
@@ -76,6 +124,39 @@ class Writes(Requester):
         response = self._request("DELETE", node_path(node_id), wait=wait)
         return UnblockResult(id=response.node_id or node_id, applied=response.applied)
 
+    def put_claim(
+        self,
+        node_id: str,
+        owner: str,
+        cause: str,
+        *,
+        action: BlockAction = BlockAction.MARK_BLOCKED,
+        end: int = PERMANENT,
+        last_evidence: int | None = None,
+        force: str | None = None,
+        wait: int | None = None,
+    ) -> BlockedNode:
+        """Create or replace the claim of an owner on a node; return the node as all claims together have it.
+
+        `end` is in Unix milliseconds, as is `last_evidence`: when what the claim rests on was last observed. `force`
+        and `wait` are as in block_nodes. Raises LimitError, DismissedError if the owner was dismissed on the node since
+        the last evidence, and InvalidError for what is not an owner.
+        """
+        body = {"action": action.name, "cause": cause, "endTimestamp": str(end)}
+        if last_evidence is not None:
+            body["lastEvidenceTimestamp"] = str(last_evidence)
+        params = _block_params(force, strict=False)
+        response = self._request("PUT", _claim_path(node_id, owner), params=params, json=body, wait=wait)
+        return parse_node(response.object().get("node"))
+
+    def remove_claim(self, node_id: str, owner: str, *, wait: int | None = None) -> BlockedNode | None:
+        """Remove the claim of an owner; return the node as the other claims have it, None if it is unblocked.
+
+        Raises NotFoundError if the owner has no claim on it.
+        """
+        body = parse_body(RemovedClaimBody, self._request("DELETE", _claim_path(node_id, owner), wait=wait).object())
+        return body.node.value() if body.blocked else None
+
     def dry_run_block(
         self,
         nodes: Iterable[BlockedNode],
@@ -89,6 +170,20 @@ class Writes(Requester):
         response = self._request("PUT", _NODES_PATH, params=params, json=_block_bodies(nodes, allow_merge))
         return parse_body(DryRunBody, response.object())
 
+    def dry_run_block_selected(
+        self,
+        selector: str,
+        block: BlockedNode,
+        *,
+        allow_merge: bool = False,
+        force: str | None = None,
+        strict: bool = False,
+    ) -> DryRunBody:
+        """The effect that block_selected would have. Raises the same errors, but `refused` names a limit."""
+        params = {"dryRun": "true", "selector": selector} | _block_params(force, strict=strict)
+        body = block_body(block.action, block.cause, block.end, allow_merge)
+        return parse_body(DryRunBody, self._request("PUT", _NODES_PATH, params=params, json=body).object())
+
     def dry_run_unblock(self, node_id: str) -> DryRunBody:
         """The effect that unblock would have. Raises NotFoundError if the node is not blocked."""
         return parse_body(DryRunBody, self._request("DELETE", node_path(node_id), params={"dryRun": "true"}).object())
@@ -99,6 +194,11 @@ def node_path(node_id: str) -> str:
     return f"{_NODES_PATH}/{check_node_id(node_id)}"
 
 
+def _claim_path(node_id: str, owner: str) -> str:
+    """The path of a claim. Raises InvalidError for an invalid id or owner."""
+    return f"{node_path(node_id)}/claims/{quote(check_owner(owner), safe='')}"
+
+
 def block_body(action: BlockAction, cause: str, end: int, allow_merge: bool) -> Json:
     """The body of a request to block a node."""
     return {"action": action.name, "cause": check_text(cause), "endTimestamp": str(end), "allowMerge": allow_merge}
@@ -106,6 +206,19 @@ def block_body(action: BlockAction, cause: str, end: int, allow_merge: bool) -> 
 
 def _block_params(force: str | None, *, strict: bool) -> dict[str, str]:
     return ({} if force is None else {"force": force}) | ({"strict": "true"} if strict else {})
+
+
+def _block_result(response: ApiResponse) -> BlockNodesResult:
+    bodies = {node_id: parse_object(body) for node_id, body in response.object().items()}
+    unknown = {node_id: body for node_id, body in bodies.items() if body.get("known") is False}
+    return BlockNodesResult(
+        nodes={node_id: parse_node(body) for node_id, body in bodies.items()},
+        merged=frozenset(node_id for node_id, body in bodies.items() if body.get("status") == 202),
+        applied=response.applied,
+        unknown={node_id: body.get("didYouMean") for node_id, body in unknown.items() if not body.get("ambiguous")},
+        ambiguous={node_id: body["ambiguous"] for node_id, body in unknown.items() if body.get("ambiguous")},
+        warnings=response.warnings,
+    )
 
 
 def _block_bodies(nodes: Iterable[BlockedNode], allow_merge: bool) -> Json:

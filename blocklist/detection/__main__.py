@@ -70,7 +70,7 @@ def _run_once(args: argparse.Namespace) -> int:
             verdicts, left_open = judge(summaries, rules)
             proposals = _proposals(client, verdicts, rules)
             if args.apply and client is not None:
-                apply(client, proposals)
+                proposals = apply(client, proposals)
             rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
             _write(args, proposals, rows, left_open.values())
             if args.parquet:
@@ -88,7 +88,7 @@ def _run_follow(args: argparse.Namespace) -> int:
         with _client(args) as client:
             proposals = _proposals(client, verdicts, rules)
             if args.apply and client is not None:
-                apply(client, proposals)
+                proposals = apply(client, proposals)
         rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
         _write(args, proposals, rows, ())
 

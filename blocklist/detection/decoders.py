@@ -17,26 +17,47 @@ _HEADER: Final = struct.Struct("<8sBiiI")  # magic, method and level, both lengt
 _MAGIC: Final = b"LZ4Block"
 _RAW: Final = 0x10
 _MAX_BLOCK: Final = 64 * 1024 * 1024  # bytes of one block; lz4-java allows 32 MiB
+MAX_RATIO: Final = 200
+"""Maximum expansion of a log. Event logs compress to a tenth or a thirtieth of their size."""
+FREE_BYTES: Final = 64 * 1024 * 1024
+"""Number of bytes that a log may expand to at any ratio."""
+BOMB: Final = f"(a decompression bomb: the log expands to more than {MAX_RATIO} times its size; skipped from here on)"
+"""Line that stands for the rest of such a log."""
+_STEP: Final = 256  # bytes passed to zlib or zstd at once: at most 64 zstd blocks of 128 KiB
 
 
 class Decoder(ABC):
     """Decodes a file that is passed in pieces, in order.
 
-    After damaged data it returns nothing more and sets `damaged`; it raises nothing. What came before is valid.
+    After damaged data it returns nothing more and sets `damaged`; it raises nothing. What came before is valid. A file
+    that expands to more than FREE_BYTES and MAX_RATIO times its size is a decompression bomb: it counts as damaged from
+    there on, and sets `bomb`.
     """
 
     damaged = False
+    bomb = False
+    _received = 0
+    _returned = 0
 
     def __call__(self, piece: bytes) -> bytes:
         """Return the data that this piece completes."""
         if self.damaged:
             return b""
+        self._received += len(piece)
         out: list[bytes] = []
         try:
             self.decode(piece, out)
         except (zstandard.ZstdError, zlib.error, lz4.block.LZ4BlockError, ValueError):
             self.damaged = True
         return b"".join(out)
+
+    def append(self, data: bytes, out: list[bytes]) -> None:
+        """Append decoded data to `out`. Raises ValueError if the file is a decompression bomb."""
+        self._returned += len(data)
+        if self._returned > FREE_BYTES + MAX_RATIO * self._received:
+            self.bomb = True
+            raise ValueError("a decompression bomb")
+        out.append(data)
 
     @abstractmethod
     def decode(self, piece: bytes, out: list[bytes]) -> None:
@@ -67,9 +88,13 @@ class _FramedDecoder(Decoder):
         """Return a decompressor for the next frame."""
 
     def decode(self, piece: bytes, out: list[bytes]) -> None:
+        for at in range(0, len(piece), _STEP):
+            self._decode_step(piece[at : at + _STEP], out)
+
+    def _decode_step(self, piece: bytes, out: list[bytes]) -> None:
         while piece:
             self._frame = self._frame or self.new_frame()
-            out.append(self._frame.decompress(piece))
+            self.append(self._frame.decompress(piece), out)
             if not self._frame.eof:
                 break
             piece, self._frame = self._frame.unused_data, None
@@ -105,7 +130,8 @@ class _Lz4(Decoder):
             if len(data) < start + packed:
                 break
             block = data[start : start + packed]
-            out.append(block if token & 0xF0 == _RAW else lz4.block.decompress(block, uncompressed_size=length))
+            raw = token & 0xF0 == _RAW
+            self.append(block if raw else lz4.block.decompress(block, uncompressed_size=length), out)
             at = start + packed
         self._rest = data[at:]
 

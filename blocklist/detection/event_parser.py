@@ -51,6 +51,9 @@ _FIELDS: Final = """
 """
 _APPLICATION: Final = r"^(?:events_\d+_)?(application_\d+_\d+|.+?)(?:_\d+)?(?:\.(?:inprogress|compact|zstd|lz4|gz))*$"
 _CAUSE: Final = "Caused by: "
+_MAX_TIME: Final = 253_402_300_800_000  # Unix ms: the year 10000, which Python's datetime does not have
+_MAX_DURATION: Final = 10**12  # ms, 31 years; sums over a million tasks fit a BIGINT
+_MAX_AMOUNT: Final = 2**50  # bytes or records of one task; sums over 8,000 tasks fit
 _LAST_LINE: Final = r"(?s).*\n(\S[^\n]*)"  # Spark 4 adds " SQLSTATE: …"
 
 
@@ -79,15 +82,14 @@ def _is_relevant() -> Column:
 def _kind() -> Column:
     """The kind of the fact; null for the truncated last line of an open log and for an exclusion made by the agent."""
     event = F.col("event.Event")
-    task = _has(
-        "Task Info.Host", "Task Info.Launch Time", "Task Info.Finish Time", "Task End Reason.Reason", "Stage ID"
-    )
+    task = _has("Task Info.Host", "Task End Reason.Reason", "Stage ID")
+    task &= _time("Task Info.Launch Time").isNotNull() & _time("Task Info.Finish Time").isNotNull()
     known = F.when(event == "SparkListenerTaskEnd", F.when(task, "task"))
     stage = _has("Stage Info.Stage ID", "Stage Info.Number of Tasks")
     known = known.when((event == "SparkListenerStageSubmitted") & stage, "stage")
     known = known.when(event == "SparkListenerLogStart", "log")
-    known = known.when((event == "SparkListenerApplicationStart") & _has("Timestamp"), "application")
-    known = known.when(event.startswith(_SCHEDULER) & _has("time", "hostId"), "excluded")
+    known = known.when((event == "SparkListenerApplicationStart") & _time("Timestamp").isNotNull(), "application")
+    known = known.when(event.startswith(_SCHEDULER) & _has("hostId") & _time("time").isNotNull(), "excluded")
     ours = known.eqNullSafe("excluded") & (_field("executorFailures") == 0)
     return F.when(known.isNull() & ~F.col("open"), "broken").when(~F.coalesce(ours, F.lit(False)), known)
 
@@ -95,6 +97,23 @@ def _kind() -> Column:
 def _field(path: str) -> Column:
     """The field at this path; its names contain blanks and are separated by dots."""
     return F.col(".".join(f"`{name}`" for name in ("event", *path.split("."))))
+
+
+def _within(value: Column, maximum: int) -> Column:
+    """The value if it is from 0 to `maximum`, else null: negative and huge values are not measurements."""
+    return F.when(value.between(0, maximum), value)
+
+
+def _time(path: str) -> Column:
+    return _within(_field(path), _MAX_TIME)
+
+
+def _duration(path: str) -> Column:
+    return _within(_field(path), _MAX_DURATION)
+
+
+def _amount(path: str) -> Column:
+    return _within(_field(path), _MAX_AMOUNT)
 
 
 def _has(*paths: str) -> Column:
@@ -109,7 +128,7 @@ def _columns() -> dict[str, Column]:
         "kind": F.col("kind"),
         "file": F.col("file"),
         "app": F.regexp_extract(F.substring_index("file", "/", -1), _APPLICATION, 1),
-        "time": F.coalesce(_field(ended), _field("time"), _field("Timestamp"), _field("Stage Info.Submission Time")),
+        "time": F.coalesce(_time(ended), _time("time"), _time("Timestamp"), _time("Stage Info.Submission Time")),
         "host": F.coalesce(_field("Task Info.Host"), _field("hostId")),
         "executor": _field("Task Info.Executor ID"),
         "stage": F.coalesce(_field("Stage ID"), _field("stageId"), _field("Stage Info.Stage ID")),
@@ -117,8 +136,8 @@ def _columns() -> dict[str, Column]:
             _field("Stage Attempt ID"), _field("stageAttemptId"), _field("Stage Info.Stage Attempt ID")
         ),
         "tasks": _field("Stage Info.Number of Tasks"),
-        "launched": _field("Task Info.Launch Time"),
-        "duration": _field(ended) - _field("Task Info.Launch Time"),
+        "launched": _time("Task Info.Launch Time"),
+        "duration": _within(_time(ended) - _time("Task Info.Launch Time"), _MAX_DURATION),
         "outcome": _field(f"{reason}.Reason"),
         "speculative": _field("Task Info.Speculative"),
         "locality": _field("Task Info.Locality"),
@@ -126,17 +145,17 @@ def _columns() -> dict[str, Column]:
         "message": _message(),
         "caused_by_app": _field(f"{reason}.Exit Caused By App"),
         "served_by": _field(f"{reason}.Block Manager Address.Host"),
-        "run_ms": _field(f"{metrics}.Executor Run Time"),
-        "cpu_ms": (_field(f"{metrics}.Executor CPU Time") / 1_000_000).cast("bigint"),
-        "gc_ms": _field(f"{metrics}.JVM GC Time"),
-        "fetch_wait_ms": _field(f"{shuffle}.Fetch Wait Time"),
-        "deserialize_ms": _field(f"{metrics}.Executor Deserialize Time"),
-        "input_bytes": _field(f"{read}.Bytes Read"),
-        "input_records": _field(f"{read}.Records Read"),
-        "shuffle_bytes": _field(f"{shuffle}.Remote Bytes Read") + _field(f"{shuffle}.Local Bytes Read"),
-        "remote_bytes": _field(f"{shuffle}.Remote Bytes Read"),
-        "shuffle_records": _field(f"{shuffle}.Total Records Read"),
-        "spilled_bytes": _field(f"{metrics}.Disk Bytes Spilled"),
+        "run_ms": _duration(f"{metrics}.Executor Run Time"),
+        "cpu_ms": _within((_field(f"{metrics}.Executor CPU Time") / 1_000_000).cast("bigint"), _MAX_DURATION),
+        "gc_ms": _duration(f"{metrics}.JVM GC Time"),
+        "fetch_wait_ms": _duration(f"{shuffle}.Fetch Wait Time"),
+        "deserialize_ms": _duration(f"{metrics}.Executor Deserialize Time"),
+        "input_bytes": _amount(f"{read}.Bytes Read"),
+        "input_records": _amount(f"{read}.Records Read"),
+        "shuffle_bytes": _amount(f"{shuffle}.Remote Bytes Read") + _amount(f"{shuffle}.Local Bytes Read"),
+        "remote_bytes": _amount(f"{shuffle}.Remote Bytes Read"),
+        "shuffle_records": _amount(f"{shuffle}.Total Records Read"),
+        "spilled_bytes": _amount(f"{metrics}.Disk Bytes Spilled"),
         "detail": F.when(broken, F.col("start")).otherwise(F.coalesce(_field("Spark Version"), _field("App Name"))),
     }
 

@@ -32,8 +32,8 @@ def host_stages(facts: DataFrame) -> DataFrame:
     stages = kinds.groupBy(*STAGE, "host").agg(
         F.sum("tasks").alias("tasks"),
         F.exp(F.sum(F.col("tasks") * F.log("slowdown")) / F.sum("tasks")).alias("slowdown"),
-        (F.sum("gc_ms") / F.sum("run_ms")).alias("gc_share"),
-        (F.sum("fetch_wait_ms") / F.sum("run_ms")).alias("fetch_wait_share"),
+        F.try_divide(F.sum("gc_ms"), F.sum("run_ms")).alias("gc_share"),
+        F.try_divide(F.sum("fetch_wait_ms"), F.sum("run_ms")).alias("fetch_wait_share"),
         F.max("last").alias("last"),
     )
     stage = Window.partitionBy(*STAGE)
@@ -60,13 +60,14 @@ def _incomplete_stages(facts: DataFrame) -> DataFrame:
 def nodes(facts: DataFrame, compared: DataFrame) -> DataFrame:
     """FACTS and HOST_STAGES -> NODES."""
     tasks = facts.where(F.col("kind") == "task")
-    read = F.coalesce("input_bytes", F.lit(0)) + F.coalesce("shuffle_bytes", F.lit(0))
+    shuffled = F.coalesce("shuffle_bytes", F.lit(0)).cast("double")
+    read = F.coalesce("input_bytes", F.lit(0)) + shuffled
     totals = tasks.groupBy("host").agg(
         F.count("*").alias("tasks"),
         F.countDistinct("app").alias("applications"),
-        (F.sum("gc_ms") / F.sum("run_ms")).alias("gc_share"),
-        (F.sum("fetch_wait_ms") / F.sum("run_ms")).alias("fetch_wait_share"),
-        (F.sum(F.coalesce("shuffle_bytes", F.lit(0))) / F.sum(read)).alias("shuffle_share"),
+        F.try_divide(F.sum("gc_ms"), F.sum("run_ms")).alias("gc_share"),
+        F.try_divide(F.sum("fetch_wait_ms"), F.sum("run_ms")).alias("fetch_wait_share"),
+        F.try_divide(F.sum(shuffled), F.sum(read)).alias("shuffle_share"),
     )
     excluded = facts.where(F.col("kind") == "excluded").groupBy("host").agg(F.count("*").alias("exclusions"))
     slow = F.when(F.col("slow_stages") >= F.col("stages") / 2, F.lit(1))

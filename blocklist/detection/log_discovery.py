@@ -11,7 +11,7 @@ from typing import Any, Final, Self
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from blocklist.detection.decoders import decoder_for
+from blocklist.detection.decoders import Decoder, decoder_for
 from blocklist.detection.log_file import COMPACT, IN_PROGRESS, STATUS_PREFIX, LogFile, is_hidden, without_status_suffix
 
 MAX_COMPRESSED_BYTES: Final = 256 * 1024 * 1024
@@ -93,11 +93,21 @@ class _HadoopFiles:
             read: bytes = stream.readNBytes(_COMPRESSED_HEAD if decode else _HEAD)
         finally:
             stream.close()
-        return decode(read) if decode else read
+        return _decoded_head(decode, read) if decode else read
 
     def _at(self, path: str) -> tuple[Any, Any]:
         found = self.jvm.org.apache.hadoop.fs.Path(path)
         return found.getFileSystem(self.conf), found
+
+
+def _decoded_head(decode: Decoder, read: bytes) -> bytes:
+    """Decode no more than necessary: a few bytes may expand to gigabytes."""
+    head = b""
+    for at in range(0, len(read), _HEAD):
+        head += decode(read[at : at + _HEAD])
+        if len(head) >= _HEAD:
+            break
+    return head[:_HEAD]
 
 
 def _mark_last_in_progress(logs: Sequence[LogFile]) -> list[LogFile]:

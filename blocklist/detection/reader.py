@@ -11,17 +11,19 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection import event_parser
-from blocklist.detection.decoders import decoder_for
+from blocklist.detection.decoders import BOMB, decoder_for
 from blocklist.detection.log_file import LogFile
 from blocklist.detection.schemas import FACTS
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-_CHUNK: Final = 1024 * 1024  # bytes decoded at once
+_CHUNK: Final = 128 * 1024  # bytes decoded at once
+_MAX_LINE: Final = 64 * 1024 * 1024  # bytes of a line; a longer one ends the log
 _BATCH: Final = 1000  # lines returned to the JVM at once
 _MAX_NAMED: Final = 20  # maximum number of files named one by one
 _PLAIN: Final = "file string, value string"
+LONG_LINE: Final = f"(a line is longer than {_MAX_LINE // 2**20} MiB; the log is skipped from here on)"
 _PREFIXES: Final = tuple(f'{event_parser.EVENT_PREFIX}{event}"'.encode() for event in event_parser.KINDS)
 _EVENT: Final = event_parser.EVENT_PREFIX.encode()
 
@@ -112,6 +114,9 @@ def relevant_lines(name: str, content: memoryview) -> Iterator[str]:
     for at in range(0, len(content), _CHUNK):
         *lines, rest = (rest + decode(bytes(content[at : at + _CHUNK]))).split(b"\n")
         yield from (line.decode(errors="replace") for line in lines if _is_relevant(line))
+        if decode.bomb or len(rest) > _MAX_LINE:
+            yield BOMB if decode.bomb else LONG_LINE
+            return
     if rest:
         yield rest.decode(errors="replace")
     elif not decode.complete:

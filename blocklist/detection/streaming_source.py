@@ -15,11 +15,11 @@ from typing import Any, BinaryIO, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from blocklist.detection.decoders import decoder_for
+from blocklist.detection.decoders import BOMB, decoder_for
 from blocklist.detection.log_file import IN_PROGRESS, is_hidden
 
 FORMAT: Final = "blocklist-event-logs"
-CHUNK: Final = 1024 * 1024
+CHUNK: Final = 128 * 1024
 """Number of bytes per read."""
 
 Offset = dict[str, int]
@@ -79,11 +79,13 @@ def lines(name: str, start: int, end: int, chunk: int = CHUNK) -> Iterator[bytes
         decode = decoder_for(name)
         rest = b""
         if decode is None:
+            reported = True
             start = _line_start(file, start, chunk)
             pieces = _pieces(file, start, end, chunk)
         else:
             for piece in map(decode, _pieces(file, 0, start, chunk)):
                 rest = (rest + piece).rpartition(b"\n")[2]
+            reported = decode.bomb
             pieces = map(decode, _pieces(file, start, end, chunk))
         for piece in pieces:
             whole, newline, tail = piece.rpartition(b"\n")
@@ -92,6 +94,8 @@ def lines(name: str, start: int, end: int, chunk: int = CHUNK) -> Iterator[bytes
                 rest = tail
             else:
                 rest += piece
+        if decode is not None and decode.bomb and not reported:
+            yield BOMB.encode()
 
 
 def _file_sizes(path: Path) -> Iterator[tuple[str, int]]:

@@ -7,7 +7,7 @@ functions for the XML format.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -22,11 +22,15 @@ Entries = Mapping[str, int | None]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FileSections:
-    """The bytes before the marks, the entries between the marks, and the bytes after the marks."""
+    """The bytes before the marks, the entries between the marks, and the bytes after the marks.
+
+    `others` are the names outside the marks, the entries of others.
+    """
 
     before: bytes
     entries: Entries = field(default_factory=dict)
     after: bytes = b""
+    others: tuple[str, ...] = ()
 
 
 def parse(data: bytes) -> FileSections:
@@ -36,13 +40,18 @@ def parse(data: bytes) -> FileSections:
     ends = [number for number, line in enumerate(lines) if _is_mark(END_MARK, line)]
     if not begins and not ends:
         # The last line may be an entry of others that has no line end.
-        return FileSections(before=data if not data or data.endswith(b"\n") else data + b"\n")
+        before = data if not data or data.endswith(b"\n") else data + b"\n"
+        return FileSections(before=before, others=_names(lines))
     if len(begins) != 1 or len(ends) != 1 or begins > ends:
         raise damaged_marks(f"# {BEGIN_MARK}", f"# {END_MARK}")
     first, last = begins[0], ends[0]
-    names = b"".join(line.partition(b"#")[0] + b"\n" for line in lines[first:last]).split()
-    entries = {name.decode(errors="replace"): None for name in names}
-    return FileSections(before=b"".join(lines[:first]), entries=entries, after=b"".join(lines[last + 1 :]))
+    others = lines[:first] + lines[last + 1 :]
+    return FileSections(
+        before=b"".join(lines[:first]),
+        entries=dict.fromkeys(_names(lines[first:last])),
+        after=b"".join(lines[last + 1 :]),
+        others=_names(others),
+    )
 
 
 def render(sections: FileSections, entries: Entries) -> bytes:
@@ -59,6 +68,11 @@ def damaged_marks(begin: str, end: str) -> ManagerError:
         f"The marks in the exclude file are damaged: it must have one '{begin}' followed by one '{end}', or neither."
         " The file is left unchanged; repair it by hand."
     )
+
+
+def _names(lines: Iterable[bytes]) -> tuple[str, ...]:
+    words = b"".join(line.partition(b"#")[0] + b"\n" for line in lines).split()
+    return tuple(word.decode(errors="replace") for word in words)
 
 
 def _is_mark(mark: str, line: bytes) -> bool:

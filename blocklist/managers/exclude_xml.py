@@ -28,7 +28,7 @@ def parse(data: bytes) -> FileSections:
     first, last = scanner.begins[0], data.index(b"-->", scanner.ends[0]) + 3
     if data[:first].endswith(_INDENT):
         first -= len(_INDENT)
-    return FileSections(before=data[:first], entries=scanner.entries, after=data[last:])
+    return FileSections(before=data[:first], entries=scanner.entries, after=data[last:], others=tuple(scanner.others))
 
 
 def render(sections: FileSections, entries: Entries) -> bytes:
@@ -51,6 +51,7 @@ class _XmlScanner:
         self.begins: list[int] = []
         self.ends: list[int] = []
         self.entries: dict[str, int | None] = {}
+        self.others: list[str] = []
         self._data = data
         self._open_tags: list[str] = []
         self._root_start = 0
@@ -70,7 +71,8 @@ class _XmlScanner:
     def split_at_root(self) -> FileSections:
         """Split after the start tag of the root; `<hosts/>` is expanded to a start and an end tag."""
         if self._content_start is not None:
-            return FileSections(before=self._data[: self._content_start], after=self._data[self._content_start :])
+            before, after = self._data[: self._content_start], self._data[self._content_start :]
+            return FileSections(before=before, after=after, others=tuple(self.others))
         close = self._data.index(b"/>", self._root_start)
         name = self._data[self._root_start + 1 : close].split()[0]
         return FileSections(
@@ -94,9 +96,14 @@ class _XmlScanner:
         if self._data.startswith(b"</", self._parser.CurrentByteIndex):
             self._mark_content_start()
         self._open_tags.pop()
-        if name == "host" and self.begins and not self.ends:
+        if name != "host":
+            return
+        if self.begins and not self.ends:
             timeout = self._text["timeout"].strip()
             self.entries[self._text["name"].strip()] = int(timeout) if timeout.lstrip("-").isdecimal() else None
+        else:
+            # One entry of others may have several names (HostsFileReader).
+            self.others += filter(None, map(str.strip, self._text["name"].split(",")))
 
     def _characters(self, text: str) -> None:
         self._mark_content_start()

@@ -17,6 +17,7 @@ from blocklist.managers.plan import Manager
 from blocklist.managers.reconcile import DEFAULT_INTERVAL
 from blocklist.managers.slurm import SlurmManager
 from blocklist.managers.yarn import NO_TIMEOUT, DecommissionTimeouts, YarnManager, refresh_command
+from blocklist.managers.yarn_nodes import YarnNodes
 from blocklist.model.errors import InvalidError
 
 
@@ -83,6 +84,11 @@ def _add_yarn(subparser: argparse.ArgumentParser) -> None:
         metavar="COMMAND",
         help="makes YARN read the file (default: 'yarn rmadmin -refreshNodes'); '-g [SECONDS] -server' is appended",
     )
+    subparser.add_argument(
+        "--resourcemanager",
+        metavar="URL",
+        help="such as http://rm:8088: report the nodes and their racks, read there (default: report no nodes)",
+    )
     subparser.add_argument("--print", action="store_true", help="print spark.yarn.exclude.nodes=… and exit")
     subparser.set_defaults(make=_make_yarn)
 
@@ -114,7 +120,8 @@ def _make_yarn(args: argparse.Namespace) -> Manager[Any]:
     xml = args.format == "xml" if args.format else path.name.lower().endswith(".xml")
     timeouts = DecommissionTimeouts(per_node=xml, evacuate=args.evacuate_after, default=args.graceful)
     command = refresh_command(_require_command(shlex.split(args.command)), args.graceful)
-    return YarnManager(path, xml=xml, timeouts=timeouts, command=command, timeout=args.timeout)
+    nodes = None if args.resourcemanager is None else YarnNodes(args.resourcemanager)
+    return YarnManager(path, xml=xml, timeouts=timeouts, command=command, timeout=args.timeout, nodes=nodes)
 
 
 def _make_exec(args: argparse.Namespace) -> Manager[Any]:

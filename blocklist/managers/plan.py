@@ -6,12 +6,13 @@ has no state of its own that a restart would lose, so it may be stopped at any p
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol, TypeVar
 
 from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.node_facts import NodeFacts
 from blocklist.model.time import to_utc
 
 
@@ -40,12 +41,14 @@ class PlanStep:
 class ManagerPlan:
     """The steps that are missing, and the blocks that cannot be carried out: `refused`, node id to reason.
 
-    `all_nodes` are the names of all nodes of the cluster manager; None if planning does not show them.
+    `all_nodes` are all nodes of the cluster manager with what it knows about them, `unschedulable` those that get no
+    work for another reason than a block, with their states; None if planning does not show them.
     """
 
     steps: tuple[PlanStep, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
-    all_nodes: tuple[str, ...] | None = None
+    all_nodes: Sequence[NodeFacts] | None = None
+    unschedulable: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -6,7 +6,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Generic
 
@@ -14,14 +14,20 @@ from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch_thread import WatchThread
 from blocklist.managers.plan import DesiredState, Manager, ManagerError, P
 from blocklist.model.backoff import Backoff
-from blocklist.model.listener import MAX_ENTRIES, truncate_refused
+from blocklist.model.listener import MAX_ENTRIES, truncate_reasons
 from blocklist.model.node import PERMANENT, is_node_id
+from blocklist.model.node_facts import NodeFacts, report_nodes
 from blocklist.model.report import Report
+from blocklist.model.reported_node import ReportedNode, node_ids
+from blocklist.wire.json import dump_json
+from blocklist.wire.listeners import report_fields
 
 log = logging.getLogger("blocklist.managers")
 
 DEFAULT_INTERVAL: Final = 60.0
 """Seconds between reconciliations while the list does not change."""
+MAX_NODES_BYTES: Final = 1_500_000
+"""Maximum size of the nodes in a heartbeat, in bytes: beyond it only their ids are reported. A heartbeat has 2 MiB."""
 _BACKOFF: Final = Backoff(initial=1.0, cap=60.0, floor=0.5)
 _POLL_INTERVAL: Final = 5.0
 """Maximum seconds between two checks whether another session has taken over."""
@@ -29,18 +35,24 @@ _POLL_INTERVAL: Final = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReconcileResult:
-    """A sentence for each step, the refused ids with reasons, and the names of all nodes if known."""
+    """A sentence for each step, the refused ids with reasons, and what the plan shows of other nodes."""
 
     actions: tuple[str, ...]
     refused: Mapping[str, str]
-    all_nodes: tuple[str, ...] | None = None
+    all_nodes: Sequence[NodeFacts] | None = None
+    unschedulable: Mapping[str, str] | None = None
 
 
 def reconcile(manager: Manager[P], desired: DesiredState) -> ReconcileResult:
     """Plan and apply once. Raises ManagerError; some steps may have been carried out before it."""
     plan = manager.plan(desired)
     refused = {**plan.refused, **manager.apply(plan)}
-    return ReconcileResult(actions=tuple(step.reason for step in plan.steps), refused=refused, all_nodes=plan.all_nodes)
+    return ReconcileResult(
+        actions=tuple(step.reason for step in plan.steps),
+        refused=refused,
+        all_nodes=plan.all_nodes,
+        unschedulable=plan.unschedulable,
+    )
 
 
 class ReconcileLoop(Generic[P]):
@@ -59,6 +71,7 @@ class ReconcileLoop(Generic[P]):
         self._next_run = 0.0
         self._next_end = PERMANENT
         self._logged_refusals: frozenset[str] = frozenset()
+        self._any_unschedulable = False
 
     def wake(self) -> None:
         """Reconcile soon. Call it from any thread."""
@@ -109,11 +122,20 @@ class ReconcileLoop(Generic[P]):
             self._schedule_retry(str(error) or type(error).__name__)
             return False
         self._log_result(result)
-        report = Report(refused=truncate_refused(result.refused), nodes=_reportable_nodes(result.all_nodes))
-        self._session.report(report, acked=desired.revision, history=desired.history)
+        self._session.report(self._report_of(result), acked=desired.revision, history=desired.history)
         self._failures = 0
         self._next_run = time.monotonic() + self._interval
         return True
+
+    def _report_of(self, result: ReconcileResult) -> Report:
+        states = {node: state for node, state in (result.unschedulable or {}).items() if is_node_id(node)}
+        # Left out until there are any: a service of an older version rejects a report with this field.
+        self._any_unschedulable |= bool(states)
+        return Report(
+            refused=truncate_reasons(result.refused),
+            nodes=_reportable_nodes(result.all_nodes),
+            unschedulable=truncate_reasons(states) if self._any_unschedulable else None,
+        )
 
     def _schedule_retry(self, message: str) -> None:
         self._failures += 1
@@ -132,11 +154,14 @@ class ReconcileLoop(Generic[P]):
         self._logged_refusals = refused
 
 
-def _reportable_nodes(nodes: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """The names for a heartbeat; None if there are too many, as the service would take a part for all nodes."""
+def _reportable_nodes(nodes: Sequence[NodeFacts] | None) -> Sequence[str | ReportedNode] | None:
+    """The nodes for a heartbeat; None if there are too many, as the service would take a part for all nodes."""
     if nodes is None or len(nodes) > MAX_ENTRIES:
         return None
-    return tuple(node for node in nodes if is_node_id(node))
+    reported = report_nodes(nodes)
+    if len(dump_json(report_fields(Report(nodes=reported)))) <= MAX_NODES_BYTES:
+        return reported
+    return node_ids(reported)
 
 
 def _now() -> int:

@@ -32,13 +32,15 @@ from blocklist.managers.plan import (
 )
 from blocklist.model.host_matching import HostMatcher, normalize_address
 from blocklist.model.node import BlockedNode, merge
+from blocklist.model.node_facts import NodeFacts, make_label_value
 
 MARK: Final = "blocklist: "
 NODES_PER_COMMAND: Final = 200
 """Maximum number of nodes in one scontrol command."""
 _MAX_OUTPUT: Final = 64 * 1024 * 1024
 _NODE: Final = re.compile(r"NodeName=(\S+) .*?\bState=(\S+)(.*)")
-_ADDRESS: Final = re.compile(r" NodeAddr=(\S+)")
+_FIELD: Final = re.compile(r" (NodeAddr|NodeHostName|Partitions|AvailableFeatures)=(\S+)")
+_NO_VALUE: Final = "(null)"
 # Slurm appends [user@time] to a reason, and removes surrounding quotes.
 _REPLACED: Final = str.maketrans({"[": "(", "]": ")", '"': "'"})
 _REASON: Final = re.compile(r" Reason=(.*?)(?: \[[^\s\[\]@]+@[^\s\[\]]+\]|$)")
@@ -46,12 +48,21 @@ _REASON: Final = re.compile(r" Reason=(.*?)(?: \[[^\s\[\]@]+@[^\s\[\]]+\]|$)")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlurmNode:
-    """A node in Slurm: `states` such as IDLE, DRAIN, DOWN; `reason` is empty if it has none."""
+    """A node in Slurm: `states` such as IDLE, DRAIN, DOWN; `reason` is empty if it has none.
+
+    `names` are what its address and its host are called.
+    """
 
     name: str
     states: frozenset[str]
     reason: str = ""
     address: str | None = None
+    names: Sequence[str] = ()
+    labels: Sequence[tuple[str, str]] = ()
+
+    @property
+    def facts(self) -> NodeFacts:
+        return NodeFacts(id=self.name, names=self.names, labels=self.labels)
 
     @property
     def drained_by_us(self) -> bool:
@@ -60,6 +71,11 @@ class SlurmNode:
     @property
     def drained(self) -> bool:
         return not self.states.isdisjoint({"DRAIN", "DRAINED", "DRAINING"})
+
+    @property
+    def state(self) -> str:
+        """What it is when it is out of service, for people."""
+        return f"{'+'.join(sorted(self.states))}, not by this manager ({self.reason or 'no reason'})"
 
     @property
     def out_of_service(self) -> bool:
@@ -113,16 +129,35 @@ def parse_nodes(text: str) -> list[SlurmNode]:
             continue
         if not (found := _NODE.match(line)):
             raise ManagerError(f"scontrol show nodes: unexpected line: {line[:200]}")
-        address, reason = _ADDRESS.search(found[0]), _REASON.search(found[3])
+        # A reason, and what follows it, may contain anything; of a field that seems to be there twice the first counts.
+        values = dict(reversed(_FIELD.findall(line.partition(" Reason=")[0])))
+        reason = _REASON.search(found[3])
+        names = [values[key] for key in ("NodeAddr", "NodeHostName") if key in values]
         nodes.append(
             SlurmNode(
                 name=found[1],
                 states=frozenset(state.rstrip("*~#!%$@^-") for state in found[2].split("+")),
                 reason=reason[1] if reason else "",
-                address=normalize_address(address[1]) if address else None,
+                address=next(filter(None, map(normalize_address, names)), None),
+                names=names,
+                labels=_labels(_split(values.get("Partitions")), _split(values.get("AvailableFeatures"))),
             )
         )
     return nodes
+
+
+def _split(value: str | None) -> list[str]:
+    return [] if value is None or value == _NO_VALUE else value.split(",")
+
+
+def _labels(partitions: Sequence[str], features: Sequence[str]) -> list[tuple[str, str]]:
+    """A label for each partition and each feature, and `partition` with the name of an only partition."""
+    only = partitions if len(partitions) == 1 else []
+    return [
+        *(("partition", make_label_value(partition)) for partition in only),
+        *((f"partition.slurm/{make_label_value(partition)}", "") for partition in partitions),
+        *((f"feature.slurm/{make_label_value(feature)}", "") for feature in features),
+    ]
 
 
 def make_plan(blocked: Mapping[str, BlockedNode], current: Iterable[SlurmNode]) -> SlurmPlan:
@@ -139,7 +174,12 @@ def make_plan(blocked: Mapping[str, BlockedNode], current: Iterable[SlurmNode]) 
     ]
     refused = {node_id: why for node_id, names in matches.items() if (why := _refusal(blocked[node_id], names, nodes))}
     return SlurmPlan(
-        steps=tuple(steps), refused=refused, all_nodes=tuple(sorted(nodes)), drain=drain, resume=tuple(resume)
+        steps=tuple(steps),
+        refused=refused,
+        all_nodes=[node.facts for node in nodes.values()],
+        unschedulable={name: node.state for name, node in nodes.items() if node.out_of_service},
+        drain=drain,
+        resume=tuple(resume),
     )
 
 
@@ -181,9 +221,7 @@ def _refusal(node: BlockedNode, names: Sequence[str], nodes: Mapping[str, SlurmN
     if not names:
         return f"Slurm has no node {node.id}."
     if unavailable := [nodes[name] for name in names if nodes[name].out_of_service]:
-        first = unavailable[0]
-        states = "+".join(sorted(first.states))
-        return f"Node {first.name} is {states}, not by this manager ({first.reason or 'no reason'}): left unchanged."
+        return f"Node {unavailable[0].name} is {unavailable[0].state}: left unchanged."
     if evacuates(node):
         return f"Node {names[0]} gets no new jobs, but is not evacuated: Slurm lets running jobs finish."
     return None

@@ -9,7 +9,7 @@ the command line with a script in place of `yarn`, not with Hadoop.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
@@ -17,6 +17,7 @@ from blocklist.managers import atomic_file, exclude_file, exclude_xml
 from blocklist.managers.command import run
 from blocklist.managers.exclude_file import Entries
 from blocklist.managers.plan import DesiredState, ManagerPlan, block_step, evacuates, format_end, free_steps
+from blocklist.managers.yarn_nodes import YarnNodes
 from blocklist.model.node import BlockedNode
 
 NO_TIMEOUT: Final = -1
@@ -44,22 +45,38 @@ class DecommissionTimeouts:
 
 
 class YarnManager:
-    """`command` makes YARN read the file at `path`; `timeout` is in seconds, for each run of the command."""
+    """`command` makes YARN read the file at `path`; `timeout` is in seconds, for each run of the command.
+
+    `nodes` reads the nodes that are reported; None if they are not.
+    """
 
     def __init__(
-        self, path: Path, *, xml: bool, timeouts: DecommissionTimeouts, command: Sequence[str], timeout: float
+        self,
+        path: Path,
+        *,
+        xml: bool,
+        timeouts: DecommissionTimeouts,
+        command: Sequence[str],
+        timeout: float,
+        nodes: YarnNodes | None = None,
     ) -> None:
         self._path = path
         self._timeouts = timeouts
         self._format = exclude_xml if xml else exclude_file
         self._command = command
         self._timeout = timeout
+        self._nodes = nodes
         # A previous process may have stopped after it wrote the file and before it ran the command.
         self._refreshed = False
 
     def plan(self, desired: DesiredState) -> ExcludePlan:
         sections = self._format.parse(atomic_file.read(self._path).data)
-        return make_plan(desired.nodes, sections.entries, self._timeouts)
+        plan = make_plan(desired.nodes, sections.entries, self._timeouts)
+        return replace(
+            plan,
+            all_nodes=None if self._nodes is None else self._nodes.read(),
+            unschedulable=dict.fromkeys(sections.others, "excluded, not by this manager"),
+        )
 
     def apply(self, plan: ExcludePlan) -> Mapping[str, str]:
         before = atomic_file.read(self._path)

@@ -8,14 +8,17 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
+from blocklist.model.claims import Claims, ClaimsOrAuthor
 from blocklist.model.node import BlockedNode
+from blocklist.model.repeats import Repeat
 
 
 class ChangeType(StrEnum):
-    """Blocked, merged or unblocked by request; expired by time."""
+    """Blocked, merged or unblocked by request; expired by time; narrowed when a claim ends and others remain."""
 
     BLOCKED = "blocked"
     MERGED = "merged"
+    NARROWED = "narrowed"
     UNBLOCKED = "unblocked"
     EXPIRED = "expired"
 
@@ -52,7 +55,9 @@ class Change:
 
     `node` is the node after the change; after unblocking or expiry, the node as it was last blocked. `at` is the time
     of the change in Unix milliseconds, `created_by` the author's name if known, `forced` the reason for bypassing
-    limits. `request_id` is only known to the process that made the change; the change log does not keep it.
+    limits. `claims` are those after the change; None if they are implied (see claims.py), or none are left.
+    `dismissed` are the claims of automatic owners that unblocking removed; None if there were none.
+    `request_id` is only known to the process that made the change; the change log does not keep it.
     """
 
     # Final (checked by mypy) instead of `frozen`, which would dominate the time to create a change.
@@ -62,14 +67,26 @@ class Change:
     node: Final[BlockedNode]
     created_by: Final[str | None] = None
     forced: Final[str | None] = None
+    claims: Final[Claims | None] = None
+    dismissed: Final[Claims | None] = None
     source: Final[Source | None] = field(default=None, compare=False)
     request_id: Final[str | None] = field(default=None, compare=False)
+
+    @property
+    def repeat(self) -> Repeat | None:
+        """Why the block lasts longer than usual, if it is a repeated automatic one; the last of several claims."""
+        repeats = (claim.repeat for claim in reversed(self.claims or ()))
+        return next((repeat for repeat in repeats if repeat is not None), None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Snapshot:
-    """The whole list at a revision of a history (eight hex digits; revisions of two histories do not compare)."""
+    """The whole list at a revision of a history (eight hex digits; revisions of two histories do not compare).
+
+    `claims` are those of each node; a node without is claimed by `anonymous`, as far as it is known.
+    """
 
     revision: int
     history: str
     nodes: Mapping[str, BlockedNode] = field(default_factory=lambda: MappingProxyType({}))
+    claims: Mapping[str, ClaimsOrAuthor] = field(default_factory=lambda: MappingProxyType({}))

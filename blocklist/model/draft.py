@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import Final, NamedTuple
 
 from blocklist.model.changes import Author, Change, ChangeType, Source
+from blocklist.model.claims import (
+    Claim,
+    Claims,
+    ClaimsOrAuthor,
+    automatic_claims,
+    check_room,
+    claim_of,
+    explicit,
+    is_sole_owner,
+    merge_claims,
+    narrows,
+    own_owner,
+    with_claim,
+    without_owner,
+)
 from blocklist.model.errors import ConflictError, InvalidError, NotFoundError
-from blocklist.model.host_matching import NameIndex
+from blocklist.model.host_matching import Aliases, NameIndex, no_aliases
 from blocklist.model.node import BlockedNode, merge
-from blocklist.model.node_lookup import BlocklistView, find_blocked, find_one_blocked
+from blocklist.model.node_lookup import BlocklistView, claims_on, find_blocked, find_one_blocked
+from blocklist.model.repeats import Repeat
 from blocklist.model.time import format_utc
 
 _EXPIRY: Final = Author(source=Source.TIME)
 # By how much a change alters the number of blocked nodes. An expired node has not counted since its end.
 _COUNT_DELTA: Final = {ChangeType.BLOCKED: 1, ChangeType.UNBLOCKED: -1}
+
+
+class PutClaim(NamedTuple):
+    """A claim that was put, the node after it, and whether its owner had none before."""
+
+    claim: Claim
+    node: BlockedNode
+    created: bool
 
 
 class Draft:
@@ -30,7 +54,8 @@ class Draft:
         self.changes: list[Change] = []
         self._base = base
         self._nodes: dict[str, BlockedNode | None] = {}
-        self._names = NameIndex()
+        self._claims: dict[str, ClaimsOrAuthor] = {}
+        self._names = NameIndex(aliases=base.aliases)
         self._count_delta = 0
 
     @property
@@ -56,6 +81,7 @@ class Draft:
         """Add the changes of `fork`, which must be a fork of this draft without changes made here since."""
         self.changes += fork.changes
         self._nodes |= fork._nodes
+        self._claims |= fork._claims
         for node_id in fork._nodes:
             self._names.add(node_id)
         self._count_delta += fork._count_delta
@@ -64,10 +90,25 @@ class Draft:
         """The node in this draft, even if its end has passed."""
         return self._nodes[node_id] if node_id in self._nodes else self._base.get(node_id)
 
+    def stored_claims(self, node_id: str) -> ClaimsOrAuthor:
+        """The claims on a node in this draft, those that have ended included; for implied ones their author."""
+        return self._claims[node_id] if node_id in self._nodes else self._base.stored_claims(node_id)
+
     def matching(self, node_id: str) -> Iterator[str]:
         """The ids in this draft that mean the same machine, in no order."""
         yield from (name for name in self._base.matching(node_id) if name not in self._nodes)
         yield from (name for name in self._names.matching(node_id) if self._nodes[name] is not None)
+
+    def changes_of(self, node_id: str) -> Iterator[Change]:
+        """The changes of a machine, in order, in this draft and in those of which it is a fork."""
+        if isinstance(self._base, Draft):
+            yield from self._base.changes_of(node_id)
+        names = set(self._names.matching(node_id))
+        yield from (change for change in self.changes if names and change.node.id in names)
+
+    def aliases(self, node_id: str) -> Collection[str]:
+        """What else the machine is called."""
+        return self._base.aliases(node_id)
 
     def get_blocked(self, node_id: str) -> BlockedNode | None:
         """The block that a new block of this node would be merged with: of this id, or of the only one that matches.
@@ -77,30 +118,38 @@ class Draft:
         found = find_blocked(self, node_id, self.now)
         return found[0] if len(found) == 1 else None
 
-    def block(self, node: BlockedNode, *, allow_merge: bool) -> BlockedNode:
+    def block(self, node: BlockedNode, *, allow_merge: bool, repeat: Repeat | None = None) -> BlockedNode:
         """Block a node, or merge with its existing block (FLIP-224, Add); return the resulting node.
 
-        The existing block keeps its id, which may be another name of the machine. A merge that alters nothing makes no
-        change. Raises ConflictError if the node is blocked and `allow_merge` is false.
+        It becomes a claim of the author, or is merged into that. The existing block keeps its id, which may be another
+        name of the machine. If the claim does not change, nothing does. `repeat` is that of a new claim. Raises
+        ConflictError if the node is blocked and `allow_merge` is false, LimitError if it has too many claims.
         """
         current = self.get_blocked(node.id)
         if current is None:
             self.expire(node.id)
-            self._record(ChangeType.BLOCKED, node)
+            self._record(ChangeType.BLOCKED, node, None if repeat is None else (self._own_claim(node, repeat),))
             return node
         if not allow_merge:
             raise ConflictError(already_blocked_message(current), {node.id: current})
-        merged = merge(current, node if node.id == current.id else replace(node, id=current.id))
-        if merged is not current:
-            self._record(ChangeType.MERGED, merged)
-        return merged
+        block = node if node.id == current.id else replace(node, id=current.id)
+        if is_sole_owner(self.stored_claims(current.id), self.author.name):
+            return self._merge_sole(current, block)
+        own = claim_of(self.claims(current), own_owner(self.author.name))
+        if own is not None:
+            block = merge(own.block, block)
+            if block is own.block:
+                return current
+            repeat = own.repeat
+        return self.change_claims(current.id, [self._own_claim(block, repeat)], ())
 
     def block_many(self, nodes: Mapping[str, tuple[BlockedNode, bool]]) -> dict[str, BlockedNode]:
         """Block several nodes, all or none: id to node and allow_merge.
 
-        Raises InvalidError if two ids mean one machine, ConflictError with every conflict; then nothing was changed.
+        Raises InvalidError if two ids mean one machine, ConflictError with every conflict, LimitError if one of them
+        has too many claims; then nothing was changed.
         """
-        check_distinct(nodes)
+        check_distinct(nodes, self.aliases)
         conflicts = {
             node_id: current
             for node_id, (_, allow_merge) in nodes.items()
@@ -109,26 +158,164 @@ class Draft:
         if conflicts:
             lines = [already_blocked_message(node) for node in conflicts.values()]
             raise ConflictError(f"{len(lines)} of {len(nodes)} nodes are already blocked.", conflicts, lines)
+        self._check_rooms(nodes, own_owner(self.author.name))
         return {node_id: self.block(node, allow_merge=allow_merge) for node_id, (node, allow_merge) in nodes.items()}
 
     def unblock(self, node_id: str) -> BlockedNode:
-        """Unblock a node before its end; return it as it was.
+        """Unblock a node before its end, whoever claims it; return it as it was. Dismisses what automatic owners claim.
 
         Raises NotFoundError if it is not blocked, and AmbiguousNodeError if the name matches several blocked nodes.
         """
+        node = self._expire_claims(self._find(node_id))
+        self._record(ChangeType.UNBLOCKED, node, dismissed=automatic_claims(self.claims(node)))
+        return node
+
+    def put_claim(self, owner: str, node: BlockedNode) -> PutClaim:
+        """Create or replace the claim of an owner, for whom the author acts. It may become shorter or weaker.
+
+        A claim that is replaced keeps its start; if it does not change, nothing does. Raises LimitError if the node has
+        too many claims.
+        """
+        current = self.get_blocked(node.id)
+        before = None if current is None else claim_of(self.claims(current), owner)
+        block = replace(node, id=node.id if current is None else current.id, start=_start(before, node))
+        if before is not None and current is not None and before.block == block:
+            return PutClaim(before, current, created=False)
+        claim = Claim(owner=owner, author=self.author.name, block=block)
+        after = self.change_claims(node.id, [claim], ())
+        return PutClaim(claim, after, created=before is None)
+
+    def remove_claim(self, node_id: str, owner: str) -> BlockedNode:
+        """Remove the claim of an owner; return the node as the other claims have it, or as it was if there are none.
+
+        Raises NotFoundError if he has none on it, and AmbiguousNodeError if the name matches several blocked nodes.
+        """
+        current = self._find(node_id)
+        if claim_of(self.claims(current), owner) is None:
+            raise NotFoundError(no_claim_message(current.id, owner))
+        return self.change_claims(current.id, (), [owner])
+
+    def put_claims(self, owner: str, nodes: Mapping[str, BlockedNode]) -> dict[str, PutClaim]:
+        """Create or replace claims of an owner on several nodes, all or none.
+
+        Raises InvalidError if two ids mean one machine, LimitError if one of them has too many claims.
+        """
+        check_distinct(nodes, self.aliases)
+        self._check_rooms(nodes, owner)
+        return {node_id: self.put_claim(owner, node) for node_id, node in nodes.items()}
+
+    def remove_claims(self, owner: str, node_ids: Collection[str]) -> dict[str, BlockedNode]:
+        """Remove the claims of an owner on several nodes, all or none; the nodes after that as from `remove_claim`.
+
+        Raises NotFoundError with each node on which he has none, and AmbiguousNodeError if a name matches several
+        blocked nodes.
+        """
+        found = {node_id: find_one_blocked(self, node_id, self.now) for node_id in node_ids}
+        missing = [
+            not_blocked_message(node_id) if node is None else no_claim_message(node.id, owner)
+            for node_id, node in found.items()
+            if node is None or claim_of(self.claims(node), owner) is None
+        ]
+        if missing:
+            summary = f"{owner} has no claim on {len(missing)} of {len(found)} nodes."
+            raise NotFoundError(missing[0] if len(found) == 1 else summary, missing)
+        ids = {node_id: node.id for node_id, node in found.items() if node is not None}
+        after = {name: self.remove_claim(name, owner) for name in dict.fromkeys(ids.values())}
+        return {node_id: after[name] for node_id, name in ids.items()}
+
+    def change_claims(self, node_id: str, put: Iterable[Claim], removed_owners: Iterable[str]) -> BlockedNode:
+        """Put claims on a node, and remove those of some owners, in one change; return the node after it.
+
+        One that is free then is returned as it was. Raises LimitError if it has too many claims, and ValueError if
+        there are none to put on a free node.
+        """
+        current = self.get_blocked(node_id)
+        claims: Claims = () if current is None else self.claims(current)
+        for owner in removed_owners:
+            claims = without_owner(claims, owner)
+        for claim in put:
+            check_room(claims, claim.owner)
+            claims = with_claim(claims, claim if current is None else _on(current.id, claim))
+        if current is None and not claims:
+            raise ValueError(f"there are no claims to put on {node_id}, which is free")
+        if current is None:
+            return self._record_new(claims)
+        return self._record_claims(self._expire_claims(current), claims)
+
+    def claims(self, node: BlockedNode) -> Claims:
+        """The claims on a node of this draft that have not ended."""
+        return claims_on(self, node, self.now)
+
+    def expire(self, node_id: str) -> None:
+        """Record that the node has expired, or that some of its claims have, if their end has passed."""
+        node = self.get(node_id)
+        if node is None:
+            return
+        if node.ended(self.now):
+            self._record(ChangeType.EXPIRED, node, author=_EXPIRY)
+        else:
+            self._expire_claims(node)
+
+    def _expire_claims(self, node: BlockedNode) -> BlockedNode:
+        """Record that claims on a blocked node have expired, if so; return the node as it is then."""
+        stored = self.stored_claims(node.id)
+        if not isinstance(stored, tuple) or len(live := self.claims(node)) == len(stored):
+            return node
+        node = merge_claims(live)
+        self._record(ChangeType.NARROWED, node, live, _EXPIRY)
+        return node
+
+    def _check_rooms(self, node_ids: Iterable[str], owner: str) -> None:
+        """Raise LimitError if the owner would be one too many on one of the nodes."""
+        for node_id in node_ids:
+            current = self.get_blocked(node_id)
+            # An implied claim is the only one.
+            if current is not None and isinstance(self.stored_claims(current.id), tuple):
+                check_room(self.claims(current), owner)
+
+    def _merge_sole(self, current: BlockedNode, block: BlockedNode) -> BlockedNode:
+        """Merge into the only claim, the author's own and implied one: half of the work of other merges."""
+        merged = merge(current, block)
+        if merged is not current:
+            self._record(ChangeType.MERGED, merged)
+        return merged
+
+    def _own_claim(self, block: BlockedNode, repeat: Repeat | None) -> Claim:
+        return Claim(owner=own_owner(self.author.name), author=self.author.name, block=block, repeat=repeat)
+
+    def _find(self, node_id: str) -> BlockedNode:
         node = find_one_blocked(self, node_id, self.now)
         if node is None:
             raise NotFoundError(not_blocked_message(node_id))
-        self._record(ChangeType.UNBLOCKED, node)
         return node
 
-    def expire(self, node_id: str) -> None:
-        """Record that the node has expired, if its end has passed."""
-        node = self.get(node_id)
-        if node is not None and node.ended(self.now):
-            self._record(ChangeType.EXPIRED, node, _EXPIRY)
+    def _record_new(self, claims: Claims) -> BlockedNode:
+        """Block a node with these claims."""
+        node = merge_claims(claims)
+        self.expire(node.id)
+        self._record(ChangeType.BLOCKED, node, claims)
+        return node
 
-    def _record(self, kind: ChangeType, node: BlockedNode, author: Author | None = None) -> None:
+    def _record_claims(self, current: BlockedNode, claims: Claims) -> BlockedNode:
+        """Make these the claims on a node that is blocked."""
+        if not claims:
+            self._record(ChangeType.UNBLOCKED, current)
+            return current
+        after = merge_claims(claims)
+        removed = {claim.owner for claim in self.claims(current)} - {claim.owner for claim in claims}
+        kind = ChangeType.NARROWED if removed or narrows(current, after) else ChangeType.MERGED
+        self._record(kind, after, claims)
+        return after
+
+    def _record(
+        self,
+        kind: ChangeType,
+        node: BlockedNode,
+        claims: Claims | None = None,
+        author: Author | None = None,
+        dismissed: Claims = (),
+    ) -> None:
+        """Record a change. Without `claims` the node has one of the author, or is free."""
         by = author or self.author
         change = Change(
             revision=self.revision + 1,
@@ -137,18 +324,30 @@ class Draft:
             node=node,
             created_by=by.name,
             forced=by.forced,
+            claims=None if claims is None else explicit(claims, node, by.name),
+            dismissed=dismissed or None,
             source=by.source,
             request_id=by.request_id,
         )
         self.changes.append(change)
         self._nodes[node.id] = None if kind.frees else node
+        self._claims[node.id] = change.claims or change.created_by
         self._names.add(node.id)
         self._count_delta += _COUNT_DELTA.get(kind, 0)
 
 
-def check_distinct(node_ids: Collection[str]) -> None:
+def _on(node_id: str, claim: Claim) -> Claim:
+    """The claim on a node by the id under which it is blocked, which may be another name of the machine."""
+    return claim if claim.block.id == node_id else replace(claim, block=replace(claim.block, id=node_id))
+
+
+def _start(before: Claim | None, node: BlockedNode) -> int:
+    return node.start if before is None else before.block.start
+
+
+def check_distinct(node_ids: Collection[str], aliases: Aliases = no_aliases) -> None:
     """Raise InvalidError if two of the ids mean one machine."""
-    names = NameIndex(node_ids)
+    names = NameIndex(node_ids, aliases)
     for node_id in node_ids:
         other = next((name for name in names.matching(node_id) if name != node_id), None)
         if other is not None:
@@ -164,3 +363,8 @@ def already_blocked_message(node: BlockedNode) -> str:
 def not_blocked_message(node_id: str) -> str:
     """The message for a node that is not blocked."""
     return f"Node {node_id} is not blocked."
+
+
+def no_claim_message(node_id: str, owner: str) -> str:
+    """The message for a node on which an owner has no claim."""
+    return f"{owner} has no claim on node {node_id}."

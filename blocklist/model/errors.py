@@ -60,6 +60,10 @@ class LimitError(BlocklistError):
     """The change exceeds a limit; nothing was changed. `lines` names each limit, its value and what is possible."""
 
 
+class DismissedError(BlocklistError):
+    """What a claim rests on was observed before somebody dismissed its owner on the node; nothing was changed."""
+
+
 class CompactedError(BlocklistError):
     """The requested changes are no longer in the log; `oldest` is the first revision that is."""
 

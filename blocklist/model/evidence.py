@@ -7,7 +7,6 @@ application: otherwise a single token could block every node.
 
 from __future__ import annotations
 
-import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -15,22 +14,26 @@ from enum import StrEnum
 from itertools import islice
 from typing import Final
 
+from blocklist.model.claims import claim_of
 from blocklist.model.errors import InvalidError
-from blocklist.model.host_matching import NameIndex, host_key
+from blocklist.model.host_matching import Aliases, MachineOf, NameIndex, first_label, no_aliases, normalize_name
+from blocklist.model.machine_index import MachineIndex
 from blocklist.model.node import BlockAction, BlockedNode, check_node_id, check_text
-from blocklist.model.node_lookup import BlocklistView, find_blocked
+from blocklist.model.node_lookup import BlocklistView, claims_on, find_blocked
 
 TTL_MS: Final = 60_000
 """Milliseconds after the last report until evidence expires, and a block that rests on it."""
+EVIDENCE_OWNER: Final = "evidence"
+"""The owner of the blocks that the service makes because of evidence."""
 MAX_REASON_LENGTH: Final = 300
-MAX_PER_PRINCIPAL: Final = 10_000
+MAX_PER_PRINCIPAL: Final = 2_000
 """Maximum number of pieces of evidence stored for the applications of one principal; of an application beyond it, the
 ones reported longest ago are dropped."""
+_NO_NODES: Final = MachineIndex()
 _MIN_DISTRUSTED: Final = 2
 """Number of nodes from which on an application that reports them may be faulty itself."""
 _MAX_NAMED: Final = 3
 _MAX_QUOTED: Final = 100
-_CAUSE_PATTERN: Final = re.compile(r"[0-9]+ applications? says? so: ")
 _NO_PRINCIPAL: Final = "It is not known with which token the application registered: its evidence is ignored."
 
 
@@ -94,30 +97,45 @@ class EvidenceVerdict:
     evidence: tuple[Evidence, ...]
 
 
+@dataclass(slots=True)
+class _Labels:
+    """The first labels of the nodes that an application reports, and of their machines; None if not known yet."""
+
+    reported: frozenset[str]
+    machines: frozenset[str] | None = None
+
+
 class EvidenceStore:
     """The evidence of all applications.
 
-    `nodes_of` returns the nodes on which an application says that it has TaskManagers, `is_confirmed` whether others
-    name a node as well, and `principal_of` who registered an application, None if unknown.
+    `nodes_of` returns the nodes on which an application says that it has TaskManagers, `confirmed_name` the name under
+    which a node is confirmed, None if it is not, and `principal_of` who registered an application, None if unknown.
+    `aliases` and `machine_of` know the names of machines: call `machines_changed` when they know others.
 
     Bounded: MAX_PER_PRINCIPAL pieces for each principal, and one timestamp for each unblocked node while there is
-    evidence about it.
+    evidence about it, or until the second `prune`: another replica's evidence may arrive after the unblock.
     """
 
     def __init__(
         self,
         rule: EvidenceRule,
         nodes_of: Callable[[str], Collection[str]],
-        is_confirmed: Callable[[str], bool],
+        confirmed_name: Callable[[str], str | None],
         principal_of: Callable[[str], str | None],
+        aliases: Aliases = no_aliases,
+        machine_of: MachineOf = normalize_name,
     ) -> None:
         self._rule = rule
         self._nodes_of = nodes_of
-        self._is_confirmed = is_confirmed
+        self._confirmed_name = confirmed_name
         self._principal_of = principal_of
+        self._aliases = aliases
+        self._machine_of = machine_of
         self._by_application: dict[str, dict[str, Evidence]] = {}
+        self._labels: dict[str, _Labels] = {}
         self._unblocked_at: dict[str, int] = {}
-        self._unblocked = NameIndex()
+        self._unblocked = NameIndex(aliases=aliases)
+        self._unblocked_since_prune: set[str] = set()
 
     def __len__(self) -> int:
         """Number of stored pieces, including expired ones."""
@@ -146,11 +164,12 @@ class EvidenceStore:
             by_node[piece.node] = piece if previous is None else self._join(previous, piece)
         # The latest report is last, so the oldest are dropped.
         excess = max(0, len(by_node) - self._room_for(application))
-        self._by_application[application] = dict(islice(by_node.items(), excess, None))
+        self._set(application, dict(islice(by_node.items(), excess, None)))
 
     def remove_application(self, application: str) -> None:
         """Remove all evidence of an application that has left."""
         self._by_application.pop(application, None)
+        self._labels.pop(application, None)
 
     def record_unblock(self, node: str, at: int) -> None:
         """Record that the node was unblocked manually: evidence first reported up to `at` no longer counts.
@@ -159,22 +178,32 @@ class EvidenceStore:
         """
         self._unblocked_at[node] = max(at, self._unblocked_at.get(node, at))
         self._unblocked.add(node)
+        self._unblocked_since_prune.add(node)
+
+    def machines_changed(self, names: Iterable[str]) -> None:
+        """These names, or short and full ones of them, may mean other machines now."""
+        changed = set(map(first_label, names))
+        for labels in self._labels.values():
+            if not changed.isdisjoint(labels.reported):
+                labels.machines = None
 
     def prune(self, now: int) -> None:
-        """Remove expired evidence."""
-        current = {
-            application: {node: piece for node, piece in by_node.items() if self._is_current(piece, now)}
-            for application, by_node in self._by_application.items()
-        }
-        self._by_application = {application: by_node for application, by_node in current.items() if by_node}
-        used = {
+        """Remove expired evidence, and unblocks that no evidence needs."""
+        for application, by_node in list(self._by_application.items()):
+            current = {node: piece for node, piece in by_node.items() if self._is_current(piece, now)}
+            if not current:
+                self.remove_application(application)
+            elif len(current) < len(by_node):
+                self._set(application, current)
+        used = self._unblocked_since_prune | {
             node
             for e in self._all_current(now)
             for node in self._unblocked.matching(e.node)
             if e.first_seen <= self._unblocked_at[node]
         }
         self._unblocked_at = {node: at for node, at in self._unblocked_at.items() if node in used or now <= at}
-        self._unblocked = NameIndex(self._unblocked_at)
+        self._unblocked = NameIndex(self._unblocked_at, self._aliases)
+        self._unblocked_since_prune = set()
 
     def assess(self, now: int) -> list[AssessedEvidence]:
         """All current evidence, sorted by node and application."""
@@ -182,10 +211,15 @@ class EvidenceStore:
         pieces = sorted(self._all_current(now), key=lambda piece: (piece.node, piece.application))
         reasons = [self._unblocked_reason(piece) or distrust[piece.application] for piece in pieces]
         counted = [piece for piece, reason in zip(pieces, reasons, strict=True) if reason is None]
-        voices = {(voice.node, self._principal_of(voice.application)): voice for voice in self._voices(counted, now)}
+        voices = {
+            id(piece): voice
+            for machine in self._by_machine(counted)
+            for voice, repeated in self._voices(machine, now)
+            for piece in repeated
+        }
 
         def repetition(piece: Evidence) -> str | None:
-            voice = voices[piece.node, self._principal_of(piece.application)]
+            voice = voices[id(piece)]
             return None if voice is piece else _repetition_reason(voice)
 
         return [
@@ -193,20 +227,39 @@ class EvidenceStore:
             for piece, reason in zip(pieces, reasons, strict=True)
         ]
 
-    def verdicts(self, now: int) -> list[EvidenceVerdict]:
-        """The nodes that the applications of enough principals report, sorted by id."""
+    def verdicts(self, now: int, on_probation: MachineIndex = _NO_NODES) -> list[EvidenceVerdict]:
+        """The nodes that the applications of enough principals report, sorted by id.
+
+        Of a node on probation the report of one application suffices, if that runs on the node and the node is
+        confirmed: no application can have others blocked than those that it runs on.
+        """
         required = self._rule.applications
         if required == 0:
             return []
-        # Most evidence is about nodes that only one principal reports: count first, then check the rest in detail.
-        counts = Counter(node for nodes in self._nodes_by_principal().values() for node in nodes)
-        candidates = sorted(node for node, count in counts.items() if count >= required)
+        # Most evidence is about machines that only one principal reports: count first, then check the rest in detail.
+        counts = Counter(label for labels in self._labels_by_principal().values() for label in labels)
+        candidates = {label for label, count in counts.items() if count >= required}
+        candidates |= counts.keys() & {first_label(self._machine_of(node)) for node in on_probation}
         if not candidates:
             return []
-        trusted = sorted(name for name, reason in self._distrust_reasons(now).items() if reason is None)
-        counted = [self._counted_against(node, trusted, now) for node in candidates]
-        verdicts = (self._verdict(pieces, now) for pieces in counted if pieces)
-        return [verdict for verdict in verdicts if len(verdict.evidence) >= required]
+        pieces = [piece for piece in self._trusted(now) if first_label(self._machine_of(piece.node)) in candidates]
+        machines = (it for it in self._by_machine(pieces) if self._is_sufficient(it, required, on_probation))
+        return sorted((self._verdict(machine, now) for machine in machines), key=lambda verdict: verdict.node)
+
+    def _is_sufficient(self, machine: Sequence[Evidence], required: int, on_probation: MachineIndex) -> bool:
+        if len({self._principal_of(piece.application) for piece in machine}) >= required:
+            return True
+        return any(on_probation.matching(machine[0].node)) and any(map(self._runs_there, machine))
+
+    def _runs_there(self, piece: Evidence) -> bool:
+        """Whether the application runs on the node that it reports, as far as others know the node too."""
+        if self._confirmed_name(piece.node) is None:
+            return False
+        return any(NameIndex(self._nodes_of(piece.application), self._aliases).matching(piece.node))
+
+    def _set(self, application: str, by_node: dict[str, Evidence]) -> None:
+        self._by_application[application] = by_node
+        self._labels[application] = _Labels(frozenset(map(first_label, by_node)))
 
     def _room_for(self, application: str) -> int:
         """Number of pieces that may be stored for an application, besides those of the others of its principal."""
@@ -226,29 +279,59 @@ class EvidenceStore:
             return later
         return replace(later, first_seen=min(earlier.first_seen, later.first_seen))
 
-    def _nodes_by_principal(self) -> dict[str | None, set[str]]:
-        nodes: defaultdict[str | None, set[str]] = defaultdict(set)
-        for application, by_node in self._by_application.items():
-            nodes[self._principal_of(application)].update(by_node)
-        return nodes
+    def _labels_by_principal(self) -> dict[str | None, set[str]]:
+        labels: defaultdict[str | None, set[str]] = defaultdict(set)
+        for application in self._labels:
+            labels[self._principal_of(application)] |= self._machine_labels(application)
+        return labels
 
-    def _counted_against(self, node: str, trusted: Iterable[str], now: int) -> list[Evidence]:
-        """The evidence against a node that counts, by application."""
-        pieces = (self._by_application[application].get(node) for application in trusted)
-        recent = (piece for piece in pieces if piece is not None and self._is_recent(piece, now))
-        return [piece for piece in recent if not self._unblocked_reason(piece)]
+    def _machine_labels(self, application: str) -> frozenset[str]:
+        """The first labels of the machines that it reports."""
+        labels = self._labels[application]
+        if labels.machines is None:
+            nodes = self._by_application[application]
+            labels.machines = frozenset(first_label(self._machine_of(node)) for node in nodes)
+        return labels.machines
+
+    def _trusted(self, now: int) -> Iterator[Evidence]:
+        """The evidence that counts, by application."""
+        for application in sorted(name for name, reason in self._distrust_reasons(now).items() if reason is None):
+            for piece in self._by_application[application].values():
+                if self._is_recent(piece, now) and not self._unblocked_reason(piece):
+                    yield piece
+
+    def _by_machine(self, pieces: Iterable[Evidence]) -> list[list[Evidence]]:
+        """The pieces about each machine, in their order; those that use its id, or else its full name, come first.
+
+        A short name may mean any of several full ones. It counts for the one that most principals report: a voice must
+        not count against several machines.
+        """
+        by_label: defaultdict[str, defaultdict[str, list[Evidence]]] = defaultdict(lambda: defaultdict(list))
+        for piece in pieces:
+            machine = self._machine_of(piece.node)
+            by_label[first_label(machine)][machine].append(piece)
+        machines = []
+        for label, by_name in by_label.items():
+            short = by_name.pop(label, [])
+            full = [_id_first(*item) for item in sorted(by_name.items(), key=self._most_reported_first)]
+            machines += [full[0] + short, *full[1:]] if full else [_id_first(label, short)]
+        return machines
+
+    def _most_reported_first(self, item: tuple[str, Sequence[Evidence]]) -> tuple[int, str]:
+        name, pieces = item
+        return -len({self._principal_of(piece.application) for piece in pieces}), name
 
     def _verdict(self, pieces: Sequence[Evidence], now: int) -> EvidenceVerdict:
         end = max(piece.last_seen for piece in pieces) + TTL_MS
-        return EvidenceVerdict(node=pieces[0].node, end=end, evidence=tuple(self._voices(pieces, now)))
+        voices = tuple(voice for voice, _ in self._voices(pieces, now))
+        return EvidenceVerdict(node=pieces[0].node, end=end, evidence=voices)
 
-    def _voices(self, pieces: Iterable[Evidence], now: int) -> list[Evidence]:
-        """One piece for each node and principal: of its recent ones, or else of all, the first."""
-        by_age = sorted(pieces, key=lambda piece: not self._is_recent(piece, now))
-        voices: dict[tuple[str, str | None], Evidence] = {}
-        for piece in by_age:
-            voices.setdefault((piece.node, self._principal_of(piece.application)), piece)
-        return list(voices.values())
+    def _voices(self, machine: Iterable[Evidence], now: int) -> list[tuple[Evidence, list[Evidence]]]:
+        """For each principal one piece about a machine, the first of its recent ones, or else of all; and all."""
+        by_principal: defaultdict[str | None, list[Evidence]] = defaultdict(list)
+        for piece in sorted(machine, key=lambda piece: not self._is_recent(piece, now)):
+            by_principal[self._principal_of(piece.application)].append(piece)
+        return [(pieces[0], pieces) for pieces in by_principal.values()]
 
     def _all_current(self, now: int) -> Iterator[Evidence]:
         return (e for by_node in self._by_application.values() for e in by_node.values() if self._is_current(e, now))
@@ -291,17 +374,18 @@ class EvidenceStore:
 
     def _distrust_reason(self, applications: Collection[str], now: int, subject: str, possessive: str) -> str | None:
         by_node = (self._by_application[application] for application in applications)
-        reported = {node for pieces in by_node for node, piece in pieces.items() if self._is_current(piece, now)}
-        if len(reported) < _MIN_DISTRUSTED:
+        nodes = {node for pieces in by_node for node, piece in pieces.items() if self._is_current(piece, now)}
+        if len(nodes) < _MIN_DISTRUSTED:
             return None
-        claimed = {node for application in applications for node in self._nodes_of(application)}
-        return distrust_reason(reported, claimed, self._is_confirmed, subject, possessive)
+        reported = set(map(self._machine_of, nodes))
+        claimed = {self._machine_of(node) for application in applications for node in self._nodes_of(application)}
+        return distrust_reason(reported, claimed, self._confirmed_name, subject, possessive)
 
 
 def distrust_reason(
     reported: Collection[str],
     claimed: Collection[str],
-    is_confirmed: Callable[[str], bool],
+    confirmed_name: Callable[[str], str | None],
     subject: str = "The application reports",
     possessive: str = "its",
 ) -> str | None:
@@ -310,30 +394,33 @@ def distrust_reason(
     An application that reports most of its nodes is probably faulty itself. Its nodes are those that it reports,
     because reporting unused nodes must not make it more credible, and the confirmed ones of those that it claims.
     """
-    others = _confirmed_others(reported, claimed, is_confirmed)
-    total = len(reported) + len(others)
-    if len(reported) < _MIN_DISTRUSTED or 2 * len(reported) <= total:
+    number = len(MachineIndex(reported))
+    if number < _MIN_DISTRUSTED:
         return None
-    unconfirmed = sum(node not in reported and not is_confirmed(node) for node in claimed)
-    found = f"{subject} {len(reported)} of {possessive} {total} nodes, more than half"
+    total = number + _count_confirmed_others(reported, claimed, confirmed_name, number)
+    if 2 * number <= total:
+        return None
+    unconfirmed = sum(node not in reported and confirmed_name(node) is None for node in claimed)
+    found = f"{subject} {number} of {possessive} {total} nodes, more than half"
     return f"{found}: {possessive} evidence is ignored.{_format_unconfirmed(unconfirmed)}"
 
 
-def _confirmed_others(
-    reported: Collection[str], claimed: Iterable[str], is_confirmed: Callable[[str], bool]
-) -> set[str]:
-    """The confirmed ones of the claimed nodes that are not reported; no more of them than make it credible.
+def _count_confirmed_others(
+    reported: Iterable[str], claimed: Iterable[str], confirmed_name: Callable[[str], str | None], enough: int
+) -> int:
+    """Number of confirmed machines among the claimed nodes that are not reported; `enough` if there are more.
 
-    Another spelling of a reported node is no further node: mixing them must not make an application more credible.
+    Another name of a reported machine is no further machine, and what several claimed names are confirmed by counts
+    once: mixing names must not make an application more credible.
     """
-    reported_keys = {host_key(node) for node in reported}
-    others: set[str] = set()
+    own, others = NameIndex(reported), MachineIndex()
     for node in claimed:
-        if len(others) >= len(reported):
+        if len(others) >= enough:
             break
-        if is_confirmed(node):
-            others |= {host_key(node)} - reported_keys
-    return others
+        name = confirmed_name(node)
+        if name is not None and not any(own.matching(node)) and not any(own.matching(name)):
+            others.add(name)
+    return len(others)
 
 
 def _format_unconfirmed(count: int) -> str:
@@ -344,43 +431,45 @@ def _format_unconfirmed(count: int) -> str:
     return f" {count} more {verb} not counted: no listener with another token names {pronoun}."
 
 
+def _id_first(machine: str, pieces: Iterable[Evidence]) -> list[Evidence]:
+    """The pieces about a machine; those that use the name by which it is known come first."""
+    return sorted(pieces, key=lambda piece: normalize_name(piece.node) != machine)
+
+
 def _repetition_reason(voice: Evidence) -> str:
     return f"{voice.application} reports this node with the same token: together they count as one application."
 
 
-def due_blocks(verdicts: Iterable[EvidenceVerdict], current: BlocklistView, now: int) -> list[BlockedNode]:
-    """The blocks to make or merge at `now`; none for a node whose existing block already covers the verdict."""
-    due = (_due_block(verdict, _only(find_blocked(current, verdict.node, now)), now) for verdict in verdicts)
+def due_blocks(
+    verdicts: Iterable[EvidenceVerdict],
+    current: BlocklistView,
+    now: int,
+    duration: Callable[[str], int] = lambda _: TTL_MS,
+) -> list[BlockedNode]:
+    """The blocks to claim at `now`; none for a node on which the claim of the evidence covers the verdict already.
+
+    `duration` is the milliseconds from the last report of a node until its block ends, at least TTL_MS.
+    """
+    due = (_due_block(it, evidence_claim(current, it.node, now), now, duration(it.node)) for it in verdicts)
     return [node for node in due if node is not None]
 
 
-def _only(nodes: list[BlockedNode]) -> BlockedNode | None:
-    """The node that a block of the same name would be merged with, as Draft.get_blocked finds it."""
-    return nodes[0] if len(nodes) == 1 else None
+def evidence_claim(nodes: BlocklistView, node_id: str, now: int) -> BlockedNode | None:
+    """What the evidence claims on the only blocked node of this name; None if it claims nothing at `now`."""
+    found = find_blocked(nodes, node_id, now)
+    claim = claim_of(claims_on(nodes, found[0], now), EVIDENCE_OWNER) if len(found) == 1 else None
+    return None if claim is None else claim.block
 
 
-def evidence_cause(node: BlockedNode | None, now: int) -> str | None:
-    """The part of a block's cause that evidence added; None if there is none, or if the block has ended at `now`."""
-    if node is None or node.ended(now):
-        return None
-    return next((part for part in node.cause.split(",") if _CAUSE_PATTERN.match(part)), None)
-
-
-def _due_block(verdict: EvidenceVerdict, current: BlockedNode | None, now: int) -> BlockedNode | None:
-    """A renewal repeats the existing cause, so that it does not grow, and is due in the last half of the TTL."""
+def _due_block(verdict: EvidenceVerdict, claimed: BlockedNode | None, now: int, duration: int) -> BlockedNode | None:
+    """A renewal repeats the existing cause, so that it does not grow, and is due in the last half of the duration."""
     if verdict.end <= now:
         return None
-    stated = evidence_cause(current, now)
-    if stated is not None and current is not None and (current.end >= verdict.end or current.end > now + TTL_MS // 2):
+    end = verdict.end - TTL_MS + duration
+    if claimed is not None and (claimed.end >= end or claimed.end > now + duration // 2):
         return None
-    new = BlockedNode(
-        id=verdict.node,
-        action=BlockAction.MARK_BLOCKED,
-        start=now,
-        end=verdict.end,
-        cause=_format_cause(verdict.evidence),
-    )
-    return new if stated is None else replace(new, cause=stated)
+    cause = _format_cause(verdict.evidence) if claimed is None else claimed.cause
+    return BlockedNode(id=verdict.node, action=BlockAction.MARK_BLOCKED, start=now, end=end, cause=cause)
 
 
 def _format_cause(evidence: Collection[Evidence]) -> str:

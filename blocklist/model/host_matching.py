@@ -1,44 +1,91 @@
-"""Whether names mean the same machine. Pure: the caller provides addresses; nothing is resolved.
+"""Whether names mean the same machine. Pure: the caller provides addresses and aliases; nothing is resolved.
 
-Names are compared in any case, short or full, and addresses in any spelling. Everything that compares node ids or
-hosts does it with these functions.
+Names are compared in any case, short or full, and addresses in any spelling. `Aliases` adds what else is known about a
+machine: in the service, the inventory's names and addresses. Everything that compares node ids or hosts does it with
+these functions.
 """
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 from itertools import chain
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+Aliases = Callable[[str], Collection[str]]
+"""The other names and addresses, in normal form, of the machine with a name; none if it is not known, or ambiguous."""
+
+MachineOf = Callable[[str], str]
+"""One name for all names of a machine, in normal form; a name that is not known, or is ambiguous, is its own."""
+
+_ZONE: Final = re.compile("[A-Za-z0-9._-]{1,16}")
+"""The name of a network interface."""
+
+
+def no_aliases(name: str) -> Collection[str]:  # noqa: ARG001
+    """Aliases where nothing else is known about machines."""
+    return ()
 
 
 class NameIndex:
-    """Names that change one by one, found under any name of the same machine."""
+    """Names that change one by one, found under any name of the same machine.
 
-    def __init__(self, names: Iterable[str] = ()) -> None:
-        self._by_key: dict[str, set[str]] = {}
+    What `aliases` knows counts at the time of the question: the index itself does not depend on it.
+    """
+
+    def __init__(self, names: Iterable[str] = (), aliases: Aliases = no_aliases) -> None:
+        self._aliases = aliases
+        # Almost every key has one name: a set for each would take four times the memory.
+        self._by_key: dict[str, str | set[str]] = {}
         for name in names:
             self.add(name)
 
     def add(self, name: str) -> None:
         """Add a name, if it is not there."""
         for key in _keys(name).indexed:
-            self._by_key.setdefault(key, set()).add(name)
+            found = self._by_key.get(key)
+            if found is None:
+                self._by_key[key] = name
+            elif isinstance(found, set):
+                found.add(name)
+            elif found != name:
+                self._by_key[key] = {found, name}
 
     def discard(self, name: str) -> None:
         """Remove a name, if it is there."""
         for key in _keys(name).indexed:
-            if (names := self._by_key.get(key)) is not None:
-                names.discard(name)
-                if not names:
+            found = self._by_key.get(key)
+            if isinstance(found, set):
+                found.discard(name)
+                if not found:
                     del self._by_key[key]
+            elif found == name:
+                del self._by_key[key]
 
     def matching(self, name: str) -> Iterator[str]:
-        """The names that mean the same machine as this one, each once, equal names first; lazy, as they may be many."""
-        by_key = self._by_key
-        return chain.from_iterable(by_key.get(key, ()) for key in _keys(name).looked_up)
+        """The names that mean the same machine as this one, each once; lazy, as they may be many.
+
+        Equal names come first, then short and full ones, then aliases.
+        """
+        by_name = chain.from_iterable(map(self._names, _keys(name).looked_up))
+        aliases = self._aliases(name)
+        return chain(by_name, self._matching_aliases(name, aliases)) if aliases else by_name
+
+    def _matching_aliases(self, name: str, aliases: Iterable[str]) -> Iterator[str]:
+        found = {match for alias in aliases for match in self._same_or_short(alias)}
+        return (match for match in sorted(found) if not same_machine(match, name))
+
+    def _same_or_short(self, alias: str) -> Iterator[str]:
+        """Not its full names: they may be those of other machines."""
+        names = chain.from_iterable(map(self._names, _keys(alias).looked_up))
+        return (name for name in names if (normal := normalize_name(name)) == alias or not short_name(normal)[1])
+
+    def _names(self, key: str) -> Collection[str]:
+        found = self._by_key.get(key, ())
+        return (found,) if isinstance(found, str) else found
 
 
 class HostMatcher:
@@ -63,9 +110,10 @@ class HostMatcher:
         return hosts
 
 
-def same_machine(name: str, other: str) -> bool:
+def same_machine(name: str, other: str, aliases: Aliases = no_aliases) -> bool:
     """Whether two names mean the same machine."""
-    return not set(_keys(other).indexed).isdisjoint(_keys(name).looked_up)
+    same_name = not set(_keys(other).indexed).isdisjoint(_keys(name).looked_up)
+    return same_name or normalize_name(other) in aliases(name)
 
 
 def usual_spellings(name: str) -> tuple[set[str], set[str]]:
@@ -81,7 +129,9 @@ def usual_spellings(name: str) -> tuple[set[str], set[str]]:
 
 def normalize_name(name: str) -> str:
     """The name in lower case, without a final dot; an address in its shortest form."""
-    return normalize_address(name) or name.lower().rstrip(".") or name
+    normal = normalize_address(name) or name.lower().rstrip(".")
+    # The same object, so that indexes keep no copy of it.
+    return normal if normal and normal != name else name
 
 
 def addresses_of(name: str, addresses: Mapping[str, frozenset[str]]) -> frozenset[str]:
@@ -96,17 +146,43 @@ def normalize_address(name: str) -> str | None:
     # Fast path for names: every IPv4 address begins with a digit and has dots, every IPv6 address has a colon.
     if ":" not in bare and not (bare[:1].isdigit() and "." in bare):
         return None
+    return _shortest_form(bare)
+
+
+@lru_cache(maxsize=16_384)
+def _shortest_form(bare: str) -> str | None:
+    """Cached, because a manager reports the same thousands of addresses again and again."""
     try:
         address = ip_address(bare)
     except ValueError:
         return None
-    mapped = address.ipv4_mapped if isinstance(address, IPv6Address) else None
-    return str(mapped or address)
+    if not isinstance(address, IPv6Address):
+        return str(address)
+    # `ipaddress` takes any text as a zone, also line ends.
+    if address.scope_id is not None and _ZONE.fullmatch(address.scope_id) is None:
+        return None
+    return str(address.ipv4_mapped or address)
 
 
-def host_key(name: str) -> str:
-    """One key for the spellings of a node: the address in its shortest form, or the short name in lower case."""
-    return normalize_address(name) or name.lower().partition(".")[0]
+def short_name(name: str) -> tuple[str, str]:
+    """The first label of a name in normal form, and a dot if there are more labels.
+
+    Empty for addresses, and for a number, which begins addresses.
+    """
+    short, dot, _ = name.partition(".")
+    is_address = short.isdigit() or (":" in name and normalize_address(name) is not None)
+    return ("", "") if is_address else (short, dot)
+
+
+def ambiguous_message(name: str, node_ids: Collection[str]) -> str:
+    """The message for a name or an address that several nodes claim."""
+    return f"{name} means {len(node_ids)} nodes: {', '.join(node_ids)}. Give the id of one of them."
+
+
+def first_label(name: str) -> str:
+    """The first label of a name in lower case, which all names of a machine share; an address in its shortest form."""
+    normal = normalize_name(name)
+    return short_name(normal)[0] or normal
 
 
 def possible_names(node_id: str, addresses: Mapping[str, frozenset[str]], named: Mapping[str, set[str]]) -> set[str]:
@@ -118,6 +194,28 @@ def possible_names(node_id: str, addresses: Mapping[str, frozenset[str]], named:
     bracketed = {f"[{address}]" for address in own if ":" in address}
     aliases = (named.get(address, ()) for address in own)
     return {node_id.lower(), *_keys(node_id).looked_up}.union(own, bracketed, *aliases)
+
+
+def machine_keys(name: str, aliases: Aliases = no_aliases) -> set[str]:
+    """The keys, in normal form, under which a host of this machine is found by its name, or the prefix of it.
+
+    A short name is included a second time with a trailing dot: the prefix of all full names that begin so. A further
+    name is no such prefix, as the full names may be those of other machines; its first label is included if it means
+    this machine only.
+    """
+    further = aliases(name)
+    labels = {alias: short_name(alias) for alias in further}
+    return {
+        *_keys(name).looked_up,
+        *further,
+        *(label for alias, (label, is_full) in labels.items() if label and is_full and alias in aliases(label)),
+    }
+
+
+def prefix_of(name: str) -> str | None:
+    """The prefix under which `machine_keys` has the short name of a full one; None for a short name or an address."""
+    label, is_full = short_name(normalize_name(name))
+    return f"{label}." if label and is_full else None
 
 
 def names_by_address(addresses: Mapping[str, frozenset[str]]) -> dict[str, set[str]]:
@@ -145,19 +243,12 @@ def _keys(name: str) -> _Keys:
 
 def _lookup_keys(name: str) -> tuple[str, ...]:
     """`n7` matches `n7` and every `n7.…`; `n7.example.com` matches itself and the short `n7`. The name itself first."""
-    short, dot = _short_name(name)
+    short, dot = short_name(name)
     if not short:
         return (name,)
     return (name, short) if dot else (name, f"{name}.")
 
 
 def _index_keys(name: str) -> tuple[str, ...]:
-    short, dot = _short_name(name)
+    short, dot = short_name(name)
     return (name, f"{short}.") if short and dot else (name,)
-
-
-def _short_name(name: str) -> tuple[str, str]:
-    """The first label, and a dot if there are more. Empty for addresses, and for a number, which begins addresses."""
-    short, dot, _ = name.partition(".")
-    is_address = short.isdigit() or (":" in name and normalize_address(name) is not None)
-    return ("", "") if is_address else (short, dot)

@@ -1,23 +1,31 @@
 """Limits: how many nodes may be blocked, by whom and for how long. Pure; the drafts hold the current time.
 
-Only a block that is new, longer or stronger can be refused. Repeating an existing block and unblocking always succeed.
+Only a block that is new, longer or stronger can be refused, or a claim that is new or longer. Repeating an existing
+block and unblocking always succeed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Final
 
 from blocklist.model.changes import Change, ChangeType
+from blocklist.model.claims import ANONYMOUS, expand, is_authored_by
 from blocklist.model.draft import Draft
 from blocklist.model.durations import exact_duration
 from blocklist.model.errors import LimitError
+from blocklist.model.failure_domains import DomainLimit, ExceededDomain, LabelledNodes, exceeded_domains
+from blocklist.model.machine_count import MachineCount
+from blocklist.model.machine_index import MachineIndex
+from blocklist.model.node import BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.time import format_utc
-from blocklist.model.usable_nodes import ListenerNodes, NodeSet, Shortfall, blocked_ids, shortfalls
+from blocklist.model.usable_nodes import ListenerNodes, Shortfall, blocked_ids, shortfalls
 
+MAX_NAMED: Final = 20
+"""Maximum number of listeners, and of blocked nodes of each failure domain, that a refusal names."""
 LEEWAY_MS: Final = 60_000
 """Milliseconds by which a block may exceed the longest duration, as the client's clock may be ahead."""
 
@@ -31,6 +39,7 @@ class Limits:
     max_by_author: int = 0
     longest_operator_ms: int = 0
     longest_admin_ms: int = 0
+    max_per_domain: tuple[DomainLimit, ...] = ()
 
     def __bool__(self) -> bool:
         """Whether any limit is set."""
@@ -70,14 +79,16 @@ class EvidenceLimit:
 class LimitContext:
     """The state before a change.
 
-    `author_of` returns the author of a blocked node's last change, None if unknown. `listeners` are the live listeners
-    with a minimum. `known` are the nodes that live listeners report as theirs, None if none reports any.
+    `listeners` are the live listeners with a minimum that the change affects. `names` are the nodes that any listener
+    names, `known` those that listeners report as theirs. `labelled` are the nodes with their labels, None if no limit
+    needs them.
     """
 
     draft: Draft
-    author_of: Callable[[str], str | None]
     listeners: Sequence[ListenerNodes] = ()
-    known: NodeSet | None = None
+    names: MachineIndex = field(default_factory=MachineIndex)
+    known: MachineCount = field(default_factory=MachineCount)
+    labelled: LabelledNodes | None = None
 
 
 def check_limits(limits: Limits, context: LimitContext, proposed: Draft, role: Role) -> None:
@@ -85,14 +96,16 @@ def check_limits(limits: Limits, context: LimitContext, proposed: Draft, role: R
 
     `role` is the role of the author.
     """
-    escalations = [change for change in proposed.changes if _escalates(change, context.draft)]
-    if not escalations:
+    if not proposed.changes:
         return
+    escalations = [change for change in proposed.changes if _escalates(change, context.draft)]
     lines = [
-        *_count_violations(limits, context, proposed, escalations),
-        *_duration_violations(limits, context.draft, escalations, role),
+        *_count_violations(limits, context, escalations),
+        *_author_violations(limits.max_by_author, context.draft, proposed),
+        *_duration_violations(limits, context.draft, proposed, role),
     ]
-    lines += [_minimum_violation(shortfall) for shortfall in shortfalls(context.listeners, context.draft, proposed)]
+    if escalations:
+        lines += _minimum_violations(shortfalls(context.listeners, context.names, context.draft, proposed))
     if lines:
         raise LimitError(" ".join(lines), lines)
 
@@ -102,14 +115,12 @@ def _escalates(change: Change, current: Draft) -> bool:
     if change.type is ChangeType.BLOCKED:
         return True
     before = current.get_blocked(change.node.id)
-    if change.type is not ChangeType.MERGED or before is None:
+    if change.type.frees or before is None:
         return False
     return change.node.end > before.end or change.node.action > before.action
 
 
-def _count_violations(
-    limits: Limits, context: LimitContext, proposed: Draft, escalations: Sequence[Change]
-) -> Iterator[str]:
+def _count_violations(limits: Limits, context: LimitContext, escalations: Sequence[Change]) -> Iterator[str]:
     new = [change.node.id for change in escalations if change.type is ChangeType.BLOCKED]
     count = context.draft.count(context.draft.now)
     if limits.max_blocked and new and count + len(new) > limits.max_blocked:
@@ -117,20 +128,21 @@ def _count_violations(
             f"This would block {count + len(new)} nodes; at most {limits.max_blocked} may be blocked at once"
             f" (BLOCKLIST_MAX_BLOCKED): {_remaining(limits.max_blocked - count)}."
         )
-    if limits.max_share < 1 and new and context.known is not None:
+    if limits.max_share < 1 and new:
         yield from _share_violations(limits.max_share, context.known, context.draft, new)
-    if limits.max_by_author:
-        yield from _author_violations(limits.max_by_author, context, proposed.author.name, escalations)
+    if limits.max_per_domain and new and context.labelled is not None:
+        domains = exceeded_domains(limits.max_per_domain, context.labelled, blocked_ids(context.draft), new)
+        yield from (_domain_violation(domain, context.draft) for domain in domains)
 
 
-def _share_violations(share: float, known: NodeSet, current: Draft, new_ids: Iterable[str]) -> Iterator[str]:
-    before = known.matching(blocked_ids(current))
-    after = before | known.matching(new_ids)
+def _share_violations(share: float, known: MachineCount, current: Draft, new_ids: Sequence[str]) -> Iterator[str]:
+    ids = blocked_ids(current)
+    before, after = known.count_matching(ids), known.count_matching([*ids, *new_ids])
     max_nodes = _share_of(share, len(known))
-    if len(after) > max(max_nodes, len(before)):
+    if after > max(max_nodes, before):
         yield (
-            f"This would block {len(after)} of the {len(known)} known nodes; at most {max_nodes} may be blocked at once"
-            f" (BLOCKLIST_MAX_BLOCKED_SHARE is {share:g}): {_remaining(max_nodes - len(before))}."
+            f"This would block {after} of the {len(known)} known nodes; at most {max_nodes} may be blocked at once"
+            f" (BLOCKLIST_MAX_BLOCKED_SHARE is {share:g}): {_remaining(max_nodes - before)}."
         )
 
 
@@ -139,17 +151,36 @@ def _share_of(share: float, count: int) -> int:
     return int(Decimal(str(share)) * count)
 
 
-def _author_violations(
-    max_nodes: int, context: LimitContext, author: str | None, escalations: Iterable[Change]
-) -> Iterator[str]:
-    """A block counts for the author of its last change: extending somebody else's block makes it one's own."""
-    drafted = {change.node.id: change.created_by for change in context.draft.changes}
+def _domain_violation(domain: ExceededDomain, current: Draft) -> str:
+    sentence = (
+        f"This would block {domain.blocked_after} of the {domain.members} nodes with {domain.label}; at most"
+        f" {domain.max_nodes} may be blocked at once (BLOCKLIST_MAX_BLOCKED_PER has {domain.limit}):"
+        f" {_remaining(domain.max_nodes - len(domain.blocks))}."
+    )
+    if not domain.blocks:
+        return sentence
+    names = [_claimed_by(known, current.get(node_id), current) for known, node_id in domain.blocks.items()]
+    more = f" and {len(names) - MAX_NAMED} more" if len(names) > MAX_NAMED else ""
+    return f"{sentence} Blocked there: {', '.join(names[:MAX_NAMED])}{more}."
 
-    def is_by_author(node_id: str) -> bool:
-        return (drafted[node_id] if node_id in drafted else context.author_of(node_id)) == author
 
-    before = {node_id for node_id in blocked_ids(context.draft) if is_by_author(node_id)}
-    after = before | {change.node.id for change in escalations}
+def _claimed_by(name: str, block: BlockedNode | None, current: Draft) -> str:
+    claims = () if block is None else current.claims(block)
+    owners = [claim.owner for claim in claims if claim.owner != ANONYMOUS]
+    return f"{name} by {', '.join(owners)}" if owners else name
+
+
+def _author_violations(max_nodes: int, current: Draft, proposed: Draft) -> Iterator[str]:
+    """A block counts for the author of each of its claims."""
+    if not max_nodes:
+        return
+    author = proposed.author.name
+    changed = {change.node.id for change in proposed.changes}
+    claimed = {node_id for node_id in changed if proposed.get(node_id) and _is_by(author, proposed, node_id)}
+    if not claimed:
+        return
+    before = {node_id for node_id in blocked_ids(current) if _is_by(author, current, node_id)}
+    after = (before - changed) | claimed
     if len(after) > max(max_nodes, len(before)):
         name = "authors without a name" if author is None else author
         yield (
@@ -158,20 +189,36 @@ def _author_violations(
         )
 
 
-def _duration_violations(limits: Limits, current: Draft, escalations: Iterable[Change], role: Role) -> Iterator[str]:
+def _is_by(author: str | None, draft: Draft, node_id: str) -> bool:
+    return is_authored_by(draft.stored_claims(node_id), author)
+
+
+def _duration_violations(limits: Limits, current: Draft, proposed: Draft, role: Role) -> Iterator[str]:
     longest = limits.longest_ms(role)
-    if not longest or not any(_exceeds_duration(change, current, longest) for change in escalations):
+    if not longest:
+        return
+    latest = current.now + longest
+    if not any(_lengthens_claim(change, current, latest + LEEWAY_MS) for change in proposed.changes):
         return
     subject, alternative = ("An admin", "force it") if role is Role.ADMIN else ("An operator", "ask an admin")
-    allowed, latest = exact_duration(longest), format_utc(current.now + longest)
-    yield f"{subject} may block for at most {allowed}: end it by {latest} at the latest, or {alternative}."
+    allowed = exact_duration(longest)
+    yield f"{subject} may block for at most {allowed}: end it by {format_utc(latest)} at the latest, or {alternative}."
 
 
-def _exceeds_duration(change: Change, current: Draft, longest_ms: int) -> bool:
-    """A merge counts only if it moves the end: an author who adds a cause did not choose the existing end."""
+def _lengthens_claim(change: Change, current: Draft, latest: int) -> bool:
+    """Whether a claim ends after `latest`, and later than before: who adds a cause did not choose the existing end."""
+    if change.type.frees or change.node.end <= latest:
+        return False
     before = current.get_blocked(change.node.id)
-    extended = before is None or change.node.end > before.end
-    return extended and change.node.end > current.now + longest_ms + LEEWAY_MS
+    ends = {} if before is None else {claim.owner: claim.block.end for claim in current.claims(before)}
+    claims = expand(change.claims or change.created_by, change.node)
+    return any(claim.block.end > max(latest, ends.get(claim.owner, 0)) for claim in claims)
+
+
+def _minimum_violations(found: Sequence[Shortfall]) -> list[str]:
+    lines = [_minimum_violation(shortfall) for shortfall in found[:MAX_NAMED]]
+    more = len(found) - MAX_NAMED
+    return lines if more <= 0 else [*lines, f"{more} more listeners would be left with fewer nodes than they need."]
 
 
 def _minimum_violation(shortfall: Shortfall) -> str:

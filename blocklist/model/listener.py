@@ -20,8 +20,8 @@ HEARTBEAT_SECONDS: Final = 10.0
 """Interval between two heartbeats (Flink's heartbeat.interval)."""
 MAX_ENTRIES: Final = 10_000
 """Maximum number of entries in each map of a heartbeat."""
-MAX_REFUSAL_LENGTH: Final = 300
-"""Maximum length of the reason for refusing a block, in characters."""
+MAX_REASON_LENGTH: Final = 300
+"""Maximum length of the reason for refusing a block, and of a node's reported state, in characters."""
 
 
 class ListenerRole(StrEnum):
@@ -35,9 +35,9 @@ class FencedError(BlocklistError):
     """Another session of the listener has taken over; this session is rejected from now on."""
 
 
-def truncate_refused(refused: Mapping[str, str], max_entries: int = MAX_ENTRIES) -> dict[str, str]:
-    """Truncate `refused` to what a heartbeat may contain: the first `max_entries` by id, with shortened reasons."""
-    return {node_id: refused[node_id][:MAX_REFUSAL_LENGTH] for node_id in sorted(refused)[:max_entries]}
+def truncate_reasons(reasons: Mapping[str, str], max_entries: int = MAX_ENTRIES) -> dict[str, str]:
+    """Truncate a map from node id to reason to what a heartbeat may contain: the first ids, with shortened reasons."""
+    return {node_id: reasons[node_id][:MAX_REASON_LENGTH] for node_id in sorted(reasons)[:max_entries]}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -152,12 +152,14 @@ def heartbeat(
     now: int,
     revision: int,
     principal: str | None = None,
+    lease_time: int | None = None,
 ) -> Listener:
     """The listener after a heartbeat that acknowledges the list up to `acked`; None acknowledges nothing.
 
     A revision lower than the acknowledged one is ignored. Raises NotFoundError if the listener must register again,
     also because another principal registered it, FencedError for a session other than the current one, InvalidError
-    for a revision above the current one. `principal` is None without authentication.
+    for a revision above the current one. `principal` is None without authentication. `lease_time`, by default now, is
+    the time up to which all renewals are known.
     """
     if current is None:
         raise NotFoundError("There is no such listener: register again.")
@@ -165,7 +167,7 @@ def heartbeat(
         raise FencedError(f"Listener {current.id} is registered with another session.")
     if principal is not None and principal != current.principal:
         raise NotFoundError(f"Listener {current.id} was not registered with this token: register again.")
-    if not current.is_live(now):
+    if not current.is_live(now if lease_time is None else lease_time):
         raise NotFoundError(f"The lease of listener {current.id} has lapsed: register again.")
     if acked is not None and acked > revision:
         raise InvalidError(f"ackedRevision: {acked} is above the current revision {revision}.")

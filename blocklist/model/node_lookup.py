@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
+from blocklist.model.claims import Claims, ClaimsOrAuthor, expand, live_claims
 from blocklist.model.errors import AmbiguousNodeError
-from blocklist.model.host_matching import normalize_name
+from blocklist.model.host_matching import normalize_name, same_machine
 from blocklist.model.node import BlockedNode
 
 MAX_MATCHES: Final = 20
@@ -25,6 +27,12 @@ class BlocklistView(Protocol):
     def matching(self, node_id: str) -> Iterable[str]:
         """The ids on the list that mean the same machine, in no order."""
 
+    def stored_claims(self, node_id: str) -> ClaimsOrAuthor:
+        """The claims on a node on the list, those that have ended included; for implied ones their author."""
+
+    def aliases(self, node_id: str) -> Collection[str]:
+        """What else the machine is called, see blocklist.model.host_matching.Aliases."""
+
     def count(self, now: int) -> int: ...
 
     def __iter__(self) -> Iterator[BlockedNode]: ...
@@ -34,7 +42,7 @@ def find_blocked(view: BlocklistView, node_id: str, now: int) -> list[BlockedNod
     """The nodes blocked at `now` (Unix ms) that `node_id` means, sorted by id, at most MAX_MATCHES.
 
     The node with this very id; else those with the same name in another case, or the same address in another spelling;
-    else those of which one name is the short form of the other.
+    else those of which one name is the short form of the other; else those under another known name or address.
     """
     exact = view.get(node_id)
     if exact is not None and not exact.ended(now):
@@ -44,7 +52,8 @@ def find_blocked(view: BlocklistView, node_id: str, now: int) -> list[BlockedNod
     if len(found) < 2:
         return found
     same_name = [node for node in found if normalize_name(node.id) == normalize_name(node_id)]
-    return sorted(same_name or found, key=lambda node: node.id)
+    short_or_full = [node for node in found if same_machine(node.id, node_id)]
+    return sorted(same_name or short_or_full or found, key=lambda node: node.id)
 
 
 def find_one_blocked(view: BlocklistView, node_id: str, now: int) -> BlockedNode | None:
@@ -56,3 +65,23 @@ def find_one_blocked(view: BlocklistView, node_id: str, now: int) -> BlockedNode
         detail = f"{node_id} means {more}{len(found)} blocked nodes: {names}. Give the id of one of them."
         raise AmbiguousNodeError(detail, found)
     return found[0] if found else None
+
+
+def claims_on(view: BlocklistView, node: BlockedNode, now: int) -> Claims:
+    """The claims on a node of the view that have not ended at `now`; none if its block has."""
+    return live_claims(expand(view.stored_claims(node.id), node), now)
+
+
+def nodes_claimed_by(view: BlocklistView, owners: Collection[str], now: int) -> Mapping[str, Sequence[str]]:
+    """The ids of the nodes that these owners claim at `now`, by owner, under whatever names. Reads the whole list.
+
+    Without claims that are implied: their owner is an author.
+    """
+    found: defaultdict[str, list[str]] = defaultdict(list)
+    for node in view if owners else ():
+        stored = view.stored_claims(node.id)
+        if isinstance(stored, tuple) and any(claim.owner in owners for claim in stored):
+            for claim in live_claims(stored, now):
+                if claim.owner in owners:
+                    found[claim.owner].append(node.id)
+    return found

@@ -7,6 +7,7 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from blocklist.model.evidence import Finding
+from blocklist.model.reported_node import ReportedNode, node_ids
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -15,14 +16,18 @@ class Report:
 
     `task_managers` maps TaskManager id to node id, `running_tasks` TaskManager id to the number of its tasks, `refused`
     node id to the reason why the block is not carried out, `evidence` node id to finding; `nodes` are all nodes that
-    the listener may use. Do not change them afterwards.
+    the listener may use: ids, or what it knows about them. A manager reports in `schedulable` the blocked nodes that
+    still get work, in `unschedulable` the nodes that get none for another reason than a block: node id to its state. Do
+    not change them afterwards.
     """
 
     task_managers: Mapping[str, str] | None = None
     running_tasks: Mapping[str, int] | None = None
     refused: Mapping[str, str] | None = None
     evidence: Mapping[str, Finding] | None = None
-    nodes: Sequence[str] | None = None
+    nodes: Sequence[str | ReportedNode] | None = None
+    schedulable: Mapping[str, str] | None = None
+    unschedulable: Mapping[str, str] | None = None
 
     def given(self) -> dict[str, Any]:
         """The fields that are not None, by name."""
@@ -43,7 +48,11 @@ class Report:
 
     def named_nodes(self) -> set[str]:
         """All nodes that the listener says it may use or has TaskManagers on."""
-        return {*(self.nodes or ()), *(self.task_managers or {}).values()}
+        return {*self.node_ids(), *(self.task_managers or {}).values()}
+
+    def node_ids(self) -> Sequence[str]:
+        """The ids of all nodes that the listener says it may use."""
+        return node_ids(self.nodes or ())
 
 
 EMPTY_REPORT: Final = Report()

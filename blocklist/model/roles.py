@@ -38,7 +38,8 @@ _RANKS = {role: rank for rank, role in enumerate(Role)}
 class Token:
     """A bearer token without its text. Times are Unix milliseconds.
 
-    `name` is the author of changes made with the token; `last_used_at` may be up to a minute late.
+    `name` is the author of changes made with the token; `last_used_at` may be up to a minute late. `owners` are the
+    patterns of owners whose claims it may change; None for all.
     """
 
     id: str
@@ -49,6 +50,7 @@ class Token:
     end: int = PERMANENT
     revoked_at: int | None = None
     last_used_at: int | None = None
+    owners: tuple[str, ...] | None = None
 
     def is_valid(self, now: int) -> bool:
         """Whether the token is accepted at `now`."""

@@ -5,12 +5,13 @@ Pure, without a lock: use it from one thread or event loop at a time.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from blocklist.model.changes import Change, Snapshot
-from blocklist.model.host_matching import NameIndex
-from blocklist.model.node import PERMANENT, BlockedNode
+from blocklist.model.claims import Claims, ClaimsOrAuthor
+from blocklist.model.end_queue import EndQueue
+from blocklist.model.host_matching import Aliases, NameIndex, no_aliases
+from blocklist.model.node import BlockedNode
 
 
 class OutOfOrderError(Exception):
@@ -18,9 +19,13 @@ class OutOfOrderError(Exception):
 
 
 class BlocklistTracker:
-    """FLIP-224's BlocklistTracker, updated by snapshots and by changes in order of revision."""
+    """FLIP-224's BlocklistTracker, updated by snapshots and by changes in order of revision.
 
-    def __init__(self, snapshot: Snapshot) -> None:
+    `aliases` matter for questions only: the same changes lead to the same list, whatever is known about machines.
+    """
+
+    def __init__(self, snapshot: Snapshot, aliases: Aliases = no_aliases) -> None:
+        self._aliases = aliases
         self.reset(snapshot)
 
     def reset(self, snapshot: Snapshot) -> None:
@@ -28,9 +33,11 @@ class BlocklistTracker:
         self.revision = snapshot.revision
         self.history = snapshot.history
         self._nodes = dict(snapshot.nodes)
-        self._names = NameIndex(snapshot.nodes)
-        self._ends: list[tuple[int, str]] = []
-        self._rebuild_ends()
+        self._names = NameIndex(snapshot.nodes, self._aliases)
+        # Without an entry: one claim, of an author without a name. That costs no memory.
+        self._claims = {node_id: stored for node_id, stored in snapshot.claims.items() if stored is not None}
+        self._ends = EndQueue(self._nodes, self._end_of)
+        self._claim_ends = EndQueue(self._claims, self._first_claim_end)
 
     def apply(self, change: Change) -> None:
         """Apply the next change. Raises OutOfOrderError unless it has the next revision."""
@@ -41,16 +48,17 @@ class BlocklistTracker:
         if change.type.frees:
             self._nodes.pop(node.id, None)
             self._names.discard(node.id)
+            self._claims.pop(node.id, None)
             return
         before = self._nodes.get(node.id)
         self._nodes[node.id] = node
         if before is None:
             self._names.add(node.id)
         if not node.permanent and (before is None or before.end != node.end):
-            heapq.heappush(self._ends, (node.end, node.id))
-            # Merges and removals leave stale entries; this bounds them.
-            if len(self._ends) > 2 * len(self._nodes) + 64:
-                self._rebuild_ends()
+            self._ends.push(node.end, node.id)
+        stored = change.claims or change.created_by
+        if stored is not None or self._claims:
+            self._set_claims(node.id, stored)
 
     def get(self, node_id: str) -> BlockedNode | None:
         """The node, even if its end has passed and the `expired` change is not committed yet."""
@@ -59,6 +67,10 @@ class BlocklistTracker:
     def matching(self, node_id: str) -> Iterator[str]:
         """The ids on the list that mean the same machine, in no order."""
         return self._names.matching(node_id)
+
+    def aliases(self, node_id: str) -> Collection[str]:
+        """What else the machine is called."""
+        return self._aliases(node_id)
 
     def blocked(self, now: int) -> dict[str, BlockedNode]:
         """The nodes that are blocked at `now` (FLIP-224, getAllBlockedNodes), in no particular order."""
@@ -72,15 +84,20 @@ class BlocklistTracker:
 
     def next_end(self) -> int:
         """The earliest end of all nodes, in Unix milliseconds; PERMANENT if no node will expire."""
-        while self._ends and self._stale(self._ends[0]):
-            heapq.heappop(self._ends)
-        return self._ends[0][0] if self._ends else PERMANENT
+        return self._ends.next()
+
+    def next_expiry(self) -> int:
+        """The earliest end of all nodes and claims, in Unix milliseconds; PERMANENT if nothing will expire."""
+        return min(self._ends.next(), self._claim_ends.next())
 
     def ended(self, now: int) -> list[BlockedNode]:
-        """The nodes whose end has passed, the earliest first."""
-        if self.next_end() > now:
-            return []
-        return sorted((node for node in self._nodes.values() if node.ended(now)), key=lambda node: (node.end, node.id))
+        """The nodes of which the end has passed, or that of one of their claims; the earliest first."""
+        ids = {*self._ends.ended(now), *self._claim_ends.ended(now)}
+        return sorted((self._nodes[node_id] for node_id in ids), key=lambda node: (node.end, node.id))
+
+    def stored_claims(self, node_id: str) -> ClaimsOrAuthor:
+        """The claims on a node on the list, those that have ended included; for implied ones their author."""
+        return self._claims.get(node_id)
 
     def __len__(self) -> int:
         return len(self._nodes)
@@ -88,10 +105,26 @@ class BlocklistTracker:
     def __iter__(self) -> Iterator[BlockedNode]:
         return iter(self._nodes.values())
 
-    def _stale(self, entry: tuple[int, str]) -> bool:
-        node = self._nodes.get(entry[1])
-        return node is None or node.end != entry[0]
+    def all_stored_claims(self) -> dict[str, ClaimsOrAuthor]:
+        """A copy of what `stored_claims` returns for each node, without those where that is None."""
+        return dict(self._claims)
 
-    def _rebuild_ends(self) -> None:
-        self._ends = [(node.end, node.id) for node in self._nodes.values() if not node.permanent]
-        heapq.heapify(self._ends)
+    def _set_claims(self, node_id: str, stored: ClaimsOrAuthor) -> None:
+        if stored is None:
+            self._claims.pop(node_id, None)
+            return
+        self._claims[node_id] = stored
+        if isinstance(stored, tuple):
+            self._claim_ends.push(_first_end(stored), node_id)
+
+    def _end_of(self, node_id: str) -> int | None:
+        node = self._nodes.get(node_id)
+        return None if node is None else node.end
+
+    def _first_claim_end(self, node_id: str) -> int | None:
+        stored = self._claims.get(node_id)
+        return _first_end(stored) if isinstance(stored, tuple) else None
+
+
+def _first_end(claims: Claims) -> int:
+    return min(claim.block.end for claim in claims)

@@ -1,63 +1,19 @@
-"""Which nodes of a listener are usable, that is, not blocked. Pure."""
+"""Which nodes of a listener are usable, that is, not blocked. Pure.
+
+Nodes are names in normal form. They are matched with the ids of blocks by one index of all nodes that any listener
+names, so that the cost does not grow with the number of listeners. A name is not matched with its address.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from typing import Final
 
-from blocklist.model.changes import ChangeType
+from blocklist.model.changes import Change, ChangeType
 from blocklist.model.draft import Draft
 from blocklist.model.host_matching import NameIndex
-
-_MAX_CACHED: Final = 20_000
-
-
-class NodeSet:
-    """The nodes of a listener, matched with the ids of blocks: by name in any case, short or full, or by address.
-
-    A name is not matched with its address.
-    """
-
-    def __init__(self, nodes: Iterable[str]) -> None:
-        self.names = frozenset(node.lower() for node in nodes)
-        self._index: NameIndex | None = None
-        self._cache: dict[str, frozenset[str]] = {}
-
-    def __len__(self) -> int:
-        return len(self.names)
-
-    def matching(self, ids: Iterable[str]) -> set[str]:
-        """The nodes that match these ids."""
-        matches: set[str] = set()
-        return matches.union(*map(self._match, ids))
-
-    def _match(self, node_id: str) -> frozenset[str]:
-        """Cached, as the same blocked ids are matched again on every change."""
-        matches = self._cache.get(node_id)
-        if matches is None:
-            if len(self._cache) >= _MAX_CACHED:
-                self._cache.clear()
-            matches = self._cache[node_id] = frozenset(self.names_matching(node_id))
-        return matches
-
-    def names_matching(self, name: str) -> Iterator[str]:
-        """The nodes that match a name. Unlike `matching` not cached."""
-        if self._index is None:
-            self._index = NameIndex(self.names)
-        return self._index.matching(name)
-
-
-def distinct_machines(names: Collection[str]) -> list[str]:
-    """These names, in lower case, without each short one whose full name is among them."""
-    index = NameIndex(names)
-    return [name for name in names if "." in name or not any(other != name for other in index.matching(name))]
-
-
-def node_set(nodes: Iterable[str], previous: NodeSet | None) -> NodeSet:
-    """The set of these nodes; `previous` if it has the same names, to keep its cache."""
-    new = NodeSet(nodes)
-    return previous if previous is not None and previous.names == new.names else new
+from blocklist.model.machine_index import MachineIndex
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -65,12 +21,8 @@ class ListenerNodes:
     """A live listener, the nodes it may use, and the number of them that must stay usable."""
 
     id: str
-    nodes: NodeSet
+    nodes: frozenset[str]
     minimum: int
-
-    def usable(self, draft: Draft) -> int:
-        """Number of its nodes that are not blocked in the draft."""
-        return len(self.nodes) - len(self.nodes.matching(blocked_ids(draft)))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -83,17 +35,66 @@ class Shortfall:
     usable_before: int
 
 
-def shortfalls(listeners: Iterable[ListenerNodes], current: Draft, proposed: Draft) -> list[Shortfall]:
-    """The listeners that are below their minimum after `proposed`, if it changes their number of usable nodes."""
-    ids = [change.node.id for change in proposed.changes if change.type in {ChangeType.BLOCKED, ChangeType.UNBLOCKED}]
-    affected = [listener for listener in listeners if listener.minimum > 0 and listener.nodes.matching(ids)]
-    after = [
-        Shortfall(listener=it.id, usable=it.usable(proposed), minimum=it.minimum, usable_before=it.usable(current))
+def shortfalls(
+    listeners: Iterable[ListenerNodes], names: MachineIndex, current: Draft, proposed: Draft
+) -> list[Shortfall]:
+    """The listeners that are below their minimum after `proposed`, if it changes their number of usable nodes.
+
+    `names` are the nodes that any listener names.
+    """
+    touched = matching_names(names, proposed.changes)
+    affected = [it for it in listeners if it.minimum > 0 and not it.nodes.isdisjoint(touched)]
+    if not affected:
+        return []
+    before = blocked_names(names, current)
+    after = (before - touched) | {name for name in touched if _is_blocked(name, proposed)}
+    found = (
+        Shortfall(
+            listener=it.id,
+            usable=count_usable(it.nodes, after),
+            minimum=it.minimum,
+            usable_before=count_usable(it.nodes, before),
+        )
         for it in affected
-    ]
-    return [it for it in after if it.usable < it.minimum and it.usable != it.usable_before]
+    )
+    return [it for it in found if it.usable < it.minimum and it.usable != it.usable_before]
+
+
+def matching_names(names: MachineIndex, changes: Iterable[Change]) -> set[str]:
+    """The names of the machines that these changes block or free."""
+    ids = [change.node.id for change in changes if change.type in {ChangeType.BLOCKED, ChangeType.UNBLOCKED}]
+    return {name for node_id in ids for name in names.matching(node_id)}
+
+
+def blocked_names(names: MachineIndex, draft: Draft) -> set[str]:
+    """The names of the machines that are blocked in the draft."""
+    return {name for node_id in blocked_ids(draft) for name in names.matching(node_id)}
+
+
+def count_usable(nodes: AbstractSet[str], blocked: AbstractSet[str]) -> int:
+    """Number of nodes whose names are not among the blocked ones."""
+    return len(nodes) - len(nodes & blocked)
 
 
 def blocked_ids(draft: Draft) -> Sequence[str]:
     """The ids of the nodes that are blocked in the draft."""
     return [node.id for node in draft if not node.ended(draft.now)]
+
+
+def believed_nodes(
+    stated: frozenset[str], runs_on: frozenset[str], confirmed_name: Callable[[str], str | None]
+) -> frozenset[str]:
+    """The nodes that a listener says it may use and on which it has TaskManagers, or that others name as well.
+
+    Otherwise it could forbid the block of any node by stating it.
+    """
+    others = {node for node in stated - runs_on if confirmed_name(node) is None}
+    if others and runs_on:
+        index = NameIndex(runs_on)
+        others = {node for node in others if not any(index.matching(node))}
+    return stated - others
+
+
+def _is_blocked(name: str, draft: Draft) -> bool:
+    nodes = map(draft.get, draft.matching(name))
+    return any(node is not None and not node.ended(draft.now) for node in nodes)

@@ -43,7 +43,7 @@ def _check_if_text(value: object) -> object:
 # Not `$`, which some implementations also match before a final line end.
 TEXT_PATTERN: Final = r"^[^\x00-\x1f\x7f-\x9f]*(?![\s\S])"
 """The rule of check_text, for JSON Schema."""
-ID_PATTERN: Final = "^[A-Za-z0-9._:-]{1,253}$"
+ID_PATTERN: Final = r"^(?!\.{1,2}$)[A-Za-z0-9._:-]{1,253}$"
 """The rule of check_node_id, for JSON Schema."""
 _MILLIS_STRING: Json = {"type": "string", "pattern": "^(0|-?[1-9][0-9]{0,18})$"}
 MillisIn = Annotated[

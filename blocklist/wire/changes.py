@@ -2,36 +2,64 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import BeforeValidator, ConfigDict, Field
 
 from blocklist.model.changes import Change, ChangeType, Snapshot
+from blocklist.model.claims import Claims
 from blocklist.wire.body import Body, MillisOut
+from blocklist.wire.claims import ClaimBody, claim_body
 from blocklist.wire.json import Json, dump_json
 from blocklist.wire.nodes import NodeBody, node_fields
+
+
+def _known_type(name: object) -> object:
+    """A type of a later version: whatever it is called, the node in the change is the node after it."""
+    return ChangeType.MERGED.value if isinstance(name, str) and name not in set(ChangeType) else name
+
+
+ChangeTypeName = Annotated[
+    Literal["blocked", "merged", "narrowed", "unblocked", "expired"], BeforeValidator(_known_type)
+]
 
 
 class ChangeBody(Body):
     """A change of the list."""
 
     revision: Annotated[int, Field(ge=1, le=2**53)]
-    type: Literal["blocked", "merged", "unblocked", "expired"]
+    type: ChangeTypeName
     at: MillisOut
     created_by: str | None
     forced: Annotated[str | None, Field(description="Reason for bypassing the limits, if they were bypassed.")] = None
     node: NodeBody
+    claims: Annotated[
+        list[ClaimBody] | None,
+        Field(description="The claims after the change. Absent if none are left, or one, of `createdBy`: the node."),
+    ] = None
+
+    dismissed: Annotated[
+        list[ClaimBody] | None,
+        Field(description="The claims of automatic owners that unblocking removed. Absent if there were none."),
+    ] = None
 
     def value(self) -> Change:
+        node = self.node.value()
         return Change(
             revision=self.revision,
             type=ChangeType(self.type),
             at=self.at,
             created_by=self.created_by,
             forced=self.forced,
-            node=self.node.value(),
+            node=node,
+            claims=_claims(self.claims, node.id),
+            dismissed=_claims(self.dismissed, node.id),
         )
+
+
+def _claims(bodies: Sequence[ClaimBody] | None, node_id: str) -> Claims | None:
+    return None if bodies is None else tuple(body.value(node_id) for body in bodies)
 
 
 class SnapshotBody(Body):
@@ -89,6 +117,8 @@ def change_body(change: Change) -> Json:
         "createdBy": change.created_by,
         **({} if change.forced is None else {"forced": change.forced}),
         "node": {"id": change.node.id, **node_fields(change.node)},
+        **({} if change.claims is None else {"claims": [claim_body(claim) for claim in change.claims]}),
+        **({} if change.dismissed is None else {"dismissed": [claim_body(claim) for claim in change.dismissed]}),
     }
 
 

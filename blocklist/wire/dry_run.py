@@ -9,7 +9,7 @@ from pydantic import Field
 from blocklist.model.usable_nodes import Shortfall
 from blocklist.wire.body import Body
 from blocklist.wire.json import Json
-from blocklist.wire.nodes import NodeBody
+from blocklist.wire.nodes import NO_NAMES, NodeBody
 
 
 class AffectedTaskManager(Body):
@@ -31,6 +31,9 @@ class DryRunNode(Body):
         Field(description="Whether it was blocked, or a live listener reports it; null if none reports any nodes."),
     ] = None
     did_you_mean: Annotated[str | None, Field(description="A similar node that a listener knows.")] = None
+    ambiguous: Annotated[
+        list[str], Field(description="The nodes that claim this name or address, if several do: it means none of them.")
+    ] = NO_NAMES
 
 
 class ShortfallBody(Body):

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, Literal
+from collections import Counter
+from collections.abc import Sequence
+from typing import Annotated, Final, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Discriminator, Field, PrivateAttr, Tag, model_validator
 
+from blocklist.model.errors import InvalidError
+from blocklist.model.host_matching import normalize_name
 from blocklist.model.listener import (
     LEASE_SECONDS,
     MAX_ENTRIES,
-    MAX_REFUSAL_LENGTH,
+    MAX_REASON_LENGTH,
     Listener,
     ListenerRole,
     Registration,
 )
 from blocklist.model.node import check_node_id, check_text
 from blocklist.model.report import Report
+from blocklist.model.reported_node import MAX_LABELS, MAX_NAMES, ReportedNode, make_reported_node
 from blocklist.wire.body import ID_PATTERN, TEXT_PATTERN, Body, MillisOut
 from blocklist.wire.evidence import FindingBody, findings, findings_body
 from blocklist.wire.json import Json
@@ -36,8 +41,8 @@ def _check_callback_url(text: str) -> str:
 
 Id = Annotated[str, AfterValidator(check_node_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
 _ENTRIES: Final = Field(max_length=MAX_ENTRIES, json_schema_extra={"additionalProperties": False})
-RefusalReason = Annotated[
-    str, Field(max_length=MAX_REFUSAL_LENGTH, json_schema_extra={"pattern": TEXT_PATTERN}), AfterValidator(check_text)
+Reason = Annotated[
+    str, Field(max_length=MAX_REASON_LENGTH, json_schema_extra={"pattern": TEXT_PATTERN}), AfterValidator(check_text)
 ]
 
 
@@ -77,6 +82,43 @@ class RegistrationBody(Body):
         )
 
 
+_NONE: Final[list[str]] = []
+_NO_LABELS: Final[dict[str, str]] = {}
+
+
+class ReportedNodeBody(Body):
+    """A node with what the listener knows about it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: Id
+    names: Annotated[list[str], Field(max_length=MAX_NAMES, description="What else it is called.")] = _NONE
+    addresses: Annotated[list[str], Field(max_length=MAX_NAMES, description="Its IP addresses.")] = _NONE
+    labels: Annotated[
+        dict[str, str],
+        Field(max_length=MAX_LABELS, description="Facts such as rack or zone, with the syntax of Kubernetes' labels."),
+    ] = _NO_LABELS
+    _value: ReportedNode = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _make(self) -> Self:
+        try:
+            self._value = make_reported_node(self.id, self.names, self.addresses, self.labels)
+        except InvalidError as error:
+            raise ValueError(error.detail) from None
+        return self
+
+    def value(self) -> ReportedNode:
+        return self._value
+
+
+def _kind_of_node(value: object) -> str:
+    return "id" if isinstance(value, str) else "node"
+
+
+NodeOrId = Annotated[Annotated[Id, Tag("id")] | Annotated[ReportedNodeBody, Tag("node")], Discriminator(_kind_of_node)]
+
+
 class ReportBody(Body):
     """What a listener reports about itself. An absent field leaves the previous value."""
 
@@ -90,21 +132,32 @@ class ReportBody(Body):
         Field(description="Number of running tasks: TaskManager id to number."),
     ] = None
     refused: Annotated[
-        Annotated[dict[Id, RefusalReason], _ENTRIES] | None,
+        Annotated[dict[Id, Reason], _ENTRIES] | None,
         Field(description="Blocks that it refuses to carry out: node id to reason."),
     ] = None
     nodes: Annotated[
-        Annotated[list[Id], Field(max_length=MAX_ENTRIES)] | None,
-        Field(description="All nodes that it may use; without it, the nodes of its TaskManagers."),
+        Annotated[list[NodeOrId], Field(max_length=MAX_ENTRIES)] | None,
+        Field(
+            description="All nodes that it may use, as ids or with what it knows about them; without it, the nodes of"
+            " its TaskManagers."
+        ),
     ] = None
     evidence: Annotated[
         Annotated[dict[Id, FindingBody], _ENTRIES] | None,
         Field(description="What a JobMaster has found out about nodes: node id to finding."),
     ] = None
+    schedulable: Annotated[
+        Annotated[dict[Id, Reason], _ENTRIES] | None,
+        Field(description="Blocked nodes that still get work there: node id to their state. See GET /drift."),
+    ] = None
+    unschedulable: Annotated[
+        Annotated[dict[Id, Reason], _ENTRIES] | None,
+        Field(description="Nodes that get no work there, though not because of a block: node id to their state."),
+    ] = None
 
     def value(self) -> Report:
         given = {name: getattr(self, name) for name in REPORT_FIELDS}
-        return Report(**given | {"evidence": findings(self.evidence)})
+        return Report(**given | {"evidence": findings(self.evidence), "nodes": _reported_nodes(self.nodes)})
 
 
 REPORT_FIELDS: Final = {name: field.alias or name for name, field in ReportBody.model_fields.items()}
@@ -117,8 +170,26 @@ def report_fields(report: Report) -> Json:
     if report.evidence is not None:
         values[REPORT_FIELDS["evidence"]] = findings_body(report.evidence)
     if report.nodes is not None:
-        values[REPORT_FIELDS["nodes"]] = list(report.nodes)
+        values[REPORT_FIELDS["nodes"]] = list(map(_node_json, report.nodes))
     return values
+
+
+def _reported_nodes(nodes: Sequence[str | ReportedNodeBody] | None) -> Sequence[str | ReportedNode] | None:
+    """The nodes of a report. Raises InvalidError if one is described twice."""
+    if nodes is None:
+        return None
+    described = [normalize_name(node.id) for node in nodes if not isinstance(node, str)]
+    if len(set(described)) < len(described):
+        twice = next(node_id for node_id, number in Counter(described).items() if number > 1)
+        raise InvalidError(f"nodes: {twice} is described twice.")
+    return [node if isinstance(node, str) else node.value() for node in nodes]
+
+
+def _node_json(node: str | ReportedNode) -> str | Json:
+    if isinstance(node, str):
+        return node
+    parts = {"names": list(node.names), "addresses": list(node.addresses), "labels": dict(node.labels)}
+    return {"id": node.id, **{name: part for name, part in parts.items() if part}}
 
 
 class HeartbeatBody(ReportBody):
@@ -135,7 +206,15 @@ class HeartbeatBody(ReportBody):
                     "taskManagers": {"app-1:3": "worker-17"},
                     "runningTasks": {"app-1:3": 2},
                     "refused": {},
-                    "nodes": ["worker-17", "worker-18"],
+                    "nodes": [
+                        "worker-17",
+                        {
+                            "id": "worker-18",
+                            "names": ["worker-18.example.com"],
+                            "addresses": ["10.0.0.18"],
+                            "labels": {"rack": "r12"},
+                        },
+                    ],
                     "evidence": {"worker-17": {"kind": "excluded", "reason": "Spark excluded the host."}},
                 }
             ]
@@ -174,6 +253,13 @@ class LeaseBody(Body):
 
     revision: int
     lease_end: MillisOut
+    reported: Annotated[
+        list[str],
+        Field(
+            description="The fields of the listener's report that the service has, evidence excepted. Send a field"
+            " that is missing here again: the service has restarted."
+        ),
+    ]
 
 
 class ListenerBody(Body):

@@ -7,6 +7,7 @@ from typing import Annotated
 from pydantic import Field
 
 from blocklist.wire.body import Body, MillisOut
+from blocklist.wire.claims import RepeatBody
 from blocklist.wire.listeners import ListenerRoleName
 from blocklist.wire.nodes import NodeBody
 
@@ -36,6 +37,10 @@ class AppliedBody(Body):
     late_ms: Annotated[int | None, Field(description="Milliseconds from the change until it was applied.")]
     refused: Annotated[str | None, Field(description="Why it refuses to carry out the block.")]
     task_managers: list[TaskManagerOnNode]
+    reports_task_managers: Annotated[
+        bool,
+        Field(description="Whether it has reported where its TaskManagers run; if not, `taskManagers` is unknown."),
+    ] = True
 
 
 class NodeStatusBody(Body):
@@ -47,4 +52,13 @@ class NodeStatusBody(Body):
     at: MillisOut
     applied: int
     of: int
+    automatic_blocks: Annotated[
+        int, Field(description="Number of automatic blocks that count for the duration of the next one.")
+    ] = 0
+    probation_end: Annotated[
+        MillisOut | None, Field(description="Until then evidence of one application blocks the node; null if not.")
+    ] = None
+    repeat: Annotated[
+        RepeatBody | None, Field(description="Why the present block lasts longer than usual; null if it does not.")
+    ] = None
     listeners: list[AppliedBody]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from json.encoder import encode_basestring
-from typing import Annotated, Literal
+from typing import Annotated, Final, Literal
 
 from pydantic import ConfigDict, Field
 
@@ -15,7 +15,25 @@ from blocklist.wire.json import Json, dump_json
 ActionName = Literal["MARK_BLOCKED", "MARK_BLOCKED_AND_EVACUATE_TASKS"]
 
 
-class BlockRequest(Body):
+class BlockFields(Body):
+    """What a request says of a block: how, until when and why."""
+
+    action: Annotated[ActionName, Field(description="The second also restarts running tasks on other nodes.")]
+    cause: Annotated[Cause, Field(description="Why the node is blocked, for the next person on call.")]
+    end_timestamp: Annotated[
+        MillisIn,
+        Field(description="When the block ends, in Unix milliseconds; without it, the block is permanent."),
+    ] = PERMANENT
+
+    def node(self, node_id: str, now: int) -> BlockedNode:
+        """The node, blocked from `now` on. Raises InvalidError for an invalid id, or an end that is not after `now`."""
+        if self.end_timestamp <= now:
+            raise InvalidError(f"endTimestamp: {self.end_timestamp} is not in the future; the current time is {now}.")
+        action = BlockAction[self.action]
+        return BlockedNode(id=node_id, action=action, start=now, end=self.end_timestamp, cause=self.cause)
+
+
+class BlockRequest(BlockFields):
     """How to block a node, until when and why (FLIP-224, Add)."""
 
     model_config = ConfigDict(
@@ -27,20 +45,7 @@ class BlockRequest(Body):
         },
     )
 
-    action: Annotated[ActionName, Field(description="The second also restarts running tasks on other nodes.")]
-    cause: Annotated[Cause, Field(description="Why the node is blocked, for the next person on call.")]
-    end_timestamp: Annotated[
-        MillisIn,
-        Field(description="When the block ends, in Unix milliseconds; without it, the block is permanent."),
-    ] = PERMANENT
     allow_merge: Annotated[Flag, Field(description="Merge with an existing block instead of 409.")] = False
-
-    def node(self, node_id: str, now: int) -> BlockedNode:
-        """The node, blocked from `now` on. Raises InvalidError for an invalid id, or an end that is not after `now`."""
-        if self.end_timestamp <= now:
-            raise InvalidError(f"endTimestamp: {self.end_timestamp} is not in the future; the current time is {now}.")
-        action = BlockAction[self.action]
-        return BlockedNode(id=node_id, action=action, start=now, end=self.end_timestamp, cause=self.cause)
 
 
 class ListedNode(Body):
@@ -53,6 +58,7 @@ class ListedNode(Body):
     task_managers: Annotated[list[str], Field(description="Ids of the TaskManagers on the node, sorted.")]
     created_by: Annotated[str | None, Field(description="With `details`: author of its last change.")] = None
     revision: Annotated[int, Field(ge=0, description="With `details`: revision of its last change; 0 if unknown.")] = 0
+    owners: Annotated[list[str] | None, Field(description="With `details`: owners of its claims.")] = None
 
 
 class NodeBody(Body):
@@ -88,12 +94,25 @@ class NodeBody(Body):
         )
 
 
+NO_NAMES: Final[list[str]] = []
+
+
 class NodeResult(NodeBody):
     """One of several blocked nodes: 201 blocked, 202 merged with its existing block."""
 
     status: Literal[201, 202]
     known: Annotated[bool, Field(description="False if listeners report nodes, but not this one.")] = True
     did_you_mean: Annotated[str | None, Field(description="If not: a similar node that a listener knows.")] = None
+    ambiguous: Annotated[
+        list[str], Field(description="If not: the nodes that claim this name or address; it means none of them.")
+    ] = NO_NAMES
+
+
+class UnblockedNode(Body):
+    """One of several selected nodes: 200 it was unblocked, 404 it was not blocked."""
+
+    status: Literal[200, 404]
+    id: Annotated[str | None, Field(description="The name under which it was blocked; null if it was not.")]
 
 
 def node_fields(node: BlockedNode) -> Json:

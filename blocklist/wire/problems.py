@@ -47,6 +47,14 @@ UNKNOWN_NODE_PROBLEM: Final = "urn:blocklist:problem:unknown-node"
 """The problem type of a 409 for a node that no listener knows, if `strict` was given."""
 
 
+DISMISSED_PROBLEM: Final = "urn:blocklist:problem:dismissed"
+"""The problem type of a 409 for a claim of an owner that was dismissed after what the claim rests on was observed."""
+
+
+NO_PATH_PROBLEM: Final = "urn:blocklist:problem:no-such-path"
+"""The problem type of a 404 for a path that the service does not have. Any other 404 is about a node, for example."""
+
+
 class ConflictProblem(Problem):
     """The node is already blocked: `blockedNode` is its existing block."""
 

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import AfterValidator, ConfigDict, Field
+from pydantic import AfterValidator, ConfigDict, Field, model_validator
 
+from blocklist.model.claims import check_owner_pattern
 from blocklist.model.durations import DEFAULT_DURATION
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import NewToken, Role, Token, check_token_name
@@ -14,6 +15,10 @@ from blocklist.wire.json import Json
 
 RoleName = Literal["reader", "listener", "operator", "admin"]
 Name = Annotated[str, AfterValidator(check_token_name), Field(json_schema_extra={"pattern": ID_PATTERN})]
+
+
+MAX_OWNERS: Final = 32
+OwnerPattern = Annotated[str, AfterValidator(check_owner_pattern)]
 
 
 class TokenRequest(Body):
@@ -29,6 +34,21 @@ class TokenRequest(Body):
     end_timestamp: Annotated[
         MillisIn, Field(description="When the token expires, in Unix milliseconds; without it, never.")
     ] = PERMANENT
+    owners: Annotated[
+        list[OwnerPattern] | None,
+        Field(
+            min_length=1,
+            max_length=MAX_OWNERS,
+            description="Only for an operator: the owners whose claims it may change; with a final `*`, those that"
+            " begin so. Without it, all.",
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _restricts_an_operator(self) -> Self:
+        if self.owners is not None and self.role != "operator":
+            raise ValueError("owners restrict a token with the role operator only")
+        return self
 
 
 class _TokenFields(Body):
@@ -42,6 +62,9 @@ class _TokenFields(Body):
     created_at: MillisOut
     created_by: str | None
     end_timestamp: MillisOut | None
+    owners: Annotated[list[str] | None, Field(description="The owners whose claims it may change; null for all.")] = (
+        None
+    )
 
     def _token(self, **state: int | None) -> Token:
         return Token(
@@ -51,6 +74,7 @@ class _TokenFields(Body):
             created_at=self.created_at,
             created_by=self.created_by,
             end=PERMANENT if self.end_timestamp is None else self.end_timestamp,
+            owners=None if self.owners is None else tuple(self.owners),
             **state,
         )
 
@@ -113,6 +137,7 @@ def _fields(token: Token) -> dict[str, Any]:
         "createdAt": str(token.created_at),
         "createdBy": token.created_by,
         "endTimestamp": None if token.end == PERMANENT else str(token.end),
+        "owners": None if token.owners is None else list(token.owners),
     }
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Protocol
 
+import httpx
 import pytest
 
 from blocklist import PERMANENT, BlockAction, BlocklistClient
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 A, B = "127.0.0.2", "127.0.0.3"
 C = "worker-c.example.test"
+Body = dict[str, Any]
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 
 
@@ -80,6 +82,41 @@ def service(service_process: ServiceProcess) -> Iterator[BlocklistClient]:
         yield client
         for node_id in client.snapshot().nodes:
             client.unblock(node_id)
+
+
+class ListenerApi:
+    """The service's view of listeners and TaskManagers."""
+
+    def __init__(self, http: httpx.Client) -> None:
+        self.http = http
+
+    def get(self, path: str) -> Body:
+        answer = self.http.get(path)
+        assert answer.status_code == 200, answer.text
+        body: Body = answer.json()
+        return body
+
+    def by_id(self) -> dict[str, Body]:
+        return {listener["id"]: listener for listener in self.get("/listeners")["listeners"]}
+
+    def task_managers(self, node_id: str) -> list[str]:
+        found: list[str] = self.get("/blocklist")[node_id]["taskManagers"]
+        return found
+
+    def status(self, node_id: str) -> Body:
+        """Return the status of a node at the only listener."""
+        (only,) = self.get(f"/blocklist/nodes/{node_id}/status")["listeners"]
+        status: Body = only
+        return status
+
+    def running(self, node_id: str) -> list[int]:
+        return [task_manager["runningTasks"] for task_manager in self.status(node_id)["taskManagers"]]
+
+
+@pytest.fixture
+def listeners(service: BlocklistClient, service_process: ServiceProcess) -> Iterator[ListenerApi]:
+    with service_process.client() as http:
+        yield ListenerApi(http)
 
 
 class StartAgent(Protocol):

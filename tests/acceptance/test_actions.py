@@ -13,6 +13,7 @@ from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
 from tests.acceptance.conftest import EVACUATE, MARK, A, B, BlockNode, C, is_blocked, unblock
 from tests.acceptance.jobs import Job, await_use, used_hosts
+from tests.integration.process import ServiceProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,14 +74,16 @@ def test_a_block_ends_at_its_end(
     wait_until(lambda: not is_blocked(agent, B), 30, "the agent to know")
 
 
-def test_a_block_ends_even_if_the_agent_is_dead(
-    spark: SparkSession, cluster: Cluster, block: BlockNode, agent: BlocklistAgent
+def test_a_block_ends_even_if_the_service_is_dead(
+    spark: SparkSession, cluster: Cluster, block: BlockNode, service_process: ServiceProcess
 ) -> None:
     end = now() + 5000
     block(B, end=end)
-    # As if its thread had died: no block is lifted.
-    agent._stop_thread()
-    starts = await_use(spark, cluster, B)
+    service_process.kill()
+    try:
+        starts = await_use(spark, cluster, B)
+    finally:
+        service_process.start()
     assert min(start.at for start in starts if start.host == B) >= end
 
 

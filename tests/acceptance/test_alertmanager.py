@@ -37,7 +37,7 @@ def test_a_running_job_leaves_a_node_while_an_alert_about_it_fires(
         wait_until(lambda: is_blocked(agent, B), 90, "the block")
         node = service.get(B)
         assert (node.action, node.permanent) == (EVACUATE, False)
-        assert node.cause.startswith("alert DiskBad: /data1 is bad; replace it [")
+        assert node.cause == "alert DiskBad: /data1 is bad; replace it"
         assert B not in job.hosts()
         assert used_hosts(spark, cluster) == {A, C}
         posts = webhook_posts(service_process)

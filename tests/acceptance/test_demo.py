@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 
 from demo.cluster import wait_until
@@ -21,9 +22,9 @@ Demo = subprocess.Popen[str]
 
 
 @pytest.fixture
-def demo(tmp_path: Path) -> Iterator[Demo]:
+def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Demo]:
     """A short demo with piped output. Afterwards none of its processes or temporary files is left."""
-    command = [sys.executable, "-m", "demo", "--seconds", "15"]
+    command = [sys.executable, "-m", "demo", "--seconds", "15", *getattr(request, "param", ())]
     environment = {**os.environ, "TMPDIR": str(tmp_path)}
     out, both = subprocess.PIPE, subprocess.STDOUT
     with subprocess.Popen(command, cwd=ROOT, env=environment, stdout=out, stderr=both, text=True) as process:
@@ -36,6 +37,7 @@ def demo(tmp_path: Path) -> Iterator[Demo]:
     wait_until(lambda: not _processes_of(tmp_path), 20, "all processes to end")
 
 
+@pytest.mark.parametrize("demo", [("--exit",)], indirect=True)
 def test_the_demo_ends_and_shows_its_figures(demo: Demo) -> None:
     output, _ = demo.communicate()
     assert demo.returncode == 0, output
@@ -52,6 +54,17 @@ def test_the_demo_ends_and_shows_its_figures(demo: Demo) -> None:
 def test_ctrl_c_ends_the_demo(demo: Demo) -> None:
     assert demo.stdout is not None
     next(line for line in demo.stdout if "127.0.0.3: 2" in line)
+    demo.send_signal(signal.SIGINT)
+    output, _ = demo.communicate()
+    assert demo.returncode == 130, output
+    assert "Traceback" not in output
+
+
+def test_the_demo_stays_up_with_its_page_until_ctrl_c(demo: Demo) -> None:
+    assert demo.stdout is not None
+    page = next(line.split()[-1] for line in demo.stdout if line.startswith("The page: "))
+    next(line for line in demo.stdout if line.startswith("The job has ended"))
+    assert httpx.get(page, trust_env=False).status_code == 200
     demo.send_signal(signal.SIGINT)
     output, _ = demo.communicate()
     assert demo.returncode == 130, output

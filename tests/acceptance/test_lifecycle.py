@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,7 +10,7 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, wait_until
-from tests.acceptance.conftest import A, Applications, B, C, StartAgent
+from tests.acceptance.conftest import EVACUATE, A, Applications, B, C, StartAgent
 from tests.acceptance.jobs import await_use, used_hosts
 from tests.integration.process import ServiceProcess
 
@@ -51,43 +51,51 @@ def test_stop_restores_spark(spark: SparkSession, service: BlocklistClient, star
     assert sorted(spark.sparkContext.getConf().getAll()) == conf
 
 
-def test_a_second_agent_replaces_the_first(
-    spark: SparkSession, service: BlocklistClient, start_agent: StartAgent
-) -> None:
-    service.block(B, "test")
-    first = start_agent(spark)
-    second = start_agent(spark)
-    assert not first.status().running
-    assert second.status().blocked == {B: B}
-
-
-def test_an_agent_takes_over_the_blocks_of_a_dead_one(
+def test_starts_share_one_agent_which_ends_with_the_last(
     spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     service.block(A, "test")
+    service.block(B, "test", action=EVACUATE)
+    first = start_agent(spark)
+    assert first.status().blocked == {A: A, B: B}
+    tracker = spark.sparkContext._jsc.sc().taskScheduler().healthTrackerOpt().get()
+    # Of two values the stricter one counts.
+    second = start_agent(spark, keep_hosts=2)
+    assert spark.sparkContext._jsc.sc().taskScheduler().healthTrackerOpt().get() == tracker
+    assert first.status().blocked == second.status().blocked == {B: B}
+    first.stop()
+    first.stop()
+    assert not first.status().running
+    assert second.status().blocked == {B: B}
+    second.stop()
+    await_use(spark, cluster, B)
+    assert agent_threads(spark) == []
+
+
+def test_starts_at_the_same_time_share_one_agent(
+    spark: SparkSession, service: BlocklistClient, start_agent: StartAgent
+) -> None:
     service.block(B, "test")
-    start_agent(spark)._stop_thread()
-    service.unblock(A)
-    assert start_agent(spark).status().blocked == {B: B}
-    await_use(spark, cluster, A)
+    with ThreadPoolExecutor(8) as threads:
+        agents = list(threads.map(lambda _: start_agent(spark), range(16)))
+    assert [agent.status().blocked for agent in agents] == [{B: B}] * 16
+    assert agent_threads(spark).count("blocklist-check") == 1
+    for agent in agents:
+        assert agent.status().running
+        agent.stop()
+    assert not spark.sparkContext._jsc.sc().taskScheduler().healthTrackerOpt().isDefined()
 
 
-def test_it_stops_silently_with_its_application_and_the_next_has_its_own(
-    applications: Applications,
-    cluster: Cluster,
-    service: BlocklistClient,
-    start_agent: StartAgent,
-    caplog: pytest.LogCaptureFixture,
+def test_it_stops_with_its_application_and_the_next_has_its_own(
+    applications: Applications, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent
 ) -> None:
     service.block(B, "test")
     agent = start_agent(applications.get())
     applications.stop()
     wait_until(lambda: not agent.status().running, 30, "the agent to end")
     agent.stop()
-    names = {thread.name for thread in threading.enumerate()}
-    wait_until(lambda: not {"blocklist-agent", "blocklist-watch"} & names_of_threads(), 30, f"threads to end: {names}")
-    assert [record for record in caplog.records if record.levelname in ("WARNING", "ERROR")] == []
     spark = applications.get()
+    wait_until(lambda: agent_threads(spark) == [], 30, "threads to end")
     next_one = start_agent(spark)
     wait_until(lambda: next_one.status().blocked == {B: B}, 30, "the block")
     assert used_hosts(spark, cluster) == {A, C}
@@ -104,5 +112,7 @@ def test_a_session_without_a_driver_in_this_process_is_rejected() -> None:
         BlocklistAgent.start(object())  # type: ignore[arg-type]
 
 
-def names_of_threads() -> set[str]:
-    return {thread.name for thread in threading.enumerate()}
+def agent_threads(spark: SparkSession) -> list[str]:
+    """The names of the agent's threads in the driver."""
+    threads = spark.sparkContext._jvm.java.lang.Thread.getAllStackTraces().keySet()  # type: ignore[union-attr]
+    return sorted(thread.getName() for thread in threads if thread.getName().startswith("blocklist-"))

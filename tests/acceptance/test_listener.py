@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from blocklist import BlocklistClient
 from blocklist.model.errors import LimitError
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
-from tests.acceptance.conftest import EVACUATE, A, B, BlockNode, C, StartAgent, await_registration
+from tests.acceptance.conftest import EVACUATE, A, B, BlockNode, C, ListenerApi, StartAgent, await_registration
 from tests.acceptance.jobs import Job, used_hosts
 from tests.acceptance.test_service_failures import forwarding
 from tests.integration.process import ServiceProcess, free_port
@@ -22,43 +20,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.xdist_group("spark")
-
-Body = dict[str, Any]
-
-
-class ListenerApi:
-    """The service's view of listeners and TaskManagers."""
-
-    def __init__(self, http: httpx.Client) -> None:
-        self.http = http
-
-    def get(self, path: str) -> Body:
-        answer = self.http.get(path)
-        assert answer.status_code == 200, answer.text
-        body: Body = answer.json()
-        return body
-
-    def by_id(self) -> dict[str, Body]:
-        return {listener["id"]: listener for listener in self.get("/listeners")["listeners"]}
-
-    def task_managers(self, node_id: str) -> list[str]:
-        found: list[str] = self.get("/blocklist")[node_id]["taskManagers"]
-        return found
-
-    def status(self, node_id: str) -> Body:
-        """Return the status of a node at the only listener."""
-        (only,) = self.get(f"/blocklist/nodes/{node_id}/status")["listeners"]
-        status: Body = only
-        return status
-
-    def running(self, node_id: str) -> list[int]:
-        return [task_manager["runningTasks"] for task_manager in self.status(node_id)["taskManagers"]]
-
-
-@pytest.fixture
-def listeners(service: BlocklistClient, service_process: ServiceProcess) -> Iterator[ListenerApi]:
-    with service_process.client() as http:
-        yield ListenerApi(http)
 
 
 def test_a_block_that_would_leave_too_few_hosts_is_refused(
@@ -169,8 +130,10 @@ def test_a_later_agent_has_a_later_session(
 ) -> None:
     sessions = []
     for _ in range(2):
-        await_registration(start_agent(spark))
+        agent = start_agent(spark)
+        await_registration(agent)
         sessions.append(listeners.by_id()[spark.sparkContext.applicationId]["sessionId"])
+        agent.stop()
     assert sessions[0] < sessions[1]
 
 

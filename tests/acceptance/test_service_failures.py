@@ -30,7 +30,6 @@ def test_without_service_the_last_list_stays_in_force_and_the_agent_reconnects(
     service: BlocklistClient,
     service_process: ServiceProcess,
     agent: BlocklistAgent,
-    caplog: pytest.LogCaptureFixture,
 ) -> None:
     block(B)
     service_process.kill()
@@ -44,23 +43,17 @@ def test_without_service_the_last_list_stays_in_force_and_the_agent_reconnects(
     service.block(A, "test")
     wait_until(lambda: agent.status().blocked == {A: A}, 60, "the agent to come back")
     await_use(spark, cluster, B)
-    loggers = [record.name for record in caplog.records if record.levelname == "WARNING"]
-    # The listener session sends a heartbeat every 10 s, so it may not have noticed.
-    assert sorted(loggers) in (
-        ["blocklist.client.watch"],
-        ["blocklist.client.listener_session", "blocklist.client.watch"],
-    )
 
 
 @pytest.mark.parametrize(
     "answer",
     [
         b"HTTP/1.1 200 OK\r\nContent-Type: text/html\r\nContent-Length: 20\r\n\r\n<h1>Please log in</h1>",
-        b'HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\nevent: snapshot\ndata: {"nodes": 7}\n\n',
+        b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n\r\nblocklist-table 1 9 2\nn1\t9999999999999\tmark\tn1\tcut\n",
         b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n",
         b"\x00\xff\x17 no HTTP at all",
     ],
-    ids=["a page", "a stream of something else", "an error", "noise"],
+    ids=["a page", "half a table", "an error", "noise"],
 )
 def test_invalid_responses_change_nothing(
     answer: bytes,

@@ -46,7 +46,7 @@ def main(versions: list[str]) -> int:
 
 
 def _check_version(version: str) -> Iterator[tuple[str, str, str, float]]:
-    python = _environment(version)
+    python = environment(version)
     with tempfile.TemporaryDirectory(prefix="blocklist-versions-") as folder, _service(Path(folder)) as url:
         command = [str(python), "-m", "tests.acceptance.versions", "--here", url]
         others = {name: value for name, value in os.environ.items() if name not in {"SPARK_HOME", "PYTHONPATH"}}
@@ -57,7 +57,7 @@ def _check_version(version: str) -> Iterator[tuple[str, str, str, float]]:
         yield version, f"ended with {done.returncode}", "FAILED", 0.0
 
 
-def _environment(version: str) -> Path:
+def environment(version: str) -> Path:
     """Return the Python of an environment with this version of Spark; create it if missing."""
     folder = Path(tempfile.gettempdir(), f"blocklist-spark-{version}")
     python = folder / "bin" / "python"
@@ -65,7 +65,7 @@ def _environment(version: str) -> Path:
     if not complete.exists():
         print(f"Installing Spark {version} in {folder} …", flush=True)
         venv.create(folder, with_pip=True, clear=True)
-        subprocess.run([python, "-m", "pip", "install", "-q", f"pyspark=={version}", *_NEEDS], check=True)
+        subprocess.run([python, "-m", "pip", "install", "-q", f"pyspark[connect]=={version}", *_NEEDS], check=True)
         complete.touch()
     return python
 

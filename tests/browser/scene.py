@@ -10,6 +10,7 @@ from typing import Final
 
 import httpx
 
+from app.main import unix_millis
 from app.store.store import Store, make_store
 from blocklist.model.changes import Author, Change
 from blocklist.model.draft import Draft
@@ -32,7 +33,7 @@ _CAUSES: Final = (
 
 def write_history(database: Path, now: int) -> None:
     """Write a week of changes before `now` (Unix ms) to a database that no service uses."""
-    asyncio.run(_write(make_store(url_of(database), "scene", 2.0), now))
+    asyncio.run(_write(make_store(url_of(database), "scene", 2.0, unix_millis), now))
 
 
 async def _write(store: Store, now: int) -> None:
@@ -99,6 +100,8 @@ def create_current_state(admin: httpx.Client, names: dict[str, httpx.Client]) ->
     for who, node, action, cause, hours in people:
         ends = {} if hours is None else {"endTimestamp": later(hours * 3600)}
         names[who].put(f"/blocklist/nodes/{node}", json=block(action=action, cause=cause, **ends)).raise_for_status()
+    power = block(action=EVACUATE, cause="OPS-412: power feed B lost", endTimestamp=later(4 * 3600))
+    names["anna"].put("/blocklist/nodes", json={f"worker-{n:03}": power for n in range(84, 90)}).raise_for_status()
     merged = block(action=MARK, cause="Disk errors: sdb2", allowMerge=True, endTimestamp=later(30_000))
     names["anna"].put("/blocklist/nodes/worker-017", json=merged).raise_for_status()
     _report(admin)
@@ -112,6 +115,9 @@ def _report(admin: httpx.Client) -> None:
         if number in {3, 4, 5}:
             there = {f"{name}:{place}": node for place, node in enumerate(("worker-017", "worker-042", "worker-200"))}
             body |= {"taskManagers": there, "runningTasks": dict.fromkeys(there, 4)}
+        if number == 1:
+            ids = ["worker-012.rack-7.example.net", *(f"worker-{place:03}" for place in range(1, 201) if place != 12)]
+            body["nodes"] = [{"id": node, "labels": {"rack": f"r{int(node[7:10]) // 12:02}"}} for node in ids]
         if number == 4:
             body["evidence"] = {"worker-077": {"kind": "slow", "reason": "14 of 60 tasks were speculated."}}
         admin.post(f"/listeners/{name}/heartbeat", json=body).raise_for_status()

@@ -17,22 +17,27 @@ from tests.integration.bodies import now_ms
 from tests.integration.process import NO_TLS, ROOT, ServiceProcess, run_app
 
 SHOTS: Final = (
-    ("page-light", "/", "light", (1280, 620)),
-    ("page-dark", "/", "dark", (1280, 620)),
+    ("page-light", "/", "light", (1280, 760)),
+    ("page-dark", "/", "dark", (1280, 760)),
+    ("page-incidents", "/page/incidents", "light", (1280, 700)),
     ("page-node", "/page/nodes/worker-017", "light", (1280, 760)),
     ("page-history", "/page/history", "dark", (1280, 640)),
     ("page-narrow", "/", "light", (400, 800)),
 )
 
 
+TICKETS: Final = "https://tickets.example.com/browse/{id}"
+
+
 def main(folder: Path) -> None:
     """Make all pictures."""
     with tempfile.TemporaryDirectory() as scratch, ExitStack() as stack:
-        service = ServiceProcess(Path(scratch), auth="tokens", admin_token_file=str(Path(scratch) / "admin.token"))
+        admin_token = Path(scratch) / "admin.token"
+        service = ServiceProcess(Path(scratch), auth="tokens", admin_token_file=str(admin_token), ticket_url=TICKETS)
         run_app("migrate", env=service.environment()).check_returncode()
         write_history(service.database, now_ms())
         stack.enter_context(service)
-        tokens = make_scene(service, Path(scratch) / "admin.token", stack)
+        tokens = make_scene(service, admin_token, stack)
         browser = stack.enter_context(chromium())
         for name, path, scheme, size in SHOTS:
             _shoot(browser, service.url, tokens["anna"], folder / f"{name}.png", path, scheme, size)
@@ -59,7 +64,7 @@ def _shoot(browser: Browser, url: str, token: str, to: Path, path: str, scheme: 
         page.get_by_label("Token").fill(token)
         page.get_by_role("button", name="Log in").click()
         page.wait_for_url(path)
-        if path == "/":
+        if path in {"/", "/page/incidents"}:
             page.get_by_text("Live", exact=True).wait_for()
         page.screenshot(path=to)
 

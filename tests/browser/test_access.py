@@ -62,6 +62,33 @@ def test_log_in_and_out(browser: Browser, secured: SecuredService) -> None:
         page.wait_for_url("/login")
 
 
+def test_what_was_typed_is_kept_when_the_session_has_ended(browser: Browser, secured: SecuredService) -> None:
+    with monitored(browser, secured.service.url) as monitor:
+        page = monitor.context.new_page()
+        log_in(page, secured.tokens["operator"], "/page/block")
+        page.get_by_label("Nodes").fill("n1 n2\nn3")
+        page.get_by_label("Reason").fill('Fan & "disk" <1>')
+        page.get_by_label("Duration from now").fill("7h")
+        monitor.context.clear_cookies()
+        page.get_by_role("button", name="Preview").click()
+        expect(page.get_by_role("alert")).to_contain_text("Your session has ended, and nothing was changed.")
+        page.get_by_label("Token").fill(secured.tokens["operator"])
+        page.get_by_role("button", name="Log in").click()
+        expect(page.get_by_label("Nodes")).to_have_value("n1 n2\nn3")
+        expect(page.get_by_label("Reason")).to_have_value('Fan & "disk" <1>')
+        expect(page.get_by_label("Duration from now")).to_have_value("7h")
+        page.get_by_role("button", name="Preview").click()
+        expect(page.get_by_role("heading", name="Block 3 nodes?")).to_be_visible()
+
+
+@pytest.mark.parametrize("body", ["nodes=" + "n" * 20_000, "\xff=1", "", "a"], ids=["long", "no text", "empty", "one"])
+def test_any_form_without_a_session_leads_to_the_login_form(secured: SecuredService, body: str) -> None:
+    with secured.service.client() as client:
+        form = {"Content-Type": "application/x-www-form-urlencoded"}
+        answer = client.post("/page/block", content=body.encode("latin-1"), headers=HERE | form)
+    assert (answer.status_code, answer.headers["location"]) == (303, "/login?next=/page/block&ended=yes")
+
+
 def test_the_author_of_a_change_is_the_logged_in_user(browser: Browser, secured: SecuredService) -> None:
     with monitored(browser, secured.service.url) as monitor:
         page = monitor.context.new_page()

@@ -12,7 +12,7 @@ from playwright.sync_api import Browser, Page, expect
 from tests.browser.browsing import MonitoredContext, monitored
 from tests.integration.bodies import all_changes, block, later, now_ms
 from tests.integration.conftest import Start
-from tests.integration.listeners import heartbeat, put, register
+from tests.integration.listeners import heartbeat, put, register, unblock
 from tests.integration.process import ServiceProcess
 
 pytestmark = pytest.mark.xdist_group("browser")
@@ -114,6 +114,80 @@ def test_a_block_made_since_the_preview_is_merged_only_after_a_new_preview(
     assert listener_client.get("/blocklist/nodes/n1").json()["cause"] == "Theirs,Mine"
 
 
+def test_only_the_block_that_the_preview_showed_is_unblocked(
+    page: Page, window: MonitoredContext, listener_client: httpx.Client
+) -> None:
+    window.expected.add("409")
+    put(listener_client, "n1", cause="Fan broken")
+    page.goto("/page/nodes/n1/unblock")
+    unblock(listener_client, "n1")
+    put(listener_client, "n1", cause="Fire")
+    page.get_by_role("button", name="Unblock n1").click()
+    expect(page.get_by_role("alert")).to_contain_text("Someone has changed this since the preview was shown.")
+    expect(page.locator("main")).to_contain_text("Fire")
+    assert listener_client.get("/blocklist/nodes/n1").json()["cause"] == "Fire"
+    page.get_by_role("button", name="Unblock n1").click()
+    page.wait_for_url("/page/nodes/n1")
+    assert listener_client.get("/blocklist").json() == {}
+
+
+def test_a_claim_made_since_the_preview_is_not_removed_with_the_block_that_it_leaves_as_it_was(
+    page: Page, window: MonitoredContext, listener_client: httpx.Client
+) -> None:
+    window.expected.add("409")
+    put(listener_client, "n1", cause="Fan broken")
+    page.goto("/page/nodes/n1/unblock")
+    before = listener_client.get("/blocklist/nodes/n1").json()
+    claim = {"action": "MARK_BLOCKED", "cause": "Fan broken", "endTimestamp": later(60)}
+    listener_client.put("/blocklist/nodes/n1/claims/hardware-team", json=claim).raise_for_status()
+    assert listener_client.get("/blocklist/nodes/n1").json() == before
+    page.get_by_role("button", name="Unblock n1").click()
+    expect(page.get_by_role("alert")).to_contain_text("Someone has changed this since the preview was shown.")
+    assert listener_client.get("/blocklist/nodes/n1").json() == before
+
+
+def test_a_preview_reached_with_the_back_button_is_not_confirmed_for_another_block(
+    page: Page, window: MonitoredContext, listener_client: httpx.Client
+) -> None:
+    window.expected.add("409")
+    put(listener_client, "n1", cause="Fan broken")
+    preview = page.goto("/page/nodes/n1/unblock")
+    assert preview is not None
+    assert preview.headers["cache-control"] == "no-store"
+    page.get_by_role("button", name="Unblock n1").click()
+    page.wait_for_url("/page/nodes/n1")
+    put(listener_client, "n1", cause="Fire")
+    page.go_back()
+    # Not stored: the browser asks for it again, and shows the present block.
+    expect(page.locator("main")).to_contain_text("Fire")
+    unblock(listener_client, "n1")
+    put(listener_client, "n1", cause="Flood")
+    page.get_by_role("button", name="Unblock n1").click()
+    expect(page.get_by_role("alert")).to_contain_text("Someone has changed this since the preview was shown.")
+    assert listener_client.get("/blocklist/nodes/n1").json()["cause"] == "Flood"
+
+
+@pytest.mark.parametrize("path", ["/page/nodes/n1/extend", "/page/block"])
+def test_only_the_block_that_the_preview_showed_is_merged(
+    page: Page, window: MonitoredContext, listener_client: httpx.Client, path: str
+) -> None:
+    window.expected.add("409")
+    put(listener_client, "n1", cause="Fan broken", endTimestamp=later(3600))
+    page.goto(path)
+    if path == "/page/block":
+        page.get_by_label("Nodes").fill("n1")
+    page.locator("[name=cause]").fill("Mine")
+    page.get_by_role("button", name="Preview").click()
+    unblock(listener_client, "n1")
+    put(listener_client, "n1", cause="Fire", endTimestamp=later(60))
+    page.locator("button.primary").click()
+    expect(page.get_by_role("alert")).to_contain_text("Someone has changed this since the preview was shown.")
+    assert listener_client.get("/blocklist/nodes/n1").json()["cause"] == "Fire"
+    page.locator("button.primary").click()
+    page.wait_for_url("/page/nodes/n1")
+    assert listener_client.get("/blocklist/nodes/n1").json()["cause"] == "Fire,Mine"
+
+
 def test_errors_are_shown_and_no_input_is_lost(either: Page, listener_client: httpx.Client) -> None:
     page = either
     page.goto("/page/block")
@@ -130,6 +204,27 @@ def test_errors_are_shown_and_no_input_is_lost(either: Page, listener_client: ht
     page.get_by_role("button", name="Preview").click()
     expect(page.get_by_role("alert")).to_contain_text("The end is in the past")
     assert listener_client.get("/blocklist").json() == {}
+
+
+def test_what_is_typed_as_the_end_is_the_end(page: Page) -> None:
+    page.goto("/page/block")
+    page.get_by_label("End in UTC").fill("2030-01-01T00:00")
+    expect(page.get_by_label("Until", exact=True)).to_be_checked()
+    page.get_by_label("Duration from now").fill("2h")
+    expect(page.get_by_label("For", exact=True)).to_be_checked()
+    expect(page.get_by_label("End in UTC")).to_have_value("")
+    page.get_by_label("End in UTC").fill("2030-01-01T00:00")
+    page.get_by_label("Never").check()
+    expect(page.get_by_label("End in UTC")).to_have_value("")
+
+
+def test_a_cause_does_not_change_the_order_of_the_text_around_it(page: Page, listener_client: httpx.Client) -> None:
+    put(listener_client, "n1", cause="\u202eelbatcerid,other")
+    page.goto("/page/nodes/n1")
+    order = "document.querySelectorAll('.facts .cause')"
+    expect(page.locator(".facts .cause")).to_have_count(2)
+    assert page.evaluate(f"[...{order}].map(each => getComputedStyle(each).unicodeBidi)") == ["isolate", "isolate"]
+    assert page.evaluate(f"{order}[0].getBoundingClientRect().left < {order}[1].getBoundingClientRect().left")
 
 
 def test_an_admin_may_override_a_limit(browser: Browser, start: Start) -> None:

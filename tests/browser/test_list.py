@@ -120,11 +120,15 @@ def test_html_in_a_cause_is_text(page: Page, listener_client: httpx.Client) -> N
     """On every page that shows it, and in announcements."""
     evil = "<img src=x onerror=window.hit=1><script>window.hit=1</script>\"'{{7*7}}"
     open_live(page)
-    put(listener_client, "n1", cause=evil)
+    revision = put(listener_client, "n1", cause=evil)
     expect(page.locator("#node-n1")).to_contain_text(evil)
     register(listener_client, "jm-1")
     heartbeat(
-        listener_client, "jm-1", refused={"n1": "<b>no</b>"}, evidence={"n1": {"kind": "slow", "reason": "<i>slow</i>"}}
+        listener_client,
+        "jm-1",
+        ackedRevision=revision,
+        refused={"n1": "<b>no</b>"},
+        evidence={"n1": {"kind": "slow", "reason": "<i>slow</i>"}},
     )
     for path in ("/", "/page/nodes/n1", "/page/nodes/n1/extend", "/page/nodes/n1/unblock", "/page/history"):
         page.goto(path)

@@ -17,9 +17,9 @@ _TRACEBACK: Final = re.compile(r"^Traceback .*\n(?:[ |].*\n)*(.*)$", re.MULTILIN
 class ChaosReplica(ServiceProcess):
     """A replica with the same port at every start."""
 
-    def __init__(self, folder: Path, database_url: str) -> None:
+    def __init__(self, folder: Path, database_url: str, **settings: str) -> None:
         folder.mkdir()
-        super().__init__(folder, database_url=database_url)
+        super().__init__(folder, database_url=database_url, **settings)
 
     def migrate(self) -> None:
         """Create the tables."""

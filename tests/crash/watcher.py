@@ -15,7 +15,7 @@ from tests.crash.writer import RETRY_SECONDS
 from tests.integration.event_stream import watching
 from tests.integration.process import ServiceProcess
 
-_CHANGES = {"blocked", "merged", "unblocked", "expired"}
+_CHANGES = {"blocked", "merged", "narrowed", "unblocked", "expired"}
 
 
 @dataclass

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from demo.cluster import Cluster, session, spark_home, wait_until
 from tests.acceptance.jobs import EXCLUDING
-from tests.acceptance.versions import _environment
+from tests.acceptance.versions import environment
 from tests.integration.process import ROOT
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ def main(versions: list[str]) -> int:
         print(f"Spark {version} …", flush=True)
         shutil.rmtree(LOGS / version, ignore_errors=True)
         others = {name: value for name, value in os.environ.items() if name not in {"SPARK_HOME", "PYTHONPATH"}}
-        command = [str(_environment(version)), "-m", "tests.detection.make_logs", "--here", str(LOGS / version)]
+        command = [str(environment(version)), "-m", "tests.detection.make_logs", "--here", str(LOGS / version)]
         ended = subprocess.run(command, cwd=ROOT, env=others, check=False).returncode
         if ended != 0:
             return ended

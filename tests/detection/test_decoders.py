@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gzip
 import struct
-from collections.abc import Callable
+import zlib
+from collections.abc import Callable, Iterator
 
 import lz4.block  # type: ignore[import-untyped]
 import pytest
@@ -12,7 +13,8 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from blocklist.detection.decoders import Decoder, decoder_for
+from blocklist.detection.decoders import BOMB, FREE_BYTES, MAX_RATIO, Decoder, decoder_for
+from blocklist.detection.reader import relevant_lines
 
 TEXT = b"".join(b'{"Event":"%d"}\n' % number for number in range(20_000))
 CONTENTS = st.lists(st.binary(max_size=2000), max_size=4)
@@ -80,6 +82,34 @@ def test_data_before_the_damage_is_decoded(name: str) -> None:
     assert decode(PACKS[name](TEXT) + b"no block begins like this") == TEXT
     assert decode.damaged
     assert decode(PACKS[name](TEXT)) == b""
+
+
+def _bomb(name: str) -> Iterator[bytes]:
+    """Pieces of a log of 512 MiB of zeros (lz4: blocks of 64 MiB, at most 255 times smaller)."""
+    if name.endswith("lz4"):
+        block = lz4.block.compress(bytes(1 << 26), store_size=False)
+        yield from [struct.pack("<8sBiiI", b"LZ4Block", 0x20, len(block), 1 << 26, 0) + block] * 8
+        return
+    compress = zstandard.ZstdCompressor().compressobj() if name.endswith("zstd") else zlib.compressobj(wbits=31)
+    packed = b"".join(compress.compress(bytes(1 << 20)) for _ in range(512)) + compress.flush()
+    yield from (packed[at : at + 131_072] for at in range(0, len(packed), 131_072))
+
+
+@pytest.mark.parametrize("name", PACKS)
+def test_a_decompression_bomb_is_damaged_and_expands_to_a_bounded_size(name: str) -> None:
+    decode = _decoder(name)
+    sizes = [len(decode(piece)) for piece in _bomb(name)]
+    assert decode.bomb
+    assert decode.damaged
+    assert not decode.complete
+    assert sum(sizes) <= FREE_BYTES + MAX_RATIO * 131_072 * 8
+
+
+@pytest.mark.parametrize("name", ["app-1.zstd", "app-1.gz"])
+def test_a_decompression_bomb_in_a_log_is_reported_and_the_events_before_it_are_kept(name: str) -> None:
+    head = PACKS[name](b'{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n')
+    found = list(relevant_lines(name, memoryview(head + b"".join(_bomb(name)))))
+    assert found == ['{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}', BOMB]
 
 
 @pytest.mark.parametrize("name", ["app-1", "app-1.inprogress", "events_1_app-1", "app-1.log"])

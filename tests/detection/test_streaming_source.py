@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from blocklist.detection import streaming_source
+from blocklist.detection.decoders import BOMB
 from blocklist.detection.streaming_source import lines
 
 LINES = [b'{"Event":"%d"%s}' % (number, b"x" * (number * 37 % 200)) for number in range(60)]
@@ -45,6 +46,14 @@ def test_an_incomplete_line_is_left_for_the_next_batch(tmp_path: Path) -> None:
     path.write_bytes(b"one\ntwo\n")
     path.rename(name)  # the application has ended
     assert list(lines(name, 6, 8)) == [b"two"]
+
+
+def test_a_decompression_bomb_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "app-1.gz"
+    path.write_bytes(gzip.compress(b"first\n" + bytes(1 << 28)))
+    size = path.stat().st_size
+    assert list(lines(str(path), 0, size - 8)) == [b"first", BOMB.encode()]
+    assert list(lines(str(path), size - 8, size)) == []
 
 
 def test_a_deleted_log_has_no_lines(tmp_path: Path) -> None:

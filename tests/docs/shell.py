@@ -19,7 +19,10 @@ from tests.docs.console import Command, Event, Page
 from tests.docs.output_match import matches, starts_with
 
 SECONDS: Final = 60
-_COLOUR: Final = re.compile(r"\x1b\[[\d;]*m")
+# Colours, lines that are erased later, by going up again or in place, and whether the cursor is shown.
+_NOT_SHOWN: Final = re.compile(
+    r"\x1b\[[\d;]*m|[^\n]*\n(?:\x1b\[\?25h)?\r\x1b\[1A\x1b\[2K|[^\n]*\r\x1b\[2K|\x1b\[\?25[lh]"
+)
 _RUN: Final = """
 [ -f {state} ] && . {state}
 {command}
@@ -106,7 +109,7 @@ class Shell:
 
     def to_page(self, output: str) -> str:
         """The output with the texts that pages use."""
-        text = _COLOUR.sub("", output)
+        text = _NOT_SHOWN.sub("", output)
         for page, actual in self._substitutions.items():
             text = text.replace(actual, page)
         return text

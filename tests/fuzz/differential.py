@@ -33,8 +33,8 @@ class MismatchError(AssertionError):
     """The two services, or h11, read the same bytes in different ways."""
 
 
-class TimedOutError(MismatchError):
-    """They differ, and at least one of the two timed out."""
+class InterruptedAnswersError(MismatchError):
+    """They differ, and at least one of the two timed out, or its answers were lost with a reset connection."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,25 +66,29 @@ def fuzz(ports: tuple[int, int], credentials: Mapping[str, Sequence[str]], *, re
 
 
 def _compare_patiently(ports: tuple[int, int], traffic: Traffic, strong: set[bytes]) -> bool:
-    """As `compare`. On a busy machine one of the two may time out within a request: then both get it again."""
+    """As `compare`. On a busy machine the answers of one may be interrupted: then both get the traffic again.
+
+    What is sent to a connection that the service has closed resets it, and answers that were not read yet are lost.
+    """
     for _ in range(ATTEMPTS - 1):
         try:
             return compare(ports, traffic, strong)
-        except TimedOutError:
+        except InterruptedAnswersError:
             _empty_lists(ports, strong)
     return compare(ports, traffic, strong)
 
 
 def compare(ports: tuple[int, int], traffic: Traffic, strong: set[bytes]) -> bool:
     """Whether malformed bytes ended the connection: then one may have done more. Raises MismatchError."""
-    raw = [_answers(port, traffic.pieces) for port in ports]
+    raw, resets = zip(*(_answers(port, traffic.pieces) for port in ports), strict=True)
     fast, ordinary = (_comparable(answer) for answer in raw)
     seen, whole = read_by_h11(traffic.payload, strong)
     refused = any(_REFUSAL.search(answers) for answers in raw)
     malformed = not whole or refused or _NO_METHOD.search(traffic.payload) is not None
     # Malformed bytes may close the connection before the requests ahead of them are answered.
     if fast != ordinary and not (malformed and (fast.startswith(ordinary) or ordinary.startswith(fast))):
-        kind = TimedOutError if any(b"HTTP/1.1 408 " in answers for answers in raw) else MismatchError
+        interrupted = any(resets) or any(b"HTTP/1.1 408 " in answers for answers in raw)
+        kind = InterruptedAnswersError if interrupted else MismatchError
         raise kind(f"the fast path and the ordinary route differ:\n{raw[0]!r}\n{raw[1]!r}")
     statuses = _statuses(raw[0], [own.method for own in seen])
     for own, status in zip(seen, statuses, strict=False):
@@ -102,21 +106,28 @@ def _empty_lists(ports: tuple[int, int], strong: set[bytes]) -> None:
         # Answered after all changes that are still under way for a client that has gone.
         send_request(port, request("/blocklist/nodes/nobody", *lines, method="DELETE"))
     ids = [json.loads(send_request(port, request("/blocklist", *lines)).body) for port in ports]
-    if ids[0].keys() == ids[1].keys():
+    if _without_times(ids[0]) == _without_times(ids[1]):
         return
     for port, listed in zip(ports, ids, strict=True):
         for node_id in listed:
             send_request(port, request(f"/blocklist/nodes/{node_id}", *lines, method="DELETE"))
 
 
+def _without_times(listed: Mapping[str, Mapping[str, object]]) -> dict[str, tuple[object, object]]:
+    return {node_id: (node["action"], node["cause"]) for node_id, node in listed.items()}
+
+
 def _comparable(answers: bytes) -> bytes:
-    """Without what depends on the moment: a refusal of malformed bytes comes before or after the answers before it."""
-    return re.sub(
-        rb"(?im)^(connection|blocklist-revision): [^\r]*\r\n", b"", without_volatile_parts(_REFUSAL.sub(b"", answers))
-    )
+    """Without what depends on the moment: a refusal of malformed bytes comes before or after the answers before it.
+
+    Revisions differ once such bytes have ended a connection, because one of the services may have done more.
+    """
+    answers = re.sub(rb"(?m)^blocklist-table 1 [0-9]+ ", b"", without_volatile_parts(_REFUSAL.sub(b"", answers)))
+    return re.sub(rb"(?im)^(connection|blocklist-revision): [^\r]*\r\n", b"", answers)
 
 
-def _answers(port: int, pieces: Sequence[bytes]) -> bytes:
+def _answers(port: int, pieces: Sequence[bytes]) -> tuple[bytes, bool]:
+    """What was answered, and whether the connection was reset."""
     with socket.create_connection(("127.0.0.1", port), timeout=30) as connection:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         try:
@@ -125,18 +136,18 @@ def _answers(port: int, pieces: Sequence[bytes]) -> bytes:
                     time.sleep(GAP_SECONDS)
                 connection.sendall(piece)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # It has refused what came before, and closed.
+            return _read_all(connection)[0], True  # It has refused what came before, and closed.
         return _read_all(connection)
 
 
-def _read_all(connection: socket.socket) -> bytes:
+def _read_all(connection: socket.socket) -> tuple[bytes, bool]:
     found = b""
     try:
         while piece := connection.recv(1 << 20):
             found += piece
     except ConnectionResetError:
-        pass
-    return found
+        return found, True
+    return found, False
 
 
 def read_by_h11(payload: bytes, strong: set[bytes]) -> tuple[list[SeenRequest], bool]:
@@ -151,7 +162,9 @@ def read_by_h11(payload: bytes, strong: set[bytes]) -> tuple[list[SeenRequest], 
                 given = [value for name, value in event.headers if name == b"authorization"]
                 seen.append(
                     SeenRequest(
-                        method=event.method, target=event.target, authorized=len(given) == 1 and given[0] in strong
+                        method=event.method,
+                        target=event.target,
+                        authorized=len(given) == 1 and _normal_scheme(given[0]) in strong,
                     )
                 )
             elif isinstance(event, h11.EndOfMessage):
@@ -164,6 +177,12 @@ def read_by_h11(payload: bytes, strong: set[bytes]) -> tuple[list[SeenRequest], 
                 return seen, event is not h11.NEED_DATA
     except (h11.RemoteProtocolError, h11.LocalProtocolError):
         return seen, False
+
+
+def _normal_scheme(credential: bytes) -> bytes:
+    """The credential with `Bearer` as it is usually written: schemes are in any case (RFC 9110, section 11.1)."""
+    scheme, space, token = credential.partition(b" ")
+    return scheme.capitalize() + space + token
 
 
 def _statuses(answers: bytes, methods: Sequence[bytes]) -> list[int]:

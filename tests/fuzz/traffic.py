@@ -15,6 +15,7 @@ METHODS: Final = ("PUT", "PUT", "PUT", "GET", "GET", "DELETE", "HEAD", "POST", "
 TARGETS: Final = (
     *(f"/blocklist/nodes/{node_id}" for node_id in NODE_IDS),
     *["/blocklist"] * 5,
+    *["/blocklist/table"] * 3,
     "/blocklist/node/a",
     "/blocklist/nodes/%61",
     "/blocklist?",
@@ -37,6 +38,7 @@ HEADERS: Final = (
     "Content-Type: application/x-www-form-urlencoded",
     "X-Forwarded-User: eve",
     "Prefer: return=minimal",
+    "Prefer: wait=0",
     "X-Request-ID: mine",
     "X-Empty:",
     "X-Long: " + "x" * 2000,
@@ -95,7 +97,7 @@ def _request(random: Random, credentials: Mapping[str, Sequence[str]]) -> bytes:
 
 
 def _plain_request(random: Random, credentials: Mapping[str, Sequence[str]]) -> bytes:
-    lines = ["GET /blocklist HTTP/1.1", "Host: localhost"]
+    lines = [f"GET {random.choice(('/blocklist', '/blocklist/table'))} HTTP/1.1", "Host: localhost"]
     body = random.choice((b"", BODIES[0]))
     if body:
         lines = [

@@ -10,6 +10,7 @@ import httpx
 READS_FROM_MEMORY: Final = {
     "/blocklist": 200,
     "/blocklist?details=true": 200,
+    "/blocklist/table": 200,
     "/blocklist/nodes/a": 200,
     "/blocklist/nodes/free": 404,
     "/listeners": 200,

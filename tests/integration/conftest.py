@@ -13,6 +13,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from tests.integration.command import Command, install
 from tests.integration.databases import Databases, PostgresDatabases, SqliteFiles
 from tests.integration.nginx import nginx_before
 from tests.integration.process import ServiceProcess, environment, run_app, url_of, wait_until
@@ -213,3 +214,15 @@ def node_id() -> str:
 def node(node_id: str) -> str:
     """The path of a node that no other test uses."""
     return f"/blocklist/nodes/{node_id}"
+
+
+@pytest.fixture(scope="session")
+def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder in which the command is installed."""
+    return install(tmp_path_factory.mktemp("command"))
+
+
+@pytest.fixture
+def command(binaries: Path, service: ServiceProcess) -> Command:
+    """The command, set up for the shared service."""
+    return Command(binaries, service.url)

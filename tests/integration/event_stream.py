@@ -40,7 +40,7 @@ def revisions(events: list[ServerSentEvent]) -> list[int]:
 
 def changes(events: list[ServerSentEvent]) -> list[Any]:
     """The data of events that are changes."""
-    assert all(event.event in {"blocked", "merged", "unblocked", "expired"} for event in events)
+    assert all(event.event in {"blocked", "merged", "narrowed", "unblocked", "expired"} for event in events)
     return [event.json() for event in events]
 
 

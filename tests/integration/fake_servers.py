@@ -58,12 +58,13 @@ def respond_and_hang(data: bytes = b"") -> Responder:
     return serve
 
 
-def respond_endlessly(data: bytes, more: bytes) -> Responder:
-    """Send `data`, then `more` repeatedly until the client disconnects."""
+def respond_endlessly(data: bytes, more: bytes, pause: float = 0) -> Responder:
+    """Send `data`, then `more` every `pause` seconds until the client disconnects."""
 
     def serve(connection: socket.socket) -> None:
         connection.sendall(data)
         while True:
+            time.sleep(pause)
             connection.sendall(more)
 
     return serve

@@ -11,16 +11,18 @@ import httpx
 import httpx2
 import pytest
 
+from app.engine.dismissals import MEMORY_MS
 from app.settings import SettingsError, read_settings
 from blocklist.model.roles import Role
 from tests.alertmanager.posts import Body, alert, post, real_posts, with_action
-from tests.integration.bodies import EVACUATE, MARK, all_changes, block, current_list, now_ms, revision_of
+from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, block, current_list, now_ms, revision_of
 from tests.integration.conftest import Start
-from tests.integration.databases import Databases
+from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.in_process import ManualClock, running_service
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
 from tests.integration.secured import secured_service
+from tests.integration.test_claims import owners
 from tests.integration.test_problems import database_locked
 
 PATH: Final = "/integrations/alertmanager"
@@ -70,7 +72,7 @@ def test_the_real_posts_block_and_free_as_the_alerts_fire_and_resolve(
     assert body is not None
     assert (body["action"], body["cause"]) == (
         EVACUATE,
-        "alert NodeDiskPressure: disk almost full on worker-17 [809c736d]",
+        "alert NodeDiskPressure: disk almost full on worker-17",
     )
     assert body["endTimestamp"] == str(clock.now + HOUR)
     assert post_alerts(in_process_client, other) == {"no_node": 1}
@@ -116,8 +118,8 @@ def test_the_response_has_all_outcomes_and_the_revision(in_process_client: httpx
     assert {
         node_id: (body["action"], body["cause"][:15]) for node_id, body in current_list(in_process_client)[1].items()
     } == {
-        "n1": (MARK, "alert DiskFull "),
-        "n2": (EVACUATE, "alert DiskFull "),
+        "n1": (MARK, "alert DiskFull"),
+        "n2": (EVACUATE, "alert DiskFull"),
     }
     assert revision_of(in_process_client.post(PATH, json=post())) == 2
     assert alertmanager_metrics(in_process_client) == {
@@ -125,6 +127,15 @@ def test_the_response_has_all_outcomes_and_the_revision(in_process_client: httpx
         "truncated_total": 3,
         **{f'alerts_total{{outcome="{outcome}"}}': count for outcome, count in alerts.items()},
     }
+
+
+@pytest.mark.parametrize("count", [-1, 2**53 + 1, 10**400, 1.5, True, "3", None])
+def test_what_is_no_count_of_omitted_alerts_is_ignored_and_leaves_the_metrics_readable(
+    in_process_client: httpx2.Client, count: object
+) -> None:
+    answer = in_process_client.post(PATH, json=post(truncatedAlerts=count))
+    assert answer.json() == {"alerts": {}, "truncatedAlerts": 0}
+    assert alertmanager_metrics(in_process_client) == {"posts_total": 1}
 
 
 def test_all_outcomes_have_a_metric_from_the_start(in_process_client: httpx2.Client) -> None:
@@ -163,12 +174,114 @@ class TestResolving:
         assert post_alerts(in_process_client, post(alert(resolved=True))) == {"kept": 1}
         body = get_node(in_process_client)
         assert body is not None
-        assert "Kernel upgrade" in body["cause"].split(",")
-        assert body["cause"].split(",")[-1].startswith("resolved DiskFull [")
+        assert (body["cause"], body["endTimestamp"]) == ("Kernel upgrade", PERMANENT)
 
     def test_a_resolved_alert_about_an_unblocked_node_is_ignored(self, in_process_client: httpx2.Client) -> None:
         assert post_alerts(in_process_client, post(alert(resolved=True))) == {"unchanged": 1}
         assert current_list(in_process_client) == (0, {})
+
+    def test_its_claim_is_removed_although_its_name_means_several_nodes_now(
+        self, in_process_client: httpx2.Client
+    ) -> None:
+        in_process_client.put("/blocklist/nodes/n1.a/claims/kernel", json=block())
+        assert post_alerts(in_process_client, post(alert(), alert("Hot"))) == {"merged": 2}
+        in_process_client.put("/blocklist/nodes/n1.b/claims/kernel", json=block())
+        body = post(alert(resolved=True), alert("Hot", resolved=True))
+        assert post_alerts(in_process_client, body) == {"kept": 2}
+        assert owners(in_process_client, "/blocklist/nodes/n1.a") == ["kernel"]
+
+    def test_its_claim_is_removed_although_its_address_is_no_longer_known(
+        self, in_process_client: httpx2.Client
+    ) -> None:
+        in_process_client.put("/listeners/yarn", json={"role": "RESOURCE_MANAGER", "sessionId": "s1"})
+        nodes = [{"id": "worker-7", "addresses": ["10.0.0.7"]}]
+        in_process_client.post("/listeners/yarn/heartbeat", json={"sessionId": "s1", "nodes": nodes})
+        in_process_client.put("/blocklist/nodes/worker-7/claims/kernel", json=block())
+        assert post_alerts(in_process_client, post(alert(node="10.0.0.7"))) == {"merged": 1}
+        in_process_client.delete("/blocklist/nodes/worker-7/claims/kernel")
+        in_process_client.delete("/listeners/yarn")
+        body = post(alert(node="10.0.0.7", resolved=True), alert(node="n2"), alert(node="n3", resolved=True))
+        assert post_alerts(in_process_client, body) == {"freed": 1, "blocked": 1, "unchanged": 1}
+        assert list(current_list(in_process_client)[1]) == ["n2"]
+
+
+class TestDismissal:
+    """An alert that was firing when somebody unblocked the node does not block it again until it fires again."""
+
+    FIRING: Final = {**alert("DiskFull"), "startsAt": "1970-01-01T00:16:39.5Z"}
+    """Since half a second before the clock begins."""
+
+    def test_until_it_has_resolved_and_fires_anew(self, in_process_client: httpx2.Client, clock: ManualClock) -> None:
+        post_alerts(in_process_client, post(self.FIRING))
+        clock.now += 1000
+        assert in_process_client.delete("/blocklist/nodes/N1").status_code == 200
+        for _ in range(2):
+            assert post_alerts(in_process_client, post(self.FIRING)) == {"dismissed": 1}
+            clock.now += HOUR
+        assert post_alerts(in_process_client, post({**self.FIRING, "status": "resolved"})) == {"unchanged": 1}
+        anew = {**self.FIRING, "startsAt": "1970-01-01T00:16:41.001+00:00"}
+        assert post_alerts(in_process_client, post(anew)) == {"blocked": 1}
+
+    def test_it_is_visible_with_its_author(self, in_process_client: httpx2.Client, clock: ManualClock) -> None:
+        post_alerts(in_process_client, post(self.FIRING))
+        owner = in_process_client.get("/claims").json()["claims"][0]["owner"]
+        assert in_process_client.get("/blocklist/nodes/n1/claims").json()["dismissed"] == []
+        in_process_client.delete("/blocklist/nodes/n1").raise_for_status()
+        assert in_process_client.get("/blocklist/nodes/n1/claims").json() == {
+            "id": "n1",
+            "claims": [],
+            "dismissed": [{"owner": owner, "at": str(clock.now), "dismissedBy": None}],
+        }
+        assert [it["owner"] for it in all_changes(in_process_client)[-1]["dismissed"]] == [owner]
+
+    def test_the_list_of_claims_has_it_page_by_page_and_by_owner(
+        self, in_process_client: httpx2.Client, clock: ManualClock
+    ) -> None:
+        post_alerts(
+            in_process_client, post(self.FIRING, {**alert("Hot", node="n2"), "startsAt": self.FIRING["startsAt"]})
+        )
+        owner = in_process_client.get("/claims").json()["claims"][0]["owner"]
+        in_process_client.delete("/blocklist/nodes/n1").raise_for_status()
+        dismissed = [{"node": "n1", "owner": owner, "at": str(clock.now), "dismissedBy": None}]
+        first = in_process_client.get("/claims?limit=1").json()
+        assert first == {"claims": [], "dismissed": dismissed, "next": "n1"}
+        second = in_process_client.get("/claims?limit=1&after=n1").json()
+        assert ([it["node"] for it in second["claims"]], second["dismissed"], second["next"]) == (["n2"], [], None)
+        assert in_process_client.get(f"/claims?owner={owner}").json() == {**first, "next": None}
+        assert in_process_client.get("/claims?owner=anna").json() == {"claims": [], "dismissed": [], "next": None}
+        clock.now += MEMORY_MS
+        assert in_process_client.get("/claims").json()["dismissed"] == []
+
+    def test_other_alerts_and_nodes_are_not_affected(self, in_process_client: httpx2.Client) -> None:
+        post_alerts(in_process_client, post(self.FIRING))
+        in_process_client.delete("/blocklist/nodes/n1").raise_for_status()
+        others = post({**alert("Hot"), "startsAt": self.FIRING["startsAt"]}, alert("DiskFull", node="n2"))
+        assert post_alerts(in_process_client, others) == {"blocked": 2}
+
+    def test_removing_its_claim_is_no_dismissal(self, in_process_client: httpx2.Client) -> None:
+        post_alerts(in_process_client, post(self.FIRING))
+        owner = in_process_client.get("/claims").json()["claims"][0]["owner"]
+        in_process_client.delete(f"/blocklist/nodes/n1/claims/{owner}").raise_for_status()
+        assert post_alerts(in_process_client, post(self.FIRING)) == {"blocked": 1}
+
+    @pytest.mark.parametrize("starts", [None, 5, "", "soon", "1970-01-01T00:16:39", "0001-01-01T00:00:00Z"], ids=repr)
+    def test_without_a_valid_start_it_is_as_before(self, in_process_client: httpx2.Client, starts: object) -> None:
+        value = {**self.FIRING, "startsAt": starts}
+        post_alerts(in_process_client, post(value))
+        in_process_client.delete("/blocklist/nodes/n1").raise_for_status()
+        outcome = "dismissed" if starts == "0001-01-01T00:00:00Z" else "blocked"
+        assert post_alerts(in_process_client, post(value)) == {outcome: 1}
+
+    @ON_BOTH
+    def test_it_survives_a_crash(self, fresh: ServiceProcess) -> None:
+        firing = {**self.FIRING, "startsAt": "2020-01-01T00:00:00Z"}
+        with fresh.client() as client:
+            post_alerts(client, post(firing))
+            client.delete("/blocklist/nodes/n1").raise_for_status()
+        fresh.kill()
+        with fresh.start().client() as client:
+            assert post_alerts(client, post(firing)) == {"dismissed": 1}
+            assert len(client.get("/blocklist/nodes/n1/claims").json()["dismissed"]) == 1
 
 
 class TestTime:
@@ -226,6 +339,15 @@ class TestLimits:
             assert "limit rejected the block of an alert" in process.log()
             # What is freed makes room, whatever the order.
             assert post_alerts(client, post(alert(node="n3"), alert(resolved=True))) == {"freed": 1, "blocked": 1}
+
+    def test_many_rejected_alerts_are_checked_in_several_transactions(self, start: Start) -> None:
+        with start(max_blocked="5").client() as client:
+            body = post(*(alert(node=f"n{number}") for number in range(100)))
+            assert post_alerts(client, body) == {"blocked": 5, "limited": 95}
+            metrics = client.get("/metrics").text
+            assert 'blocklist_refused_by_limit_total{source="alertmanager"} 95.0' in metrics
+            # One in which all were rejected together, and ten of ten nodes each.
+            assert "blocklist_commit_seconds_count 11.0" in metrics
 
     def test_a_resolved_alert_is_applied_if_another_one_is_rejected(self, start: Start) -> None:
         first = start()
@@ -302,6 +424,29 @@ class TestErrors:
         assert "blocklist_commit_changes_count 1.0" in metrics
         assert "blocklist_commit_changes_sum 500.0" in metrics
 
+    def test_a_long_post_is_several_transactions_so_that_others_are_served(
+        self, in_process_client: httpx2.Client
+    ) -> None:
+        firing = [
+            alert("A", node="n0"),
+            alert("B", node="n0"),
+            *(alert(node=f"n{number}") for number in range(1, 1100)),
+        ]
+        assert post_alerts(in_process_client, post(*firing)) == {"blocked": 1101}
+        metrics = in_process_client.get("/metrics").text
+        assert "blocklist_commit_changes_count 3.0" in metrics
+        assert 'blocklist_commit_changes_bucket{le="500.0"} 3.0' in metrics
+        assert "blocklist_commit_changes_sum 1100.0" in metrics
+        answer = in_process_client.post(PATH, json=post(*(alert(node=f"m{number}") for number in range(501))))
+        assert revision_of(answer) == 1601
+
+    def test_what_resolves_makes_room_for_what_fires_in_a_long_post(self, start: Start) -> None:
+        with start(max_blocked="700").client() as client:
+            assert post_alerts(client, post(*(alert(node=f"n{number}") for number in range(700)))) == {"blocked": 700}
+            firing = [alert(node=f"m{number}") for number in range(700)]
+            resolved = [alert(node=f"n{number}", resolved=True) for number in range(700)]
+            assert post_alerts(client, post(*firing, *resolved)) == {"freed": 700, "blocked": 700}
+
 
 NASTY: Final[list[Any]] = [
     "\x00\x1b[2J", "a,b,c", "," * 500, "x" * 100_000, "\ud800", "\u2028\u2029", "<script>alert(1)</script>",
@@ -322,7 +467,7 @@ def test_any_text_is_safe(client: httpx.Client, node_id: str, text: str, where: 
     again = block(cause=body["cause"], allowMerge=True, endTimestamp=body["endTimestamp"])
     assert client.put(f"/blocklist/nodes/{node_id}", json=again).json() == body
     value["status"] = "resolved"
-    assert send_escaped(client, post(value)) == {"freed": 1}
+    assert send_escaped(client, post(value)) == {"kept": 1}
 
 
 def send_escaped(client: httpx.Client, body: Body) -> Body:

@@ -63,6 +63,7 @@ class TestRoutes:
             "/login",
             "/docs",
             "/openapi.json",
+            "/spark/blocklist-spark.jar",
             "/static/{name:path}",
         }
 
@@ -168,6 +169,7 @@ class TestTokens:
             "endTimestamp": end,
             "revokedAt": None,
             "lastUsedAt": None,
+            "owners": None,
         }
         assert status_of(secured, made["token"], "GET", "/blocklist") == 200
         (found,) = [token for token in admin.get("/tokens").json()["tokens"] if token["id"] == made["id"]]
@@ -228,6 +230,7 @@ class TestTokens:
         body = json.dumps(block(allowMerge=True)).encode()
         payloads = [
             request("/blocklist", bearer),
+            request("/blocklist/table", bearer),
             request("/blocklist/nodes/revoked", bearer, method="PUT", body=body),
             request("/blocklist/nodes/revoked", bearer),
         ]
@@ -240,11 +243,33 @@ class TestTokens:
                     found.append(read_response(stream).status)
                 return found
 
-            assert [statuses() for _ in range(3)] == [[200, 201, 200], [200, 202, 200], [200, 202, 200]]
+            assert [statuses() for _ in range(3)] == [[200, 200, 201, 200], *[[200, 200, 202, 200]] * 2]
             assert admin.delete(f"/tokens/{made['id']}").status_code == 204
-            assert [statuses() for _ in range(3)] == [[401] * 3] * 3
+            assert [statuses() for _ in range(3)] == [[401] * 4] * 3
         (found,) = [token for token in admin.get("/tokens").json()["tokens"] if token["id"] == made["id"]]
         assert found["revokedAt"] is not None
+
+    @pytest.mark.parametrize(
+        "path", ["/blocklist", "/blocklist?details=true", "/blocklist/table", "/blocklist/table?minRevision=0"]
+    )
+    def test_a_read_that_waits_gets_nothing_after_its_token_was_revoked(
+        self, secured: SecuredService, admin: httpx.Client, path: str
+    ) -> None:
+        made = secured.make_token(Role.READER)
+        bearer = f"Authorization: Bearer {made['token']}"
+        with secured.client(made["token"]) as reader:
+            etag = reader.get(path).headers["etag"]
+        payload = request(path, bearer, f"If-None-Match: {etag}", "Prefer: wait=30")
+        with connection_to(secured.process.port) as connection:
+            connection.sendall(payload)
+            with pytest.raises(TimeoutError):
+                receive_within(connection, 0.5)
+            assert admin.delete(f"/tokens/{made['id']}").status_code == 204
+            admin.put("/blocklist/nodes/after-revocation", json=block()).raise_for_status()
+            received = receive_within(connection, 20)
+        admin.delete("/blocklist/nodes/after-revocation")
+        assert b"after-revocation" not in received
+        assert received == b"" or received.startswith(b"HTTP/1.1 401 ")
 
     def test_revoking_twice_succeeds_and_an_unknown_id_gets_404(
         self, secured: SecuredService, admin: httpx.Client
@@ -264,6 +289,11 @@ class TestTokens:
             admin.delete("/blocklist/nodes/watched").raise_for_status()
             rest = [event.event for event in events]
         assert rest in ([], ["bye"]), "no change after the revocation"
+
+
+def receive_within(connection: socket.socket, seconds: float) -> bytes:
+    connection.settimeout(seconds)
+    return connection.recv(1 << 16)
 
 
 @ON_BOTH

@@ -14,6 +14,7 @@ from app.auth.credential import Credential
 from app.auth.principal import Principal
 from app.auth.sessions import LIFETIME_MS, Sessions
 from app.auth.tokens import TOKEN_PATTERN, LastAdminError, generate_token
+from app.main import unix_millis
 from app.store.migration import migrate
 from app.store.store import make_store
 from blocklist.model.errors import NotFoundError, UnauthorizedError
@@ -72,7 +73,7 @@ class AuthHarness:
         url = url_of(folder / "auth.db")
         migrate(url)
         self.clock = ManualClock()
-        self.store = make_store(url, "harness", 2.0)
+        self.store = make_store(url, "harness", 2.0, unix_millis)
         asyncio.run(self.store.open())
         self.auth = Authenticator(self.store.tokens, self.clock, enabled=True)
         self.other_replica = Authenticator(self.store.tokens, self.clock, enabled=True)

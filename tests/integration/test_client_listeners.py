@@ -8,10 +8,12 @@ from itertools import count
 import pytest
 
 from blocklist import BlocklistClient, InvalidError, NotFoundError, UnavailableError
+from blocklist.client.listener_session import ListenerSession
 from blocklist.model.listener import FencedError, ListenerRole, Registration
 from blocklist.model.report import Report
+from blocklist.model.reported_node import make_reported_node
 from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response
-from tests.integration.process import ServiceProcess
+from tests.integration.process import ServiceProcess, wait_until
 
 numbers = count(1)
 
@@ -132,3 +134,19 @@ def test_a_heartbeat_response_without_a_revision_raises_unavailable_error(body: 
         pytest.raises(UnavailableError),
     ):
         client.heartbeat("app-1", "0-1")
+
+
+def test_the_nodes_of_a_manager_are_known_again_after_a_restart_of_the_service(fresh: ServiceProcess) -> None:
+    registration = Registration(id="yarn", role=ListenerRole.RESOURCE_MANAGER, session="1")
+    session = ListenerSession(fresh.url, registration, interval=0.2)
+    session.report(Report(nodes=[make_reported_node("n1", labels={"rack": "r1"})]))
+
+    def racks() -> list[dict[str, str]]:
+        with fresh.client() as http:
+            return [node["labels"] for node in http.get("/nodes").json()["nodes"]]
+
+    wait_until(lambda: racks() == [{"rack": "r1"}])
+    fresh.kill()
+    fresh.start()
+    wait_until(lambda: racks() == [{"rack": "r1"}])
+    session.close()

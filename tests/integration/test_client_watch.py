@@ -19,6 +19,7 @@ import pytest
 from blocklist import BlockAction, BlockedNode, BlocklistClient, Change, InvalidError, Snapshot, UnavailableError
 from blocklist.client.client import Watch
 from blocklist.model.backoff import Backoff
+from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.changes import ChangeBody
 from tests.integration.bodies import all_changes, now_ms
 from tests.integration.fake_servers import (
@@ -154,6 +155,16 @@ class TestYields:
         with fake_server(respond_and_hang(event_stream_head(snapshot() + newer))) as there, Watch(there.url) as watch:
             assert [it.revision for it in take_items(watch, 2)] == [7, 8]
 
+    def test_a_change_of_a_type_of_a_newer_service_leaves_the_node_as_it_is_in_it(self) -> None:
+        newer = change(8, type="quarantined").replace("event: blocked", "event: quarantined")
+        with fake_server(respond_and_hang(event_stream_head(snapshot() + newer))) as there, Watch(there.url) as watch:
+            first, second = take_items(watch, 2)
+        assert isinstance(first, Snapshot)
+        assert isinstance(second, Change)
+        tracker = BlocklistTracker(first)
+        tracker.apply(second)
+        assert tracker.get("a") == second.node
+
 
 class TestResumes:
     def test_after_sigkill_and_after_a_clean_stop(self, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
@@ -213,7 +224,7 @@ class TestResumes:
             pytest.param(event_stream_head("event: blocked\ndata: no JSON\n\n"), id="no JSON"),
             pytest.param(event_stream_head("event: blocked\ndata: [7]\n\n"), id="no object"),
             pytest.param(event_stream_head(f"event: blocked\ndata: {'[' * 100_000}\n\n"), id="deep"),
-            pytest.param(event_stream_head(change(8, type="eaten")), id="an unknown type of change"),
+            pytest.param(event_stream_head(change(8, type=5)), id="a type that is no name"),
             pytest.param(event_stream_head(change(8, revision=2**60)), id="a revision out of range"),
             pytest.param(event_stream_head(change(8, revision="8")), id="a revision that is no number"),
             pytest.param(event_stream_head(change(8, node=None)), id="no node"),

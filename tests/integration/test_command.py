@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -20,23 +21,13 @@ from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.report import Report
 from blocklist.model.roles import Role
 from tests.integration.bodies import now_ms
-from tests.integration.command import Command, install, interrupt
+from tests.integration.command import Command, interrupt
 from tests.integration.conftest import Start
 from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond
 from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
 from tests.integration.receiver import receiving
 
 DEFAULT = "in 4h"
-
-
-@pytest.fixture(scope="session")
-def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return install(tmp_path_factory.mktemp("command"))
-
-
-@pytest.fixture
-def command(binaries: Path, service: ServiceProcess) -> Command:
-    return Command(binaries, service.url)
 
 
 @pytest.fixture
@@ -175,6 +166,49 @@ class TestWait:
         # The node is already blocked; the command still waits until it is applied.
         assert "Applied by 1 listener." in command.stdout_of("block", "m", "-r", "disk", "--wait", "30s")
 
+    def test_a_block_that_somebody_ends_meanwhile_is_not_applied(self, binaries: Path, fresh: ServiceProcess) -> None:
+        with connect(fresh.url) as client:
+            client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
+            with Command(binaries, fresh.url).running("block", "n", "-r", "disk", "--wait", "30s") as running:
+                wait_until(lambda: "n" in client.snapshot().nodes)
+                client.unblock("n")
+                client.heartbeat("slow", "s", acked=client.snapshot().revision)
+                output, _ = running.communicate(timeout=60)
+        assert (running.returncode, output.splitlines()[-1]) == (
+            1,
+            "n is no longer blocked; blocklist history n shows why",
+        )
+
+    def test_an_unblocking_that_somebody_reverses_meanwhile_is_not_applied(
+        self, binaries: Path, fresh: ServiceProcess
+    ) -> None:
+        with connect(fresh.url) as client:
+            client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
+            client.block("n", "disk")
+            with Command(binaries, fresh.url).running("unblock", "n", "--wait", "30s") as running:
+                wait_until(lambda: "n" not in client.snapshot().nodes)
+                client.block("n", "memory")
+                client.heartbeat("slow", "s", acked=client.snapshot().revision)
+                output, _ = running.communicate(timeout=60)
+        assert (running.returncode, output.splitlines()[-1]) == (1, "n is blocked again; blocklist history n shows why")
+
+    def test_a_node_that_was_unblocked_during_the_wait_is_not_blocked_again(
+        self, binaries: Path, fresh: ServiceProcess
+    ) -> None:
+        with connect(fresh.url) as client:
+            client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
+            client.block("m", "disk")
+            block = ("block", "m", "n", "-r", "disk", "--forever", "--wait", "2s")
+            with Command(binaries, fresh.url).running(*block) as running:
+                wait_until(lambda: "n" in client.snapshot().nodes)
+                client.unblock("n")
+                output, _ = running.communicate(timeout=60)
+            assert set(client.snapshot().nodes) == {"m"}
+        assert (running.returncode, output.splitlines()[-1]) == (
+            1,
+            "n is no longer blocked; blocklist history n shows why",
+        )
+
     def test_a_repeated_unblock_succeeds_only_when_the_unblocking_is_applied(
         self, binaries: Path, fresh: ServiceProcess
     ) -> None:
@@ -217,6 +251,16 @@ class TestWait:
 
 
 class TestUnblock:
+    def test_a_name_that_is_not_blocked_is_answered_with_the_one_that_was_probably_meant(
+        self, command: Command, node_id: str
+    ) -> None:
+        command.stdout_of("block", f"{node_id}-17", "-r", "x")
+        done = command.run("unblock", f"{node_id}-1")
+        assert (done.stdout, done.stderr) == (
+            f"{node_id}-1 not blocked\n",
+            f"{node_id}-1: did you mean {node_id}-17?\n",
+        )
+
     def test_each_node_is_reported_and_one_that_is_not_blocked_is_no_error(
         self, command: Command, blocklist: BlocklistClient, node_id: str
     ) -> None:
@@ -262,14 +306,14 @@ class TestList:
         fresh_command.stdout_of("block", "worker-17", "-r", reason, "--evacuate", "--until", "2099-12-31T23:00:00Z")
         fresh_command.stdout_of("block", "w", "-r", "disk", "--forever")
         head, *rows = fresh_command.stdout_of("list").splitlines()
-        assert head.split() == ["NODE", "ACTION", "EXPIRES", "BY", "SINCE", "REASON"]
-        assert rows[0].split()[:4] == ["w", "mark", "never", "-"]
-        assert rows[1].startswith("worker-17  evacuate  2099-12-31T23:00:00Z  -   20")
+        assert head.split() == ["NODE", "ACTION", "REMAINING", "EXPIRES", "OWNER", "SINCE", "REASON"]
+        assert rows[0].split()[:4] == ["w", "mark", "forever", "never"]
+        assert re.match(r"worker-17  evacuate  \S+ +2099-12-31T23:00:00Z  anonymous  20", rows[1])
         assert rows[1].endswith(f"  {reason}")
         assert fresh_command.stdout_of("list", "--no-headers").splitlines() == rows
         wide = fresh_command.stdout_of("list", "-o", "wide").splitlines()
         assert wide[0].split()[-3:] == ["TASKMANAGERS", "REVISION", "REASON"]
-        assert wide[2].split()[5:7] == ["0", "1"]
+        assert wide[2].split()[7:9] == ["0", "1"]
         assert fresh_command.stdout_of("list", "-o", "name") == "w\nworker-17\n"
 
     def test_a_pipe_and_a_terminal_show_the_same(self, fresh_command: Command) -> None:
@@ -295,7 +339,7 @@ class TestList:
         assert (done.returncode, done.stdout) == (1, "")
         assert node_id in done.stderr
         blocklist.block(node_id, "disk")
-        assert command.stdout_of("get", node_id, "--no-headers").split()[:3] == [node_id, "mark", "never"]
+        assert command.stdout_of("get", node_id, "--no-headers").split()[:4] == [node_id, "mark", "forever", "never"]
 
     @pytest.mark.parametrize("arguments", [["list"], ["history"], ["--help"]])
     def test_a_closed_stdout_is_no_error(
@@ -308,6 +352,17 @@ class TestList:
             process.stdout.close()
             assert process.stderr.read() == ""
             assert process.wait(60) in (0, 1, 141)
+
+    def test_where_several_claim_a_node_it_shows_their_owners(
+        self, fresh_command: Command, fresh: ServiceProcess
+    ) -> None:
+        with BlocklistClient(fresh.url) as client:
+            client.put_claim("n1", "anna", "kernel")
+            client.put_claim("n1", "detection", "slow")
+        _, row = fresh_command.stdout_of("list").splitlines()
+        assert row.split()[4] == "anna,detection"
+        listed = json.loads(fresh_command.stdout_of("list", "-o", "json"))
+        assert listed["n1"]["owners"] == ["anna", "detection"]
 
 
 class TestHistory:
@@ -365,7 +420,7 @@ class TestListeners:
             assert json.loads(command.stdout_of("evidence", "-o", "json")) == http.get("/evidence").json()
         assert command.stdout_of("listeners", "--no-headers").split()[:4] == ["app-1", "JOB_MASTER", "live", "1"]
         assert command.stdout_of("evidence", "--no-headers").split()[:4] == ["m", "app-1", "excluded", "yes"]
-        assert command.stdout_of("list", "-o", "wide", "--no-headers").split()[5] == "1"
+        assert command.stdout_of("list", "-o", "wide", "--no-headers").split()[7] == "1"
         rehearsed = command.stdout_of("unblock", "n", "--dry-run")
         assert "  TaskManager app-1:3 of app-1 runs 2 tasks" in rehearsed
 
@@ -418,14 +473,16 @@ class TestExitCodes:
             ["block", "n", "-r", "disk", "-d", "soon"],
             ["block", "n", "-r", "disk", "-d", "1h", "--forever"],
             ["block", "n", "-r", "disk", "--until", "2020-01-01T00:00:00Z"],
-            ["block", "n", "-r", "disk", "--until", "tomorrow"],
+            ["block", "n", "-r", "disk", "--until", "someday"],
             ["block", "n", "-r", "disk", "--wait", "2m"],
             ["get"],
             ["get", "a/b"],
-            ["list", "-o", "yaml"],
+            ["list", "-o", "xml"],
             ["history", "--at", "2026-11-21T18:00:00Z", "--by", "anna"],
             ["history", "--type", "banned"],
             ["token", "create", "x", "--role", "king"],
+            ["block", "-l", "", "-r", "disk"],
+            ["unblock", "-l", " "],
             ["block", "n", "-r", "disk", "--nope"],
             ["ban", "n"],
         ],
@@ -539,7 +596,7 @@ class TestTokens:
         assert token not in made.stderr
         anna = Command(binaries, service.url, token=token)
         anna.stdout_of("block", "n", "-r", "disk")
-        assert anna.stdout_of("list", "--no-headers").split()[3] == "anna"
+        assert anna.stdout_of("list", "--no-headers").split()[4] == "anna"
         assert anna.stdout_of("history", "--by", "anna", "-o", "name") == "n\n"
         refused = anna.run("token", "list")
         assert (refused.returncode, "admin" in refused.stderr) == (1, True)

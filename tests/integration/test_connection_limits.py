@@ -167,6 +167,7 @@ class TestLarge:
     def test_url_limits(self, short_timeouts: ServiceProcess, length: int, status: int) -> None:
         response = send_request(short_timeouts.port, request("/nothing?" + "x" * length))
         assert response.status == status, response.body
+        assert response.json()["instance"] == "/nothing"
 
     @pytest.mark.parametrize("opening", [b"GET /", b"GET / HTTP/1.1\r\nX", b"GET / HTTP/1.1\r\nX: "])
     def test_an_endless_head_is_refused_early(self, short_timeouts: ServiceProcess, opening: bytes) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
@@ -92,6 +93,22 @@ def assert_success(answer: httpx.Response) -> None:
 def assert_unavailable(answer: httpx.Response) -> None:
     problem_of(answer, 503)
     assert int(answer.headers["retry-after"]) >= 0
+
+
+def test_what_is_acknowledged_during_an_outage_does_not_count_as_applied(deployment: Deployment) -> None:
+    """Another session may have taken over at another replica, where the database is available."""
+    client = deployment.client
+    register(client, "jm", leaseSeconds=600)
+    with ThreadPoolExecutor(1) as pool, deployment.service.client() as other:
+        waiting = pool.submit(other.put, "/blocklist/nodes/a", json=block(), headers={"Prefer": "wait=60"})
+        wait_until(lambda: current_list(client)[0] == 1)
+        deployment.proxy.refuse_connections()
+        wait_until(lambda: not is_available(client))
+        heartbeat(client, "jm", ackedRevision=1)
+        answer = waiting.result()
+    deployment.proxy.restore()
+    assert answer.status_code == 201
+    assert (answer.headers["blocklist-applied"], answer.headers["blocklist-not-applied"]) == ("0/1", "jm")
 
 
 class TestOutage:

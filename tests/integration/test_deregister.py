@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from blocklist import BlocklistClient
+from blocklist.model.listener import FencedError
 from blocklist.model.roles import Role
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.listeners import get_listener, register
@@ -44,3 +46,27 @@ def test_operators_deregister_any_listener(service: SecuredService, role: Role) 
         with service.client(token(service, role, "other")) as operator:
             assert operator.delete("/listeners/jm").status_code == 204
         problem_of(owner.get("/listeners/jm"), 404)
+
+
+def test_a_process_that_ends_does_not_remove_its_successor(service: SecuredService) -> None:
+    with service.client(token(service, Role.LISTENER, "own")) as owner:
+        register(owner, "jm", "s1")
+        register(owner, "jm", "s2")
+        detail = problem_of(owner.delete("/listeners/jm?sessionId=s1"), 409)["detail"]
+        assert detail == "Listener jm is registered with another session; it was not removed."
+        assert get_listener(owner, "jm")["sessionId"] == "s2"
+        for query in ("sessionId=a/b", "sessionid=s1", "sessionId=s1&sessionId=s2"):
+            problem_of(owner.delete(f"/listeners/jm?{query}"), 400)
+        assert owner.delete("/listeners/jm?sessionId=s2").status_code == 204
+        problem_of(owner.delete("/listeners/jm?sessionId=s2"), 404)
+
+
+def test_the_client_removes_only_its_own_session(service: SecuredService) -> None:
+    secret = token(service, Role.LISTENER, "own")
+    with service.client(secret) as owner, BlocklistClient(service.process.url, token=secret) as client:
+        register(owner, "jm", "s1")
+        register(owner, "jm", "s2")
+        with pytest.raises(FencedError):
+            client.deregister("jm", "s1")
+        assert get_listener(owner, "jm")["sessionId"] == "s2"
+        client.deregister("jm", "s2")

@@ -36,7 +36,7 @@ def dry_run_body(answer: httpx.Response) -> Body:
 def single_node(answer: httpx.Response) -> Body:
     """Its only node."""
     (node,) = dry_run_body(answer)["nodes"]
-    assert set(node) == {"status", "node", "taskManagers", "known", "didYouMean"}
+    assert set(node) == {"status", "node", "taskManagers", "known", "didYouMean", "ambiguous"}
     found: Body = node
     return found
 

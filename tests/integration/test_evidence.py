@@ -9,13 +9,13 @@ import httpx
 import httpx2
 import pytest
 
-from app.engine.evidence_blocks import RESTART_GRACE_MS
+from app.engine.evidence_blocks import RELOADED_CHANGES, RESTART_GRACE_MS
 from blocklist import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
-from blocklist.model.evidence import TTL_MS, Finding, FindingKind
+from blocklist.model.evidence import MAX_PER_PRINCIPAL, TTL_MS, Finding, FindingKind
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.report import Report
-from tests.integration.bodies import all_changes, current_list, later, now_ms
+from tests.integration.bodies import all_changes, block, current_list, later, now_ms
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, ON_SQLITE
 from tests.integration.in_process import ManualClock, running_service
@@ -203,11 +203,11 @@ def test_evidence_is_only_read(listener_client: httpx.Client, method: str) -> No
     problem_of(listener_client.request(method, "/evidence"), 405)
 
 
-def test_10_000_entries_are_accepted(listener_client: httpx.Client) -> None:
+def test_10_000_entries_are_accepted_and_the_last_2_000_are_kept(listener_client: httpx.Client) -> None:
     register(listener_client, "x")
     heartbeat(listener_client, "x", evidence={f"n-{number}": EXCLUDED for number in range(10_000)})
     found = evidence(listener_client)
-    assert (len(found), {entry["believed"] for entry in found}) == (10_000, {False})
+    assert (len(found), {entry["believed"] for entry in found}) == (MAX_PER_PRINCIPAL, {False})
 
 
 class TestRemoval:
@@ -325,19 +325,38 @@ def test_0_applications_disable_blocking(start: Start) -> None:
         assert (current_list(client)[1], len(evidence(client))) == ({}, 3)
 
 
-def test_after_a_restart_old_evidence_does_not_undo_an_unblock(fresh: ServiceProcess) -> None:
+@pytest.mark.parametrize("blocked_again", [False, True], ids=["free", "blocked again"])
+def test_after_a_restart_old_evidence_does_not_undo_an_unblock(fresh: ServiceProcess, *, blocked_again: bool) -> None:
     with fresh.client() as client:
         for name in "xy":
             application(client, name)
             report_evidence(client, name, "a")
         blocked(client, "a")
         unblock(client, "a")
+        if blocked_again:
+            put(client, "a")
         fresh.kill()
         fresh.start()
         for name in "xy":
             report_evidence(client, name, "a")
+        assert summary(client) == [("a", "x", False), ("a", "y", False)]
         wait_until_evaluated(client)
-        assert [node for node in current_list(client)[1] if node == "a"] == []
+        assert client.get("/claims?owner=evidence").json()["claims"] == []
+
+
+def test_after_a_restart_dismissed_evidence_blocks_nothing_however_many_changes_followed(fresh: ServiceProcess) -> None:
+    with fresh.client() as client:
+        for name in "xy":
+            application(client, name)
+            report_evidence(client, name, "a")
+        blocked(client, "a")
+        unblock(client, "a")
+        others = {f"n{number}": block() for number in range(RELOADED_CHANGES)}
+        client.put("/blocklist/nodes", json=others).raise_for_status()
+        fresh.kill()
+        fresh.start()
+        for name in "xy":
+            report_evidence(client, name, "a")
         assert summary(client) == [("a", "x", False), ("a", "y", False)]
 
 
@@ -438,3 +457,64 @@ class TestPython:
         finally:
             membership.close()
         assert evidence(listener_client) == []
+
+
+class TestNamesInTheInventory:
+    """Names and addresses that only the inventory knows are one machine for evidence as well."""
+
+    @pytest.fixture
+    def inventory_client(self, start: Start) -> Iterator[httpx.Client]:
+        """A service whose inventory gets names from a manager."""
+        with start().client() as client:
+            register(client, "yarn", role=RM)
+            yield client
+
+    def report_n7(self, client: httpx.Client) -> None:
+        node = {"id": "n7", "names": ["worker-7.rack2"], "addresses": ["10.0.0.7"]}
+        heartbeat(client, "yarn", nodes=[node, *(f"n{number}" for number in range(10, 20))])
+
+    @pytest.mark.parametrize("known_first", [True, False])
+    def test_a_name_and_an_address_of_one_machine_count_together(
+        self, inventory_client: httpx.Client, *, known_first: bool
+    ) -> None:
+        client = inventory_client
+        if known_first:
+            self.report_n7(client)
+        for name, node in (("x", "10.0.0.7"), ("y", "worker-7.rack2")):
+            application(client, name)
+            report_evidence(client, name, node)
+        if not known_first:
+            wait_until_evaluated(client)
+            assert current_list(client)[1] == {}
+            self.report_n7(client)
+        assert blocked(client, "n7")["cause"] == CAUSE
+
+    def test_two_names_that_one_application_reports_are_one_node(self, inventory_client: httpx.Client) -> None:
+        self.report_n7(inventory_client)
+        for name in ("x", "y"):
+            register(inventory_client, name)
+            heartbeat(inventory_client, name, taskManagers={f"{name}:1": "n7"})
+            report_evidence(inventory_client, name, "10.0.0.7", "worker-7.rack2")
+        assert len(blocked(inventory_client, "n7")["taskManagers"]) == 2
+        assert len(current_list(inventory_client)[1]) == 1
+
+    def test_evidence_from_before_an_unblock_under_another_name_does_not_count(
+        self, inventory_client: httpx.Client
+    ) -> None:
+        self.report_n7(inventory_client)
+        for name, node in (("x", "10.0.0.7"), ("y", "worker-7.rack2")):
+            application(inventory_client, name)
+            report_evidence(inventory_client, name, node)
+        blocked(inventory_client, "n7")
+        unblock(inventory_client, "n7")
+        wait_until_evaluated(inventory_client)
+        assert current_list(inventory_client)[1] == {}
+
+    def test_an_address_that_two_nodes_claim_counts_for_neither(self, inventory_client: httpx.Client) -> None:
+        nodes = [{"id": node, "addresses": ["10.0.0.7"]} for node in ("n7", "n8")]
+        heartbeat(inventory_client, "yarn", nodes=nodes)
+        for name, node in (("x", "10.0.0.7"), ("y", "n7"), ("z", "n8")):
+            application(inventory_client, name)
+            report_evidence(inventory_client, name, node)
+        wait_until_evaluated(inventory_client)
+        assert current_list(inventory_client)[1] == {}

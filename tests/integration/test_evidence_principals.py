@@ -90,6 +90,17 @@ class TestOneToken:
         wait_until_evaluated(client_of)
         assert blocked_nodes(attacker) == [PROBE]
 
+    def test_a_node_is_confirmed_by_another_name_of_its_machine(self, client_of: Client) -> None:
+        addresses = [f"10.0.0.{number}" for number in range(10)]
+        application(client_of("yarn"), "yarn", [], role=RM)
+        application(client_of("team"), "job", addresses)
+        report_evidence(client_of("team"), "job", *addresses[:2])
+        assert [entry["believed"] for entry in evidence(client_of("team"))] == [False, False]
+        heartbeat(client_of("yarn"), "yarn", nodes=[{"id": f"n{at}", "addresses": [at]} for at in addresses])
+        assert [entry["believed"] for entry in evidence(client_of("team"))] == [True, True]
+        heartbeat(client_of("yarn"), "yarn", nodes=[])
+        assert [entry["believed"] for entry in evidence(client_of("team"))] == [False, False]
+
     def test_registrations_that_each_report_one_node_are_judged_together(self, client_of: Client) -> None:
         for name in ("yarn", "team"):
             application(client_of(name), name, CLUSTER)
@@ -240,3 +251,35 @@ def test_replicas_agree_on_the_principals(folder: Path, client_of: Client, datab
         for client in clients:
             wait_until(lambda client=client: blocked_nodes(client) == [CLUSTER[0]])  # type: ignore[misc]
             wait_until(lambda client=client: [entry["believed"] for entry in evidence(client)] == [True, False, True])  # type: ignore[misc]
+
+
+class TestTaskManagers:
+    """A principal cannot take a TaskManager from the listener of another one by reporting it, too."""
+
+    @pytest.fixture
+    def reported(self, client_of: Client) -> None:
+        for name, node in (("etl", "n1"), ("thief", "n2")):
+            register(client_of(name), name)
+            heartbeat(client_of(name), name, taskManagers={"tm": node}, runningTasks={"tm": 3})
+
+    @pytest.mark.usefixtures("reported")
+    def test_it_stays_where_its_own_listener_reports_it(self, client_of: Client, service: SecuredService) -> None:
+        running = {"id": "tm", "listener": "etl", "runningTasks": 3}
+        assert client_of("etl").get("/nodes/n1").json()["taskManagers"] == [running]
+
+    @pytest.mark.usefixtures("reported")
+    def test_two_nodes_of_one_task_manager_are_ambiguous(self, client_of: Client) -> None:
+        problem = problem_of(client_of("etl").get("/taskmanagers/tm"), 409)
+        assert "n1, n2" in problem["detail"]
+
+    @pytest.mark.usefixtures("reported")
+    def test_it_is_known_again_when_the_other_listener_ends(self, client_of: Client) -> None:
+        assert client_of("thief").delete("/listeners/thief").status_code == 204
+        assert client_of("etl").get("/taskmanagers/tm").json() == {"nodeId": "n1", "blocked": False}
+
+    @pytest.mark.usefixtures("reported")
+    def test_the_newer_report_wins_with_one_token(self, client_of: Client) -> None:
+        register(client_of("etl"), "etl-2")
+        heartbeat(client_of("etl"), "etl-2", taskManagers={"tm": "n3"})
+        client_of("thief").delete("/listeners/thief")
+        assert client_of("etl").get("/taskmanagers/tm").json()["nodeId"] == "n3"

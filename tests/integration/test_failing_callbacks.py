@@ -19,6 +19,7 @@ from app.engine import background, supervision
 from app.engine.evidence_blocks import RETRY_MS
 from app.engine.list_details import LastChanges
 from app.engine.list_view import ListView
+from app.http.fast_table import TableRequest
 from app.logs.change_log import ChangeLogWriter
 from app.main import create_app
 from app.metrics.metrics import Metrics
@@ -317,6 +318,26 @@ def test_a_stream_that_raises_does_not_delay_the_other_streams(serve: Callable[.
         wait_until(lambda: all(stream.woken for stream in recording))
 
 
+def test_a_driver_whose_response_raises_does_not_delay_the_other_drivers(serve: Callable[..., Any]) -> None:
+    class Failing:
+        def end_wait(self, request: TableRequest) -> None:
+            raise BrokenError
+
+    class Recording:
+        answered = False
+
+        def end_wait(self, request: TableRequest) -> None:
+            self.answered = True
+
+    recording = [Recording() for _ in range(3)]
+    with serve() as client:
+        waiting = client.app_state["table_responses"].waiting
+        etag = client.get("/blocklist/table").headers["etag"].encode()
+        waiting.update((connection, TableRequest(etag, None, None, None)) for connection in [Failing(), *recording])
+        client.put("/blocklist/nodes/a", json=block())
+        wait_until(lambda: all(connection.answered for connection in recording))
+
+
 class TestReadiness:
     @pytest.fixture(autouse=True)
     def _quick_restart(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -347,8 +368,8 @@ class TestReadiness:
         with serve(auth="tokens", admin_token_file=str(admin_token)) as client:
             tasks = set(components_of(client).task_health.restarts)
         assert tasks == {
-            *("changes", "compaction", "connections", "database", "evidence", "expiry", "listeners"),
-            *("notifications", "sessions", "tokens"),
+            *("changes", "compaction", "connections", "database", "drift", "evidence", "expiry", "inventory"),
+            *("listeners", "notifications", "sessions", "tables", "tokens"),
         }
 
 

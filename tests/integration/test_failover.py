@@ -110,11 +110,12 @@ def test_failover_to_a_standby_that_was_behind_starts_a_new_history(
     """Watchers and listeners get the whole list, without the lost changes."""
     service = pair.start_service()
     client = pair.stack.enter_context(service.client())
+    receiver.register(client, "driver")
     client.put("/blocklist/nodes/kept", json=block()).raise_for_status()
+    receiver.wait(lambda it: it.has(1))
     wait_until(lambda: pair.standby.execute("SELECT revision FROM log_head", DATABASE) == [(1,)])
     pair.stop_standby()
     client.put("/blocklist/nodes", json={"lost": block(), "lost-too": block()}).raise_for_status()
-    receiver.register(client, "driver")
     wait_until(lambda: set(receiver.nodes) == {"kept", "lost", "lost-too"})
     history = history_of(client)
     with watching(client, since=0) as events:

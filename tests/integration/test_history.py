@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -57,8 +57,8 @@ class TestDetails:
         fresh_client.delete("/blocklist/nodes/c")
         plain, detailed = fresh_client.get("/blocklist"), fresh_client.get("/blocklist?details=true")
         assert detailed.json() == {
-            "a": plain.json()["a"] | {"createdBy": None, "revision": 3},
-            "b": plain.json()["b"] | {"createdBy": None, "revision": 2},
+            "a": plain.json()["a"] | {"createdBy": None, "revision": 3, "owners": ["anonymous"]},
+            "b": plain.json()["b"] | {"createdBy": None, "revision": 2, "owners": ["anonymous"]},
         }
         assert fresh_client.get("/blocklist?details=false").content == plain.content
 
@@ -132,7 +132,30 @@ class TestListAt:
             "taskManagers": [],
             "createdBy": None,
             "revision": 1,
+            "owners": ["anonymous"],
         }
+
+    def test_the_claims_at_each_past_time(self, past: TestClient, clock: ManualClock) -> None:
+        then: list[tuple[int, list[Any], dict[str, Any]]] = []
+        steps: list[Callable[[], Any]] = [
+            lambda: past.put("/blocklist/nodes/a", json=block()),
+            lambda: past.put("/blocklist/nodes/a/claims/kernel", json=block(endTimestamp=clock.now + 1500)),
+            lambda: past.put("/claims/alertmanager/1", json={"a": block(cause="hot"), "b": block()}),
+            lambda: past.delete("/blocklist/nodes/a/claims/anonymous"),
+            lambda: past.delete("/blocklist/nodes/b"),
+            lambda: past.put("/blocklist/nodes/b", json=block()),
+        ]
+        for step in steps:
+            step().raise_for_status()
+            owners = {name: node["owners"] for name, node in listed(past, details=True).items()}
+            then.append((clock.now, past.get("/claims").json()["claims"], owners))
+            clock.now += 1000
+        for moment, claims, owners in then:
+            assert past.get("/claims", params={"at": moment}).json() == {"claims": claims, "next": None}
+            found = listed(past, at=moment, details=True)
+            assert {name: node["owners"] for name, node in found.items()} == owners
+        assert past.get("/claims", params={"at": MONDAY + 2000, "owner": "alert*", "limit": 1}).json()["next"] == "a"
+        assert past.get("/claims", params={"at": clock.now + 1}).status_code == 400
 
     def test_the_future_is_400(self, past: TestClient, clock: ManualClock) -> None:
         assert listed(past, at=clock.now) == {}
@@ -152,7 +175,7 @@ def compacted(tmp_path_factory: pytest.TempPathFactory, databases: Databases) ->
     folder = tmp_path_factory.mktemp("compacted")
     service = ServiceProcess(folder, **databases.settings(folder), log_max_changes="1000")
     with service, service.client() as client:
-        client.put("/blocklist/nodes/old", json=block(cause="long ago"))
+        client.put("/blocklist/nodes/old/claims/kernel", json=block(cause="long ago"))
         client.put("/blocklist/nodes/gone", json=block(cause="long ago"))
         client.delete("/blocklist/nodes/gone")
         for cause in "ab":
@@ -176,7 +199,11 @@ class TestCompacted:
         now = int(changes_after(compacted, 1003)[-1]["at"])
         assert compacted.get(f"/blocklist?at={now}").content == compacted.get("/blocklist").content
         detailed = compacted.get(f"/blocklist?details=true&at={now}").json()
-        assert detailed == compacted.get("/blocklist?details=true").json()
+        present = compacted.get("/blocklist?details=true").json()
+        assert detailed == present
+        assert detailed["old"]["owners"] == ["kernel"]
+        claims = compacted.get(f"/claims?at={now}&limit=1000").json()["claims"]
+        assert claims == compacted.get("/claims?limit=1000").json()["claims"]
         assert (detailed["old"]["revision"], detailed["n7"]["revision"]) == (1, 1011)
 
     def test_a_time_before_it_is_410(self, compacted: httpx.Client) -> None:

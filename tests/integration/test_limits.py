@@ -177,10 +177,23 @@ def test_a_share_of_the_nodes_of_live_listeners(start: Start) -> None:
             "This would block 3 of the 4 known nodes; at most 2 may be blocked at once"
             " (BLOCKLIST_MAX_BLOCKED_SHARE is 0.5): no more is possible."
         )
-        wait_until_lapsed(client, "rm")
-        # Of what is known now, A and d, one is blocked.
-        put(client, "b")
+        # When the lease has expired, A and d are known, of which one is blocked.
+        wait_until(lambda: put_block(client, "b").status_code == 201)
         assert "2 of the 2 known nodes" in limit_detail(put_block(client, "d"))
+
+
+def test_a_machine_that_listeners_know_by_several_names_is_one_of_the_known_nodes(start: Start) -> None:
+    with start(max_blocked_share="0.5").client() as client:
+        register(client, "jm", role=JM)
+        heartbeat(client, "jm", nodes=["a", "b", "10.0.0.1", "10.0.0.2", "10.0.0.3"])
+        register(client, "rm", role=RM)
+        heartbeat(client, "rm", nodes=[{"id": "a", "addresses": ["10.0.0.1"]}, {"id": "b", "addresses": ["10.0.0.2"]}])
+        put(client, "10.0.0.1")
+        assert "2 of the 3 known nodes; at most 1 may" in limit_detail(put_block(client, "b"))
+        # Without the manager, an address and a name are two machines.
+        client.delete("/listeners/rm").raise_for_status()
+        put(client, "b")
+        assert "3 of the 5 known nodes; at most 2 may" in limit_detail(put_block(client, "a"))
 
 
 def test_the_longest_block_of_a_role(start: Start) -> None:

@@ -83,6 +83,36 @@ class Registrar:
         return [request for request in self.known.requests if request.startswith(method.encode())]
 
 
+def response_that_has(*fields: str) -> bytes:
+    return ours("200 OK", {"revision": 7, "leaseEnd": "1652313600000", "reported": list(fields)})
+
+
+def test_nodes_are_sent_again_only_when_the_service_has_lost_them(registrar: Registrar) -> None:
+    registrar.prepared["POST"] = [
+        *[response_that_has("nodes", "refused")] * 3,
+        response_that_has(),
+        *[response_that_has("nodes", "refused")] * 100,
+    ]
+    session = joined(registrar, interval=0.05)
+    session.report(Report(nodes=["n1"], refused={}))
+    wait_until(lambda: len(registrar.heartbeats()) > 8)
+    session.close()
+    sent = [
+        heartbeat.get("nodes") for heartbeat in registrar.heartbeats() if "refused" in heartbeat or "nodes" in heartbeat
+    ]
+    first = sent.index(["n1"])
+    lost = sent.index(["n1"], first + 1)
+    assert lost - first <= 4
+    assert sent[first + 1 : lost] + sent[lost + 1 :] == [None] * (len(sent) - first - 2)
+
+
+def test_a_service_that_does_not_tell_what_it_has_gets_everything_at_each_interval(registrar: Registrar) -> None:
+    session = joined(registrar, interval=0.05)
+    session.report(Report(nodes=["n1"]))
+    wait_until(lambda: [heartbeat.get("nodes") for heartbeat in registrar.heartbeats()][-3:] == [["n1"]] * 3)
+    session.close()
+
+
 class Held:
     """A response that waits for `go_on`."""
 
@@ -124,7 +154,7 @@ def test_it_registers_and_deregisters(registrar: Registrar, listener_session: Li
     assert json.loads(body) == {"role": "JOB_MASTER", "sessionId": "0-1", "leaseSeconds": 50}
     listener_session.close()
     assert not listener_session.registered
-    assert registrar.of("DELETE")[0].startswith(b"DELETE /listeners/app-1 ")
+    assert registrar.of("DELETE")[0].startswith(b"DELETE /listeners/app-1?sessionId=0-1 ")
     listener_session.close()
     assert len(registrar.of("DELETE")) == 1
 
@@ -212,9 +242,9 @@ def test_close_after_a_takeover_does_not_end_the_other_registration(
     registrar: Registrar, listener_session: ListenerSession
 ) -> None:
     wait_until(lambda: len(registrar.heartbeats()) == 1)
-    registrar.prepared["POST"] = [FENCED]
+    registrar.prepared["DELETE"] = [FENCED]
     listener_session.close()
-    assert registrar.methods() == ["PUT", "POST", "POST"]
+    assert registrar.methods() == ["PUT", "POST", "DELETE"]
 
 
 def test_a_rejected_report_stops_neither_renewal_nor_acknowledgement(

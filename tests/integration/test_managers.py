@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from blocklist import BlockAction, BlocklistClient
+from tests.integration.fake_servers import fake_server, http_response
 from tests.integration.manager_process import ManagerProcess, acked_revision, refused_reason, run_module
 from tests.integration.process import ServiceProcess, free_port, wait_until
 
@@ -73,6 +74,37 @@ def test_yarn_follows_the_list_and_leaves_the_rest_of_the_file(
         assert acked_revision(fresh, "yarn") == -1, "unregistered"
     for sentence in ("Node n1 is blocked without end (Hot machine)", "Node n1 is no longer blocked."):
         assert sentence in manager.log()
+
+
+def test_an_entry_of_others_in_the_exclude_file_is_reported_as_drift(
+    tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path
+) -> None:
+    with yarn_manager(tmp_path, fresh, yarn), BlocklistClient(fresh.url) as client:
+        wait_until(lambda: [(each.node, each.kind) for each in client.drift().drift] == [("old-1", "unschedulable")])
+        client.block("old-1", "Hot machine")
+        wait_until(lambda: client.drift().drift == [])
+
+
+def test_yarn_reports_its_nodes_with_their_racks_and_keeps_them_while_they_cannot_be_read(
+    tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path
+) -> None:
+    nodes = [
+        {"rack": "/default-rack", "state": "RUNNING", "id": "n1.a:8041", "nodeHostName": "n1.a"},
+        {"rack": "/dc1/rack-2", "state": "DECOMMISSIONED", "id": "n2.a:8041", "nodeHostName": "n2.a"},
+    ]
+    good = http_response(json.dumps({"nodes": {"node": nodes}}).encode(), "200 OK", "Content-Type: application/json")
+    bad = [http_response(b"", "503 Service Unavailable"), http_response(b'{"nodes": 7}'), http_response(b"[" * 100_000)]
+    with fake_server(good, *bad) as resource_manager, fresh.client() as http:
+        options = ("--resourcemanager", resource_manager.url, "--every", "0.2")
+        with yarn_manager(tmp_path, fresh, yarn, *options) as manager:
+            wait_until(lambda: len(resource_manager.requests) > 6)
+            known = http.get("/nodes").json()["nodes"]
+            racks = [(node["id"], node["labels"]) for node in known]
+            assert racks == [("n1.a", {"rack": "default-rack"}), ("n2.a", {"rack": "dc1.rack-2"})]
+            with BlocklistClient(fresh.url) as client:
+                client.block("n1.a", "Hot machine")
+            wait_until(lambda: acked_revision(fresh, "yarn") == 1)
+        assert manager.log().count("Cannot read the nodes") == 1
 
 
 def test_a_block_ends_on_time_without_the_service(

@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.bodies import block, current_list, revision_of
 from tests.integration.command import Command, install
-from tests.integration.listeners import heartbeat, post_heartbeat, register
+from tests.integration.listeners import RM, heartbeat, post_heartbeat, register
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, wait_until
 
@@ -53,6 +53,17 @@ class TestApi:
         assert listener_client.get(path(name)).json()["id"] == blocked
         status = listener_client.get(f"{path(name)}/status").json()
         assert (status["id"], status["blocked"]) == (blocked, True)
+
+    def test_the_log_is_found_after_the_block(self, listener_client: httpx.Client, blocked: str, name: str) -> None:
+        block_as(listener_client, blocked)
+        assert listener_client.delete(path(blocked)).status_code == 200
+        found = listener_client.get("/blocklist/changes", params={"node": name, "since": 0}).json()["changes"]
+        assert [(change["type"], change["node"]["id"]) for change in found][-2:] == [
+            ("blocked", blocked),
+            ("unblocked", blocked),
+        ]
+        assert len({change["revision"] for change in found}) == len(found)
+        assert listener_client.get(f"{path(name)}/status").json()["id"] == blocked
 
     def test_a_refusal_under_another_name_is_not_counted_as_applied(
         self, listener_client: httpx.Client, blocked: str, name: str
@@ -241,3 +252,19 @@ class TestCommand:
         assert command.stdout_of("unblock", "n1", "--dry-run") == "n1.example.com would be unblocked\n"
         assert command.run("unblock", "N1").returncode == 0
         assert command.run("is-blocked", "n1.example.com").returncode == 1
+
+
+def test_the_log_is_found_under_a_known_address_or_another_name(listener_client: httpx.Client) -> None:
+    register(listener_client, "rm", role=RM)
+    addresses = ["10.71.2.7", "FE80::71:7"]
+    heartbeat(listener_client, "rm", nodes=[{"id": "Logged-7.Rack.example", "addresses": addresses}])
+    assert listener_client.get("/nodes/10.71.2.7").status_code == 200
+    block_as(listener_client, "LOGGED-7.rack.example")
+    assert listener_client.delete(path("LOGGED-7.rack.example")).status_code == 200
+    for name in ["10.71.2.7", "fe80:0::71:7", "logged-7", "Logged-7.RACK.example"]:
+        found = listener_client.get("/blocklist/changes", params={"node": name}).json()["changes"]
+        assert [change["node"]["id"] for change in found] == ["LOGGED-7.rack.example"] * 2, name
+    block_as(listener_client, "10.71.2.7")
+    assert listener_client.delete(path("10.71.2.7")).status_code == 200
+    found = listener_client.get("/blocklist/changes", params={"node": "logged-7"}).json()["changes"]
+    assert [change["type"] for change in found] == ["blocked", "unblocked"] * 2

@@ -47,7 +47,20 @@ class TestStatus:
         revision = put(listener_client, "a")
         body = status(listener_client, "a")
         assert before <= int(body.pop("at")) <= now_ms()
-        assert body == {"id": "a", "blocked": True, "revision": revision, "applied": 0, "of": 0, "listeners": []}
+        no_repeat = {"automaticBlocks": 0, "probationEnd": None, "repeat": None}
+        applied = {"applied": 0, "of": 0, "listeners": []}
+        assert body == {"id": "a", "blocked": True, "revision": revision, **applied, **no_repeat}
+
+    def test_a_refusal_of_an_earlier_change_is_not_one_of_the_last_change(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "a")
+        revision = put(listener_client, "n")
+        heartbeat(listener_client, "a", ackedRevision=revision, refused={"n": "its last host"})
+        assert of_listener(listener_client, "n", "a")["refused"] == "its last host"
+        revision = unblock(listener_client, "n")
+        after = of_listener(listener_client, "n", "a")
+        assert (after["applied"], after["refused"]) == (False, None)
+        heartbeat(listener_client, "a", ackedRevision=revision, refused={"n": "the manager is down"})
+        assert of_listener(listener_client, "n", "a")["refused"] == "the manager is down"
 
     def test_which_listeners_have_applied_it_and_when(self, listener_client: httpx.Client) -> None:
         for name, role in (("b", RM), ("a", "JOB_MASTER"), ("C", "JOB_MASTER")):
@@ -59,6 +72,7 @@ class TestStatus:
             "lateMs": None,
             "refused": None,
             "taskManagers": [],
+            "reportsTaskManagers": False,
         }
         assert status(listener_client, "n")["listeners"] == [
             {"id": "C", "role": "JOB_MASTER", **waiting},
@@ -241,6 +255,46 @@ class TestWaiting:
         answer = put_one(listener_client, "a", "wait=25")
         assert answer.headers["blocklist-applied"] == "1/1"
         assert "blocklist-refused" not in answer.headers
+
+    @pytest.mark.parametrize("change", CHANGES)
+    @pytest.mark.parametrize("reversals", [1, 2], ids=["reversed", "reversed and made again"])
+    def test_a_change_that_was_reversed_meanwhile_is_not_applied(
+        self, listener_client: httpx.Client, change: Change, reversals: int
+    ) -> None:
+        register(listener_client, "jm")
+        revision = put(listener_client, "other")
+        done = revision + (2 if change in (put_several, free_one) else 1)
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(change, listener_client, "a", "wait=25")
+            wait_until(lambda: revision_of(listener_client.get("/blocklist")) >= done)
+            for _ in range(reversals):
+                blocked = "a" in listener_client.get("/blocklist").json()
+                revision = unblock(listener_client, "a") if blocked else put(listener_client, "a")
+            heartbeat(listener_client, "jm", ackedRevision=revision)
+            answer = waiting.result()
+        assert answer.is_success
+        assert answer.headers["blocklist-applied"] == "0/1"
+        assert answer.headers["blocklist-superseded"] == "a"
+
+    def test_a_change_in_the_same_direction_supersedes_nothing(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm")
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(put_one, listener_client, "a", "wait=25")
+            wait_until(lambda: "a" in listener_client.get("/blocklist").json())
+            merge = block(action="MARK_BLOCKED_AND_EVACUATE_TASKS", allowMerge=True)
+            listener_client.put("/blocklist/nodes/a", json=merge).raise_for_status()
+            revision = put(listener_client, "b")
+            unblock(listener_client, "b")
+            heartbeat(listener_client, "jm", ackedRevision=revision)
+            answer = waiting.result()
+        assert answer.headers["blocklist-applied"] == "1/1"
+        assert "blocklist-superseded" not in answer.headers
+
+    def test_a_block_that_ended_meanwhile_is_not_applied(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm")
+        end = str(later(0.3))
+        answer = listener_client.put("/blocklist/nodes/a", json=block(endTimestamp=end), headers={"prefer": "wait=1"})
+        assert answer.headers["blocklist-superseded"] == "a"
 
     def test_the_page_does_not_count_a_refusal_as_applied(
         self, listener_client: httpx.Client, receiver: Receiver

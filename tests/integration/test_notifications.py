@@ -9,6 +9,8 @@ from functools import partial
 
 import pytest
 
+from app.main import unix_millis
+from app.store.clock_offset import ClockOffset
 from app.store.database import Topic
 from app.store.notifications import Notifications
 from app.store.postgresql_commit import CHANNEL
@@ -26,7 +28,9 @@ async def receiving(
 ) -> None:
     """Send these notifications while others are received, until the event is set."""
     connect = partial(connect_async, url, autocommit=True)
-    notifications = Notifications(connect, lambda error, _: pytest.fail(repr(error)), "this", 10)
+    notifications = Notifications(
+        connect, lambda error, _: pytest.fail(repr(error)), lambda: None, ClockOffset(unix_millis), "this", 10
+    )
     listening = asyncio.create_task(notifications.listen(callbacks))
     sender = await connect()
     try:

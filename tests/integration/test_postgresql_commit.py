@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from app.main import unix_millis
 from app.store.store import make_store
 from blocklist.model.changes import Change, ChangeType, Source
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
@@ -45,12 +46,12 @@ def test_any_text_survives_a_commit(url: str) -> None:
     ]
 
     async def commit_and_reload() -> None:
-        store = make_store(url, "here", 5.0)
+        store = make_store(url, "here", 5.0, unix_millis)
         history = (await store.open()).snapshot.history
         await store.commit(changes, after=0, history=history)
         assert await store.changes(0) == changes
         await store.close()
-        again = make_store(url, "there", 5.0)
+        again = make_store(url, "there", 5.0, unix_millis)
         assert (await again.open()).snapshot.nodes == {change.node.id: change.node for change in changes}
         await again.close()
 

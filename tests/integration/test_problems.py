@@ -35,7 +35,7 @@ def test_an_unknown_path_is_a_404_problem(client: httpx.Client, method: str, pat
     ("path", "allowed"),
     [
         ("/blocklist", {"GET", "HEAD"}),
-        ("/blocklist/nodes", {"PUT"}),
+        ("/blocklist/nodes", {"PUT", "DELETE"}),
         ("/blocklist/nodes/a", {"GET", "HEAD", "PUT", "DELETE"}),
         ("/blocklist/node/a", {"GET", "HEAD", "PUT", "DELETE"}),
         ("/blocklist/watch", {"GET"}),
@@ -118,13 +118,14 @@ def test_every_read_from_memory_has_an_age_while_the_database_is_unavailable(
     fresh: ServiceProcess, fresh_client: httpx.Client
 ) -> None:
     """A refusal too: the node that it calls free may have been blocked at another place meanwhile."""
-    fresh_client.put("/blocklist/nodes/a", json=block()).raise_for_status()
+    fresh_client.put("/blocklist/nodes", json={"a": block(), "m.a": block(), "m.b": block()}).raise_for_status()
     register(fresh_client, "jm")
     heartbeat(fresh_client, "jm", taskManagers={"tm": "a"})
-    assert_ages(fresh_client, {**READS_FROM_MEMORY, "/listeners/none": 404}, stale=False)
+    reads = {**READS_FROM_MEMORY, "/listeners/none": 404, "/blocklist/nodes/m": 409}
+    assert_ages(fresh_client, reads, stale=False)
     with database_locked(fresh.database):
         problem_of(fresh_client.put("/blocklist/nodes/b", json=block(), timeout=60), 503)
-        assert_ages(fresh_client, {**READS_FROM_MEMORY, "/listeners/none": 404}, stale=True)
+        assert_ages(fresh_client, reads, stale=True)
         # These are read from the database, which another program has locked for writes only.
         from_database = {"/blocklist/changes": 200, "/blocklist/nodes/a/status": 200, "/blocklist/nodes/b/status": 404}
         assert_ages(fresh_client, from_database, stale=False)

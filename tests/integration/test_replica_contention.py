@@ -10,6 +10,7 @@ from typing import Final
 import pytest
 
 from app.engine.handler import BlocklistHandler
+from app.main import unix_millis
 from app.store.queries import LoadedState
 from app.store.store import Store, make_store
 from blocklist.model.changes import Author, Change
@@ -61,7 +62,7 @@ def blocked_node(node_id: str) -> BlockedNode:
 
 def test_a_change_overtaken_many_times_in_a_row_is_committed(url: str) -> None:
     async def scenario() -> None:
-        own, other = (make_store(url, name, 30.0) for name in ("own", "other"))
+        own, other = (make_store(url, name, 30.0, unix_millis) for name in ("own", "other"))
         loaded = await own.open()
         await other.open()
         log = OvertakenStore(own, other)

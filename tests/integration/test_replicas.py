@@ -21,6 +21,7 @@ from tests.integration.problems import problem_of
 from tests.integration.process import environment, run_app, wait_until
 from tests.integration.receiver import Receiver
 from tests.integration.replicas import Replicas, comparable_response, wait_until_equal
+from tests.integration.test_claims import claim
 from tests.postgres import PostgresServer
 
 pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
@@ -192,6 +193,42 @@ class TestWatching:
         assert put(other, f"{node_id}-2") == last + 1
         wait_until_pushed(other, receiver, last + 1)
         assert other.delete("/listeners/jm").status_code == 204
+
+    def test_a_replica_that_reads_the_list_anew_knows_dismissals_that_it_never_saw(
+        self, restartable_replicas: Replicas, node_id: str
+    ) -> None:
+        one, other = restartable_replicas.clients
+        url = f"/blocklist/nodes/{node_id}"
+        one.put(f"{url}/claims/alertmanager/1", json=claim()).raise_for_status()
+        wait_until(lambda: other.get(url).status_code == 200)
+        restartable_replicas.processes[0].pause()
+        other.delete(url).raise_for_status()
+        expected = other.get(f"{url}/claims").json()["dismissed"]
+        database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
+        assert run_app("new-history", env=environment(database_url=database)).returncode == 0
+        restartable_replicas.processes[0].resume()
+        wait_until_equal(restartable_replicas.clients)
+        assert one.get(f"{url}/claims").json()["dismissed"] == expected != []
+
+    def test_a_replica_that_reads_the_list_anew_ignores_evidence_that_was_dismissed_meanwhile(
+        self, restartable_replicas: Replicas, node_id: str
+    ) -> None:
+        one, other = restartable_replicas.clients
+        names = {f"{node_id}-{application}" for application in "xy"}
+        for name in names:
+            register(one, name)
+            heartbeat(one, name, evidence={node_id: {"kind": "excluded", "reason": "disk"}})
+        url = f"/blocklist/nodes/{node_id}"
+        wait_until(lambda: all(client.get(url).status_code == 200 for client in (one, other)))
+        restartable_replicas.processes[0].pause()
+        unblock(other, node_id)
+        database = restartable_replicas.processes[0].environment()["BLOCKLIST_DATABASE_URL"]
+        assert run_app("new-history", env=environment(database_url=database)).returncode == 0
+        restartable_replicas.processes[0].resume()
+        wait_until_equal(restartable_replicas.clients)
+        for client in (one, other):
+            found = [it for it in client.get("/evidence").json()["evidence"] if it["node"] == node_id]
+            assert {it["application"]: it["believed"] for it in found} == dict.fromkeys(names, False)
 
 
 def test_concurrent_migrations_create_the_tables_once(postgres: PostgresServer, tmp_path: Path) -> None:

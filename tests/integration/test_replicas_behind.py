@@ -94,18 +94,29 @@ def assert_rejected_within_a_second(client: httpx.Client, status: int, **fields:
 
 
 class TestAcknowledgements:
-    def test_a_revision_that_another_replica_made_is_a_503_until_this_one_has_it(
+    def test_a_revision_that_another_replica_made_is_a_503_until_this_one_has_read_it_by_itself(
         self, pair: Pair, node_id: str
     ) -> None:
         register(pair.one, "jm")
         heartbeat(pair.behind, "jm")
         with pair.without_notifications():
             revision = put(pair.one, node_id)
-            answer = post_heartbeat(pair.behind, "jm", ackedRevision=revision)
-            problem_of(answer, 503)
-            assert int(answer.headers["retry-after"]) >= 1
-        wait_until(lambda: post_heartbeat(pair.behind, "jm", ackedRevision=revision).status_code == 200)
-        assert get_listener(pair.behind, "jm")["ackedRevision"] == revision
+
+            def is_acknowledged() -> bool:
+                answer = post_heartbeat(pair.behind, "jm", ackedRevision=revision)
+                if answer.status_code != 200:
+                    problem_of(answer, 503)
+                    assert int(answer.headers["retry-after"]) >= 1
+                return answer.status_code == 200
+
+            wait_until(is_acknowledged)
+            assert get_listener(pair.behind, "jm")["ackedRevision"] == revision
+
+    def test_a_read_has_an_age_or_the_changes_of_other_replicas(self, pair: Pair, node_id: str) -> None:
+        with pair.without_notifications():
+            wait_until(lambda: "age" in pair.behind.get("/blocklist").headers)
+            put(pair.one, node_id)
+            wait_until(lambda: node_id in pair.behind.get("/blocklist").text)
 
     def test_a_revision_that_no_replica_has_made_is_a_400(self, pair: Pair, node_id: str) -> None:
         register(pair.one, "jm")

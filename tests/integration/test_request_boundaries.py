@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,8 +17,9 @@ from blocklist.model.roles import Role
 from tests.integration.bodies import block, current_list, later
 from tests.integration.conftest import Start
 from tests.integration.databases import Databases
+from tests.integration.listeners import register
 from tests.integration.process import ServiceProcess, wait_until
-from tests.integration.raw_http import connection_to, exchange, read_response, request, send_request
+from tests.integration.raw_http import RawResponse, connection_to, exchange, read_response, request, send_request
 from tests.integration.secured import secured_service
 
 BODY: Final = json.dumps(block(allowMerge=True)).encode()
@@ -157,3 +160,94 @@ def test_javas_default_client_can_put(service: ServiceProcess, tmp_path: Path) -
     command = [java, str(source), f"http://127.0.0.1:{service.port}", BODY.decode()]
     run = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert run.stdout.split() == ["201", "201"], run.stderr
+
+
+class TestHost:
+    """RFC 9112, section 3.2: an HTTP/1.1 request has one Host, and no request has several."""
+
+    @pytest.mark.parametrize(
+        "target",
+        [b"GET /blocklist", b"PUT /blocklist/nodes/hostless", b"GET /healthz", b"DELETE /blocklist/nodes/hostless"],
+    )
+    @pytest.mark.parametrize("hosts", [b"", b"Host: localhost\r\nhost: localhost\r\n"], ids=["none", "two"])
+    def test_a_request_without_a_single_host_gets_400(
+        self, service: ServiceProcess, target: bytes, hosts: bytes
+    ) -> None:
+        payload = b"%b HTTP/1.1\r\n%bContent-Length: %d\r\n\r\n%b" % (target, hosts, len(BODY), BODY)
+        with connection_to(service.port) as connection, connection.makefile("rb") as stream:
+            connection.sendall(payload + request("/healthz"))
+            refused = read_response(stream)
+            assert (refused.status, refused.header("connection")) == (400, "close")
+            assert "Host" in refused.json()["detail"]
+            assert stream.read() == b""
+        with service.client() as client:
+            assert "hostless" not in current_list(client)[1]
+
+    def test_a_single_host_is_required_of_an_upgrade_too(self, service: ServiceProcess) -> None:
+        lines = "\r\n".join(("PUT /blocklist/nodes/hostless HTTP/1.1", *UPGRADE, f"Content-Length: {len(BODY)}"))
+        assert send_request(service.port, lines.encode() + b"\r\n\r\n" + BODY).status == 400
+
+    def test_http_1_0_needs_no_host(self, service: ServiceProcess) -> None:
+        assert send_request(service.port, b"GET /healthz HTTP/1.0\r\n\r\n").status == 200
+
+    def test_two_hosts_are_refused_with_http_1_0_too(self, service: ServiceProcess) -> None:
+        assert send_request(service.port, b"GET /healthz HTTP/1.0\r\nHost: a\r\nHost: a\r\n\r\n").status == 400
+
+    def test_an_earlier_request_gets_its_response(self, service: ServiceProcess) -> None:
+        with connection_to(service.port) as connection, connection.makefile("rb") as stream:
+            connection.sendall(put("with-host") + b"GET /blocklist HTTP/1.1\r\n\r\n")
+            assert read_response(stream).status == 201
+            assert b"200" not in stream.read()[:15]
+
+
+class TestHalfClose:
+    """A client that sends nothing more gets the responses to what it has sent; then the connection is closed."""
+
+    @pytest.fixture
+    def node_id(self, request: pytest.FixtureRequest) -> str:
+        return re.sub("[^A-Za-z0-9]+", "-", request.node.name)
+
+    @pytest.mark.parametrize("headers", [(), ("Prefer: wait=0",), ("Connection: close",)])
+    def test_a_put_is_answered(self, service: ServiceProcess, node_id: str, headers: tuple[str, ...]) -> None:
+        response, rest = half_closing(service.port, put(node_id, *headers))
+        assert (response.status, response.json()["id"], response.header("connection")) == (201, node_id, "close")
+        assert rest == b""
+
+    def test_pipelined_requests_are_all_answered(self, service: ServiceProcess, node_id: str) -> None:
+        get, delete = (request(f"/blocklist/nodes/{node_id}", method=method) for method in ("GET", "DELETE"))
+        first, rest = half_closing(service.port, put(node_id) + get + delete + get)
+        assert first.status == 201
+        assert re.findall(rb"HTTP/1.1 (\d+)", rest) == [b"200", b"200", b"404"]
+
+    def test_a_request_that_is_incomplete_gets_no_response(self, service: ServiceProcess, node_id: str) -> None:
+        first, rest = half_closing(service.port, put(node_id) + b"GET /healthz HTTP/1.1\r\nHo")
+        assert (first.status, rest) == (201, b"")
+
+    def test_a_wait_for_listeners_ends_because_the_client_may_be_gone(self, start: Start, node_id: str) -> None:
+        service = start()
+        with service.client() as client:
+            register(client, "silent")
+            response, _ = half_closing(service.port, put(node_id, "Prefer: wait=60"), timeout=30)
+        assert (response.status, response.header("blocklist-applied")) == (201, "0/1")
+        assert response.header("blocklist-not-applied") == "silent"
+
+    @pytest.mark.parametrize("headers", [(), ("X-Request-ID: half-closed",)])
+    def test_a_watch_ends(self, service: ServiceProcess, headers: tuple[str, ...]) -> None:
+        response, rest = half_closing(service.port, request("/blocklist/watch", *headers), body=False)
+        assert response.status in (0, 200)
+        assert rest.count(b"\r\n0\r\n") == 0, "a stream that is cut must not look complete"
+        with service.client() as client:
+            wait_until(lambda: "blocklist_watches 0.0" in client.get("/metrics").text)
+        assert "without completing" not in service.log()
+
+
+def half_closing(port: int, payload: bytes, *, timeout: float = 30, body: bool = True) -> tuple[RawResponse, bytes]:
+    """Send the payload and nothing more; the first response, and what follows until the connection is closed."""
+    with connection_to(port) as connection, connection.makefile("rb") as stream:
+        connection.settimeout(timeout)
+        connection.sendall(payload)
+        connection.shutdown(socket.SHUT_WR)
+        if body:
+            return read_response(stream), stream.read()
+        raw = stream.read()
+        return RawResponse(status=int(raw[9:12] or b"0"), headers=(), body=b""), raw

@@ -89,6 +89,8 @@ def test_a_node_drained_by_an_administrator_is_left_unchanged(
     wait_until(lambda: "not by this manager (new disk)" in (refused_reason(fresh, "n3") or ""))
     client.unblock("n3")
     wait_until(lambda: acked_revision(fresh, "slurm") == 2)
+    wait_until(lambda: [each.node for each in client.drift().drift] == ["n3"])
+    assert client.drift().drift[0].reason == "DRAIN+IDLE, not by this manager (new disk)"
     assert cluster.reason("n3").startswith("new disk")
     assert "DRAIN" in cluster.state("n3")
     cluster.update("n3", "state=resume")
@@ -149,6 +151,11 @@ def test_all_nodes_are_reported_and_the_minimum_is_kept(
         wait_until(lambda: acked_revision(fresh, "slurm") == 0)
         wait_until(lambda: http.get("/listeners/slurm").json()["usableNodes"] == len(NODES))
         assert http.get("/listeners/slurm").json()["minNodes"] == int(least)
+        selected = http.get("/nodes", params={"selector": "partition=all,partition.slurm/all"}).json()["nodes"]
+        # All have the same address and host: these tell no node apart, and are not reported.
+        assert [(node["id"], node["addresses"], node["names"]) for node in selected] == [
+            (node, [], []) for node in NODES
+        ]
         client.block(NODES[0], "disk")
         with pytest.raises(LimitError, match="no more is possible among its nodes"):
             client.block(NODES[1], "disk")

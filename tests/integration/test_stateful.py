@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import json
-import tempfile
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
-from fastapi.testclient import TestClient
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, current_list, revision_of
+from tests.integration.bodies import MARK, all_changes, current_list, revision_of
 from tests.integration.databases import ON_BOTH, Databases, SqliteFiles
-from tests.integration.in_process import ManualClock, running_service
+from tests.integration.state_machine import ACTIONS, Block, ServiceMachine
 
 pytestmark = ON_BOTH
 
 node_ids = st.sampled_from(["a", "b", "c", "d:1"])
 lengths = st.integers(1, 6) | st.none()
-ORDER = [MARK, EVACUATE]
 INVALID: list[dict[str, Any]] = [
     {},
     {"action": MARK},
@@ -33,65 +27,21 @@ INVALID: list[dict[str, Any]] = [
 ]
 
 
-@dataclass(frozen=True)
-class Block:
-    """A blocked node in the model."""
-
-    action: str
-    start: int
-    end: int | None
-    cause: str
-
-    def ended(self, now: int) -> bool:
-        return self.end is not None and self.end <= now
-
-    def merged(self, new: Block) -> Block:
-        causes = dict.fromkeys([*self.cause.split(","), *new.cause.split(",")])
-        known = set(new.cause.split(",")) <= set(self.cause.split(","))
-        return Block(
-            action=max(self.action, new.action, key=ORDER.index),
-            start=min(self.start, new.start),
-            end=None if self.end is None or new.end is None else max(self.end, new.end),
-            cause=self.cause if known else ",".join(causes),
-        )
-
-    def fields(self) -> dict[str, Any]:
-        return {
-            "action": self.action,
-            "startTimestamp": str(self.start),
-            "endTimestamp": PERMANENT if self.end is None else str(self.end),
-            "cause": self.cause,
-        }
-
-
 @st.composite
 def requests(draw: st.DrawFn) -> tuple[Block, bool]:
     """A block with an end relative to now, and whether it may be merged."""
     causes = draw(st.lists(st.sampled_from("xyz"), min_size=1, max_size=3))
-    new = Block(action=draw(st.sampled_from(ORDER)), start=0, end=draw(lengths), cause=",".join(causes))
+    new = Block(action=draw(st.sampled_from(ACTIONS)), start=0, end=draw(lengths), cause=",".join(causes))
     return new, draw(st.booleans())
 
 
-class ServiceMachine(RuleBasedStateMachine):
+class ListMachine(ServiceMachine):
     """The service and its model; `expected_changes` are the changes that the log must have."""
 
     def __init__(self, databases: Databases) -> None:
-        super().__init__()
-        self.folder = tempfile.TemporaryDirectory()
-        self.databases = databases
-        self.clock = ManualClock()
+        super().__init__(databases)
         self.model: dict[str, Block] = {}
         self.expected_changes: list[tuple[str, str, dict[str, Any]]] = []
-        self.stack = ExitStack()
-        self.client = self._client()
-
-    def teardown(self) -> None:
-        self.stack.close()
-        self.databases.drop(Path(self.folder.name))
-        self.folder.cleanup()
-
-    def _client(self) -> TestClient:
-        return self.stack.enter_context(running_service(self.databases.url_for(Path(self.folder.name)), self.clock))
 
     def _blocked(self, node_id: str) -> Block | None:
         found = self.model.get(node_id)
@@ -99,10 +49,8 @@ class ServiceMachine(RuleBasedStateMachine):
 
     def _body(self, new: Block, allow: bool) -> tuple[Block, dict[str, Any]]:
         """The block with absolute times, and the body of its request."""
-        now = self.clock.now
-        new = replace(new, start=now, end=None if new.end is None else now + new.end)
-        body: dict[str, Any] = {"action": new.action, "cause": new.cause, "allowMerge": allow}
-        return new, body if new.end is None else {**body, "endTimestamp": new.end}
+        new = self.absolute(new)
+        return new, {**new.body(), "allowMerge": allow}
 
     def _accept_block(self, node_id: str, new: Block) -> int:
         """Add an accepted block to the model; return the expected status."""
@@ -170,11 +118,6 @@ class ServiceMachine(RuleBasedStateMachine):
         answer = self.client.put(path, content=json.dumps({node_id: body} if several else body))
         assert answer.status_code == 400
 
-    @rule()
-    def restart(self) -> None:
-        self.stack.close()
-        self.client = self._client()
-
     @invariant()
     def the_list_equals_the_model(self) -> None:
         now = self.clock.now
@@ -221,7 +164,7 @@ def _replay(nodes: dict[str, dict[str, Any]], change: dict[str, Any]) -> None:
 
 
 def test_the_service_behaves_like_a_dict_with_a_log(databases: Databases) -> None:
-    class Machine(ServiceMachine):
+    class Machine(ListMachine):
         def __init__(self) -> None:
             super().__init__(databases)
 

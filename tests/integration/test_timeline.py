@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from app.main import unix_millis
 from app.store.store import make_store
 from tests.integration.databases import PostgresDatabases
 from tests.postgres import PostgresServer, database_name
@@ -36,7 +37,7 @@ class Database:
         """Open the store as this number of replicas at once; return the histories that they load."""
 
         async def open_one(number: int) -> str:
-            store = make_store(self.url, f"replica{number}", 30.0)
+            store = make_store(self.url, f"replica{number}", 30.0, unix_millis)
             history = (await store.open()).snapshot.history
             await store.close()
             return history

@@ -17,6 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from blocklist import BlocklistClient
+from blocklist.model.errors import UnavailableError
 from tests.integration.process import ServiceProcess, environment, run_app, url_of
 from tests.integration.raw_http import read_response, request
 
@@ -99,9 +101,40 @@ def test_an_incomplete_request_gets_408(tls: TlsProcess) -> None:
         assert read_response(stream).status == 408
 
 
+@pytest.mark.parametrize("part", [0, 1, 40, 10_000])
+def test_a_handshake_has_the_time_of_a_head(tls: TlsProcess, part: int) -> None:
+    with socket.create_connection(("127.0.0.1", tls.port), 20) as silent:
+        silent.sendall(client_hello(tls)[:part])
+        received = b""
+        while more := silent.recv(10_000):
+            received += more
+    assert bool(received) == (part == 10_000), "the service has answered only a whole hello"
+
+
+def client_hello(tls: TlsProcess) -> bytes:
+    """What a client sends first."""
+    sent = ssl.MemoryBIO()
+    with pytest.raises(ssl.SSLWantReadError):
+        tls.trust().wrap_bio(ssl.MemoryBIO(), sent, server_hostname="127.0.0.1").do_handshake()
+    return sent.read()
+
+
 def test_plain_http_is_refused(tls: TlsProcess) -> None:
     with pytest.raises(httpx.TransportError):
         httpx.get(tls.url.replace("https:", "http:") + "/blocklist", trust_env=False)
+
+
+def test_a_client_with_http_instead_of_https_says_so(tls: TlsProcess) -> None:
+    with BlocklistClient(tls.url.replace("https:", "http:")) as client, pytest.raises(UnavailableError) as error:
+        client.snapshot()
+    assert "If the server uses TLS, its URL begins with https://." in error.value.detail
+
+
+def test_a_client_with_https_instead_of_http_says_so(listener_service: ServiceProcess) -> None:
+    url = listener_service.url.replace("http:", "https:")
+    with BlocklistClient(url) as client, pytest.raises(UnavailableError) as error:
+        client.snapshot()
+    assert "the server there does not use TLS; try http:// instead of https://" in error.value.detail
 
 
 def test_tls_is_1_2_or_later(tls: TlsProcess) -> None:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from blocklist.model.roles import Role
+from tests.integration.bodies import block
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.listeners import (
     get_listener,
@@ -28,7 +29,7 @@ from tests.integration.replicas import running_replicas
 from tests.integration.secured import SecuredService, secured_service
 
 Client = Callable[[str], httpx.Client]
-MAX_BYTES: Final = 10_000
+MAX_BYTES: Final = 150_000
 LIMITS: Final = {
     "max_listeners_per_token": "3",
     "max_report_bytes_per_token": str(MAX_BYTES),
@@ -54,7 +55,7 @@ def try_register(client: httpx.Client, listener: str, session: str = "s1") -> ht
 
 
 def nodes(number: int) -> dict[str, str]:
-    """A report of about 200 bytes for each TaskManager."""
+    """A report of about 1,800 bytes for each TaskManager."""
     return {f"tm-{it:046}": f"node-{it:045}" for it in range(number)}
 
 
@@ -142,9 +143,9 @@ class TestReports:
         """A map of evidence does not remove that of the map before: it expires."""
         greedy = client_of("greedy")
         try_register(greedy, "a")
-        heartbeat(greedy, "a", evidence=findings(0, 20))
-        problem_of(post_heartbeat(greedy, "a", evidence=findings(20, 20)), 413)
-        heartbeat(greedy, "a", evidence=findings(0, 20))
+        heartbeat(greedy, "a", evidence=findings(0, 100))
+        problem_of(post_heartbeat(greedy, "a", evidence=findings(100, 100)), 413)
+        heartbeat(greedy, "a", evidence=findings(0, 100))
 
 
 def test_a_response_to_a_push_with_too_much_acknowledges_it_without_its_report(
@@ -191,3 +192,32 @@ def test_replicas_count_together(tmp_path: Path, databases: Databases) -> None:
         wait_until(lambda: two.get(f"/taskmanagers/{next(iter(nodes(1)))}").status_code == 200)
         problem_of(post_heartbeat(two, "jm-1", taskManagers=nodes(40)), 413)
         heartbeat(two, "jm-1")
+
+
+class TestMinimum:
+    """A listener may forbid blocks of its own nodes only."""
+
+    def block(self, service: SecuredService, node: str) -> int:
+        operator = service.client(service.make_token(Role.OPERATOR, "ops")["token"])
+        with operator as client:
+            return client.put(f"/blocklist/nodes/{node}", json=block()).status_code
+
+    def test_nodes_that_only_one_token_states_are_not_kept_free_for_it(
+        self, service: SecuredService, client_of: Client
+    ) -> None:
+        attacker = client_of("attacker")
+        register(attacker, "jm", minNodes=2)
+        heartbeat(attacker, "jm", nodes=["a", "b", "c"])
+        assert get_listener(attacker, "jm")["usableNodes"] == 0
+        assert self.block(service, "a") == 201
+
+    def test_a_listener_is_believed_where_it_runs_or_another_token_names_the_node(
+        self, service: SecuredService, client_of: Client
+    ) -> None:
+        job, manager = client_of("job"), client_of("manager")
+        register(job, "jm", minNodes=2)
+        heartbeat(job, "jm", nodes=["a.example.com", "b"], taskManagers={"tm": "a"})
+        register(manager, "rm")
+        heartbeat(manager, "rm", nodes=["B"])
+        assert get_listener(job, "jm")["usableNodes"] == 2
+        assert (self.block(service, "a"), self.block(service, "b.example.com")) == (409, 409)

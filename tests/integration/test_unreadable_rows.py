@@ -32,6 +32,12 @@ AT_START: Final = [
     ("UPDATE changes SET created_by = CAST(x'ff' AS TEXT)", "changes", "created_by"),
     ("UPDATE blocked_nodes SET revision = 'x'", "blocked_nodes", "revision"),
     ("UPDATE blocked_nodes SET id = '..' WHERE id = (SELECT min(id) FROM blocked_nodes)", "blocked_nodes", "'..'"),
+    ("UPDATE blocked_nodes SET claims = '{'", "blocked_nodes", "row"),
+    ("UPDATE blocked_nodes SET claims = '{\"revision\":' || revision || ',\"claims\":[]}'", "blocked_nodes", "row"),
+    ("UPDATE blocked_nodes SET claims = '[]'", "blocked_nodes", "row"),
+    ("UPDATE blocked_nodes SET end_ms = end_ms - 1 WHERE claims IS NOT NULL", "blocked_nodes", "row"),
+    ("UPDATE tokens SET owners = '[]' WHERE owners IS NOT NULL", "tokens", "row"),
+    ("UPDATE changes SET subtype = 'vanished'", "changes", "subtype"),
     ("UPDATE changes SET type = 'vanished'", "changes", "type"),
     ("UPDATE changes SET source = 'magic'", "changes", "source"),
     ("UPDATE changes SET at_ms = 'noon'", "changes", "at_ms"),
@@ -45,6 +51,7 @@ AT_START: Final = [
     ("UPDATE tokens SET end_ms = 'never'", "tokens", "end_ms"),
     ("UPDATE log_head SET revision = 'many'", "log_head", "revision"),
     ("UPDATE log_head SET compacted = 'none'", "log_head", "compacted"),
+    ("UPDATE log_head SET revision = 0", "log_head", "backup"),
     ("DELETE FROM log_head", "log_head", "backup"),
     ("DELETE FROM versions", "versions", "backup"),
 ]
@@ -155,6 +162,16 @@ class TestWhileItRuns:
         execute(service.database, "DELETE FROM log_head")
         with service.client() as client:
             assert "restore a backup" in problem_of(count(client), 503)["detail"]
+
+    @pytest.mark.parametrize("revision", [0, 2])
+    def test_a_head_below_the_changes_stops_neither_answers_nor_the_stop(
+        self, service: ServiceProcess, revision: int
+    ) -> None:
+        execute(service.database, f"UPDATE log_head SET revision = {revision}")
+        with service.client() as client:
+            for _ in range(2):
+                assert "restore a backup" in problem_of(client.put("/blocklist/nodes/d", json=block()), 503)["detail"]
+            assert sorted(current_list(client)[1]) == ["a", "b", "c"]
 
 
 class TestAccess:

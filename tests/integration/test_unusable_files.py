@@ -52,6 +52,28 @@ class TestPermissions:
         file.chmod(0)
         assert_all_refused(file)
 
+    @pytest.mark.parametrize(
+        ("suffix", "command", "words"),
+        [
+            (".head", "serve", "symbolic link"),
+            (".lock", "serve", "symbolic link"),
+            (".lock", "new-history", "symbolic link"),
+            # SQLite itself refuses these two.
+            ("-wal", "serve", "cannot be opened"),
+            ("-shm", "serve", "cannot be opened"),
+        ],
+    )
+    def test_a_symbolic_link_beside_it(self, file: Path, suffix: str, command: str, words: str) -> None:
+        """Neither written through to another file, nor to a new one."""
+        for text in ("precious", None):
+            other, link = file.with_name(f"{text}"), file.with_name(file.name + suffix)
+            if text is not None:
+                other.write_text(text)
+            link.unlink(missing_ok=True)
+            link.symlink_to(other)
+            assert_all_refused(file, words, commands=[command])
+            assert (other.read_text() if other.exists() else None) == text
+
     def test_a_read_only_folder(self, file: Path) -> None:
         file.parent.chmod(0o555)
         assert_all_refused(file, "folder", commands=("serve", "new-history"))
@@ -124,6 +146,8 @@ class TestMigratingWhileAServiceRuns:
         older = database_at("0006", tmp_path / "older.db")
         # The service holds the lock of the path: put the older database there.
         older.replace(service.database)
+        for log in ("-wal", "-shm"):  # those of the former file would be read as a part of the older one
+            Path(f"{service.database}{log}").unlink(missing_ok=True)
         done = run_app("migrate", env=service.environment())
         assert_refused(done, "blocklist.db", "stop it")
         with closing(sqlite3.connect(service.database)) as database:

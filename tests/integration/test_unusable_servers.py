@@ -126,7 +126,8 @@ class TestMigrating:
     def test_concurrent_migrations_wait_for_each_other_without_a_timeout(
         self, postgres: PostgresServer, url: str, tmp_path: Path
     ) -> None:
-        with closing(psycopg.connect(url, autocommit=True)) as first, ExitStack() as stack:
+        # The lock is released before the migrations are waited for, also if an assertion fails.
+        with ExitStack() as stack, closing(psycopg.connect(url, autocommit=True)) as first:
             first.execute("SELECT pg_advisory_lock(%s)", (MIGRATION_LOCK,))
             command = [sys.executable, "-m", "app", "migrate"]
             env = environment(database_url=url)

@@ -11,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.evidence_blocks import on_changes
-from app.integrations.alertmanager.causes import Causes
-from app.integrations.alertmanager.rules import Alert, AlertOutcome, decide
+from app.integrations.alertmanager.causes import MarkedCause, alert_cause
+from app.integrations.alertmanager.rules import Alert, AlertOutcome, decide, owner_of
 from app.integrations.alertmanager.wire import AlertmanagerPost, node_of, parse_post, read_alert
-from blocklist.model.changes import Change, ChangeType, Snapshot, Source
+from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
+from blocklist.model.claims import MAX_CLAIMS, Claims
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import EvidenceRule, EvidenceStore, Finding, FindingKind
-from blocklist.model.node import MAX_CAUSE_LENGTH, MAX_CAUSES, PERMANENT, BlockAction, BlockedNode
+from blocklist.model.node import MAX_CAUSE_LENGTH, PERMANENT, BlockAction, BlockedNode
+from blocklist.model.node_lookup import claims_on
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.json import dump_json
 from tests.alertmanager.posts import alert as alert_body
@@ -30,7 +32,7 @@ MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE
 A = Alert(node="n1", action=MARK, firing=True, fingerprint="aaaaaaaa", name="DiskFull", summary="/data1 is full")
 B = replace(A, fingerprint="bbbbbbbb", name="Hot", summary="93 degrees")
 A_RESOLVED, B_RESOLVED = replace(A, firing=False, summary=""), replace(B, firing=False, summary="")
-A_PART, B_PART = "alert DiskFull: /data1 is full [aaaaaaaa]", "alert Hot: 93 degrees [bbbbbbbb]"
+A_PART, B_PART = "alert DiskFull: /data1 is full", "alert Hot: 93 degrees"
 
 
 class NodeSimulation:
@@ -44,19 +46,19 @@ class NodeSimulation:
     def post(self, *alerts: Alert) -> NodeSimulation:
         """Apply a post."""
         draft = Draft(self.tracker, self.now)
-        step = decide(draft.get_blocked("n1"), alerts, self.now, HOUR)
-        assert len(step.outcomes) == len(alerts)
-        if step.block is not None:
-            draft.block(step.block, allow_merge=True)
-        elif step.unblock:
-            draft.unblock("n1")
-        self.outcomes = list(step.outcomes)
+        draft.author = Author("alertmanager")
+        decision = decide(self.claims, alerts, self.now, HOUR, "alertmanager")
+        assert len(decision.outcomes) == len(alerts)
+        if decision.put or decision.remove:
+            draft.change_claims("n1", decision.put, decision.remove)
+        self.outcomes = list(decision.outcomes)
         return self._commit(draft)
 
     def block(self, cause: str, *, end: int = PERMANENT, action: BlockAction = MARK) -> NodeSimulation:
         """Block n1 for another cause, or merge."""
         draft = Draft(self.tracker, self.now)
         node = BlockedNode(id="n1", action=action, start=self.now, end=end, cause=cause)
+        draft.author = Author("anna")
         draft.block(node, allow_merge=True)
         return self._commit(draft)
 
@@ -70,12 +72,17 @@ class NodeSimulation:
         return Draft(self.tracker, self.now).get_blocked("n1")
 
     @property
-    def cause(self) -> str | None:
-        return None if self.node is None else self.node.cause
+    def claims(self) -> Claims:
+        return () if self.node is None else claims_on(self.tracker, self.node, self.now)
 
     @property
-    def parts(self) -> list[str]:
-        return (self.cause or "").split(",")
+    def holding(self) -> set[str]:
+        """The fingerprints of the alerts that claim the node."""
+        return {it.owner.removeprefix("alertmanager/") for it in self.claims if it.owner != "anna"}
+
+    @property
+    def cause(self) -> str | None:
+        return None if self.node is None else self.node.cause
 
     @property
     def revision(self) -> int:
@@ -131,7 +138,18 @@ class TestRepeats:
         assert (simulation.revision, simulation.outcomes) == (2, [AlertOutcome.RENEWED])
         assert simulation.node is not None
         assert simulation.node.action is EVACUATE
-        assert simulation.post(A).revision == 2
+
+    def test_a_weaker_action_too(self) -> None:
+        simulation = NodeSimulation().post(replace(A, action=EVACUATE)).post(A)
+        assert (simulation.revision, simulation.outcomes) == (2, [AlertOutcome.RENEWED])
+        assert simulation.node is not None
+        assert simulation.node.action is MARK
+
+    def test_an_alert_is_renewed_beside_a_longer_block(self) -> None:
+        simulation = NodeSimulation().block("Kernel upgrade").post(A)
+        simulation.now += HOUR // 2 + 1
+        assert simulation.post(A).outcomes == [AlertOutcome.RENEWED]
+        assert [it.block.end for it in simulation.claims] == [PERMANENT, simulation.now + HOUR]
 
     def test_an_expired_node_is_blocked_again(self) -> None:
         simulation = NodeSimulation().post(A)
@@ -159,7 +177,7 @@ class TestResolving:
     def test_the_last_of_two_alerts_unblocks_it(self) -> None:
         simulation = NodeSimulation().post(A, B).post(A_RESOLVED)
         assert simulation.outcomes == [AlertOutcome.KEPT]
-        assert simulation.cause == f"{A_PART},{B_PART},resolved DiskFull [aaaaaaaa]"
+        assert simulation.cause == B_PART
         assert (simulation.node and simulation.node.end) == NOW + HOUR
         assert simulation.post(A_RESOLVED).revision == 2
         assert simulation.post(B_RESOLVED).node is None
@@ -170,7 +188,7 @@ class TestResolving:
 
     def test_one_resolves_and_another_fires_in_the_same_post(self) -> None:
         simulation = NodeSimulation().post(A).post(A_RESOLVED, B)
-        assert simulation.cause == f"{A_PART},resolved DiskFull [aaaaaaaa],{B_PART}"
+        assert simulation.cause == B_PART
         assert (simulation.outcomes, simulation.revision) == ([AlertOutcome.KEPT, AlertOutcome.MERGED], 2)
         assert simulation.post(B_RESOLVED).node is None
 
@@ -184,7 +202,7 @@ class TestResolving:
             simulation.block("Kernel upgrade", end=NOW + 2 * HOUR)
         simulation.post(A_RESOLVED)
         assert simulation.outcomes == [AlertOutcome.KEPT]
-        assert set(simulation.parts) == {"Kernel upgrade", A_PART, "resolved DiskFull [aaaaaaaa]"}
+        assert simulation.cause == "Kernel upgrade"
         assert simulation.post(A_RESOLVED).revision == 3
 
     def test_an_alert_of_the_same_name_about_another_disk_is_another(self) -> None:
@@ -193,9 +211,9 @@ class TestResolving:
         assert simulation.post(replace(other, firing=False)).node is None
 
     def test_an_alert_that_fires_again_holds_it_again(self) -> None:
-        simulation = NodeSimulation().post(A, B).post(A_RESOLVED).post(A)
-        again = "alert DiskFull: /data1 is full [aaaaaaaa 2]"
-        assert simulation.cause == f"{A_PART},{B_PART},resolved DiskFull [aaaaaaaa],{again}"
+        simulation = NodeSimulation().post(A, B).post(A_RESOLVED)
+        simulation.now += 1
+        assert simulation.post(A).cause == f"{B_PART},{A_PART}"
         assert simulation.post(A).outcomes == [AlertOutcome.UNCHANGED]
         assert simulation.post(B_RESOLVED).outcomes == [AlertOutcome.KEPT]
         assert simulation.post(A_RESOLVED).node is None
@@ -207,7 +225,9 @@ class TestResolving:
 
 @pytest.mark.parametrize(("source", "believed"), [(Source.REQUEST, False), (Source.ALERTMANAGER, True)])
 def test_evidence_still_counts_after_an_unblock_by_a_resolved_alert(source: Source, believed: bool) -> None:
-    book = EvidenceStore(EvidenceRule(), lambda _: {"n1", "n2", "n3"}, lambda _: True, lambda application: application)
+    book = EvidenceStore(
+        EvidenceRule(), lambda _: {"n1", "n2", "n3"}, lambda node: node, lambda application: application
+    )
     book.record("app", {"n1": Finding(kind=FindingKind.SLOW, reason="Slow.")}, NOW)
     node = BlockedNode(id="n1", action=MARK, start=0, end=PERMANENT, cause=A_PART)
     on_changes(book, [Change(revision=1, type=ChangeType.UNBLOCKED, at=NOW, node=node, source=source)])
@@ -215,33 +235,56 @@ def test_evidence_still_counts_after_an_unblock_by_a_resolved_alert(source: Sour
 
 
 class TestTheCap:
-    """A cause has at most 32 parts; alerts never drop a part that holds the node."""
+    """A node has at most 32 claims; alerts never take another one's place."""
 
     def many(self, count: int) -> list[Alert]:
         return [replace(A, fingerprint=f"{number:08x}", name=f"Alert{number}") for number in range(count)]
 
     def test_further_alerts_wait_for_room(self) -> None:
-        alerts = self.many(MAX_CAUSES + 2)
+        alerts = self.many(MAX_CLAIMS + 2)
         simulation = NodeSimulation().post(*alerts)
-        assert simulation.outcomes == [AlertOutcome.BLOCKED] * MAX_CAUSES + [AlertOutcome.CROWDED] * 2
+        assert simulation.outcomes == [AlertOutcome.BLOCKED] * MAX_CLAIMS + [AlertOutcome.CROWDED] * 2
         assert simulation.post(*alerts).revision == 1
         assert simulation.outcomes[-2:] == [AlertOutcome.CROWDED] * 2
-        simulation.post(*(replace(alert, firing=False) for alert in alerts[:2]), *alerts[2:])
-        assert simulation.outcomes[-2:] == [AlertOutcome.MERGED] * 2
-        assert set(Causes(simulation.node).holding) == {alert.fingerprint for alert in alerts[2:]}
+        simulation.post(*alerts[2:], *(replace(alert, firing=False) for alert in alerts[:2]))
+        assert simulation.outcomes[-4:-2] == [AlertOutcome.MERGED] * 2
+        assert simulation.holding == {alert.fingerprint for alert in alerts[2:]}
 
-    def test_resolved_parts_are_dropped_first(self) -> None:
-        simulation = NodeSimulation().block("Kernel upgrade").post(B)
-        for _ in range(MAX_CAUSES):
-            simulation.post(A).post(A_RESOLVED)
-            assert {"Kernel upgrade", B_PART} <= set(simulation.parts)
-            assert set(Causes(simulation.node).holding) == {B.fingerprint}
-        assert len(simulation.parts) == MAX_CAUSES
 
-    def test_a_cause_full_of_other_parts_is_not_changed(self) -> None:
-        simulation = NodeSimulation().block(",".join(f"cause {number}" for number in range(MAX_CAUSES)))
-        assert simulation.post(A).outcomes == [AlertOutcome.CROWDED]
-        assert simulation.revision == 1
+OLD_CAUSE = "Kernel upgrade,alert DiskFull: /data1 is full [aaaaaaaa],alert Hot [bbbbbbbb],resolved Hot [bbbbbbbb]"
+
+
+class TestMarks:
+    """Blocks of versions without claims had marks of alerts in their causes."""
+
+    def test_a_resolved_alert_takes_its_marks_away(self) -> None:
+        simulation = NodeSimulation().block(OLD_CAUSE).post(A_RESOLVED)
+        assert (simulation.cause, simulation.outcomes) == ("Kernel upgrade", [AlertOutcome.KEPT])
+
+    def test_the_last_one_frees_the_node(self) -> None:
+        simulation = NodeSimulation().block("alert DiskFull [aaaaaaaa],alert Hot [bbbbbbbb]").post(A_RESOLVED)
+        assert simulation.cause == "alert Hot [bbbbbbbb]"
+        assert simulation.post(B_RESOLVED).outcomes == [AlertOutcome.FREED]
+        assert simulation.node is None
+
+    def test_a_firing_alert_gets_a_claim_in_place_of_its_mark(self) -> None:
+        simulation = NodeSimulation().block(OLD_CAUSE)
+        simulation.now += 1
+        assert simulation.post(A).outcomes == [AlertOutcome.RENEWED]
+        assert {it.owner: it.block.cause for it in simulation.claims} == {
+            "anna": "Kernel upgrade",
+            owner_of(A.fingerprint): A_PART,
+        }
+        assert simulation.post(A).outcomes == [AlertOutcome.UNCHANGED]
+
+    def test_an_alert_that_has_resolved_according_to_them_changes_nothing(self) -> None:
+        simulation = NodeSimulation().block(OLD_CAUSE)
+        assert simulation.post(B_RESOLVED).outcomes == [AlertOutcome.UNCHANGED]
+
+    def test_the_count_of_an_alert_that_fired_again(self) -> None:
+        marks = "alert Hot [bbbbbbbb],resolved Hot [bbbbbbbb],alert Hot [bbbbbbbb 2]"
+        assert MarkedCause(marks).firing == {"bbbbbbbb"}
+        assert MarkedCause(f"{marks},resolved Hot [bbbbbbbb 2]").firing == frozenset()
 
 
 TEXT = st.text(st.characters(codec=None), max_size=2000) | st.text(max_size=50)
@@ -272,10 +315,10 @@ class TestAnySequence:
         last = {alert.fingerprint: alert.firing for alerts in posts for alert in alerts}
         simulation = run(posts, foreign=foreign)
         firing = {mark for mark, fires in last.items() if fires}
-        assert set(Causes(simulation.node).holding) >= firing
+        assert simulation.holding >= firing
         assert (simulation.node is not None) == (foreign or bool(firing))
         if not foreign:
-            assert set(Causes(simulation.node).holding) == firing
+            assert simulation.holding == firing
 
     @given(posts=POSTS, times=st.integers(2, 4), foreign=st.booleans())
     def test_a_repeated_post_has_the_effect_of_one(self, posts: Posts, times: int, foreign: bool) -> None:
@@ -287,22 +330,19 @@ class TestAnySequence:
 
     @given(posts=POSTS)
     def test_a_whole_sequence_sent_twice_leaves_the_same_alerts_holding(self, posts: Posts) -> None:
-        assert set(Causes(run([*posts, *posts]).node).holding) == set(Causes(run(posts).node).holding)
+        assert run([*posts, *posts]).holding == run(posts).holding
 
     @given(posts=POSTS, data=st.data())
     def test_the_order_of_alerts_in_a_post_does_not_matter(self, posts: Posts, data: st.DataObject) -> None:
         mixed = [data.draw(st.permutations(alerts)) for alerts in posts]
-        assert set(Causes(run(mixed).node).holding) == set(Causes(run(posts).node).holding)
+        assert run(mixed).holding == run(posts).holding
 
     @given(name=TEXT, summary=TEXT)
-    def test_any_text_makes_one_part_that_can_be_parsed(self, name: str, summary: str) -> None:
+    def test_any_text_makes_one_part(self, name: str, summary: str) -> None:
         simulation = NodeSimulation().post(replace(A, name=name, summary=summary))
         assert simulation.cause is not None
         assert 1 <= len(simulation.cause) <= MAX_CAUSE_LENGTH
         assert "," not in simulation.cause
-        assert list(Causes(simulation.node).holding) == [A.fingerprint]
-        simulation.post(B, replace(A_RESOLVED, name=name))
-        assert list(Causes(simulation.node).holding) == [B.fingerprint]
 
     @given(cause=st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1), foreign=st.booleans())
     def test_any_cause_can_be_parsed(self, cause: str, foreign: bool) -> None:
@@ -320,8 +360,8 @@ class TestAnySequence:
     ],
 )  # fmt: skip
 def test_similar_parts_are_not_parts_of_alerts(cause: str) -> None:
-    causes = Causes(BlockedNode(id="n1", action=MARK, start=0, end=PERMANENT, cause=cause))
-    assert (causes.other_parts, causes.holding) == ([cause], {})
+    assert MarkedCause(cause).firing == frozenset()
+    assert MarkedCause(cause).without(frozenset(("aaaaaaaa",))) == cause
 
 
 @pytest.mark.parametrize(
@@ -337,7 +377,7 @@ def test_similar_parts_are_not_parts_of_alerts(cause: str) -> None:
     ],
 )
 def test_the_text_of_a_part(name: str, summary: str, part: str) -> None:
-    assert Causes(None).firing_part("aaaaaaaa", name, summary) == f"{part} [aaaaaaaa]"
+    assert alert_cause(name, summary) == part
 
 
 @pytest.mark.parametrize(
@@ -437,11 +477,11 @@ class TestRealPosts:
         assert read == [
             Alert(
                 node="worker-17", action=EVACUATE, firing=True, fingerprint="809c736d", name="NodeDiskPressure",
-                summary="disk almost full on worker-17",
+                summary="disk almost full on worker-17", started_at=1795247704371,
             ),
             Alert(
                 node="worker-18", action=EVACUATE, firing=True, fingerprint="d4782649", name="NodeDiskPressure",
-                summary="",
+                summary="", started_at=1795247704385,
             ),
         ]  # fmt: skip
 

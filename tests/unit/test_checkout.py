@@ -50,7 +50,7 @@ def test_the_wheel_ships_the_package_alone(tmp_path: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     assert {name.partition("/")[0] for name in names} <= {"blocklist", wheel.name.partition("-py3")[0] + ".dist-info"}
     assert "blocklist/py.typed" in names
-    assert "blocklist/spark/BlocklistBridge.java" in names
+    assert "blocklist/spark/blocklist-spark.jar" in names
 
 
 def test_lock_files_carry_hashes_and_no_addresses() -> None:
@@ -89,3 +89,16 @@ def test_git_ignores_secrets_and_data() -> None:
     names = ["admin.token", "blocklist.db", "blocklist.db-wal", "blocklist.db-shm"]
     done = subprocess.run(["git", "check-ignore", *names], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.stdout.split() == names
+
+
+def test_git_ignores_what_a_service_in_the_checkout_creates() -> None:
+    created = [
+        "blocklist.db",
+        "blocklist.db-wal",
+        "blocklist.db-shm",
+        "blocklist.db.lock",
+        "blocklist.db.head",
+        "admin.token",
+    ]
+    ignored = subprocess.run(["git", "check-ignore", *created], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert ignored.stdout.split() == created

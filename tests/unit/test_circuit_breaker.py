@@ -67,6 +67,36 @@ def test_a_failure_of_an_operation_started_before_recovery_is_stale() -> None:
     assert not breaker.is_stale_failure(time.monotonic())
 
 
+def test_what_was_read_is_outdated_from_a_failure_until_it_was_read_again() -> None:
+    breaker = CircuitBreaker()
+    assert breaker.outdated_seconds() is None
+    breaker.record_failure(FULL)
+    breaker.record_up_to_date(time.monotonic())
+    breaker.record_success()
+    assert breaker.outdated_seconds() == 0
+    breaker.record_up_to_date(time.monotonic())
+    assert breaker.outdated_seconds() is None
+
+
+def test_what_was_read_is_outdated_after_a_pause_until_it_was_read_again_from_then_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 100.0
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+    breaker = CircuitBreaker()
+    breaker.record_poll()
+    now += 0.9
+    assert breaker.outdated_seconds() is None
+    now += 5
+    breaker.record_poll()
+    assert breaker.outdated_seconds() == 5
+    breaker.record_up_to_date(read_at=now - 5)
+    assert breaker.outdated_seconds() is None
+    now += 3
+    breaker.record_up_to_date(read_at=now - 2)
+    assert breaker.outdated_seconds() == 2, "the pause was while everything was read again"
+
+
 def test_a_later_connection_error_does_not_hide_the_reason() -> None:
     breaker = CircuitBreaker()
     breaker.record_failure(FULL)

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import replace
 from typing import Final
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.model.changes import Snapshot
+from blocklist.model.changes import Author, Snapshot
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import (
+    EVIDENCE_OWNER,
     MAX_PER_PRINCIPAL,
     MAX_REASON_LENGTH,
     TTL_MS,
@@ -25,9 +27,10 @@ from blocklist.model.evidence import (
     FindingKind,
     distrust_reason,
     due_blocks,
-    evidence_cause,
+    evidence_claim,
 )
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
+from blocklist.model.machine_index import MachineIndex
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker
 
 NOW = 1_000_000
@@ -36,20 +39,20 @@ SLOW = Finding(kind=FindingKind.SLOW, reason="Slow, very slow.")
 HOSTS = frozenset({"a", "b", "c", "d", "e"})
 
 
-def everywhere(node: str) -> bool:
+def everywhere(node: str) -> str | None:
     """Every node is confirmed."""
-    return True
+    return node
 
 
 def new_store(
     applications: int = 2,
     window: int = TTL_MS,
     nodes_of: Callable[[str], Collection[str]] = lambda _: HOSTS,
-    is_confirmed: Callable[[str], bool] = everywhere,
+    confirmed_name: Callable[[str], str | None] = everywhere,
     principal_of: Callable[[str], str | None] = lambda application: application,
 ) -> EvidenceStore:
     rule = EvidenceRule(applications=applications, window=window)
-    return EvidenceStore(rule, nodes_of, is_confirmed, principal_of)
+    return EvidenceStore(rule, nodes_of, confirmed_name, principal_of)
 
 
 def reported(store: EvidenceStore, now: int) -> list[tuple[str, str]]:
@@ -139,7 +142,8 @@ class TestRetention:
         store = new_store()
         store.record("app", {"a": EXCLUDED}, NOW)
         store.record_unblock("a", NOW)
-        store.prune(NOW + TTL_MS)
+        for _ in range(2):
+            store.prune(NOW + TTL_MS)
         assert (len(store), store._unblocked_at) == (0, {})
 
     @pytest.mark.parametrize("reason", ["", "x" * (MAX_REASON_LENGTH + 1), "two\nlines", "\ud800"])
@@ -236,6 +240,48 @@ class TestQuorum:
         assert due_nodes(store, NOW) == []
 
 
+class TestMachines:
+    """A machine may be reported under several of its names; it counts as one, and each voice for one machine."""
+
+    def due(self, **reported: Collection[str]) -> dict[str, list[str]]:
+        store = new_store(nodes_of=lambda _: [f"other-{number}" for number in range(100)])
+        for application, nodes in reported.items():
+            store.record(application, dict.fromkeys(nodes, EXCLUDED), NOW)
+        return {it.node: [piece.application for piece in it.evidence] for it in store.verdicts(NOW)}
+
+    @pytest.mark.parametrize(
+        ("one", "other", "blocked"),
+        [
+            ("n1", "N1", "n1"),
+            ("n1", "n1.example.com", "n1.example.com"),
+            ("N1.example.com", "n1.EXAMPLE.com", "N1.example.com"),
+            ("10.0.0.7", "::ffff:10.0.0.7", "10.0.0.7"),
+        ],
+    )
+    def test_two_names_of_a_machine_are_enough(self, one: str, other: str, blocked: str) -> None:
+        assert list(self.due(x=[one], y=[other])) == [blocked]
+
+    def test_machines_of_two_domains_are_not_one(self) -> None:
+        assert self.due(x=["n1.a"], y=["n1.b"]) == {}
+
+    def test_a_short_name_counts_for_one_of_several_full_names(self) -> None:
+        assert self.due(x=["n1"], y=[f"n1.x{number}" for number in range(5)]) == {"n1.x0": ["y", "x"]}
+        assert self.due(x=["n1.a", "n1.b"], y=["n1.b"], z=["n1"]) == {"n1.b": ["x", "y", "z"]}
+
+    def test_one_application_that_uses_two_names_is_one_voice(self) -> None:
+        store = new_store()
+        store.record("x", {"n1": EXCLUDED, "n1.a": EXCLUDED}, NOW)
+        assert due_nodes(store, NOW) == []
+        assert counted(store, NOW) == [False, True]
+
+    def test_two_names_of_a_machine_are_one_reported_node(self) -> None:
+        assert distrust_reason({"n1", "N1", "n1.a"}, {"n2"}, everywhere) is None
+
+    def test_names_that_are_confirmed_by_one_name_of_another_are_one_node(self) -> None:
+        claimed = [f"n9.x{number}" for number in range(100)]
+        assert distrust_reason({"n1", "n2"}, claimed, lambda _: "n9") is not None
+
+
 class TestDistrust:
     """The evidence of an application that reports most of its nodes is ignored."""
 
@@ -296,7 +342,9 @@ class TestPrincipals:
     TOKENS: Final = {"a-1": "a", "a-2": "a", "a-3": "a", "b-1": "b"}
 
     def store(self, applications: int = 2, confirmed: Collection[str] = HOSTS) -> EvidenceStore:
-        return new_store(applications, is_confirmed=confirmed.__contains__, principal_of=self.TOKENS.get)
+        return new_store(
+            applications, confirmed_name=lambda node: node if node in confirmed else None, principal_of=self.TOKENS.get
+        )
 
     def test_applications_of_one_principal_are_not_enough(self) -> None:
         store = self.store()
@@ -403,6 +451,16 @@ class TestUnblocking:
         store.record_unblock("a", NOW)
         assert due_nodes(store, NOW) == ["b"]
 
+    def test_evidence_of_another_replica_may_arrive_after_the_unblock(self) -> None:
+        """A replica that was paused reads the change first."""
+        store = new_store()
+        store.record_unblock("a", NOW + 1)
+        store.prune(NOW + 2)
+        for application in "xy":
+            store.restore(application, [replace(verdict().evidence[0], application=application)])
+        store.prune(NOW + 3)
+        assert due_nodes(store, NOW + 3) == []
+
     def test_an_unblock_in_the_future_covers_reports_until_then(self) -> None:
         """After a restart, what is new is not known."""
         store = new_store()
@@ -422,8 +480,10 @@ def verdict(node: str = "a", at: int = NOW, applications: int = 2, finding: Find
     return EvidenceVerdict(node=node, end=at + TTL_MS, evidence=evidence)
 
 
-def tracker(*nodes: BlockedNode) -> BlocklistTracker:
-    return BlocklistTracker(Snapshot(revision=7, history="00000000", nodes={node.id: node for node in nodes}))
+def tracker(*nodes: BlockedNode, author: str | None = None) -> BlocklistTracker:
+    """A list with these nodes, which this author claims."""
+    by_id = {node.id: node for node in nodes}
+    return BlocklistTracker(Snapshot(revision=7, history="00000000", nodes=by_id, claims=dict.fromkeys(by_id, author)))
 
 
 def node(cause: str = "Hot", *, end: int = PERMANENT, action: BlockAction = BlockAction.MARK_BLOCKED) -> BlockedNode:
@@ -446,22 +506,23 @@ class TestBlocks:
         assert due_blocks([verdict()], tracker(), NOW + TTL_MS) == []
 
     def test_a_block_is_renewed_in_its_last_half_with_the_same_cause(self) -> None:
-        current = node(f"Hot,{CAUSE}", end=NOW + TTL_MS)
+        current = tracker(node(CAUSE, end=NOW + TTL_MS), author=EVIDENCE_OWNER)
         later = verdict(at=NOW + TTL_MS // 2, applications=5)
-        assert due_blocks([later], tracker(current), NOW + TTL_MS // 2 - 1) == []
-        (renewal,) = due_blocks([later], tracker(current), NOW + TTL_MS // 2)
+        assert due_blocks([later], current, NOW + TTL_MS // 2 - 1) == []
+        (renewal,) = due_blocks([later], current, NOW + TTL_MS // 2)
         assert (renewal.cause, renewal.end) == (CAUSE, NOW + TTL_MS // 2 + TTL_MS)
-        assert merge(current, renewal).cause == current.cause
 
-    def test_the_cause_is_merged_into_an_existing_block_once(self) -> None:
-        current = node(action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
-        (block,) = due_blocks([verdict()], tracker(current), NOW)
-        merged = merge(current, block)
-        assert (merged.action, merged.end, merged.cause) == (current.action, PERMANENT, f"Hot,{CAUSE}")
-        assert due_blocks([verdict()], tracker(merged), NOW) == []
+    def test_a_block_of_somebody_else_gets_a_claim_of_the_evidence_once(self) -> None:
+        draft = Draft(tracker(node(end=NOW + TTL_MS * 10, action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)), NOW)
+        draft.author = Author(EVIDENCE_OWNER)
+        (block,) = due_blocks([verdict()], draft, NOW)
+        assert draft.block(block, allow_merge=True).cause == f"Hot,{CAUSE}"
+        assert evidence_claim(draft, "a", NOW) == block
+        assert due_blocks([verdict()], draft, NOW) == []
 
     def test_an_ended_block_is_not_renewed(self) -> None:
-        (block,) = due_blocks([verdict(finding=SLOW)], tracker(node(CAUSE, end=NOW)), NOW)
+        current = tracker(node(CAUSE, end=NOW), author=EVIDENCE_OWNER)
+        (block,) = due_blocks([verdict(finding=SLOW)], current, NOW)
         assert block.cause == "2 applications say so: app-1 (Slow; very slow); app-2 (Slow; very slow)"
 
     @pytest.mark.parametrize(
@@ -475,7 +536,6 @@ class TestBlocks:
     def test_a_cause_names_at_most_three_applications(self, applications: int, ends: str) -> None:
         (block,) = due_blocks([verdict(applications=applications)], tracker(), NOW)
         assert block.cause.endswith(ends)
-        assert evidence_cause(block, NOW) == block.cause
 
     @given(
         st.text(st.characters(codec="utf-8", exclude_categories=("Cc", "Cs")), min_size=1, max_size=MAX_REASON_LENGTH)
@@ -508,6 +568,7 @@ def test_a_block_always_rests_on_enough_new_evidence_of_trusted_applications(
     first_reported: dict[tuple[str, str], int] = {}
     unblocked = 0
     draft = Draft(tracker(), now)
+    draft.author = Author(EVIDENCE_OWNER)
     for elapsed, application, what in steps:
         now += elapsed
         draft.now = now
@@ -545,3 +606,59 @@ def _check(
         assert blocked is not None
         assert blocked.cause.count("say so") == 1
         assert now < blocked.end <= max(reported_at[application, "a"] for application in reporters) + TTL_MS
+
+
+class TestProbation:
+    """Evidence of one application suffices for a node on probation."""
+
+    ON_PROBATION: Final = MachineIndex(["a"])
+
+    def test_one_application_that_runs_there_suffices(self) -> None:
+        store = new_store(required := 2)
+        store.record("app", {"A": EXCLUDED}, NOW)
+        assert store.verdicts(NOW) == []
+        (verdict,) = store.verdicts(NOW, self.ON_PROBATION)
+        assert (verdict.node, len(verdict.evidence)) == ("A", required - 1)
+
+    def test_it_does_not_suffice_for_other_nodes(self) -> None:
+        store = new_store()
+        store.record("app", {"a": EXCLUDED, "b": EXCLUDED}, NOW)
+        assert [it.node for it in store.verdicts(NOW, self.ON_PROBATION)] == ["a"]
+
+    @pytest.mark.parametrize(
+        "store",
+        [
+            new_store(nodes_of=lambda _: {"b"}),
+            new_store(confirmed_name=lambda _: None),
+            new_store(principal_of=lambda _: None),
+            new_store(applications=0),
+        ],
+        ids=["runs elsewhere", "not confirmed", "no principal", "evidence is disabled"],
+    )
+    def test_it_does_not_suffice(self, store: EvidenceStore) -> None:
+        store.record("app", {"a": EXCLUDED}, NOW)
+        assert store.verdicts(NOW, self.ON_PROBATION) == []
+
+    def test_an_application_that_is_not_trusted_does_not_suffice(self) -> None:
+        store = new_store()
+        store.record("app", dict.fromkeys("abcd", EXCLUDED), NOW)
+        assert store.verdicts(NOW, self.ON_PROBATION) == []
+
+    def test_what_was_unblocked_by_hand_stays_overruled(self) -> None:
+        store = new_store()
+        store.record("app", {"a": EXCLUDED}, NOW)
+        store.record_unblock("a", NOW)
+        assert store.verdicts(NOW, self.ON_PROBATION) == []
+
+
+@given(duration=st.integers(TTL_MS, 10 * TTL_MS), left=st.integers(1, 20 * TTL_MS))
+def test_a_longer_block_is_renewed_in_the_last_half_of_its_duration(duration: int, left: int) -> None:
+    store = new_store(1)
+    store.record("app", {"a": EXCLUDED}, NOW)
+    draft = Draft(BlocklistTracker(Snapshot(revision=0, history="00000000")), NOW)
+    draft.author = Author(EVIDENCE_OWNER)
+    draft.block(
+        BlockedNode(id="a", action=BlockAction.MARK_BLOCKED, start=0, end=NOW + left, cause="x"), allow_merge=True
+    )
+    due = due_blocks(store.verdicts(NOW), draft, NOW, lambda _: duration)
+    assert [it.end for it in due] == ([NOW + duration] if left <= duration // 2 else [])

@@ -82,6 +82,7 @@ def check_round_trip(form: ModuleType, original: bytes, several: list[Entries], 
         data = form.render(form.parse(data), entries)
         assert read(data) == {**entries, **foreign}
         assert form.parse(data).entries == entries
+        assert {*form.parse(data).others} == {*foreign}
         assert form.render(form.parse(data), entries) == data, "rendering twice changes nothing"
     # The bytes of others stay the same.
     assert data == original + more

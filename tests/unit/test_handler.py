@@ -69,7 +69,7 @@ class RecordingLog:
         )
 
     async def load(self) -> LoadedState:
-        return LoadedState(self._snapshot(), {})
+        return LoadedState(self._snapshot(), {}, ())
 
     async def renew_history(self, lost: str) -> None:
         assert lost == self.history

@@ -22,7 +22,8 @@ from blocklist.detection.heuristics import (
 )
 from blocklist.detection.node_summary import CHARGED_TO_NODE, FailureClass, FailureCounts, NodeSummary
 from blocklist.model.changes import Change, ChangeType
-from blocklist.model.node import BlockedNode, merge
+from blocklist.model.claims import Claim, merge_claims
+from blocklist.model.node import BlockedNode
 
 HOSTS = ["n1", "n2", "n3", "n4", "n5", "n6"]
 RULES = Rules()
@@ -170,15 +171,75 @@ def test_a_block_after_the_evidence_does_not_count() -> None:
     assert propose(VERDICT, [change(2000), change(2100, ChangeType.EXPIRED)], RULES, now=3000).earlier_blocks == 0
 
 
+def claimed(at: int, kind: ChangeType, **blocks: BlockedNode) -> Change:
+    """A change after which these owners have these claims."""
+    claims = tuple(Claim(owner=owner, author="token", block=block) for owner, block in blocks.items())
+    return Change(revision=1, type=kind, at=at, node=merge_claims(claims), claims=claims, created_by="token")
+
+
+OWN = BlockedNode(id="n1", action=VERDICT.action, start=1500, end=VERDICT.end, cause=VERDICT.cause)
+LATER = replace(OWN, cause="disk", end=OWN.end + 1)
+ALREADY, BY_HAND = "the node is already blocked for this", "the node was unblocked by hand since then"
+
+
 def test_the_same_evidence_is_applied_once() -> None:
-    own = BlockedNode(id="n1", action=VERDICT.action, start=1500, end=VERDICT.end, cause=VERDICT.cause)
-    made = [change(1500, node=own)]
-    assert propose(VERDICT, made, RULES, now=2000).skip_reason == "the node is already blocked for this"
-    merged = merge(own, replace(own, cause="disk", end=own.end + 1))
-    made.append(change(1600, ChangeType.MERGED, merged))
-    assert propose(VERDICT, made, RULES, now=2000).skip_reason == "the node is already blocked for this"
-    shorter = [change(1500, node=replace(own, end=own.end - 1))]
-    assert propose(VERDICT, shorter, RULES, now=2000).skip_reason is None
+    made = [claimed(1500, ChangeType.BLOCKED, detection=OWN)]
+    assert propose(VERDICT, made, RULES, now=2000).skip_reason == ALREADY
+    made.append(claimed(1600, ChangeType.MERGED, detection=OWN, anna=LATER))
+    assert propose(VERDICT, made, RULES, now=2000).skip_reason == ALREADY
+
+
+def test_a_claim_is_extended_but_becomes_neither_shorter_nor_weaker() -> None:
+    shorter = propose(
+        VERDICT, [claimed(1500, ChangeType.BLOCKED, detection=replace(OWN, end=OWN.end - 1))], RULES, now=2000
+    )
+    assert (shorter.skip_reason, shorter.verdict.end) == (None, VERDICT.end)
+    strong = replace(LATER, action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
+    again = propose(VERDICT, [claimed(1500, ChangeType.BLOCKED, detection=strong)], RULES, now=2000)
+    assert (again.skip_reason, again.verdict.end, again.verdict.action) == (None, strong.end, strong.action)
+
+
+def test_a_block_of_another_owner_does_not_replace_the_claim() -> None:
+    """It may be withdrawn while the node is still slow."""
+    made = [claimed(1500, ChangeType.BLOCKED, anna=replace(LATER, cause=VERDICT.cause))]
+    assert propose(VERDICT, made, RULES, now=2000).skip_reason is None
+
+
+ALERT = {"alertmanager/1": LATER}
+DISMISSED = (Claim(owner="alertmanager/1", author="token", block=LATER),)
+
+
+@pytest.mark.parametrize(
+    ("changes", "why_not"),
+    [
+        ([claimed(1500, ChangeType.BLOCKED, **ALERT), change(1600, ChangeType.UNBLOCKED)], None),
+        (
+            [
+                claimed(1500, ChangeType.BLOCKED, **ALERT),
+                replace(change(1600, ChangeType.UNBLOCKED), dismissed=DISMISSED),
+            ],
+            BY_HAND,
+        ),
+        (
+            [
+                claimed(1500, ChangeType.BLOCKED, detection=OWN, anna=LATER),
+                claimed(1600, ChangeType.NARROWED, anna=LATER),
+            ],
+            BY_HAND,
+        ),
+        (
+            [
+                claimed(1500, ChangeType.BLOCKED, detection=replace(OWN, end=1600), anna=LATER),
+                claimed(1600, ChangeType.NARROWED, anna=LATER),
+            ],
+            None,
+        ),
+        ([claimed(1500, ChangeType.BLOCKED, detection=OWN), change(1600, ChangeType.UNBLOCKED), change(1700)], BY_HAND),
+    ],
+    ids=["the alert resolved", "an alert was dismissed", "the claim was removed", "it expired", "blocked again"],
+)
+def test_what_overrules_the_evidence(changes: list[Change], why_not: str | None) -> None:
+    assert propose(VERDICT, changes, RULES, now=2000).skip_reason == why_not
 
 
 @pytest.mark.parametrize(
@@ -186,7 +247,7 @@ def test_the_same_evidence_is_applied_once() -> None:
     [
         ([], VERDICT.end - 1, None),
         ([], VERDICT.end, "the block would already have ended"),
-        ([change(1500), change(1600, ChangeType.UNBLOCKED)], 2000, "the node was unblocked by hand since then"),
+        ([change(1500), change(1600, ChangeType.UNBLOCKED)], 2000, BY_HAND),
         ([change(500), change(600, ChangeType.UNBLOCKED)], 2000, None),
         ([change(1500), change(1600, ChangeType.EXPIRED)], 2000, None),
     ],

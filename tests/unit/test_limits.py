@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, Final
 
@@ -12,18 +13,24 @@ from hypothesis import strategies as st
 
 from app.engine.limits import LimitGuard
 from app.settings import Settings
-from blocklist.model.changes import Author, ChangeType, Snapshot, Source
+from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.draft import Draft
 from blocklist.model.durations import exact_duration
 from blocklist.model.errors import ConflictError, LimitError
+from blocklist.model.host_matching import normalize_name
 from blocklist.model.limits import LEEWAY_MS, EvidenceLimit, LimitContext, Limits, check_limits
+from blocklist.model.machine_count import MachineCount
+from blocklist.model.machine_index import MachineIndex
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.roles import Role
 from blocklist.model.tracker import BlocklistTracker
-from blocklist.model.usable_nodes import ListenerNodes, NodeSet, distinct_machines, node_set, shortfalls
+from blocklist.model.usable_nodes import ListenerNodes, believed_nodes, shortfalls
+from tests.unit.counting import count_calls
+from tests.unit.labelled_nodes import FakeNodes
 
 NOW: Final = 1000
 DAY: Final = 86_400_000
+NOTHING_KNOWN: Final = MachineCount()
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 
 
@@ -31,12 +38,18 @@ def node(node_id: str, *, end: int = PERMANENT, action: BlockAction = MARK, caus
     return BlockedNode(id=node_id, action=action, start=500, end=end, cause=cause)
 
 
-def listed(*nodes: BlockedNode) -> BlocklistTracker:
-    return BlocklistTracker(Snapshot(revision=7, history="00c0ffee", nodes={n.id: n for n in nodes}))
+def listed(*nodes: BlockedNode, authors: Mapping[str, str | None] | None = None) -> BlocklistTracker:
+    return BlocklistTracker(
+        Snapshot(revision=7, history="00c0ffee", nodes={n.id: n for n in nodes}, claims=authors or {})
+    )
 
 
 def listener_nodes(minimum: int, *nodes: str, listener_id: str = "jm") -> ListenerNodes:
-    return ListenerNodes(id=listener_id, nodes=NodeSet(nodes), minimum=minimum)
+    return ListenerNodes(id=listener_id, nodes=frozenset(map(normalize_name, nodes)), minimum=minimum)
+
+
+def names_of(listeners: Iterable[ListenerNodes]) -> MachineIndex:
+    return MachineIndex(name for listener in listeners for name in listener.nodes)
 
 
 class LimitCase:
@@ -47,14 +60,14 @@ class LimitCase:
         limits: Limits,
         blocked_by: Mapping[str, str | None] | None = None,
         *listeners: ListenerNodes,
-        known: NodeSet | None = None,
+        known: MachineCount = NOTHING_KNOWN,
         nodes: tuple[BlockedNode, ...] = (),
     ) -> None:
         self.limits = limits
-        self.authors = dict(blocked_by or {})
-        tracker = listed(*nodes, *(node(node_id) for node_id in self.authors if node_id not in {n.id for n in nodes}))
-        draft = Draft(tracker, NOW)
-        self.context = LimitContext(draft=draft, author_of=self.authors.get, listeners=listeners, known=known)
+        authors = blocked_by or {}
+        others = (node(node_id) for node_id in authors if node_id not in {n.id for n in nodes})
+        draft = Draft(listed(*nodes, *others, authors=authors), NOW)
+        self.context = LimitContext(draft=draft, listeners=listeners, names=names_of(listeners), known=known)
 
     def block(self, *nodes: BlockedNode, role: Role = Role.OPERATOR, by: str | None = "ops") -> list[str]:
         """The sentences of the LimitError; none if the block is allowed."""
@@ -110,7 +123,7 @@ class TestMaxBlocked:
 class TestShare:
     """BLOCKLIST_MAX_BLOCKED_SHARE."""
 
-    KNOWN: Final = NodeSet(f"n{number}.example.com" for number in range(10))
+    KNOWN: Final = MachineCount(f"n{number}.example.com" for number in range(10))
 
     def test_only_confirmed_nodes_count(self) -> None:
         case = LimitCase(Limits(max_share=0.2), {"n0": "x", "elsewhere": "x"}, known=self.KNOWN)
@@ -136,7 +149,7 @@ class TestShare:
         ("share", "known", "max_nodes"), [(0.29, 100, 29), (0.999, 10, 9), (0.1, 9, 0), (1 / 3, 3, 0)]
     )
     def test_the_share_is_rounded_down(self, share: float, known: int, max_nodes: int) -> None:
-        case = LimitCase(Limits(max_share=share), known=NodeSet(f"n{number}" for number in range(known)))
+        case = LimitCase(Limits(max_share=share), known=MachineCount(f"n{number}" for number in range(known)))
         nodes = [node(f"n{number}") for number in range(known)]
         assert case.block(*nodes[:max_nodes]) == []
         assert case.block(*nodes[: max_nodes + 1]) != []
@@ -167,12 +180,13 @@ class TestAuthor:
             )
         ]
 
-    def test_a_block_belongs_to_the_author_that_extended_it_last(self) -> None:
+    def test_a_block_counts_for_the_author_of_each_of_its_claims(self) -> None:
         nodes = (node("a", end=2000), node("b", end=2000), node("c", end=2000))
         case = LimitCase(Limits(max_by_author=1), {"a": "ops", "b": "night", "c": "night"}, nodes=nodes)
         assert case.block(node("a")) == []
         assert case.block(node("b")) != []
-        assert case.block(node("b", end=1500, cause="more")) == []
+        assert case.block(node("b", end=1500, cause="more")) != [], "it would hold b when night withdraws"
+        assert LimitCase(Limits(max_by_author=1), {"b": "night"}, nodes=nodes).block(node("b")) == []
 
     def test_earlier_blocks_of_the_same_transaction_count(self) -> None:
         case = LimitCase(Limits(max_by_author=1))
@@ -212,10 +226,33 @@ class TestLongestBlock:
         assert (LimitCase(self.LIMITS).block(node("a", end=end), role=role) == []) == passes
 
     def test_a_merge_counts_only_if_it_moves_the_end(self) -> None:
-        case = LimitCase(self.LIMITS, nodes=(node("a"), node("b", end=NOW + 8 * DAY)))
+        existing = (node("a"), node("b", end=NOW + 8 * DAY))
+        case = LimitCase(self.LIMITS, {"a": "ops", "b": "ops"}, nodes=existing)
         assert case.block(node("a", action=EVACUATE), node("b", end=NOW + 8 * DAY, action=EVACUATE)) == []
         assert case.block(node("b", end=NOW + 7 * DAY, cause="more")) == []
         assert case.block(node("b", end=NOW + 9 * DAY)) != []
+
+    def test_a_claim_is_limited_even_if_the_block_ends_later_anyway(self) -> None:
+        case = LimitCase(self.LIMITS, {"a": "x"}, nodes=(node("a", end=PERMANENT),))
+        assert case.block(node("a", end=NOW + 7 * DAY), by="y") == []
+        assert case.block(node("a", end=NOW + 8 * DAY), by="y") != []
+
+    def test_only_the_claim_that_is_put_is_limited_not_those_of_others(self) -> None:
+        draft = Draft(listed(node("a", end=NOW + 30 * DAY), authors={"a": "x"}), NOW)
+        fork = draft.fork()
+        fork.author = Author("y")
+        fork.put_claim("mine", node("a", end=NOW + DAY, action=EVACUATE))
+        fork.remove_claim("a", "x")
+        fork.put_claim("mine", node("a", end=NOW + DAY + 1))
+        check_limits(self.LIMITS, LimitContext(draft=draft), fork, Role.OPERATOR)
+
+    def test_an_owner_may_shorten_a_claim_that_is_too_long_but_not_lengthen_it(self) -> None:
+        draft = Draft(listed(node("a", end=NOW + 30 * DAY), authors={"a": "x"}), NOW)
+        for days, allowed in ((30, True), (20, True), (31, False)):
+            fork = draft.fork()
+            fork.put_claim("x", node("a", end=NOW + days * DAY, cause="other"))
+            with nullcontext() if allowed else pytest.raises(LimitError):
+                check_limits(self.LIMITS, LimitContext(draft=draft), fork, Role.OPERATOR)
 
     def test_a_role_without_a_limit_has_none(self) -> None:
         case = LimitCase(Limits(longest_operator_ms=DAY))
@@ -271,7 +308,7 @@ class TestMinimum:
 
     def test_every_violated_limit_is_named(self) -> None:
         limits = Limits(max_blocked=1, max_by_author=1, longest_operator_ms=DAY, max_share=0.5)
-        lines = LimitCase(limits, {"a": "ops"}, listener_nodes(1, "a", "b"), known=NodeSet("ab")).block(node("b"))
+        lines = LimitCase(limits, {"a": "ops"}, listener_nodes(1, "a", "b"), known=MachineCount("ab")).block(node("b"))
         assert len(lines) == 5
 
     def test_unblocking_reports_a_remaining_shortfall_and_is_allowed(self) -> None:
@@ -279,34 +316,39 @@ class TestMinimum:
         draft = Draft(tracker, NOW)
         fork = draft.fork()
         fork.unblock("a")
-        (left,) = shortfalls(
-            [
-                listener_nodes(2, "a", "b", "c"),
-                listener_nodes(1, "a", "b", listener_id="rm"),
-                listener_nodes(9, "x", listener_id="other"),
-            ],
-            draft,
-            fork,
-        )
+        listeners = [
+            listener_nodes(2, "a", "b", "c"),
+            listener_nodes(1, "a", "b", listener_id="rm"),
+            listener_nodes(9, "x", listener_id="other"),
+        ]
+        (left,) = shortfalls(listeners, names_of(listeners), draft, fork)
         assert (left.listener, left.usable_before, left.usable, left.minimum) == ("jm", 0, 1, 2)
         check_limits(
             Limits(),
-            LimitContext(draft=draft, author_of=lambda _: None, listeners=[listener_nodes(2, "a")]),
+            LimitContext(draft=draft, listeners=[listener_nodes(2, "a")]),
             fork,
             Role.OPERATOR,
         )
 
 
-def test_a_short_and_a_full_name_that_listeners_report_are_one_known_node() -> None:
-    reported = {"n1", "n1.a", "n2", "n3.a", "n3.b", "n3", "10.0.0.7"}
-    assert set(distinct_machines(reported)) == {"n1.a", "n2", "n3.a", "n3.b", "10.0.0.7"}
+def test_a_refusal_names_twenty_listeners_and_says_how_many_more_there_are() -> None:
+    listeners = [listener_nodes(1, "a", listener_id=f"jm-{number}") for number in range(22)]
+    lines = LimitCase(Limits(), None, *listeners).block(node("a"))
+    assert len(lines) == 21
+    assert lines[-1] == "2 more listeners would be left with fewer nodes than they need."
 
 
-def test_a_node_set_with_the_same_names_is_reused() -> None:
-    first = node_set(["a", "B"], None)
-    assert node_set(["b", "A", "a"], first) is first
-    assert node_set(["a"], first) is not first
-    assert len(first) == 2
+def test_a_listener_is_believed_where_it_runs_or_where_others_name_the_node_as_well() -> None:
+    stated, confirmed = frozenset({"n1", "n2.a", "n3", "n4"}), {"n3": "n3.a"}
+    assert believed_nodes(stated, frozenset({"n1", "n2"}), confirmed.get) == {"n1", "n2.a", "n3"}
+    assert believed_nodes(stated, frozenset(), confirmed.get) == {"n3"}
+
+
+def test_a_minimum_costs_no_more_because_many_listeners_and_blocks_have_one_node_in_common() -> None:
+    blocked = [node(f"b{number}") for number in range(500)]
+    listeners = [listener_nodes(1, "a", listener_id=f"jm-{number}") for number in range(500)]
+    case = LimitCase(Limits(), None, *listeners, nodes=tuple(blocked))
+    assert count_calls(lambda: case.block(node("a"))) < 20_000
 
 
 class FakeMinimums:
@@ -319,11 +361,16 @@ class FakeMinimums:
     def any_minimum(self) -> bool:
         return bool(self.listeners)
 
-    def minimums(self) -> list[ListenerNodes]:
+    @property
+    def names(self) -> MachineIndex:
+        return names_of(self.listeners)
+
+    def minimums(self, changes: Iterable[Change]) -> list[ListenerNodes]:
         return self.listeners
 
-    def known(self) -> NodeSet | None:
-        return None
+    @property
+    def known(self) -> MachineCount:
+        return MachineCount()
 
 
 class TestLimitGuard:
@@ -331,7 +378,7 @@ class TestLimitGuard:
 
     def guard(self, limits: Limits, *listeners: ListenerNodes) -> LimitGuard:
         self.counted: list[Source] = []
-        return LimitGuard(limits, FakeMinimums(*listeners), lambda _: None, self.counted.append)
+        return LimitGuard(limits, FakeMinimums(*listeners), FakeNodes({}), self.counted.append)
 
     def test_a_refused_command_changes_nothing_and_is_counted(self) -> None:
         guard, draft = self.guard(Limits(max_blocked=1)), Draft(listed(), NOW)
@@ -414,9 +461,8 @@ def test_no_sequence_of_requests_exceeds_the_limits(
     """In one transaction or many, with merges and unblocking."""
     tracker, authors = listed(), dict[str, str | None]()
     jm = listener_nodes(minimum, *"abcdef")
-    guard = LimitGuard(
-        Limits(max_blocked=max_nodes, max_by_author=by_author), FakeMinimums(jm), authors.get, lambda _: None
-    )
+    limits = Limits(max_blocked=max_nodes, max_by_author=by_author)
+    guard = LimitGuard(limits, FakeMinimums(jm), FakeNodes({}), lambda _: None)
     draft = Draft(tracker, NOW)
     for kind, node_ids, author, merge in steps:
         if kind == "commit":

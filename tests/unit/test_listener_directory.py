@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
+from collections.abc import Callable
+
+import pytest
 
 from app.engine.list_view import ListView
 from app.listeners.directory import ListenerDirectory
 from app.listeners.entry import ListenerEntry
+from app.listeners.known_nodes import KnownNodes
 from app.listeners.quota import ListenerQuota
+from app.listeners.usable_nodes import UsableNodes
 from app.store.listeners import Secret
 from blocklist.model.changes import Snapshot
 from blocklist.model.confirmed_nodes import ConfirmedNodes
 from blocklist.model.evidence import TTL_MS, EvidenceRule, EvidenceStore, Finding, FindingKind
+from blocklist.model.inventory import Inventory
 from blocklist.model.listener import Listener, ListenerRole
 from blocklist.model.report import Report
 from blocklist.model.tracker import BlocklistTracker
+from blocklist.wire.json import dump_json, parse_json
+from blocklist.wire.listeners import HeartbeatBody
+from tests.unit.counting import count_calls
 
 SLOW = Finding(kind=FindingKind.SLOW, reason="Slow.")
 
@@ -23,13 +34,7 @@ def test_evidence_is_kept_only_where_it_is_counted_and_expires() -> None:
     """A copy of it in the report would stay, uncounted."""
 
     async def scenario() -> None:
-        view = ListView(BlocklistTracker(Snapshot(revision=0, history="0000000a", nodes={})), lambda: 0, lambda: None)
-        confirmed = ConfirmedNodes(authenticated=True)
-        evidence = EvidenceStore(
-            EvidenceRule(), view.task_managers.nodes_of, confirmed.is_confirmed, confirmed.principal_of
-        )
-        quota = ListenerQuota(max_listeners=1, max_bytes=10_000)
-        directory = ListenerDirectory(view, evidence, confirmed, quota, lambda: 0)
+        _, evidence, directory, _ = new_directory()
         entry = job_master()
         directory.add(entry)
         directory.apply_report(entry, Report(evidence={"a": SLOW}, running_tasks={"tm": 1}), 0)
@@ -41,9 +46,89 @@ def test_evidence_is_kept_only_where_it_is_counted_and_expires() -> None:
     asyncio.run(scenario())
 
 
-def job_master() -> ListenerEntry:
+def test_a_changed_report_costs_what_changed_in_it_whatever_all_listeners_report() -> None:
+    """Otherwise one caller with many nodes stops all others at each dry run."""
+
+    async def scenario() -> None:
+        _, _, directory, usable = new_directory()
+        for number in range(20):
+            directory.add(entry := job_master(f"jm-{number}"))
+            directory.apply_report(entry, Report(nodes=[f"n{number}-{i}.example.com" for i in range(500)]), 0)
+        directory.inventory_updater.apply_all()
+        unknown = "a-name-too-long-for-a-suggestion-of-another"
+        changed = [*(f"n19-{i}.example.com" for i in range(1, 500)), "new"]
+
+        def report_and_look_up() -> None:
+            directory.apply_report(entry, Report(nodes=changed), 1)
+            known = KnownNodes(directory.inventory)
+            assert known.unknown(["n7-7", "N7-8", "new", unknown]) == {unknown: None}
+
+        assert count_calls(report_and_look_up) < 20_000
+        assert len(usable.known) == 10_000
+        directory.remove(entry.id)
+        assert len(usable.known) == 9_500
+
+    asyncio.run(scenario())
+
+
+NAMES = {
+    "short": [f"N{number:05}" for number in range(5500)],
+    "full": [f"N{number:05}.Rack1.example.com" for number in range(5500)],
+    "long": [f"n{number:05}{'n' * 200}" for number in range(2800)],
+}
+REPORTS: dict[str, Callable[[list[str]], dict[str, object]]] = {
+    "a TaskManager on each node": lambda names: {"taskManagers": {f"app-1:{name}": name for name in names}},
+    "all TaskManagers on one node": lambda names: {"taskManagers": dict.fromkeys(names, "n1")},
+    "nodes": lambda names: {"nodes": names},
+    "running tasks": lambda names: {"runningTasks": dict.fromkeys(names, 10**9)},
+    "refused": lambda names: {"refused": {name: f"\N{GRINNING FACE}{name[:200]}" for name in names}},
+    "evidence": lambda names: {
+        "evidence": {name: {"kind": "slow", "reason": f"Slow: {name}"} for name in names[:2000]}
+    },
+}
+
+
+@pytest.mark.parametrize("names", NAMES)
+@pytest.mark.parametrize("report", REPORTS)
+def test_what_counts_against_the_limit_of_a_token_is_no_less_than_the_memory_it_takes(report: str, names: str) -> None:
+    text = dump_json({"sessionId": "s1", **REPORTS[report](NAMES[names])})
+
+    def kept() -> tuple[ListenerDirectory, ListenerEntry, UsableNodes]:
+        _, _, directory, usable = new_directory()
+        directory.add(entry := job_master())
+        directory.apply_report(entry, HeartbeatBody.parse(parse_json(text)).value(), 0)
+        entry.refusal_of("unknown")
+        usable.nodes_of(entry)
+        return directory, entry, usable
+
+    async def scenario() -> None:
+        kept()  # fills the caches of names, which are limited by themselves and shared by all tokens
+        gc.collect()
+        tracemalloc.start()
+        directory, entry, _usable = kept()
+        gc.collect()
+        taken, _ = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        counted = directory.counted_size(entry)
+        assert taken <= counted <= 6 * taken
+
+    asyncio.run(scenario())
+
+
+def new_directory() -> tuple[ListView, EvidenceStore, ListenerDirectory, UsableNodes]:
+    view = ListView(BlocklistTracker(Snapshot(revision=0, history="0000000a", nodes={})), lambda: 0, lambda: None)
+    confirmed = ConfirmedNodes(authenticated=True)
+    evidence = EvidenceStore(
+        EvidenceRule(), view.task_managers.nodes_of, confirmed.confirmed_name, confirmed.principal_of
+    )
+    quota = ListenerQuota(max_listeners=1, max_bytes=10_000)
+    directory = ListenerDirectory(view, evidence, confirmed, Inventory(), quota, lambda: 0)
+    return view, evidence, directory, UsableNodes(directory, view, confirmed)
+
+
+def job_master(listener_id: str = "jm") -> ListenerEntry:
     listener = Listener(
-        id="jm",
+        id=listener_id,
         role=ListenerRole.JOB_MASTER,
         session="s1",
         callback_url=None,

@@ -17,7 +17,12 @@ from blocklist.managers.exec import ExecState
 from blocklist.managers.plan import DesiredState, ManagerError, StepAction, format_end
 from blocklist.managers.slurm import SlurmNode
 from blocklist.managers.yarn import DecommissionTimeouts
+from blocklist.model.node_facts import NodeFacts, make_label_value, report_nodes
+from blocklist.model.report import Report
+from blocklist.model.reported_node import make_reported_node
+from blocklist.model.selector import check_label_value
 from blocklist.wire.json import dump_json
+from blocklist.wire.listeners import ReportBody, report_fields
 
 BLOCK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 IDLE, DRAINED = frozenset({"IDLE"}), frozenset({"IDLE", "DRAIN"})
@@ -138,6 +143,10 @@ class TestSlurm:
             "n4": "Slurm has no node n4.",
         }
         assert plan.drain == {"n3": "blocklist: evacuate, without end, disk"}
+        assert plan.unschedulable == {
+            "n1": "DRAIN+IDLE, not by this manager (broken PSU)",
+            "n2": "DOWN, not by this manager (Not responding)",
+        }
 
     def test_two_ids_of_one_node_are_merged_and_the_last_one_frees_it(self) -> None:
         current = [SlurmNode(name="n1", states=IDLE, address="10.0.0.7")]
@@ -174,6 +183,23 @@ class TestSlurm:
         (found,) = slurm.parse_nodes(self.LINE.format(state=state, rest=rest) + "\n")
         assert (found.name, set(found.states), found.address) == ("n1", states, "10.0.0.7")
         assert found.reason.strip() == reason
+
+    def test_the_names_partitions_and_features_of_a_node_are_reported(self) -> None:
+        lines = """\
+NodeName=n1 A=1 AvailableFeatures=nvme,gpu:a100 NodeAddr=10.0.0.1 NodeHostName=h1 State=IDLE Partitions=batch,debug \
+Reason=x Partitions=none [u@t]
+NodeName=n2 A=1 AvailableFeatures=(null) NodeAddr=n2.b NodeHostName=shared State=IDLE Partitions=batch
+NodeName=n3 A=1 NodeAddr=127.0.0.1 NodeHostName=shared State=IDLE
+"""
+        plan = slurm.make_plan({}, slurm.parse_nodes(lines))
+        features = {"feature.slurm/nvme": "", "feature.slurm/gpu_a100": ""}
+        assert report_nodes(plan.all_nodes or ()) == [
+            make_reported_node(
+                "n1", ["h1"], ["10.0.0.1"], features | {"partition.slurm/batch": "", "partition.slurm/debug": ""}
+            ),
+            make_reported_node("n2", ["n2.b"], (), {"partition": "batch", "partition.slurm/batch": ""}),
+            "n3",
+        ]
 
     def test_a_malformed_node_line_is_an_error(self) -> None:
         assert slurm.parse_nodes("No nodes in the system\n") == []
@@ -255,3 +281,39 @@ class TestExec:
 )
 def test_an_end_is_formatted_in_utc_rounded_up_to_the_second(end: int, text: str) -> None:
     assert format_end(node("n1", end=end)) == text
+
+
+class TestNodeFacts:
+    @pytest.mark.parametrize(
+        ("text", "value"),
+        [
+            ("/default-rack", "default-rack"),
+            ("/dc1/rack-2", "dc1.rack-2"),
+            ("rack 2 (old)", "rack_2_old"),
+            ("/", ""),
+            ("n\u00e9w", "n_w"),
+        ],
+    )
+    def test_a_rack_becomes_a_valid_label(self, text: str, value: str) -> None:
+        assert make_label_value(text) == value
+        assert check_label_value(value) == value
+
+    @given(
+        st.lists(
+            st.builds(
+                NodeFacts,
+                id=st.text(max_size=300),
+                names=st.lists(st.one_of(st.text(max_size=300), st.sampled_from(["10.0.0.1", "a.b", "::1"]))),
+                labels=st.lists(st.tuples(st.text(), st.text())),
+            ),
+            max_size=5,
+        )
+    )
+    def test_whatever_a_manager_knows_the_report_is_valid(self, nodes: list[NodeFacts]) -> None:
+        unique = {node.id: node for node in nodes}.values()
+        body = report_fields(Report(nodes=report_nodes(unique)))
+        assert ReportBody.parse(body).value().nodes == report_nodes(unique)
+
+    def test_a_long_rack_has_no_label_as_two_of_them_might_become_one(self) -> None:
+        [node] = report_nodes([NodeFacts(id="n1", labels=[("rack", "r" * 64), ("zone", "z1")])])
+        assert node == make_reported_node("n1", labels={"zone": "z1"})

@@ -89,6 +89,8 @@ def test_nodes_are_written_as_for_the_command(typed: str, nodes: list[str] | Non
         ({"ends": "until", "until": "2026-11-21T18:00:00+02:00"}, None),
         ({"ends": "until", "until": "tomorrow"}, None),
         ({"ends": "never"}, PERMANENT),
+        ({"ends": "for", "for": "2h", "until": "2026-11-21T18:00"}, None),
+        ({"ends": "never", "until": "2026-11-21T18:00"}, None),
         ({"ends": "same"}, None),
         ({"ends": "for", "for": ""}, None),
         ({"ends": "for", "for": "-2h"}, None),
@@ -98,7 +100,7 @@ def test_nodes_are_written_as_for_the_command(typed: str, nodes: list[str] | Non
     ],
 )
 def test_when_it_ends(ends: dict[str, str], end: int | None) -> None:
-    """A duration, a time in UTC, or never; anything else is an error."""
+    """A duration, a time in UTC, or never; anything else is an error, also a second end that is not chosen."""
     form = {**EMPTY, "nodes": "n1", "cause": "x", **ends}
     if end is not None:
         assert parse_block_form(form, NOW).end == end
@@ -106,6 +108,12 @@ def test_when_it_ends(ends: dict[str, str], end: int | None) -> None:
     with pytest.raises(FormError) as caught:
         parse_block_form(form, NOW)
     assert list(caught.value.errors) == ["ends"]
+
+
+def test_two_names_of_one_machine_are_an_error_of_the_field() -> None:
+    with pytest.raises(FormError) as caught:
+        parse_block_form({**EMPTY, "nodes": "n1 N1.example.com", "cause": "x"}, NOW)
+    assert list(caught.value.errors) == ["nodes"]
 
 
 def test_all_errors_are_reported_at_once() -> None:

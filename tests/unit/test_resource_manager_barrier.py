@@ -14,6 +14,7 @@ from app.store.listeners import Secret
 from blocklist.model.changes import Snapshot
 from blocklist.model.confirmed_nodes import ConfirmedNodes
 from blocklist.model.evidence import EvidenceRule, EvidenceStore
+from blocklist.model.inventory import Inventory
 from blocklist.model.listener import Listener, ListenerRole
 from blocklist.model.tracker import BlocklistTracker
 
@@ -25,10 +26,10 @@ def directory_with(manager: ListenerEntry) -> ListenerDirectory:
     view = ListView(tracker, lambda: 0, lambda: None)
     rule, confirmed_nodes = EvidenceRule(applications=0, window=1), ConfirmedNodes(authenticated=False)
     evidence = EvidenceStore(
-        rule, view.task_managers.nodes_of, confirmed_nodes.is_confirmed, confirmed_nodes.principal_of
+        rule, view.task_managers.nodes_of, confirmed_nodes.confirmed_name, confirmed_nodes.principal_of
     )
     quota = ListenerQuota(max_listeners=1, max_bytes=1)
-    directory = ListenerDirectory(view, evidence, confirmed_nodes, quota, lambda: 0)
+    directory = ListenerDirectory(view, evidence, confirmed_nodes, Inventory(), quota, lambda: 0)
     directory.add(manager)
     return directory
 

@@ -92,7 +92,7 @@ def test_repeated_merges_do_not_grow_the_end_heap() -> None:
     tracker.apply(change(1, node("far", 10**9)))
     for revision in range(2, 5_000):
         tracker.apply(change(revision, node("a", revision), ChangeType.MERGED))
-        assert len(tracker._ends) <= 2 * len(tracker) + 64
+        assert len(tracker._ends._heap) <= 2 * len(tracker) + 64
     assert tracker.next_end() == 4_999
 
 

@@ -34,12 +34,12 @@ MODULES: Final = {
     "changing": "app/page/block_routes.py",
     "fast_path": "app/http/fast_get.py",
     "feed": "app/watch/change_feed.py, blocklist/client/watch_thread.py",
-    "findings": "blocklist/spark/evidence_collector.py",
+    "findings": "spark-agent/src/main/java/blocklist/spark/EvidenceCollector.java",
     "follower": "app/listeners/reader.py",
     "gate": "app/push/resource_manager_barrier.py",
     "growing": "blocklist/detection/streaming_source.py",
     "guard": "app/engine/limits.py, blocklist/model/limits.py",
-    "health_tracker": "blocklist/spark/driver_bridge.py",
+    "health_tracker": "spark-agent/src/main/java/blocklist/spark/BlocklistTracker.java",
     "identity": "app/api/authentication.py",
     "issuer_keys": "app/auth/jwks.py",
     "keeper": "app/listeners/writer.py",
@@ -62,7 +62,7 @@ MODULES: Final = {
     "sent": "app/page/forms.py",
     "serving": "blocklist/cli/service_commands.py, blocklist/detection/failures.py",
     "spells": "app/page/block_intervals.py",
-    "steering": "blocklist/spark/reconciler.py",
+    "steering": "spark-agent/src/main/java/blocklist/spark/HostExclusions.java",
     "telling": "app/listeners/report_codec.py",
     "tracked": "app/http/request_tracking.py",
     "trouble": "app/store/error_translation.py",
@@ -84,7 +84,7 @@ NAMES: Final = {
     "Findings": "EvidenceCollector",
     "Follower": "ListenerReader",
     "Guard": "LimitGuard",
-    "HealthTracker": "DriverBridge",
+    "HealthTracker": "BlocklistTracker",
     "JsonAnswer": "JsonResponse",
     "Keeper": "ListenerWriter",
     "Known": "ParseCache",
@@ -115,9 +115,9 @@ NAMES: Final = {
     "Seen": "Observation",
     "Sender": "WebhookClient",
     "Settled": "ReconcileResult",
-    "Sort": "ObservationKind",
+    "Sort": "Observation",
     "Spell": "BlockInterval",
-    "Steering": "Reconciler",
+    "Steering": "HostExclusions",
     "TrackedApp": "RequestTrackingApp",
     "Using": "ListenerNodes",
     "Waits": "StreamQuota",
@@ -241,6 +241,7 @@ def test_each_replacement_exists() -> None:
     assert [path for paths in MODULES.values() for path in paths.split(", ") if not (ROOT / path).is_file()] == []
     names = {name for package in PACKAGES for path in sources(package) for name in names_in(path)}
     modules = {path.stem for package in PACKAGES for path in sources(package)}
+    modules |= {path.stem for path in (ROOT / "spark-agent").rglob("*.java")}
     assert {name for line in NAMES.values() for name in line.split(", ")} - names - modules == set()
 
 

@@ -181,7 +181,7 @@ class TestInvalidBodies:
         "fields",
         [
             {"revision": 0}, {"revision": "1"}, {"revision": 1.0}, {"revision": True}, {"revision": 2**53 + 1},
-            {"type": "eaten"}, {"type": None}, {"at": "later"}, {"at": None}, {"createdBy": 5}, {"node": None},
+            {"type": 5}, {"type": None}, {"at": "later"}, {"at": None}, {"createdBy": 5}, {"node": None},
             {"node": {"id": "a"}},
         ],
         ids=str,

@@ -1,13 +1,15 @@
-"""Decides what alerts do to a node: block, renew or unblock it. Pure; times are Unix milliseconds."""
+"""Decides what alerts claim of a node, one claim for each. Pure; times are Unix milliseconds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from app.integrations.alertmanager.causes import Causes
-from blocklist.model.node import MAX_CAUSES, BlockAction, BlockedNode
+from app.integrations.alertmanager.causes import MarkedCause, alert_cause
+from blocklist.model.claims import MAX_CLAIMS, Claim, Claims
+from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.repeats import Repeat
 
 
 class AlertOutcome(StrEnum):
@@ -17,6 +19,7 @@ class AlertOutcome(StrEnum):
     MERGED = "merged"
     RENEWED = "renewed"
     UNCHANGED = "unchanged"
+    DISMISSED = "dismissed"
     FREED = "freed"
     KEPT = "kept"
     CROWDED = "crowded"
@@ -30,7 +33,10 @@ class AlertOutcome(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Alert:
-    """An alert about a node. `fingerprint` identifies it in all posts: eight hex digits."""
+    """An alert about a node. `fingerprint` identifies it in all posts: eight hex digits.
+
+    `started_at` is since when it fires (Unix ms), None if that is unknown.
+    """
 
     node: str
     action: BlockAction
@@ -38,86 +44,128 @@ class Alert:
     fingerprint: str
     name: str
     summary: str
+    started_at: int | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Decision:
-    """What to do with one node: block it or merge with `block`, `unblock` it, or nothing; the outcome of each alert."""
+    """The claims to put on one node, the owners whose claims to remove, and the outcome of each alert."""
 
-    block: BlockedNode | None = None
-    unblock: bool = False
+    put: tuple[Claim, ...] = ()
+    remove: tuple[str, ...] = ()
     outcomes: tuple[AlertOutcome, ...] = ()
 
 
-class _AlertsOfNode:
-    """The alerts about one node, grouped by their effect."""
-
-    def __init__(self, current: BlockedNode | None, alerts: Sequence[Alert]) -> None:
-        self.causes = Causes(current)
-        holding = self.causes.holding
-        new_alerts = [alert for alert in alerts if alert.firing and alert.fingerprint not in holding]
-        self.resolved = [alert for alert in alerts if not alert.firing and alert.fingerprint in holding]
-        self.repeated = [alert for alert in alerts if alert.firing and alert.fingerprint in holding]
-        resolved = {alert.fingerprint for alert in self.resolved}
-        self.remaining = [
-            *self.causes.other_parts,
-            *(part for fingerprint, part in holding.items() if fingerprint not in resolved),
-        ]
-        room = max(0, MAX_CAUSES - len(self.remaining))
-        self.added, self.crowded = new_alerts[:room], new_alerts[room:]
-
-    def parts(self) -> list[str]:
-        """The cause to merge. Parts that still hold the node are repeated, so that a full cause drops others."""
-        resolved_parts = [self.causes.resolved_part(alert.fingerprint, alert.name) for alert in self.resolved]
-        firing_parts = [self.causes.firing_part(alert.fingerprint, alert.name, alert.summary) for alert in self.added]
-        return [*resolved_parts, *self.remaining, *firing_parts]
+def owner_of(fingerprint: str) -> str:
+    """The owner of an alert's claim."""
+    return f"alertmanager/{fingerprint}"
 
 
-def decide(current: BlockedNode | None, alerts: Sequence[Alert], now: int, duration: int) -> Decision:
-    """Decide about one node from its alerts, each given at most once. `current` is its block at `now`, or None.
+def decide(
+    claims: Claims,
+    alerts: Sequence[Alert],
+    now: int,
+    duration: int,
+    author: str | None,
+    repeat: Repeat | None = None,
+    may_change: Callable[[Claim], bool] = lambda _: True,
+) -> Decision:
+    """Decide about one node from its alerts, each given at most once. `claims` are those on it at `now`.
 
-    A firing alert blocks the node until now + `duration`. An alert that already holds it changes nothing, unless its
-    action is stronger than the block's or less than half of `duration` is left. When the last alert that holds the
-    node has resolved, the node is unblocked, unless its cause has a part of someone else. A cause has at most
-    MAX_CAUSES parts: further alerts wait until there is room.
+    Each firing alert claims the node until now + `duration`, or that of `repeat` if the node was blocked before. It is
+    renewed when less than half of `duration` is left,
+    or if its action has changed. The claim of an alert that has resolved is removed. A node has at most MAX_CLAIMS
+    claims: further alerts wait until there is room. `may_change` is whether the author may change a claim that is not
+    the alert's own, but has its mark.
     """
-    grouped = _AlertsOfNode(current, alerts)
-    if grouped.resolved and not (grouped.remaining or grouped.added):
-        return Decision(
-            unblock=True,
-            outcomes=_outcomes(alerts, {AlertOutcome.FREED: grouped.resolved, AlertOutcome.CROWDED: grouped.crowded}),
-        )
-    renewed = (
-        grouped.repeated if current is not None and _needs_renewal(current, grouped.repeated, now, duration) else []
-    )
-    by_outcome = {
-        AlertOutcome.BLOCKED if current is None else AlertOutcome.MERGED: grouped.added,
-        AlertOutcome.CROWDED: grouped.crowded,
-        AlertOutcome.KEPT: grouped.resolved,
-        AlertOutcome.RENEWED: renewed,
-    }
-    if not (grouped.added or grouped.resolved or renewed):
-        return Decision(outcomes=_outcomes(alerts, by_outcome))
-    block = _block(current, [*grouped.added, *renewed], ",".join(grouped.parts()), now, duration)
-    return Decision(block=block, outcomes=_outcomes(alerts, by_outcome))
-
-
-def _needs_renewal(current: BlockedNode, firing: Sequence[Alert], now: int, duration: int) -> bool:
-    return bool(firing) and (
-        2 * (current.end - now) < duration or max(alert.action for alert in firing) > current.action
+    node = _Node(claims, now, duration if repeat is None else repeat.duration, author, repeat, may_change)
+    # Resolved alerts first: they make room.
+    outcomes = {alert.fingerprint: node.resolve(alert) for alert in alerts if not alert.firing}
+    outcomes |= {alert.fingerprint: node.fire(alert) for alert in alerts if alert.firing}
+    ordered_outcomes = (outcomes[alert.fingerprint] for alert in alerts)
+    freed = not node.remaining
+    return Decision(
+        put=tuple(node.put),
+        remove=tuple(claim.owner for claim in claims if claim.owner not in node.remaining),
+        outcomes=tuple(
+            AlertOutcome.FREED if freed and outcome is AlertOutcome.KEPT else outcome for outcome in ordered_outcomes
+        ),
     )
 
 
-def _block(
-    current: BlockedNode | None, firing: Sequence[Alert], cause: str, now: int, duration: int
-) -> BlockedNode | None:
-    """The block to merge with the current one; without firing alerts it changes only the cause."""
-    if firing:
-        action = max(alert.action for alert in firing)
-        return BlockedNode(id=firing[0].node, action=action, start=now, end=now + duration, cause=cause)
-    return None if current is None else replace(current, cause=cause)
+class _Node:
+    """The claims on a node while its alerts are applied: `remaining` by owner, of which `put` are new or changed."""
 
+    def __init__(
+        self,
+        claims: Claims,
+        now: int,
+        duration: int,
+        author: str | None,
+        repeat: Repeat | None,
+        may_change: Callable[[Claim], bool],
+    ) -> None:
+        self.remaining = {claim.owner: claim for claim in claims}
+        self._was_free = not claims
+        self._now = now
+        self._end = now + duration
+        self._duration = duration
+        self._author = author
+        self._repeat = repeat
+        self._may_change = may_change
+        self._changed: set[str] = set()
 
-def _outcomes(alerts: Sequence[Alert], by_outcome: Mapping[AlertOutcome, Sequence[Alert]]) -> tuple[AlertOutcome, ...]:
-    outcomes = {alert.fingerprint: outcome for outcome, group in by_outcome.items() for alert in group}
-    return tuple(outcomes.get(alert.fingerprint, AlertOutcome.UNCHANGED) for alert in alerts)
+    @property
+    def put(self) -> list[Claim]:
+        return [claim for owner, claim in self.remaining.items() if owner in self._changed]
+
+    def resolve(self, alert: Alert) -> AlertOutcome:
+        """Remove the alert's claim, and its marks. Whether that frees the node is known after all alerts."""
+        claim = self.remaining.pop(owner_of(alert.fingerprint), None)
+        marked = self._remove_marks(alert.fingerprint)
+        return AlertOutcome.KEPT if claim is not None or marked else AlertOutcome.UNCHANGED
+
+    def fire(self, alert: Alert) -> AlertOutcome:
+        """Make or renew the alert's claim."""
+        current = self.remaining.get(owner_of(alert.fingerprint))
+        if current is not None:
+            return self._renew(alert, current) if self._needs_renewal(alert, current) else AlertOutcome.UNCHANGED
+        if len(self.remaining) >= MAX_CLAIMS:
+            return AlertOutcome.CROWDED
+        if self._remove_marks(alert.fingerprint):
+            outcome = AlertOutcome.RENEWED
+        else:
+            outcome = AlertOutcome.BLOCKED if self._was_free else AlertOutcome.MERGED
+        self._put(alert, self._now, alert_cause(alert.name, alert.summary))
+        return outcome
+
+    def _needs_renewal(self, alert: Alert, current: Claim) -> bool:
+        return 2 * (current.block.end - self._now) < self._duration or alert.action is not current.block.action
+
+    def _renew(self, alert: Alert, current: Claim) -> AlertOutcome:
+        """The cause stays: a summary with a measured value would change it each time."""
+        self._put(alert, current.block.start, current.block.cause)
+        return AlertOutcome.RENEWED
+
+    def _put(self, alert: Alert, start: int, cause: str) -> None:
+        block = BlockedNode(id=alert.node, action=alert.action, start=start, end=self._end, cause=cause)
+        self._replace(Claim(owner=owner_of(alert.fingerprint), author=self._author, block=block, repeat=self._repeat))
+
+    def _replace(self, claim: Claim) -> None:
+        self.remaining[claim.owner] = claim
+        self._changed.add(claim.owner)
+
+    def _remove_marks(self, fingerprint: str) -> bool:
+        """Remove the marks of an alert that earlier versions left in claims; return whether it held the node."""
+        marked = [
+            claim
+            for claim in self.remaining.values()
+            if fingerprint in MarkedCause(claim.block.cause).firing and self._may_change(claim)
+        ]
+        for claim in marked:
+            cause = MarkedCause(claim.block.cause).without(frozenset((fingerprint,)))
+            if cause is None:
+                del self.remaining[claim.owner]
+            else:
+                self._replace(replace(claim, block=replace(claim.block, cause=cause)))
+        return bool(marked)

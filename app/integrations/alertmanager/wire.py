@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from hashlib import sha256
 from typing import Annotated, Any, Final, Literal
 
@@ -15,6 +17,10 @@ from blocklist.model.node import ACTION_BY_NAME, is_node_id
 from blocklist.wire.json import parse_json
 
 _FINGERPRINT: Final = re.compile(r"[0-9a-f]{16}", re.ASCII)
+ALERTS_PER_TURN: Final = 2_000
+"""Number of alerts that are read in one turn of the event loop: some ten milliseconds."""
+_MAX_COUNT: Final = 2**53
+"""A metric is a float: it has all integers up to this one, and none as large as JSON allows."""
 _HOST_PORT: Final = re.compile(r"(?:\[(?P<inner>[^\]]*)\]|(?P<host>[^:]*))(?::[0-9]*)?")
 
 
@@ -25,6 +31,7 @@ class AlertBody(BaseModel):
     labels: dict[str, str]
     annotations: dict[str, str] = {}
     fingerprint: str = ""
+    startsAt: Any = None  # noqa: N815
 
 
 class AlertmanagerPost(BaseModel):
@@ -62,9 +69,9 @@ class AlertmanagerPost(BaseModel):
 
     @property
     def truncated(self) -> int:
-        """The number of omitted alerts; 0 if the field is not a positive integer."""
+        """The number of omitted alerts; 0 if the field is not a positive integer of at most 2^53."""
         count = self.truncatedAlerts
-        return count if type(count) is int and count > 0 else 0
+        return count if type(count) is int and 0 < count <= _MAX_COUNT else 0
 
 
 class AlertsBody(BaseModel):
@@ -84,6 +91,15 @@ def parse_post(body: bytes) -> AlertmanagerPost:
         return AlertmanagerPost.model_validate(parse_json(body))
     except ValidationError:
         raise InvalidError("The body is not a post of Alertmanager: send an object with a list `alerts`.") from None
+
+
+async def read_alerts(values: Sequence[object], node_label: str) -> list[Alert | AlertOutcome]:
+    """What `read_alert` returns for each, read in several turns of the event loop."""
+    read: list[Alert | AlertOutcome] = []
+    for start in range(0, len(values), ALERTS_PER_TURN):
+        read += [read_alert(value, node_label) for value in values[start : start + ALERTS_PER_TURN]]
+        await asyncio.sleep(0)
+    return read
 
 
 def read_alert(value: object, node_label: str) -> Alert | AlertOutcome:
@@ -107,7 +123,17 @@ def read_alert(value: object, node_label: str) -> Alert | AlertOutcome:
         fingerprint=_fingerprint(alert),
         name=alert.labels.get("alertname", ""),
         summary=alert.annotations.get("summary", ""),
+        started_at=_unix_millis(alert.startsAt),
     )
+
+
+def _unix_millis(time: object) -> int | None:
+    """A time as RFC 3339 writes it; None for anything else."""
+    try:
+        moment = datetime.fromisoformat(time) if isinstance(time, str) else None
+        return None if moment is None or moment.tzinfo is None else int(moment.timestamp() * 1000)
+    except (ValueError, OverflowError):
+        return None
 
 
 def node_of(labels: Mapping[str, str], node_label: str) -> str | None:

@@ -30,6 +30,7 @@ setInterval(tick, 1000);
 const CHANGE_TEXT = {
   blocked: "was blocked",
   merged: "had its block changed",
+  narrowed: "had its block changed: a reason for it is gone",
   unblocked: "was unblocked",
   expired: "is free: its block has expired",
 };
@@ -40,8 +41,10 @@ function watchList(live) {
   let retry;
 
   function reloadList() {
-    const list = document.getElementById("list");
-    if (list) htmx.trigger(list, "changes");
+    for (const id of ["list", "share"]) {
+      const part = document.getElementById(id);
+      if (part) htmx.trigger(part, "changes");
+    }
   }
 
   function show(state, words) {
@@ -91,3 +94,15 @@ function watchList(live) {
 
 const live = document.getElementById("live");
 if (live) watchList(live);
+
+// A value that is typed is meant: check its choice. A date that is no longer meant is cleared, since the service rejects it.
+for (const choice of document.querySelectorAll(".choice:has([name=ends])")) {
+  const [radio, typed] = choice.querySelectorAll("input");
+  const date = radio.form.elements.namedItem("until");
+  function choose() {
+    radio.checked = true;
+    if (date && date !== typed) date.value = "";
+  }
+  typed?.addEventListener("input", choose);
+  radio.addEventListener("change", choose);
+}

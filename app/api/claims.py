@@ -1,0 +1,377 @@
+"""Claims: several owners of one block, each of which changes and removes only what is its own."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from http import HTTPStatus
+from typing import Annotated, Final, NamedTuple
+
+from fastapi import APIRouter, Depends, Path, Query, Request, Response
+from starlette.convertors import PathConvertor, register_url_convertor
+
+from app.api.authorization import REQUIRE_READER, Operator, author
+from app.api.dry_run import (
+    DryRun,
+    Force,
+    Strict,
+    author_with_force,
+    dry_run_response,
+    require_known,
+    submit_within_limits,
+)
+from app.api.node_status import AMBIGUOUS, Wait, response_when_applied
+from app.api.parameters import AllowedParameters, Limit, MinRevision, NodeId, Timestamp
+from app.api.past import list_at
+from app.api.problems import problem_responses
+from app.api.request_body import (
+    EMPTY_BODY,
+    MAX_NODE_BODY,
+    MAX_NODES_BODY,
+    body_schema,
+    nodes_body_schema,
+    parse_by_node,
+    read_body,
+    require_empty_body,
+)
+from app.api.responses import FROM_MEMORY, JsonResponse
+from app.components import Components, components_of
+from app.engine.claims_view import ClaimedNodes
+from app.engine.handler import Command, Outcome
+from blocklist.model.claims import MAX_OWNER_LENGTH, check_owner
+from blocklist.model.draft import Draft, PutClaim, not_blocked_message
+from blocklist.model.errors import NotFoundError
+from blocklist.model.node import BlockedNode, check_node_id
+from blocklist.model.node_lookup import claims_on
+from blocklist.model.node_ranges import MAX_NODES
+from blocklist.wire.body import ID_PATTERN
+from blocklist.wire.claims import (
+    ClaimRequest,
+    ClaimsPage,
+    NodeClaims,
+    PutClaimBody,
+    PutClaimResult,
+    RemovedClaimBody,
+    claim_body,
+    dismissal_body,
+)
+from blocklist.wire.dry_run import DryRunBody
+from blocklist.wire.json import Json, dump_json, parse_json
+from blocklist.wire.problems import CompactedProblem
+
+router = APIRouter(tags=["Claims"], dependencies=[REQUIRE_READER])
+
+_PART: Final = r"(?!\.{1,2}(?:/|(?![\s\S])))[^*/\x00-\x1f\x7f-\x9f\ufffd]+"
+OWNER_PATTERN: Final = rf"^{_PART}(/{_PART})*(?![\s\S])"
+"""The rule of check_owner, for JSON Schema."""
+_PUT_PARAMETERS: Final = Depends(AllowedParameters("dryRun", "force", "strict"))
+_REFUSED: Final = (
+    "A limit was reached, or the node has 32 claims (`type` ends in `limit`); with `strict=true` no listener knows it"
+    " (`unknown-node`); the owner was dismissed after `lastEvidenceTimestamp` (`dismissed`). Nothing was changed."
+)
+
+
+class _RequestedClaim(NamedTuple):
+    """What an owner wants of a node, and when what it rests on was last observed (Unix ms)."""
+
+    node: BlockedNode
+    last_evidence: int
+
+
+class _OwnerConvertor(PathConvertor):
+    """The rest of a path, line ends included, which `path` does not match: a control character is a 400, no 404."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("owner", _OwnerConvertor())
+
+
+async def _owner(
+    owner: Annotated[
+        str,
+        Path(
+            description=f"Whose claim: 1 to {MAX_OWNER_LENGTH} characters. A slash may be sent as it is, or as `%2F`.",
+            examples=["kernel-upgrade"],
+            json_schema_extra={"pattern": OWNER_PATTERN, "minLength": 1, "maxLength": MAX_OWNER_LENGTH},
+        ),
+    ],
+) -> str:
+    return check_owner(owner)
+
+
+Owner = Annotated[str, Depends(_owner)]
+"""An owner from the path, validated. Raises InvalidError."""
+
+
+@router.head("/blocklist/nodes/{node_id}/claims", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
+@router.get(
+    "/blocklist/nodes/{node_id}/claims",
+    summary="The claims on a node",
+    operation_id="listNodeClaims",
+    dependencies=[MinRevision, FROM_MEMORY],
+    response_model=NodeClaims,
+    responses=problem_responses(400, 404, 409, 503, _409=AMBIGUOUS),
+)
+async def get_node_claims(request: Request, node_id: NodeId) -> Response:
+    """The claims that keep the node blocked, in the order in which they were made, and which owners were overruled.
+
+    404 if there is neither.
+    """
+    engine = components_of(request).engine
+    node = engine.view.get(node_id)
+    dismissed = engine.dismissals.of_node(node_id)
+    if node is None and not dismissed:
+        raise NotFoundError(not_blocked_message(node_id))
+    claims = () if node is None else claims_on(engine.view.tracker, node, engine.view.clock())
+    body = {
+        "id": node_id if node is None else node.id,
+        "claims": [claim_body(claim) for claim in claims],
+        "dismissed": [dismissal_body(*each) for each in dismissed],
+    }
+    return JsonResponse(request, dump_json(body))
+
+
+@router.put(
+    "/blocklist/nodes/{node_id}/claims/{owner:owner}",
+    summary="Create or replace a claim",
+    operation_id="putClaim",
+    dependencies=[_PUT_PARAMETERS],
+    response_model=PutClaimBody | DryRunBody,
+    responses={
+        200: {"description": "The claim is replaced. Or with `dryRun=true` what it would do; nothing was changed."},
+        201: {"model": PutClaimBody, "description": "The claim is created."},
+        **problem_responses(400, 403, 409, 413, 414, 503, _409=_REFUSED),
+    },
+    openapi_extra=body_schema("ClaimRequest"),
+)
+async def put_claim(
+    request: Request,
+    node_id: NodeId,
+    owner: Owner,
+    principal: Operator,
+    wait: Wait = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+    strict: Strict = False,
+) -> Response:
+    """Claim a node for an owner, or replace his claim, which may make it shorter or weaker. It keeps its start."""
+    principal.check_may_claim_for(owner)
+    components, changed_by = components_of(request), author_with_force(principal, force)
+    fields = parse_json(await read_body(request, MAX_NODE_BODY))
+    command = _put(components, {node_id: _parse_claim(node_id, fields, components.clock())}, owner, strict=strict)
+    if dry_run:
+        return await dry_run_response(request, _nodes_after(command), principal, changed_by)
+    outcome = await submit_within_limits(components, command, principal, changed_by)
+    result = outcome.value[node_id]
+    status = HTTPStatus.CREATED if result.created else HTTPStatus.OK
+    return await response_when_applied(request, _put_body(components, result), outcome, [result.node.id], wait, status)
+
+
+@router.delete(
+    "/blocklist/nodes/{node_id}/claims/{owner:owner}",
+    summary="Remove a claim",
+    operation_id="removeClaim",
+    dependencies=[Depends(AllowedParameters("dryRun"))],
+    response_model=RemovedClaimBody | DryRunBody,
+    responses={
+        200: {"description": "The claim is removed. Or with `dryRun=true` what it would do; nothing was changed."},
+        **problem_responses(
+            400, 404, 409, 413, 503, _404="The node is not blocked, or the owner has no claim on it.", _409=AMBIGUOUS
+        ),
+    },
+    openapi_extra=EMPTY_BODY,
+)
+async def delete_claim(
+    request: Request, node_id: NodeId, owner: Owner, principal: Operator, wait: Wait = None, dry_run: DryRun = False
+) -> Response:
+    """Remove an owner's claim. The node is unblocked if it was the only one, else it is as the others have it."""
+    principal.check_may_claim_for(owner)
+    await require_empty_body(request)
+
+    def command(draft: Draft) -> dict[str, BlockedNode]:
+        return {node_id: draft.remove_claim(node_id, owner)}
+
+    if dry_run:
+        return await dry_run_response(request, command, principal, author(principal))
+    outcome = await components_of(request).engine.handler.submit(command, author(principal))
+    node = outcome.value[node_id]
+    return await response_when_applied(
+        request, _removed_body(components_of(request), outcome, node), outcome, [node.id], wait
+    )
+
+
+@router.head("/claims", dependencies=[MinRevision, FROM_MEMORY], include_in_schema=False)
+@router.get(
+    "/claims",
+    summary="Claims and dismissals on all nodes",
+    operation_id="listClaims",
+    dependencies=[MinRevision, FROM_MEMORY],
+    response_model=ClaimsPage,
+    responses={
+        **problem_responses(400, 503),
+        **problem_responses(410, model=CompactedProblem, _410="The changes since `at` have been compacted."),
+    },
+)
+async def get_claims(
+    request: Request,
+    owner: Annotated[
+        str | None,
+        Query(
+            min_length=1, max_length=256, description="Only of this owner; with a final `*`, of those that begin so."
+        ),
+    ] = None,
+    limit: Annotated[Limit, Query(description="Maximum number of nodes in a page.")] = 100,
+    after: Annotated[
+        str | None,
+        Query(description="Only nodes after this id.", json_schema_extra={"pattern": ID_PATTERN}),
+    ] = None,
+    at: Annotated[
+        Timestamp | None, Query(description="The claims as they were at this time (Unix ms), without dismissals.")
+    ] = None,
+) -> Response:
+    """Claims and dismissals of the last 30 days by node id: all, or those of some owners."""
+    if after is not None:
+        check_node_id(after)
+    claimed, revision = await _claimed_at(components_of(request), at)
+    # In a thread, because a long list would block the event loop.
+    found = await asyncio.to_thread(claimed.page, owner or "*", after=after or "", limit=limit + 1)
+    page = found[:limit]
+    dismissed = [{"node": node.id, **dismissal_body(*each)} for node in page for each in node.dismissals]
+    body = {
+        "claims": [{"node": node.id, **claim_body(claim)} for node in page for claim in node.claims],
+        **({"dismissed": dismissed} if at is None else {}),
+        "next": page[-1].id if len(found) > limit else None,
+    }
+    return JsonResponse(request, dump_json(body), revision=revision)
+
+
+async def _claimed_at(components: Components, at: int | None) -> tuple[ClaimedNodes, int]:
+    """The claims at a time (Unix ms), or now, and the revision then."""
+    engine = components.engine
+    if at is None:
+        tracker = engine.view.tracker
+        return ClaimedNodes.of(tracker, engine.dismissals, engine.view.clock()), tracker.revision
+    past = await list_at(components, at)
+    return ClaimedNodes(past.nodes, past.claims, {}, at), past.revision
+
+
+@router.put(
+    "/claims/{owner:owner}",
+    summary="Create or replace claims on several nodes",
+    operation_id="putClaims",
+    dependencies=[_PUT_PARAMETERS],
+    response_model=dict[str, PutClaimResult] | DryRunBody,
+    responses={
+        200: {"description": "By node id the `status` (201 created, 200 replaced), claim and node. Or a dry run."},
+        **problem_responses(400, 403, 409, 413, 414, 503, _409=_REFUSED),
+    },
+    openapi_extra=body_schema(nodes_body_schema("ClaimRequest")),
+)
+async def put_claims(
+    request: Request,
+    owner: Owner,
+    principal: Operator,
+    wait: Wait = None,
+    dry_run: DryRun = False,
+    force: Force = None,
+    strict: Strict = False,
+) -> Response:
+    """Claim up to 1,000 nodes for an owner in one transaction: all or none. His other claims stay as they are."""
+    principal.check_may_claim_for(owner)
+    components, changed_by = components_of(request), author_with_force(principal, force)
+    now = components.clock()
+    claims = parse_by_node(
+        parse_json(await read_body(request, MAX_NODES_BODY)),
+        lambda node_id, fields: _parse_claim(node_id, fields, now),
+    )
+    command = _put(components, claims, owner, strict=strict)
+    if dry_run:
+        return await dry_run_response(request, _nodes_after(command), principal, changed_by)
+    outcome = await submit_within_limits(components, command, principal, changed_by)
+    body = {
+        node_id: {"status": 201 if result.created else 200, **_put_body(components, result)}
+        for node_id, result in outcome.value.items()
+    }
+    changed = {result.node.id for result in outcome.value.values()}
+    return await response_when_applied(request, body, outcome, changed, wait)
+
+
+@router.delete(
+    "/claims/{owner:owner}",
+    summary="Remove claims on several nodes",
+    operation_id="removeClaims",
+    dependencies=[Depends(AllowedParameters("dryRun", repeatable="node"))],
+    response_model=dict[str, RemovedClaimBody] | DryRunBody,
+    responses={
+        200: {"description": "By node id the node after its claim was removed. Or a dry run."},
+        **problem_responses(
+            400, 404, 409, 413, 414, 503, _404="On at least one of the nodes the owner has no claim.", _409=AMBIGUOUS
+        ),
+    },
+    openapi_extra=EMPTY_BODY,
+)
+async def delete_claims(
+    request: Request,
+    owner: Owner,
+    principal: Operator,
+    nodes: Annotated[
+        list[str],
+        Query(
+            alias="node",
+            min_length=1,
+            max_length=MAX_NODES,
+            description="The nodes; may be repeated, as often as a URL of 8 KiB has room.",
+            json_schema_extra={"items": {"type": "string", "pattern": ID_PATTERN}},
+        ),
+    ],
+    wait: Wait = None,
+    dry_run: DryRun = False,
+) -> Response:
+    """Remove an owner's claims on up to 1,000 nodes in one transaction: all or none."""
+    principal.check_may_claim_for(owner)
+    await require_empty_body(request)
+    node_ids = [check_node_id(node_id) for node_id in nodes]
+
+    def command(draft: Draft) -> dict[str, BlockedNode]:
+        return draft.remove_claims(owner, node_ids)
+
+    if dry_run:
+        return await dry_run_response(request, command, principal, author(principal))
+    components = components_of(request)
+    outcome = await components.engine.handler.submit(command, author(principal))
+    body = {node_id: _removed_body(components, outcome, node) for node_id, node in outcome.value.items()}
+    changed = {node.id for node in outcome.value.values()}
+    return await response_when_applied(request, body, outcome, changed, wait)
+
+
+def _parse_claim(node_id: str, fields: object, now: int) -> _RequestedClaim:
+    body = ClaimRequest.parse(fields)
+    return _RequestedClaim(body.node(node_id, now), body.last_evidence_timestamp)
+
+
+def _put(
+    components: Components, claims: Mapping[str, _RequestedClaim], owner: str, *, strict: bool
+) -> Command[dict[str, PutClaim]]:
+    nodes = {node_id: claim.node for node_id, claim in claims.items()}
+    last_evidence = {node_id: claim.last_evidence for node_id, claim in claims.items()}
+
+    def command(draft: Draft) -> dict[str, PutClaim]:
+        components.engine.dismissals.check_evidence(draft, owner, last_evidence)
+        return draft.put_claims(owner, nodes)
+
+    return require_known(components, nodes.keys(), command, strict=strict)
+
+
+def _nodes_after(command: Command[dict[str, PutClaim]]) -> Command[dict[str, BlockedNode]]:
+    """The command, made to return the nodes after it."""
+    return lambda draft: {node_id: result.node for node_id, result in command(draft).items()}
+
+
+def _put_body(components: Components, result: PutClaim) -> Json:
+    return {"claim": claim_body(result.claim), "node": components.engine.view.node_body(result.node)}
+
+
+def _removed_body(components: Components, outcome: Outcome[dict[str, BlockedNode]], node: BlockedNode) -> Json:
+    freed = {change.node.id for change in outcome.changes if change.type.frees}
+    return {"blocked": node.id not in freed, "node": components.engine.view.node_body(node)}

@@ -1,0 +1,199 @@
+"""The nodes there are: all that listeners and the file of nodes report."""
+
+from __future__ import annotations
+
+import hashlib
+from bisect import bisect_right
+from http import HTTPStatus
+from typing import Annotated, Any, Final
+
+from fastapi import APIRouter, Header, Query, Request, Response
+from pydantic import AfterValidator
+
+from app.api.applied import task_managers_on
+from app.api.authorization import REQUIRE_READER
+from app.api.dry_run import known_nodes
+from app.api.parameters import Limit, NodeId
+from app.api.problems import problem_responses
+from app.api.responses import FROM_MEMORY, JsonResponse, age_header, revision_headers
+from app.api.selection import ReadSelector, warnings_of
+from app.components import Components, components_of
+from app.engine.cached_list import matches_etag
+from blocklist.model.errors import AmbiguousNodeError, NotFoundError
+from blocklist.model.host_matching import ambiguous_message, normalize_name
+from blocklist.model.inventory import Inventory, InventoryNode
+from blocklist.model.node import BlockedNode, check_node_id
+from blocklist.model.reported_node import NodeSource, SourceKind
+from blocklist.model.selection import select_nodes
+from blocklist.model.selector import Selector
+from blocklist.model.task_count import TaskCount
+from blocklist.wire.body import ID_PATTERN
+from blocklist.wire.inventory import KnownNodeBody, KnownNodesPage
+from blocklist.wire.json import Json, dump_json
+
+router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])
+
+_KINDS: Final = {
+    SourceKind.FILE: "file",
+    SourceKind.MANAGER: "RESOURCE_MANAGER",
+    SourceKind.AGENT: "JOB_MASTER",
+}
+_HEADERS: Final[dict[str, Any]] = {
+    "ETag": {
+        "schema": {"type": "string"},
+        "description": "The tag of the body without `lastSeen`, which each heartbeat changes.",
+    }
+}
+_RESPONSES: Final[dict[int | str, dict[str, Any]]] = {
+    200: {"headers": _HEADERS},
+    304: {"description": "The nodes still match `If-None-Match`, but for `lastSeen`.", "headers": _HEADERS},
+}
+IfNoneMatch = Annotated[list[str] | None, Header(description="ETags that the client has stored.")]
+
+
+@router.head("/nodes", dependencies=[FROM_MEMORY], include_in_schema=False)
+@router.get(
+    "/nodes",
+    summary="The nodes there are",
+    operation_id="listNodes",
+    dependencies=[FROM_MEMORY],
+    response_model=KnownNodesPage,
+    responses={**_RESPONSES, **problem_responses(400)},
+)
+async def get_nodes(
+    request: Request,
+    after: Annotated[
+        str | None,
+        Query(description="Nodes behind this id: `next` of a page.", json_schema_extra={"pattern": ID_PATTERN}),
+        AfterValidator(lambda text: text if text is None else check_node_id(text)),
+    ] = None,
+    limit: Annotated[Limit, Query(description="Maximum number of nodes in a page.")] = 100,
+    selector: ReadSelector = None,
+    if_none_match: IfNoneMatch = None,
+) -> Response:
+    """Every node that anybody reports, in order of the id in lower case, blocked or not."""
+    components = components_of(request)
+    nodes, total = _page(components.listeners.inventory, selector, after, limit + 1)
+    bodies = [known_node_body(components, node) for node in nodes[:limit]]
+    page = {
+        "nodes": bodies,
+        "total": total,
+        "next": nodes[limit - 1].id if len(nodes) > limit else None,
+    }
+    tag = _tag({**page, "nodes": [_without_times(body) for body in bodies]})
+    response = _response(request, page, tag, if_none_match)
+    response.raw_headers.extend(warnings_of(components, selector))
+    return response
+
+
+def _page(
+    inventory: Inventory, selector: Selector | None, after: str | None, limit: int
+) -> tuple[list[InventoryNode], int]:
+    """At most `limit` nodes behind `after`, and the number of all nodes that are selected."""
+    if not selector:
+        return inventory.page(after, limit), len(inventory)
+    selected = select_nodes(selector, inventory).nodes
+    begin = 0 if after is None else bisect_right(selected, normalize_name(after))
+    return [inventory.get(node_id) for node_id in selected[begin : begin + limit]], len(selected)
+
+
+@router.head("/nodes/{node_id}", dependencies=[FROM_MEMORY], include_in_schema=False)
+@router.get(
+    "/nodes/{node_id}",
+    summary="One node",
+    operation_id="getNode",
+    dependencies=[FROM_MEMORY],
+    response_model=KnownNodeBody,
+    responses={
+        **_RESPONSES,
+        **problem_responses(
+            400,
+            404,
+            409,
+            _404="Nobody reports this node; the detail names a similar one, if there is any.",
+            _409="Several nodes have this name or address (`type` ends in `ambiguous-node`).",
+        ),
+    },
+)
+async def get_known_node(request: Request, node_id: NodeId, if_none_match: IfNoneMatch = None) -> Response:
+    """A node under any of its names and addresses."""
+    components = components_of(request)
+    body = known_node_body(components, components.listeners.inventory.get(_find(components, node_id)))
+    return _response(request, body, _tag(_without_times(body)), if_none_match)
+
+
+def _find(components: Components, node_id: str) -> str:
+    """The id of the only node with this name. Raises NotFoundError, AmbiguousNodeError."""
+    inventory = components.listeners.inventory
+    found = sorted(inventory.known_as(node_id) or inventory.claimants(node_id))
+    if len(found) == 1:
+        return found[0]
+    if not found:
+        suggestion = known_nodes(components).suggestion(node_id)
+        hint = "" if suggestion is None else f"; did you mean {suggestion}?"
+        raise NotFoundError(f"Nobody reports a node {node_id}{hint or '.'}")
+    raise AmbiguousNodeError(ambiguous_message(node_id, [*map(inventory.spelling, found)]), ())
+
+
+def known_node_body(components: Components, node: InventoryNode) -> Json:
+    """A node as responses show it."""
+    task_managers = task_managers_on(components, node.id)
+    tasks = TaskCount.of(each.running_tasks for each in task_managers)
+    blocks = [_block_body(components, block) for block in _blocks(components, node)]
+    reporters = [_reporter_body(components, source) for source in node.sources]
+    seen = [int(reporter["lastSeen"]) for reporter in reporters if reporter["lastSeen"] is not None]
+    return {
+        "id": node.id,
+        "names": list(node.names),
+        "addresses": list(node.addresses),
+        "labels": dict(sorted(node.labels.items())),
+        "conflicts": {name: list(others) for name, others in node.conflicts.items()},
+        "reportedBy": reporters,
+        "taskManagers": [
+            {"id": each.id, "listener": each.listener, "runningTasks": each.running_tasks} for each in task_managers
+        ],
+        "runningTasks": tasks.known if tasks.reported else None,
+        "unreportedTasks": tasks.unreported,
+        "blocked": bool(blocks),
+        "blocks": blocks,
+        "lastSeen": str(max(seen)) if seen else None,
+    }
+
+
+def _blocks(components: Components, node: InventoryNode) -> list[BlockedNode]:
+    """The blocks of the machine, under whatever name, sorted by id."""
+    view = components.engine.view
+    found = (view.tracker.get(node_id) for node_id in view.tracker.matching(node.id))
+    blocks = {block.id: block for block in found if block is not None and not block.ended(view.clock())}
+    return [blocks[node_id] for node_id in sorted(blocks)]
+
+
+def _block_body(components: Components, block: BlockedNode) -> Json:
+    author = components.engine.last_changes.created_by(block.id)
+    return {"id": block.id, **components.engine.view.node_body(block), "createdBy": author}
+
+
+def _reporter_body(components: Components, source: NodeSource) -> Json:
+    entry = None if source.kind is SourceKind.FILE else components.listeners.directory.get(source.name)
+    seen = None if entry is None else str(entry.listener.lease_end - entry.listener.lease)
+    return {"id": source.name, "kind": _KINDS[source.kind], "lastSeen": seen}
+
+
+def _without_times(body: Json) -> Json:
+    reporters = [{**reporter, "lastSeen": None} for reporter in body["reportedBy"]]
+    return {**body, "reportedBy": reporters, "lastSeen": None}
+
+
+def _tag(body: Json) -> str:
+    """A weak tag: bodies with the same tag may differ in the times of heartbeats."""
+    return f'W/"{hashlib.sha256(dump_json(body)).hexdigest()[:24]}"'
+
+
+def _response(request: Request, body: Json, tag: str, if_none_match: list[str] | None) -> Response:
+    if matches_etag(",".join(if_none_match or []).encode("latin-1"), (tag.removeprefix("W/").encode(),)):
+        response = Response(status_code=HTTPStatus.NOT_MODIFIED)
+        response.raw_headers.extend([*revision_headers(request), *age_header(request)])
+    else:
+        response = JsonResponse(request, dump_json(body))
+    response.raw_headers.extend([(b"etag", tag.encode()), (b"cache-control", b"no-cache")])
+    return response

@@ -1,0 +1,132 @@
+"""DriftMonitor: what live listeners report about nodes, compared with the list every few seconds."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Iterator
+from itertools import islice
+from typing import Final
+
+from app.engine.list_details import LastChanges
+from app.engine.list_view import ListView
+from app.listeners.directory import ListenerDirectory
+from app.listeners.entry import ListenerEntry
+from blocklist.model.drift import (
+    DriftKind,
+    DriftObserver,
+    DriftReport,
+    ReportedState,
+    ReportingListener,
+    TasksOnBlockedNode,
+)
+from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.node_lookup import find_blocked
+from blocklist.model.report import EMPTY_REPORT
+
+OBSERVE_SECONDS: Final = 5.0
+"""Interval between two observations."""
+MAX_REPORTED: Final = 20_000
+"""Maximum number of nodes that managers report as different and that are shown. The longest reports are cut first."""
+_NODES_PER_TURN: Final = 500
+
+
+class DriftMonitor:
+    """Observes every OBSERVE_SECONDS, and lets other tasks run in between, as reports may be long.
+
+    Belongs to the event loop. What it has observed is in memory only, and lost with a restart. `evacuation_ms` is how
+    long tasks may still run on an evacuated node, in milliseconds.
+    """
+
+    def __init__(
+        self, directory: ListenerDirectory, view: ListView, last_changes: LastChanges, evacuation_ms: int
+    ) -> None:
+        self._directory = directory
+        self._view = view
+        self._last_changes = last_changes
+        self._observer = DriftObserver(evacuation_ms)
+        self.latest: DriftReport | None = None
+
+    async def run(self) -> None:
+        """Observe every OBSERVE_SECONDS; never returns."""
+        while True:
+            await self.observe()
+            await asyncio.sleep(OBSERVE_SECONDS)
+
+    async def observe(self) -> DriftReport:
+        """Compare what is reported with the list now; `latest` is the result."""
+        tasks = await self._tasks()
+        reported = await self._reported()
+        self.latest = self._observer.observe(tasks, reported, self._view.clock(), self._reporting())
+        return self.latest
+
+    async def _tasks(self) -> list[TasksOnBlockedNode]:
+        """What runs on each blocked node, for each live listener that has TaskManagers there."""
+        blocked: dict[str, BlockedNode] = {}
+        # Not from the blocked nodes, of which there may be many more than nodes with TaskManagers.
+        for number, name in enumerate(list(self._view.task_managers.nodes)):
+            blocked |= {node.id: node for node in self._blocked(name)}
+            if number % _NODES_PER_TURN == 0:
+                await asyncio.sleep(0)
+        return [tasks for node in blocked.values() for tasks in self._tasks_on(node)]
+
+    def _tasks_on(self, node: BlockedNode) -> Iterator[TasksOnBlockedNode]:
+        running: defaultdict[str, dict[str, int | None]] = defaultdict(dict)
+        for task_manager, listener in self._view.task_managers.with_listeners_on(node.id):
+            if (entry := self._live(listener)) is not None:
+                running[entry.id][task_manager] = entry.running_tasks.get(task_manager)
+        for listener_id, counts in running.items():
+            if (entry := self._live(listener_id)) is not None:
+                yield TasksOnBlockedNode(
+                    node=node.id,
+                    block_start=node.start,
+                    evacuates=node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS,
+                    listener=entry.id,
+                    registration=entry.listener.registration_key,
+                    lease=entry.listener.lease,
+                    acked=self._has_acked(entry, node),
+                    refused=entry.refusal_of(node.id),
+                    running=counts,
+                )
+
+    async def _reported(self) -> list[ReportedState]:
+        """What live listeners report about nodes that are not as the list says."""
+        found: list[ReportedState] = []
+        for entry in sorted(self._directory.live(), key=_reported_nodes):
+            found += islice(self._reported_by(entry), MAX_REPORTED - len(found))
+            await asyncio.sleep(0)
+        return found
+
+    def _reporting(self) -> dict[str, ReportingListener]:
+        """The live listeners that have reported anything."""
+        entries = (entry for entry in self._directory.live() if entry.report != EMPTY_REPORT)
+        return {entry.id: ReportingListener(entry.listener.registration_key, entry.listener.lease) for entry in entries}
+
+    def _reported_by(self, entry: ListenerEntry) -> Iterator[ReportedState]:
+        for name, state in (entry.report.schedulable or {}).items():
+            for node in self._blocked(name):
+                if self._has_acked(entry, node):
+                    yield _state(node.id, DriftKind.SCHEDULABLE, entry, state)
+        for name, state in (entry.report.unschedulable or {}).items():
+            if not self._blocked(name):
+                yield _state(name, DriftKind.UNSCHEDULABLE, entry, state)
+
+    def _live(self, listener_id: str) -> ListenerEntry | None:
+        entry = self._directory.get(listener_id)
+        return entry if entry is not None and entry.is_live(self._view.clock()) else None
+
+    def _blocked(self, name: str) -> list[BlockedNode]:
+        return find_blocked(self._view.tracker, name, self._view.clock())
+
+    def _has_acked(self, entry: ListenerEntry, node: BlockedNode) -> bool:
+        """Whether it has acknowledged the node's last change; an unknown one counts as the newest."""
+        last_change = self._last_changes.get(node.id)
+        return entry.has_acked(self._view.tracker.revision if last_change is None else last_change.revision)
+
+
+def _reported_nodes(entry: ListenerEntry) -> int:
+    return len(entry.report.schedulable or ()) + len(entry.report.unschedulable or ())
+
+
+def _state(node_id: str, kind: DriftKind, entry: ListenerEntry, state: str) -> ReportedState:
+    return ReportedState(node=node_id, kind=kind, listener=entry.id, reason=state)

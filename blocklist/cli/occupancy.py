@@ -1,0 +1,102 @@
+"""What still runs on a node that is being drained, as far as its listeners report it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+from blocklist.model.task_count import TaskCount
+
+if TYPE_CHECKING:
+    from blocklist.wire.node_status import AppliedBody, NodeStatusBody
+
+_JOB: Final = "JOB_MASTER"
+NO_REPORT: Final = "nobody"
+"""In place of a listener's name: no live job reports anything."""
+
+
+class Hold(StrEnum):
+    """Why a listener keeps a node from being drained, or that it no longer does."""
+
+    PENDING = "pending"
+    RUNNING = "running"
+    REFUSED = "refused"
+    UNKNOWN = "unknown"
+    EMPTY = "empty"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """One listener on one node. `text` is for people, without the names of both."""
+
+    hold: Hold
+    text: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Occupancy:
+    """The listeners of one node by id: those that hold it, and those that had tasks there and have none now."""
+
+    holders: Mapping[str, Holder]
+
+    @property
+    def holding(self) -> dict[str, Holder]:
+        return {name: holder for name, holder in self.holders.items() if holder.hold is not Hold.EMPTY}
+
+    @property
+    def drained(self) -> bool:
+        """Whether it is known that nothing runs there."""
+        return not self.holding
+
+    @property
+    def only_refused(self) -> bool:
+        """Whether nothing but refusals holds the node, so that waiting does not help."""
+        return bool(self.holding) and all(holder.hold is Hold.REFUSED for holder in self.holding.values())
+
+
+def occupancy_of(status: NodeStatusBody, lapsed: Collection[str]) -> Occupancy:
+    """Who holds the node; `lapsed` are jobs that have stopped reporting: what they run is unknown."""
+    holders = {listener.id: _holder(listener) for listener in status.listeners}
+    holders |= {name: Holder(Hold.UNKNOWN, "unknown: it has stopped reporting") for name in lapsed}
+    if not any(listener.role == _JOB for listener in status.listeners):
+        holders[NO_REPORT] = Holder(Hold.UNKNOWN, "unknown: no live job reports what runs there")
+    return Occupancy(holders=holders)
+
+
+def unknown_occupancy(reason: str) -> Occupancy:
+    """Nothing can be known about the node at present."""
+    return Occupancy(holders={NO_REPORT: Holder(Hold.UNKNOWN, f"unknown: {reason}")})
+
+
+def not_draining(reason: str) -> Occupancy:
+    """The node is not being drained any more, so that waiting does not help."""
+    return Occupancy(holders={NO_REPORT: Holder(Hold.UNKNOWN, reason)})
+
+
+def held_by(occupancy: Occupancy) -> Iterator[str]:
+    """`etl-nightly: refuses: its last host`, one text for each listener that holds the node."""
+    for name, holder in occupancy.holding.items():
+        yield holder.text if name == NO_REPORT else f"{name}: {holder.text}"
+
+
+def _holder(listener: AppliedBody) -> Holder:
+    tasks = TaskCount.of(each.running_tasks for each in listener.task_managers)
+    running = f"{_count(tasks.known, 'task')} running" if tasks.known else ""
+    if listener.refused is not None:
+        return Holder(Hold.REFUSED, ", ".join(filter(None, [f"refuses: {listener.refused}", running])))
+    if not listener.applied:
+        return Holder(Hold.PENDING, ", ".join(filter(None, ["has not applied it yet", running])))
+    if tasks.known:
+        return Holder(Hold.RUNNING, running)
+    if tasks.unreported:
+        silent = _count(tasks.unreported, "TaskManager")
+        return Holder(Hold.UNKNOWN, f"unknown: does not report the tasks of {silent}")
+    if listener.role == _JOB and not listener.reports_task_managers:
+        return Holder(Hold.UNKNOWN, "unknown: does not report its TaskManagers")
+    return Holder(Hold.EMPTY, "nothing runs")
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -1,0 +1,38 @@
+"""open and completion: the page in a browser, and TAB in a shell."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from blocklist.cli.environment import connect
+from blocklist.cli.output import print_lines, print_stderr
+
+
+class Shell(StrEnum):
+    """The shells that are supported."""
+
+    BASH = "bash"
+    ZSH = "zsh"
+    FISH = "fish"
+
+
+def open_() -> None:
+    """Open the page in a browser, and print its address."""
+    import webbrowser  # noqa: PLC0415
+
+    with connect() as client:
+        url = f"{client.url}/"
+    print_lines(url)
+    if not webbrowser.open(url):
+        print_stderr("No browser could be started here: open the address above.")
+
+
+def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> None:
+    """Print the completion for a shell: source <(blocklist completion bash)."""
+    from typer.completion import get_completion_script  # type: ignore[attr-defined] # noqa: PLC0415
+
+    script = get_completion_script(prog_name="blocklist", complete_var="_BLOCKLIST_COMPLETE", shell=shell.value)
+    print_lines(script)

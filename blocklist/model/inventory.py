@@ -1,0 +1,454 @@
+"""Inventory: the nodes that anybody knows, with their names, addresses and labels. Pure.
+
+Several sources report the same machine under different ids. Which of these ids are one node is decided locally, from
+what is reported about them and their aliases, so that a change costs no more than what it touches, and the order of
+reports never matters. The rules, in this order:
+
+1. An alias (a further name, or an address) belongs to the node that claims it. Claims of agents count only where
+   neither the file nor a manager claims the alias. Several nodes that claim it make it ambiguous: it belongs to none.
+2. An id that is itself reported keeps its own node, unless a source that counts more claims it as an alias; or one that
+   counts as much, if it is the file or a manager and nothing but the id is reported.
+3. A short name is the node of its full name, if only one full name of it is reported.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right, insort
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
+from typing import Final
+
+from blocklist.model.alias_index import AliasIndex
+from blocklist.model.host_matching import NameIndex, normalize_address, normalize_name, short_name
+from blocklist.model.reported_node import NodeSource, ReportedNode, SourceKind
+from blocklist.model.source_nodes import ABSENT, Believed, SourceNodes
+
+MAX_CLAIMING: Final = 16
+"""Maximum number of ids that may claim an alias: more are ambiguous, without a comparison of each."""
+_MAX_CACHED: Final = 20_000
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InventoryNode:
+    """A node: its id as it is reported, its other names, its addresses and labels, and who reports it.
+
+    `conflicts` maps each name or address that is ambiguous to the ids of the other nodes that claim it.
+    """
+
+    id: str
+    names: Sequence[str]
+    addresses: Sequence[str]
+    labels: Mapping[str, str]
+    sources: Sequence[NodeSource]
+    conflicts: Mapping[str, Sequence[str]]
+
+
+@dataclass(slots=True)
+class _ReportedId:
+    """An id, and what each source reports about it; of a source that is not believed only the id, as it spells it."""
+
+    trusted: dict[NodeSource, ReportedNode | str] = field(default_factory=dict)
+    agents: dict[NodeSource, ReportedNode | str] = field(default_factory=dict)
+
+    def of_kind(self, kind: SourceKind) -> dict[NodeSource, ReportedNode | str]:
+        return self.agents if kind is SourceKind.AGENT else self.trusted
+
+    @property
+    def rank(self) -> SourceKind:
+        """The kind of the source that counts most."""
+        return min(source.kind for source in self.trusted) if self.trusted else SourceKind.AGENT
+
+    @property
+    def is_bare(self) -> bool:
+        """Whether nothing but the id is reported."""
+        return all(isinstance(report, str) for _, report in self.reports())
+
+    def reports(self) -> Iterator[tuple[NodeSource, ReportedNode | str]]:
+        yield from self.trusted.items()
+        yield from self.agents.items()
+
+    def claims(self, kind: SourceKind) -> set[str]:
+        """The aliases that sources of this kind report."""
+        reports = (node for source, node in self.of_kind(kind).items() if source.kind is kind)
+        return {alias for node in reports if isinstance(node, ReportedNode) for alias in node.aliases()}
+
+    @property
+    def spelling(self) -> str:
+        """The id as the source spells it that counts most."""
+        reports = self.trusted or self.agents
+        report = reports[min(reports)]
+        return report if isinstance(report, str) else report.id
+
+
+class Inventory:
+    """Updated one source at a time; not thread-safe. The length is the number of nodes."""
+
+    def __init__(self) -> None:
+        self._sources: dict[NodeSource, SourceNodes] = {}
+        self._staged: dict[tuple[NodeSource, str], Believed] = {}
+        self._ids: dict[str, _ReportedId] = {}
+        self._names = NameIndex()
+        self._claims = {kind: AliasIndex() for kind in SourceKind}
+        self._order: list[str] = []
+        self._node: dict[str, str] = {}
+        self._further_ids: dict[str, set[str]] = {}
+        self._labels: dict[str, Mapping[str, str]] = {}
+        self._label_counts: Counter[tuple[str, str]] = Counter()
+        self._aliases: dict[str, tuple[str, ...]] = {}
+        self._machines: dict[str, str] = {}
+
+    def __len__(self) -> int:
+        return len(self._order)
+
+    def __iter__(self) -> Iterator[str]:
+        """The ids of all nodes, sorted."""
+        return iter(self._order)
+
+    # Sources.
+
+    def stage_nodes(self, source: NodeSource, nodes: Iterable[str | ReportedNode]) -> None:
+        """Replace all nodes that a source reports, with the next calls of `apply_staged`."""
+        self._stage(source, self._source(source).set_nodes(nodes))
+
+    def stage_running(self, source: NodeSource, node_ids: Iterable[str]) -> None:
+        """Replace the nodes on which a listener runs: an agent is believed for these only. As `stage_nodes`."""
+        self._stage(source, self._source(source).set_running(node_ids))
+
+    def stage_removal(self, source: NodeSource) -> bool:
+        """Forget a source and all that it reports; whether there was something. As `stage_nodes`."""
+        if source not in self._sources:
+            return False
+        self.stage_nodes(source, ())
+        self.stage_running(source, ())
+        del self._sources[source]
+        return True
+
+    @property
+    def has_staged(self) -> bool:
+        """Whether something is still to be applied."""
+        return bool(self._staged)
+
+    def apply_staged(self, limit: int | None = None) -> set[str]:
+        """Apply what is staged, of at most `limit` reported ids; the names that this may change, in normal form.
+
+        In between, the inventory is as if only these had been reported.
+        """
+        changed = set[str]()
+        for source, reported_id in list(islice(self._staged, limit)):
+            changed |= self._set(source, reported_id, self._staged.pop((source, reported_id)))
+        return changed
+
+    # Questions.
+
+    def page(self, after: str | None, limit: int) -> list[InventoryNode]:
+        """At most `limit` nodes in order of their ids; those behind `after`, if that is given."""
+        begin = 0 if after is None else bisect_right(self._order, normalize_name(after))
+        return [self.get(node_id) for node_id in self._order[begin : begin + limit]]
+
+    def get(self, node_id: str) -> InventoryNode:
+        """The node with this id, as `page` and `known_as` return it. Raises KeyError."""
+        labels, members = self._labels[node_id], self._members(node_id)
+        identifiers = (self._claimed_by(members) | members) - {node_id}
+        sources = {source for member in members for source, _ in self._ids[member].reports()}
+        return InventoryNode(
+            id=self.spelling(node_id),
+            names=sorted(name for name in identifiers if normalize_address(name) is None),
+            addresses=sorted(name for name in {*identifiers, node_id} if normalize_address(name) is not None),
+            labels=labels,
+            sources=sorted(sources),
+            conflicts={
+                name: others for name in sorted({*identifiers, node_id}) if (others := self._others(name, node_id))
+            },
+        )
+
+    def spelling(self, node_id: str) -> str:
+        """The id of a node as the source spells it that counts most."""
+        return self._ids[node_id].spelling
+
+    def known_as(self, name: str) -> Collection[str]:
+        """The ids of the nodes that a name or an address means: one, none, or several that a short name means.
+
+        None if it is ambiguous, see `claimants`.
+        """
+        found = self._named(name) or self._claimed(name)
+        return found if len(found) == 1 else self._named(name)
+
+    def claimants(self, name: str) -> Collection[str]:
+        """The ids of the nodes that claim an ambiguous name or address, which means none of them; else none."""
+        found = () if self._named(name) else self._claimed(name)
+        return found if len(found) > 1 else ()
+
+    def _named(self, name: str) -> set[str]:
+        """The nodes with a reported id of this name, short or full."""
+        normal = normalize_name(name)
+        if normal in self._ids:
+            return {self._node[normal]}
+        found = {self._node[match] for match in islice(self._names.matching(normal), MAX_CLAIMING + 1)}
+        return {node for node in found if not _differ(normal, node)}
+
+    def _claimed(self, name: str) -> set[str]:
+        """The nodes that claim a name as a further one, or an address."""
+        claiming, _ = self._claiming(normalize_name(name))
+        return {self._node[match] for match in islice(claiming, MAX_CLAIMING + 1)}
+
+    def find(self, name: str) -> str | None:
+        """The id of the only node that a name or an address means; None if there is none, or several."""
+        found = self.known_as(name)
+        return next(iter(found)) if len(found) == 1 else None
+
+    def aliases(self, name: str) -> tuple[str, ...]:
+        """The other ids, names and addresses of the machine with this name, sorted; without those that are ambiguous.
+
+        Empty if the machine is not known, or the name means several.
+        """
+        if not self._order:  # Every new block asks, and most clusters report nothing.
+            return ()
+        found = self._aliases.get(name)
+        if found is None:
+            if len(self._aliases) >= _MAX_CACHED:
+                self._aliases.clear()
+            found = self._aliases[name] = self._aliases_of(name)
+        return found
+
+    def identifiers(self, name: str) -> Collection[str]:
+        """All ids, names and addresses of the machine with this name, also those that are ambiguous.
+
+        Empty if the machine is not known, or the name means several.
+        """
+        if not self._order or (node_id := self.find(name)) is None:
+            return ()
+        members = self._members(node_id)
+        return members | self._claimed_by(members)
+
+    def machine_of(self, name: str) -> str:
+        """The id of the only node that a name or an address means, else the name itself; in normal form."""
+        found = self._machines.get(name)
+        if found is None:
+            if len(self._machines) >= _MAX_CACHED:
+                self._machines.clear()
+            found = self._machines[name] = self.find(name) or normalize_name(name)
+        return found
+
+    def labels_of(self, node_id: str) -> Mapping[str, str]:
+        """The labels of the machine with this name; empty if it is not known, or the name is ambiguous."""
+        node = node_id if node_id in self._labels else self.find(node_id)
+        return {} if node is None else self._labels[node]
+
+    def count_with(self, key: str, value: str) -> int:
+        """Number of nodes that have this label with this value."""
+        return self._label_counts[key, value]
+
+    def label_keys(self) -> set[str]:
+        """The keys of all labels."""
+        return {key for key, _ in self._label_counts}
+
+    # Which ids are one node. Each step leads to an id whose sources count more, or is the last one: so it ends.
+
+    def _node_of(self, reported_id: str) -> str:
+        """The id of the node to which a reported id belongs."""
+        claimed_by = self._claimed_by_other(reported_id)
+        if claimed_by is not None:
+            return claimed_by
+        full = self._only_full_name(reported_id)
+        return reported_id if full is None else full
+
+    def _claimed_by_other(self, reported_id: str) -> str | None:
+        """The other node to which a reported id belongs by rules 1 and 2."""
+        claiming, kind = self._claiming(reported_id)
+        if not self._yields_to(self._ids[reported_id], kind) or not self._all_count_more(claiming, reported_id):
+            return None
+        nodes = self._nodes_of(claiming - {reported_id})
+        return next(iter(nodes)) if len(nodes) == 1 else None
+
+    def _all_count_more(self, claiming: Collection[str], reported_id: str) -> bool:
+        """Whether the question which node each of them is ends: it cannot lead back to this id."""
+        reported = self._ids[reported_id]
+        if len(claiming) > MAX_CLAIMING or reported.is_bare:
+            return len(claiming) <= MAX_CLAIMING
+        return all(self._ids[each].rank < reported.rank for each in claiming if each != reported_id)
+
+    def _yields_to(self, reported: _ReportedId, kind: SourceKind) -> bool:
+        rank = reported.rank
+        return kind < rank or (kind == rank and kind is not SourceKind.AGENT and reported.is_bare)
+
+    def _only_full_name(self, reported_id: str) -> str | None:
+        """The full name of a short one, by rule 3."""
+        label, is_full = short_name(reported_id)
+        if not label or is_full:
+            return None
+        full_names = [name for name in islice(self._names.matching(label), 3) if name != label]
+        if len(full_names) != 1:
+            return None
+        full = full_names[0]
+        claiming, kind = self._claiming(full)
+        # If its node is another one, it says nothing about the short name.
+        is_claimed = bool(claiming - {full}) and self._yields_to(self._ids[full], kind)
+        return None if is_claimed else full
+
+    def _claiming(self, alias: str) -> tuple[set[str], SourceKind]:
+        """The ids that claim an alias in reports that count, and the kind of source that counts most among these."""
+        of_file = self._claims[SourceKind.FILE].matching(alias)
+        trusted = of_file | self._claims[SourceKind.MANAGER].matching(alias)
+        if trusted:
+            return trusted, SourceKind.FILE if of_file else SourceKind.MANAGER
+        return self._claims[SourceKind.AGENT].matching(alias), SourceKind.AGENT
+
+    def _nodes_of(self, reported_ids: set[str]) -> set[str]:
+        return {self._node_of(each) for each in reported_ids} if len(reported_ids) <= MAX_CLAIMING else reported_ids
+
+    # The nodes.
+
+    def _members(self, node_id: str) -> set[str]:
+        """The reported ids that belong to a node."""
+        return {node_id, *self._further_ids.get(node_id, ())}
+
+    def _claimed_by(self, members: Iterable[str]) -> set[str]:
+        return {
+            alias
+            for member in members
+            for _, node in self._ids[member].reports()
+            if isinstance(node, ReportedNode)
+            for alias in node.aliases()
+        }
+
+    def _others(self, alias: str, node_id: str) -> list[str]:
+        """The other nodes that claim an alias of a node, whoever reports it."""
+        claiming = {each for claims in self._claims.values() for each in islice(claims.claiming(alias), MAX_CLAIMING)}
+        reported = {alias} if alias in self._ids else set()
+        return sorted({self._node[each] for each in claiming | reported} - {node_id})[:MAX_CLAIMING]
+
+    def _aliases_of(self, name: str) -> tuple[str, ...]:
+        if (node_id := self.find(name)) is None:
+            return ()
+        own = (each for each in self.identifiers(node_id) if self.known_as(each) == {node_id})
+        return tuple(sorted(set(own) - {normalize_name(name)}))
+
+    # Updates.
+
+    def _source(self, source: NodeSource) -> SourceNodes:
+        return self._sources.setdefault(source, SourceNodes(trusted=source.kind is not SourceKind.AGENT))
+
+    def _stage(self, source: NodeSource, changed: Mapping[str, Believed]) -> None:
+        self._staged.update(((source, reported_id), node) for reported_id, node in changed.items())
+
+    def _set(self, source: NodeSource, reported_id: str, node: Believed) -> set[str]:
+        affected = self._affected(reported_id)
+        aliases = self._claimed_by(affected & self._ids.keys())
+        self._replace(source, reported_id, node)
+        affected |= self._affected(reported_id)
+        aliases |= self._claimed_by(affected & self._ids.keys())
+        self._aliases.clear()
+        self._machines.clear()
+        changed = affected.union(*(self._move(each) for each in affected))
+        for each in changed:
+            self._update_node(each)
+        return changed | aliases
+
+    def _move(self, reported_id: str) -> set[str]:
+        """Find the node of an id again; the nodes to which it belonged and belongs."""
+        before = self._node.pop(reported_id, None)
+        if before is not None and before != reported_id:
+            self._further_ids[before].discard(reported_id)
+            if not self._further_ids[before]:
+                del self._further_ids[before]
+        after = self._node_of(reported_id) if reported_id in self._ids else None
+        if after is not None:
+            self._node[reported_id] = after
+            if after != reported_id:
+                self._further_ids.setdefault(after, set()).add(reported_id)
+        return {node for node in (before, after) if node is not None}
+
+    def _replace(self, source: NodeSource, reported_id: str, node: Believed) -> None:
+        """Change what a source reports about an id, and the indexes of ids and aliases."""
+        kind = source.kind
+        reported = self._ids.get(reported_id)
+        if reported is None:
+            reported = self._ids[reported_id] = _ReportedId()
+            self._names.add(reported_id)
+        previous = reported.of_kind(kind).get(source)
+        old = previous.aliases() if isinstance(previous, ReportedNode) else set()
+        new = node.aliases() if isinstance(node, ReportedNode) else set()
+        if node is ABSENT:
+            reported.of_kind(kind).pop(source, None)
+        else:
+            reported.of_kind(kind)[source] = node
+        for alias in new - old:
+            self._claims[kind].add(alias, reported_id)
+        for alias in (old - new) - (reported.claims(kind) if old - new else set()):
+            self._claims[kind].discard(alias, reported_id)
+        if not reported.trusted and not reported.agents:
+            del self._ids[reported_id]
+            self._names.discard(reported_id)
+
+    def _affected(self, reported_id: str) -> set[str]:
+        """The ids whose node may be another one once this id is reported otherwise, and itself."""
+        affected, rest = {reported_id}, list(self._claimed_ids(reported_id))
+        rest += self._short_name_of(reported_id)
+        while rest:
+            current = rest.pop()
+            if current in affected:
+                continue
+            affected.add(current)
+            rest += self._short_name_of(current)
+            rest += (each for each in self._claimed_ids(current) if self._may_follow(each, current))
+        return affected
+
+    def _may_follow(self, reported_id: str, claiming: str) -> bool:
+        """Whether an id that another one claims can belong to the node of that."""
+        return self._ids[reported_id].is_bare or self._ids[claiming].rank < self._ids[reported_id].rank
+
+    def _claimed_ids(self, reported_id: str) -> Iterator[str]:
+        """The other reported ids that the file or managers report as names or addresses of this one."""
+        if (reported := self._ids.get(reported_id)) is not None:
+            for alias in reported.claims(SourceKind.FILE) | reported.claims(SourceKind.MANAGER):
+                yield from (each for each in self._names.matching(alias) if each != reported_id)
+
+    def _short_name_of(self, reported_id: str) -> list[str]:
+        """The short name of a full one, if it is reported as well."""
+        label, is_full = short_name(reported_id)
+        return [label] if label and is_full and label in self._ids else []
+
+    def _update_node(self, reported_id: str) -> None:
+        """Whether this id is a node now, and its labels."""
+        for label in self._labels.pop(reported_id, {}).items():
+            self._uncount(label)
+        if self._node.get(reported_id) == reported_id:
+            self._insert(reported_id)
+            labels = self._labels[reported_id] = self._merged_labels(self._members(reported_id))
+            self._label_counts.update(labels.items())
+        else:
+            self._delete(reported_id)
+
+    def _merged_labels(self, members: Iterable[str]) -> Mapping[str, str]:
+        """For each key the value of the source that counts most."""
+        reports = [report for member in members for report in self._ids[member].reports()]
+        described = [(source, node) for source, node in reports if isinstance(node, ReportedNode) and node.labels]
+        if len(described) == 1:
+            return described[0][1].labels
+        merged: dict[str, str] = {}
+        for _, node in sorted(described, key=lambda report: (report[0], report[1].id), reverse=True):
+            merged |= node.labels
+        return merged
+
+    def _uncount(self, label: tuple[str, str]) -> None:
+        self._label_counts[label] -= 1
+        if not self._label_counts[label]:
+            del self._label_counts[label]
+
+    def _insert(self, node_id: str) -> None:
+        position = bisect_left(self._order, node_id)
+        if position == len(self._order) or self._order[position] != node_id:
+            insort(self._order, node_id)
+
+    def _delete(self, node_id: str) -> None:
+        position = bisect_left(self._order, node_id)
+        if position < len(self._order) and self._order[position] == node_id:
+            del self._order[position]
+
+
+def _differ(name: str, node_id: str) -> bool:
+    """Whether two names have the same first label and are both full: then they are two machines."""
+    (label, is_full), (other, other_is_full) = short_name(name), short_name(node_id)
+    return bool(label and is_full and other_is_full) and label == other and name != node_id

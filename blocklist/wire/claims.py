@@ -1,0 +1,145 @@
+"""The bodies of claims: the reasons of several owners for one node to be blocked."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import ConfigDict, Field
+
+from blocklist.model.claims import Claim
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.repeats import Repeat
+from blocklist.wire.body import Body, MillisIn, MillisOut
+from blocklist.wire.json import Json
+from blocklist.wire.nodes import ActionName, BlockFields, NodeBody, node_fields
+
+
+class ClaimRequest(BlockFields):
+    """What an owner claims of a node. It replaces the claim that he has."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"action": "MARK_BLOCKED", "endTimestamp": "4102444800000", "cause": "Kernel upgrade"}]
+        },
+    )
+
+    last_evidence_timestamp: Annotated[
+        MillisIn,
+        Field(
+            description="When what the claim rests on was last observed, in Unix milliseconds. The claim is refused"
+            " (409) if the owner was dismissed on the node since. Without it, no dismissal counts."
+        ),
+    ] = PERMANENT
+
+
+class RepeatBody(Body):
+    """That an automatic claim lasts longer because its node was blocked before. Durations are in milliseconds."""
+
+    number: Annotated[int, Field(description="It is the automatic block of the node with this number in the window.")]
+    window_ms: int
+    usual_ms: Annotated[int, Field(description="Duration of a first block.")]
+    duration_ms: Annotated[int, Field(description="Duration of this one, from its last renewal.")]
+
+    def value(self) -> Repeat:
+        return Repeat(number=self.number, window=self.window_ms, usual=self.usual_ms, duration=self.duration_ms)
+
+
+class ClaimBody(Body):
+    """A claim on a node: what its owner wants, and who made it."""
+
+    owner: str
+    action: ActionName
+    start_timestamp: MillisOut
+    end_timestamp: MillisOut
+    cause: str
+    created_by: Annotated[str | None, Field(description="Who made it for the owner, null if unknown.")]
+    repeat: Annotated[RepeatBody | None, Field(description="Absent if its duration is the usual one.")] = None
+
+    def value(self, node_id: str) -> Claim:
+        """The claim on a node. Raises InvalidError for an invalid one."""
+        action = BlockAction[self.action]
+        block = BlockedNode(
+            id=node_id, action=action, start=self.start_timestamp, end=self.end_timestamp, cause=self.cause
+        )
+        repeat = None if self.repeat is None else self.repeat.value()
+        return Claim(owner=self.owner, author=self.created_by, block=block, repeat=repeat)
+
+
+class DismissalBody(Body):
+    """An automatic owner that was overruled: what it claimed then does not block the node again."""
+
+    owner: str
+    at: MillisOut
+    dismissed_by: Annotated[str | None, Field(description="Who unblocked the node, null if unknown.")]
+
+
+class NodeClaims(Body):
+    """The claims on a node, in the order in which they were made, and its dismissals of the last 30 days."""
+
+    id: str
+    claims: list[ClaimBody]
+    dismissed: list[DismissalBody]
+
+
+class OwnedClaim(ClaimBody):
+    """A claim in a list of those on several nodes."""
+
+    node: Annotated[str, Field(description="The id of the node.")]
+
+
+class OwnedDismissal(DismissalBody):
+    """A dismissal in a list of those on several nodes."""
+
+    node: Annotated[str, Field(description="The id of the node when it was unblocked.")]
+
+
+class ClaimsPage(Body):
+    """Claims and dismissals on several nodes, by node id; those of a node are on one page."""
+
+    claims: list[OwnedClaim]
+    dismissed: Annotated[
+        list[OwnedDismissal] | None, Field(description="The dismissals of the last 30 days; absent with `at`.")
+    ] = None
+    next: Annotated[str | None, Field(description="`after` of the next page; null on the last page.")]
+
+
+class PutClaimBody(Body):
+    """A claim that was put, and the node as all claims together have it."""
+
+    claim: ClaimBody
+    node: NodeBody
+
+
+class PutClaimResult(PutClaimBody):
+    """One of several claims that were put: 201 created, 200 replaced."""
+
+    status: Literal[200, 201]
+
+
+class RemovedClaimBody(Body):
+    """The node after a claim was removed: as the others have it or, if there are none, as it was."""
+
+    blocked: Annotated[bool, Field(description="Whether other claims keep it blocked.")]
+    node: NodeBody
+
+
+def claim_body(claim: Claim) -> Json:
+    """A claim in the change log, the watch, and in lists of claims."""
+    repeat = {} if claim.repeat is None else {"repeat": repeat_body(claim.repeat)}
+    return {"owner": claim.owner, **node_fields(claim.block), "createdBy": claim.author, **repeat}
+
+
+def repeat_body(repeat: Repeat) -> Json:
+    """Why an automatic claim lasts longer than usual."""
+    return {
+        "number": repeat.number,
+        "windowMs": repeat.window,
+        "usualMs": repeat.usual,
+        "durationMs": repeat.duration,
+    }
+
+
+def dismissal_body(owner: str, at: int, dismissed_by: str | None) -> Json:
+    """A dismissal on a node."""
+    return {"owner": owner, "at": str(at), "dismissedBy": dismissed_by}

@@ -1,0 +1,229 @@
+package blocklist.spark;
+
+import java.io.IOException;
+import java.util.ArrayList;
+import java.util.List;
+import java.util.Map;
+import java.util.Timer;
+import java.util.TreeMap;
+import java.util.concurrent.CountDownLatch;
+import java.util.concurrent.TimeUnit;
+import org.apache.spark.SparkContext;
+import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerApplicationEnd;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The agent of one application. There is one per application, however often and by whatever it is started: each start
+ * counts, and the agent ends when as many have ended it, or with its application.
+ *
+ * <p>THREADING: one daemon thread each waits for tables, sends reports and checks the scheduler; lookups of names have
+ * threads of their own while there are any. All methods may be called from any thread.
+ */
+public final class BlocklistAgent {
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static BlocklistAgent running = null;
+
+  private final SparkContext sc;
+  private final Settings settings;
+  private final Timer timer = new Timer("blocklist-timeouts", true);
+  private final HostResolver resolver;
+  private final SchedulerControl control;
+  private final String unsupported;
+  private final TableLoop tables;
+  private final ReportLoop reports;
+  private final CheckLoop checks;
+  private final CountDownLatch firstTable = new CountDownLatch(1);
+  private final EvidenceCollector evidence = new EvidenceCollector();
+  private SparkObserver observer = null;
+  private final SparkListener ends = new SparkListener() {
+    public void onApplicationEnd(SparkListenerApplicationEnd event) {
+      close();
+    }
+  };
+  private int starts = 0;
+  private volatile int keepHosts = 1;
+  private volatile int minNodes = 0;
+  private volatile boolean reportNodes = false;
+  private volatile Table table = Table.EMPTY;
+  private volatile String history = "";
+  private volatile boolean closed = false;
+
+  /** Start the agent, or join the running one; returns once the first table is in force, at the latest after {@code settings.startWait}. */
+  static BlocklistAgent start(SparkContext sc, Settings settings) throws Exception {
+    BlocklistAgent agent = join(sc, settings);
+    agent.firstTable.await(settings.startWait, TimeUnit.MILLISECONDS);
+    return agent;
+  }
+
+  private static BlocklistAgent join(SparkContext sc, Settings settings) throws Exception {
+    synchronized (BlocklistAgent.class) {
+      boolean isNew = running == null || running.closed || running.sc != sc;
+      BlocklistAgent agent = isNew ? new BlocklistAgent(sc, settings) : running;
+      agent.add(settings);
+      if (isNew) agent.begin();
+      else if (!agent.settings.url.equals(settings.url))
+        LOG.warn("The agent runs already, with the service {}; {} is not used.", agent.settings.url, settings.url);
+      agent.starts++;
+      running = agent;
+      return agent;
+    }
+  }
+
+  /** The settings of all starts together: the stricter value counts. */
+  private void add(Settings other) {
+    keepHosts = Math.max(keepHosts, other.keepHosts);
+    minNodes = Math.max(minNodes, other.minNodes);
+    reportNodes |= other.reportNodes;
+    if (other.reportEvidence && observer == null) observe();
+    if (control != null && table != Table.EMPTY) control.apply(table, keepHosts, minNodes);
+    reports.wake();
+  }
+
+  private void observe() {
+    try {
+      SparkObserver created = new SparkObserver("true".equals(sc.conf().get("spark.speculation", "false")));
+      sc.addSparkListener(created);
+      observer = created;
+    } catch (Throwable t) {
+      // Applying the list matters more: it must continue without evidence.
+      LOG.warn("Spark's exclusions and speculations cannot be observed; no evidence is reported.", t);
+    }
+  }
+
+  private BlocklistAgent(SparkContext sc, Settings settings) throws Exception {
+    this.sc = sc;
+    this.settings = settings;
+    unsupported = SparkVersion.unsupported(sc);
+    resolver = new HostResolver(new Runnable() {
+      public void run() {
+        onNamesResolved();
+      }
+    });
+    control = unsupported == null ? new SchedulerControl(sc, resolver, this) : null;
+    tables = new TableLoop(newClient(), this);
+    reports = new ReportLoop(newClient(), this, sc.applicationId(), session(sc));
+    checks = new CheckLoop(sc, this);
+  }
+
+  private void begin() {
+    if (unsupported != null) LOG.warn("{} No host is blocked.", unsupported);
+    check();
+    sc.addSparkListener(ends);
+    tables.start();
+    reports.start();
+    checks.start();
+  }
+
+  private static String session(SparkContext sc) {
+    scala.Option attempt = sc.applicationAttemptId();
+    return (attempt.isDefined() ? attempt.get() : "0") + "-" + System.currentTimeMillis();
+  }
+
+  ServiceClient newClient() throws IOException {
+    String agent = "blocklist-spark (Spark " + sc.version() + "; " + sc.taskScheduler().getClass().getName() + "; Java " + System.getProperty("java.version") + ")";
+    return new ServiceClient(settings, agent, timer);
+  }
+
+  int minNodes() {
+    return minNodes;
+  }
+
+  void check() {
+    if (control != null) control.check();
+  }
+
+  void onNamesResolved() {
+    if (control != null) control.onNamesResolved();
+    reports.wake();
+    countDownIfInForce();
+  }
+
+  void onTable(Table next, String itsHistory) {
+    // In this order, see acknowledgement.
+    table = next;
+    history = itsHistory;
+    if (control != null) control.apply(next, keepHosts, minNodes);
+    else firstTable.countDown();
+    countDownIfInForce();
+    reports.wake();
+  }
+
+  /** The service is not reachable: a start does not wait for it. */
+  void onNoTable() {
+    firstTable.countDown();
+  }
+
+  private void countDownIfInForce() {
+    if (firstTable.getCount() > 0 && snapshot().revision >= 0) firstTable.countDown();
+  }
+
+  Snapshot snapshot() {
+    if (control != null) return control.snapshot();
+    return new Snapshot(-1, table, Plan.EMPTY, new TreeMap(), new ArrayList(), unsupported);
+  }
+
+  Map report(Snapshot snapshot) {
+    Map fields = Report.fields(sc.applicationId(), snapshot);
+    if (reportNodes) fields.put("nodes", NodeReport.described(snapshot, resolver));
+    else if (minNodes > 0) fields.put("nodes", NodeReport.ids(snapshot));
+    SparkObserver present = observer;
+    if (present == null) return fields;
+    List observations = present.drain();
+    if (control != null) observations.addAll(control.ownExclusions());
+    fields.put("evidence", Json.object(evidence.update(observations, TimeUnit.NANOSECONDS.toMillis(System.nanoTime()))));
+    return fields;
+  }
+
+  boolean isClosed() {
+    return closed;
+  }
+
+  boolean isConnected() {
+    return tables.isConnected();
+  }
+
+  boolean isRegistered() {
+    return reports.isRegistered();
+  }
+
+  String lastError() {
+    return tables.lastError();
+  }
+
+  /** The part of a heartbeat that acknowledges a revision; empty if there is none. */
+  String acknowledgement(Snapshot snapshot) {
+    // Read before the table, which is written before it: so it is the history of this snapshot's table.
+    String itsHistory = history;
+    long revision = Report.acknowledged(snapshot);
+    if (revision < 0 || snapshot.table != table || itsHistory.length() == 0) return "";
+    return ",\"ackedRevision\":" + revision + ",\"history\":" + Json.text(itsHistory);
+  }
+
+  /** Undo one start; the last one ends the agent. */
+  public void release() {
+    synchronized (BlocklistAgent.class) {
+      starts--;
+      if (starts > 0) return;
+    }
+    close();
+  }
+
+  /** End the agent: free all hosts, restore Spark's own tracker, and deregister. Returns after a few seconds at the latest. */
+  void close() {
+    synchronized (this) {
+      if (closed) return;
+      closed = true;
+    }
+    checks.close();
+    tables.close();
+    if (control != null) control.close();
+    if (observer != null) sc.removeSparkListener(observer);
+    sc.removeSparkListener(ends);
+    resolver.close();
+    reports.close();
+    timer.cancel();
+    firstTable.countDown();
+  }
+}

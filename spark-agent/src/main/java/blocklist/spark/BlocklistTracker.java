@@ -1,0 +1,93 @@
+package blocklist.spark;
+
+import org.apache.spark.ExecutorAllocationClient;
+import org.apache.spark.SparkConf;
+import org.apache.spark.SparkContext;
+import org.apache.spark.scheduler.HealthTracker;
+import org.apache.spark.util.SystemClock;
+
+/**
+ * The HealthTracker that Spark's scheduler asks: it adds the blocked hosts to the exclusions of Spark's own tracker,
+ * which is never changed.
+ *
+ * <p>Spark calls applyExcludeOnFailureTimeout at the start of each round of resource offers, before it checks
+ * exclusions and before it may abort a job that has no host. That call decides anew, so no round finds all hosts
+ * blocked.
+ *
+ * <p>LINKING: one jar serves Scala 2.12 and 2.13. Of Scala's collections, these classes call only mutable.HashMap,
+ * mutable.HashSet, ArrayBuffer and Iterator, whose methods are the same in both.
+ *
+ * <p>THREADING: as in each HealthTracker, the monitor of the TaskSchedulerImpl guards all state, and Spark holds it when
+ * it calls. Only excludedNodeList is called without it.
+ */
+public final class BlocklistTracker extends HealthTracker {
+  private final SchedulerHooks hooks;
+  private final HealthTracker own;
+
+  /** {@code own} is Spark's own tracker; null if the application has none. */
+  BlocklistTracker(SparkContext sc, HealthTracker own, SchedulerHooks hooks) {
+    super(sc.listenerBus(), new SparkConf(false), allocationClient(sc), new SystemClock());
+    this.own = own;
+    this.hooks = hooks;
+  }
+
+  private static scala.Option allocationClient(SparkContext sc) {
+    Object backend = sc.schedulerBackend();
+    return backend instanceof ExecutorAllocationClient ? scala.Option.apply(backend) : scala.Option.empty();
+  }
+
+  HealthTracker own() {
+    return own;
+  }
+
+  /** The agent, for a second jar in the same driver, which finds this tracker in the scheduler. */
+  public Object agent() {
+    return hooks.agent();
+  }
+
+  public void applyExcludeOnFailureTimeout() {
+    if (own != null) own.applyExcludeOnFailureTimeout();
+    hooks.beforeOffers();
+  }
+
+  public boolean isNodeExcluded(String host) {
+    return hooks.excludes(host) || (own != null && own.isNodeExcluded(host));
+  }
+
+  public boolean isExecutorExcluded(String executor) {
+    return own != null && own.isExecutorExcluded(executor);
+  }
+
+  public void handleRemovedExecutor(String executor) {
+    hooks.executorRemoved(executor);
+    if (own != null) own.handleRemovedExecutor(executor);
+  }
+
+  public void killExcludedIdleExecutor(String executor) {
+    if (own != null) own.killExcludedIdleExecutor(executor);
+  }
+
+  public void updateExcludedForFetchFailure(String host, String executor) {
+    if (own != null) own.updateExcludedForFetchFailure(host, executor);
+  }
+
+  public void updateExcludedForSuccessfulTaskSet(int stage, int attempt, scala.collection.mutable.HashMap failures) {
+    if (own != null) own.updateExcludedForSuccessfulTaskSet(stage, attempt, failures);
+  }
+
+  public scala.collection.mutable.HashMap nodeIdToExcludedExpiryTime() {
+    return own == null ? super.nodeIdToExcludedExpiryTime() : own.nodeIdToExcludedExpiryTime();
+  }
+
+  public scala.collection.mutable.HashMap executorIdToExcludedStatus() {
+    return own == null ? super.executorIdToExcludedStatus() : own.executorIdToExcludedStatus();
+  }
+
+  /**
+   * Without the blocked hosts. Spark rejects an executor that registers on a host in this list: a standalone Master
+   * restarts it there for ever, and YARN counts it as a failure, which ends the application.
+   */
+  public scala.collection.immutable.Set excludedNodeList() {
+    return own == null ? super.excludedNodeList() : own.excludedNodeList();
+  }
+}

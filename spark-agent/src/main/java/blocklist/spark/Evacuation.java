@@ -1,0 +1,72 @@
+package blocklist.spark;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Set;
+import java.util.concurrent.ConcurrentHashMap;
+import java.util.concurrent.TimeUnit;
+import org.apache.spark.SparkContext;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Kills the tasks on evacuated hosts, each once; Spark restarts them elsewhere, and does not count them as failed. The
+ * executor stays, because its shuffle files may be needed. Tasks of barrier stages are left alone, because a killed one
+ * fails the job, and so is what EvacuationLimit keeps.
+ *
+ * <p>THREADING: the caller holds the monitor of the scheduler, except for {@code kill}. Memory: the running tasks that
+ * have been killed, and EvacuationLimit.
+ */
+final class Evacuation {
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private final SparkContext sc;
+  private final SchedulerState state;
+  private final EvacuationLimit limit;
+  private final UnknownTasks unknown;
+  private final Set killed = Collections.newSetFromMap(new ConcurrentHashMap());
+
+  Evacuation(SparkContext sc, SchedulerState state, EvacuationLimit limit, UnknownTasks unknown) {
+    this.sc = sc;
+    this.state = state;
+    this.limit = limit;
+    this.unknown = unknown;
+  }
+
+  /** Pairs of RunningTask and HostBlock. */
+  List tasksToKill(Plan plan) {
+    List pairs = new ArrayList();
+    limit.update(plan.evacuated, TimeUnit.NANOSECONDS.toMillis(System.nanoTime()));
+    if (killed.isEmpty() && plan.evacuated.isEmpty()) return pairs;
+    Set running = new HashSet();
+    for (Iterator it = state.tasks().iterator(); it.hasNext();) {
+      RunningTask task = (RunningTask) it.next();
+      running.add(task.id);
+      if (!plan.evacuated.contains(task.host) || task.isBarrier() || killed.contains(task.id)) continue;
+      if (!limit.take(task.key(), task.host)) continue;
+      killed.add(task.id);
+      unknown.onKill(task.executor, System.currentTimeMillis());
+      pairs.add(new Object[] {task, plan.covered.get(task.host)});
+    }
+    killed.retainAll(running);
+    return pairs;
+  }
+
+  void kill(List pairs) {
+    for (Iterator it = pairs.iterator(); it.hasNext();) {
+      Object[] pair = (Object[]) it.next();
+      kill((RunningTask) pair[0], (HostBlock) pair[1]);
+    }
+  }
+
+  private void kill(RunningTask task, HostBlock block) {
+    try {
+      sc.killTaskAttempt(task.id.longValue(), true, "host is blocked as " + block.id + ": " + block.cause);
+    } catch (RuntimeException e) {
+      LOG.warn("Task {} on {} cannot be killed, and is killed again with the next check.", new Object[] {task.id, task.host, e});
+      killed.remove(task.id);
+    }
+  }
+}

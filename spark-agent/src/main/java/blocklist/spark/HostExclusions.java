@@ -1,0 +1,230 @@
+package blocklist.spark;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import org.apache.spark.SparkContext;
+import org.apache.spark.scheduler.HealthTracker;
+import org.apache.spark.scheduler.TaskSchedulerImpl;
+
+/**
+ * Keeps the hosts that get no tasks in line with the table, the live hosts and their names.
+ *
+ * <p>THREADING: the caller holds the monitor of the scheduler, except for {@code excludes}.
+ */
+final class HostExclusions {
+  /** How long a host stays open that was opened for a task that could run nowhere else. */
+  private static final long REQUIRED_MILLIS = 10000;
+  private static final long REFRESH_MILLIS = 1000;
+  /** One more than can be reported: so many are not acknowledged. */
+  private static final int MAX_UNKNOWN = Report.MAX_REFUSED + 1;
+
+  private final SparkContext sc;
+  private final SchedulerState state;
+  private final HostResolver resolver;
+  private final EvacuationLimit limit;
+  private final ExclusionEvents events;
+  private final BarrierSlots barrier;
+
+  private HealthTracker own = null;
+  private boolean withoutFailureHandling = true;
+  private Table table = Table.EMPTY;
+  private int keepHosts = 1;
+  private int minNodes = 0;
+  private volatile Plan plan = Plan.EMPTY;
+  /** Host to whether Spark itself offers it tasks. */
+  private Map live = new HashMap();
+  /** Host to the time in Unix ms at which its first executor came. */
+  private Map joined = new HashMap();
+  private final Map requiredUntil = new HashMap();
+  private boolean first = true;
+  private long removals = 0;
+  private long nextRefresh = 0;
+  private String seen = "";
+
+  HostExclusions(SparkContext sc, TaskSchedulerImpl scheduler, HostResolver resolver, EvacuationLimit limit) {
+    this.sc = sc;
+    this.state = new SchedulerState(scheduler);
+    this.resolver = resolver;
+    this.limit = limit;
+    this.events = new ExclusionEvents(sc);
+    this.barrier = new BarrierSlots(sc, scheduler);
+  }
+
+  /** Begin, with Spark's own tracker, which may be null. Hosts that are there already are not held back. */
+  void begin(HealthTracker own, boolean withoutFailureHandling) throws Exception {
+    this.own = own;
+    this.withoutFailureHandling = withoutFailureHandling;
+    first = true;
+    refresh(System.currentTimeMillis());
+  }
+
+  void apply(Table table, int keepHosts, int minNodes) throws Exception {
+    this.table = table;
+    this.keepHosts = keepHosts;
+    this.minNodes = minNodes;
+    refresh(System.currentTimeMillis());
+  }
+
+  /** Free all hosts. */
+  void clear() {
+    Plan before = plan;
+    boolean freed = !before.covered.isEmpty() || !before.held.isEmpty();
+    plan = Plan.EMPTY;
+    for (Iterator it = before.covered.keySet().iterator(); it.hasNext();) events.freed((String) it.next(), own);
+    if (freed) sc.schedulerBackend().reviveOffers();
+  }
+
+  boolean excludes(String host) {
+    return plan.excludes(host);
+  }
+
+  void executorRemoved() {
+    removals++;
+  }
+
+  Table table() {
+    return table;
+  }
+
+  Plan plan() {
+    return plan;
+  }
+
+  /** The revision of the table if it is in force on all live hosts; -1 while the names of one are not known. */
+  long revisionInForce() {
+    return unresolved().isEmpty() && plan.held.isEmpty() ? table.revision : -1;
+  }
+
+  /** Live hosts whose names are not known, other than those that have been looked up in vain for long. */
+  private List unresolved() {
+    List hosts = new ArrayList();
+    for (Iterator it = live.keySet().iterator(); it.hasNext();) {
+      String host = (String) it.next();
+      if (resolver.names(host) == null && resolver.overdue(host) == 0) hosts.add(host);
+    }
+    return hosts;
+  }
+
+  /**
+   * Node id to the reason why it is not known whether it means a live host: the lookup of that host does not end. Only
+   * keys of the other kind can mean it: addresses for a host with a name, names for one with an address.
+   */
+  Map unknown(long now) {
+    Map reasons = new TreeMap();
+    boolean namesDone = false;
+    boolean addressesDone = false;
+    for (Iterator hosts = live.keySet().iterator(); hosts.hasNext();) {
+      String host = (String) hosts.next();
+      long millis = resolver.overdue(host);
+      boolean isAddress = HostNames.address(host) != null;
+      // One host is reason enough: the scheduler waits meanwhile.
+      if (millis == 0 || (isAddress ? namesDone : addressesDone)) continue;
+      String reason = "Unknown since " + Times.utc(now - millis) + " whether this is host " + host + ", which cannot be looked up.";
+      List ids = isAddress ? table.idsOfNames : table.idsOfAddresses;
+      for (Iterator it = ids.iterator(); it.hasNext() && reasons.size() < MAX_UNKNOWN;) reasons.put(it.next(), reason);
+      namesDone |= isAddress;
+      addressesDone |= !isAddress;
+    }
+    for (Iterator it = plan.matched.values().iterator(); it.hasNext();) reasons.remove(((HostBlock) it.next()).id);
+    return reasons;
+  }
+
+  /** Cheap, because Spark calls it in each round of offers: refreshes after a change, or once a second. */
+  void refreshIfNeeded() throws Exception {
+    long now = System.currentTimeMillis();
+    String moved = state.executorCount() + " " + removals;
+    if (own != null)
+      moved += " " + own.nodeIdToExcludedExpiryTime().size() + " " + own.executorIdToExcludedStatus().size() + " " + own.nextExpiryTime();
+    if (now >= nextRefresh || now < nextRefresh - REFRESH_MILLIS || !moved.equals(seen)) {
+      seen = moved;
+      refresh(now);
+    }
+    if (!withoutFailureHandling && !plan.covered.isEmpty()) openForUnschedulableTasks(now);
+  }
+
+  void refresh(long now) throws Exception {
+    nextRefresh = now + REFRESH_MILLIS;
+    Map before = live;
+    live = state.liveHosts(own);
+    resolver.retain(live.keySet());
+    requiredUntil.keySet().retainAll(live.keySet());
+    noteJoined(now);
+    int needed = table.ended(now) ? 0 : barrier.needed();
+    Map slots = needed == 0 ? new HashMap() : barrier.byHost();
+    Set barrierHosts = table.ended(now) ? new HashSet() : state.barrierHosts();
+    List hosts = new ArrayList();
+    for (Iterator it = live.entrySet().iterator(); it.hasNext();) {
+      Map.Entry entry = (Map.Entry) it.next();
+      String name = (String) entry.getKey();
+      LiveHost host = new LiveHost(name, ((Boolean) entry.getValue()).booleanValue(), resolver.names(name), ((Long) joined.get(name)).longValue());
+      host.required = isRequired(name, now);
+      if (slots.containsKey(name)) host.slots = ((Integer) slots.get(name)).intValue();
+      host.runsBarrierTasks = barrierHosts.contains(name);
+      host.reachedEvacuationLimit = limit.isReachedOn(name);
+      hosts.add(host);
+    }
+    boolean continuous = !table.ended(now) && state.hasContinuousQuery();
+    replace(Plan.make(table, hosts, new Requirements(keepHosts, minNodes, needed, continuous), now), before);
+  }
+
+  private void noteJoined(long now) {
+    Map next = new HashMap();
+    for (Iterator it = live.keySet().iterator(); it.hasNext();) {
+      Object host = it.next();
+      Object at = joined.get(host);
+      next.put(host, at != null ? at : Long.valueOf(first ? LiveHost.LONG_AGO : now));
+    }
+    joined = next;
+    first = false;
+  }
+
+  private boolean isRequired(String host, long now) {
+    Long until = (Long) requiredUntil.get(host);
+    if (until != null && now >= until.longValue()) requiredUntil.remove(host);
+    return requiredUntil.containsKey(host);
+  }
+
+  private void replace(Plan next, Map liveBefore) {
+    Plan before = plan;
+    boolean freed = !next.held.containsAll(before.held);
+    plan = next;
+    nextRefresh = Math.min(nextRefresh, next.validUntil);
+    for (Iterator it = before.covered.keySet().iterator(); it.hasNext();) {
+      String host = (String) it.next();
+      if (next.covered.containsKey(host)) continue;
+      freed = true;
+      events.freed(host, own);
+    }
+    for (Iterator it = next.covered.keySet().iterator(); it.hasNext();) {
+      String host = (String) it.next();
+      // Spark's own tracker has just shown the host as free, but it is still blocked.
+      boolean shownFree = Boolean.FALSE.equals(liveBefore.get(host)) && Boolean.TRUE.equals(live.get(host));
+      if (!before.covered.containsKey(host) || shownFree) events.excluded(host, own);
+    }
+    if (freed) sc.schedulerBackend().reviveOffers();
+  }
+
+  /** A task that has failed on all open hosts costs the whole job: the weakest block gives way. */
+  private void openForUnschedulableTasks(long now) throws Exception {
+    for (int i = plan.covered.size(); i > 0 && state.hasUnschedulableTask(); i--) {
+      String weakest = weakestOpen();
+      if (weakest == null) return;
+      requiredUntil.put(weakest, Long.valueOf(now + REQUIRED_MILLIS));
+      refresh(now);
+    }
+  }
+
+  private String weakestOpen() {
+    for (Iterator it = plan.covered.keySet().iterator(); it.hasNext();) {
+      String host = (String) it.next();
+      if (Boolean.TRUE.equals(live.get(host))) return host;
+    }
+    return null;
+  }
+}

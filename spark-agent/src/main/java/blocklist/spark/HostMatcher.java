@@ -1,0 +1,56 @@
+package blocklist.spark;
+
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+
+/*
+ * Finds the entries of the table that mean a host: by its name, its further names and its addresses. An address that
+ * several live hosts have is ambiguous, and not used: a name server that resolves all names to one page must not block
+ * the cluster. The cost is a look-up for each key of each name, whatever the size of the table.
+ */
+final class HostMatcher {
+  private static final String SEVERAL = "";
+
+  private final Table table;
+  private final long now;
+  private final Map ownerByAddress = new HashMap();
+
+  HostMatcher(Table table, List hosts, long now) {
+    this.table = table;
+    this.now = now;
+    for (Iterator it = hosts.iterator(); it.hasNext();) {
+      LiveHost host = (LiveHost) it.next();
+      claim(host.name, host);
+      for (int i = 0; host.names != null && i < host.names.length; i++) claim(host.names[i], host);
+    }
+  }
+
+  private void claim(String name, LiveHost host) {
+    String address = HostNames.address(name);
+    if (address == null) return;
+    Object before = ownerByAddress.put(address, host.name);
+    if (before != null && !before.equals(host.name)) ownerByAddress.put(address, SEVERAL);
+  }
+
+  /* The block of this host; null if no current entry matches it. */
+  HostBlock blockOf(LiveHost host) {
+    List entries = new ArrayList();
+    addEntries(host.name, entries);
+    for (int i = 0; host.names != null && i < host.names.length; i++) {
+      String address = HostNames.address(host.names[i]);
+      if (address == null || host.name.equals(ownerByAddress.get(address))) addEntries(host.names[i], entries);
+    }
+    return entries.isEmpty() ? null : new HostBlock(host.name, entries);
+  }
+
+  private void addEntries(String name, List entries) {
+    String[] keys = HostNames.keys(name);
+    for (int i = 0; i < keys.length; i++) {
+      TableEntry entry = table.current(keys[i], now);
+      if (entry != null && !entries.contains(entry)) entries.add(entry);
+    }
+  }
+}

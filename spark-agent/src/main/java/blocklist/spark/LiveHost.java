@@ -1,0 +1,32 @@
+package blocklist.spark;
+
+/*
+ * A host with a live executor, by Spark's name of it, at one moment. Plan keeps no reference to it; the fields that are
+ * not final are set before it is handed over.
+ */
+final class LiveHost {
+  /* For hosts that were there before the agent: they are not held, as they may run tasks. */
+  static final long LONG_AGO = Long.MIN_VALUE;
+
+  final String name;
+  /* Whether Spark itself offers it tasks: its own tracker does not exclude it. */
+  final boolean open;
+  /* Its further names and addresses; null while they are not known. */
+  final String[] names;
+  /* When its first executor came, in Unix milliseconds. */
+  final long joined;
+  /* Whether a task can run nowhere else. */
+  boolean required = false;
+  /* How many tasks its executors run at a time. Only barrier stages need it. */
+  int slots = 0;
+  boolean runsBarrierTasks = false;
+  /* Whether tasks on it are left alone because of EvacuationLimit. */
+  boolean reachedEvacuationLimit = false;
+
+  LiveHost(String name, boolean open, String[] names, long joined) {
+    this.name = name;
+    this.open = open;
+    this.names = names;
+    this.joined = joined;
+  }
+}

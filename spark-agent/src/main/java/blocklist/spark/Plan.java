@@ -1,0 +1,218 @@
+package blocklist.spark;
+
+import java.util.ArrayList;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.LinkedHashMap;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.TreeSet;
+
+/*
+ * Which live hosts get no tasks, which stay open although the list names them, and why. Pure and immutable; the same for
+ * the same input, in whatever order the hosts are given. It does not depend on the plan before: the host that stays open
+ * is the one with the weakest block, so it changes only if the blocks, the hosts or their names do.
+ *
+ * A host that has just joined, and whose names are not known yet, is held: it gets no task for HOLD_MILLIS at most,
+ * because a block may name it by its address. Held hosts do not count as open. And one that is blocked stays so for
+ * JOIN_MILLIS even if too few hosts are open, because others may join: those of an application that starts do so one
+ * after the other. Spark waits meanwhile and does not abort the job, as the executors are idle.
+ */
+final class Plan {
+  static final long HOLD_MILLIS = 2000;
+  static final long JOIN_MILLIS = 5000;
+  static final Plan EMPTY = make(Table.EMPTY, new ArrayList(), new Requirements(1, 0, 0, false), 0);
+
+  /* Host to HostBlock, the weakest first: the hosts that get no tasks because they are blocked. */
+  final Map covered;
+  /* Names of hosts that get no tasks until their further names are known. */
+  final Set held;
+  /* The covered hosts on which the tasks are to be stopped, so that they restart elsewhere. */
+  final Set evacuated;
+  /* Host to HostBlock: all hosts that an entry matches, also those that stay open. */
+  final Map matched;
+  /* Node id to the reason why its block is not carried out, or not wholly, on one of its hosts. */
+  final Map refused;
+  /* When the plan is to be made anew even if nothing else changes, in Unix milliseconds: a block or a hold ends. */
+  final long validUntil;
+
+  private Plan(Map covered, Set held, Set evacuated, Map matched, Map refused, long validUntil) {
+    this.covered = Collections.unmodifiableMap(covered);
+    this.held = Collections.unmodifiableSet(held);
+    this.evacuated = Collections.unmodifiableSet(evacuated);
+    this.matched = Collections.unmodifiableMap(matched);
+    this.refused = Collections.unmodifiableMap(refused);
+    this.validUntil = validUntil;
+  }
+
+  /* Decide at `now` (Unix ms) for these LiveHosts, whose names differ. */
+  static Plan make(Table table, List hosts, Requirements requirements, long now) {
+    return new Maker(table, hosts, requirements, now).plan();
+  }
+
+  boolean excludes(String host) {
+    return covered.containsKey(host) || held.contains(host);
+  }
+
+  /* The state of one decision. */
+  private static final class Maker {
+    private final Requirements requirements;
+    private final long now;
+    /* LiveHosts by name. */
+    private final Map hosts = new HashMap();
+    /* HostBlocks, the weakest first, and by host. */
+    private final TreeSet blocks = new TreeSet();
+    private final Map blockByHost = new HashMap();
+    private final TreeSet held = new TreeSet();
+    /* Host to the reason why it stays open. */
+    private final Map leftOpen = new HashMap();
+    private long validUntil = Long.MAX_VALUE;
+
+    Maker(Table table, List hosts, Requirements requirements, long now) {
+      this.requirements = requirements;
+      this.now = now;
+      HostMatcher matcher = new HostMatcher(table, hosts, now);
+      for (Iterator it = hosts.iterator(); it.hasNext();) {
+        LiveHost host = (LiveHost) it.next();
+        this.hosts.put(host.name, host);
+        HostBlock block = matcher.blockOf(host);
+        if (block != null) add(block, host);
+        else if (host.names == null && isNew(host, HOLD_MILLIS) && !host.required && !table.ended(now)) hold(host, table);
+      }
+    }
+
+    private void add(HostBlock block, LiveHost host) {
+      blocks.add(block);
+      blockByHost.put(host.name, block);
+      validUntil = Math.min(validUntil, block.firstEnd());
+      if (isNew(host, JOIN_MILLIS)) validUntil = Math.min(validUntil, host.joined + JOIN_MILLIS);
+    }
+
+    private void hold(LiveHost host, Table table) {
+      held.add(host.name);
+      validUntil = Math.min(validUntil, Math.min(table.lastEnd, host.joined + HOLD_MILLIS));
+    }
+
+    /* Not if the clock was set back since: a host must not be held until it has caught up. */
+    private boolean isNew(LiveHost host, long millis) {
+      return host.joined != LiveHost.LONG_AGO && host.joined <= now && now - host.joined < millis;
+    }
+
+    Plan plan() {
+      openRequired();
+      openForMinOpenHosts();
+      openForBarrier();
+      Map covered = new LinkedHashMap();
+      Map matched = new LinkedHashMap();
+      for (Iterator it = blocks.iterator(); it.hasNext();) {
+        HostBlock block = (HostBlock) it.next();
+        matched.put(block.host, block);
+        if (!leftOpen.containsKey(block.host)) covered.put(block.host, block);
+      }
+      return new Plan(covered, held, evacuated(covered), matched, refused(), validUntil);
+    }
+
+    private void openRequired() {
+      for (Iterator it = usableBlocks().iterator(); it.hasNext();) {
+        HostBlock block = (HostBlock) it.next();
+        if (host(block).required) leftOpen.put(block.host, Refusals.requiredByTask(block));
+      }
+    }
+
+    private void openForMinOpenHosts() {
+      int missing = requirements.minOpenHosts - openHosts();
+      for (Iterator it = usableBlocks().iterator(); missing > 0 && it.hasNext();) {
+        HostBlock block = (HostBlock) it.next();
+        if (leftOpen.containsKey(block.host) || isNew(host(block), JOIN_MILLIS)) continue;
+        leftOpen.put(block.host, Refusals.minOpenHosts(block, requirements.minOpenHosts));
+        missing--;
+      }
+    }
+
+    /* Nothing is opened for a stage that could not start even if all hosts were open. */
+    private void openForBarrier() {
+      int all = 0;
+      int missing = requirements.barrierSlots;
+      for (Iterator it = hosts.values().iterator(); it.hasNext();) {
+        LiveHost host = (LiveHost) it.next();
+        if (!host.open) continue;
+        all += host.slots;
+        if (!isCovered(host.name)) missing -= host.slots;
+      }
+      if (all < requirements.barrierSlots) return;
+      for (Iterator it = usableBlocks().iterator(); missing > 0 && it.hasNext();) {
+        HostBlock block = (HostBlock) it.next();
+        if (leftOpen.containsKey(block.host) || host(block).slots == 0) continue;
+        leftOpen.put(block.host, Refusals.barrierSlots(block, requirements.barrierSlots));
+        missing -= host(block).slots;
+      }
+    }
+
+    /* The blocks of hosts on which Spark would start tasks, the weakest first. */
+    private List usableBlocks() {
+      List usable = new ArrayList();
+      for (Iterator it = blocks.iterator(); it.hasNext();) {
+        HostBlock block = (HostBlock) it.next();
+        if (host(block).open) usable.add(block);
+      }
+      return usable;
+    }
+
+    private LiveHost host(HostBlock block) {
+      return (LiveHost) hosts.get(block.host);
+    }
+
+    private boolean isCovered(String host) {
+      return blockByHost.containsKey(host) && !leftOpen.containsKey(host);
+    }
+
+    private int openHosts() {
+      int open = 0;
+      for (Iterator it = hosts.values().iterator(); it.hasNext();) {
+        LiveHost host = (LiveHost) it.next();
+        if (host.open && !isCovered(host.name) && !held.contains(host.name)) open++;
+      }
+      return open;
+    }
+
+    private Set evacuated(Map covered) {
+      Set evacuated = new HashSet();
+      for (Iterator it = covered.values().iterator(); !requirements.continuous && it.hasNext();) {
+        HostBlock block = (HostBlock) it.next();
+        if (block.evacuate) evacuated.add(block.host);
+      }
+      return evacuated;
+    }
+
+    /* Of several hosts with one id, one that stays open counts before one that is not evacuated, and the strongest. */
+    private Map refused() {
+      TreeMap refused = new TreeMap();
+      for (Iterator it = blocks.iterator(); it.hasNext();) {
+        HostBlock block = (HostBlock) it.next();
+        String reason = leftOpen.containsKey(block.host) ? null : reasonNotToEvacuate(block);
+        if (reason != null) putAll(refused, block.evacuatingIds(), reason);
+      }
+      for (Iterator it = blocks.iterator(); it.hasNext();) {
+        HostBlock block = (HostBlock) it.next();
+        Object reason = leftOpen.get(block.host);
+        if (reason != null) putAll(refused, block.ids(), reason);
+      }
+      return refused;
+    }
+
+    private String reasonNotToEvacuate(HostBlock block) {
+      if (!block.evacuate) return null;
+      if (requirements.continuous) return Refusals.continuousQuery(block);
+      if (host(block).runsBarrierTasks) return Refusals.barrierTasks(block);
+      return host(block).reachedEvacuationLimit ? Refusals.evacuationLimit(block) : null;
+    }
+
+    private static void putAll(Map refused, List ids, Object reason) {
+      for (Iterator it = ids.iterator(); it.hasNext();) refused.put(it.next(), reason);
+    }
+  }
+}

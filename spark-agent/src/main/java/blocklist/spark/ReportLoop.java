@@ -1,0 +1,157 @@
+package blocklist.spark;
+
+import java.io.IOException;
+import java.io.Reader;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.Map;
+import java.util.TreeMap;
+import java.util.concurrent.TimeUnit;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Registers the application as a listener of the service, and sends heartbeats: what has changed within a second, and
+ * everything every 10 s, because a restarted service has lost it.
+ */
+final class ReportLoop extends Loop {
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final long INTERVAL = 10000;
+  private static final long NODES_INTERVAL = 300000;
+  private static final long TICK = 1000;
+  private static final long LEAVE_MILLIS = 2000;
+  private static final int MAX_CHARS = 65536;
+  private static final String NODES = "nodes";
+  private static final String REFUSED = "refused";
+  private static final BodyReader TEXT = new BodyReader() {
+    public Object read(Reader text) throws IOException {
+      char[] chars = new char[MAX_CHARS];
+      int length = 0;
+      for (int n = text.read(chars, 0, MAX_CHARS); n > 0; n = text.read(chars, length, MAX_CHARS - length)) length += n;
+      return new String(chars, 0, length);
+    }
+  };
+
+  private final BlocklistAgent agent;
+  private final String path;
+  private final String session;
+  private final ServiceClient client;
+  private volatile boolean registered = false;
+  private volatile boolean fenced = false;
+  private int registeredMinNodes = 0;
+  private Map sent = new HashMap();
+  private String sentAck = "";
+  private long nextFull = 0;
+  private long nextNodes = 0;
+
+  ReportLoop(ServiceClient client, BlocklistAgent agent, String application, String session) {
+    super("blocklist-report", "send heartbeats");
+    this.client = client;
+    this.agent = agent;
+    this.path = "/listeners/" + application;
+    this.session = session;
+  }
+
+  boolean isRegistered() {
+    return registered;
+  }
+
+  long runOnce() throws Exception {
+    if (fenced) return INTERVAL;
+    int minNodes = agent.minNodes();
+    if (!registered || minNodes != registeredMinNodes) register(minNodes);
+    Snapshot snapshot = agent.snapshot();
+    Map fields = agent.report(snapshot);
+    String ack = agent.acknowledgement(snapshot);
+    long now = TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
+    Map due = due(fields, now);
+    if (now < nextFull && due.isEmpty() && ack.equals(sentAck)) return TICK;
+    // An acknowledgement without the refusals would say more than is so, if the service has lost them.
+    if (ack.length() > 0) due.put(REFUSED, fields.get(REFUSED));
+    String response = heartbeat(ack, due);
+    if (now >= nextFull) nextFull = now + INTERVAL;
+    sentAck = ack;
+    sent.putAll(due);
+    if (due.containsKey(NODES)) nextNodes = now + NODES_INTERVAL;
+    // A restarted service has lost the nodes.
+    else if (sent.containsKey(NODES) && response.indexOf("\"nodes\"") < 0) sent.remove(NODES);
+    return TICK;
+  }
+
+  /** What to send: everything at each interval, in between what has changed; the nodes, which may be thousands, rarely. */
+  private Map due(Map fields, long now) {
+    Map due = new TreeMap();
+    for (Iterator it = fields.entrySet().iterator(); it.hasNext();) {
+      Map.Entry field = (Map.Entry) it.next();
+      boolean changed = !field.getValue().equals(sent.get(field.getKey()));
+      if (changed || now >= (NODES.equals(field.getKey()) ? nextNodes : nextFull)) due.put(field.getKey(), field.getValue());
+    }
+    return due;
+  }
+
+  private void register(int minNodes) throws IOException {
+    Map body = new TreeMap();
+    body.put("role", "\"JOB_MASTER\"");
+    body.put("sessionId", Json.text(session));
+    if (minNodes > 0) body.put("minNodes", String.valueOf(minNodes));
+    Response response = client.send("PUT", path, Json.object(body), null, 0, null);
+    onConflict(response.status);
+    if (response.status / 100 != 2) throw new HttpException("PUT " + path, response);
+    registered = true;
+    registeredMinNodes = minNodes;
+    nextFull = 0;
+    nextNodes = 0;
+  }
+
+  private String heartbeat(String ack, Map fields) throws IOException {
+    Response response = send(ack, fields);
+    if (response.status == 400 && !fields.isEmpty()) {
+      // A report that is rejected must not stop the renewal of the lease. Without the refusals nothing is acknowledged.
+      send("", new TreeMap());
+      throw new HttpException("a report", response);
+    }
+    if (response.status == 404) registered = false;
+    onConflict(response.status);
+    if (response.status != 200) throw new HttpException("a heartbeat", response);
+    return (String) response.body;
+  }
+
+  private Response send(String ack, Map fields) throws IOException {
+    String report = Json.object(fields);
+    String body = "{\"sessionId\":" + Json.text(session) + ack + (fields.isEmpty() ? "}" : "," + report.substring(1));
+    return client.send("POST", path + "/heartbeat", body, null, 0, TEXT);
+  }
+
+  private void onConflict(int status) {
+    if (status != 409) return;
+    LOG.warn("Another session of this application has registered; this one goes on obeying, but reports no more.");
+    fenced = true;
+    registered = false;
+  }
+
+  void onFailure() {
+    // Whatever was lost, registering recovers it; if nothing was, it is a renewal.
+    registered = false;
+  }
+
+  void onEnd() {
+    boolean known = registered;
+    registered = false;
+    if (!known) return;
+    try {
+      agent.newClient().send("DELETE", path + "?sessionId=" + session, null, null, 0, null);
+    } catch (Exception e) {
+      LOG.debug("The agent could not deregister.", e);
+    }
+  }
+
+  /** Ends the loop and deregisters; returns after LEAVE_MILLIS at the latest. */
+  void close() {
+    super.close();
+    try {
+      join(LEAVE_MILLIS);
+    } catch (InterruptedException e) {
+      Thread.currentThread().interrupt();
+    }
+  }
+}

@@ -1,0 +1,22 @@
+package blocklist.spark;
+
+/** A response of the service. */
+final class Response {
+  final int status;
+  /** To be returned in If-None-Match; null without one. */
+  final String etag;
+  /** Eight hexadecimal digits that identify the log of changes; empty without them. */
+  final String history;
+  /** Seconds to wait before the next request, 0 to 300. */
+  final long retryAfter;
+  /** What the BodyReader has returned; null for a status other than 200. */
+  final Object body;
+
+  Response(int status, String etag, String history, long retryAfter, Object body) {
+    this.status = status;
+    this.etag = etag;
+    this.history = history != null && history.matches("[0-9a-f]{8}") ? history : "";
+    this.retryAfter = Math.min(300, Math.max(0, retryAfter));
+    this.body = body;
+  }
+}

@@ -1,0 +1,180 @@
+package blocklist.spark;
+
+import java.util.ArrayList;
+import java.util.List;
+import java.util.TreeMap;
+import java.util.concurrent.TimeUnit;
+import org.apache.spark.SparkContext;
+import org.apache.spark.scheduler.TaskSchedulerImpl;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * The blocklist in the scheduler of one application. After an internal error Spark's own tracker is in place again
+ * at once, all hosts are free, nothing is acknowledged, and {@code check} tries again.
+ *
+ * <p>THREADING: the monitor of the scheduler guards all state. Spark holds it when it calls the hooks; all other methods
+ * acquire it.
+ */
+final class SchedulerControl implements SchedulerHooks {
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final long MAX_RETRY_MILLIS = 30000;
+
+  private final Object agent;
+  private final SparkContext sc;
+  private final TaskSchedulerImpl scheduler;
+  private final TrackerSlot slot;
+  private final HostExclusions exclusions;
+  private final Evacuation evacuation;
+  private final SchedulerState state;
+  private final UnknownTasks unknown = new UnknownTasks();
+  private BlocklistTracker tracker = null;
+  private Throwable failure = null;
+  private int failures = 0;
+  private long retryAt = 0;
+  private boolean closed = false;
+
+  SchedulerControl(SparkContext sc, HostResolver resolver, Object agent) {
+    this.agent = agent;
+    this.sc = sc;
+    scheduler = (TaskSchedulerImpl) sc.taskScheduler();
+    slot = new TrackerSlot(sc, scheduler);
+    EvacuationLimit limit = new EvacuationLimit();
+    exclusions = new HostExclusions(sc, scheduler, resolver, limit);
+    state = new SchedulerState(scheduler);
+    evacuation = new Evacuation(sc, state, limit, unknown);
+  }
+
+  /** Put the table in force; on hosts whose names are not known yet, once they are. */
+  void apply(Table table, int keepHosts, int minNodes) {
+    synchronized (scheduler) {
+      if (closed) return;
+      try {
+        exclusions.apply(table, keepHosts, minNodes);
+      } catch (Throwable t) {
+        fail(t);
+      }
+    }
+    check();
+  }
+
+  /** Install the tracker if it is not in place, decide anew if something has changed, and evacuate. */
+  void check() {
+    List tasks = new ArrayList();
+    synchronized (scheduler) {
+      if (closed || sc.isStopped() || (failure != null && monotonicMillis() < retryAt)) return;
+      try {
+        if (!isInPlace()) install();
+        exclusions.refreshIfNeeded();
+        tasks = evacuation.tasksToKill(exclusions.plan());
+        if (failure != null) LOG.info("The agent works again.");
+        failure = null;
+        failures = 0;
+      } catch (Throwable t) {
+        fail(t);
+      }
+    }
+    evacuation.kill(tasks);
+  }
+
+  /** Decide anew: the names of a host have become known. */
+  void onNamesResolved() {
+    synchronized (scheduler) {
+      if (closed || !isInPlace()) return;
+      try {
+        exclusions.refresh(System.currentTimeMillis());
+      } catch (Throwable t) {
+        fail(t);
+      }
+    }
+  }
+
+  /** Free all hosts and restore Spark's own tracker, for good. */
+  void close() {
+    synchronized (scheduler) {
+      if (closed) return;
+      closed = true;
+      if (!sc.isStopped()) release();
+    }
+  }
+
+  Snapshot snapshot() {
+    synchronized (scheduler) {
+      boolean working = !closed && failure == null && isInPlace();
+      String reason = working || closed ? null : "The agent failed and tries again: " + (failure == null ? "its tracker was replaced" : failure) + ".";
+      long now = System.currentTimeMillis();
+      List executors = unknown.observe(state.executors(), now);
+      TreeMap refused = new TreeMap(exclusions.unknown(now));
+      refused.putAll(unknown.refused(exclusions.plan()));
+      refused.putAll(exclusions.plan().refused);
+      return new Snapshot(working ? exclusions.revisionInForce() : -1, exclusions.table(), exclusions.plan(), refused, executors, reason);
+    }
+  }
+
+  /** Observations: the hosts that Spark's own tracker excludes for the application. */
+  List ownExclusions() {
+    synchronized (scheduler) {
+      return tracker == null || tracker.own() == null ? new ArrayList() : SchedulerState.exclusions(tracker.own());
+    }
+  }
+
+  public void beforeOffers() {
+    if (closed || failure != null) return;
+    try {
+      exclusions.refreshIfNeeded();
+    } catch (Throwable t) {
+      // Thrown from here it would stop the scheduler.
+      fail(t);
+    }
+  }
+
+  public boolean excludes(String host) {
+    return exclusions.excludes(host);
+  }
+
+  public void executorRemoved(String executor) {
+    exclusions.executorRemoved();
+    unknown.onRemoved(executor, System.currentTimeMillis());
+  }
+
+  public Object agent() {
+    return agent;
+  }
+
+  private boolean isInPlace() {
+    return tracker != null && slot.isInstalled(tracker);
+  }
+
+  private void install() throws Exception {
+    tracker = new BlocklistTracker(sc, slot.own(), this);
+    slot.install(tracker);
+    exclusions.begin(tracker.own(), slot.isWithoutFailureHandling());
+  }
+
+  private void fail(Throwable t) {
+    if (failure == null) LOG.warn("The agent failed; no host is blocked until it works again.", t);
+    failure = t;
+    failures++;
+    retryAt = monotonicMillis() + Math.min(MAX_RETRY_MILLIS, 500L << Math.min(failures, 10));
+    release();
+  }
+
+  /** The wall clock may be set back. */
+  private static long monotonicMillis() {
+    return TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
+  }
+
+  private void release() {
+    try {
+      slot.restore();
+    } catch (Throwable t) {
+      LOG.warn("Spark's own tracker cannot be restored; the agent's one asks it, and blocks nothing.", t);
+    }
+    try {
+      exclusions.clear();
+    } catch (Throwable t) {
+      LOG.debug("Spark was not told that hosts are free.", t);
+    }
+    tracker = null;
+  }
+}

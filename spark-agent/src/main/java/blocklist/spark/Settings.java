@@ -1,0 +1,119 @@
+package blocklist.spark;
+
+import java.io.File;
+import java.io.FileInputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.util.HashMap;
+import java.util.Map;
+import org.apache.spark.SparkConf;
+
+/**
+ * The settings of an agent: {@code spark.blocklist.*} of the application's configuration, or what Python passes.
+ *
+ * <p>No setting of Spark holds a token, because Spark sends its settings to the executors.
+ */
+final class Settings {
+  private static final String PREFIX = "spark.blocklist.";
+  private static final int MAX_TOKEN_BYTES = 8192;
+
+  /** URL of the service without a final slash; empty: no agent. */
+  final String url;
+  /** A file with PEM certificates to trust instead of the JVM's; empty: the JVM's. */
+  final String caFile;
+  /** Minimum number of hosts with a live executor that the agent never blocks, at least 1. */
+  final int keepHosts;
+  /** The service refuses blocks that leave fewer usable hosts; 0: no minimum. */
+  final int minNodes;
+  final boolean reportEvidence;
+  final boolean reportNodes;
+  /** Maximum time in milliseconds for which a start waits for the first table. */
+  final long startWait;
+  private final String tokenFile;
+  private final String token;
+
+  private Settings(Map values) {
+    String given = text(values, "url").trim();
+    while (given.endsWith("/")) given = given.substring(0, given.length() - 1);
+    url = given;
+    tokenFile = text(values, "tokenFile");
+    token = text(values, "token").trim();
+    caFile = text(values, "caFile");
+    keepHosts = Math.max(1, integer(values, "keepHosts", 1));
+    minNodes = Math.max(0, integer(values, "minNodes", 0));
+    reportEvidence = "true".equalsIgnoreCase(text(values, "reportEvidence").trim());
+    reportNodes = "true".equalsIgnoreCase(text(values, "reportNodes").trim());
+    startWait = (long) (1000 * seconds(values, "startWait", 2));
+  }
+
+  /**
+   * The settings in a configuration; {@code BLOCKLIST_URL}, {@code BLOCKLIST_TOKEN_FILE}, {@code BLOCKLIST_TOKEN} and
+   * {@code SSL_CERT_FILE} of the driver's environment replace absent ones. Throws IllegalArgumentException with the
+   * name of an invalid setting.
+   */
+  static Settings of(SparkConf conf) {
+    HashMap values = new HashMap();
+    String[] names = {"url", "tokenFile", "caFile", "keepHosts", "minNodes", "reportEvidence", "reportNodes", "startWait"};
+    for (int i = 0; i < names.length; i++) values.put(names[i], conf.get(PREFIX + names[i], ""));
+    useEnvironment(values, "url", "BLOCKLIST_URL");
+    useEnvironment(values, "tokenFile", "BLOCKLIST_TOKEN_FILE");
+    useEnvironment(values, "token", "BLOCKLIST_TOKEN");
+    useEnvironment(values, "caFile", "SSL_CERT_FILE");
+    return new Settings(values);
+  }
+
+  /** The settings in a map from names without prefix to texts; nothing is read from the environment. */
+  static Settings of(Map values) {
+    return new Settings(values);
+  }
+
+  /** The token, read again for each request, because tokens are replaced while applications run; empty without one. */
+  String currentToken() throws IOException {
+    if (tokenFile.length() == 0) return checked(token, "The token");
+    byte[] bytes = new byte[MAX_TOKEN_BYTES];
+    int length = 0;
+    InputStream in = new FileInputStream(new File(tokenFile));
+    try {
+      for (int n = in.read(bytes, 0, bytes.length); n > 0; n = in.read(bytes, length, bytes.length - length)) length += n;
+    } finally {
+      in.close();
+    }
+    return checked(new String(bytes, 0, length, "UTF-8").trim(), "The token in " + tokenFile);
+  }
+
+  /** HttpURLConnection would show a malformed one in its error. */
+  private static String checked(String token, String what) throws IOException {
+    for (int i = 0; i < token.length(); i++)
+      if (token.charAt(i) <= ' ' || token.charAt(i) > '~') throw new IOException(what + " is malformed: use only printable ASCII characters.");
+    return token;
+  }
+
+  private static void useEnvironment(Map values, String name, String variable) {
+    String value = System.getenv(variable);
+    if (text(values, name).length() == 0 && value != null) values.put(name, value);
+  }
+
+  private static String text(Map values, String name) {
+    Object value = values.get(name);
+    return value == null ? "" : (String) value;
+  }
+
+  private static int integer(Map values, String name, int absent) {
+    String text = text(values, name).trim();
+    try {
+      return text.length() == 0 ? absent : Integer.parseInt(text);
+    } catch (NumberFormatException e) {
+      throw new IllegalArgumentException(PREFIX + name + " is not an integer: " + text);
+    }
+  }
+
+  private static double seconds(Map values, String name, double absent) {
+    String text = text(values, name).trim();
+    if (text.endsWith("s")) text = text.substring(0, text.length() - 1);
+    try {
+      return text.length() == 0 ? absent : Math.max(0, Math.min(60, Double.parseDouble(text)));
+    } catch (NumberFormatException e) {
+      throw new IllegalArgumentException(PREFIX + name + " is not a number of seconds: " + text);
+    }
+  }
+}

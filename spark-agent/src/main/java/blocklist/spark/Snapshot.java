@@ -1,0 +1,27 @@
+package blocklist.spark;
+
+import java.util.List;
+import java.util.Map;
+
+/** The state of the blocklist in the scheduler at one moment. Immutable. */
+final class Snapshot {
+  /** The revision of the table if it is in force; -1 if it is not, or if that is not known. */
+  final long revision;
+  final Table table;
+  final Plan plan;
+  /** Node id to the reason why its block is not applied. */
+  final Map refused;
+  /** Executors. */
+  final List executors;
+  /** Why nothing is applied; null if the agent works. */
+  final String failure;
+
+  Snapshot(long revision, Table table, Plan plan, Map refused, List executors, String failure) {
+    this.revision = revision;
+    this.table = table;
+    this.plan = plan;
+    this.refused = refused;
+    this.executors = executors;
+    this.failure = failure;
+  }
+}

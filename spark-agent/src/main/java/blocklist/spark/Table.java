@@ -1,0 +1,72 @@
+package blocklist.spark;
+
+import java.io.IOException;
+import java.io.Reader;
+import java.util.ArrayList;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+
+/*
+ * The list of blocked nodes as drivers need it, the same for every application. Immutable.
+ *
+ * The service writes it as text. The first line is
+ *   blocklist-table 1 REVISION LINES
+ * and each of the LINES after it, the weakest block first, is separated by tabs:
+ *   KEY END mark|evacuate ID CAUSE
+ * KEY is the name of a host in lower case, an address in its shortest form, or a short name with a dot behind it, which
+ * means each full name that begins with it. END is in Unix milliseconds. The ids that mean one key are merged by the
+ * service, so each key has one line.
+ */
+final class Table {
+  static final Table EMPTY = new Table(-1, new HashMap());
+
+  /* Of EMPTY, which is the table before the first one: -1. */
+  final long revision;
+  private final Map entries;
+  /* When no block is in force any more, in Unix milliseconds. */
+  final long lastEnd;
+  /* The ids of the keys that are addresses, and of those that are names, in no order and more than once. */
+  final List idsOfAddresses = new ArrayList();
+  final List idsOfNames = new ArrayList();
+
+  /* `entries` maps keys to TableEntry, and is not changed any more. */
+  Table(long revision, Map entries) {
+    this.revision = revision;
+    this.entries = entries;
+    long last = Long.MIN_VALUE;
+    for (Iterator it = entries.entrySet().iterator(); it.hasNext();) {
+      Map.Entry each = (Map.Entry) it.next();
+      TableEntry entry = (TableEntry) each.getValue();
+      last = Math.max(last, entry.end);
+      (HostNames.address((String) each.getKey()) == null ? idsOfNames : idsOfAddresses).add(entry.id);
+    }
+    lastEnd = last;
+  }
+
+  /* Reads to the end of the text, or to the first error. Throws InvalidTableException for anything but a whole table
+     within the limits of TableReader, and what the reader throws. */
+  static Table read(Reader text) throws IOException {
+    return new TableReader(text).table();
+  }
+
+  int size() {
+    return entries.size();
+  }
+
+  Map entries() {
+    return entries;
+  }
+
+  /* The entry of this key; null if there is none, or if its block has ended at `now`. */
+  TableEntry current(String key, long now) {
+    TableEntry entry = (TableEntry) entries.get(key);
+    return entry == null || entry.ended(now) ? null : entry;
+  }
+
+  /* Whether no block is in force at `now`, or later. */
+  boolean ended(long now) {
+    return now >= lastEnd;
+  }
+}

@@ -1,0 +1,61 @@
+package blocklist.spark;
+
+import java.io.IOException;
+import java.io.Reader;
+import java.util.concurrent.TimeUnit;
+
+/** Waits for the next table and hands it over. */
+final class TableLoop extends Loop {
+  private static final int WAIT_SECONDS = 50;
+  private static final long PAUSE = 1000;
+  private static final long SHORT_PAUSE = 20;
+  private static final BodyReader READER = new BodyReader() {
+    public Object read(Reader text) throws IOException {
+      return Table.read(text);
+    }
+  };
+
+  private final ServiceClient client;
+  private final BlocklistAgent agent;
+  private String etag = null;
+  private volatile boolean connected = false;
+
+  TableLoop(ServiceClient client, BlocklistAgent agent) {
+    super("blocklist-table", "receive the list");
+    this.client = client;
+    this.agent = agent;
+  }
+
+  /** Whether the last request was answered. */
+  boolean isConnected() {
+    return connected;
+  }
+
+  long runOnce() throws Exception {
+    long began = System.nanoTime();
+    String before = etag;
+    Response response = client.send("GET", "/blocklist/table", null, etag, etag == null ? 0 : WAIT_SECONDS, READER);
+    if (response.status != 200 && response.status != 304) throw new HttpException("GET /blocklist/table", response);
+    // Before the table is in force, because a start returns then, and its status must not say that there is no service.
+    connected = true;
+    if (response.status == 200) {
+      agent.onTable((Table) response.body, response.history);
+      etag = response.etag;
+    }
+    boolean isNew = response.status == 200 && etag != null && !etag.equals(before);
+    boolean waited = System.nanoTime() - began > TimeUnit.MILLISECONDS.toNanos(PAUSE);
+    // A service that does not wait must not be asked without pause, and one that changes all the time must cost little.
+    return isNew ? SHORT_PAUSE : waited ? 0 : PAUSE;
+  }
+
+  void onFailure() {
+    connected = false;
+    agent.onNoTable();
+  }
+
+  void close() {
+    super.close();
+    client.close();
+    connected = false;
+  }
+}

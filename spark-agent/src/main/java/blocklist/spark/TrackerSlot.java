@@ -1,0 +1,97 @@
+package blocklist.spark;
+
+import java.lang.reflect.Field;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.Map;
+import org.apache.spark.SparkContext;
+import org.apache.spark.scheduler.HealthTracker;
+import org.apache.spark.scheduler.TaskSchedulerImpl;
+
+/**
+ * The field of the scheduler that holds its HealthTracker: installs the agent's one, and restores Spark's.
+ *
+ * <p>THREADING: the caller holds the monitor of the scheduler, except for {@code isInstalled}.
+ */
+final class TrackerSlot {
+  /** Set to the maximum while an application without excludeOnFailure has the agent's tracker, because Spark 3.5 enables
+      all failure handling as soon as there is a tracker. */
+  private static final String[] LIMITS = {
+    "spark.excludeOnFailure.task.maxTaskAttemptsPerExecutor", "spark.excludeOnFailure.task.maxTaskAttemptsPerNode",
+    "spark.excludeOnFailure.stage.maxFailedTasksPerExecutor", "spark.excludeOnFailure.stage.maxFailedExecutorsPerNode"
+  };
+
+  private final SparkContext sc;
+  private final TaskSchedulerImpl scheduler;
+  private final Map limits = new HashMap();
+  private HealthTracker own = null;
+  private boolean taken = false;
+
+  TrackerSlot(SparkContext sc, TaskSchedulerImpl scheduler) {
+    this.sc = sc;
+    this.scheduler = scheduler;
+  }
+
+  /** Spark's own tracker; null if the application has none. Throws IllegalStateException if another agent is there. */
+  HealthTracker own() {
+    HealthTracker present = present();
+    if (present instanceof BlocklistTracker) return ((BlocklistTracker) present).own();
+    if (present != null && present.getClass().getName().indexOf("Blocklist") >= 0)
+      throw new IllegalStateException("another agent is in this driver: " + present.getClass().getName() + ". Use only one jar, or only one start.");
+    if (taken && present != null && present != own)
+      throw new IllegalStateException("another tracker is in this driver: " + present.getClass().getName() + ".");
+    return present;
+  }
+
+  /** Whether Spark's own failure handling is off. */
+  boolean isWithoutFailureHandling() {
+    return own == null && !"true".equals(sc.conf().get("spark.excludeOnFailure.taskAndStage.enabled", "false"));
+  }
+
+  boolean isInstalled(HealthTracker tracker) {
+    scala.Option present = scheduler.healthTrackerOpt();
+    return present.isDefined() && present.get() == tracker;
+  }
+
+  void install(BlocklistTracker tracker) throws Exception {
+    own = tracker.own();
+    taken = true;
+    if (isWithoutFailureHandling()) raiseLimits();
+    set(tracker);
+  }
+
+  /** Put Spark's own tracker back, whatever is there. */
+  void restore() throws Exception {
+    if (!taken) return;
+    set(own);
+    lowerLimits();
+  }
+
+  private HealthTracker present() {
+    scala.Option present = scheduler.healthTrackerOpt();
+    return present.isDefined() ? (HealthTracker) present.get() : null;
+  }
+
+  private void set(HealthTracker tracker) throws Exception {
+    Field field = TaskSchedulerImpl.class.getDeclaredField("healthTrackerOpt");
+    field.setAccessible(true);
+    field.set(scheduler, scala.Option.apply((Object) tracker));
+  }
+
+  private void raiseLimits() {
+    for (int i = 0; i < LIMITS.length; i++) {
+      if (!limits.containsKey(LIMITS[i])) limits.put(LIMITS[i], sc.conf().getOption(LIMITS[i]));
+      sc.conf().set(LIMITS[i], String.valueOf(Integer.MAX_VALUE));
+    }
+  }
+
+  private void lowerLimits() {
+    for (Iterator it = limits.entrySet().iterator(); it.hasNext();) {
+      Map.Entry limit = (Map.Entry) it.next();
+      scala.Option before = (scala.Option) limit.getValue();
+      if (before.isDefined()) sc.conf().set((String) limit.getKey(), (String) before.get());
+      else sc.conf().remove((String) limit.getKey());
+    }
+    limits.clear();
+  }
+}

@@ -1,0 +1,134 @@
+"""One cluster and one service for all applications."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import httpx
+import pytest
+
+from blocklist import BlockAction
+from demo.cluster import Cluster, spark_home
+from tests.applications.application import JAR, Application, Installation, Kind, obeying
+from tests.applications.compiling import compile_applications
+from tests.integration.bodies import current_list
+from tests.integration.process import ServiceProcess, run_app, wait_until
+
+A, B, C = HOSTS = ("127.0.0.31", "127.0.0.32", "127.0.0.33")
+MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+SPARK_HOME: Final = "BLOCKLIST_TEST_SPARK_HOME"
+"""Environment variable: the Spark to test, instead of this Python's."""
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+    home = Path(os.environ.get(SPARK_HOME) or spark_home())
+    assert JAR.exists(), f"{JAR} is missing"
+    return Installation(home=home, applications=compile_applications(home, tmp_path_factory.mktemp("compiled")))
+
+
+@pytest.fixture(scope="package")
+def cluster(spark: Installation) -> Iterator[Cluster]:
+    """Three workers; each has room for an executor and for a driver in cluster mode."""
+    with Cluster(HOSTS, cores=3, memory="2g", home=spark.home) as started:
+        yield started
+
+
+class Service:
+    """The service, with the operations of the tests. Every change waits until the application has applied it."""
+
+    def __init__(self, process: ServiceProcess) -> None:
+        self.process = process
+        self.client = process.client()
+
+    @property
+    def url(self) -> str:
+        return self.process.url
+
+    def put(self, *hosts: str, action: BlockAction = MARK) -> None:
+        """Block hosts, with or without an application."""
+        body = {"action": action.name, "cause": "test", "allowMerge": True}
+        answer = self.client.put("/blocklist/nodes", json=dict.fromkeys(hosts, body))
+        assert answer.status_code == 200, answer.text
+
+    def block(self, host: str, action: BlockAction = MARK) -> None:
+        """Block a host; return when the application has acknowledged it."""
+        body = {"action": action.name, "cause": "test", "allowMerge": True}
+        self._applied(self.client.put(f"/blocklist/nodes/{host}", json=body, headers={"Prefer": "wait=30"}))
+
+    def unblock(self, host: str) -> None:
+        """Free a host; return when the application has acknowledged it."""
+        self._applied(self.client.delete(f"/blocklist/nodes/{host}", headers={"Prefer": "wait=30"}))
+
+    def refused(self, host: str) -> str:
+        """The application's reason not to carry out the block of a host; empty if it does, or is not registered."""
+        listeners = self.client.get(f"/blocklist/nodes/{host}/status").json()["listeners"]
+        return next((str(listener["refused"]) for listener in listeners if listener["refused"]), "")
+
+    def is_applied(self, host: str) -> bool:
+        """Whether the one registered application has acknowledged the last change of a host."""
+        status = self.client.get(f"/blocklist/nodes/{host}/status").json()
+        return bool(status["applied"] == status["of"] == 1)
+
+    def listeners(self) -> list[str]:
+        """The ids of the registered applications."""
+        found = self.client.get("/listeners").json()["listeners"]
+        return [listener["id"] for listener in found if listener["state"] == "live"]
+
+    def await_listener(self) -> None:
+        wait_until(lambda: len(self.listeners()) == 1, seconds=60)
+
+    def clear(self) -> None:
+        """Free all nodes and remove all listeners."""
+        for listener in self.listeners():
+            self.client.delete(f"/listeners/{listener}")
+        for node in current_list(self.client)[1]:
+            self.client.delete(f"/blocklist/nodes/{node}")
+
+    @staticmethod
+    def _applied(answer: httpx.Response) -> None:
+        assert answer.is_success, answer.text
+        assert answer.headers.get("blocklist-applied") == "1/1", (dict(answer.headers), answer.text)
+
+
+@pytest.fixture(scope="package")
+def service_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    process = ServiceProcess(tmp_path_factory.mktemp("service"))
+    assert run_app("migrate", env=process.environment()).returncode == 0
+    yield process.start()
+    process.stop()
+
+
+@pytest.fixture
+def service(service_process: ServiceProcess) -> Iterator[Service]:
+    """The running service; its list and its listeners are removed before the test."""
+    found = Service(service_process)
+    with found.client:
+        found.clear()
+        yield found
+
+
+StartApplication = Callable[..., Application]
+
+
+@pytest.fixture
+def start(spark: Installation, cluster: Cluster, service: Service, tmp_path: Path) -> Iterator[StartApplication]:
+    """Start an application of a kind; `url` is the test service's if not given. What still runs is killed."""
+    with ExitStack() as stack:
+        count = 0
+
+        def started(kind: Kind, *, url: str | None = None, **settings: object) -> Application:
+            nonlocal count
+            if kind.needs and not spark.has(kind.needs):
+                # Only Spark 3.5: its PyPI package has no Connect server.
+                assert os.environ.get(SPARK_HOME), f"{kind.needs}*.jar is missing"
+                pytest.skip(f"NOT RUN: {kind.name}, because this Spark has no {kind.needs}*.jar")
+            count += 1
+            conf = obeying(service.url if url is None else url, **settings)
+            return stack.enter_context(Application(kind, spark, cluster, tmp_path / f"{kind.name}-{count}", conf))
+
+        yield started

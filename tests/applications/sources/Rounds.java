@@ -1,0 +1,52 @@
+import java.io.BufferedReader;
+import java.io.FileReader;
+import java.io.FileWriter;
+import java.io.Serializable;
+import java.util.ArrayList;
+import java.util.Iterator;
+import java.util.List;
+import java.util.TreeSet;
+import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.api.java.function.Function;
+import org.apache.spark.sql.SparkSession;
+
+/*
+ * Rounds COMMANDS RESULTS: for each line of COMMANDS, runs 24 tasks and appends to RESULTS on which hosts they ran.
+ * Tasks on the host that the line names take ten minutes. It uses nothing of the blocklist. For Janino: no lambdas.
+ */
+public class Rounds {
+  public static class Host implements Function, Serializable {
+    private final String slow;
+
+    public Host(String slow) {
+      this.slow = slow;
+    }
+
+    public Object call(Object number) throws Exception {
+      String host = String.valueOf(System.getenv("SPARK_LOCAL_IP"));
+      Thread.sleep(host.equals(slow) ? 600000L : 50L);
+      return host;
+    }
+  }
+
+  public static void main(String[] arguments) throws Exception {
+    SparkSession spark = SparkSession.builder().appName("java").getOrCreate();
+    JavaSparkContext context = new JavaSparkContext(spark.sparkContext());
+    BufferedReader commands = new BufferedReader(new FileReader(arguments[0]));
+    for (String slow = commands.readLine(); slow != null; slow = commands.readLine()) {
+      List hosts = context.parallelize(numbers(), 24).map(new Host(slow)).collect();
+      StringBuilder line = new StringBuilder("ROUND " + hosts.size());
+      for (Iterator each = new TreeSet(hosts).iterator(); each.hasNext();) line.append(" ").append(each.next());
+      FileWriter results = new FileWriter(arguments[1], true);
+      results.write(line.append("\n").toString());
+      results.close();
+    }
+    spark.stop();
+  }
+
+  private static List numbers() {
+    List numbers = new ArrayList();
+    for (int i = 0; i < 24; i++) numbers.add(Integer.valueOf(i));
+    return numbers;
+  }
+}

@@ -1,0 +1,65 @@
+"""Jobs under a hostile service and a hostile list: none fails, hangs or has another result."""
+
+from __future__ import annotations
+
+import secrets
+
+import pytest
+
+from tests.applications.application import TASKS
+from tests.applications.conftest import HOSTS, StartApplication
+from tests.applications.hostile_service import (
+    drip_head,
+    endless_body,
+    endless_chunk,
+    endless_header_line,
+    endless_headers,
+    endless_informational,
+    endless_lines,
+    gzip_bomb,
+    hang,
+    hostile_service,
+)
+from tests.applications.jobs import heap, run_jobs
+from tests.applications.kinds import SCALA
+from tests.integration.process import wait_until
+
+pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
+ENDLESS = (
+    endless_body, endless_lines, endless_chunk, endless_headers, endless_header_line, endless_informational, gzip_bomb,
+)  # fmt: skip
+MAX_MEGABYTES = 50
+
+
+def test_jobs_are_not_harmed(start: StartApplication) -> None:
+    """The short form of `make chaos-spark`."""
+    seed = secrets.randbits(32)
+    with hostile_service(seed) as service:
+        application = start(SCALA, url=service.url)
+        run_jobs(application, 10, label=f"seed {seed}")
+        assert service.answered.total() > 0
+        application.end()
+
+
+@pytest.mark.parametrize("fault", [hang, drip_head], ids=lambda fault: fault.__name__)
+def test_a_start_is_not_held_up(fault: object, start: StartApplication) -> None:
+    with hostile_service(0, [fault]) as service:  # type: ignore[list-item]
+        application = start(SCALA, url=service.url)
+        assert application.round().number == TASKS
+        application.end()
+
+
+def test_responses_without_end_leave_little_in_the_driver_s_heap(start: StartApplication) -> None:
+    with hostile_service(0, ENDLESS) as service:
+        application = start(SCALA, url=service.url)
+        application.await_use(*HOSTS)
+        before = heap(application)
+        seen: list[int] = []
+
+        def all_answered() -> bool:
+            seen.append(heap(application))
+            return service.answered.keys() >= {fault.__name__ for fault in ENDLESS}
+
+        wait_until(all_answered, seconds=240)
+        assert max(seen) - before < MAX_MEGABYTES
+        application.end()

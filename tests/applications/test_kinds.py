@@ -1,0 +1,51 @@
+"""An application of every kind, unchanged: what blocks, evacuations and a dead service do to its tasks."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.applications.application import TASKS, Kind, Round
+from tests.applications.conftest import EVACUATE, HOSTS, A, B, C, Service, StartApplication
+from tests.applications.kinds import KINDS
+from tests.integration.process import free_port, wait_until
+
+pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(300)]
+every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
+
+
+@every_kind
+def test_it_obeys_by_configuration_alone(kind: Kind, service: Service, start: StartApplication) -> None:
+    service.put(B)
+    application = start(kind)
+    assert application.round().hosts <= {A, C}, "blocked before the start"
+    service.await_listener()
+    service.unblock(B)
+    application.await_use(*HOSTS)
+
+    application.begin_round(waiting_on=B)
+    started = len(application.starts_on(B))
+    wait_until(lambda: len(application.starts_on(B)) > started, seconds=60)
+    service.block(B, EVACUATE)
+    result = application.result()
+    assert result == Round(number=TASKS, hosts=frozenset({A, C})), "evacuated"
+    service.unblock(B)
+    application.await_use(*HOSTS)
+
+    service.block(B)
+    started = len(application.starts_on(B))
+    assert application.round().hosts <= {A, C}, "blocked while it runs"
+    service.process.kill()
+    try:
+        assert application.round().hosts <= {A, C}, "the last list stays in force"
+        assert len(application.starts_on(B)) == started
+        application.end()
+    finally:
+        service.process.start()
+
+
+@every_kind
+def test_without_service_it_runs_as_usual(kind: Kind, start: StartApplication) -> None:
+    application = start(kind, url=f"http://127.0.0.1:{free_port()}")
+    assert application.round().number == TASKS
+    application.await_use(*HOSTS)
+    application.end()

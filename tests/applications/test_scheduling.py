@@ -1,0 +1,184 @@
+"""Settings and stages that schedule tasks in ways of their own: the agent does no harm, and reports the truth."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from demo.cluster import Cluster
+from tests.applications.application import TASKS, Application, Round
+from tests.applications.conftest import EVACUATE, HOSTS, MARK, A, B, C, Service, StartApplication
+from tests.applications.kinds import JAVA, SCALA
+from tests.integration.process import wait_until
+
+pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(300)]
+_EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
+
+
+def test_with_dynamic_allocation_new_executors_on_a_blocked_host_get_no_task(
+    service: Service, start: StartApplication, cluster: Cluster
+) -> None:
+    service.put(B)
+    conf = {
+        "spark__dynamicAllocation__enabled": "true",
+        "spark__dynamicAllocation__shuffleTracking__enabled": "true",
+        "spark__dynamicAllocation__minExecutors": "0",
+        "spark__dynamicAllocation__executorIdleTimeout": "1s",
+    }
+    application = start(SCALA, **conf)
+    assert application.round().hosts <= {A, C}
+    service.await_listener()
+    # All executors are idle and are removed; later ones come anew.
+    wait_until(lambda: not executors(cluster), seconds=60)
+    assert application.round().hosts <= {A, C}
+    assert not application.starts_on(B)
+    service.unblock(B)
+    # Spark asks for more executors once tasks have waited for a second.
+    application.send("tiny 48 500")
+    application.result()
+    assert application.starts_on(B)
+    application.end()
+    wait_until(lambda: not service.listeners(), seconds=30)
+
+
+def test_when_the_last_open_host_is_decommissioned_a_blocked_one_is_opened(
+    service: Service, start: StartApplication, cluster: Cluster
+) -> None:
+    application = start(JAVA, spark__decommission__enabled="true", spark__storage__decommission__enabled="true")
+    application.await_use(*HOSTS)
+    service.await_listener()
+    service.block(A, EVACUATE)
+    service.block(B, MARK)
+    assert application.round().hosts == {C}
+    application.begin_round()
+    [executor] = executors(cluster, C)
+    os.kill(executor, signal.SIGPWR)
+    assert application.result().number == TASKS
+    wait_until(lambda: executor not in executors(cluster, C), seconds=60)
+    assert application.round().number == TASKS
+    assert not set(application.round().hosts) & {A}, "the weakest block gives way first"
+    application.end()
+
+
+def test_speculative_copies_avoid_a_blocked_host(service: Service, start: StartApplication) -> None:
+    application = start(
+        JAVA,
+        spark__speculation="true",
+        spark__speculation__quantile="0.3",
+        spark__speculation__interval="50ms",
+        spark__speculation__minTaskRuntime="500ms",
+    )
+    application.await_use(*HOSTS)
+    service.await_listener()
+    service.block(A)
+    started = len(application.starts_on(A))
+    # The tasks on B never end: only their copies do.
+    result = application.round(waiting_on=B)
+    assert result == Round(number=TASKS, hosts=frozenset({C}))
+    assert len(application.starts_on(A)) == started
+    application.end()
+
+
+@pytest.mark.parametrize("master", ["local[*]", "local-cluster[2,2,1024]"])
+def test_the_only_host_of_an_application_stays_open_and_is_reported_as_refused(
+    master: str, service: Service, start: StartApplication
+) -> None:
+    application = start(JAVA, spark__master=master)
+    assert application.round().number == TASKS
+    [host] = application.used_hosts()
+    service.await_listener()
+    service.put(host, action=EVACUATE)
+    wait_until(lambda: bool(service.refused(host)), seconds=30)
+    assert not service.is_applied(host)
+    assert application.round().number == TASKS
+    application.end()
+
+
+def test_a_barrier_stage_that_runs_is_not_harmed_by_an_evacuation_which_is_reported(
+    service: Service, start: StartApplication
+) -> None:
+    application = start(SCALA)
+    application.await_use(*HOSTS)
+    service.await_listener()
+    started = len(application.starts_on(B))
+    application.send("barrier 6 5000")
+    wait_until(lambda: len(application.starts_on(B)) > started, seconds=60)
+    service.put(B, action=EVACUATE)
+    wait_until(lambda: bool(service.refused(B)), seconds=30)
+    assert application.result().number == 6
+    assert application.round().hosts <= {A, C}
+    application.end()
+
+
+def test_a_barrier_job_that_needs_more_slots_than_are_open_opens_the_weakest_host(
+    service: Service, start: StartApplication
+) -> None:
+    application = start(SCALA)
+    application.await_use(*HOSTS)
+    service.await_listener()
+    service.block(A, EVACUATE)
+    service.block(B, MARK)
+    application.send("barrier 4 50")
+    result = application.result()
+    assert result == Round(number=4, hosts=frozenset({B, C}))
+    wait_until(lambda: application.round().hosts == {C}, seconds=60)
+    application.end()
+
+
+def test_an_evacuation_is_a_mark_for_continuous_streaming_and_is_reported(
+    service: Service, start: StartApplication
+) -> None:
+    application = start(SCALA)
+    application.await_use(*HOSTS)
+    service.await_listener()
+    application.send("stream")
+    application.result()
+    wait_until(lambda: streams(application), seconds=60)
+    service.put(*HOSTS[:2], action=EVACUATE)
+    wait_until(lambda: bool(service.refused(A) or service.refused(B)), seconds=30)
+    assert streams(application)
+    assert application.round().hosts == {C}
+    application.end()
+
+
+def test_a_driver_short_of_memory_survives_a_long_list(service: Service, start: StartApplication) -> None:
+    application = start(SCALA)
+    application.await_use(*HOSTS)
+    service.await_listener()
+    application.send("fill 40")
+    assert application.result().number > 0
+    nodes = [f"node-{number:05}.rack-{number % 50}.example.test" for number in range(5_000)]
+    for first in range(0, len(nodes), 1_000):
+        service.put(*nodes[first : first + 1_000])
+    service.put(B)
+    assert application.round().number == TASKS
+    application.send("fill 100000")
+    application.result()
+    # Whatever failed for lack of memory is made up for.
+    wait_until(lambda: application.round().hosts <= {A, C}, seconds=90)
+    wait_until(lambda: service.is_applied(B), seconds=60)
+    application.end()
+
+
+def streams(application: Application) -> bool:
+    """Whether the streaming query makes progress."""
+    application.send("streaming")
+    return application.result().number == 1
+
+
+def executors(cluster: Cluster, host: str = "") -> list[int]:
+    """The ids of the cluster's executor processes, on a host or on all."""
+    folder, option = str(cluster.folder), f"--hostname\0{host}\0" if host else ""
+    lines = {int(process.name): _command_line(process) for process in Path("/proc").glob("[0-9]*")}
+    return [pid for pid, line in lines.items() if _EXECUTOR in line and folder in line and option in line]
+
+
+def _command_line(process: Path) -> str:
+    try:
+        return (process / "cmdline").read_text(errors="replace")
+    except OSError:
+        return ""

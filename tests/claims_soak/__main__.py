@@ -1,0 +1,40 @@
+"""`python -m tests.claims_soak`: several owners against each other, for any duration. See docs/reliability.md."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import shutil
+import tempfile
+from functools import partial
+from pathlib import Path
+
+from tests.claims_soak.soak_run import SoakRun, running_cluster
+
+
+def main() -> None:
+    """Run until the time is over, or until a violation; print figures and violations. Exit code 1: there are any."""
+    arguments = _arguments()
+    folder = Path(tempfile.mkdtemp(prefix="blocklist-soak-"))
+    with running_cluster(folder, arguments.replicas) as cluster:
+        run = SoakRun(cluster, arguments.seed, pace=arguments.pace)
+        print(f"seed {arguments.seed}, folder {folder}", flush=True)
+        found = run.run(arguments.minutes * 60, partial(print, flush=True))
+    print("\n".join([*run.summary(), f"{len(found)} violations", *found]))
+    if found:
+        run.save(folder)
+        raise SystemExit(f"The logs are in {folder}.")
+    shutil.rmtree(folder)
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.claims_soak", description=main.__doc__)
+    parser.add_argument("--minutes", type=float, default=60)
+    parser.add_argument("--replicas", type=int, default=2, help="on PostgreSQL; 0 is the service alone on SQLite")
+    parser.add_argument("--pace", type=float, default=1, help="multiplies the rates of requests and faults")
+    parser.add_argument("--seed", default=secrets.token_hex(4), help="determines the requests")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

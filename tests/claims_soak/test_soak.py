@@ -1,0 +1,27 @@
+"""While several owners act against each other, each block lasts exactly as long as its claims."""
+
+from __future__ import annotations
+
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.claims_soak.soak_run import SoakRun, running_cluster
+
+pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("soak")]
+
+_MAX_LATE_MS = 15_000
+"""The load of other tests may delay an expiry; one that is forgotten is found at the end."""
+
+
+@pytest.mark.parametrize(("replicas", "seconds"), [(0, 12), (2, 20)], ids=["sqlite", "postgresql"])
+def test_no_block_outlives_its_claims_or_ends_before(tmp_path: Path, replicas: int, seconds: float) -> None:
+    seed = secrets.token_hex(4)
+    with running_cluster(tmp_path, replicas) as cluster:
+        run = SoakRun(cluster, seed, pace=4, max_late_ms=_MAX_LATE_MS)
+        found = run.run(seconds)
+    if found:
+        run.save(tmp_path)
+    assert not found, "\n".join([f"seed {seed}", *run.summary(), *found[:20]])
+    assert run.checker.figures["changes: narrowed"]

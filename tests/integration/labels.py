@@ -1,0 +1,26 @@
+"""A manager that reports nodes with labels."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import httpx
+
+from tests.integration.listeners import RM, heartbeat, register
+from tests.integration.process import wait_until
+
+RACKS: Final = {
+    "n1.example.com": {"rack": "r1", "pool": "gpu"},
+    "n2": {"rack": "r1"},
+    "n3": {"rack": "r2", "pool": "cpu"},
+    "n4": {},
+}
+
+
+def report_labels(client: httpx.Client, nodes: Mapping[str, Mapping[str, str]] = RACKS, manager: str = "racks") -> None:
+    """A manager registers and reports these nodes with their labels."""
+    register(client, manager, role=RM)
+    heartbeat(client, manager, nodes=[{"id": node, "labels": labels} for node, labels in nodes.items()])
+    # A long report is applied in slices.
+    wait_until(lambda: client.get("/nodes", params={"limit": 1}).json()["total"] >= len(nodes))

@@ -1,0 +1,389 @@
+"""Claims at the API: each owner changes and removes only what is its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import httpx2
+import pytest
+
+from blocklist import BlockAction, BlocklistClient, InvalidError, NotFoundError
+from blocklist.model.roles import Role
+from tests.integration.bodies import (
+    EVACUATE,
+    MARK,
+    PERMANENT,
+    all_changes,
+    block,
+    current_list,
+    later,
+    now_ms,
+    revision_of,
+)
+from tests.integration.conftest import Start
+from tests.integration.databases import ON_BOTH, Databases
+from tests.integration.event_stream import changes, next_events, watching
+from tests.integration.in_process import ManualClock, running_service
+from tests.integration.listeners import wait_until_pushed
+from tests.integration.problems import problem_of
+from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.receiver import Receiver
+from tests.integration.secured import secured_service
+from tests.integration.test_page_tasks import cells
+
+NODE = "/blocklist/nodes/n1"
+
+
+@pytest.fixture
+def clock() -> ManualClock:
+    return ManualClock()
+
+
+@pytest.fixture
+def service(database_url: str, clock: ManualClock) -> Iterator[httpx2.Client]:
+    """A client of a service with an empty list, in this process."""
+    with running_service(database_url, clock) as client:
+        yield client
+
+
+def claim(**fields: object) -> dict[str, Any]:
+    return {"action": MARK, "cause": "disk", **fields}
+
+
+def put(client: Any, owner: str, *, node: str = NODE, status: int = 201, **fields: object) -> dict[str, Any]:
+    answer = client.put(f"{node}/claims/{owner}", json=claim(**fields))
+    assert answer.status_code == status, answer.text
+    body: dict[str, Any] = answer.json()
+    return body
+
+
+def owners(client: Any, node: str = NODE) -> list[str]:
+    return [it["owner"] for it in client.get(f"{node}/claims").json()["claims"]]
+
+
+def types(client: Any) -> list[str]:
+    return [change["type"] for change in all_changes(client)]
+
+
+class TestPut:
+    def test_a_claim_blocks_a_free_node(self, service: httpx2.Client, clock: ManualClock) -> None:
+        fields = {"action": MARK, "startTimestamp": str(clock.now), "endTimestamp": PERMANENT, "cause": "disk"}
+        assert put(service, "kernel-upgrade") == {
+            "claim": {"owner": "kernel-upgrade", **fields, "createdBy": None},
+            "node": {"id": "n1", **fields, "taskManagers": []},
+        }
+        assert service.get(NODE).json()["cause"] == "disk"
+        (change,) = all_changes(service)
+        assert (change["type"], change["claims"][0]["owner"]) == ("blocked", "kernel-upgrade")
+
+    def test_the_block_is_the_merge_of_all_claims(self, service: httpx2.Client, clock: ManualClock) -> None:
+        put(service, "a", cause="x", endTimestamp=clock.now + 10)
+        clock.now += 1
+        assert put(service, "b", cause="y", action=EVACUATE, endTimestamp=clock.now + 5)["node"] == {
+            "id": "n1",
+            "action": EVACUATE,
+            "startTimestamp": str(clock.now - 1),
+            "endTimestamp": str(clock.now + 9),
+            "cause": "x,y",
+            "taskManagers": [],
+        }
+        assert types(service) == ["blocked", "merged"]
+
+    def test_an_owner_may_shorten_and_weaken_its_claim(self, service: httpx2.Client, clock: ManualClock) -> None:
+        put(service, "a", action=EVACUATE)
+        node = put(service, "a", status=200, cause="less", endTimestamp=clock.now + 5)["node"]
+        assert (node["action"], node["cause"], node["endTimestamp"]) == (MARK, "less", str(clock.now + 5))
+        assert types(service) == ["blocked", "narrowed"]
+
+    def test_repeating_it_changes_nothing(self, service: httpx2.Client, clock: ManualClock) -> None:
+        first = put(service, "a")
+        clock.now += 5
+        answer = service.put(f"{NODE}/claims/a", json=claim())
+        assert (answer.status_code, answer.json(), revision_of(answer)) == (200, first, 1)
+
+    @pytest.mark.parametrize("path", ["alertmanager/809c736d", "alertmanager%2F809c736d"])
+    def test_an_owner_may_have_a_slash(self, service: httpx2.Client, path: str) -> None:
+        put(service, path)
+        assert owners(service) == ["alertmanager/809c736d"]
+        assert service.delete(f"{NODE}/claims/{path}").status_code == 200
+
+    @pytest.mark.parametrize("owner", ["a*", "a%2F%2Fb", "x" * 129, "%00", "%2E%2E", "a%0A", "a%0Ab", ""])
+    def test_what_is_not_an_owner_is_refused(self, service: httpx2.Client, owner: str) -> None:
+        answer = service.put(f"{NODE}/claims/{owner}", json=claim())
+        assert answer.status_code in (400, 404)
+        assert current_list(service) == (0, {})
+
+    @pytest.mark.parametrize(
+        "body",
+        [{}, claim(allowMerge=True), claim(endTimestamp=1), claim(cause=""), claim(owner="b"), [], None],
+        ids=repr,
+    )
+    def test_an_invalid_body_changes_nothing(self, service: httpx2.Client, body: object) -> None:
+        problem_of(service.put(f"{NODE}/claims/a", json=body), 400)
+        assert current_list(service) == (0, {})
+
+    def test_under_another_name_of_the_machine_it_is_the_same_block(self, service: httpx2.Client) -> None:
+        put(service, "a", node="/blocklist/nodes/N1.example.com")
+        assert put(service, "b", node="/blocklist/nodes/n1")["node"]["id"] == "N1.example.com"
+        assert owners(service) == ["a", "b"]
+
+    def test_a_node_has_at_most_32_claims(self, service: httpx2.Client) -> None:
+        for number in range(32):
+            put(service, f"o{number}", cause=f"c{number}")
+        body = problem_of(service.put(f"{NODE}/claims/more", json=claim()), 409)
+        assert body["type"].endswith(":limit")
+        put(service, "o7", status=200, cause="other")
+        assert service.put(NODE, json=block(allowMerge=True)).status_code == 409
+        assert service.delete(NODE).status_code == 200
+
+
+class TestDelete:
+    def test_the_others_keep_the_node_blocked(self, service: httpx2.Client) -> None:
+        put(service, "a", cause="x", action=EVACUATE)
+        left = put(service, "b", cause="y")["claim"]
+        answer = service.delete(f"{NODE}/claims/a")
+        assert answer.status_code == 200
+        body = answer.json()
+        assert (body["blocked"], body["node"]["action"], body["node"]["cause"]) == (True, MARK, "y")
+        assert service.get(f"{NODE}/claims").json() == {"id": "n1", "claims": [left], "dismissed": []}
+        assert types(service) == ["blocked", "merged", "narrowed"]
+
+    def test_the_last_one_unblocks_it(self, service: httpx2.Client) -> None:
+        put(service, "a")
+        assert service.delete(f"{NODE}/claims/a").json()["blocked"] is False
+        assert current_list(service) == (2, {})
+        assert types(service) == ["blocked", "unblocked"]
+
+    @pytest.mark.parametrize("blocked", [False, True])
+    def test_without_a_claim_it_is_404(self, service: httpx2.Client, *, blocked: bool) -> None:
+        if blocked:
+            put(service, "b")
+        problem_of(service.delete(f"{NODE}/claims/a"), 404)
+
+    def test_unblocking_the_node_removes_all(self, service: httpx2.Client) -> None:
+        put(service, "a")
+        put(service, "b")
+        answer = service.delete(NODE)
+        assert (answer.status_code, answer.content) == (200, b"")
+        problem_of(service.get(f"{NODE}/claims"), 404)
+
+
+class TestWithoutOwner:
+    def test_a_merge_goes_into_the_callers_own_claim(self, service: httpx2.Client) -> None:
+        put(service, "a", cause="x")
+        problem_of(service.put(NODE, json=block(cause="y")), 409)
+        assert service.put(NODE, json=block(cause="y", allowMerge=True)).json()["cause"] == "x,y"
+        assert service.put(NODE, json=block(cause="z", allowMerge=True)).json()["cause"] == "x,y,z"
+        assert owners(service) == ["a", "anonymous"]
+        assert service.delete(f"{NODE}/claims/anonymous").json()["node"]["cause"] == "x"
+
+    def test_the_owner_is_the_name_of_the_token(self, tmp_path: Path, databases: Databases) -> None:
+        with secured_service(tmp_path, databases) as secured, secured.client(secured.tokens[Role.OPERATOR]) as client:
+            client.put(NODE, json=block()).raise_for_status()
+            put(client, "somebody-else")
+            claims = client.get(f"{NODE}/claims").json()["claims"]
+            assert [(it["owner"], it["createdBy"]) for it in claims] == [
+                ("some-operator", "some-operator"),
+                ("somebody-else", "some-operator"),
+            ]
+
+    def test_reading_is_for_readers_and_changing_for_operators(self, tmp_path: Path, databases: Databases) -> None:
+        with secured_service(tmp_path, databases) as secured, secured.client(secured.tokens[Role.READER]) as client:
+            assert client.get("/claims").json() == {"claims": [], "dismissed": [], "next": None}
+            problem_of(client.put(f"{NODE}/claims/a", json=claim()), 403)
+            problem_of(client.put("/claims/a", json={"n1": claim()}), 403)
+            problem_of(client.delete(f"{NODE}/claims/a"), 403)
+            problem_of(client.delete("/claims/a?node=n1"), 403)
+
+
+class TestExpiry:
+    def test_when_one_of_several_expires_the_block_is_narrowed(
+        self, service: httpx2.Client, clock: ManualClock
+    ) -> None:
+        put(service, "a", cause="x", action=EVACUATE, endTimestamp=clock.now + 10)
+        put(service, "b", cause="y", endTimestamp=clock.now + 100)
+        clock.now += 10
+        wait_until(lambda: types(service) == ["blocked", "merged", "narrowed"])
+        node = service.get(NODE).json()
+        assert (node["action"], node["cause"], node["endTimestamp"]) == (MARK, "y", str(clock.now + 90))
+        assert owners(service) == ["b"]
+        clock.now += 90
+        assert service.get(NODE).status_code == 404
+        wait_until(lambda: types(service)[-1] == "expired")
+
+    def test_a_change_of_the_node_comes_after_it(self, service: httpx2.Client, clock: ManualClock) -> None:
+        put(service, "a", cause="x", endTimestamp=clock.now + 10)
+        put(service, "b", cause="y")
+        clock.now += 10
+        service.put(NODE, json=block(cause="z", allowMerge=True)).raise_for_status()
+        assert types(service) == ["blocked", "merged", "narrowed", "merged"]
+        assert service.get(NODE).json()["cause"] == "y,z"
+
+
+class TestSeveral:
+    def test_claims_on_several_nodes_are_all_or_none(self, service: httpx2.Client) -> None:
+        put(service, "a", cause="old")
+        answer = service.put("/claims/a", json={"n1": claim(cause="new"), "n2": claim()})
+        assert answer.status_code == 200
+        assert {node_id: body["status"] for node_id, body in answer.json().items()} == {"n1": 200, "n2": 201}
+        assert revision_of(answer) == 3
+        problem_of(service.put("/claims/a", json={"n3": claim(), "n4": claim(cause="")}), 400)
+        problem_of(service.put("/claims/a", json={"n3": claim(), "N3.example": claim()}), 400)
+        assert list(current_list(service)[1]) == ["n1", "n2"]
+
+    def test_removing_them_is_all_or_none(self, service: httpx2.Client) -> None:
+        service.put("/claims/a", json={"n1": claim(), "n2": claim()}).raise_for_status()
+        put(service, "b", node="/blocklist/nodes/n2")
+        problem = problem_of(service.delete("/claims/b", params={"node": ["n1", "n2"]}), 404)
+        assert problem["errors"] == ["b has no claim on node n1."]
+        answer = service.delete("/claims/a", params={"node": ["n1", "n2", "N2"]})
+        assert {node_id: body["blocked"] for node_id, body in answer.json().items()} == {
+            "n1": False,
+            "n2": True,
+            "N2": True,
+        }
+        assert owners(service, "/blocklist/nodes/n2") == ["b"]
+
+    @pytest.mark.parametrize("query", ["", "?node=", "?node=a/b", "?node=n1&dryrun=true"])
+    def test_which_nodes_must_be_said(self, service: httpx2.Client, query: str) -> None:
+        put(service, "a")
+        problem_of(service.delete(f"/claims/a{query}"), 400)
+        assert owners(service) == ["a"]
+
+    def test_a_misspelt_parameter_is_answered_with_all_that_are_allowed(self, service: httpx2.Client) -> None:
+        problem = problem_of(service.delete("/claims/a?node=n1&nod=n2"), 400)
+        assert "allowed, at most once each: dryRun; any number of times: node." in problem["detail"]
+
+
+class TestList:
+    def test_claims_of_some_owners_page_by_page(self, service: httpx2.Client) -> None:
+        for node in ("n3", "n1", "n2"):
+            service.put("/claims/alert/1", json={node: claim()}).raise_for_status()
+        service.put("/claims/alert/2", json={"n2": claim()}).raise_for_status()
+        put(service, "anna")
+
+        def listed(query: str) -> tuple[list[tuple[str, str]], Any]:
+            body = service.get(f"/claims?{query}").json()
+            return [(it["node"], it["owner"]) for it in body["claims"]], body["next"]
+
+        alerts = [("n1", "alert/1"), ("n2", "alert/1"), ("n2", "alert/2"), ("n3", "alert/1")]
+        assert listed("owner=alert/*") == (alerts, None)
+        assert listed("owner=alert/*&limit=2") == (alerts[:3], "n2")
+        assert listed("owner=alert/*&limit=2&after=n2") == (alerts[3:], None)
+        assert listed("owner=anna") == ([("n1", "anna")], None)
+        assert len(listed("")[0]) == 5
+        assert listed("owner=nobody") == ([], None)
+
+    @pytest.mark.parametrize("query", ["limit=0", "limit=1001", "after=a/b", "owner="])
+    def test_invalid_parameters(self, service: httpx2.Client, query: str) -> None:
+        problem_of(service.get(f"/claims?{query}"), 400)
+
+
+class TestDryRun:
+    def test_it_changes_nothing(self, service: httpx2.Client) -> None:
+        put(service, "a", action=EVACUATE)
+        put(service, "b", cause="y")
+        for path, body in ((f"{NODE}/claims/c", claim(cause="z")), ("/claims/c", {"n1": claim(cause="z")})):
+            (entry,) = service.put(f"{path}?dryRun=true", json=body).json()["nodes"]
+            assert (entry["status"], entry["node"]["cause"]) == (202, "disk,y,z")
+        for path in (f"{NODE}/claims/a?dryRun=true", "/claims/a?dryRun=true&node=n1"):
+            (entry,) = service.delete(path).json()["nodes"]
+            assert (entry["status"], entry["node"]["action"]) == (202, MARK)
+        assert current_list(service)[0] == 2
+
+
+class TestLimits:
+    def test_a_claim_is_limited_like_a_block(self, start: Start) -> None:
+        with start(max_blocked="1", longest_block_admin="1h").client() as client:
+            problem_of(client.put(f"{NODE}/claims/a", json=claim()), 409)
+            short = claim(endTimestamp=later(60))
+            assert client.put(f"{NODE}/claims/a", json=short).status_code == 201
+            problem_of(client.put("/claims/a", json={"n2": short}), 409)
+            forced = client.put("/claims/a?force=fire", json={"n2": short})
+            assert forced.status_code == 200
+            problem_of(client.put("/claims/a?strict=true", json={"n9": short}), 409)
+
+
+@ON_BOTH
+class TestEverywhere:
+    """On both databases: claims survive a restart, and every consumer gets a narrowed block."""
+
+    def test_claims_survive_a_restart(self, fresh: ServiceProcess) -> None:
+        with fresh.client() as client:
+            put(client, "a", cause="x")
+            put(client, "b", cause="y", action=EVACUATE)
+            put(client, "solo", node="/blocklist/nodes/n2")
+            before = client.get("/claims").json()
+        fresh.kill()
+        with fresh.start().client() as client:
+            assert client.get("/claims").json() == before
+            assert client.delete(f"{NODE}/claims/b").json()["node"]["cause"] == "x"
+            past = str(int(all_changes(client)[1]["at"]))
+            assert client.get(f"/blocklist?at={past}").json()["n1"]["cause"] == "x,y"
+            assert [change["type"] for change in all_changes(client, type="narrowed")] == ["narrowed"]
+
+    def test_watchers_get_every_change(self, fresh: ServiceProcess) -> None:
+        with fresh.client() as client, watching(client, since=0) as events:
+            put(client, "a", cause="x", action=EVACUATE)
+            put(client, "b", cause="y")
+            client.put(f"{NODE}/claims/a", json=claim(cause="x")).raise_for_status()
+            client.delete(f"{NODE}/claims/a").raise_for_status()
+            received = changes(next_events(events, 4))
+        assert [(it["type"], it["node"]["action"], it["node"]["cause"]) for it in received] == [
+            ("blocked", EVACUATE, "x"),
+            ("merged", EVACUATE, "x,y"),
+            ("narrowed", MARK, "x,y"),
+            ("narrowed", MARK, "y"),
+        ]
+        assert [[it["owner"] for it in change["claims"]] for change in received] == [
+            ["a"],
+            ["a", "b"],
+            ["a", "b"],
+            ["b"],
+        ]
+
+    def test_a_pushed_listener_gets_the_narrowed_node(self, fresh: ServiceProcess, receiver: Receiver) -> None:
+        with fresh.client() as client:
+            put(client, "a", cause="x", action=EVACUATE)
+            put(client, "b", cause="y")
+            receiver.register(client, "jm")
+            revision = revision_of(client.delete(f"{NODE}/claims/a"))
+            wait_until_pushed(client, receiver, revision)
+            assert receiver.applied[-1].body["blocked"] == [{"id": "n1", **_fields(client)}]
+
+
+@pytest.mark.parametrize("owner", ["kernel", "alertmanager/1", "Zoë 100% #1?"])
+def test_the_python_client_puts_reads_and_removes_claims(fresh: ServiceProcess, owner: str) -> None:
+    with BlocklistClient(fresh.url, timeout=30) as client:
+        blocked = client.put_claim("n1", owner, "x", action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
+        assert [(it.owner, it.author, it.block) for it in client.claims("n1")] == [(owner, None, blocked)]
+        end = now_ms() + 60_000
+        assert client.put_claim("n1", "other", "y", end=end).cause == "x,y"
+        left = client.remove_claim("n1", owner)
+        assert left is not None
+        assert (left.cause, left.end) == ("y", end)
+        assert client.remove_claim("n1", "other") is None
+        with pytest.raises(NotFoundError):
+            client.remove_claim("n1", "other")
+        with pytest.raises(InvalidError):
+            client.put_claim("n1", "a//b", "x")
+
+
+def _fields(client: httpx.Client) -> dict[str, Any]:
+    return {name: value for name, value in current_list(client)[1]["n1"].items() if name != "taskManagers"}
+
+
+def test_the_page_of_a_node_lists_its_claims_and_dismissals(service: httpx2.Client) -> None:
+    put(service, "anna", cause="kernel")
+    put(service, "detection", status=201, cause="slow <b>")
+    page = service.get("/page/nodes/n1").text
+    assert cells(page, "Cause") == ["kernel", "slow <b>"]
+    assert '<th scope="row">detection</th>' in page
+    assert "Dismissed" not in page
+    service.delete(NODE).raise_for_status()
+    page = service.get("/page/nodes/n1").text
+    assert "<li>detection" in page
+    assert 'id="claims"' not in page

@@ -1,0 +1,163 @@
+"""Any sequence of claims of several owners leaves the service in the same state as a plain dict of dicts."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import reduce
+from typing import Any
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import invariant, rule, run_state_machine_as_test
+
+from tests.integration.bodies import all_changes, current_list
+from tests.integration.databases import ON_BOTH, Databases, SqliteFiles
+from tests.integration.process import wait_until
+from tests.integration.state_machine import ACTIONS, Block, ServiceMachine
+
+pytestmark = ON_BOTH
+
+ANONYMOUS = "anonymous"
+node_ids = st.sampled_from(["a", "b"])
+owner_names = st.sampled_from([ANONYMOUS, "anna", "alertmanager/1"])
+
+
+requests = st.builds(
+    Block,
+    action=st.sampled_from(ACTIONS),
+    start=st.just(0),
+    end=st.integers(1, 8) | st.none(),
+    cause=st.sampled_from(["x", "y", "z", "x,y"]),
+)
+
+
+class ClaimsMachine(ServiceMachine):
+    """The service, and its model: for each node the claims by owner, in the order in which they were made."""
+
+    def __init__(self, databases: Databases) -> None:
+        super().__init__(databases)
+        self.model: dict[str, dict[str, Block]] = {"a": {}, "b": {}}
+        self.past: dict[int, dict[str, Any]] = {}
+
+    @rule(node_id=node_ids, request=requests, allow=st.booleans())
+    def block(self, node_id: str, request: Block, allow: bool) -> None:
+        new, claims = self.absolute(request), self.model[node_id]
+        answer = self.client.put(f"/blocklist/nodes/{node_id}", json={**new.body(), "allowMerge": allow})
+        if claims and not allow:
+            assert answer.status_code == 409
+            return
+        assert answer.status_code == (202 if claims else 201)
+        claims[ANONYMOUS] = claims[ANONYMOUS].merged(new) if ANONYMOUS in claims else new
+        assert answer.json() == {"id": node_id, "taskManagers": [], **self._block(node_id)}
+
+    @rule(node_id=node_ids, owner=owner_names, request=requests)
+    def put_claim(self, node_id: str, owner: str, request: Block) -> None:
+        new, claims = self.absolute(request), self.model[node_id]
+        answer = self.client.put(f"/blocklist/nodes/{node_id}/claims/{owner}", json=new.body())
+        assert answer.status_code == (200 if owner in claims else 201)
+        self._put(node_id, owner, new)
+        assert answer.json()["node"] == {"id": node_id, "taskManagers": [], **self._block(node_id)}
+
+    @rule(owner=owner_names, several=st.dictionaries(node_ids, requests, min_size=1))
+    def put_claims(self, owner: str, several: dict[str, Block]) -> None:
+        asked = {node_id: self.absolute(request) for node_id, request in several.items()}
+        answer = self.client.put(f"/claims/{owner}", json={node_id: new.body() for node_id, new in asked.items()})
+        statuses = {node_id: 200 if owner in self.model[node_id] else 201 for node_id in asked}
+        assert {node_id: body["status"] for node_id, body in answer.json().items()} == statuses
+        for node_id, new in asked.items():
+            self._put(node_id, owner, new)
+
+    @rule(node_id=node_ids, owner=owner_names)
+    def remove_claim(self, node_id: str, owner: str) -> None:
+        claims = self.model[node_id]
+        answer = self.client.delete(f"/blocklist/nodes/{node_id}/claims/{owner}")
+        assert answer.status_code == (200 if owner in claims else 404)
+        if owner in claims:
+            del claims[owner]
+            assert answer.json()["blocked"] is bool(claims)
+
+    @rule(owner=owner_names, several=st.sets(node_ids, min_size=1))
+    def remove_claims(self, owner: str, several: set[str]) -> None:
+        answer = self.client.delete(f"/claims/{owner}", params={"node": sorted(several)})
+        every = all(owner in self.model[node_id] for node_id in several)
+        assert answer.status_code == (200 if every else 404)
+        for node_id in several if every else ():
+            del self.model[node_id][owner]
+
+    @rule(node_id=node_ids)
+    def unblock(self, node_id: str) -> None:
+        answer = self.client.delete(f"/blocklist/nodes/{node_id}")
+        assert answer.status_code == (200 if self.model[node_id] else 404)
+        self.model[node_id].clear()
+
+    @rule(milliseconds=st.integers(1, 8))
+    def pass_time(self, milliseconds: int) -> None:
+        self.past[self.clock.now] = self._list()
+        self.clock.now += milliseconds
+        for claims in self.model.values():
+            for owner in [owner for owner, block in claims.items() if block.ended(self.clock.now)]:
+                del claims[owner]
+        wait_until(lambda: current_list(self.client)[1] == self._list())
+
+    @invariant()
+    def the_list_and_the_claims_equal_the_model(self) -> None:
+        assert current_list(self.client)[1] == self._list()
+        page = self.client.get("/claims").json()
+        found = [(it.pop("node"), it.pop("owner"), it) for it in page["claims"]]
+        assert found == [
+            (node_id, owner, {**block.fields(), "createdBy": None})
+            for node_id, claims in sorted(self.model.items())
+            for owner, block in claims.items()
+        ]
+
+    @invariant()
+    def replaying_the_log_gives_the_list_and_its_past(self) -> None:
+        replayed: dict[str, Any] = {}
+        for change in all_changes(self.client):
+            _replay(replayed, change)
+        ended = {node_id for node_id, fields in replayed.items() if int(fields["endTimestamp"]) <= self.clock.now}
+        listed = {node_id: fields for node_id, fields in replayed.items() if node_id not in ended}
+        assert {node_id: {**fields, "taskManagers": []} for node_id, fields in listed.items()} == self._list()
+        for at, then in list(self.past.items())[-2:]:
+            assert self.client.get(f"/blocklist?at={at}").json() == then
+
+    def _put(self, node_id: str, owner: str, new: Block) -> None:
+        claims = self.model[node_id]
+        claims[owner] = replace(new, start=claims[owner].start) if owner in claims else new
+
+    def _block(self, node_id: str) -> dict[str, Any]:
+        return reduce(Block.merged, self.model[node_id].values()).fields()
+
+    def _list(self) -> dict[str, Any]:
+        return {
+            node_id: {**self._block(node_id), "taskManagers": []}
+            for node_id, claims in sorted(self.model.items())
+            if claims
+        }
+
+
+def _replay(nodes: dict[str, Any], change: dict[str, Any]) -> None:
+    """Apply a change to a list, and check that its claims make the block."""
+    node = dict(change["node"])
+    node_id = node.pop("id")
+    assert (node_id in nodes) == (change["type"] != "blocked")
+    if change["type"] in {"unblocked", "expired"}:
+        assert nodes.pop(node_id) == node, "the node as it last was"
+        assert "claims" not in change
+        return
+    nodes[node_id] = node
+    if "claims" in change:
+        made = [
+            Block(it["action"], int(it["startTimestamp"]), int(it["endTimestamp"]), it["cause"])
+            for it in change["claims"]
+        ]
+        assert reduce(Block.merged, made).fields() == node
+
+
+def test_claims_behave_like_a_dict_of_dicts_with_a_log(databases: Databases) -> None:
+    class Machine(ClaimsMachine):
+        def __init__(self) -> None:
+            super().__init__(databases)
+
+    examples = 40 if isinstance(databases, SqliteFiles) else 10
+    run_state_machine_as_test(Machine, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))

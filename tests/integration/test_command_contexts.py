@@ -1,0 +1,104 @@
+"""The contexts of the command: the service that is changed is the one that the operator chose, and is printed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.integration.command import Command
+from tests.integration.process import ServiceProcess, free_port
+
+
+@pytest.fixture
+def configured(binaries: Path, service: ServiceProcess, tmp_path: Path) -> Command:
+    """Two contexts and no BLOCKLIST_URL: the service is `lab`, the current one; nothing listens at `prod`."""
+    command = Command(binaries, service.url)
+    command.env["XDG_CONFIG_HOME"] = str(tmp_path)
+    del command.env["BLOCKLIST_URL"]
+    command.stdout_of("config", "set", "lab", "url", service.url)
+    command.stdout_of("config", "set", "prod", "url", f"http://127.0.0.1:{free_port()}")
+    return command
+
+
+def test_a_change_prints_the_context_and_a_read_does_not(
+    configured: Command, service: ServiceProcess, node_id: str
+) -> None:
+    done = configured.run("block", node_id, "-r", "disk")
+    assert (done.returncode, done.stderr) == (0, f"Context lab: {service.url}\n")
+    assert configured.run("is-blocked", node_id).stderr == ""
+
+
+def test_the_context_is_chosen_by_use_by_option_and_by_variable(configured: Command, node_id: str) -> None:
+    assert configured.run("block", node_id, "-r", "disk", "--context", "prod").returncode == 3
+    assert configured.run("--context=prod", "list").returncode == 3
+    assert configured.run("list", BLOCKLIST_CONTEXT="prod").returncode == 3
+    assert configured.stdout_of("config", "use", "prod").startswith("Current context: prod, http://")
+    assert configured.run("list").returncode == 3
+    assert [line.split()[:2] for line in configured.stdout_of("config", "list", "--no-headers").splitlines()] == [
+        ["-", "lab"],
+        ["*", "prod"],
+    ]
+    configured.stdout_of("list", "--context", "lab")
+
+
+def test_an_unknown_context_is_a_configuration_error_that_names_the_others(configured: Command) -> None:
+    done = configured.run("list", "--context", "pord")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "there are lab, prod" in done.stderr
+
+
+def test_a_url_in_the_environment_precedes_the_current_context_and_is_printed(
+    configured: Command, service: ServiceProcess, node_id: str
+) -> None:
+    configured.stdout_of("config", "use", "prod")
+    done = configured.run("block", node_id, "-r", "disk", BLOCKLIST_URL=service.url)
+    assert (done.returncode, done.stderr) == (0, f"No context: {service.url} (BLOCKLIST_URL)\n")
+    done = configured.run("list", BLOCKLIST_URL=service.url, BLOCKLIST_CONTEXT="prod")
+    assert (done.returncode, "unset one of them" in done.stderr) == (2, True)
+
+
+@pytest.mark.parametrize("text", ["[", 'current = "x"', "[contexts.a]\nurl = 1", '[contexts.a]\nulr = "x"', "a = 1"])
+def test_an_invalid_file_is_an_error_that_names_it(configured: Command, text: str) -> None:
+    file = Path(configured.env["XDG_CONFIG_HOME"]) / "blocklist" / "config.toml"
+    file.write_text(text)
+    done = configured.run("list")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert f"{file} is invalid" in done.stderr
+
+
+@pytest.mark.parametrize(("key", "value"), [("url", "prod"), ("timeout", "soon"), ("token", "x")])
+def test_a_value_that_cannot_be_used_is_not_stored(configured: Command, key: str, value: str) -> None:
+    assert configured.run("config", "set", "lab", key, value).returncode == 2
+    assert configured.run("config", "get", "lab", "timeout").returncode == 1
+
+
+def test_extend_gives_a_later_end_and_keeps_the_rest(command: Command, node_id: str) -> None:
+    command.stdout_of("block", node_id, "-r", "disk", "-d", "1h", "--evacuate")
+    assert "(in 5h), evacuating its tasks" in command.stdout_of("extend", node_id, "-d", "5h")
+    assert "already blocked until" in command.stdout_of("extend", node_id, "-d", "2h")
+    done = command.run("extend", f"{node_id}-free", "-d", "5h")
+    assert (done.returncode, done.stdout) == (1, f"{node_id}-free not blocked\n")
+    assert json.loads(command.stdout_of("get", node_id, "-o", "json"))["cause"] == "disk"
+
+
+def test_several_nodes_are_asked_at_once(command: Command, node_id: str) -> None:
+    command.stdout_of("block", f"{node_id}-[1-2]", "-r", "disk")
+    assert command.run("is-blocked", f"{node_id}-[1-2]").returncode == 0
+    assert command.run("is-blocked", f"{node_id}-[1-3]").returncode == 1
+    assert len(command.stdout_of("history", f"{node_id}-[1-2]", "--since", "15m", "--no-headers").splitlines()) == 2
+    assert len(command.stdout_of("status", f"{node_id}-[1-2]", "--no-headers").splitlines()) == 2
+    assert command.stdout_of("history", node_id, "--from", "-1h") == ""
+    assert len(command.stdout_of("claims", f"{node_id}-[1-2]", "--no-headers").splitlines()) == 2
+    assert f"\n{node_id}-2:\n  action: MARK_BLOCKED\n" in command.stdout_of("list", "-o", "yaml")
+
+
+def test_the_list_is_filtered_and_sorted(command: Command, node_id: str) -> None:
+    command.stdout_of("block", f"{node_id}-a", "-r", f"Disk {node_id}x", "-d", "3h")
+    command.stdout_of("block", f"{node_id}-b", "-r", f"Fan {node_id}x", "-d", "1h", "--evacuate")
+    mine = ("list", "-o", "name", "--reason", f"{node_id}X")
+    assert command.stdout_of(*mine, "--sort", "expires").splitlines() == [f"{node_id}-b", f"{node_id}-a"]
+    assert command.stdout_of(*mine, "--action", "mark") == f"{node_id}-a\n"
+    assert command.stdout_of(*mine, "--owner", "anon*").splitlines() == [f"{node_id}-a", f"{node_id}-b"]
+    assert command.stdout_of(*mine, "--by", "nobody") == ""

@@ -1,0 +1,124 @@
+"""The command in scripts: an exit code is an answer only if there is one, whatever happens to its streams."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import httpx
+import pytest
+
+from tests.integration.command import TIMEOUT, Command, interrupt
+from tests.integration.conftest import Start
+from tests.integration.listeners import register
+from tests.integration.process import ServiceProcess, free_port, wait_until
+
+
+def shell(command: Command, script: str) -> subprocess.CompletedProcess[str]:
+    """Run a line of shell."""
+    done = subprocess.run(
+        ["sh", "-c", script], env=command.env, capture_output=True, text=True, timeout=TIMEOUT, check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done
+
+
+@pytest.mark.parametrize("credentials", [{}, {"BLOCKLIST_TOKEN": "blocklist_wrong"}], ids=["no token", "a wrong token"])
+def test_a_rejected_question_is_not_answered_with_not_blocked(
+    binaries: Path, start: Start, tmp_path: Path, credentials: dict[str, str]
+) -> None:
+    service = start(auth="tokens", admin_token_file=str(tmp_path / "admin.token"))
+    done = Command(binaries, service.url).run("is-blocked", "n1", **credentials)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert done.stderr.startswith("Unauthorized: "), done.stderr
+
+
+@pytest.mark.parametrize("arguments", ["is-blocked {}", "unblock {}", "get {}", "block {} -r Disk", "list"])
+def test_a_url_with_a_path_that_the_service_does_not_have_is_not_its_url(
+    command: Command, node_id: str, arguments: str
+) -> None:
+    command.stdout_of("block", node_id, "-r", "Disk")
+    url = command.env["BLOCKLIST_URL"] + "/blocklist"
+    done = command.run(*arguments.format(node_id).split(), BLOCKLIST_URL=url)
+    assert (done.returncode, done.stdout) == (3, "")
+    assert f"{url} is not the URL of a blocklist service" in done.stderr
+    assert command.run("is-blocked", node_id).returncode == 0
+
+
+@pytest.mark.parametrize("question", ["is-blocked", "list", "block -r Disk", "--version", "--help"])
+def test_a_closed_stdout_cannot_be_written(command: Command, node_id: str, question: str) -> None:
+    node = "" if question in {"list", "--version", "--help"} else node_id
+    done = shell(command, f"blocklist {question} {node} >&-")
+    assert (done.returncode, done.stderr) == (3, "Error: the output cannot be written: Bad file descriptor.\n")
+
+
+@pytest.mark.parametrize("arguments", ["is-blocked n1", "block n1 -r Disk", "list"])
+def test_a_closed_stderr_does_not_change_the_exit_code(command: Command, arguments: str) -> None:
+    away = f"BLOCKLIST_URL=http://127.0.0.1:{free_port()}"
+    assert shell(command, f"{away} blocklist {arguments} 2>&-").returncode == 3
+    assert shell(command, f"{away} blocklist {arguments} >&- 2>&-").returncode == 3
+    assert shell(command, f"{away} blocklist {arguments} <&- >&- 2>&-").returncode == 3
+
+
+def test_a_closed_stdin_names_no_node(command: Command) -> None:
+    done = shell(command, "blocklist block - -r Disk <&-")
+    assert done.returncode == 2
+    assert "No node is given" in done.stderr
+
+
+def test_an_interrupted_change_may_have_been_made(
+    binaries: Path, listener_service: ServiceProcess, listener_client: httpx.Client
+) -> None:
+    register(listener_client, "never-applies")
+    with Command(binaries, listener_service.url).running("block", "n1", "-r", "Disk", "--wait", "60s") as process:
+        wait_until(lambda: listener_client.get("/blocklist/nodes/n1").status_code == 200)
+        code, stderr = interrupt(process)
+    assert code == 130
+    assert "The change may have been made" in stderr
+
+
+def test_a_change_without_a_response_may_have_been_made(
+    command: Command, service: ServiceProcess, node_id: str
+) -> None:
+    service.pause()
+    try:
+        done = command.run("block", node_id, "-r", "Disk", BLOCKLIST_TIMEOUT="500ms")
+        dry = command.run("block", node_id, "-r", "Disk", "--dry-run", BLOCKLIST_TIMEOUT="500ms")
+    finally:
+        service.resume()
+    assert (done.returncode, dry.returncode) == (3, 3)
+    assert "The change may have been made" in done.stderr
+    assert "may have been made" not in dry.stderr
+    away = command.run("block", node_id, "-r", "Disk", BLOCKLIST_URL=f"http://127.0.0.1:{free_port()}")
+    assert "may have been made" not in away.stderr
+
+
+def test_a_question_without_a_readable_token_is_a_configuration_error(command: Command) -> None:
+    done = command.run("is-blocked", "n1", BLOCKLIST_TOKEN_FILE="/nowhere/token")
+    assert (done.returncode, done.stdout) == (2, "")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["get", "-"], "this command takes one node, not standard input"),
+        (["is-blocked"], "name at least one node"),
+        (["drain", "n1", "-l", "rack=r1"], "not both"),
+        (["block", "n1", "-r", "x", "--until", "2h"], "give it as -d 2h"),
+        (["list", "--at", "2026-01-01T00:00:00Z", "-w"], "give only one of --at and --watch"),
+        (["block", "n1", "-r", " "], "characters that are not all spaces"),
+        (["block", "n1", "-r", "x", "--force", " "], "characters that are not all spaces"),
+    ],
+)
+def test_what_cannot_be_meant_is_a_usage_error(command: Command, arguments: list[str], message: str) -> None:
+    done = command.run(*arguments)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert message in done.stderr
+
+
+def test_an_address_in_brackets_is_the_same_node_in_every_command(command: Command) -> None:
+    command.stdout_of("block", "[fe80::77]", "-r", "Disk")
+    for question in ("is-blocked", "get", "status", "history"):
+        command.stdout_of(question, "[fe80::77]")
+    command.stdout_of("unblock", "[FE80::77]")
+    assert command.run("is-blocked", "[fe80::77]").returncode == 1

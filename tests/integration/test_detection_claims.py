@@ -1,0 +1,120 @@
+"""Verdicts of detection are claims of the owner `detection`, which a person may remove or dismiss."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+import pytest
+
+from blocklist import BlocklistClient
+from blocklist.detection.apply import DETECTION_OWNER, apply, propose_with_history
+from blocklist.detection.heuristics import HOUR_MS, NodeVerdict, Rules, Severity
+from blocklist.model.errors import DismissedError
+from blocklist.model.node import BlockAction
+from tests.integration.bodies import now_ms
+from tests.integration.databases import ON_SQLITE
+from tests.integration.problems import problem_of
+from tests.integration.process import ServiceProcess
+
+pytestmark = ON_SQLITE
+
+MARK, EVACUATE = BlockAction
+NODE: Final = "n3"
+
+
+def run_detection(client: BlocklistClient, verdict: NodeVerdict) -> str | None:
+    """A run that finds this verdict: why it is not applied, None if it is."""
+    (proposal,) = propose_with_history(client, [verdict], Rules(), now=now_ms())
+    apply(client, [proposal])
+    return proposal.skip_reason
+
+
+def owners(client: BlocklistClient) -> list[str]:
+    return [claim.owner for claim in client.claims(NODE)]
+
+
+@pytest.fixture
+def verdict() -> NodeVerdict:
+    seen = now_ms() - 1000
+    return NodeVerdict(
+        host=NODE,
+        severity=Severity.SLOW,
+        action=MARK,
+        cause="2.1x slower than its peers",
+        last_evidence=seen,
+        end=seen + HOUR_MS,
+        p_value=0.0,
+    )
+
+
+def newer(verdict: NodeVerdict) -> NodeVerdict:
+    """The same, from log lines of now."""
+    return replace(verdict, last_evidence=now_ms() + 1, end=verdict.end + HOUR_MS)
+
+
+def test_a_verdict_is_a_claim_beside_those_of_others(fresh: ServiceProcess, verdict: NodeVerdict) -> None:
+    with BlocklistClient(fresh.url) as client:
+        client.block(NODE, "kernel", action=EVACUATE)
+        assert run_detection(client, verdict) is None
+        assert owners(client) == ["anonymous", DETECTION_OWNER]
+        assert run_detection(client, verdict) == "the node is already blocked for this"
+        client.remove_claim(NODE, "anonymous")
+        node = client.snapshot().nodes[NODE]
+        assert (node.action, node.end, node.cause) == (MARK, verdict.end, verdict.cause)
+
+
+def test_unblocking_the_node_dismisses_what_the_logs_said_until_then(
+    fresh: ServiceProcess, verdict: NodeVerdict
+) -> None:
+    with BlocklistClient(fresh.url) as client, fresh.client() as http:
+        run_detection(client, verdict)
+        client.unblock(NODE)
+        assert [it["owner"] for it in http.get(f"/blocklist/nodes/{NODE}/claims").json()["dismissed"]] == ["detection"]
+        assert run_detection(client, verdict) == "the node was unblocked by hand since then"
+        client.block(NODE, "kernel")
+        assert run_detection(client, verdict) == "the node was unblocked by hand since then"
+        assert run_detection(client, newer(verdict)) is None
+        assert owners(client) == ["anonymous", DETECTION_OWNER]
+
+
+def test_the_service_refuses_what_the_logs_said_before_the_node_was_unblocked(
+    fresh: ServiceProcess, verdict: NodeVerdict
+) -> None:
+    with BlocklistClient(fresh.url) as client:
+        run_detection(client, verdict)
+        proposals = propose_with_history(client, [newer(verdict)], Rules(), now=now_ms())
+        before = now_ms()
+        client.unblock(NODE)
+        with pytest.raises(DismissedError, match=f"detection was dismissed on {NODE.upper()} at 20"):
+            client.put_claim(NODE.upper(), DETECTION_OWNER, "slow", last_evidence=before)
+        # Unblocked between the proposals and their application.
+        outdated = replace(proposals[0], verdict=replace(proposals[0].verdict, last_evidence=before))
+        (applied,) = apply(client, [outdated])
+        assert applied.skip_reason == "the node was unblocked by hand since then"
+        client.put_claim("n4", DETECTION_OWNER, "slow", last_evidence=before)
+        client.put_claim(NODE, "anna", "slow", last_evidence=before)
+        assert owners(client) == ["anna"]
+        client.put_claim(NODE, DETECTION_OWNER, "slow", last_evidence=now_ms() + 1)
+        assert owners(client) == ["anna", DETECTION_OWNER]
+
+
+def test_all_or_none_of_several_claims_are_refused(fresh: ServiceProcess, verdict: NodeVerdict) -> None:
+    with BlocklistClient(fresh.url) as client, fresh.client() as http:
+        run_detection(client, verdict)
+        body = {"action": "MARK_BLOCKED", "cause": "slow", "lastEvidenceTimestamp": str(now_ms())}
+        client.unblock(NODE)
+        problem = problem_of(http.put("/claims/detection", json={"n4": body, NODE: body}), 409)
+        assert problem["type"] == "urn:blocklist:problem:dismissed"
+        assert problem_of(http.put(f"/blocklist/nodes/{NODE}/claims/detection?dryRun=true", json=body), 409) != {}
+        assert http.get("/blocklist").json() == {}
+
+
+def test_a_removed_claim_is_not_made_again_from_the_same_logs(fresh: ServiceProcess, verdict: NodeVerdict) -> None:
+    with BlocklistClient(fresh.url) as client:
+        client.block(NODE, "kernel")
+        run_detection(client, verdict)
+        client.remove_claim(NODE, DETECTION_OWNER)
+        assert run_detection(client, verdict) == "the node was unblocked by hand since then"
+        assert owners(client) == ["anonymous"]
+        assert run_detection(client, newer(verdict)) is None

@@ -1,0 +1,191 @@
+"""`blocklist drain`: it returns 0 only when it is known that nothing runs on the nodes."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.command import Command, interrupt
+from tests.integration.labels import report_labels
+from tests.integration.listeners import RM, heartbeat, register, wait_until_lapsed
+from tests.integration.process import ServiceProcess, wait_until
+
+DRAIN = ("drain", "n1", "-r", "Kernel", "--timeout")
+
+
+@pytest.fixture
+def drain(binaries: Path, fresh: ServiceProcess) -> Command:
+    return Command(binaries, fresh.url)
+
+
+def revision(client: httpx.Client) -> int:
+    return int(client.get("/blocklist").headers["blocklist-revision"])
+
+
+def report(client: httpx.Client, job: str, tasks: int | None, **fields: Any) -> None:
+    """A job that has applied all changes and runs this number of tasks on n1; None if it does not report it."""
+    running = {} if tasks is None else {f"{job}:1": tasks}
+    managers = {f"{job}:1": "n1"}
+    heartbeat(client, job, ackedRevision=revision(client), taskManagers=managers, runningTasks=running, **fields)
+
+
+def wait_until_evacuated(client: httpx.Client, node: str = "n1") -> None:
+    def evacuated() -> bool:
+        return bool(client.get("/blocklist").json().get(node, {}).get("action") == "MARK_BLOCKED_AND_EVACUATE_TASKS")
+
+    wait_until(evacuated)
+
+
+def test_it_follows_each_job_until_nothing_runs_there(drain: Command, fresh_client: httpx.Client) -> None:
+    register(fresh_client, "etl")
+    report(fresh_client, "etl", 3)
+    with drain.running(*DRAIN, "60s") as running:
+        assert running.stdout is not None
+        assert running.stdout.readline().startswith("n1 blocked until ")
+        assert running.stdout.readline() == "n1  etl  has not applied it yet, 3 tasks running\n"
+        report(fresh_client, "etl", 2)
+        assert running.stdout.readline() == "n1  etl  2 tasks running\n"
+        report(fresh_client, "etl", 0)
+        assert running.stdout.readline() == "n1  etl  nothing runs\n"
+        assert running.stdout.readline() == "n1  drained\n"
+        assert running.stdout.readline().startswith("1 node drained in ")
+        assert running.wait(60) == 0
+
+
+def test_a_refusal_is_named_with_its_reason_without_waiting_for_the_timeout(
+    drain: Command, fresh_client: httpx.Client
+) -> None:
+    register(fresh_client, "etl")
+    with drain.running(*DRAIN, "10m") as running:
+        wait_until_evacuated(fresh_client)
+        report(fresh_client, "etl", 4, refused={"n1": "its last host"})
+        output, _ = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert output.splitlines()[-2:] == [
+        "0 of 1 node drained. Still held:",
+        "  n1  etl: refuses: its last host, 4 tasks running",
+    ]
+
+
+def test_the_other_nodes_are_drained_although_one_job_refuses(drain: Command, fresh_client: httpx.Client) -> None:
+    for job in ("etl", "app"):
+        register(fresh_client, job)
+    with drain.running("drain", "n[1-2]", "--timeout", "10m") as running:
+        wait_until_evacuated(fresh_client, "n2")
+        on: dict[str, Any] = {"taskManagers": {"app:1": "n2"}, "runningTasks": {"app:1": 1}}
+        heartbeat(fresh_client, "app", ackedRevision=revision(fresh_client), **on)
+        report(fresh_client, "etl", 4, refused={"n1": "its last host"})
+        assert running.stdout is not None
+        next(line for line in running.stdout if line == "n2  app  1 task running\n")
+        heartbeat(fresh_client, "app", ackedRevision=revision(fresh_client), runningTasks={"app:1": 0})
+        output, _ = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert "n2  drained" in output
+    assert "1 of 2 nodes drained. Still held:\n  n1  etl: refuses: its last host" in output
+
+
+@pytest.mark.parametrize("case", ["no job", "silent tasks", "no TaskManagers"])
+def test_what_is_unknown_is_not_drained(drain: Command, fresh_client: httpx.Client, case: str) -> None:
+    register(fresh_client, "manager", role=RM)
+    if case != "no job":
+        register(fresh_client, "etl")
+    with drain.running(*DRAIN, "3s") as running:
+        wait_until_evacuated(fresh_client)
+        heartbeat(fresh_client, "manager", ackedRevision=revision(fresh_client))
+        if case == "silent tasks":
+            report(fresh_client, "etl", None)
+        elif case == "no TaskManagers":
+            heartbeat(fresh_client, "etl", ackedRevision=revision(fresh_client))
+        output, _ = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert "Timeout after " in output
+    assert "unknown: " in output.splitlines()[-1]
+    assert "n1  drained" not in output
+
+
+def test_a_job_that_stops_reporting_is_not_taken_for_ended(drain: Command, fresh_client: httpx.Client) -> None:
+    register(fresh_client, "lost", leaseSeconds=1)
+    wait_until_lapsed(fresh_client, "lost")
+    register(fresh_client, "etl")
+    with drain.running(*DRAIN, "3s") as running:
+        wait_until_evacuated(fresh_client)
+        report(fresh_client, "etl", 0)
+        output, _ = running.communicate(timeout=60)
+    assert (running.returncode, output.splitlines()[-1]) == (1, "  n1  lost: unknown: it has stopped reporting")
+    assert "n1  drained" in drain.stdout_of(*DRAIN, "60s", "--ignore-lapsed")
+
+
+def test_ctrl_c_leaves_the_block_and_says_so(drain: Command, fresh_client: httpx.Client) -> None:
+    register(fresh_client, "etl")
+    with drain.running(*DRAIN, "10m") as running:
+        assert running.stdout is not None
+        next(line for line in running.stdout if "etl" in line)
+        code, stderr = interrupt(running)
+    assert code == 130
+    assert "1 node stays blocked" in stderr
+    assert "blocklist unblock" in stderr
+    assert "n1" in fresh_client.get("/blocklist").json()
+
+
+def test_a_node_that_somebody_unblocks_is_not_drained(drain: Command, fresh_client: httpx.Client) -> None:
+    register(fresh_client, "etl")
+    with drain.running(*DRAIN, "10m") as running:
+        wait_until_evacuated(fresh_client)
+        fresh_client.delete("/blocklist/nodes/n1")
+        output, _ = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert output.splitlines()[-1] == "  n1  no longer blocked; blocklist history shows why"
+
+
+def test_an_outage_of_the_service_is_waited_for(
+    drain: Command, fresh: ServiceProcess, fresh_client: httpx.Client
+) -> None:
+    register(fresh_client, "etl")
+    drain.env["BLOCKLIST_TIMEOUT"] = "500ms"
+    with drain.running(*DRAIN, "60s") as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        next(line for line in running.stdout if "etl" in line)
+        fresh.pause()
+        try:
+            assert "What runs is unknown; trying again." in running.stderr.readline()
+        finally:
+            fresh.resume()
+        report(fresh_client, "etl", 0)
+        output, _ = running.communicate(timeout=60)
+    assert (running.returncode, "n1  drained" in output) == (0, True)
+
+
+def test_a_selector_drains_a_rack_and_a_misspelt_label_nothing(drain: Command, fresh_client: httpx.Client) -> None:
+    report_labels(fresh_client)
+    done = drain.run("drain", "-l", "rak=r1")
+    assert (done.returncode, "did you mean rack?" in done.stderr) == (1, True)
+    done = drain.run("drain", "-l", "rak!=r1")
+    assert (done.returncode, "did you mean rack?" in done.stderr) == (1, True)
+    assert fresh_client.get("/blocklist").json() == {}
+    output = drain.stdout_of("drain", "-l", "rack=r1", "--dry-run")
+    assert [line.split()[0] for line in output.splitlines()] == ["n1.example.com", "n2"]
+    assert fresh_client.get("/blocklist").json() == {}
+
+
+def test_on_a_terminal_the_lines_are_the_same_above_a_bar(drain: Command, fresh_client: httpx.Client) -> None:
+    register(fresh_client, "etl")
+    done = threading.Event()
+
+    def apply() -> None:
+        wait_until_evacuated(fresh_client)
+        report(fresh_client, "etl", 0)
+        done.set()
+
+    thread = threading.Thread(target=apply)
+    thread.start()
+    output = drain.on_terminal(*DRAIN, "60s")
+    thread.join()
+    assert done.is_set()
+    assert "n1  drained" in output
+    assert "1 node drained in " in output
+    assert "\x1b[" in output

@@ -1,0 +1,227 @@
+"""A replica that could not reach the database, while another one could: what it answers once it can again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import httpx
+import psycopg
+import pytest
+
+from tests.faulty_proxy import FaultyProxy
+from tests.integration.bodies import block
+from tests.integration.databases import Databases
+from tests.integration.listeners import get_listener, heartbeat, post_heartbeat, register, registration_body
+from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.test_replicas_access import bearer, create_token
+from tests.integration.test_sessions import log_in
+from tests.postgres import PostgresServer, database_name
+
+pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
+
+ROUNDS: Final = 3
+"""What a replica answers before it has read the database again lasts milliseconds: one round may miss it."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Clients of a replica that reaches the database and of one that may not, with an admin's token."""
+
+    one: httpx.Client
+    cut: httpx.Client
+    cut_process: ServiceProcess
+    wire: FaultyProxy
+    server: PostgresServer
+    database: str
+    visitor: Callable[[], httpx.Client]
+    other_visitor: Callable[[], httpx.Client]
+
+    @contextmanager
+    def locked(self, table: str) -> Iterator[None]:
+        """An administrator holds a lock on a table; everything else works."""
+        with psycopg.connect(self.server.url(self.database, user="postgres")) as session:
+            session.execute(f"LOCK TABLE {table} IN ACCESS EXCLUSIVE MODE".encode())
+            yield
+            session.rollback()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """The second replica does not run, for longer than two of its polls take."""
+        self.cut_process.pause()
+        begin = time.monotonic()
+        try:
+            yield
+            time.sleep(max(0.0, begin + 2 - time.monotonic()))
+        finally:
+            self.cut_process.resume()
+
+    @contextmanager
+    def outage(self) -> Iterator[None]:
+        """The second replica is cut off, and knows it."""
+        self.wire.refuse_connections()
+        try:
+            wait_until(lambda: "age" in self.cut.get("/blocklist").headers)
+            yield
+        finally:
+            self.wire.restore()
+
+
+@pytest.fixture(scope="module")
+def started(tmp_path_factory: pytest.TempPathFactory, databases: Databases, postgres: PostgresServer) -> Iterator[Pair]:
+    folder = tmp_path_factory.mktemp("recovery")
+    admin = folder / "admin.token"
+    settings = databases.settings(folder) | {"auth": "tokens", "admin_token_file": str(admin), "database_timeout": "3s"}
+    folders = [folder / "one", folder / "cut"]
+    for own in folders:
+        Path.mkdir(own)
+    with FaultyProxy(postgres.port) as wire:
+        cut_url = settings["database_url"].replace(f":{postgres.port}/", f":{wire.port}/")
+        with (
+            ServiceProcess(folders[0], **settings) as first,
+            ServiceProcess(folders[1], **(settings | {"database_url": cut_url})) as second,
+            first.client() as one,
+            second.client() as cut,
+        ):
+            for client in (one, cut):
+                client.headers["Authorization"] = f"Bearer {admin.read_text().strip()}"
+            yield Pair(one, cut, second, wire, postgres, database_name(cut_url), first.client, second.client)
+    databases.drop(folder)
+
+
+@pytest.fixture
+def pair(started: Pair) -> Pair:
+    """Both, when they reach the database."""
+    wait_until(lambda: all(client.get("/readyz").status_code == 200 for client in (started.one, started.cut)))
+    first_without_age(started.cut, "/blocklist")
+    return started
+
+
+def first_without_age(client: httpx.Client, path: str, **headers: str) -> httpx.Response:
+    """The first response that claims to be up to date."""
+    answers: list[httpx.Response] = []
+
+    def is_current() -> bool:
+        answers[:] = [client.get(path, headers=headers)]
+        return "age" not in answers[0].headers
+
+    wait_until(is_current)
+    return answers[0]
+
+
+@pytest.mark.parametrize("path", ["/blocklist", "/blocklist/nodes/{node}"])
+def test_a_read_has_an_age_until_the_replica_has_read_what_others_committed(
+    pair: Pair, node_id: str, path: str
+) -> None:
+    for number in range(ROUNDS):
+        node = f"{node_id}-{number}"
+        with pair.outage():
+            pair.one.put(f"/blocklist/nodes/{node}", json=block()).raise_for_status()
+        answer = first_without_age(pair.cut, path.format(node=node))
+        assert answer.status_code == 200
+        assert node in answer.text
+
+
+def test_the_first_read_after_a_pause_of_the_replica_has_an_age(pair: Pair, node_id: str) -> None:
+    """It knows of the pause before it hears from the database again."""
+    for number in range(ROUNDS):
+        node = f"{node_id}-{number}"
+        with pair.paused():
+            pair.one.put(f"/blocklist/nodes/{node}", json=block()).raise_for_status()
+        answers = [pair.cut.get("/blocklist") for _ in range(50)]
+        assert all(node in answer.text or "age" in answer.headers for answer in answers)
+        assert "age" in answers[0].headers
+        assert node in first_without_age(pair.cut, "/blocklist").text
+
+
+def test_an_outdated_list_is_not_confirmed_with_304_after_an_outage(pair: Pair, node_id: str) -> None:
+    for number in range(ROUNDS):
+        with pair.outage():
+            etag = pair.cut.get("/blocklist").headers["etag"]
+            pair.one.put(f"/blocklist/nodes/{node_id}-{number}", json=block()).raise_for_status()
+        assert first_without_age(pair.cut, "/blocklist", **{"If-None-Match": etag}).status_code == 200
+
+
+def test_a_listener_that_registered_elsewhere_during_an_outage_is_known_without_age(pair: Pair, node_id: str) -> None:
+    for number in range(ROUNDS):
+        with pair.outage():
+            register(pair.one, f"{node_id}-{number}")
+        assert f"{node_id}-{number}" in first_without_age(pair.cut, "/listeners").text
+
+
+def test_a_token_revoked_elsewhere_during_an_outage_is_refused_when_reads_are_up_to_date(pair: Pair) -> None:
+    for _ in range(ROUNDS):
+        made = create_token(pair.one)
+        assert first_without_age(pair.cut, "/blocklist", **bearer(made)).status_code == 200
+        with pair.outage():
+            pair.one.delete(f"/tokens/{made['id']}").raise_for_status()
+        first_without_age(pair.cut, "/blocklist")
+        assert pair.cut.get("/blocklist", headers=bearer(made)).status_code == 401
+
+
+def test_a_session_ended_elsewhere_during_an_outage_ends_when_reads_are_up_to_date(pair: Pair) -> None:
+    for _ in range(ROUNDS):
+        made = create_token(pair.one)
+        with pair.visitor() as here, pair.other_visitor() as there:
+            log_in(here, made["token"])
+            there.cookies = here.cookies
+            wait_until(lambda: there.get("/blocklist").status_code == 200)
+            with pair.outage():
+                pair.one.delete(f"/tokens/{made['id']}").raise_for_status()
+            first_without_age(pair.cut, "/blocklist")
+            assert there.get("/blocklist").status_code == 401
+
+
+def renew_until_the_first_lease_ends(client: httpx.Client, listener: str) -> int:
+    """Send heartbeats until the lease has ended that the listener had at first; the end of its renewed lease."""
+    first = renewed = int(get_listener(client, listener)["leaseEnd"])
+    while time.time() * 1000 <= first + 100:
+        renewed = int(heartbeat(client, listener)["leaseEnd"])
+    return renewed
+
+
+def test_a_lease_renewed_elsewhere_does_not_lapse_at_a_replica_without_the_database(pair: Pair, node_id: str) -> None:
+    register(pair.one, node_id, leaseSeconds=2)
+    assert get_listener(pair.cut, node_id)["state"] == "live"
+    with pair.outage():
+        renew_until_the_first_lease_ends(pair.one, node_id)
+        assert get_listener(pair.cut, node_id)["state"] == "live"
+        assert post_heartbeat(pair.cut, node_id).status_code == 200
+
+
+def test_a_lease_renewed_while_an_administrator_locks_the_listeners_does_not_lapse(pair: Pair, node_id: str) -> None:
+    register(pair.one, node_id, leaseSeconds=8)
+    assert get_listener(pair.cut, node_id)["state"] == "live"
+    with pair.locked("listeners"):
+        renewed = renew_until_the_first_lease_ends(pair.one, node_id)
+        assert get_listener(pair.cut, node_id)["state"] == "live"
+    while int(get_listener(pair.cut, node_id)["leaseEnd"]) < renewed:
+        assert post_heartbeat(pair.one, node_id).status_code == 200
+    assert get_listener(pair.cut, node_id)["state"] == get_listener(pair.one, node_id)["state"] == "live"
+
+
+@pytest.mark.parametrize("table", ["listeners", "reports", "tokens"])
+def test_a_lock_on_another_table_stops_no_change_of_the_list(pair: Pair, node_id: str, table: str) -> None:
+    register(pair.one, node_id)
+    with pair.locked(table), ThreadPoolExecutor(2) as pool:
+        # Longer than the service waits for a lock, or for an answer (3 s).
+        end = time.monotonic() + 7
+        others = [pool.submit(use_other_tables, client, node_id, end) for client in (pair.one, pair.cut)]
+        while time.monotonic() < end:
+            for client in (pair.one, pair.cut):
+                client.put(f"/blocklist/nodes/{node_id}", json=block(allowMerge=True)).raise_for_status()
+        for future in others:
+            future.result()
+
+
+def use_other_tables(client: httpx.Client, listener: str, end: float) -> None:
+    """Write listeners and tokens until `end` (monotonic clock)."""
+    while time.monotonic() < end:
+        post_heartbeat(client, listener, taskManagers={"tm": f"host-{time.monotonic()}"})
+        client.post("/tokens", json={"name": "anna", "role": "reader"})
+        client.put(f"/listeners/{listener}-other", json=registration_body())

@@ -1,0 +1,128 @@
+"""A token that may change only the claims of some owners."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import httpx
+import pytest
+
+from blocklist.model.roles import Role
+from tests.alertmanager.posts import alert, post
+from tests.integration.bodies import block
+from tests.integration.listeners import register
+from tests.integration.problems import problem_of
+from tests.integration.secured import SecuredService
+from tests.integration.test_claims import claim
+
+ALERTS = "/integrations/alertmanager"
+
+
+def restricted(secured: SecuredService, *owners: str, name: str = "prometheus") -> httpx.Client:
+    return secured.client(secured.make_token(Role.OPERATOR, name, owners=owners)["token"])
+
+
+@pytest.fixture
+def client(secured: SecuredService) -> Iterator[httpx.Client]:
+    with restricted(secured, "alertmanager/*", "maintenance") as client:
+        yield client
+
+
+def test_it_changes_claims_of_its_owners(client: httpx.Client, node: str, node_id: str) -> None:
+    assert client.put(f"{node}/claims/alertmanager/1", json=claim()).status_code == 201
+    assert client.put("/claims/maintenance", json={node_id: claim()}).status_code == 200
+    assert client.post(ALERTS, json=post(alert(node=node_id))).json()["alerts"] == {"merged": 1}
+    assert client.delete(f"{node}/claims/alertmanager/1").status_code == 200
+    assert client.delete(f"/claims/maintenance?node={node_id}").status_code == 200
+    assert client.post(ALERTS, json=post(alert(node=node_id, resolved=True))).json()["alerts"] == {"freed": 1}
+
+
+def test_it_changes_nothing_else(secured: SecuredService, client: httpx.Client, node: str, node_id: str) -> None:
+    with secured.client(secured.tokens[Role.OPERATOR]) as operator:
+        operator.put(f"{node}/claims/anna", json=claim()).raise_for_status()
+    for answer in (
+        client.put(f"{node}/claims/anna", json=claim(cause="x")),
+        client.put("/claims/anna", json={node_id: claim(cause="x")}),
+        client.delete(f"{node}/claims/anna"),
+        client.delete(f"/claims/anna?node={node_id}"),
+        client.delete(f"{node}/claims/anna?dryRun=true"),
+        client.put(node, json=block(allowMerge=True)),
+        client.put("/blocklist/nodes", json={node_id: block(allowMerge=True)}),
+        client.delete(node),
+        client.get(f"/page/block?node={node_id}"),
+    ):
+        assert answer.status_code == 403, answer.request.url
+    assert [it["cause"] for it in client.get(f"{node}/claims").json()["claims"]] == ["disk"]
+
+
+def test_a_resolved_alert_leaves_the_mark_of_an_earlier_version_in_claims_of_others(
+    secured: SecuredService, client: httpx.Client, node: str, node_id: str
+) -> None:
+    resolved = alert(node=node_id, resolved=True) | {"fingerprint": "809c736d29768b8c"}
+    marked = claim(cause="alert DiskFull [809c736d]")
+    with secured.client(secured.tokens[Role.OPERATOR]) as operator:
+        operator.put(f"{node}/claims/anna", json=marked).raise_for_status()
+        assert client.post(ALERTS, json=post(resolved)).json()["alerts"] == {"unchanged": 1}
+        assert client.get(f"{node}/claims").json()["claims"][0]["cause"] == marked["cause"]
+        assert operator.post(ALERTS, json=post(resolved)).json()["alerts"] == {"freed": 1}
+
+
+def test_each_listener_asks_for_blocks_with_a_claim_of_its_own(secured: SecuredService, node: str) -> None:
+    with restricted(secured, "listener/x", name="x") as x, restricted(secured, "listener/y", name="y") as y:
+        for client, name in ((x, "x"), (y, "y")):
+            register(client, name)
+            assert client.put(f"{node}/claims/listener/{name}", json=claim(cause=name)).status_code == 201
+        assert y.delete(f"{node}/claims/listener/x").status_code == 403
+        assert x.delete(f"{node}/claims/listener/x").json()["blocked"] is True
+        assert [it["owner"] for it in y.get(f"{node}/claims").json()["claims"]] == ["listener/y"]
+
+
+def test_with_its_own_name_among_its_owners_it_blocks_without_an_owner(secured: SecuredService, node: str) -> None:
+    with restricted(secured, "maintenance", name="maintenance") as client:
+        assert client.put(node, json=block()).status_code == 201
+        problem_of(client.delete(node), 403)
+        assert client.delete(f"{node}/claims/maintenance").status_code == 200
+
+
+def test_alerts_of_a_token_for_other_owners_are_refused(secured: SecuredService, node: str, node_id: str) -> None:
+    with restricted(secured, "maintenance") as client:
+        problem_of(client.post(ALERTS, json=post(alert(node=node_id))), 403)
+        assert client.get(node).status_code == 404
+
+
+def test_a_session_of_the_page_has_the_restriction_of_its_token(secured: SecuredService, node: str) -> None:
+    token = secured.make_token(Role.OPERATOR, "x", owners=["maintenance"])["token"]
+    with secured.client() as visitor:
+        visitor.post("/login", data={"token": token})
+        assert visitor.get("/page/block").status_code == 403
+        assert visitor.get("/blocklist").status_code == 200
+
+
+def test_it_survives_a_restart_and_is_listed(secured: SecuredService) -> None:
+    made = secured.make_token(Role.OPERATOR, "x", owners=["a/*"])
+    assert made["owners"] == ["a/*"]
+    secured.process.stop()
+    secured.process.start()
+    with secured.client(made["token"]) as client:
+        problem_of(client.put("/blocklist/nodes/n1/claims/b", json=claim()), 403)
+    with secured.client(secured.admin) as admin:
+        owners = {it["name"]: it["owners"] for it in admin.get("/tokens").json()["tokens"]}
+    assert (owners["x"], owners["some-operator"]) == (["a/*"], None)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"role": "operator", "owners": []},
+        {"role": "operator", "owners": ["a//b"]},
+        {"role": "operator", "owners": ["*a"]},
+        {"role": "operator", "owners": "a"},
+        {"role": "admin", "owners": ["a"]},
+        {"role": "reader", "owners": ["a"]},
+        {"role": "operator", "owners": ["a"] * 33},
+    ],
+    ids=repr,
+)
+def test_invalid_owners_are_refused(secured: SecuredService, fields: dict[str, object]) -> None:
+    with secured.client(secured.admin) as admin:
+        problem_of(admin.post("/tokens", json={"name": "x", **fields}), 400)

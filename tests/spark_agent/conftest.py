@@ -1,0 +1,23 @@
+"""The classes that decide, compiled once, in a JVM that is started once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.spark_agent.decisions import Decisions, compile_decisions
+
+
+@pytest.fixture(scope="session")
+def decision_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("classes")
+    compile_decisions(folder)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def decisions(decision_classes: Path) -> Iterator[Decisions]:
+    with Decisions(decision_classes) as started:
+        yield started

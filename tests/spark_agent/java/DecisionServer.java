@@ -1,0 +1,171 @@
+package blocklist.spark;
+
+import java.io.BufferedInputStream;
+import java.io.DataInputStream;
+import java.io.DataOutputStream;
+import java.io.IOException;
+import java.io.InputStream;
+import java.io.InputStreamReader;
+import java.io.Reader;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+
+/*
+ * Lets the tests call the classes that decide. A request is a length (8 bytes) and that many bytes of UTF-8: a line with
+ * the command, and its arguments. `table` takes the rest as the text of a table, and reads it as it comes. The reply is a
+ * length (4 bytes) and lines.
+ */
+public final class DecisionServer {
+  /* Counts look-ups. */
+  private static final class CountingMap extends HashMap {
+    long gets = 0;
+
+    CountingMap(Map entries) {
+      super(entries);
+    }
+
+    public Object get(Object key) {
+      gets++;
+      return super.get(key);
+    }
+  }
+
+  /* The rest of one request. */
+  private static final class Part extends InputStream {
+    private final InputStream in;
+    private long left;
+
+    Part(InputStream in, long left) {
+      this.in = in;
+      this.left = left;
+    }
+
+    public int read() throws IOException {
+      if (left == 0) return -1;
+      left--;
+      return in.read();
+    }
+
+    public int read(byte[] b, int offset, int length) throws IOException {
+      if (left == 0) return -1;
+      int n = in.read(b, offset, (int) Math.min(left, length));
+      left -= n;
+      return n;
+    }
+  }
+
+  private Table table = Table.EMPTY;
+  private CountingMap entries = new CountingMap(new HashMap());
+
+  public static void main(String[] arguments) throws Exception {
+    DecisionServer server = new DecisionServer();
+    DataInputStream in = new DataInputStream(new BufferedInputStream(System.in));
+    DataOutputStream out = new DataOutputStream(System.out);
+    while (true) {
+      int first = in.read();
+      if (first < 0) return;
+      long length = 0;
+      for (int i = 1; i < 8; i++) length = length << 8 | in.readUnsignedByte();
+      Part part = new Part(in, length);
+      byte[] reply = server.reply(part).getBytes("UTF-8");
+      byte[] unread = new byte[8192];
+      while (part.read(unread, 0, unread.length) >= 0);
+      out.writeInt(reply.length);
+      out.write(reply);
+      out.flush();
+    }
+  }
+
+  private String reply(InputStream request) throws Exception {
+    StringBuilder command = new StringBuilder();
+    for (int c = request.read(); c >= 0 && c != '\n'; c = request.read()) command.append((char) c);
+    Reader rest = new InputStreamReader(request, "UTF-8");
+    if (command.toString().equals("table")) return read(rest);
+    StringBuilder text = new StringBuilder();
+    char[] chars = new char[8192];
+    for (int n = rest.read(chars); n >= 0; n = rest.read(chars)) text.append(chars, 0, n);
+    String[] lines = text.length() == 0 ? new String[0] : text.toString().split("\n", -1);
+    if (command.toString().equals("plan")) return plan(lines);
+    return command.toString().equals("keys") ? keys(lines) : limit(lines);
+  }
+
+  private String read(Reader text) throws IOException {
+    try {
+      Table read = Table.read(text);
+      entries = new CountingMap(read.entries());
+      table = new Table(read.revision, entries);
+      return "ok\t" + table.revision + "\t" + table.size();
+    } catch (InvalidTableException e) {
+      return "invalid\t" + e.getMessage();
+    }
+  }
+
+  /* A line with the requirements and the time, then one for each host. */
+  private String plan(String[] lines) {
+    String[] needs = lines[0].split("\t");
+    Requirements requirements =
+      new Requirements(Integer.parseInt(needs[0]), Integer.parseInt(needs[1]), Integer.parseInt(needs[2]), needs[3].equals("1"));
+    List hosts = new ArrayList();
+    for (int i = 1; i < lines.length; i++) hosts.add(host(lines[i].split("\t", -1)));
+    entries.gets = 0;
+    long began = System.nanoTime();
+    Plan plan = Plan.make(table, hosts, requirements, Long.parseLong(needs[4]));
+    long took = System.nanoTime() - began;
+    return written(plan) + "lookups\t" + entries.gets + "\nnanos\t" + took + "\n";
+  }
+
+  private static LiveHost host(String[] fields) {
+    String[] names = fields[2].equals("?") ? null : fields[2].length() == 0 ? new String[0] : fields[2].split(" ");
+    LiveHost host = new LiveHost(fields[0], fields[1].equals("1"), names, Long.parseLong(fields[3]));
+    host.required = fields[4].equals("1");
+    host.slots = Integer.parseInt(fields[5]);
+    host.runsBarrierTasks = fields[6].equals("1");
+    host.reachedEvacuationLimit = fields[7].equals("1");
+    return host;
+  }
+
+  private static String written(Plan plan) {
+    StringBuilder out = new StringBuilder();
+    for (Iterator it = plan.matched.values().iterator(); it.hasNext();) {
+      HostBlock block = (HostBlock) it.next();
+      out.append("matched\t" + block.host + "\t" + block.id + "\t" + block.end + "\t" + block.evacuate + "\t" + block.cause + "\n");
+    }
+    for (Iterator it = plan.covered.keySet().iterator(); it.hasNext();) out.append("covered\t" + it.next() + "\n");
+    for (Iterator it = plan.held.iterator(); it.hasNext();) out.append("held\t" + it.next() + "\n");
+    for (Iterator it = plan.evacuated.iterator(); it.hasNext();) out.append("evacuated\t" + it.next() + "\n");
+    for (Iterator it = plan.refused.entrySet().iterator(); it.hasNext();) {
+      Map.Entry refusal = (Map.Entry) it.next();
+      out.append("refused\t" + refusal.getKey() + "\t" + refusal.getValue() + "\n");
+    }
+    return out.append("valid\t" + plan.validUntil + "\n").toString();
+  }
+
+  private static String keys(String[] names) {
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < names.length; i++) {
+      String[] keys = HostNames.keys(names[i]);
+      for (int k = 0; k < keys.length; k++) out.append(k == 0 ? "" : "\t").append(keys[k]);
+      out.append("\n");
+    }
+    return out.toString();
+  }
+
+  /* Lines `update TIME HOST...`, `take TASK HOST` and `reached HOST`, in one EvacuationLimit. */
+  private static String limit(String[] lines) {
+    EvacuationLimit limit = new EvacuationLimit();
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < lines.length; i++) {
+      String[] fields = lines[i].split(" ");
+      if (fields[0].equals("update")) {
+        limit.update(Arrays.asList(fields).subList(2, fields.length), Long.parseLong(fields[1]));
+      } else {
+        out.append(fields[0].equals("take") ? limit.take(fields[1], fields[2]) : limit.isReachedOn(fields[1])).append("\n");
+      }
+    }
+    return out.toString();
+  }
+}

@@ -1,0 +1,338 @@
+"""The plan of an application: which hosts get no tasks, which stay open, and why."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from blocklist.model.host_matching import same_machine
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from tests.spark_agent import model
+from tests.spark_agent.decisions import Decisions, JavaPlan, render
+from tests.spark_agent.model import HOLD, JOIN, LONG_AGO, Host, Requirements, Row
+
+NOW = 10_000
+REASONS = {
+    "required": "a task that failed on other hosts can run nowhere else.",
+    "minimum": "and this is the weakest block.",
+    "barrier": "slots at once, more than the other open hosts have.",
+    "continuous": "they belong to a continuous query,",
+    "tasks": "a barrier stage runs there,",
+    "limit": "the limit is 3 evacuations of a task,",
+}
+
+
+def block(node_id: str, action: str = "mark", end: int = PERMANENT, cause: str = "disk") -> tuple[str, int, str, str]:
+    return node_id, end, action, cause
+
+
+def make(
+    decisions: Decisions,
+    blocks: Iterable[tuple[str, int, str, str]],
+    hosts: Iterable[Host],
+    needs: Requirements | None = None,
+    now: int = NOW,
+) -> JavaPlan:
+    """The plan for these blocks, the weakest first; each has the keys that the service gives it."""
+    keys = {}
+    for node_id, end, action, cause in blocks:
+        normal = node_id.lower()
+        label, dot, _ = normal.partition(".")
+        further = () if label.isdigit() or ":" in normal else (label,) if dot else (f"{label}.",)
+        keys.update(dict.fromkeys((normal, *further), (end, action, node_id, cause)))
+    assert decisions.read_table(render(keys)) is None
+    return decisions.plan(hosts, needs or Requirements(), now)
+
+
+def three(**facts: object) -> list[Host]:
+    return [replace(Host(name=f"n{i}"), **facts) for i in (1, 2, 3)]  # type: ignore[arg-type]
+
+
+def test_a_refusal_has_a_reason(decisions: Decisions) -> None:
+    plan = make(decisions, [block("N1.example.com")], [Host(name="n1")])
+    assert plan.refused == {
+        "N1.example.com": "Host n1 stays open although N1.example.com is blocked (disk): the job must keep a host with"
+        " a live executor, and this is the weakest block."
+    }
+    assert (plan.covered, list(plan.matched)) == ([], ["n1"])
+
+
+@pytest.mark.parametrize(
+    ("blocks", "left_open"),
+    [
+        ([block("n1"), block("n2"), block("n3")], "n1"),
+        ([block("n3"), block("n2"), block("n1")], "n3"),
+        ([block("n1", "evacuate"), block("n3"), block("n2", "evacuate")], "n3"),
+    ],
+    ids=["the weakest", "by the table, not by name", "a mark before an evacuation"],
+)
+def test_the_last_host_stays_open(
+    decisions: Decisions, blocks: list[tuple[str, int, str, str]], left_open: str
+) -> None:
+    plan = make(decisions, blocks, three())
+    assert set(plan.refused) == {left_open}
+    assert {*plan.covered, left_open} == {"n1", "n2", "n3"}
+
+
+def test_the_minimum_number_of_nodes_stays_open(decisions: Decisions) -> None:
+    plan = make(decisions, [block("n1"), block("n2")], three(), Requirements(min_nodes=2))
+    assert (plan.covered, set(plan.refused)) == (["n2"], {"n1"})
+    assert "the job must keep 2 hosts" in plan.refused["n1"]
+
+
+def test_a_barrier_stage_that_needs_more_slots_opens_the_host_with_the_weakest_block(decisions: Decisions) -> None:
+    blocks = [block("n1"), block("n2", "evacuate")]
+    plan = make(decisions, blocks, three(slots=4), Requirements(barrier_slots=8))
+    assert plan.covered == ["n2"]
+    assert plan.refused == {
+        "n1": "Host n1 stays open although n1 is blocked (disk): a barrier stage needs 8 slots at once, more than the"
+        " other open hosts have."
+    }
+
+
+def test_nothing_is_opened_for_a_barrier_stage_that_could_not_start_on_all_hosts(decisions: Decisions) -> None:
+    plan = make(decisions, [block("n1")], three(slots=4), Requirements(barrier_slots=13))
+    assert (plan.covered, plan.refused) == (["n1"], {})
+
+
+def test_a_new_host_is_held_until_its_names_are_known_and_two_seconds_at_most(decisions: Decisions) -> None:
+    old, new = Host(name="n1"), Host(name="n2", names=None, joined=NOW)
+    for now, held in ((NOW, {"n2"}), (NOW + HOLD - 1, {"n2"}), (NOW + HOLD, set()), (NOW - 1, set())):
+        assert make(decisions, [block("other")], [old, new], now=now).held == held
+    assert make(decisions, [block("other")], [old, replace(new, names=frozenset())]).held == set()
+    assert make(decisions, [block("other", end=NOW)], [old, new]).held == set()
+    assert make(decisions, [], [old, new]).held == set()
+
+
+def test_the_last_open_host_stays_open_until_it_is_known_whether_the_new_one_does(decisions: Decisions) -> None:
+    """Its tasks would be stopped in vain if the new host is blocked, too."""
+    old, new = Host(name="n1"), Host(name="n2", names=None, joined=NOW)
+    blocks = [block("n1", "evacuate"), block("10.0.0.2", "evacuate")]
+    assert make(decisions, blocks, [old, new]).covered == []
+    known = replace(new, names=frozenset({"10.0.0.2"}))
+    assert make(decisions, blocks, [old, known], now=NOW + HOLD).covered == ["n2"]
+    free = replace(new, names=frozenset({"10.0.0.9"}))
+    assert make(decisions, blocks, [old, free]).covered == ["n1"]
+
+
+def test_of_hosts_that_all_have_just_joined_no_blocked_one_is_open(decisions: Decisions) -> None:
+    hosts = [Host(name="n1", joined=NOW), *(Host(name=n, names=None, joined=NOW) for n in ("n2", "n3"))]
+    plan = make(decisions, [block("n1")], hosts)
+    assert (plan.covered, plan.held) == (["n1"], {"n2", "n3"})
+
+
+def test_a_blocked_host_that_joins_first_is_not_opened_for_five_seconds_because_others_may_join(
+    decisions: Decisions,
+) -> None:
+    first, second = Host(name="n1", joined=NOW), Host(name="n2", joined=NOW + 4000)
+    for now, covered in ((NOW, ["n1"]), (NOW + JOIN - 1, ["n1"]), (NOW + JOIN, [])):
+        assert make(decisions, [block("n1")], [first], now=now).covered == covered
+    assert make(decisions, [block("n1")], [first]).valid_until == NOW + JOIN
+    assert make(decisions, [block("n1")], [first, second], now=NOW + JOIN).covered == ["n1"]
+
+
+def test_a_host_that_was_there_before_the_agent_is_not_held(decisions: Decisions) -> None:
+    assert make(decisions, [block("n9")], three(names=None)).held == set()
+
+
+def test_barrier_tasks_are_not_evacuated_and_this_is_reported(decisions: Decisions) -> None:
+    plan = make(decisions, [block("n1", "evacuate")], three(runs_barrier_tasks=True))
+    assert (plan.covered, plan.evacuated) == (["n1"], {"n1"})
+    assert plan.refused == {
+        "n1": "Host n1 gets no new tasks, but not all of its tasks are evacuated although n1 is blocked (disk): a"
+        " barrier stage runs there, and killing one of its tasks would fail the job."
+    }
+
+
+def test_for_a_continuous_query_an_evacuation_is_a_mark_and_this_is_reported(decisions: Decisions) -> None:
+    plan = make(decisions, [block("n1", "evacuate"), block("n2")], three(), Requirements(continuous=True))
+    assert (plan.covered, plan.evacuated) == (["n2", "n1"], set())
+    assert list(plan.refused) == ["n1"]
+
+
+@pytest.mark.parametrize("cause", ["x" * 200, "😀" * 100], ids=["letters", "two units each"])
+def test_a_reason_fits_into_a_report(decisions: Decisions, cause: str) -> None:
+    name = "n1." + "x" * 250
+    for facts, needs in (
+        ({}, Requirements()),
+        ({"runs_barrier_tasks": True}, Requirements(keep_hosts=0)),
+        ({"reached_evacuation_limit": True}, Requirements(keep_hosts=0)),
+        ({"required": True}, Requirements()),
+        ({}, Requirements(keep_hosts=0, continuous=True)),
+        ({"slots": 99}, Requirements(keep_hosts=0, barrier_slots=99)),
+    ):
+        plan = make(decisions, [block(name, "evacuate", cause=cause)], [replace(Host(name=name), **facts)], needs)
+        (reason,) = plan.refused.values()
+        assert len(reason) <= 300
+        assert reason.endswith(".")
+
+
+def test_an_address_that_several_hosts_have_is_ambiguous(decisions: Decisions) -> None:
+    shared = three(names=frozenset({"203.0.113.1"}))
+    assert make(decisions, [block("203.0.113.1")], shared).matched == {}
+    assert list(make(decisions, [block("203.0.113.1")], shared[:1]).matched) == ["n1"]
+
+
+def test_a_further_name_may_belong_to_several_hosts(decisions: Decisions) -> None:
+    """As the pods of one Kubernetes node."""
+    pods = [Host(name=f"10.0.0.{i}", names=frozenset({"worker-17.example.com"})) for i in (1, 2, 3)]
+    plan = make(decisions, [block("worker-17")], [*pods, Host(name="10.0.0.9")])
+    assert plan.covered == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
+
+
+IDS = ("n0", "N1.a.example", "n2", "10.0.0.0", "10.0.0.1", "node-3", "n4.b.example", "[::4]".strip("[]"))
+HOST_NAMES = ("n0", "N0.A.example", "n1", "n2.x", "n2.y", "n3", "10.0.0.1", "n4.b.example", "n5", "[0:0::4]")
+FURTHER = ("10.0.0.0", "10.0.0.1", "10.0.0.2", "NODE-3", "n4", "n4.c.example", "0:0:0::4", "n2")
+needs_ = st.builds(
+    Requirements,
+    keep_hosts=st.integers(0, 4),
+    min_nodes=st.integers(0, 4),
+    barrier_slots=st.sampled_from([0, 0, 3, 6, 12]),
+    continuous=st.sampled_from([False, False, False, True]),
+)
+hosts_ = st.lists(
+    st.builds(
+        Host,
+        name=st.sampled_from(HOST_NAMES),
+        open=st.sampled_from([True, True, True, False]),
+        names=st.one_of(st.none(), st.frozensets(st.sampled_from(FURTHER), max_size=2)),
+        joined=st.sampled_from([LONG_AGO, LONG_AGO, NOW - 5 * HOLD, NOW - 3000, NOW - 100, NOW, NOW + 50]),
+        required=st.sampled_from([False, False, False, True]),
+        slots=st.integers(0, 4),
+        runs_barrier_tasks=st.booleans(),
+        reached_evacuation_limit=st.booleans(),
+    ),
+    max_size=8,
+    unique_by=lambda host: host.name,
+)
+blocks_ = st.lists(
+    st.builds(
+        block,
+        st.sampled_from(IDS),
+        st.sampled_from(["mark", "evacuate"]),
+        st.sampled_from([NOW - 1, NOW, NOW + 1, NOW + 1500, PERMANENT]),
+    ),
+    max_size=8,
+    unique_by=lambda each: each[0],
+)
+
+
+@settings(max_examples=2000)
+@given(blocks_, hosts_, needs_)
+def test_the_plan_is_that_of_the_reference_model(
+    decisions: Decisions, blocks: list[tuple[str, int, str, str]], hosts: list[Host], needs: Requirements
+) -> None:
+    plan = make(decisions, blocks, hosts, needs)
+    rows = [Row(rank, node_id, end, action == "evacuate") for rank, (node_id, end, action, _) in enumerate(blocks)]
+    expected = model.plan(rows, hosts, needs, NOW)
+    assert list(plan.matched) == expected.matched
+    assert plan.covered == expected.covered
+    assert plan.held == expected.held
+    assert plan.evacuated == expected.evacuated
+    assert set(plan.refused) == set(expected.refused)
+    assert all(REASONS[why] in plan.refused[node_id] for node_id, why in expected.refused.items())
+
+
+@settings(max_examples=600)
+@given(blocks_, hosts_, needs_)
+def test_as_many_hosts_stay_open_as_must(
+    decisions: Decisions, blocks: list[tuple[str, int, str, str]], hosts: list[Host], needs: Requirements
+) -> None:
+    """Hosts that have just joined do not count, and none of them is opened: others may join."""
+    plan = make(decisions, blocks, hosts, needs)
+    usable = [host for host in hosts if host.open]
+    closed = {*plan.covered, *plan.held}
+    still_open = [host for host in usable if host.name not in closed]
+    old_covered = [host for host in usable if host.name in plan.covered and not host.is_new(NOW, JOIN)]
+    assert len(still_open) >= needs.min_open_hosts or not old_covered
+    waiting = [host for host in usable if host.name in closed and host.is_new(NOW, JOIN)]
+    assert len(still_open) + len(waiting) >= min(needs.min_open_hosts, len(usable))
+    assert not plan.held & {host.name for host in hosts if not host.is_new(NOW, HOLD)}
+    needless = len(still_open) > max(needs.min_open_hosts, 0)
+    minimum = [reason for reason in plan.refused.values() if REASONS["minimum"] in reason]
+    others = [host for host in still_open if host.required] or needs.barrier_slots
+    assert not (needless and minimum) or others
+
+
+@settings(max_examples=600)
+@given(blocks_, hosts_, needs_, st.randoms(use_true_random=False), st.integers(0, 6000))
+def test_order_ids_without_a_host_and_the_time_until_something_ends_do_not_matter(
+    decisions: Decisions,
+    blocks: list[tuple[str, int, str, str]],
+    hosts: list[Host],
+    needs: Requirements,
+    shuffling: random.Random,
+    later: int,
+) -> None:
+    """So the host that stays open is always the same one."""
+    hosts = [host for host in hosts if host.joined <= NOW]
+    plan = make(decisions, blocks, hosts, needs)
+    shuffled = shuffling.sample(hosts, len(hosts))
+    more = list(blocks)
+    for i in range(5):
+        more.insert(shuffling.randint(0, len(more)), block(f"other{i}", shuffling.choice(["mark", "evacuate"])))
+    if any(now_in_force(each) for each in blocks):
+        again = make(decisions, more, shuffled, needs)
+        assert replace(again, valid_until=plan.valid_until) == plan
+        assert plan == make(decisions, blocks, hosts, needs, now=min(NOW + later, plan.valid_until - 1))
+
+
+def now_in_force(each: tuple[str, int, str, str]) -> bool:
+    return each[1] > NOW
+
+
+def test_the_cost_does_not_depend_on_the_number_of_ids(
+    decisions: Decisions, capsys: pytest.CaptureFixture[str]
+) -> None:
+    hosts = [Host(name=f"w{i}.example.com", names=frozenset({f"10.1.{i // 250}.{i % 250}"})) for i in range(500)]
+    lookups = []
+    for count in (10, 5000):
+        ids = [f"w{i}.example.com" if i % 2 else f"10.1.{i // 250 % 256}.{i % 250}" for i in range(count)]
+        plans = [make(decisions, [block(node_id) for node_id in dict.fromkeys(ids)], hosts) for _ in range(20)]
+        lookups.append(plans[-1].lookups)
+        with capsys.disabled():
+            sys.stdout.write(f"\n{count} ids, 500 hosts: {min(plan.milliseconds for plan in plans):.2f} ms")
+    assert lookups == [500 * 3] * 2
+
+
+class TestTablesOfTheService:
+    """Tables that the service writes."""
+
+    @settings(max_examples=500)
+    @given(
+        st.lists(
+            st.builds(
+                BlockedNode,
+                id=st.sampled_from([*IDS, "n1", "N1", "n0.a.example", "n2.x", "n4", "...", "10", "a:b"]),
+                action=st.sampled_from(BlockAction),
+                start=st.integers(0, 3),
+                end=st.sampled_from([NOW + 1, NOW + 5, PERMANENT]),
+                cause=st.sampled_from(["x", "a\u2028b", "é" * 300]),
+            ),
+            max_size=8,
+            unique_by=lambda node: node.id,
+        ),
+        st.sets(st.sampled_from([*HOST_NAMES, "n4", "n1.z", "a:b.c", "10.x"]), max_size=8),
+    )
+    def test_a_host_is_blocked_exactly_if_an_id_means_the_same_machine(
+        self, decisions: Decisions, nodes: list[BlockedNode], names: set[str]
+    ) -> None:
+        table = pytest.importorskip("blocklist.model.driver_table", reason="The service does not write tables yet.")
+        assert decisions.read_table(table.DriverTable(nodes).text(7)) is None
+        plan = decisions.plan([Host(name=name) for name in names], Requirements(keep_hosts=0), NOW)
+        assert set(plan.covered) == {name for name in names if matching(nodes, name)}
+        for name in plan.covered:
+            found = matching(nodes, name)
+            _, end, evacuates, _ = plan.matched[name]
+            assert end == max(node.end for node in found)
+            assert evacuates == any(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in found)
+
+
+def matching(nodes: Sequence[BlockedNode], host: str) -> list[BlockedNode]:
+    return [node for node in nodes if same_machine(node.id, host)]

@@ -1,0 +1,288 @@
+"""Repeated automatic blocks: what counts as an earlier one, how long the next one lasts, and probation."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from typing import Final
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blocklist.model.automatic_blocks import MAX_NODES, AutomaticBlocks
+from blocklist.model.changes import Author, Change, Snapshot, Source
+from blocklist.model.claims import Claim
+from blocklist.model.draft import Draft
+from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.repeats import MAX_COUNTED, Repeat, RepeatRule
+from blocklist.model.tracker import BlocklistTracker
+from tests.unit.counting import count_calls
+
+HOUR: Final = 3_600_000
+DAY: Final = 24 * HOUR
+RULE: Final = RepeatRule(window=30 * DAY, max_duration=7 * DAY, probation=DAY)
+ALERT: Final = Author("prometheus", Source.ALERTMANAGER)
+EVIDENCE: Final = Author("evidence", Source.EVIDENCE)
+ANNA: Final = Author("anna")
+
+
+class Blocklist:
+    """A list whose automatic blocks are followed."""
+
+    def __init__(self, rule: RepeatRule = RULE, aliases: dict[str, Collection[str]] | None = None) -> None:
+        self.now = 1_000 * DAY
+        self.log: list[Change] = []
+        known = aliases or {}
+        self.aliases = lambda name: known.get(name, ())
+        self.tracker = BlocklistTracker(Snapshot(revision=0, history="00000000"), self.aliases)
+        self.rule = rule
+        self.blocks = AutomaticBlocks(rule, self.aliases)
+
+    def draft(self, author: Author) -> Draft:
+        draft = Draft(self.tracker, self.now)
+        draft.author = author
+        return draft
+
+    def commit(self, draft: Draft) -> None:
+        for change in draft.changes:
+            self.tracker.apply(change)
+        self.log += draft.changes
+        self.blocks.apply(draft.changes)
+
+    def block(self, node_id: str = "n1", author: Author = EVIDENCE, *, owner: str | None = None) -> None:
+        draft = self.draft(author)
+        node = BlockedNode(id=node_id, action=BlockAction.MARK_BLOCKED, start=0, end=self.now + HOUR, cause="hot")
+        if owner is None:
+            draft.block(node, allow_merge=True)
+        else:
+            draft.change_claims(node_id, [Claim(owner=owner, author=author.name, block=node)], ())
+        self.commit(draft)
+
+    def unblock(self, node_id: str = "n1", author: Author = ALERT) -> None:
+        draft = self.draft(author)
+        draft.unblock(node_id)
+        self.commit(draft)
+
+    def expire(self, node_id: str = "n1") -> None:
+        node = self.tracker.get(node_id)
+        assert node is not None
+        self.now = max(self.now, node.end) + 500
+        draft = self.draft(ANNA)
+        draft.expire(node_id)
+        self.commit(draft)
+
+    def block_and_expire(self, times: int = 1, node_id: str = "n1") -> None:
+        for _ in range(times):
+            self.block(node_id)
+            self.expire(node_id)
+
+    def number(self, node_id: str = "n1") -> int:
+        """The number of the next automatic block."""
+        repeat = self.blocks.repeat(self.tracker, node_id, HOUR, self.now)
+        return 1 if repeat is None else repeat.number
+
+    def probation_end(self, node_id: str = "n1") -> int | None:
+        return self.blocks.probation_end(self.tracker, node_id, self.now)
+
+
+@given(usual=st.integers(1, 10 * DAY), earlier=st.integers(0, 100), maximum=st.integers(1, 30 * DAY))
+def test_each_earlier_block_doubles_the_duration_up_to_the_maximum(usual: int, earlier: int, maximum: int) -> None:
+    duration = RepeatRule(window=DAY, max_duration=maximum).duration(usual, earlier)
+    assert duration == max(usual, min(usual * 2**earlier, maximum))
+
+
+@given(gaps=st.lists(st.integers(0, 20 * DAY), max_size=8))
+def test_the_blocks_within_the_window_count_and_no_others(gaps: list[int]) -> None:
+    blocklist, begins = Blocklist(), []
+    for gap in gaps:
+        blocklist.now += gap
+        begins.append(blocklist.now)
+        blocklist.block_and_expire()
+    assert blocklist.number() == 1 + sum(begin > blocklist.now - RULE.window for begin in begins)
+
+
+@given(names=st.lists(st.sampled_from(["n1", "N1", "n1.example.com", "10.0.0.1"]), max_size=6), data=st.data())
+def test_the_names_of_the_machine_do_not_matter(names: list[str], data: st.DataObject) -> None:
+    names_of_it = ["n1", "n1.example.com", "10.0.0.1"]
+    known: dict[str, Collection[str]] = dict.fromkeys((*names_of_it, "N1"), names_of_it)
+    numbers = []
+    for order in (names, data.draw(st.permutations(names))):
+        blocklist = Blocklist(aliases=known)
+        for name in order:
+            blocklist.block_and_expire(node_id=name)
+        numbers += [blocklist.number(name) for name in ("n1", "N1", "n1.example.com", "10.0.0.1")]
+    assert set(numbers) == {1 + len(names)}
+
+
+def test_a_short_name_does_not_mean_one_of_several_machines() -> None:
+    blocklist = Blocklist()
+    blocklist.block_and_expire(node_id="n1.a")
+    blocklist.block_and_expire(node_id="n1.b")
+    assert [blocklist.number(name) for name in ("n1", "n1.a", "n1.b", "n2")] == [1, 2, 2, 1]
+
+
+class TestWhatCounts:
+    @pytest.mark.parametrize("owner", ["alertmanager/809c736d", "evidence", "detection"])
+    def test_a_block_by_an_automatic_owner(self, owner: str) -> None:
+        blocklist = Blocklist()
+        blocklist.block(author=ANNA, owner=owner)
+        blocklist.expire()
+        assert blocklist.number() == 2
+
+    @pytest.mark.parametrize("author", [ALERT, EVIDENCE])
+    def test_a_block_that_a_version_without_claims_has_logged(self, author: Author) -> None:
+        blocklist = Blocklist()
+        blocklist.block(author=author)
+        blocklist.expire()
+        assert blocklist.number() == 2
+
+    @pytest.mark.parametrize("owner", [None, "anna", "kernel-upgrade", "detections", "listener/app-1"])
+    def test_no_block_by_anybody_else(self, owner: str | None) -> None:
+        blocklist = Blocklist()
+        blocklist.block(author=ANNA, owner=owner)
+        blocklist.expire()
+        assert blocklist.number() == 1
+
+    def test_no_renewal_and_no_further_reason_for_the_same_block(self) -> None:
+        blocklist = Blocklist()
+        blocklist.block(author=ALERT, owner="alertmanager/a")
+        blocklist.now += HOUR // 2
+        blocklist.block(author=ALERT, owner="alertmanager/a")
+        blocklist.block()
+        assert blocklist.number() == 1
+        blocklist.expire()
+        assert blocklist.number() == 2
+
+    def test_an_alert_that_resolves_and_fires_again_is_a_further_block(self) -> None:
+        blocklist = Blocklist()
+        for _ in range(3):
+            blocklist.block(author=ALERT, owner="alertmanager/a")
+            blocklist.now += 60_000
+            blocklist.unblock()
+        assert blocklist.number() == 4
+
+    def test_a_block_that_was_unblocked_by_hand_was_wrong(self) -> None:
+        blocklist = Blocklist()
+        blocklist.block_and_expire(2)
+        blocklist.block()
+        blocklist.unblock(author=ANNA)
+        assert blocklist.number() == 3
+
+    def test_a_block_whose_end_has_passed_before_that_is_recorded(self) -> None:
+        blocklist = Blocklist()
+        blocklist.block()
+        blocklist.now += HOUR
+        assert blocklist.number() == 2
+
+    def test_what_the_draft_and_those_below_it_have_changed(self) -> None:
+        blocklist = Blocklist()
+        draft = blocklist.draft(ALERT)
+        node = BlockedNode(id="n1", action=BlockAction.MARK_BLOCKED, start=0, end=blocklist.now + 1, cause="hot")
+        for _ in range(2):
+            draft.block(node, allow_merge=False)
+            draft.unblock("N1")
+        fork = draft.fork()
+        fork.block(node, allow_merge=False)
+        fork.unblock("n1")
+        counts = [blocklist.blocks.repeat(it, "n1", HOUR, blocklist.now) for it in (draft, fork, fork.fork())]
+        assert [it and it.number for it in counts] == [3, 4, 4]
+
+    def test_nothing_that_compaction_may_have_removed_from_the_log(self) -> None:
+        blocklist = Blocklist(replace(RULE, max_changes=4))
+        blocklist.block_and_expire(2)
+        assert blocklist.number() == 3
+        blocklist.block("n2", ANNA)
+        assert blocklist.number() == 2
+
+
+def test_it_is_the_same_after_a_start_from_the_log() -> None:
+    blocklist = Blocklist()
+    blocklist.block_and_expire(3)
+    blocklist.block()
+    restarted = AutomaticBlocks(RULE)
+    restarted.reset(blocklist.log)
+    assert restarted._by_node == blocklist.blocks._by_node
+    restarted.reset(())
+    assert restarted.repeat(blocklist.tracker, "n1", HOUR, blocklist.now) is None
+
+
+def test_a_window_of_0_disables_it() -> None:
+    blocklist = Blocklist(replace(RULE, window=0))
+    blocklist.block_and_expire(3)
+    assert (blocklist.number(), blocklist.probation_end()) == (1, None)
+
+
+class TestBounds:
+    def test_of_a_node_the_last_blocks_are_kept(self) -> None:
+        blocklist = Blocklist()
+        blocklist.block_and_expire(MAX_COUNTED + 5)
+        assert blocklist.number() == MAX_COUNTED + 1
+        assert len(blocklist.blocks._by_node["n1"]) == MAX_COUNTED
+
+    def test_the_nodes_blocked_longest_ago_are_forgotten(self) -> None:
+        blocklist = Blocklist()
+        for number in range(MAX_NODES + 1):
+            blocklist.block(f"n{number}")
+        assert len(blocklist.blocks._by_node) == MAX_NODES
+        assert "n0" not in blocklist.blocks._by_node
+
+    def test_a_node_is_found_without_reading_all_others(self) -> None:
+        blocklist = Blocklist()
+        blocklist.block_and_expire()
+        for number in range(2, 1000):
+            blocklist.block(f"n{number}")
+        assert count_calls(blocklist.number) < 200
+
+
+class TestProbation:
+    def test_it_follows_the_second_block_and_ends(self) -> None:
+        blocklist = Blocklist()
+        blocklist.block_and_expire()
+        assert blocklist.probation_end() is None
+        blocklist.block()
+        end = blocklist.now + HOUR
+        blocklist.expire()
+        assert blocklist.probation_end("N1.example.com") == end + DAY
+        assert list(blocklist.blocks.on_probation(blocklist.tracker, blocklist.now)) == ["n1"]
+        blocklist.now = end + DAY
+        assert blocklist.probation_end() is None
+        assert list(blocklist.blocks.on_probation(blocklist.tracker, blocklist.now)) == []
+
+    def test_blocks_that_are_further_apart_than_the_window_lead_to_none(self) -> None:
+        blocklist = Blocklist()
+        blocklist.block_and_expire()
+        blocklist.now += 31 * DAY
+        blocklist.block_and_expire()
+        assert blocklist.probation_end() is None
+
+    def test_a_block_that_was_wrong_leads_to_none(self) -> None:
+        blocklist = Blocklist()
+        blocklist.block_and_expire()
+        blocklist.block()
+        blocklist.unblock(author=ANNA)
+        assert blocklist.probation_end() is None
+
+    def test_0_disables_it(self) -> None:
+        blocklist = Blocklist(replace(RULE, probation=0))
+        blocklist.block_and_expire(3)
+        assert (blocklist.number(), blocklist.probation_end()) == (4, None)
+
+    def test_its_nodes_have_all_their_names(self) -> None:
+        blocklist = Blocklist(aliases={"n1": ["10.0.0.1"]})
+        blocklist.block_and_expire(2)
+        assert set(blocklist.blocks.on_probation(blocklist.tracker, blocklist.now)) == {"n1", "10.0.0.1"}
+
+
+@pytest.mark.parametrize(
+    ("number", "duration", "text"),
+    [
+        (3, 4 * HOUR, "third automatic block in 30 days: 4h instead of 1h"),
+        (2, HOUR, "second automatic block in 30 days"),
+        (9, 7 * DAY, "ninth automatic block in 30 days: 7 days instead of 1h"),
+        (11, DAY, "11th automatic block in 30 days: 1 day instead of 1h"),
+        (22, DAY, "22nd automatic block in 30 days: 1 day instead of 1h"),
+    ],
+)
+def test_a_repeat_is_described_in_a_sentence(number: int, duration: int, text: str) -> None:
+    assert str(Repeat(number=number, window=30 * DAY, usual=HOUR, duration=duration)) == text

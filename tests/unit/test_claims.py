@@ -1,0 +1,425 @@
+"""Claims: their order never matters, removing one is as if it had never existed, and any subset may expire."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blocklist.model.changes import Author, ChangeType, Snapshot, Source
+from blocklist.model.claims import (
+    MAX_CLAIMS,
+    Claim,
+    Claims,
+    check_owner,
+    expand,
+    live_claims,
+    merge_claims,
+    owner_matches,
+    with_claim,
+    without_owner,
+)
+from blocklist.model.draft import Draft
+from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, LimitError, NotFoundError
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
+from blocklist.model.node_lookup import claims_on
+from blocklist.model.tracker import BlocklistTracker
+
+MARK, EVACUATE = BlockAction
+NOW = 100
+OWNERS = ("anna", "bob", "alertmanager/1", "anonymous")
+
+
+def node(
+    cause: str = "disk", *, action: BlockAction = MARK, end: int = PERMANENT, start: int = NOW, node_id: str = "n"
+) -> BlockedNode:
+    return BlockedNode(id=node_id, action=action, start=start, end=end, cause=cause)
+
+
+def claim(owner: str, block: BlockedNode, author: str | None = None) -> Claim:
+    return Claim(owner=owner, author=author, block=block)
+
+
+def unordered(block: BlockedNode) -> tuple[object, ...]:
+    return block.action, block.start, block.end, set(block.cause.split(","))
+
+
+blocks = st.builds(
+    node,
+    cause=st.lists(st.sampled_from("abcd"), min_size=1, max_size=3).map(",".join),
+    action=st.sampled_from(BlockAction),
+    start=st.integers(0, 5),
+    end=st.integers(6, 12) | st.just(PERMANENT),
+)
+claim_sets = st.dictionaries(st.sampled_from(OWNERS), blocks, min_size=1).map(
+    lambda found: [claim(owner, block) for owner, block in found.items()]
+)
+
+
+class TestMerge:
+    @given(claim_sets, st.randoms())
+    def test_the_order_of_claims_matters_only_for_that_of_causes(self, claims: list[Claim], random: Random) -> None:
+        shuffled = claims.copy()
+        random.shuffle(shuffled)
+        assert unordered(merge_claims(shuffled)) == unordered(merge_claims(claims))
+
+    @given(claim_sets)
+    def test_it_is_the_strongest_action_the_latest_end_the_earliest_start_and_all_causes(
+        self, claims: list[Claim]
+    ) -> None:
+        merged = merge_claims(claims)
+        assert merged.action == max(it.block.action for it in claims)
+        assert merged.end == max(it.block.end for it in claims)
+        assert merged.start == min(it.block.start for it in claims)
+        assert set(merged.cause.split(",")) == {part for it in claims for part in it.block.cause.split(",")}
+
+    @given(claim_sets, blocks)
+    def test_removing_a_claim_is_as_if_it_had_never_existed(self, claims: list[Claim], block: BlockedNode) -> None:
+        assert without_owner(with_claim(claims, claim("carol", block)), "carol") == tuple(claims)
+
+    @given(claim_sets)
+    def test_one_claim_is_the_block(self, claims: list[Claim]) -> None:
+        assert merge_claims(claims[:1]) is claims[0].block
+
+    def test_causes_are_in_the_order_in_which_claims_were_made(self) -> None:
+        assert merge_claims([claim("zoe", node("x")), claim("anna", node("y,x"))]).cause == "x,y"
+
+    def test_a_claim_that_is_replaced_keeps_its_place(self) -> None:
+        claims = (claim("zoe", node("x")), claim("anna", node("y")))
+        assert merge_claims(with_claim(claims, claim("zoe", node("z")))).cause == "z,y"
+
+
+class TestOwner:
+    @pytest.mark.parametrize("owner", ["anna", "alertmanager/809c736d", "Zoë O'Neil", "x" * 128])
+    def test_names(self, owner: str) -> None:
+        assert check_owner(owner) == owner
+
+    @pytest.mark.parametrize(
+        "owner", ["", "x" * 129, "a*", "a//b", "/a", "a/", "a/../b", ".", "a\n", "\ud800", "caf\ufffd"]
+    )
+    def test_what_is_not_an_owner(self, owner: str) -> None:
+        with pytest.raises(InvalidError):
+            check_owner(owner)
+
+    @pytest.mark.parametrize(
+        ("pattern", "matches"),
+        [("a/b", True), ("a/*", True), ("*", True), ("a", False), ("a/b/*", False), ("b*", False)],
+    )
+    def test_patterns(self, pattern: str, *, matches: bool) -> None:
+        assert owner_matches("a/b", pattern) is matches
+
+
+def drafted(*claims: Claim, now: int = NOW, author: str | None = "anna") -> Draft:
+    """A draft on a list with one node, which has these claims."""
+    nodes = {"n": merge_claims(claims)} if claims else {}
+    snapshot = Snapshot(revision=7, history="00c0ffee", nodes=nodes, claims={"n": tuple(claims)} if claims else {})
+    draft = Draft(BlocklistTracker(snapshot), now)
+    draft.author = Author(author, Source.REQUEST)
+    return draft
+
+
+def claims_in(draft: Draft) -> dict[str, BlockedNode]:
+    current = draft.get("n")
+    return {} if current is None else {it.owner: it.block for it in expand(draft.stored_claims("n"), current)}
+
+
+def log_of(draft: Draft) -> list[tuple[str, BlockedNode]]:
+    return [(change.type.value, change.node) for change in draft.changes]
+
+
+class TestBlock:
+    def test_the_first_block_is_a_claim_of_its_author(self) -> None:
+        draft = drafted()
+        draft.block(node(), allow_merge=False)
+        assert claims_in(draft) == {"anna": node()}
+        assert draft.changes[0].claims is None, "implied"
+
+    def test_without_a_name_it_is_a_claim_of_anonymous(self) -> None:
+        draft = drafted(author=None)
+        draft.block(node(), allow_merge=False)
+        assert claims_in(draft) == {"anonymous": node()}
+
+    def test_a_merge_goes_into_the_callers_claim(self) -> None:
+        draft = drafted(claim("anna", node("x"), "anna"))
+        draft.block(node("y", action=EVACUATE), allow_merge=True)
+        assert claims_in(draft) == {"anna": node("x,y", action=EVACUATE)}
+        assert (draft.changes[0].type, draft.changes[0].claims) == (ChangeType.MERGED, None)
+
+    def test_a_merge_by_another_is_a_claim_of_its_own(self) -> None:
+        draft = drafted(claim("anna", node("x")), author="bob")
+        merged = draft.block(node("y", end=200), allow_merge=True)
+        assert (merged, log_of(draft)) == (node("x,y"), [("merged", node("x,y"))])
+        assert claims_in(draft) == {"anna": node("x"), "bob": node("y", end=200)}
+
+    def test_a_claim_that_changes_nothing_of_the_block_is_recorded_all_the_same(self) -> None:
+        draft = drafted(claim("anna", node("x")), author="bob")
+        draft.block(node("x"), allow_merge=True)
+        assert log_of(draft) == [("merged", node("x"))]
+        draft.block(node("x"), allow_merge=True)
+        assert len(draft.changes) == 1
+
+    def test_without_merging_a_node_that_anybody_blocks_is_a_conflict(self) -> None:
+        draft = drafted(claim("anna", node("x", end=90)), claim("bob", node("y")), author="carol")
+        with pytest.raises(ConflictError):
+            draft.block(node("z"), allow_merge=False)
+        assert draft.changes == [], "not even the expiry of a claim"
+
+    def test_too_many_claims_are_refused_but_not_more_of_one_owner(self) -> None:
+        draft = drafted(*(claim(f"o{number}", node()) for number in range(MAX_CLAIMS)), author="anna")
+        with pytest.raises(LimitError, match="has 32 claims"):
+            draft.block(node("x"), allow_merge=True)
+        with pytest.raises(LimitError):
+            draft.put_claim("new", node())
+        assert draft.changes == []
+        assert not draft.put_claim("o1", node("x")).created
+
+    def test_several_nodes_are_all_or_none_if_one_has_too_many(self) -> None:
+        draft = drafted(*(claim(f"o{number}", node()) for number in range(MAX_CLAIMS)), author="anna")
+        with pytest.raises(LimitError):
+            draft.block_many({"m": (node(node_id="m"), True), "n": (node("x"), True)})
+        with pytest.raises(LimitError):
+            draft.put_claims("new", {"m": node(node_id="m"), "n": node("x")})
+        assert draft.changes == []
+
+
+class TestUnblock:
+    def test_it_removes_all_claims(self) -> None:
+        draft = drafted(claim("anna", node("x")), claim("bob", node("y")))
+        assert draft.unblock("n") == node("x,y")
+        assert (log_of(draft), claims_in(draft)) == ([("unblocked", node("x,y"))], {})
+
+
+class TestPutClaim:
+    def test_a_claim_on_a_free_node_blocks_it(self) -> None:
+        draft = drafted()
+        assert draft.put_claim("alertmanager/1", node()) == (claim("alertmanager/1", node(), "anna"), node(), True)
+        assert log_of(draft) == [("blocked", node())]
+        assert claims_in(draft) == {"alertmanager/1": node()}
+
+    def test_it_may_become_weaker_and_shorter_which_narrows_the_block(self) -> None:
+        draft = drafted(claim("bob", node("x", action=EVACUATE)), claim("anna", node("y", end=150)))
+        result = draft.put_claim("bob", node("z", end=120))
+        assert (result.created, result.node) == (False, node("z,y", end=150))
+        assert log_of(draft) == [("narrowed", node("z,y", end=150))]
+
+    def test_it_keeps_its_start_and_repeating_it_changes_nothing(self) -> None:
+        draft = drafted(claim("bob", node("x", start=5)))
+        assert draft.put_claim("bob", node("x")).node == node("x", start=5)
+        assert draft.changes == []
+        assert draft.put_claim("bob", node("x", action=EVACUATE)).node == node("x", start=5, action=EVACUATE)
+        assert log_of(draft)[0][0] == "merged"
+
+    def test_an_ended_claim_is_created_anew(self) -> None:
+        draft = drafted(claim("bob", node("x", start=5, end=NOW)), claim("anna", node("y", start=6)))
+        assert draft.put_claim("bob", node("z")).created
+        assert log_of(draft) == [("narrowed", node("y", start=6)), ("merged", node("y,z", start=6))]
+        assert draft.changes[0].source is Source.TIME
+
+
+class TestRemoveClaim:
+    def test_others_keep_the_node_blocked(self) -> None:
+        draft = drafted(claim("bob", node("x", action=EVACUATE)), claim("anna", node("y", end=150)))
+        assert draft.remove_claim("n", "bob") == node("y", end=150)
+        assert log_of(draft) == [("narrowed", node("y", end=150))]
+
+    def test_the_last_one_frees_the_node(self) -> None:
+        draft = drafted(claim("bob", node("x")), claim("anna", node("y", end=NOW)))
+        draft.remove_claim("n", "bob")
+        assert [kind for kind, _ in log_of(draft)] == ["narrowed", "unblocked"]
+        assert draft.get("n") is None
+
+    @pytest.mark.parametrize("owner", ["carol", "anna"])
+    def test_an_owner_without_a_claim_is_not_found(self, owner: str) -> None:
+        draft = drafted(claim("bob", node("x")), claim("anna", node("y", end=NOW)))
+        with pytest.raises(NotFoundError, match=f"{owner} has no claim on node n"):
+            draft.remove_claim("n", owner)
+        assert draft.changes == []
+
+
+class TestExpiry:
+    @given(claim_sets, st.integers(5, 13))
+    def test_the_claims_that_remain_are_as_if_the_others_had_never_existed(self, claims: list[Claim], now: int) -> None:
+        draft = drafted(*claims, now=now)
+        draft.expire("n")
+        remaining = live_claims(tuple(claims), now)
+        if not remaining:
+            assert log_of(draft) == [("expired", merge_claims(claims))]
+        elif len(remaining) == len(claims):
+            assert draft.changes == []
+        else:
+            assert log_of(draft) == [("narrowed", merge_claims(remaining))]
+            assert draft.changes[0].claims == remaining or len(remaining) == 1
+            assert draft.changes[0].source is Source.TIME
+
+    @given(claim_sets)
+    def test_the_tracker_knows_when_the_next_claim_expires(self, claims: list[Claim]) -> None:
+        nodes = {"n": merge_claims(claims)}
+        tracker = BlocklistTracker(Snapshot(revision=7, history="00c0ffee", nodes=nodes, claims={"n": tuple(claims)}))
+        first = min(it.block.end for it in claims)
+        assert (tracker.next_expiry(), tracker.next_end()) == (first, nodes["n"].end)
+        assert tracker.ended(first - 1) == []
+        assert tracker.ended(first) == ([nodes["n"]] if first < PERMANENT else tracker.ended(first))
+
+
+Step = tuple[str, str, str, int, str, BlockAction]
+steps = st.lists(
+    st.tuples(
+        st.sampled_from(["block", "merge", "unblock", "put", "remove", "expire"]),
+        st.sampled_from(["n", "m"]),
+        st.sampled_from(["anna", "bob", "carol"]),
+        st.integers(1, 6),
+        st.sampled_from("xyz"),
+        st.sampled_from(BlockAction),
+    ),
+    max_size=30,
+)
+
+
+def run(draft: Draft, step: Step) -> None:
+    kind, node_id, owner, length, cause, action = step
+    draft.author = Author(owner)
+    new = BlockedNode(id=node_id, action=action, start=draft.now, end=draft.now + length, cause=cause)
+    if kind == "unblock":
+        draft.unblock(node_id)
+    elif kind == "remove":
+        draft.remove_claim(node_id, owner)
+    elif kind == "put":
+        draft.author = Author("an operator")
+        draft.put_claim(owner, new)
+    elif kind == "expire":
+        draft.expire(node_id)
+    else:
+        draft.block(new, allow_merge=kind == "merge")
+
+
+@given(steps)
+def test_any_changes_leave_a_tracker_with_the_merge_of_the_claims_of_a_plain_dict(steps: list[Step]) -> None:
+    tracker = BlocklistTracker(Snapshot(revision=0, history="00c0ffee"))
+    model: dict[str, dict[str, BlockedNode]] = {"n": {}, "m": {}}
+    for now, step in enumerate(steps):
+        for claims in model.values():
+            for owner in [owner for owner, block in claims.items() if block.ended(now)]:
+                del claims[owner]
+        draft = Draft(tracker, now)
+        try:
+            run(draft, step)
+        except BlocklistError:
+            assert draft.changes == []
+        else:
+            apply_to(model[step[1]], step, now)
+        for change in draft.changes:
+            tracker.apply(change)
+        for node_id, claims in model.items():
+            assert live(tracker, node_id, now) == claims
+            current = tracker.get(node_id)
+            assert claims or current is None or current.ended(now)
+            assert not claims or (current is not None and current.end == max(it.end for it in claims.values()))
+
+
+def apply_to(claims: dict[str, BlockedNode], step: Step, now: int) -> None:
+    kind, node_id, owner, length, cause, action = step
+    new = BlockedNode(id=node_id, action=action, start=now, end=now + length, cause=cause)
+    if kind == "unblock":
+        claims.clear()
+    elif kind == "remove":
+        del claims[owner]
+    elif kind == "put":
+        claims[owner] = replace(new, start=claims[owner].start if owner in claims else now)
+    elif kind != "expire":
+        claims[owner] = merge(claims[owner], new) if owner in claims else new
+
+
+def live(tracker: BlocklistTracker, node_id: str, now: int) -> dict[str, BlockedNode]:
+    current = tracker.get(node_id)
+    found: Claims = () if current is None else claims_on(tracker, current, now)
+    return {it.owner: it.block for it in found}
+
+
+Puts = list[tuple[str, BlockedNode]]
+puts = st.lists(st.tuples(st.sampled_from(OWNERS), blocks), max_size=6)
+
+
+class Playground:
+    """A list with the node "n", changed by drafts of one change each, as the service does it."""
+
+    def __init__(self, now: int = 5) -> None:
+        self.tracker = BlocklistTracker(Snapshot(revision=0, history="00c0ffee"))
+        self.now = now
+
+    def put(self, owner: str, block: BlockedNode) -> None:
+        self._change(lambda draft: draft.put_claim(owner, block))
+
+    def remove(self, owner: str) -> None:
+        self._change(lambda draft: draft.remove_claim("n", owner))
+
+    def sweep(self) -> None:
+        self._change(lambda draft: draft.expire("n"))
+
+    def claims(self) -> dict[str, BlockedNode]:
+        return live(self.tracker, "n", self.now)
+
+    def node(self) -> BlockedNode | None:
+        current = self.tracker.get("n")
+        return None if current is None or current.ended(self.now) else current
+
+    def _change(self, command: Callable[[Draft], object]) -> None:
+        draft = Draft(self.tracker, self.now)
+        draft.author = Author("an operator")
+        command(draft)
+        for change in draft.changes:
+            self.tracker.apply(change)
+
+
+class TestAsIfNever:
+    @given(claim_sets, st.randoms())
+    def test_the_order_in_which_claims_are_put_matters_only_for_that_of_causes(
+        self, claims: list[Claim], random: Random
+    ) -> None:
+        found = []
+        for order in (claims, random.sample(claims, len(claims))):
+            place = Playground()
+            for each in order:
+                place.put(each.owner, each.block)
+            node = place.node()
+            assert node is not None
+            found.append((place.claims(), unordered(node)))
+        assert found[0] == found[1]
+
+    @given(puts, st.lists(blocks, min_size=1, max_size=3), st.data())
+    def test_a_claim_that_was_put_and_removed_at_any_time_leaves_no_trace(
+        self, others: Puts, own: list[BlockedNode], data: st.DataObject
+    ) -> None:
+        first = data.draw(st.integers(0, len(others)))
+        removed = data.draw(st.integers(first, len(others)))
+        with_own, without = Playground(), Playground()
+        for at, (owner, block) in enumerate([*others, ("", node())]):
+            if at == first:
+                for claimed in own:
+                    with_own.put("carol", claimed)
+            if at == removed:
+                with_own.remove("carol")
+            if owner:
+                with_own.put(owner, block)
+                without.put(owner, block)
+        assert (with_own.node(), with_own.claims()) == (without.node(), without.claims())
+
+    @given(claim_sets, st.sets(st.integers(6, 13)), st.integers(6, 13))
+    def test_after_any_subset_has_expired_the_block_is_that_of_the_others_whenever_it_was_swept(
+        self, claims: list[Claim], sweeps: set[int], now: int
+    ) -> None:
+        place = Playground()
+        for each in claims:
+            place.put(each.owner, each.block)
+        for time in sorted(sweeps):
+            if time < now:
+                place.now = time
+                place.sweep()
+        place.now = now
+        remaining = live_claims(tuple(claims), now)
+        assert place.claims() == {it.owner: it.block for it in remaining}
+        place.sweep()
+        assert place.node() == (merge_claims(remaining) if remaining else None)
