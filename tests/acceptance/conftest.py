@@ -109,7 +109,7 @@ class ListenerApi:
         status: Body = only
         return status
 
-    def running(self, node_id: str) -> list[int]:
+    def running(self, node_id: str) -> list[int | None]:
         return [task_manager["runningTasks"] for task_manager in self.status(node_id)["taskManagers"]]
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import threading
 from typing import TYPE_CHECKING
 
 import pytest
@@ -53,6 +54,46 @@ def test_the_application_is_a_job_master_until_the_agent_stops(
     assert (listeners.by_id(), listeners.task_managers(B)) == ({}, [])
 
 
+def test_an_agent_that_stops_during_a_slow_heartbeat_deregisters(
+    spark: SparkSession, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi
+) -> None:
+    """The heartbeat outlasts `stop`; the agent deregisters behind it, even so."""
+    held, free = threading.Event(), threading.Event()
+
+    def hold(data: bytes) -> None:
+        if b"/heartbeat" in data and service.snapshot().nodes:
+            held.set()
+            free.wait(30)
+
+    with forwarding(port := free_port(), service.url, on_data=hold):
+        agent = start_agent(spark, url=f"http://127.0.0.1:{port}")
+        await_registration(agent)
+        service.block(B, "test")
+        assert held.wait(30)
+        agent.stop()
+        assert spark.sparkContext.applicationId in listeners.by_id()
+        free.set()
+        wait_until(lambda: not listeners.by_id(), 30, "the end of the registration")
+
+
+def test_an_agent_deregisters_although_its_heartbeats_fail(
+    spark: SparkSession, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi
+) -> None:
+    failed = threading.Event()
+
+    def fail(data: bytes) -> None:
+        if b"/heartbeat" in data:
+            failed.set()
+            raise ConnectionError
+
+    with forwarding(port := free_port(), service.url, on_data=fail):
+        agent = start_agent(spark, url=f"http://127.0.0.1:{port}")
+        assert failed.wait(30)
+        wait_until(lambda: not agent.status().registered, 30, "the failure to be noticed")
+        agent.stop()
+        wait_until(lambda: not listeners.by_id(), 30, "the end of the registration")
+
+
 def test_a_blocked_node_shows_the_executors_on_it(
     spark: SparkSession, block: BlockNode, listeners: ListenerApi, cluster: Cluster
 ) -> None:
@@ -83,7 +124,7 @@ def test_the_status_shows_that_a_block_is_applied_and_what_still_runs(
     job = Job(spark, cluster, 6, hold_on=[B])
     job.await_running(B)
     block(B)
-    wait_until(lambda: listeners.status(B)["applied"] and sum(listeners.running(B)) > 0, 30, "status")
+    wait_until(lambda: listeners.status(B)["applied"] and any(listeners.running(B)), 30, "status")
     status = listeners.status(B)
     assert (status["id"], status["refused"]) == (spark.sparkContext.applicationId, None)
     assert status["lateMs"] is not None
@@ -102,6 +143,29 @@ def test_after_an_evacuation_no_task_runs(
     block(B, EVACUATE)
     wait_until(lambda: listeners.status(B)["applied"] and listeners.running(B) == [0], 60, "the tasks to leave")
     assert B not in job.hosts()
+
+
+def test_what_a_lost_executor_ran_is_unknown_because_its_processes_may_still_write(
+    spark: SparkSession, cluster: Cluster, block: BlockNode, service: BlocklistClient, listeners: ListenerApi
+) -> None:
+    job = Job(spark, cluster, 6, hold_on=[B])
+    job.await_running(B)
+    block(B)
+    wait_until(lambda: any(listeners.running(B)), 30, "the running tasks")
+    cluster.kill_worker(B)
+    try:
+        wait_until(lambda: listeners.running(B) == [None], 60, "unknown tasks")
+        # The host has no executor now.
+        service.block(B, "test", action=EVACUATE, allow_merge=True)
+        wait_until(lambda: bool(listeners.status(B)["refused"]), 30, "the refusal")
+        assert not listeners.status(B)["applied"]
+        reason = listeners.status(B)["refused"]
+        assert re.search(rf"^Unknown since .* on host {B} was lost with \d+ running tasks, .* may still write", reason)
+    finally:
+        cluster.start_worker(B)
+        job.release()
+    assert B not in job.hosts()
+    wait_until(lambda: executor_hosts(spark) == {A, B, C}, 60, "all hosts")
 
 
 def test_a_refusal_has_a_reason(block: BlockNode, listeners: ListenerApi) -> None:

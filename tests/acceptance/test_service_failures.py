@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import socketserver
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 import pytest
@@ -128,8 +128,13 @@ def answering(port: int, answer: bytes) -> Iterator[list[bytes]]:
 
 
 @contextmanager
-def forwarding(port: int, url: str, *, refuse: bytes | None = None) -> Iterator[None]:
-    """Forward another port to the service; a path that begins with `refuse` gets a 404."""
+def forwarding(
+    port: int, url: str, *, refuse: bytes | None = None, on_data: Callable[[bytes], None] | None = None
+) -> Iterator[None]:
+    """Forward another port to the service; a path that begins with `refuse` gets a 404.
+
+    `on_data` is called with what the client sends before it is forwarded; an OSError from it ends the connection.
+    """
     import socket
 
     host, _, its_port = url.removeprefix("http://").partition(":")
@@ -140,16 +145,19 @@ def forwarding(port: int, url: str, *, refuse: bytes | None = None) -> Iterator[
                 self.request.sendall(b"HTTP/1.1 404 Not Found\r\nConnection: close\r\nContent-Length: 0\r\n\r\n")
                 return
             with socket.create_connection((host, int(its_port))) as there:
-                threading.Thread(target=self.copy, args=(self.request, there), daemon=True).start()
+                threading.Thread(target=self.copy, args=(self.request, there, on_data), daemon=True).start()
                 self.copy(there, self.request)
 
         @staticmethod
-        def copy(source: socket.socket, target: socket.socket) -> None:
+        def copy(source: socket.socket, target: socket.socket, on_data: Callable[[bytes], None] | None = None) -> None:
             try:
                 while data := source.recv(65536):
+                    if on_data is not None:
+                        on_data(data)
                     target.sendall(data)
             except OSError:
-                return
+                with suppress(OSError):
+                    target.shutdown(socket.SHUT_RDWR)
 
     with serving(port, Forward):
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 from pathlib import Path
 from typing import Final
 
@@ -37,10 +38,14 @@ def test_with_dynamic_allocation_new_executors_on_a_blocked_host_get_no_task(
     assert application.round().hosts <= {A, C}
     assert not application.starts_on(B)
     service.unblock(B)
-    # Spark asks for more executors once tasks have waited for a second.
-    application.send("tiny 48 500")
-    application.result()
-    assert application.starts_on(B)
+
+    def used_again() -> bool:
+        # Spark asks for more executors once tasks have waited for a second.
+        application.send("tiny 48 500")
+        application.result()
+        return bool(application.starts_on(B))
+
+    wait_until(used_again, seconds=120)
     application.end()
     wait_until(lambda: not service.listeners(), seconds=30)
 
@@ -161,6 +166,33 @@ def test_a_driver_short_of_memory_survives_a_long_list(service: Service, start: 
     # Whatever failed for lack of memory is made up for.
     wait_until(lambda: application.round().hosts <= {A, C}, seconds=90)
     wait_until(lambda: service.is_applied(B), seconds=60)
+    application.end()
+
+
+def test_while_no_name_can_be_looked_up_the_job_runs_and_what_is_not_known_is_reported(
+    service: Service, start: StartApplication, tmp_path: Path
+) -> None:
+    """Java reads the file of names for each lookup: here it is a pipe that nobody writes to."""
+    names, pipe = tmp_path / "names", tmp_path / "pipe"
+    names.write_text(f"127.0.0.1 localhost {socket.gethostname()}\n")
+    os.mkfifo(pipe)
+    conf = {
+        "spark__driver__defaultJavaOptions": f"-Djdk.net.hosts.file={names}",
+        "spark__dynamicAllocation__enabled": "true",
+        "spark__dynamicAllocation__shuffleTracking__enabled": "true",
+        "spark__dynamicAllocation__minExecutors": "0",
+    }
+    service.put(B, "a-name")
+    application = start(SCALA, **conf)
+    service.await_listener()
+    pipe.rename(names)
+    result = application.round()
+    assert result.number == TASKS
+    assert result.hosts <= {A, C}
+    wait_until(lambda: "cannot be looked up" in service.refused("a-name"), seconds=60)
+    assert not service.is_applied("a-name")
+    assert not service.refused(B)
+    assert application.round().hosts <= {A, C}
     application.end()
 
 

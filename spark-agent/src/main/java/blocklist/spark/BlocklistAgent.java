@@ -155,6 +155,11 @@ public final class BlocklistAgent {
     firstTable.countDown();
   }
 
+  /** No more requests follow. This may be long after {@code close}, if the service is slow. */
+  void onDeregistered() {
+    timer.cancel();
+  }
+
   private void countDownIfInForce() {
     if (firstTable.getCount() > 0 && snapshot().revision >= 0) firstTable.countDown();
   }
@@ -223,7 +228,6 @@ public final class BlocklistAgent {
     sc.removeSparkListener(ends);
     resolver.close();
     reports.close();
-    timer.cancel();
     firstTable.countDown();
   }
 }

@@ -39,6 +39,7 @@ final class HostExclusions {
   private volatile Plan plan = Plan.EMPTY;
   /** Host to whether Spark itself offers it tasks. */
   private Map live = new HashMap();
+  private List liveHosts = new ArrayList();
   /** Host to the time in Unix ms at which its first executor came. */
   private Map joined = new HashMap();
   private final Map requiredUntil = new HashMap();
@@ -135,6 +136,14 @@ final class HostExclusions {
     return reasons;
   }
 
+  /** The block of a host that may have no executor any more; null if nothing in the table means it. */
+  HostBlock blockOf(String name, String[] furtherNames, long now) {
+    LiveHost host = new LiveHost(name, false, furtherNames, LiveHost.LONG_AGO);
+    List hosts = new ArrayList(liveHosts);
+    hosts.add(host);
+    return new HostMatcher(table, hosts, now).blockOf(host);
+  }
+
   /** Cheap, because Spark calls it in each round of offers: refreshes after a change, or once a second. */
   void refreshIfNeeded() throws Exception {
     long now = System.currentTimeMillis();
@@ -169,6 +178,7 @@ final class HostExclusions {
       host.reachedEvacuationLimit = limit.isReachedOn(name);
       hosts.add(host);
     }
+    liveHosts = hosts;
     boolean continuous = !table.ended(now) && state.hasContinuousQuery();
     replace(Plan.make(table, hosts, new Requirements(keepHosts, minNodes, needed, continuous), now), before);
   }

@@ -1,8 +1,8 @@
 package blocklist.spark;
 
 /*
- * A host with a live executor, by Spark's name of it, at one moment. Plan keeps no reference to it; the fields that are
- * not final are set before it is handed over.
+ * A host with a live executor, by Spark's name of it, at one moment. The fields that are not final are set before it is
+ * handed over.
  */
 final class LiveHost {
   /* For hosts that were there before the agent: they are not held, as they may run tasks. */

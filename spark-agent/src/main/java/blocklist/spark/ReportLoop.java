@@ -38,6 +38,8 @@ final class ReportLoop extends Loop {
   private final ServiceClient client;
   private volatile boolean registered = false;
   private volatile boolean fenced = false;
+  /** Whether the service may list this session: it may have received a request whose response was lost. */
+  private boolean known = false;
   private int registeredMinNodes = 0;
   private Map sent = new HashMap();
   private String sentAck = "";
@@ -94,6 +96,7 @@ final class ReportLoop extends Loop {
     body.put("role", "\"JOB_MASTER\"");
     body.put("sessionId", Json.text(session));
     if (minNodes > 0) body.put("minNodes", String.valueOf(minNodes));
+    known = true;
     Response response = client.send("PUT", path, Json.object(body), null, 0, null);
     onConflict(response.status);
     if (response.status / 100 != 2) throw new HttpException("PUT " + path, response);
@@ -127,6 +130,7 @@ final class ReportLoop extends Loop {
     LOG.warn("Another session of this application has registered; this one goes on obeying, but reports no more.");
     fenced = true;
     registered = false;
+    known = false;
   }
 
   void onFailure() {
@@ -135,17 +139,23 @@ final class ReportLoop extends Loop {
   }
 
   void onEnd() {
-    boolean known = registered;
     registered = false;
-    if (!known) return;
     try {
-      agent.newClient().send("DELETE", path + "?sessionId=" + session, null, null, 0, null);
+      if (known) deregister();
     } catch (Exception e) {
-      LOG.debug("The agent could not deregister.", e);
+      LOG.warn("The agent could not deregister; the service lists this application as lapsed. {}", e.getMessage());
+    } finally {
+      agent.onDeregistered();
     }
   }
 
-  /** Ends the loop and deregisters; returns after LEAVE_MILLIS at the latest. */
+  private void deregister() throws IOException {
+    Response response = agent.newClient().send("DELETE", path + "?sessionId=" + session, null, null, 0, null);
+    // 404: the service has lost it. 409: it is another session's.
+    if (response.status / 100 != 2 && response.status != 404 && response.status != 409) throw new HttpException("DELETE " + path, response);
+  }
+
+  /** Ends the loop and deregisters, after a request that is under way; returns after LEAVE_MILLIS at the latest. */
   void close() {
     super.close();
     try {

@@ -27,7 +27,7 @@ final class SchedulerControl implements SchedulerHooks {
   private final HostExclusions exclusions;
   private final Evacuation evacuation;
   private final SchedulerState state;
-  private final UnknownTasks unknown = new UnknownTasks();
+  private final UnknownTasks unknown;
   private BlocklistTracker tracker = null;
   private Throwable failure = null;
   private int failures = 0;
@@ -42,6 +42,7 @@ final class SchedulerControl implements SchedulerHooks {
     EvacuationLimit limit = new EvacuationLimit();
     exclusions = new HostExclusions(sc, scheduler, resolver, limit);
     state = new SchedulerState(scheduler);
+    unknown = new UnknownTasks(resolver);
     evacuation = new Evacuation(sc, state, limit, unknown);
   }
 
@@ -105,7 +106,7 @@ final class SchedulerControl implements SchedulerHooks {
       long now = System.currentTimeMillis();
       List executors = unknown.observe(state.executors(), now);
       TreeMap refused = new TreeMap(exclusions.unknown(now));
-      refused.putAll(unknown.refused(exclusions.plan()));
+      refused.putAll(unknown.refused(exclusions, now));
       refused.putAll(exclusions.plan().refused);
       return new Snapshot(working ? exclusions.revisionInForce() : -1, exclusions.table(), exclusions.plan(), refused, executors, reason);
     }

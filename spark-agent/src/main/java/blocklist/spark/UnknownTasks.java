@@ -23,21 +23,29 @@ final class UnknownTasks {
 
   private static final class Lost {
     final Executor executor;
+    /** Of its host; null if they were not known. */
+    final String[] names;
     final int tasks;
     final long at;
 
-    Lost(Executor executor, long at) {
+    Lost(Executor executor, String[] names, long at) {
       this.executor = executor.withUnknownTasks();
+      this.names = names;
       this.tasks = executor.running;
       this.at = at;
     }
   }
 
+  private final HostResolver resolver;
   /** Executors with tasks, by id, when they were last seen. */
   private Map busy = new HashMap();
   private final Map lost = new LinkedHashMap();
   /** Executor to the time of the last kill on it. */
   private final Map killedAt = new HashMap();
+
+  UnknownTasks(HostResolver resolver) {
+    this.resolver = resolver;
+  }
 
   void onKill(String executor, long now) {
     killedAt.put(executor, Long.valueOf(now));
@@ -45,7 +53,7 @@ final class UnknownTasks {
 
   void onRemoved(String executor, long now) {
     Executor known = (Executor) busy.remove(executor);
-    if (known != null && lost.size() < MAX_LOST) lost.put(executor, new Lost(known, now));
+    if (known != null && lost.size() < MAX_LOST) lost.put(executor, new Lost(known, resolver.names(known.host), now));
   }
 
   /** The executors with what is known about their tasks, and the lost ones. */
@@ -68,15 +76,16 @@ final class UnknownTasks {
     return known;
   }
 
-  /** Node id to the reason why its evacuation may not be complete. */
-  Map refused(Plan plan) {
+  /** Node id to the reason why its evacuation may not be complete, whether or not its host still has an executor. */
+  Map refused(HostExclusions exclusions, long now) {
     Map reasons = new TreeMap();
     for (Iterator it = lost.values().iterator(); it.hasNext();) {
       Lost one = (Lost) it.next();
-      if (!plan.evacuated.contains(one.executor.host)) continue;
-      HostBlock block = (HostBlock) plan.covered.get(one.executor.host);
-      reasons.put(block.id, "Unknown since " + Times.utc(one.at) + ": executor " + one.executor.id + " on host " + one.executor.host
-        + " was lost with " + one.tasks + " running tasks, whose processes may still write.");
+      HostBlock block = exclusions.blockOf(one.executor.host, one.names, now);
+      if (block == null) continue;
+      String reason = "Unknown since " + Times.utc(one.at) + ": executor " + one.executor.id + " on host " + one.executor.host
+        + " was lost with " + one.tasks + " running tasks, whose processes may still write.";
+      for (Iterator ids = block.evacuatingIds().iterator(); ids.hasNext();) reasons.put(ids.next(), reason);
     }
     return reasons;
   }
