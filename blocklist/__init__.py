@@ -1,14 +1,14 @@
 """The rules of a platform-wide list of blocked nodes, and a client of the service that holds it."""
 
-from typing import TYPE_CHECKING
-
-from blocklist.model.changes import Change, ChangeType, Snapshot
-from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, NotFoundError, UnavailableError
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
-from blocklist.model.tracker import BlocklistTracker
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from blocklist.client.client import BlocklistClient, Watch
+    from blocklist.model.changes import Change, ChangeType, Snapshot
+    from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, NotFoundError, UnavailableError
+    from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
+    from blocklist.model.tracker import BlocklistTracker
 
 __version__ = "0.1.0"
 
@@ -31,10 +31,32 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> object:
-    # Imported lazily: the client needs httpx, the rules and the service do not.
-    if name in {"BlocklistClient", "Watch"}:
-        from blocklist.client import client  # noqa: PLC0415
+# Imported when they are used: the command must start quickly, and only the client needs httpx.
+_MODULES = {
+    "PERMANENT": "model.node",
+    "BlockAction": "model.node",
+    "BlockedNode": "model.node",
+    "BlocklistClient": "client.client",
+    "BlocklistError": "model.errors",
+    "BlocklistTracker": "model.tracker",
+    "Change": "model.changes",
+    "ChangeType": "model.changes",
+    "ConflictError": "model.errors",
+    "InvalidError": "model.errors",
+    "NotFoundError": "model.errors",
+    "Snapshot": "model.changes",
+    "UnavailableError": "model.errors",
+    "Watch": "client.client",
+    "merge": "model.node",
+}
 
-        return getattr(client, name)
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+def __getattr__(name: str) -> Any:
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

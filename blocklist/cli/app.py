@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from typing import Annotated, Any
 
@@ -24,6 +25,7 @@ from blocklist.cli import (
     token_commands,
     watch_commands,
 )
+from blocklist.client.token_file import TokenFileError
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError, UnknownNodeError
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
@@ -33,7 +35,10 @@ def run(arguments: list[str]) -> int:
     """Run the command and return its exit code. Errors are sentences on stderr."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        _command_tree()(_take_context(arguments), prog_name="blocklist")
+        if environment.COMPLETE in os.environ:
+            # TAB shows the nodes of the service that the line will use.
+            environment.take_context(environment.completed_line()[0])
+        _command_tree()(environment.take_context(arguments), prog_name="blocklist")
     except BlocklistError as error:
         return _report_error(error)
     except OSError as error:
@@ -42,17 +47,6 @@ def run(arguments: list[str]) -> int:
     finally:
         output.flush()
     return 0
-
-
-def _take_context(arguments: list[str]) -> list[str]:
-    """Use the context of --context, which may be anywhere before `--`; the other arguments."""
-    head = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    for place, argument in enumerate(head):
-        name, equals, value = argument.partition("=")
-        if name == "--context" and (equals or place + 1 < len(head)):
-            environment.use_context(value if equals else head[place + 1])
-            return arguments[:place] + arguments[place + (1 if equals else 2) :]
-    return arguments
 
 
 def _report_error(error: BlocklistError) -> int:
@@ -72,8 +66,6 @@ def _report_error(error: BlocklistError) -> int:
 
 
 def _is_token_file_error(error: UnavailableError) -> bool:
-    from blocklist.client.credentials import TokenFileError  # noqa: PLC0415 - not for --version and --help
-
     return isinstance(error.__cause__, TokenFileError)
 
 

@@ -13,8 +13,8 @@ from blocklist.model.task_count import TaskCount
 from blocklist.model.time import to_utc
 
 if TYPE_CHECKING:
-    from blocklist.client.reads import NodeDetails
     from blocklist.model.changes import Change
+    from blocklist.model.listing import NodeDetails
     from blocklist.model.roles import Token
     from blocklist.wire.claims import OwnedClaim
     from blocklist.wire.drift import DriftBody

@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -94,6 +93,8 @@ def load() -> Configuration:
 
 def save(configuration: Configuration) -> None:
     """Replace the file, which only its owner may read. Raises InvalidError if it cannot be written."""
+    import tempfile  # noqa: PLC0415 - rarely needed
+
     file = path()
     try:
         file.parent.mkdir(parents=True, exist_ok=True)

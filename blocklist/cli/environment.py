@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Final
 
 from blocklist.cli import contexts
 from blocklist.cli.output import print_stderr
+from blocklist.client import DEFAULT_URL
+from blocklist.client.token_file import read_token_file, token_reader
 from blocklist.model.durations import parse_duration, parse_duration_or_forever
 from blocklist.model.errors import BlocklistError, InvalidError
 
 if TYPE_CHECKING:
     from blocklist.cli.contexts import Context
     from blocklist.client.client import BlocklistClient
-    from blocklist.client.credentials import BearerAuth
 
 SETTINGS: Final = ("URL", "TOKEN", "TOKEN_FILE", "TIMEOUT", "DEFAULT_DURATION", "CONTEXT")
 """The variables that the command reads, without the prefix."""
@@ -26,7 +26,9 @@ _SIMILARITY: Final = 0.8
 """Names at least this similar to a setting are misspelt. The settings of the service, which may be in the same
 environment, are less similar (`TOKEN_FILE` and `ADMIN_TOKEN_FILE`: 0.77)."""
 DEFAULT_TIMEOUT: Final = "5s"
-_COMPLETION_TIMEOUT: Final = 0.5
+COMPLETE: Final = "_BLOCKLIST_COMPLETE"
+"""The variable with which the scripts of `blocklist completion` ask for completions."""
+COMPLETION_TIMEOUT: Final = 0.5
 """Seconds for each step of a request that completes a word: the user is waiting after the tab key."""
 
 
@@ -36,15 +38,24 @@ def connect(seconds: float | None = None) -> BlocklistClient:
     Raises InvalidError for an invalid variable, or one whose name is misspelt, and for an invalid configuration file.
     """
     check_names(os.environ)
-    context = current_context()
+    url, read_token = service()
+    timeout = request_timeout() if seconds is None else seconds
     # If click is installed, httpx imports its own command line, and with it rich and pygments.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
     from blocklist.client.client import BlocklistClient  # noqa: PLC0415
+    from blocklist.client.credentials import BearerAuth  # noqa: PLC0415
 
-    timeout = request_timeout() if seconds is None else seconds
+    return BlocklistClient(url, token=None if read_token is None else BearerAuth(read_token), timeout=timeout)
+
+
+def service() -> tuple[str, Callable[[], str] | None]:
+    """The URL of the service, and what reads the token for it, if there is one. Raises InvalidError."""
+    context = current_context()
     if context is None:
-        return BlocklistClient(timeout=timeout)
-    return BlocklistClient(context.settings.get("url"), token=_token_of(context), timeout=timeout)
+        return os.environ.get("BLOCKLIST_URL") or DEFAULT_URL, token_reader()
+    if (file := context.token_file) is None:
+        return context.settings["url"], token_reader()
+    return context.settings["url"], lambda: read_token_file(file)
 
 
 def current_context() -> Context | None:
@@ -67,8 +78,39 @@ def current_context() -> Context | None:
     return context
 
 
+def take_context(arguments: list[str]) -> list[str]:
+    """Use the context of --context, which may be anywhere before `--`; the other arguments. Raises InvalidError."""
+    head = arguments[: arguments.index("--")] if "--" in arguments else arguments
+    for place, argument in enumerate(head):
+        name, equals, value = argument.partition("=")
+        if name == "--context" and (equals or place + 1 < len(head)):
+            use_context(value if equals else head[place + 1])
+            return arguments[:place] + arguments[place + (1 if equals else 2) :]
+    return arguments
+
+
+def completed_line() -> tuple[list[str], str]:
+    """The words before the one that TAB completes, without the command's name, and the beginning of that word.
+
+    They are as typer's scripts for bash, zsh and fish pass them, still with quotes.
+    """
+    if os.environ[COMPLETE] == "complete_bash":
+        words, place = os.environ.get("COMP_WORDS", "").split(), int(os.environ.get("COMP_CWORD", "0"))
+        # Bash makes `=` a word.
+        before = " ".join(words[1:place]).replace(" = ", "=").split()
+        return before, words[place] if place < len(words) else ""
+    line = os.environ.get("_TYPER_COMPLETE_ARGS", "")
+    words = line.split()[1:]
+    return (words, "") if not words or line.endswith(" ") else (words[:-1], words[-1])
+
+
 def use_context(name: str) -> None:
-    """Use this context for the command, whatever service and token the environment names."""
+    """Use this context for the command, whatever service and token the environment names.
+
+    Raises InvalidError for an empty name: an unset variable of a script must not choose another service.
+    """
+    if not name:
+        raise InvalidError("--context is empty: give the name of a context, see blocklist config list.")
     for variable in ("URL", "TOKEN", "TOKEN_FILE"):
         os.environ.pop(_PREFIX + variable, None)
     os.environ["BLOCKLIST_CONTEXT"] = name
@@ -81,15 +123,6 @@ def print_context(client: BlocklistClient) -> None:
     elif contexts.load().contexts:
         source = "BLOCKLIST_URL" if os.environ.get("BLOCKLIST_URL") else "default URL"
         print_stderr(f"No context: {client.url} ({source})")
-
-
-def _token_of(context: Context) -> BearerAuth | None:
-    """The token that belongs to the context; None for the one in the environment, if there is any."""
-    if context.token_file is None:
-        return None
-    from blocklist.client.credentials import token_file_auth  # noqa: PLC0415
-
-    return token_file_auth(context.token_file)
 
 
 def _setting(name: str) -> tuple[str, str | None]:
@@ -153,9 +186,11 @@ def default_duration(client: BlocklistClient) -> int:
 
 def blocked_node_ids() -> list[str]:
     """The ids of the blocked nodes, for completion; none if the service is unreachable or slow."""
+    import logging  # noqa: PLC0415 - slow to import
+
     logging.disable()
     try:
-        with connect(_COMPLETION_TIMEOUT) as client:
+        with connect(COMPLETION_TIMEOUT) as client:
             return sorted(client.snapshot().nodes)
     except BlocklistError:
         return []

@@ -8,7 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from blocklist.client.reads import NodeDetails
+    from blocklist.model.listing import NodeDetails
 
 
 class ActionName(StrEnum):

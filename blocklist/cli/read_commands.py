@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from blocklist.client.client import BlocklistClient
-    from blocklist.client.reads import NodeDetails, NodeListing
+    from blocklist.model.listing import NodeDetails, NodeListing
     from blocklist.wire.node_status import NodeStatusBody
 
 

@@ -6,11 +6,12 @@ import os
 from collections.abc import Iterable
 from http import HTTPStatus
 from types import TracebackType
-from typing import Final, Self
+from typing import Self
 
 import httpx
 
-from blocklist.client.credentials import BearerAuth, TokenFileError, resolve_auth
+from blocklist.client import DEFAULT_URL
+from blocklist.client.credentials import BearerAuth, resolve_auth
 from blocklist.client.listeners import ListenerRequests
 from blocklist.client.reads import Reads
 from blocklist.client.response import (
@@ -22,6 +23,7 @@ from blocklist.client.response import (
     parse_object,
     unavailable_error,
 )
+from blocklist.client.token_file import TokenFileError
 from blocklist.client.tokens import TokenAdministration
 from blocklist.client.transport import TRANSPORT_ERRORS, http_client, service_url, unreachable_message
 from blocklist.client.watch import Watch
@@ -32,8 +34,6 @@ from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.wire.json import Json
 
 __all__ = ["DEFAULT_URL", "BlocklistClient", "Watch"]
-
-DEFAULT_URL: Final = "http://127.0.0.1:8224"
 
 
 class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):

@@ -5,22 +5,12 @@ The token never appears in a repr, a log line or an error.
 
 from __future__ import annotations
 
-import os
-import re
 from collections.abc import Callable, Generator
 from pathlib import Path
-from typing import Final
 
 import httpx
 
-from blocklist.model.errors import InvalidError
-
-# The syntax of RFC 6750. The HTTP library would quote anything else in its error.
-_TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
-
-
-class TokenFileError(OSError):
-    """The token file cannot be read, or contains no token."""
+from blocklist.client.token_file import read_token_file, token_reader
 
 
 class BearerAuth(httpx.Auth):
@@ -51,29 +41,10 @@ def resolve_auth(token: str | BearerAuth | None) -> BearerAuth | None:
     """
     if isinstance(token, BearerAuth):
         return token
-    if text := token or os.environ.get("BLOCKLIST_TOKEN"):
-        if not _TOKEN_PATTERN.fullmatch(text):
-            raise InvalidError("The token is malformed: use only A-Z a-z 0-9 . _ ~ + / - and = at its end.")
-        return BearerAuth(lambda: text)
-    if path := os.environ.get("BLOCKLIST_TOKEN_FILE"):
-        return token_file_auth(Path(path))
-    return None
+    read = token_reader(token)
+    return None if read is None else BearerAuth(read)
 
 
 def token_file_auth(path: Path) -> BearerAuth:
     """The token in a file, which is not read yet."""
-    return BearerAuth(lambda: _read_file(path))
-
-
-def _read_file(path: Path) -> str:
-    try:
-        text = path.read_text(encoding="ascii").strip()
-    except OSError as error:
-        raise TokenFileError(f"the token file {path} cannot be read: {error.strerror}") from None
-    except ValueError:
-        text = ""
-    if len(text.split()) > 1:
-        raise TokenFileError(f"the token file {path} must contain exactly one token")
-    if not _TOKEN_PATTERN.fullmatch(text):
-        raise TokenFileError(f"the token file {path} contains no token")
-    return text
+    return BearerAuth(lambda: read_token_file(path))

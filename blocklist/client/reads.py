@@ -9,7 +9,8 @@ from blocklist.client.response import Requester, parse_body, parse_changes, pars
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import Claim
 from blocklist.model.errors import CompactedError
-from blocklist.model.node import BlockedNode, check_node_id
+from blocklist.model.listing import NodeDetails, NodeListing
+from blocklist.model.node import check_node_id
 from blocklist.wire.claims import ClaimsPage, NodeClaims, OwnedClaim
 from blocklist.wire.drift import DriftListBody
 from blocklist.wire.evidence import EvidenceBody, EvidenceListBody
@@ -17,32 +18,6 @@ from blocklist.wire.inventory import KnownNodeBody, KnownNodesPage
 from blocklist.wire.listeners import ListenerBody, ListenersBody
 from blocklist.wire.node_status import NodeStatusBody
 from blocklist.wire.nodes import ListedNode
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeDetails:
-    """A node of the list. `created_by` and `revision` are those of its last change, None if unknown.
-
-    `owners` are those of its claims, none if unknown, as from an older service.
-    """
-
-    node: BlockedNode
-    created_by: str | None
-    revision: int | None
-    task_managers: tuple[str, ...]
-    owners: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class NodeListing:
-    """The list with details, sorted by id. `revision` is the current one, even for a list of the past.
-
-    `warnings` are sentences for people, such as that no node has a label of the selector.
-    """
-
-    revision: int
-    nodes: tuple[NodeDetails, ...]
-    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

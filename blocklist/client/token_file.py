@@ -1,0 +1,47 @@
+"""Where a client's token is from: the environment, or a file that may change. The token never appears in an error."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from blocklist.model.errors import InvalidError
+
+# The syntax of RFC 6750. The HTTP library would quote anything else in its error.
+_TOKEN_PATTERN: Final = re.compile(r"[A-Za-z0-9._~+/-]+=*", re.ASCII)
+
+
+class TokenFileError(OSError):
+    """The token file cannot be read, or contains no token."""
+
+
+def token_reader(token: str | None = None) -> Callable[[], str] | None:
+    """What returns the given token, or BLOCKLIST_TOKEN, or the token in the file BLOCKLIST_TOKEN_FILE; else None.
+
+    Raises InvalidError for a malformed token. Does not read the file yet.
+    """
+    if text := token or os.environ.get("BLOCKLIST_TOKEN"):
+        if not _TOKEN_PATTERN.fullmatch(text):
+            raise InvalidError("The token is malformed: use only A-Z a-z 0-9 . _ ~ + / - and = at its end.")
+        return lambda: text
+    if path := os.environ.get("BLOCKLIST_TOKEN_FILE"):
+        return lambda: read_token_file(Path(path))
+    return None
+
+
+def read_token_file(path: Path) -> str:
+    """The token in a file. Raises TokenFileError."""
+    try:
+        text = path.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise TokenFileError(f"the token file {path} cannot be read: {error.strerror}") from None
+    except ValueError:
+        text = ""
+    if len(text.split()) > 1:
+        raise TokenFileError(f"the token file {path} must contain exactly one token")
+    if not _TOKEN_PATTERN.fullmatch(text):
+        raise TokenFileError(f"the token file {path} contains no token")
+    return text
