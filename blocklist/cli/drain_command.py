@@ -109,17 +109,17 @@ class DrainFollower:
         self._drained: set[str] = set()
 
     def run(self, timeout: int) -> list[str]:
-        """Follow the nodes until nothing runs on any, only refusals are left, or the timeout (milliseconds).
+        """Follow the nodes until nothing runs on any, waiting does not help, or the timeout (milliseconds).
 
         Returns the nodes that are not drained; what holds them was printed.
         """
         started = time.monotonic()
         deadline = started + timeout / 1000
         while True:
-            gone = self._poll()
+            self._poll()
             left = [node_id for node_id, node in self._nodes.items() if not node.drained]
             took = format_duration(round(time.monotonic() - started) * 1000)
-            if gone or not left or all(self._nodes[node_id].only_refused for node_id in left):
+            if not left or all(self._nodes[node_id].stuck for node_id in left):
                 break
             if time.monotonic() >= deadline:
                 self._display.print(f"Timeout after {took}.")
@@ -128,15 +128,13 @@ class DrainFollower:
         self._print_summary(left, took)
         return left
 
-    def _poll(self) -> bool:
-        """Read all nodes once; whether the block of one has ended or been weakened, so that it will not be drained."""
-        gone = False
+    def _poll(self) -> None:
+        """Read all nodes once."""
         try:
             blocks = self._client.snapshot().nodes
             lapsed = self._lapsed()
             for node_id in self._nodes:
                 ended = _why_not_draining(blocks.get(node_id))
-                gone = gone or ended is not None
                 self._update(node_id, self._read(node_id, lapsed) if ended is None else ended)
         except UnavailableError as error:
             for node_id in self._nodes:
@@ -145,7 +143,6 @@ class DrainFollower:
         else:
             self._display.service_available()
         self._display.progress(len(self._drained), len(self._nodes))
-        return gone
 
     def _lapsed(self) -> list[str]:
         if self._ignore_lapsed:
@@ -193,7 +190,7 @@ class DrainFollower:
 
 
 def _why_not_draining(block: BlockedNode | None) -> Occupancy | None:
-    """None if the node is blocked and evacuated."""
+    """None if the node is blocked and evacuated; else, why it will not be drained."""
     if block is None:
         return not_draining("no longer blocked; blocklist history shows why")
     if block.action is not _EVACUATE:

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from blocklist.cli import columns, options
 from blocklist.cli.environment import connect, now_ms
+from blocklist.cli.messages import not_blocked_message
 from blocklist.cli.output import OutputFormat, OutputOptions, print_items, print_stderr
+from blocklist.model.errors import NotFoundError
+
+if TYPE_CHECKING:
+    from blocklist.client.client import BlocklistClient
 
 ClaimOwner = Annotated[
     str | None, typer.Option("--owner", metavar="NAME", help="Claims of this owner; a final * stands for any end.")
@@ -38,9 +44,27 @@ def claims(
     with connect() as client:
         found = client.all_claims(owner=owner)
         if wanted is not None:
-            ids = {client.get(node_id).id for node_id in wanted}
+            ids = _blocked_ids(client, wanted)
             found = [claim for claim in found if claim.node in ids]
     print_items(columns.claims_view(now_ms()), found, OutputOptions(output, not no_headers))
+
+
+def _blocked_ids(client: BlocklistClient, node_ids: Sequence[str]) -> set[str]:
+    """The names under which the nodes are blocked. Of several, those that are not are named on stderr.
+
+    Raises NotFoundError if none is blocked.
+    """
+    ids: set[str] = set()
+    for node_id in node_ids:
+        try:
+            ids.add(client.get(node_id).id)
+        except NotFoundError:
+            if len(node_ids) == 1:
+                raise
+            print_stderr(not_blocked_message(node_id))
+    if not ids:
+        raise NotFoundError("None of these nodes is blocked.")
+    return ids
 
 
 def drift(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:

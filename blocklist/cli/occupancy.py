@@ -23,6 +23,7 @@ class Hold(StrEnum):
     PENDING = "pending"
     RUNNING = "running"
     REFUSED = "refused"
+    ENDED = "ended"
     UNKNOWN = "unknown"
     EMPTY = "empty"
 
@@ -51,9 +52,10 @@ class Occupancy:
         return not self.holding
 
     @property
-    def only_refused(self) -> bool:
-        """Whether nothing but refusals holds the node, so that waiting does not help."""
-        return bool(self.holding) and all(holder.hold is Hold.REFUSED for holder in self.holding.values())
+    def stuck(self) -> bool:
+        """Whether only refusals hold the node, or its evacuation has ended, so that waiting does not help."""
+        holds = {holder.hold for holder in self.holding.values()}
+        return bool(holds) and holds <= {Hold.REFUSED, Hold.ENDED}
 
 
 def occupancy_of(status: NodeStatusBody, lapsed: Collection[str]) -> Occupancy:
@@ -72,7 +74,7 @@ def unknown_occupancy(reason: str) -> Occupancy:
 
 def not_draining(reason: str) -> Occupancy:
     """The node is not being drained any more, so that waiting does not help."""
-    return Occupancy(holders={NO_REPORT: Holder(Hold.UNKNOWN, reason)})
+    return Occupancy(holders={NO_REPORT: Holder(Hold.ENDED, reason)})
 
 
 def held_by(occupancy: Occupancy) -> Iterator[str]:

@@ -25,6 +25,7 @@ from blocklist.model.changes import Snapshot
 from blocklist.model.errors import (
     AmbiguousNodeError,
     BlocklistError,
+    InvalidError,
     NotFoundError,
     UnavailableError,
 )
@@ -105,7 +106,7 @@ def is_blocked(node: options.BlockedNodes = None, selector: options.Selector = N
         try:
             answers = [_is_blocked(client, node_id) for node_id in known_nodes(client, node, selector)]
         except BlocklistError as error:
-            if error.title is None or isinstance(error, UnavailableError):
+            if isinstance(error, UnavailableError) or (error.title is None and isinstance(error, InvalidError)):
                 raise
             raise _unanswered(error) from error
     if not all(answers):

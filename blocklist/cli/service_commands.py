@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import typer
 
 import blocklist
-from blocklist.cli.environment import connect, default_duration, request_timeout
+from blocklist.cli.environment import connect, current_context, default_duration, request_timeout
 from blocklist.cli.output import print_lines
 from blocklist.cli.table import Table
 from blocklist.model.durations import FOREVER, format_duration
@@ -20,6 +20,7 @@ from blocklist.model.errors import InvalidError
 from blocklist.model.node import PERMANENT
 
 if TYPE_CHECKING:
+    from blocklist.cli.contexts import Context
     from blocklist.client.client import BlocklistClient
 
 
@@ -39,7 +40,7 @@ def check() -> None:
     """Show the settings, whether the service is reachable, and your role. Exit code 1 or 3 if something is wrong."""
     table = Table(("", ""), show_header=False, colour=False)
     with connect() as client:
-        print_lines(*table.lines(_settings(client.url)))
+        print_lines(*table.lines(_settings(client.url, current_context())))
         snapshot = client.snapshot()
         answers = f"answers: {len(snapshot.nodes)} nodes blocked at revision {snapshot.revision}"
         print_lines(*table.lines([("SERVICE", answers), ("ROLE", _role(client)), ("DURATION", _duration(client))]))
@@ -50,17 +51,21 @@ def check() -> None:
             raise typer.Exit(1)
 
 
-def _settings(url: str) -> list[tuple[str, str]]:
+def _settings(url: str, context: Context | None) -> list[tuple[str, str]]:
+    source = "BLOCKLIST_URL" if os.environ.get("BLOCKLIST_URL") else "default"
     return [
         ("VERSION", f"blocklist {blocklist.__version__}, Python {platform.python_version()}"),
-        ("URL", f"{url} ({'BLOCKLIST_URL' if os.environ.get('BLOCKLIST_URL') else 'default'})"),
-        ("TOKEN", _token_source()),
+        ("CONTEXT", "none" if context is None else context.name),
+        ("URL", f"{url} ({source if context is None else f'context {context.name}'})"),
+        ("TOKEN", _token_source(context)),
         ("TIMEOUT", format_duration(round(request_timeout() * 1000))),
     ]
 
 
-def _token_source() -> str:
+def _token_source(context: Context | None) -> str:
     """Where the token comes from, never the token itself."""
+    if context is not None and context.token_file is not None:
+        return f"in the file {context.token_file} (context {context.name})"
     if os.environ.get("BLOCKLIST_TOKEN"):
         return "in BLOCKLIST_TOKEN"
     path = os.environ.get("BLOCKLIST_TOKEN_FILE")

@@ -14,6 +14,7 @@ MAX_NODES: Final = 1000
 """Maximum number of nodes of one command, as of one request."""
 _COMMA: Final = re.compile(r",(?![^\[\]]*\])")
 _BRACKETS: Final = re.compile(r"([^\[\]]*)\[([^\[\]]*)\]")
+_OTHER_RANGE: Final = re.compile(r"([0-9]+)(?:\.\.|:)([0-9]+)", re.ASCII)
 _RANGE: Final = re.compile(r"([0-9]{1,18})-([0-9]{1,18})", re.ASCII)
 
 
@@ -65,6 +66,8 @@ def _bracket_values(brackets: str, word: str) -> Iterator[str]:
                 raise ValueError(f"{word[:64]!a}: the range {item} is descending: write the lower number first.")
             # As in Slurm, the first number sets the number of digits.
             yield from (f"{number:0{len(match[1])}}" for number in range(first, last + 1))
+        elif other := _OTHER_RANGE.fullmatch(item):
+            raise ValueError(f"{word[:64]!a}: write the range {item[:64]} as {other[1]}-{other[2]}."[:200])
         elif item and "-" not in item:
             yield item
         else:

@@ -102,3 +102,15 @@ def test_the_list_is_filtered_and_sorted(command: Command, node_id: str) -> None
     assert command.stdout_of(*mine, "--action", "mark") == f"{node_id}-a\n"
     assert command.stdout_of(*mine, "--owner", "anon*").splitlines() == [f"{node_id}-a", f"{node_id}-b"]
     assert command.stdout_of(*mine, "--by", "nobody") == ""
+
+
+def test_config_check_shows_the_context_and_what_it_sets(
+    configured: Command, service: ServiceProcess, tmp_path: Path
+) -> None:
+    (tmp_path / "token").write_text("secret-of-lab")
+    configured.stdout_of("config", "set", "lab", "token_file", str(tmp_path / "token"))
+    lines = [line.split(maxsplit=1) for line in configured.run("config", "check").stdout.splitlines()]
+    shown = {line[0]: line[1] for line in lines}
+    assert shown["CONTEXT"] == "lab"
+    assert shown["URL"] == f"{service.url} (context lab)"
+    assert shown["TOKEN"] == f"in the file {tmp_path / 'token'} (context lab)"

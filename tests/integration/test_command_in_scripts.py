@@ -122,3 +122,18 @@ def test_an_address_in_brackets_is_the_same_node_in_every_command(command: Comma
         command.stdout_of(question, "[fe80::77]")
     command.stdout_of("unblock", "[FE80::77]")
     assert command.run("is-blocked", "[fe80::77]").returncode == 1
+
+
+@pytest.mark.parametrize("selector", ["rack=nowhere", "rak=r1", "rack=(", ""])
+def test_a_selector_that_selects_nothing_does_not_answer_the_question(command: Command, selector: str) -> None:
+    done = command.run("is-blocked", "-l", selector)
+    assert (done.returncode, done.stdout) == (2 if not selector else 3, "")
+    assert done.stderr
+
+
+def test_claims_of_several_nodes_name_those_that_are_not_blocked(command: Command, node_id: str) -> None:
+    command.stdout_of("block", node_id, "-r", "Disk")
+    done = command.run("claims", node_id, f"{node_id}-free", "-o", "name")
+    assert (done.returncode, done.stdout, done.stderr) == (0, f"{node_id}\n", f"{node_id}-free not blocked\n")
+    for several in ([f"{node_id}-free"], [f"{node_id}-free", f"{node_id}-free2"]):
+        assert command.run("claims", *several).returncode == 1

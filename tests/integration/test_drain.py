@@ -141,6 +141,23 @@ def test_a_node_that_somebody_unblocks_is_not_drained(drain: Command, fresh_clie
     assert output.splitlines()[-1] == "  n1  no longer blocked; blocklist history shows why"
 
 
+def test_the_other_nodes_are_drained_although_somebody_unblocks_one(drain: Command, fresh_client: httpx.Client) -> None:
+    register(fresh_client, "etl")
+    report(fresh_client, "etl", 1)
+    with drain.running("drain", "n[1-2]", "--timeout", "10m") as running:
+        wait_until_evacuated(fresh_client, "n2")
+        fresh_client.delete("/blocklist/nodes/n2")
+        assert running.stdout is not None
+        next(line for line in running.stdout if line.startswith("n2  no longer blocked"))
+        report(fresh_client, "etl", 1)
+        next(line for line in running.stdout if line == "n1  etl  1 task running\n")
+        report(fresh_client, "etl", 0)
+        output, _ = running.communicate(timeout=60)
+    assert running.returncode == 1
+    assert "n1  drained" in output
+    assert "1 of 2 nodes drained. Still held:\n  n2  no longer blocked" in output
+
+
 def test_an_outage_of_the_service_is_waited_for(
     drain: Command, fresh: ServiceProcess, fresh_client: httpx.Client
 ) -> None:

@@ -71,6 +71,11 @@ class TestRanges:
         with pytest.raises(ValueError, match=r"\.$"):
             expand_nodes([word])
 
+    @pytest.mark.parametrize("word", ["n[1..3]", "n[1:3]", "r1n[a,1..3]"])
+    def test_a_range_of_another_syntax_is_refused_with_the_right_one(self, word: str) -> None:
+        with pytest.raises(ValueError, match=r"write the range 1(\.\.|:)3 as 1-3\."):
+            expand_nodes([word])
+
     def test_the_maximum_is_1000_distinct_nodes(self) -> None:
         assert len(expand_nodes([f"n[1-{MAX_NODES}]"])) == MAX_NODES
         with pytest.raises(ValueError, match="1,000"):
