@@ -50,7 +50,7 @@ async def _render(request: Request, visitor: Visitor, template: str, asked: str)
     last = None if history is None else history.last
     state = node_state(components, asked, node_id, node)
     listeners = [] if last is None else _progress(components, last)
-    known = node is not None or history is None or last is not None or state.identity.node is not None
+    known = node is not None or history is None or last is not None or state.is_reported
     return render_page(
         request,
         template,

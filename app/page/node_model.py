@@ -106,6 +106,12 @@ class NodeState:
     drift: NodeDrift | None
     settled: bool
 
+    @property
+    def is_reported(self) -> bool:
+        """Whether any listener, or the file of nodes, reports something about the node."""
+        drift = self.drift is not None and self.drift.drift.total
+        return self.identity.node is not None or bool(self.jobs.total or self.evidence.excerpt.total or drift)
+
 
 def node_state(components: Components, asked: str, node_id: str, block: BlockedNode | None) -> NodeState:
     """The state of a node that was `asked` for under this name, and has this id and block."""
