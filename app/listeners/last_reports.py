@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -81,20 +80,29 @@ class LastReports:
 
 def tasks_by_host(task_managers: Mapping[str, str], running_tasks: Mapping[str, int]) -> list[TasksOnHost]:
     """TaskManagers (id to node) and the tasks that run on them, by node; a number that is missing is unknown."""
-    counts = defaultdict[str, list[int | None]](list)
+    # Known, reported and unreported, as in TaskCount: a list of numbers for each of 10,000 nodes would cost twice.
+    counts: dict[str, list[int]] = {}
     for task_manager, node in task_managers.items():
-        counts[node].append(running_tasks.get(task_manager))
+        count = counts.get(node)
+        if count is None:
+            count = counts[node] = [0, 0, 0]
+        tasks = running_tasks.get(task_manager)
+        if tasks is None:
+            count[2] += 1
+        else:
+            count[0] += tasks
+            count[1] += 1
     return [
-        TasksOnHost(node=node, task_managers=len(numbers), tasks=TaskCount.of(numbers))
-        for node, numbers in counts.items()
+        TasksOnHost(node=node, task_managers=reported + unreported, tasks=TaskCount(known, reported, unreported))
+        for node, (known, reported, unreported) in counts.items()
     ]
 
 
 def total_tasks(hosts: Iterable[TasksOnHost]) -> TaskCount:
     """The tasks on all these nodes."""
-    counts = [host.tasks for host in hosts]
-    return TaskCount(
-        sum(count.known for count in counts),
-        sum(count.reported for count in counts),
-        sum(count.unreported for count in counts),
-    )
+    known = reported = unreported = 0
+    for host in hosts:
+        known += host.tasks.known
+        reported += host.tasks.reported
+        unreported += host.tasks.unreported
+    return TaskCount(known, reported, unreported)

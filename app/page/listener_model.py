@@ -9,11 +9,10 @@ from typing import Final
 
 from app.components import Components
 from app.listeners.entry import ListenerEntry
-from app.listeners.last_reports import LastReport, TasksOnHost, tasks_by_host, total_tasks
+from app.listeners.last_reports import LastReport, tasks_by_host, total_tasks
 from app.page.excerpt import MAX_ROWS, Excerpt
-from app.page.host_rows import BlockAtListener, HostRow, HostState, count_states, host_rows
-from app.page.listener_blocks import block_at
-from app.page.turns import in_turns
+from app.page.host_rows import HostRow, HostState, count_states
+from app.page.listener_cache import HostRows, ListenerCache
 from blocklist.model.drift import Drift
 from blocklist.model.evidence import Evidence
 from blocklist.model.listener import Listener, ListenerRole
@@ -39,9 +38,11 @@ class Refusal:
 class HostsPage:
     """A page of the nodes with TaskManagers of a listener; `states`, `task_managers` and `tasks` are those of all.
 
-    `unlisted` nodes are on no page: of a lapsed listener only those with most tasks are still known.
+    They are as of `at` (Unix ms). `unlisted` nodes are on no page: of a lapsed listener only those with most tasks are
+    still known.
     """
 
+    at: int
     rows: Sequence[HostRow]
     number: int
     pages: int
@@ -53,16 +54,18 @@ class HostsPage:
     settled: bool
 
     @classmethod
-    def of(cls, rows: Sequence[HostRow], hosts: Sequence[TasksOnHost], reported: int, page: int) -> HostsPage:
-        """A page of the rows, at most the last one. `hosts` are what they show, of those that were `reported`."""
+    def of(cls, found: HostRows, page: int) -> HostsPage:
+        """A page of the rows, at most the last one."""
+        rows, hosts = found.rows, found.report.hosts
         pages = max(1, -(-len(rows) // PAGE_SIZE))
         number = min(page, pages)
         return cls(
+            at=found.at,
             rows=rows[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
             number=number,
             pages=pages,
-            total=reported,
-            unlisted=reported - len(rows),
+            total=found.report.reported_hosts,
+            unlisted=found.report.reported_hosts - len(rows),
             states=count_states(rows),
             task_managers=sum(host.task_managers for host in hosts),
             tasks=total_tasks(hosts),
@@ -106,11 +109,17 @@ class ListenerState:
         return not self.live or (self.behind == 0 and self.hosts is not None and self.hosts.settled)
 
 
-async def listener_state(components: Components, entry: ListenerEntry, page: int) -> ListenerState:
+async def listener_state(
+    components: Components, cache: ListenerCache, entry: ListenerEntry, page: int
+) -> ListenerState:
     """The state of a listener, with this page of its nodes, or the last one."""
     listener, listeners = entry.listener, components.listeners
     live = entry.is_live(listeners.directory.lease_time())
-    report = listeners.directory.last_reports.get(entry.id) if entry.expired else _current_report(components, entry)
+    hosts = await _hosts(components, cache, entry, page, live=live)
+    refused = entry.refused, len(entry.refused)
+    if entry.expired:
+        last = listeners.directory.last_reports.get(entry.id)
+        refused = ({}, 0) if last is None else (last.refused, last.reported_refusals)
     revision = components.engine.view.tracker.revision
     return ListenerState(
         listener=listener,
@@ -119,16 +128,16 @@ async def listener_state(components: Components, entry: ListenerEntry, page: int
         behind=None if listener.acked is None else max(0, revision - listener.acked),
         lag=entry.lag_ms(components.engine.feed, components.clock()),
         error=entry.error,
-        usable=listeners.usable_nodes.counter()(entry) if live else None,
-        hosts=None if report is None else await _hosts(components, entry, report, page, live=live),
-        refusals=None if report is None else _refusals(components, report),
-        unknown=unknown_facts(entry, () if report is None else report.hosts, live=live),
+        usable=cache.usable(entry) if live else None,
+        hosts=hosts,
+        refusals=None if hosts is None else _refusals(components, *refused),
+        unknown=unknown_facts(entry, hosts, live=live),
         evidence=Excerpt.of(reversed(listeners.evidence.of_application(entry.id))),
         drift=Excerpt.of(_drift(components, entry)),
     )
 
 
-def unknown_facts(entry: ListenerEntry, hosts: Sequence[TasksOnHost], *, live: bool) -> list[str]:
+def unknown_facts(entry: ListenerEntry, hosts: HostsPage | None, *, live: bool) -> list[str]:
     """What is not known of a listener, because it does not report it; a sentence each."""
     if not live:
         return ["Where its tasks run now, and which blocks are in force there: it has stopped reporting."]
@@ -138,8 +147,8 @@ def unknown_facts(entry: ListenerEntry, hosts: Sequence[TasksOnHost], *, live: b
         facts.append("Whether any block is in force there: it has not acknowledged the list yet.")
     if report.task_managers is None and not is_manager:
         facts.append("Where its tasks run: it has not reported its TaskManagers.")
-    if unreported := total_tasks(hosts).unreported:
-        total = sum(host.task_managers for host in hosts)
+    if hosts is not None and (unreported := hosts.tasks.unreported):
+        total = hosts.task_managers
         which = "its only TaskManager" if total == 1 else f"{unreported:,} of its {total:,} TaskManagers"
         facts.append(f"How many tasks run on {which}: it does not report them.")
     if report.refused is None:
@@ -147,6 +156,17 @@ def unknown_facts(entry: ListenerEntry, hosts: Sequence[TasksOnHost], *, live: b
     if report.nodes is None and is_manager:
         facts.append("Which nodes it has: it has not reported any.")
     return facts
+
+
+async def _hosts(
+    components: Components, cache: ListenerCache, entry: ListenerEntry, page: int, *, live: bool
+) -> HostsPage | None:
+    """A page of the nodes; None if they are not known any more."""
+    last = components.listeners.directory.last_reports.get(entry.id)
+    if entry.expired and last is None:
+        return None
+    found = await cache.rows(entry, lambda: last or _current_report(components, entry), live=live)
+    return HostsPage.of(found, page)
 
 
 def _current_report(components: Components, entry: ListenerEntry) -> LastReport:
@@ -157,32 +177,16 @@ def _current_report(components: Components, entry: ListenerEntry) -> LastReport:
     return LastReport(hosts=hosts, reported_hosts=len(hosts), refused=refused, reported_refusals=len(refused))
 
 
-async def _hosts(
-    components: Components, entry: ListenerEntry, report: LastReport, page: int, *, live: bool
-) -> HostsPage:
-    blocks: dict[str, BlockAtListener | None] = {}
-    async for host in in_turns(report.hosts):
-        blocks[host.node] = _block_of_host(components, entry, host.node)
-    rows = host_rows(report.hosts, blocks.__getitem__, reports=live)
-    return HostsPage.of(rows, report.hosts, report.reported_hosts, page)
-
-
-def _block_of_host(components: Components, entry: ListenerEntry, name: str) -> BlockAtListener | None:
-    """The strongest block of a node, under any name of its machine."""
-    found = _blocks(components, name)
-    return block_at(components, entry, max(found, key=lambda block: (block.action, block.end))) if found else None
-
-
 def _blocks(components: Components, name: str) -> list[BlockedNode]:
     return find_blocked(components.engine.view.tracker, name, components.clock())
 
 
-def _refusals(components: Components, report: LastReport) -> Excerpt[Refusal]:
+def _refusals(components: Components, refused: Mapping[str, str], total: int) -> Excerpt[Refusal]:
     rows = [
-        Refusal(node=node, reason=report.refused[node], blocked=bool(_blocks(components, node)))
-        for node in nsmallest(MAX_ROWS, report.refused)
+        Refusal(node=node, reason=refused[node], blocked=bool(_blocks(components, node)))
+        for node in nsmallest(MAX_ROWS, refused)
     ]
-    return Excerpt(rows, report.reported_refusals)
+    return Excerpt(rows, total)
 
 
 def _drift(components: Components, entry: ListenerEntry) -> list[Drift]:

@@ -10,6 +10,7 @@ from app.api.parameters import ResourceId
 from app.components import components_of
 from app.page.errors import HtmlRoute
 from app.page.forms import int_param
+from app.page.listener_cache import listener_cache_of
 from app.page.listener_model import ListenerState, listener_state
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor, Visitor
@@ -39,7 +40,8 @@ async def _state(request: Request, listener_id: str) -> ListenerState | None:
         entry = await components.listeners.registry.get(listener_id)
     except NotFoundError:
         return None
-    return await listener_state(components, entry, max(1, int_param(request, "page") or 1))
+    page = max(1, int_param(request, "page") or 1)
+    return await listener_state(components, listener_cache_of(request), entry, page)
 
 
 def _render(

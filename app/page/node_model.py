@@ -14,7 +14,7 @@ from app.page.host_rows import EXPLANATIONS, STATE_ORDER, BlockAtListener, HostS
 from app.page.listener_blocks import block_at
 from blocklist.model.drift import Drift, DriftReport, UnknownTasks
 from blocklist.model.evidence import AssessedEvidence
-from blocklist.model.host_matching import normalize_name, same_machine
+from blocklist.model.host_matching import normalize_name
 from blocklist.model.inventory import Inventory, InventoryNode
 from blocklist.model.node import BlockedNode
 from blocklist.model.reported_node import NodeSource, SourceKind
@@ -159,9 +159,7 @@ def jobs_on(components: Components, node_id: str, block: BlockedNode | None, nam
 
 def evidence_about(components: Components, node_id: str) -> NodeEvidence:
     """What applications report about a node, under any of its names."""
-    aliases = components.listeners.inventory.aliases
-    assessed = components.listeners.evidence.assess(components.clock())
-    found = [each for each in assessed if same_machine(each.evidence.node, node_id, aliases)]
+    found = components.listeners.evidence.assess_node(node_id, components.clock())
     return NodeEvidence(Excerpt.of(found), sum(each.ignored_reason is None for each in found))
 
 

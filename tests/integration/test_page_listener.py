@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 
+from app.page.listener_cache import MAX_UNCACHED, MS_PER_HOST
 from app.page.listener_model import PAGE_SIZE
 from blocklist.model.listener import LEASE_SECONDS
 from tests.integration.bodies import EVACUATE, MARK, block
@@ -200,6 +201,23 @@ def test_many_nodes_are_split_into_pages(client: TestClient) -> None:
     for too_far in ("3", "99999", "0", "-1", "x"):
         assert len(hosts(get(client, f"/page/listeners/etl?page={too_far}"))) in {1, PAGE_SIZE}
     assert "/state?page=2" in get(client, "/page/listeners/etl?page=2"), "updates stay on the page"
+
+
+def test_many_nodes_are_not_looked_up_for_each_visitor(client: TestClient, clock: ManualClock) -> None:
+    number = MAX_UNCACHED + 1
+    register(client)
+    heartbeat(client, taskManagers={f"tm-{place}": f"n{place:03}" for place in range(number)})
+    assert "of the blocked nodes" not in get(client, "/page/listeners/etl")
+    put(client, "n007")
+    clock.now += number * MS_PER_HOST - 1
+    assert "of the blocked nodes" not in get(client, "/page/listeners/etl")
+    clock.now += 1
+    page = get(client, "/page/listeners/etl")
+    assert "of the blocked nodes 1 not applied yet" in text_of(page)
+    assert "as of" not in text_of(page)
+    # Another session of the listener does not get the rows of the former one.
+    register(client, sessionId="s-2")
+    assert "Where its tasks run: it has not reported its TaskManagers." in get(client, "/page/listeners/etl")
 
 
 def test_other_pages_lead_to_it(client: TestClient) -> None:
