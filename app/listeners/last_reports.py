@@ -29,11 +29,14 @@ class TasksOnHost:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LastReport:
-    """A part of a listener's report. `reported_hosts` and `reported_refusals` are the numbers of all that it had."""
+    """A part of a listener's report. `reported_hosts` and `reported_refusals` are the numbers of all that it had.
+
+    `refused` is None if it did not report what it refuses.
+    """
 
     hosts: Sequence[TasksOnHost]
     reported_hosts: int
-    refused: Mapping[str, str]
+    refused: Mapping[str, str] | None
     reported_refusals: int
 
 
@@ -50,14 +53,14 @@ class LastReports:
         """The listener has lapsed with this report."""
         self.discard(listener)
         hosts = tasks_by_host(report.task_managers or {}, report.running_tasks or {})
-        refused = report.refused or {}
+        refused = report.refused
         if not hosts and not refused:
             return
         self._by_listener[listener] = LastReport(
             hosts=sorted(hosts, key=lambda host: (-host.tasks.known, host.node))[:MAX_HOSTS],
             reported_hosts=len(hosts),
-            refused=dict(islice(sorted(refused.items()), MAX_REFUSED)),
-            reported_refusals=len(refused),
+            refused=None if refused is None else dict(islice(sorted(refused.items()), MAX_REFUSED)),
+            reported_refusals=len(refused or ()),
         )
         if len(self._by_listener) > MAX_LISTENERS:
             del self._by_listener[next(iter(self._by_listener))]

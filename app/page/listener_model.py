@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import nsmallest
 from typing import Final
@@ -116,10 +116,6 @@ async def listener_state(
     listener, listeners = entry.listener, components.listeners
     live = entry.is_live(listeners.directory.lease_time())
     hosts = await _hosts(components, cache, entry, page, live=live)
-    refused = entry.refused, len(entry.refused)
-    if entry.expired:
-        last = listeners.directory.last_reports.get(entry.id)
-        refused = ({}, 0) if last is None else (last.refused, last.reported_refusals)
     revision = components.engine.view.tracker.revision
     return ListenerState(
         listener=listener,
@@ -130,7 +126,7 @@ async def listener_state(
         error=entry.error,
         usable=cache.usable(entry) if live else None,
         hosts=hosts,
-        refusals=None if hosts is None else _refusals(components, *refused),
+        refusals=_refusals(components, entry),
         unknown=unknown_facts(entry, hosts, live=live),
         evidence=Excerpt.of(reversed(listeners.evidence.of_application(entry.id))),
         drift=Excerpt.of(_drift(components, entry)),
@@ -173,15 +169,22 @@ def _current_report(components: Components, entry: ListenerEntry) -> LastReport:
     """What it reports, without TaskManagers that a newer report of another listener took."""
     task_managers = components.engine.view.task_managers.reported_by(entry.id)
     hosts = tasks_by_host(task_managers, entry.running_tasks)
-    refused: Mapping[str, str] = entry.refused
-    return LastReport(hosts=hosts, reported_hosts=len(hosts), refused=refused, reported_refusals=len(refused))
+    return LastReport(
+        hosts=hosts, reported_hosts=len(hosts), refused=entry.report.refused, reported_refusals=len(entry.refused)
+    )
 
 
 def _blocks(components: Components, name: str) -> list[BlockedNode]:
     return find_blocked(components.engine.view.tracker, name, components.clock())
 
 
-def _refusals(components: Components, refused: Mapping[str, str], total: int) -> Excerpt[Refusal]:
+def _refusals(components: Components, entry: ListenerEntry) -> Excerpt[Refusal] | None:
+    """What it refuses, or refused when it lapsed; None if that is not known."""
+    refused, total = entry.report.refused, len(entry.refused)
+    if entry.expired and (last := components.listeners.directory.last_reports.get(entry.id)) is not None:
+        refused, total = last.refused, last.reported_refusals
+    if refused is None:
+        return None
     rows = [
         Refusal(node=node, reason=refused[node], blocked=bool(_blocks(components, node)))
         for node in nsmallest(MAX_ROWS, refused)

@@ -118,7 +118,7 @@ def node_state(components: Components, asked: str, node_id: str, block: BlockedN
     names = machine_names(components.listeners.inventory, asked, node_id)
     jobs = jobs_on(components, node_id, block, names)
     return NodeState(
-        identity=identify(components, node_id),
+        identity=identity_of(components, node_id),
         jobs=Excerpt.of(jobs),
         evidence=evidence_about(components, node_id),
         drift=drift_of(components.listeners.drift.latest, names),
@@ -126,7 +126,7 @@ def node_state(components: Components, asked: str, node_id: str, block: BlockedN
     )
 
 
-def identify(components: Components, node_id: str) -> Identity:
+def identity_of(components: Components, node_id: str) -> Identity:
     """What the inventory knows about a name."""
     inventory = components.listeners.inventory
     found, claimants = inventory.known_as(node_id), inventory.claimants(node_id)

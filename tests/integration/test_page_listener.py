@@ -122,7 +122,9 @@ def test_it_says_what_the_listener_is_and_how_far_it_is(client: TestClient, cloc
 def test_what_is_not_reported_is_unknown(client: TestClient) -> None:
     put(client, "n1")
     register(client)
-    page = text_of(get(client, "/page/listeners/etl"))
+    html = get(client, "/page/listeners/etl")
+    assert (facts(html)["Refuses"], facts(html)["Usable nodes"]) == ("unknown", "unknown")
+    page = text_of(html)
     for sentence in (
         "Whether any block is in force there: it has not acknowledged the list yet.",
         "Where its tasks run: it has not reported its TaskManagers.",
@@ -131,6 +133,7 @@ def test_what_is_not_reported_is_unknown(client: TestClient) -> None:
         assert sentence in page
     heartbeat(client, ackedRevision=1, taskManagers={"tm": "n1"}, runningTasks={"tm": 0}, refused={})
     assert "What is not known" not in get(client, "/page/listeners/etl")
+    assert facts(get(client, "/page/listeners/etl"))["Refuses"] == "no block"
     register(client, "yarn", role=RM)
     assert "Which nodes it has: it has not reported any." in get(client, "/page/listeners/yarn")
 
