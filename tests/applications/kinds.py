@@ -46,13 +46,8 @@ CONNECT_SERVER: Final = Kind(
 CLUSTER_MODE: Final = Kind(
     name="deploy-mode-cluster",
     command="{bin}/spark-submit --deploy-mode cluster --driver-cores 1 --class Rounds {jar} {commands} {results}",
-    # The driver listens on the address of its Worker. Spark 3.5 does not export this package in cluster mode.
-    conf={
-        "spark.driver.host": None,
-        "spark.driver.bindAddress": None,
-        "spark.local.dir": None,
-        "spark.driver.defaultJavaOptions": "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED",
-    },
+    # The driver listens on the address of its Worker.
+    conf={"spark.driver.host": None, "spark.driver.bindAddress": None, "spark.local.dir": None},
     on_cluster=True,
 )
 KINDS: Final = [JAVA, SCALA, PYSPARK, SPARK_SQL, SPARK_SHELL, THRIFT_SERVER, CONNECT_SERVER, CLUSTER_MODE]
