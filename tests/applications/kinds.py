@@ -26,7 +26,7 @@ SPARK_SQL: Final = Kind(name="spark-sql", command="{bin}/spark-sql < {commands}"
 SPARK_SHELL: Final = Kind(
     name="spark-shell",
     command="{bin}/spark-shell -i {sources}/rounds.repl < {commands}",
-    line=lambda slow: f'round("{slow}")',
+    line=lambda slow: f'runRound("{slow}")',
 )
 THRIFT_SERVER: Final = Kind(
     name="thrift-server",
