@@ -143,7 +143,7 @@ final class ReportLoop extends Loop {
     try {
       if (known) deregister();
     } catch (Exception e) {
-      LOG.warn("The agent could not deregister; the service lists this application as lapsed. {}", e.getMessage());
+      LOG.warn("The agent could not deregister; if the service knows this application, it will list it as lapsed: {}", e.getMessage());
     } finally {
       agent.onDeregistered();
     }
