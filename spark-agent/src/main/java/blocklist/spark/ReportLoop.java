@@ -150,7 +150,7 @@ final class ReportLoop extends Loop {
   }
 
   private void deregister() throws IOException {
-    Response response = agent.newClient().send("DELETE", path + "?sessionId=" + session, null, null, 0, null);
+    Response response = client.send("DELETE", path + "?sessionId=" + session, null, null, 0, null);
     // 404: the service has lost it. 409: it is another session's.
     if (response.status / 100 != 2 && response.status != 404 && response.status != 409) throw new HttpException("DELETE " + path, response);
   }
