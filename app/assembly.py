@@ -49,6 +49,12 @@ from app.metrics.metrics import MeasuredStore, Metrics
 from app.net.addresses import Networks
 from app.net.body_quota import BodyQuota
 from app.net.callback_policy import CallbackPolicy
+from app.net.notice_urls import make_senders
+from app.notices.grouping import NoticeGroups
+from app.notices.notifier import NoNotices, Notices, Notifier
+from app.notices.observer import ListenerObserver
+from app.notices.target import Target
+from app.notices.tracked_nodes import TrackedNodes
 from app.publisher import ChangePublisher
 from app.push.batches import BatchCache
 from app.push.pusher import Pusher
@@ -94,6 +100,7 @@ class _Listeners:
     pusher: Pusher
     writer: ListenerWriter
     registry: ListenerRegistry
+    ownership: PushOwnership
     callback_policy: CallbackPolicy
 
 
@@ -111,6 +118,7 @@ class _Engine:
     evidence_blocker: EvidenceBlocker
     alert_blocker: AlertBlocker
     drift: DriftMonitor
+    notices: Notices
 
 
 def assemble(
@@ -119,7 +127,7 @@ def assemble(
     """The parts that requests need, and those that run in the background."""
     base = _base(settings, clock, store, loaded)
     listeners = _listeners(base)
-    engine = _engine(base, loaded)
+    engine = _engine(base, listeners.ownership, loaded)
     access = _access(base)
     _register_metrics(base, listeners, engine)
     return _components(base, listeners, engine, access), _lifecycle(base, listeners, engine, access)
@@ -184,7 +192,9 @@ def _listeners(base: _Base) -> _Listeners:
     registry = ListenerRegistry(
         database, ownership, directory, reader, heartbeats, base.view, base.feed, base.quota, clock
     )
-    return _Listeners(pusher=pusher, writer=writer, registry=registry, callback_policy=callback_policy)
+    return _Listeners(
+        pusher=pusher, writer=writer, registry=registry, ownership=ownership, callback_policy=callback_policy
+    )
 
 
 def _pusher(
@@ -204,13 +214,32 @@ def _pusher(
     )
 
 
-def _engine(base: _Base, loaded: LoadedState) -> _Engine:
+def _notices(base: _Base, ownership: PushOwnership, drift: DriftMonitor) -> Notices:
+    settings, metrics = base.settings, base.metrics
+    senders = make_senders(settings.notify_url)
+    if not senders:
+        return NoNotices()
+    nodes = TrackedNodes()
+    return Notifier(
+        [Target(position, sender, metrics.count_notice) for position, sender in enumerate(senders, 1)],
+        NoticeGroups(window=settings.notify_group.total_seconds(), max_per_minute=settings.notify_max_per_minute),
+        nodes,
+        ListenerObserver(nodes, base.directory, base.view, drift, base.clock),
+        replicated=base.store.replicated,
+        is_first=lambda: ownership.is_first,
+        on_left_out=metrics.notices_left_out.inc,
+    )
+
+
+def _engine(base: _Base, ownership: PushOwnership, loaded: LoadedState) -> _Engine:
     settings, metrics = base.settings, base.metrics
     change_log = ChangeLogWriter(settings.log_format, metrics.count_lost_log_lines)
     last_changes = LastChanges(loaded.last_changes)
     dismissals = Dismissals(base.clock, loaded.dismissals, base.inventory.aliases)
     automatic_blocks = AutomaticBlocks(settings.repeat_rule, base.inventory.aliases)
     automatic_blocks.reset(loaded.automatic_blocks)
+    drift = DriftMonitor(base.directory, base.view, last_changes, to_millis(settings.drift_after))
+    notices = _notices(base, ownership, drift)
     publisher = ChangePublisher(
         last_changes=last_changes,
         view=base.view,
@@ -221,6 +250,7 @@ def _engine(base: _Base, loaded: LoadedState) -> _Engine:
         directory=base.directory,
         metrics=metrics,
         change_log=change_log,
+        notices=notices,
         replicated=base.store.replicated,
     )
     store = MeasuredStore(base.store, metrics)
@@ -247,7 +277,8 @@ def _engine(base: _Base, loaded: LoadedState) -> _Engine:
             node_label=settings.alertmanager_node_label,
             duration=to_millis(settings.alertmanager_duration),
         ),
-        drift=DriftMonitor(base.directory, base.view, last_changes, to_millis(settings.drift_after)),
+        drift=drift,
+        notices=notices,
     )
 
 
@@ -335,4 +366,5 @@ def _lifecycle(base: _Base, listeners: _Listeners, engine: _Engine, access: Acce
         change_log=engine.change_log,
         task_health=base.task_health,
         nodes_file=base.nodes_file,
+        notices=engine.notices,
     )

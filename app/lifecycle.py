@@ -20,6 +20,7 @@ from app.listeners.nodes_file import NodesFile
 from app.listeners.writer import ListenerWriter
 from app.logs.change_log import ChangeLogWriter
 from app.logs.isolation import isolated
+from app.notices.notifier import Notices
 from app.push.pusher import Pusher
 from app.store.database import Topic
 from app.store.store import Store
@@ -50,6 +51,7 @@ class Lifecycle:
     task_health: TaskHealth
     nodes_file: NodesFile
     inventory_updater: InventoryUpdater
+    notices: Notices
 
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
@@ -81,6 +83,8 @@ class Lifecycle:
         }
         if self.nodes_file.is_configured:
             tasks["nodes file"] = self.nodes_file.run
+        if self.notices.is_enabled:
+            tasks["notices"] = self.notices.run
         if self.authenticator.enabled:
             tasks |= {"tokens": self.authenticator.run, "sessions": self.sessions.run}
         return tasks
@@ -112,6 +116,8 @@ class Lifecycle:
         self.handler.close()
         await handler_task
         self.change_log.close()
+        with isolated("last notices"):
+            await self.notices.close()
         with isolated("last write of the listeners"), suppress(UnavailableError):
             await self.listener_writer.close()
         with isolated("last write of the tokens"), suppress(UnavailableError):

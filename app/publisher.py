@@ -15,6 +15,7 @@ from app.listeners.directory import ListenerDirectory
 from app.logs.change_log import ChangeLogWriter
 from app.logs.isolation import isolated
 from app.metrics.metrics import Metrics
+from app.notices.notifier import Notices
 from app.store.queries import LoadedState
 from app.watch.change_feed import ChangeFeed
 from blocklist.model.automatic_blocks import AutomaticBlocks
@@ -44,6 +45,7 @@ class ChangePublisher:
     directory: ListenerDirectory
     metrics: Metrics
     change_log: ChangeLogWriter
+    notices: Notices
     replicated: bool
 
     def publish(self, changes: Sequence[Change], *, from_log: bool) -> None:
@@ -63,6 +65,8 @@ class ChangePublisher:
             self.automatic_blocks.apply(changes)
         with isolated("metrics of changes"):
             self._count(changes, from_log=from_log)
+        with isolated("notices"):
+            self.notices.publish(changes, from_log=from_log)
         if not (from_log and self.replicated):
             with isolated("change log"):
                 self.change_log.write(changes)
@@ -83,6 +87,8 @@ class ChangePublisher:
             on_changes(self.evidence, loaded.dismissals)
         with isolated("listeners"):
             self.directory.reset()
+        with isolated("notices"):
+            self.notices.reset()
 
     def _rebuild(self, changes: Sequence[Change]) -> None:
         """Read the list from the tracker again; watches read these changes from the database."""

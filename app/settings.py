@@ -15,6 +15,7 @@ from pydantic_settings import BaseSettings, SettingsConfigDict
 from app.net.addresses import Networks, check_secure_url
 from app.net.callback_policy import CallbackPolicy
 from app.net.host_policy import HostPolicy
+from app.net.notice_urls import make_senders
 from app.net.ticket_links import DEFAULT_TICKET_PATTERN, TicketLinks, parse_pattern
 from app.store import urls
 from blocklist.model.durations import DEFAULT_DURATION, parse_duration_or_forever
@@ -158,6 +159,18 @@ class Settings(BaseSettings):
     """PEM file with the private key of the certificate, not encrypted."""
     default_duration: Annotated[str, AfterValidator(_check_block_duration)] = DEFAULT_DURATION
     """Duration of a block for which the operator gives no end, in the command and on the page; `forever` is allowed."""
+    notify_url: Annotated[
+        str,
+        Field(
+            repr=False,
+            description="Comma-separated URLs, as the library apprise reads them, to which notices of blocked,"
+            " evacuated and freed nodes, refusals and drift are sent.",
+        ),
+    ] = ""
+    notify_group: Annotated[Duration, Field(ge=timedelta(0))] = timedelta(seconds=5)
+    """Events with the same cause and author within this time are one notice."""
+    notify_max_per_minute: Annotated[int, Field(ge=1, le=1000)] = 10
+    """Maximum number of notices per minute; what is left out is counted, and the next notice says so."""
     ticket_url: str = ""
     """URL of a ticket with `{id}` in it; ids of tickets in causes are then links on the page."""
     ticket_pattern: str = DEFAULT_TICKET_PATTERN
@@ -206,6 +219,12 @@ class Settings(BaseSettings):
             CallbackPolicy((text or "").split(","))
         except ValueError as error:
             raise ValueError(f"give comma-separated names, *.name and networks: {error}") from None
+        return text
+
+    @field_validator("notify_url")
+    @classmethod
+    def _notify_url(cls, text: str) -> str:
+        make_senders(text)
         return text
 
     @field_validator("ticket_url")

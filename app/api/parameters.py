@@ -8,6 +8,7 @@ from typing import Annotated, Final
 from fastapi import Depends, Path, Query, Request
 from pydantic import BeforeValidator, Field
 
+from app.api.authentication import check_after_wait
 from app.components import components_of
 from app.engine.list_view import ListView
 from blocklist.model.errors import InvalidError, UnavailableError
@@ -78,6 +79,7 @@ async def _wait_for_revision(
 ) -> None:
     if min_revision is not None:
         await require_revision(components_of(request).engine.view, min_revision)
+        check_after_wait(request)
 
 
 async def require_revision(view: ListView, revision: int) -> None:
@@ -89,7 +91,7 @@ async def require_revision(view: ListView, revision: int) -> None:
 
 
 MinRevision = Depends(_wait_for_revision)
-"""Waits for `?minRevision=`. Raises UnavailableError on timeout."""
+"""Waits for `?minRevision=`. Raises UnavailableError on timeout, UnauthorizedError if the credential has ended."""
 
 
 class AllowedParameters:

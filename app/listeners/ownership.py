@@ -45,6 +45,13 @@ class PushOwnership:
         """Whether this replica's lease is certainly valid, so that no other one has taken over."""
         return not self.shared or time.monotonic() < self._valid_until
 
+    @property
+    def is_first(self) -> bool | None:
+        """Whether this is the first of the live replicas, the one that does what must be done once; None: uncertain."""
+        if not self.is_valid:
+            return None
+        return not self.shared or all(self.id < other for other in self.others)
+
     def owns(self, owner: str | None) -> bool:
         """Whether this replica pushes to a listener with this owner."""
         return not self.shared or (owner == self.id and self.is_valid)

@@ -9,6 +9,7 @@ from typing import Literal
 import structlog
 
 from app.logs.rate_limit import limit_lines
+from app.logs.secret_urls import SecretUrls
 
 LogFormat = Literal["console", "json"]
 
@@ -27,6 +28,7 @@ def configure_logging(log_format: LogFormat) -> None:
     )
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(formatter)
+    handler.addFilter(SecretUrls())
     logging.basicConfig(handlers=[handler], level=logging.INFO, force=True)
     for verbose in ("alembic", "uvicorn.error"):
         logging.getLogger(verbose).setLevel(logging.WARNING)

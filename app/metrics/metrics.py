@@ -21,6 +21,7 @@ from prometheus_client import (
 from prometheus_client.registry import Collector
 
 from app.logs.isolation import isolated
+from app.notices.target import Result
 from app.store.queries import StaleError
 from app.store.store import Store
 from blocklist import __version__
@@ -98,11 +99,21 @@ class Metrics:
         self.compacted = Counter(
             "blocklist_log_compacted_changes", "Changes removed from the change log.", registry=registry
         )
+        self._notices = Counter(
+            "blocklist_notices", "Notices by result: sent, failed or timed_out.", ["result"], registry=registry
+        )
+        self.notices_left_out = Counter(
+            "blocklist_notices_left_out",
+            "Notices not sent: beyond the limit per minute, or too many waited for a target.",
+            registry=registry,
+        )
         self.push_seconds = Histogram(
             "blocklist_push_seconds", "Duration of a push, until its response.", registry=registry
         )
         for reason in ("missing", "invalid", "forbidden"):
             self._denied.labels(reason)
+        for result in Result:
+            self._notices.labels(result.value)
         for source in Source:
             if source is not Source.TIME:
                 self.refused_by_limit.labels(source.value)
@@ -121,6 +132,10 @@ class Metrics:
 
     def count_lost_log_lines(self, lines: int) -> None:
         self._lost_log_lines.inc(lines)
+
+    def count_notice(self, result: Result) -> None:
+        """A notice was sent to one target, or was not."""
+        self._notices.labels(result.value).inc()
 
     def count_refused(self, source: Source) -> None:
         """A limit refused a change."""

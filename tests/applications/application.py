@@ -301,8 +301,10 @@ def _defaults(cluster: Cluster, folder: Path) -> dict[str, str | None]:
     """Small, without user interface; the driver's log shows the start of each task."""
     conf: dict[str, str | None] = {**cluster.conf()}
     logging = f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}"
+    # In cluster mode Spark 3.5 does not export this package, which it needs on Java 17.
+    exports = "--add-exports=java.base/sun.nio.ch=ALL-UNNAMED"
     return conf | {
-        "spark.driver.extraJavaOptions": f"{conf['spark.driver.extraJavaOptions']} {logging}",
+        "spark.driver.extraJavaOptions": f"{conf['spark.driver.extraJavaOptions']} {logging} {exports}",
         "spark.log.level": None,
         "spark.pyspark.python": None,
         "spark.python.task.killTimeout": "200ms",

@@ -19,15 +19,19 @@ def _query(slow: str) -> str:
     return f"SELECT concat('ROUND ', cast(count(*) AS string), ' ', {hosts}) AS result FROM ({task});"
 
 
+def _scala(slow: str) -> str:
+    sleep = f'Thread.sleep(if (host == "{slow}") 600000L else 50L)'
+    task = f'val host = System.getenv("SPARK_LOCAL_IP"); {sleep}; host'
+    hosts = f"val hosts = sc.parallelize(1 to {TASKS}, {TASKS}).map {{ _ => {task} }}.collect()"
+    return f'{{ {hosts}; println("ROUND " + hosts.length + " " + hosts.distinct.sorted.mkString(" ")) }}'
+
+
 JAVA: Final = Kind(name="java", command="{bin}/spark-submit --class Rounds {jar} {commands} {results}")
 SCALA: Final = Kind(name="scala", command="{bin}/spark-submit --class ScalaRounds {jar} {commands} {results}")
 PYSPARK: Final = Kind(name="pyspark", command="{bin}/spark-submit {sources}/rounds.py {commands} {results}")
 SPARK_SQL: Final = Kind(name="spark-sql", command="{bin}/spark-sql < {commands}", line=_query)
-SPARK_SHELL: Final = Kind(
-    name="spark-shell",
-    command="{bin}/spark-shell -i {sources}/rounds.repl < {commands}",
-    line=lambda slow: f'round("{slow}")',
-)
+# Not a file for `spark-shell -i`, which Spark 4.0 does not read if the input is a pipe.
+SPARK_SHELL: Final = Kind(name="spark-shell", command="{bin}/spark-shell < {commands}", line=_scala)
 THRIFT_SERVER: Final = Kind(
     name="thrift-server",
     server="{bin}/spark-submit --class " + _THRIFT_SERVER + " --hiveconf hive.server2.thrift.port={port}"

@@ -22,8 +22,8 @@ def test_it_obeys_by_configuration_alone(kind: Kind, service: Service, start: St
     service.unblock(B)
     application.await_use(*HOSTS)
 
-    application.begin_round(waiting_on=B)
     started = len(application.starts_on(B))
+    application.begin_round(waiting_on=B)
     wait_until(lambda: len(application.starts_on(B)) > started, seconds=60)
     service.block(B, EVACUATE)
     result = application.result()

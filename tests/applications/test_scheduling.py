@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 from pathlib import Path
@@ -48,6 +49,34 @@ def test_with_dynamic_allocation_new_executors_on_a_blocked_host_get_no_task(
     wait_until(used_again, seconds=120)
     application.end()
     wait_until(lambda: not service.listeners(), seconds=30)
+
+
+def test_a_blocked_host_that_returns_first_waits_for_others(
+    service: Service, start: StartApplication, cluster: Cluster
+) -> None:
+    """Spark knows an executor that it has killed for a while: a host that has only such a one is not known for long."""
+    service.put(B)
+    conf = {
+        "spark__dynamicAllocation__enabled": "true",
+        "spark__dynamicAllocation__shuffleTracking__enabled": "true",
+        "spark__dynamicAllocation__minExecutors": "0",
+        "spark__dynamicAllocation__executorIdleTimeout": "1s",
+        "spark__standalone__executorRemoveDelayOnDisconnection": "60s",
+    }
+    for host in (A, C):
+        cluster.kill_worker(host)
+    try:
+        application = start(SCALA, **conf)
+        for _ in range(2):
+            begun = len(application.starts_on(B))
+            assert application.round() == Round(number=TASKS, hosts=frozenset({B}))
+            registered = [int(at) for at in re.findall(r"(\d{13}) INFO .*Registered executor", application.log())]
+            assert application.starts_on(B)[begun] - registered[-1] >= 4_500
+            wait_until(lambda: not executors(cluster), seconds=60)
+        application.end()
+    finally:
+        for host in (A, C):
+            cluster.start_worker(host)
 
 
 def test_when_the_last_open_host_is_decommissioned_a_blocked_one_is_opened(

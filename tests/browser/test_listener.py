@@ -53,7 +53,7 @@ def test_a_listener_that_stops_reporting_is_shown_as_old(page: Page, listener_cl
     put(listener_client, "n1", action=EVACUATE)
     heartbeat(listener_client, "etl", taskManagers={"etl:1": "n1"}, runningTasks={"etl:1": 4})
     open_live(page, "/page/listeners/etl")
-    expect(page.get_by_text("It has stopped reporting: its lease ended")).to_be_visible()
+    expect(page.get_by_role("alert")).to_be_visible()
     expect(page.get_by_role("heading", name=re.compile("Where its tasks ran .* ago"))).to_be_visible()
     expect(page.get_by_role("row", name="n1")).to_contain_text("unknown")
     page.goto("/page/nodes/n1")

@@ -271,6 +271,24 @@ class TestTokens:
         assert b"after-revocation" not in received
         assert received == b"" or received.startswith(b"HTTP/1.1 401 ")
 
+    @pytest.mark.parametrize("path", ["/blocklist/nodes/later/status", "/blocklist/nodes/later", "/claims"])
+    def test_a_read_that_waits_for_a_revision_gets_nothing_after_its_token_was_revoked(
+        self, secured: SecuredService, admin: httpx.Client, path: str
+    ) -> None:
+        made = secured.make_token(Role.READER)
+        revision = int(admin.get("/blocklist").headers["blocklist-revision"]) + 1
+        payload = request(f"{path}?minRevision={revision}", f"Authorization: Bearer {made['token']}")
+        with connection_to(secured.process.port) as connection:
+            connection.sendall(payload)
+            with pytest.raises(TimeoutError):
+                receive_within(connection, 0.3)
+            assert admin.delete(f"/tokens/{made['id']}").status_code == 204
+            admin.put("/blocklist/nodes/later", json=block()).raise_for_status()
+            received = receive_within(connection, 20)
+        admin.delete("/blocklist/nodes/later")
+        # 503 if the change comes too late.
+        assert received == b"" or received.startswith((b"HTTP/1.1 401 ", b"HTTP/1.1 503 "))
+
     def test_revoking_twice_succeeds_and_an_unknown_id_gets_404(
         self, secured: SecuredService, admin: httpx.Client
     ) -> None:

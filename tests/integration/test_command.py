@@ -317,7 +317,7 @@ class TestList:
         assert fresh_command.stdout_of("list", "-o", "name") == "w\nworker-17\n"
 
     def test_a_pipe_and_a_terminal_show_the_same(self, fresh_command: Command) -> None:
-        fresh_command.stdout_of("block", "worker-[1-2]", "-r", "Hot", "--evacuate")
+        fresh_command.stdout_of("block", "worker-[1-2]", "-r", "Hot", "--evacuate", "--forever")
         piped = fresh_command.stdout_of("list")
         assert fresh_command.on_terminal("list", NO_COLOR="1") == piped
         coloured = fresh_command.on_terminal("list")

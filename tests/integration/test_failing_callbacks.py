@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from pathlib import Path
 from typing import Any, Final
 
@@ -23,6 +24,8 @@ from app.http.fast_table import TableRequest
 from app.logs.change_log import ChangeLogWriter
 from app.main import create_app
 from app.metrics.metrics import Metrics
+from app.notices.grouping import NoticeGroups
+from app.notices.notifier import Notifier
 from app.push.pusher import Pusher
 from app.settings import Settings
 from app.store.listener_store import ListenerStore
@@ -31,6 +34,7 @@ from blocklist.model.evidence import EvidenceStore
 from tests.integration.bodies import block, current_list, now_ms, revision_of
 from tests.integration.in_process import ManualClock
 from tests.integration.listeners import get_listener, heartbeat, register
+from tests.integration.notice_receivers import receiving_notices
 from tests.integration.problems import problem_of
 from tests.integration.process import url_of, wait_until
 from tests.integration.receiver import Receiver, receiving
@@ -118,13 +122,14 @@ class TestWriter:
             (EvidenceStore, "record_unblock"),
             (Metrics, "count_changes"),
             (ChangeLogWriter, "write"),
+            (Notifier, "publish"),
         ],
     )
     def test_a_committed_change_is_acknowledged_and_read_whatever_follows_the_list_fails(
         self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, owner: type, name: str
     ) -> None:
         failures: list[int] = []
-        with serve() as client:
+        with serve(notify_url="json://127.0.0.1:9") as client:
             failures = break_method(monkeypatch, owner, name, when=lambda *_, **__: len(failures) < 2)
             made = [
                 client.put("/blocklist/nodes/a", json=block()),
@@ -264,6 +269,32 @@ class TestPushes:
             revision = revision_of(client.put("/blocklist/nodes/a", json=block()))
             receiver.wait(lambda it: it.has(revision))
         assert failed_tasks(logs) == []
+
+
+class TestNotices:
+    def test_a_failed_loop_is_restarted_and_makes_the_service_unready(
+        self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, logs: list[Any]
+    ) -> None:
+        monkeypatch.setattr(supervision, "RESTART_SECONDS", 0.01)
+        with receiving_notices() as target, serve(notify_url=target.url, notify_group=timedelta(0)) as client:
+            failures: list[int] = []
+            failures = break_method(monkeypatch, NoticeGroups, "due", when=lambda *_, **__: len(failures) < 1)
+            wait_until(lambda: client.get("/readyz").status_code == 503)
+            detail = problem_of(client.get("/readyz"), 503)["detail"]
+            assert detail.startswith("A background task has failed: notices. ")
+            assert client.put("/blocklist/nodes/a", json=block()).status_code == 201
+            target.wait_for("blocklist: a blocked")
+        assert failed_tasks(logs) == ["notices"]
+
+    def test_the_service_stops_although_the_last_notices_cannot_be_sent(
+        self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        failures = break_method(monkeypatch, Notifier, "close")
+        with serve(notify_url="json://127.0.0.1:9") as client:
+            acknowledge_one_change(client)
+        assert failures
+        with serve() as client:
+            assert get_listener(client, "jm")["ackedRevision"] == 1
 
 
 class TestHeartbeats:

@@ -162,6 +162,18 @@ def test_an_unreachable_collector_does_not_disturb_the_service(start: Start, mon
     assert service.exit_code() == 0
 
 
+def test_the_log_contains_no_secret_of_the_endpoint(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", f"http://u:{SECRET}@127.0.0.1:9")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT", f"http://u:{SECRET}@127.0.0.1:9/{SECRET}?key={SECRET}")
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_TIMEOUT", "2")
+    service = start(telemetry="otlp")
+    with service.client() as client:
+        client.get("/listeners")
+    service.stop()
+    assert "encountered while exporting" in service.log()
+    assert SECRET not in service.log()
+
+
 class TestStart:
     def test_a_missing_endpoint_is_reported(self, migrated: Path) -> None:
         env = environment(telemetry="otlp", database_url=url_of(migrated), port="0")

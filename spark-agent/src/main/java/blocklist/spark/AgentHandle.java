@@ -14,7 +14,7 @@ public final class AgentHandle {
 
   /**
    * Start the agent of {@code context}, a SparkContext, or join the running one. {@code options} are lines of a name of
-   * Settings, a tab and its value. Throws IllegalArgumentException or IOException for an invalid one.
+   * Settings, a tab and its value. Throws IOException for an invalid URL.
    */
   public AgentHandle(Object context, String options) throws Exception {
     agent = BlocklistAgent.start((SparkContext) context, Settings.of(parse(options)));

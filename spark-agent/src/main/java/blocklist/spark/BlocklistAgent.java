@@ -121,7 +121,7 @@ public final class BlocklistAgent {
     return (attempt.isDefined() ? attempt.get() : "0") + "-" + System.currentTimeMillis();
   }
 
-  ServiceClient newClient() throws IOException {
+  private ServiceClient newClient() throws IOException {
     String agent = "blocklist-spark (Spark " + sc.version() + "; " + sc.taskScheduler().getClass().getName() + "; Java " + System.getProperty("java.version") + ")";
     return new ServiceClient(settings, agent, timer);
   }

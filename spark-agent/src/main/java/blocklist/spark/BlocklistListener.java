@@ -21,6 +21,7 @@ public final class BlocklistListener extends SparkListener {
   private static final int LATE_SECONDS = 60;
 
   private final SparkConf conf;
+  private Settings settings = null;
   private volatile boolean done = false;
 
   public BlocklistListener(SparkConf conf) {
@@ -46,7 +47,7 @@ public final class BlocklistListener extends SparkListener {
 
   void start(String method) {
     try {
-      Settings settings = Settings.of(conf);
+      if (settings == null) settings = Settings.of(conf);
       if (settings.url.length() == 0) {
         LOG.warn("The agent is not started, because spark.blocklist.url is not set.");
         done = true;

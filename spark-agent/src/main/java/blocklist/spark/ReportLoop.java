@@ -143,14 +143,14 @@ final class ReportLoop extends Loop {
     try {
       if (known) deregister();
     } catch (Exception e) {
-      LOG.warn("The agent could not deregister; the service lists this application as lapsed. {}", e.getMessage());
+      LOG.warn("The agent could not deregister; if the service knows this application, it will list it as lapsed: {}", e.getMessage());
     } finally {
       agent.onDeregistered();
     }
   }
 
   private void deregister() throws IOException {
-    Response response = agent.newClient().send("DELETE", path + "?sessionId=" + session, null, null, 0, null);
+    Response response = client.send("DELETE", path + "?sessionId=" + session, null, null, 0, null);
     // 404: the service has lost it. 409: it is another session's.
     if (response.status / 100 != 2 && response.status != 404 && response.status != 409) throw new HttpException("DELETE " + path, response);
   }

@@ -8,6 +8,7 @@ import java.util.List;
 import java.util.Map;
 import java.util.Properties;
 import java.util.Set;
+import org.apache.spark.ExecutorAllocationClient;
 import org.apache.spark.scheduler.HealthTracker;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
 import org.apache.spark.scheduler.TaskSetExcludelist;
@@ -36,10 +37,20 @@ final class SchedulerState {
     while (it.hasNext()) {
       scala.Tuple2 entry = (scala.Tuple2) it.next();
       String host = (String) entry._1();
-      if (!scheduler.hasExecutorsAliveOnHost(host)) continue;
+      if (!scheduler.hasExecutorsAliveOnHost(host) || !hasActiveExecutor((scala.collection.mutable.HashSet) entry._2())) continue;
       hosts.put(host, Boolean.valueOf(!excludes(own, host, (scala.collection.mutable.HashSet) entry._2())));
     }
     return hosts;
+  }
+
+  /** Whether Spark may start tasks on one of them: it knows those that it has killed for seconds after their end. */
+  private boolean hasActiveExecutor(scala.collection.mutable.HashSet executors) {
+    if (!(scheduler.backend() instanceof ExecutorAllocationClient)) return true;
+    // The backend's lock is taken within the scheduler's, as in CoarseGrainedSchedulerBackend.withLock.
+    ExecutorAllocationClient backend = (ExecutorAllocationClient) scheduler.backend();
+    scala.collection.Iterator it = executors.iterator();
+    while (it.hasNext()) if (backend.isExecutorActive((String) it.next())) return true;
+    return false;
   }
 
   private static boolean excludes(HealthTracker own, String host, scala.collection.mutable.HashSet executors) {

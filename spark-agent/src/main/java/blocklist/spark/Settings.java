@@ -4,17 +4,25 @@ import java.io.File;
 import java.io.FileInputStream;
 import java.io.IOException;
 import java.io.InputStream;
+import java.util.Arrays;
 import java.util.HashMap;
+import java.util.Iterator;
+import java.util.List;
 import java.util.Map;
 import org.apache.spark.SparkConf;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
- * The settings of an agent: {@code spark.blocklist.*} of the application's configuration, or what Python passes.
+ * The settings of an agent: {@code spark.blocklist.*} of the application's configuration, or what Python passes. A value
+ * that is invalid is reported, and the default is used: an application must not disobey because of a slip.
  *
  * <p>No setting of Spark holds a token, because Spark sends its settings to the executors.
  */
 final class Settings {
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
   private static final String PREFIX = "spark.blocklist.";
+  private static final List NAMES = Arrays.asList(new String[] {"url", "tokenFile", "caFile", "keepHosts", "minNodes", "reportEvidence", "reportNodes", "startWait"});
   private static final int MAX_TOKEN_BYTES = 8192;
 
   /** URL of the service without a final slash; empty: no agent. */
@@ -41,20 +49,24 @@ final class Settings {
     caFile = text(values, "caFile");
     keepHosts = Math.max(1, integer(values, "keepHosts", 1));
     minNodes = Math.max(0, integer(values, "minNodes", 0));
-    reportEvidence = "true".equalsIgnoreCase(text(values, "reportEvidence").trim());
-    reportNodes = "true".equalsIgnoreCase(text(values, "reportNodes").trim());
+    reportEvidence = bool(values, "reportEvidence");
+    reportNodes = bool(values, "reportNodes");
     startWait = (long) (1000 * seconds(values, "startWait", 2));
   }
 
   /**
    * The settings in a configuration; {@code BLOCKLIST_URL}, {@code BLOCKLIST_TOKEN_FILE}, {@code BLOCKLIST_TOKEN} and
-   * {@code SSL_CERT_FILE} of the driver's environment replace absent ones. Throws IllegalArgumentException with the
-   * name of an invalid setting.
+   * {@code SSL_CERT_FILE} of the driver's environment replace absent ones. Names that are no setting are reported.
    */
   static Settings of(SparkConf conf) {
     HashMap values = new HashMap();
-    String[] names = {"url", "tokenFile", "caFile", "keepHosts", "minNodes", "reportEvidence", "reportNodes", "startWait"};
-    for (int i = 0; i < names.length; i++) values.put(names[i], conf.get(PREFIX + names[i], ""));
+    for (Iterator it = NAMES.iterator(); it.hasNext();) {
+      String name = (String) it.next();
+      values.put(name, conf.get(PREFIX + name, ""));
+    }
+    scala.Tuple2[] given = conf.getAllWithPrefix(PREFIX);
+    for (int i = 0; i < given.length; i++)
+      if (!NAMES.contains(given[i]._1())) LOG.warn(PREFIX + given[i]._1() + " is not a setting; there are " + NAMES + ".");
     useEnvironment(values, "url", "BLOCKLIST_URL");
     useEnvironment(values, "tokenFile", "BLOCKLIST_TOKEN_FILE");
     useEnvironment(values, "token", "BLOCKLIST_TOKEN");
@@ -98,13 +110,24 @@ final class Settings {
     return value == null ? "" : (String) value;
   }
 
+  private static boolean bool(Map values, String name) {
+    String text = text(values, name).trim();
+    if (text.length() > 0 && !"true".equalsIgnoreCase(text) && !"false".equalsIgnoreCase(text)) warn(name, "true or false", text, "false");
+    return "true".equalsIgnoreCase(text);
+  }
+
   private static int integer(Map values, String name, int absent) {
     String text = text(values, name).trim();
     try {
       return text.length() == 0 ? absent : Integer.parseInt(text);
     } catch (NumberFormatException e) {
-      throw new IllegalArgumentException(PREFIX + name + " is not an integer: " + text);
+      warn(name, "an integer", text, String.valueOf(absent));
+      return absent;
     }
+  }
+
+  private static void warn(String name, String expected, String given, String used) {
+    LOG.warn(PREFIX + name + " is not " + expected + ": " + given + ". The agent uses " + used + ".");
   }
 
   private static double seconds(Map values, String name, double absent) {
@@ -113,7 +136,8 @@ final class Settings {
     try {
       return text.length() == 0 ? absent : Math.max(0, Math.min(60, Double.parseDouble(text)));
     } catch (NumberFormatException e) {
-      throw new IllegalArgumentException(PREFIX + name + " is not a number of seconds: " + text);
+      warn(name, "a number of seconds", text, String.valueOf(absent));
+      return absent;
     }
   }
 }

@@ -1,0 +1,31 @@
+"""Settings with a slip are reported, once, and the application obeys all the same."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.applications.conftest import A, B, C, Service, StartApplication
+from tests.applications.kinds import JAVA
+
+pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(300)]
+
+
+def test_a_wrong_setting_is_named_and_the_default_is_used(service: Service, start: StartApplication) -> None:
+    service.put(B)
+    wrong = {
+        "spark__blocklist__keepHosts": "many",
+        "spark__blocklist__reportEvidence": "yes",
+        "spark__blocklist__startWait": "soon",
+        "spark__blocklist__urll": service.url,
+    }
+    application = start(JAVA, **wrong)
+    assert application.round().hosts <= {A, C}
+    service.await_listener()
+    for message in (
+        "spark.blocklist.keepHosts is not an integer: many. The agent uses 1.",
+        "spark.blocklist.reportEvidence is not true or false: yes. The agent uses false.",
+        "spark.blocklist.startWait is not a number of seconds: soon. The agent uses 2.0.",
+        "spark.blocklist.urll is not a setting; there are [url, tokenFile, ",
+    ):
+        assert application.log().count(message) == 1, message
+    application.end()

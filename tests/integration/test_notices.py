@@ -1,0 +1,256 @@
+"""Notices (BLOCKLIST_NOTIFY_URL): real targets receive each once, and no target delays or breaks anything."""
+
+from __future__ import annotations
+
+import email
+import email.policy
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Final
+
+import httpx
+import pytest
+
+from tests.integration.bodies import EVACUATE, block, later
+from tests.integration.conftest import Start, StartReplicas
+from tests.integration.listeners import RM, heartbeat, put, register, unblock
+from tests.integration.notice_receivers import NoticeReceiver, receiving_mail, receiving_notices
+from tests.integration.process import environment, free_port, run_app, url_of, wait_until
+from tests.integration.test_metrics import value
+
+SECRET: Final = "T0PSECRET"
+QUICK: Final = {"notify_group": "200ms"}
+
+
+@pytest.fixture
+def target() -> Iterator[NoticeReceiver]:
+    with receiving_notices() as receiver:
+        yield receiver
+
+
+def sent(client: httpx.Client, result: str) -> float:
+    return value(client, "blocklist_notices_total", result=result)
+
+
+def test_blocks_are_grouped_and_their_ends_are_notified(start: Start, target: NoticeReceiver) -> None:
+    with start(notify_url=target.url, notify_group="1s").client() as client:
+        client.put("/blocklist/nodes", json={"a": block(), "b": block(endTimestamp=later(2))})
+        put(client, "a", cause="disk")  # a merge without news
+        target.wait_for("blocklist: 2 nodes blocked")
+        unblock(client, "a")
+        target.wait_for(
+            "blocklist: 2 nodes blocked", "blocklist: a free again (unblocked)", "blocklist: b free again (expired)"
+        )
+        wait_until(lambda: sent(client, "sent") == 3)
+    assert target.notices[0][1].splitlines()[:2] == ["Nodes: a, b", "Cause: disk"]
+
+
+def test_a_storm_on_a_thousand_nodes_is_a_handful_of_notices(start: Start, target: NoticeReceiver) -> None:
+    with start(notify_url=target.url, notify_group="2s").client() as client:
+        nodes = {f"n{number}": block(cause=f"alert Disk: sd{number}") for number in range(1000)}
+        client.put("/blocklist/nodes", json=nodes).raise_for_status()
+        wait_until(lambda: len(target.notices) >= 6)
+        for node in list(nodes)[:3]:
+            unblock(client, node)
+        wait_until(lambda: any("free again" in title for title in target.titles))
+    assert len(target.notices) <= 10
+    assert "blocklist: 995 nodes blocked" in target.titles
+    (most,) = [body for title, body in target.notices if "995" in title]
+    assert "and 975 more" in most
+
+
+def test_beyond_the_limit_notices_are_left_out_and_counted(start: Start, target: NoticeReceiver) -> None:
+    with start(notify_url=target.url, notify_max_per_minute="1", **QUICK).client() as client:
+        put(client, "a", cause="disk")
+        target.wait_for("blocklist: a blocked")
+        put(client, "b", cause="fan")
+        wait_until(lambda: value(client, "blocklist_notices_left_out_total") == 1)
+        assert len(target.notices) == 1
+
+
+def test_evacuated_means_that_all_live_listeners_report_that_nothing_runs(start: Start, target: NoticeReceiver) -> None:
+    with start(notify_url=target.url, **QUICK).client() as client:
+        for name in ("app-1", "app-2"):
+            register(client, name, leaseSeconds=600)
+        tasks: dict[str, Any] = {"taskManagers": {"t1": "a"}}
+        heartbeat(client, "app-1", **tasks, runningTasks={"t1": 2})
+        revision = put(client, "a", action=EVACUATE)
+        put(client, "b", action=EVACUATE)
+        heartbeat(client, "app-1", ackedRevision=revision + 1)
+        target.wait_for("blocklist: 2 nodes blocked (with evacuation)")
+        heartbeat(client, "app-2", ackedRevision=revision + 1)
+        begun = "blocklist: 2 nodes blocked (with evacuation)"
+        target.wait_for(begun, "blocklist: b evacuated: nothing runs there any more")
+        heartbeat(client, "app-1", **tasks, runningTasks={"t1": 0})
+        titles = [begun, *(f"blocklist: {node} evacuated: nothing runs there any more" for node in "ab")]
+        target.wait_for(*titles)
+
+
+def test_a_refusal_names_the_listener_and_its_reason_once(start: Start, target: NoticeReceiver) -> None:
+    with start(notify_url=target.url, **QUICK).client() as client:
+        register(client, "app-1", leaseSeconds=600)
+        revision = put(client, "a", cause="disk")
+        for reason in ("It is the last host.", "It is still the last host."):
+            heartbeat(client, "app-1", ackedRevision=revision, refused={"a": reason})
+            target.wait_for("blocklist: a blocked", "blocklist: a blocked, but a listener refuses that")
+        put(client, "b", cause="fan")
+        wait_until(lambda: "blocklist: b blocked" in target.titles)
+    assert "Reason: It is the last host.\nListener: app-1\n" in target.notices[1][1]
+    assert len(target.notices) == 3
+
+
+def test_new_drift_is_notified_once(start: Start, target: NoticeReceiver) -> None:
+    with start(notify_url=target.url, **QUICK).client() as client:
+        register(client, "slurm", role=RM, leaseSeconds=600)
+        heartbeat(client, "slurm", unschedulable={"n1": "DRAIN (new disk)", "n2": "DOWN"})
+        target.wait_for("blocklist: 2 nodes not as the list says")
+        heartbeat(client, "slurm", unschedulable={"n1": "DRAIN (new disk)", "n2": "DOWN", "n3": "DOWN"})
+        target.wait_for("blocklist: 2 nodes not as the list says", "blocklist: n3 not as the list says")
+    assert "Difference: unschedulable\nReason: DRAIN (new disk)\nReason: DOWN\nListener: slurm" in target.notices[0][1]
+
+
+def test_after_a_restart_nothing_old_is_notified(start: Start, target: NoticeReceiver) -> None:
+    service = start(notify_url=target.url, **QUICK)
+    with service.client() as client:
+        register(client, "app-1", leaseSeconds=600)
+        put(client, "a", action=EVACUATE)
+        target.wait_for("blocklist: a blocked (with evacuation)")
+        put(client, "b")
+    # The last notice is sent although the service stops at once.
+    service.stop()
+    target.wait_for("blocklist: a blocked (with evacuation)", "blocklist: b blocked")
+    before = list(target.titles)
+    service.start()
+    with service.client() as client:
+        report: dict[str, Any] = {"refused": {"b": "last host"}, "unschedulable": {"c": "DOWN"}, "taskManagers": {}}
+        register(client, "app-1", leaseSeconds=600)
+        heartbeat(client, "app-1", ackedRevision=2, **report)
+        wait_until(lambda: value(client, "blocklist_drift_nodes") == 1)
+        put(client, "new", action=EVACUATE)
+        heartbeat(client, "app-1", ackedRevision=3, **report)
+        expected = ["blocklist: new blocked (with evacuation)", "blocklist: new evacuated: nothing runs there any more"]
+        target.wait_for(*before, *expected)
+
+
+def test_mail_is_sent(start: Start) -> None:
+    with receiving_mail() as (port, messages):
+        url = f"mailto://127.0.0.1:{port}?from=blocklist@example.com&to=oncall@example.com&mode=insecure"
+        with start(notify_url=url, **QUICK).client() as client:
+            put(client, "a", cause="disk")
+            wait_until(lambda: bool(messages))
+    message = email.message_from_string(messages[0], policy=email.policy.default)
+    assert message["subject"] == "blocklist: a blocked"
+    assert message["to"] == "oncall@example.com"
+    text = message.get_body(("plain", "html"))
+    assert text is not None
+    assert "Cause: disk" in text.get_content()
+
+
+class TestFaultyTargets:
+    def test_one_that_hangs_or_refuses_delays_neither_changes_nor_others_nor_the_stop(
+        self, start: Start, target: NoticeReceiver
+    ) -> None:
+        with receiving_notices() as hanging:
+            hanging.release.clear()
+            # Its timeout is longer than this test.
+            urls = f"{hanging.url}/{SECRET}?rto=600,json://127.0.0.1:{free_port()}/{SECRET},{target.url}/{SECRET}"
+            service = start(notify_url=urls, notify_max_per_minute="1000", **QUICK)
+            with service.client() as client:
+                wait_until(lambda: put(client, "a") > 0 and hanging.requests == 1)
+                titles: list[str] = []
+                for number in range(3):
+                    assert client.put(f"/blocklist/nodes/b{number}", json=block(cause=str(number))).status_code == 201
+                    titles.append(f"blocklist: b{number} blocked")
+                    target.wait_for("blocklist: a blocked", *titles)
+                wait_until(lambda: sent(client, "failed") == 4 and sent(client, "sent") == 4)
+                assert client.get("/readyz").status_code == 200
+                shown = client.get("/metrics").text + client.get("/readyz").text + client.get("/openapi.json").text
+            began = time.monotonic()
+            service.stop()
+            # Less than the 600 s of the target: the exact time is the machine's.
+            assert time.monotonic() - began < 60
+        assert SECRET not in shown + service.log()
+        assert "notices cannot be sent" in service.log()
+
+    def test_one_with_a_broken_answer_puts_no_secret_into_the_log(self, start: Start, target: NoticeReceiver) -> None:
+        target.status, target.reason = 500, f"no\r\nbroken header {SECRET}\r\nx"
+        service = start(notify_url=f"{target.url}/{SECRET}?+x={SECRET}", **QUICK)
+        with service.client() as client:
+            put(client, "a")
+            wait_until(lambda: sent(client, "failed") == 1)
+        service.stop()
+        assert SECRET not in service.log()
+
+
+@pytest.mark.databases("postgresql")
+class TestReplicas:
+    def test_a_change_and_an_observation_are_notified_once(
+        self, start_replicas: StartReplicas, target: NoticeReceiver
+    ) -> None:
+        replicas = start_replicas(notify_url=target.url, **QUICK)
+        one, other = replicas.clients
+        register(one, "slurm", role=RM, leaseSeconds=600)
+        expected = []
+        for number, client in enumerate((one, other, one, other)):
+            put(client, f"n{number}", cause=str(number))
+            expected.append(f"blocklist: n{number} blocked")
+            target.wait_for(*expected)
+        heartbeat(other, "slurm", unschedulable={"x": "DOWN"})
+        expected.append("blocklist: x not as the list says")
+        target.wait_for(*expected)
+        revision = put(other, "e", action=EVACUATE, cause="e")
+        expected.append("blocklist: e blocked (with evacuation)")
+        target.wait_for(*expected)
+        heartbeat(one, "slurm", ackedRevision=revision)
+        expected.append("blocklist: e evacuated: nothing runs there any more")
+        target.wait_for(*expected)
+
+    @pytest.mark.parametrize("killed", [0, 1])
+    def test_the_other_replica_goes_on_when_one_is_killed(
+        self, start_replicas: StartReplicas, target: NoticeReceiver, killed: int
+    ) -> None:
+        replicas = start_replicas(notify_url=target.url, **QUICK)
+        client = replicas.clients[1 - killed]
+        register(client, "slurm", role=RM, leaseSeconds=600)
+        heartbeat(client, "slurm", unschedulable={"x": "DOWN"})
+        target.wait_for("blocklist: x not as the list says")
+        replicas.processes[killed].kill()
+        states = {"x": "DOWN"}
+
+        def notified() -> bool:
+            """A node more each time: what is observed before the takeover is not notified."""
+            states[f"y{len(states)}"] = "DOWN"
+            heartbeat(client, "slurm", unschedulable=states)
+            return any("Nodes: y" in body for _, body in target.notices)
+
+        wait_until(notified, seconds=60)
+        assert sum("Nodes: x" in body for _, body in target.notices) == 1
+
+
+class TestStart:
+    def test_a_wrong_url_is_reported_by_its_position(self, migrated: Path) -> None:
+        urls = f"json://127.0.0.1/ok,slack://{SECRET}"
+        done = run_app(env=environment(notify_url=urls, database_url=url_of(migrated), port="0"))
+        assert done.returncode == 2
+        assert "BLOCKLIST_NOTIFY_URL: URL 2 is not one that apprise accepts" in done.stderr
+        assert SECRET not in done.stderr + done.stdout
+        assert "Traceback" not in done.stderr
+
+    def test_without_the_setting_apprise_is_not_imported(self, migrated: Path, tmp_path: Path) -> None:
+        (tmp_path / "sitecustomize.py").write_text(
+            "import sys\n"
+            "class Away:\n"
+            "    def find_spec(self, name, path=None, target=None):\n"
+            "        if name in {'apprise', 'requests'}:\n"
+            "            raise ModuleNotFoundError(name=name)\n"
+            "sys.meta_path.insert(0, Away())\n"
+        )
+        hidden = {"PYTHONPATH": str(tmp_path)}
+        done = run_app("openapi", env=environment(database_url=url_of(migrated)) | hidden)
+        assert done.returncode == 0, done.stderr
+        env = environment(database_url=url_of(migrated), port="0", notify_url=f"json://127.0.0.1/{SECRET}") | hidden
+        done = run_app(env=env)
+        assert done.returncode == 2
+        assert "BLOCKLIST_NOTIFY_URL: this needs one more package: pip install apprise" in done.stderr
+        assert SECRET not in done.stderr
