@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Self
 
 from app.components import Components
 from app.listeners.entry import ListenerEntry
 from blocklist.model.changes import Change
-from blocklist.model.task_count import TaskCount
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,10 +19,6 @@ class TaskManager:
     id: str
     listener: str
     running_tasks: int | None
-
-    @property
-    def tasks(self) -> TaskCount:
-        return TaskCount.of([self.running_tasks])
 
     @classmethod
     def of(cls, components: Components, task_manager: str, listener: str) -> Self:
@@ -50,15 +46,15 @@ class ListenerProgress:
     reports_task_managers: bool
 
     @property
-    def tasks(self) -> TaskCount:
-        return TaskCount.of(each.running_tasks for each in self.task_managers)
+    def pending(self) -> bool:
+        """Whether it has neither applied nor refused the change."""
+        return not self.applied and self.refused is None
 
     @classmethod
-    def of_listener(cls, components: Components, entry: ListenerEntry, change: Change) -> Self:
-        """The current state."""
+    def of_listener(cls, entry: ListenerEntry, change: Change, task_managers: Sequence[TaskManager]) -> Self:
+        """The current state; `task_managers` are those of the listener on the node of the change."""
         applied = entry.has_applied(change.revision, change.node.id)
         applied_at = entry.acked_at(change.revision) if applied else None
-        task_managers = components.engine.view.task_managers.of_listener(entry.id, change.node.id)
         return cls(
             id=entry.id,
             role=entry.listener.role.value,
@@ -67,7 +63,7 @@ class ListenerProgress:
             delay_ms=None if applied_at is None else max(0, applied_at - change.at),
             # Before it has acknowledged the change, it can only have refused an earlier one.
             refused=entry.refusal_of(change.node.id) if entry.has_acked(change.revision) else None,
-            task_managers=[TaskManager.of(components, task_manager, entry.id) for task_manager in task_managers],
+            task_managers=task_managers,
             reports_task_managers=entry.report.task_managers is not None,
         )
 
@@ -80,9 +76,19 @@ def task_managers_on(components: Components, node_id: str) -> list[TaskManager]:
     ]
 
 
+def by_listener(task_managers: Iterable[TaskManager]) -> dict[str, list[TaskManager]]:
+    """TaskManagers by the id of their listener."""
+    grouped = defaultdict[str, list[TaskManager]](list)
+    for task_manager in task_managers:
+        grouped[task_manager.listener].append(task_manager)
+    return dict(grouped)
+
+
 def applied_by_live_listeners(components: Components, change: Change) -> list[ListenerProgress]:
     """The progress of each live listener, sorted by id."""
+    there = by_listener(task_managers_on(components, change.node.id))
     progress = [
-        ListenerProgress.of_listener(components, entry, change) for entry in components.listeners.directory.live()
+        ListenerProgress.of_listener(entry, change, there.get(entry.id, ()))
+        for entry in components.listeners.directory.live()
     ]
     return sorted(progress, key=lambda listener: listener.id)

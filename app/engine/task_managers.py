@@ -75,13 +75,13 @@ class TaskManagers:
             if self._reported[listener][task_manager] == name
         )
 
-    def of_listener(self, listener: str, node: str) -> list[str]:
-        """Ids of a listener's TaskManagers on a node, sorted."""
-        return [task_manager for task_manager, owner in self.with_listeners_on(node) if owner == listener]
-
     def nodes_of(self, listener: str) -> set[str]:
         """The nodes on which a listener has TaskManagers."""
         return set(self._reported.get(listener, {}).values())
+
+    def reported_by(self, listener: str) -> Mapping[str, str]:
+        """The TaskManagers of a listener, id -> node id, without those that a newer report of another one took."""
+        return self._reported.get(listener, {})
 
     def nodes_of_task_manager(self, task_manager: str) -> set[str]:
         """The nodes on which a TaskManager is reported: none if it is unknown, several if principals disagree."""

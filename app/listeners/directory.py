@@ -12,6 +12,7 @@ from app.engine.broadcast import Broadcast
 from app.engine.list_view import ListView
 from app.listeners.entry import ListenerEntry
 from app.listeners.inventory_updater import InventoryUpdater
+from app.listeners.last_reports import LastReports
 from app.listeners.quota import ListenerQuota, size_of
 from app.listeners.report_codec import (
     ERROR,
@@ -51,7 +52,8 @@ class ChangeProgress:
 class ListenerDirectory:
     """All listeners, live or expired. `acks` notifies when a listener acknowledged, expired or was removed.
 
-    `reported_nodes` are the nodes that listeners report as all theirs; `inventory` has all that anybody reports.
+    `reported_nodes` are the nodes that listeners report as all theirs; `inventory` has all that anybody reports;
+    `last_reports` has what lapsed listeners reported before.
     `renewals_known_at` is the time up to which the renewals at other replicas have been read (Unix ms); None if there
     are no others.
 
@@ -68,6 +70,7 @@ class ListenerDirectory:
         clock: Callable[[], int],
     ) -> None:
         self.acks = Broadcast()
+        self.last_reports = LastReports()
         self.reported_nodes = MachineCount(machine_of=inventory.machine_of)
         self._view = view
         self._evidence = evidence
@@ -175,11 +178,13 @@ class ListenerDirectory:
             self._resource_managers.pop(listener_id, None)
             self._with_minimum.discard(listener_id)
             self.expire(entry)
+            self.last_reports.discard(listener_id)
             self._quota.remove(listener_id)
 
     def expire(self, entry: ListenerEntry) -> None:
         """The lease has expired: drop the TaskManagers and the evidence that the listener reported."""
         entry.expired = True
+        self.last_reports.record(entry.id, entry.report)
         self._drop_report(entry)
         self._view.task_managers_moved(self._view.task_managers.remove_listener(entry.id))
         self._evidence.remove_application(entry.id)

@@ -60,7 +60,7 @@ def blocked_chart(buckets: Sequence[Bucket]) -> BlockedChart:
     return BlockedChart(
         boxes=boxes,
         gridlines=[(_rounded(HEIGHT - BOTTOM - height * value / top), value) for value in values],
-        time_labels=_time_labels(buckets),
+        time_labels=time_labels(buckets[0].begin, buckets[-1].end) if buckets else [],
         maximum=maximum,
     )
 
@@ -81,17 +81,17 @@ def axis_maximum(number: int) -> int:
         size *= 10
 
 
-def _time_labels(buckets: Sequence[Bucket]) -> list[tuple[float, str]]:
-    """At most eight round times as x coordinate and text; none so close to an edge that it would be cut off."""
-    if not buckets:
-        return []
-    begin, end = buckets[0].begin, buckets[-1].end
+def time_labels(begin: int, end: int, left: int = LEFT) -> list[tuple[float, str]]:
+    """At most eight round times as x coordinate and text; none so close to an edge that it would be cut off.
+
+    The chart begins at the x coordinate `left`.
+    """
     unit = next((unit for unit in _UNITS if (end - begin) // unit <= _MAX_LABELS), _UNITS[-1])
     labels = [
-        (LEFT + (WIDTH - LEFT) * (timestamp - begin) / (end - begin), _label(timestamp, unit))
+        (left + (WIDTH - left) * (timestamp - begin) / (end - begin), _label(timestamp, unit))
         for timestamp in range(-(-begin // unit) * unit, end, unit)
     ]
-    return [(_rounded(x), text) for x, text in labels if LEFT + 15 <= x <= WIDTH - 20]
+    return [(_rounded(x), text) for x, text in labels if max(20, left + 15) <= x <= WIDTH - 20]
 
 
 def _label(timestamp: int, unit: int) -> str:

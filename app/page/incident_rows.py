@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, TypeVar
+from typing import Final
 
 from fastapi import Request
 
@@ -14,20 +14,17 @@ from app.api.applied import task_managers_on
 from app.components import Components
 from app.listeners.entry import ListenerEntry
 from app.page.incidents import Incident, OwnedBlock, group_incidents
+from app.page.turns import in_turns
 from blocklist.model.claims import ANONYMOUS
 from blocklist.model.node import BlockedNode
 from blocklist.model.node_lookup import claims_on, find_blocked
 from blocklist.model.task_count import TaskCount
-
-T = TypeVar("T")
 
 PAGE_SIZE: Final = 30
 """Incidents of a page."""
 MAX_AGE_MS: Final = 2000
 """All visitors share one computation for this long, unless the list changes."""
 RACK_LABEL: Final = "rack"
-_PER_TURN: Final = 200
-"""Nodes or names that are looked up in a turn of the event loop: some milliseconds."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,7 +101,7 @@ async def owned_blocks(components: Components) -> list[OwnedBlock]:
     """The blocked nodes with their owners."""
     tracker, now = components.engine.view.tracker, components.clock()
     found = []
-    async for node in _in_turns(list(tracker.blocked(now).values())):
+    async for node in in_turns(list(tracker.blocked(now).values())):
         claims = claims_on(tracker, node, now) if tracker.get(node.id) is node else ()
         found.append(OwnedBlock(node, claims[0].owner if claims else ANONYMOUS))
     return found
@@ -121,7 +118,7 @@ async def _row(
     components: Components, incident: Incident, refused: Sequence[tuple[ListenerEntry, set[str]]]
 ) -> IncidentRow:
     revision, racks, running, task_managers = 0, Counter[str](), list[int | None](), 0
-    async for node in _in_turns(incident.nodes):
+    async for node in in_turns(incident.nodes):
         last_change = components.engine.last_changes.get(node.id)
         revision = max(revision, 0 if last_change is None else last_change.revision)
         racks[_rack(components, node)] += 1
@@ -150,7 +147,7 @@ async def _refused_nodes(components: Components) -> list[tuple[ListenerEntry, se
     found = []
     for entry in sorted(components.listeners.directory.live(), key=lambda entry: entry.id):
         nodes = set[str]()
-        async for name in _in_turns(list(entry.refused)):
+        async for name in in_turns(list(entry.refused)):
             nodes.update(node.id for node in find_blocked(tracker, name, now))
         found.append((entry, nodes))
     return found
@@ -159,10 +156,3 @@ async def _refused_nodes(components: Components) -> list[tuple[ListenerEntry, se
 def _rack(components: Components, node: BlockedNode) -> str:
     labels: Mapping[str, str] = components.listeners.inventory.labels_of(node.id)
     return labels.get(RACK_LABEL, "")
-
-
-async def _in_turns(items: Iterable[T]) -> AsyncIterator[T]:
-    for count, item in enumerate(items, 1):
-        yield item
-        if count % _PER_TURN == 0:
-            await asyncio.sleep(0)

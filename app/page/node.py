@@ -1,4 +1,4 @@
-"""The page of a node: its block and claims, the listeners that have applied it, its changes."""
+"""The page of a node: its block and claims, the jobs that run there, what is reported about it, and its changes."""
 
 from __future__ import annotations
 
@@ -7,89 +7,86 @@ from typing import Final
 
 from fastapi import APIRouter, Request, Response
 
-from app.api.applied import ListenerProgress, applied_by_live_listeners, task_managers_on
+from app.api.applied import ListenerProgress, applied_by_live_listeners
 from app.api.parameters import NodeId
 from app.components import Components, components_of
 from app.page.errors import HtmlRoute
+from app.page.excerpt import Excerpt
 from app.page.forms import int_param
+from app.page.node_history import STRIP_DAYS, NodeHistory, node_history
+from app.page.node_model import node_state
 from app.page.render import render_page
-from app.page.visitor import ReaderVisitor
+from app.page.visitor import ReaderVisitor, Visitor
 from blocklist.model.changes import Change
-from blocklist.model.drift import Drift
-from blocklist.model.evidence import AssessedEvidence
-from blocklist.model.host_matching import same_machine
-from blocklist.model.inventory import InventoryNode
+from blocklist.model.errors import UnavailableError
+from blocklist.model.node import BlockedNode
 from blocklist.model.node_lookup import claims_on
 from blocklist.model.time import to_millis
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
-PAGE_SIZE: Final = 50
-"""Maximum number of changes on a page."""
-MAX_ROWS: Final = 100
-"""Maximum number of rows of each other kind."""
+STATE_TEMPLATE: Final = "_node.html.j2"
+"""The page without its frame."""
 
 
 @router.get("/page/nodes/{node_id}")
 async def get_node(request: Request, visitor: ReaderVisitor, node_id: NodeId) -> Response:
-    """The page; with status 404 if nobody reports the node, it is not blocked, and has no change in the log."""
-    components = components_of(request)
-    engine = components.engine
-    before = int_param(request, "before")
-    node = engine.view.get(node_id)
-    if node is not None:
-        node_id = node.id
-    changes = await engine.store.latest_changes(PAGE_SIZE + 1, node_id=node_id, before=before)
-    last = changes[0] if changes and before is None else await engine.store.last_change(node_id)
-    inventory = _known_as(components, node_id)
+    """The whole page; with status 404 if nobody reports the node, it is not blocked and has no change in the log."""
+    return await _render(request, visitor, "node.html.j2", node_id)
+
+
+@router.get("/page/nodes/{node_id}/state")
+async def get_state(request: Request, visitor: ReaderVisitor, node_id: NodeId) -> Response:
+    """All but the frame of the page, which the page reloads after a change."""
+    return await _render(request, visitor, STATE_TEMPLATE, node_id)
+
+
+async def _render(request: Request, visitor: Visitor, template: str, asked: str) -> Response:
+    components, before = components_of(request), int_param(request, "before")
+    engine, settings, now = components.engine, components.settings, components.clock()
+    node = engine.view.get(asked)
+    node_id = asked if node is None else node.id
+    history = await _history(components, node_id, node, before)
+    last = None if history is None else history.last
+    state = node_state(components, asked, node_id, node)
+    listeners = [] if last is None else _progress(components, last)
+    known = node is not None or history is None or last is not None or state.is_reported
     return render_page(
         request,
-        "node.html.j2",
+        template,
         visitor,
-        HTTPStatus.OK if last is not None or node is not None or inventory else HTTPStatus.NOT_FOUND,
+        HTTPStatus.OK if known or template == STATE_TEMPLATE else HTTPStatus.NOT_FOUND,
         id=node_id,
+        asked=asked,
+        before=before,
+        known=known,
         node=node,
         by=engine.last_changes.created_by(node_id),
-        claims=() if node is None else claims_on(engine.view.tracker, node, engine.view.clock()),
+        claims=() if node is None else claims_on(engine.view.tracker, node, now),
         dismissals=engine.dismissals.of_node(node_id),
-        changes=changes[:PAGE_SIZE],
-        older=changes[PAGE_SIZE - 1].revision if len(changes) > PAGE_SIZE else None,
-        last=last,
-        probation_end=components.engine.automatic_blocks.probation_end(
-            components.engine.view.tracker, node_id, components.clock()
-        ),
-        listeners=[] if last is None else _listeners(components, last),
-        task_managers=task_managers_on(components, node_id),
-        drift=_drift(components, node_id),
-        evidence=_evidence(components, node_id),
-        required=components.settings.evidence_applications,
-        window=to_millis(components.settings.evidence_window),
-        inventory=inventory,
+        probation_end=engine.automatic_blocks.probation_end(engine.view.tracker, node_id, now),
+        history=history,
+        strip_days=STRIP_DAYS,
+        state=state,
+        listeners=Excerpt.of(listeners),
+        applied=sum(listener.applied for listener in listeners),
+        settled=state.settled and not any(listener.pending for listener in listeners),
+        required=settings.evidence_applications,
+        window=to_millis(settings.evidence_window),
     )
 
 
-def _drift(components: Components, node_id: str) -> list[Drift]:
-    """Where listeners report something else about the machine than the list says."""
-    latest, aliases = components.listeners.drift.latest, components.listeners.inventory.aliases
-    found = () if latest is None else latest.drift
-    return [each for each in found if same_machine(each.node, node_id, aliases)][:MAX_ROWS]
+async def _history(
+    components: Components, node_id: str, node: BlockedNode | None, before: int | None
+) -> NodeHistory | None:
+    """None while the change log cannot be read: all else is in memory, and needed then."""
+    try:
+        return await node_history(components, node_id, node, before)
+    except UnavailableError:
+        return None
 
 
-def _evidence(components: Components, node_id: str) -> list[AssessedEvidence]:
-    """What applications report about the machine, under any of its names."""
-    aliases = components.listeners.inventory.aliases
-    assessed = components.listeners.evidence.assess(components.clock())
-    return [each for each in assessed if same_machine(each.evidence.node, node_id, aliases)][:MAX_ROWS]
-
-
-def _known_as(components: Components, node_id: str) -> list[InventoryNode]:
-    """The node in the inventory; several if its name is ambiguous."""
-    inventory = components.listeners.inventory
-    found = sorted(inventory.known_as(node_id) or inventory.claimants(node_id))
-    return [inventory.get(each) for each in found[:MAX_ROWS]]
-
-
-def _listeners(components: Components, change: Change) -> list[ListenerProgress]:
+def _progress(components: Components, change: Change) -> list[ListenerProgress]:
     """The live listeners; first those that have not applied the change."""
     progress = applied_by_live_listeners(components, change)
     return sorted(progress, key=lambda listener: (listener.applied, not listener.refused, not listener.task_managers))

@@ -16,7 +16,15 @@ from typing import Final
 
 from blocklist.model.claims import claim_of
 from blocklist.model.errors import InvalidError
-from blocklist.model.host_matching import Aliases, MachineOf, NameIndex, first_label, no_aliases, normalize_name
+from blocklist.model.host_matching import (
+    Aliases,
+    MachineOf,
+    NameIndex,
+    first_label,
+    no_aliases,
+    normalize_name,
+    same_machine,
+)
 from blocklist.model.machine_index import MachineIndex
 from blocklist.model.node import BlockAction, BlockedNode, check_node_id, check_text
 from blocklist.model.node_lookup import BlocklistView, claims_on, find_blocked
@@ -207,8 +215,31 @@ class EvidenceStore:
 
     def assess(self, now: int) -> list[AssessedEvidence]:
         """All current evidence, sorted by node and application."""
-        distrust = self._distrust_reasons(now)
-        pieces = sorted(self._all_current(now), key=lambda piece: (piece.node, piece.application))
+        return self._assess(self._all_current(now), self._distrust_reasons(now), now)
+
+    def assess_node(self, node: str, now: int) -> list[AssessedEvidence]:
+        """The same for the evidence about one node, under any of its names; it costs what is reported about it.
+
+        It depends on nothing but the evidence with the same first label, and all that the principals of these
+        applications report.
+        """
+        label = first_label(self._machine_of(node))
+        applications = [each for each in self._labels if label in self._machine_labels(each)]
+        pieces = [
+            piece
+            for application in applications
+            for piece in self._by_application[application].values()
+            if self._is_current(piece, now) and first_label(self._machine_of(piece.node)) == label
+        ]
+        principals = {self._principal_of(piece.application) for piece in pieces}
+        judged = [each for each in self._by_application if self._principal_of(each) in principals]
+        assessed = self._assess(pieces, self._distrust_reasons(now, judged), now)
+        return [each for each in assessed if same_machine(each.evidence.node, node, self._aliases)]
+
+    def _assess(
+        self, evidence: Iterable[Evidence], distrust: Mapping[str, str | None], now: int
+    ) -> list[AssessedEvidence]:
+        pieces = sorted(evidence, key=lambda piece: (piece.node, piece.application))
         reasons = [self._unblocked_reason(piece) or distrust[piece.application] for piece in pieces]
         counted = [piece for piece, reason in zip(pieces, reasons, strict=True) if reason is None]
         voices = {
@@ -348,13 +379,14 @@ class EvidenceStore:
             return None
         return "The node was unblocked manually after this was first reported."
 
-    def _distrust_reasons(self, now: int) -> dict[str, str | None]:
-        """For each application, why its evidence is ignored; None if it counts.
+    def _distrust_reasons(self, now: int, applications: Iterable[str] | None = None) -> dict[str, str | None]:
+        """For each application, why its evidence is ignored; None if it counts. `applications` are by default all.
 
         What an application does is also judged for its principal as a whole: otherwise each of many registrations could
         report a single node.
         """
-        reasons = {application: self._own_distrust_reason(application, now) for application in self._by_application}
+        judged = self._by_application if applications is None else applications
+        reasons = {application: self._own_distrust_reason(application, now) for application in judged}
         by_principal: defaultdict[str | None, list[str]] = defaultdict(list)
         for application in sorted(application for application, reason in reasons.items() if reason is None):
             by_principal[self._principal_of(application)].append(application)

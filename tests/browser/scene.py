@@ -114,7 +114,10 @@ def _report(admin: httpx.Client) -> None:
         body: dict[str, object] = {"sessionId": "s1", "ackedRevision": revision - (2 if number == 5 else 0)}
         if number in {3, 4, 5}:
             there = {f"{name}:{place}": node for place, node in enumerate(("worker-017", "worker-042", "worker-200"))}
-            body |= {"taskManagers": there, "runningTasks": dict.fromkeys(there, 4)}
+            if number == 4:
+                there |= {f"{name}:{place}": f"worker-{147 + place}" for place in range(3, 6)}
+            counted = list(there)[:-1] if number == 4 else there
+            body |= {"taskManagers": there, "runningTasks": dict.fromkeys(counted, 4)}
         if number == 1:
             ids = ["worker-012.rack-7.example.net", *(f"worker-{place:03}" for place in range(1, 201) if place != 12)]
             body["nodes"] = [{"id": node, "labels": {"rack": f"r{int(node[7:10]) // 12:02}"}} for node in ids]

@@ -20,7 +20,8 @@ SHOTS: Final = (
     ("page-light", "/", "light", (1280, 760)),
     ("page-dark", "/", "dark", (1280, 760)),
     ("page-incidents", "/page/incidents", "light", (1280, 700)),
-    ("page-node", "/page/nodes/worker-017", "light", (1280, 760)),
+    ("page-node", "/page/nodes/worker-017", "light", (1280, 1000)),
+    ("page-listener", "/page/listeners/spark-20261121-0004", "light", (1280, 860)),
     ("page-history", "/page/history", "dark", (1280, 640)),
     ("page-narrow", "/", "light", (400, 800)),
 )
@@ -64,7 +65,7 @@ def _shoot(browser: Browser, url: str, token: str, to: Path, path: str, scheme: 
         page.get_by_label("Token").fill(token)
         page.get_by_role("button", name="Log in").click()
         page.wait_for_url(path)
-        if path in {"/", "/page/incidents"}:
+        if page.locator("#live").count():
             page.get_by_text("Live", exact=True).wait_for()
         page.screenshot(path=to)
 

@@ -15,7 +15,7 @@ from tests.browser.browsing import monitored
 from tests.browser.conftest import SecuredService, log_in
 from tests.browser.markup import inline_code
 from tests.integration.bodies import all_changes, block
-from tests.integration.listeners import put
+from tests.integration.listeners import put, register
 
 pytestmark = pytest.mark.xdist_group("browser")
 
@@ -205,7 +205,9 @@ def test_inline_code_is_found_and_text_that_looks_like_it_is_not() -> None:
 def test_every_page_has_the_content_security_policy(listener_client: httpx.Client) -> None:
     """Pages contain nothing inline, whatever is in a cause; static files are cacheable."""
     put(listener_client, "n1", cause="<img src=x onerror=window.hit=1 style=x><script>window.hit=1</script>")
-    for path in ("/", "/page/block", "/page/history", "/page/listeners", "/page/evidence", "/docs"):
+    register(listener_client, "etl")
+    pages = ("/", "/page/block", "/page/incidents", "/page/history", "/page/listeners", "/page/evidence", "/docs")
+    for path in (*pages, "/page/nodes/n1", "/page/listeners/etl"):
         answer = listener_client.get(path)
         assert answer.status_code == 200
         assert answer.headers["content-security-policy"] == CONTENT_SECURITY_POLICY

@@ -16,7 +16,7 @@ from tests.integration.process import ServiceProcess
 pytestmark = pytest.mark.xdist_group("browser")
 
 LONG = "a" * 253
-PAGES = ("/", "/page/block", "/page/history", "/page/listeners", "/page/evidence", f"/page/listeners/{'l' * 253}",
+PAGES = ("/", "/page/block", "/page/history", "/page/listeners", f"/page/listeners/{'l' * 253}", "/page/evidence",
     f"/page/nodes/{LONG}", f"/page/nodes/{LONG}/extend", f"/page/nodes/{LONG}/unblock", "/page/nodes/n1")  # fmt: skip
 CONTRAST = Path(__file__).with_name("contrast.js").read_text()
 

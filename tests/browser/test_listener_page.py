@@ -31,10 +31,10 @@ def test_a_job_shows_its_state_its_refusals_and_its_hosts(page: Page, listener_c
     page.goto("/page/listeners")
     page.get_by_role("link", name="etl").click()
     expect(page.get_by_role("heading", name="etl", level=1)).to_be_visible()
-    expect(page.get_by_text(f"all changes, up to revision {revision}")).to_be_visible()
-    expect(page.get_by_role("definition").filter(has_text="others unknown")).to_have_text("3, others unknown")
-    expect(page.get_by_role("region", name="Refused")).to_contain_text("its <last> host")
-    hosts = page.get_by_role("region", name="Hosts")
+    expect(page.get_by_text(f"revision {revision} of {revision}")).to_be_visible()
+    expect(page.get_by_text("3 running tasks, others unknown")).to_be_visible()
+    expect(page.get_by_role("region", name="What is in force there")).to_contain_text("its <last> host")
+    hosts = page.get_by_role("region", name="Where its tasks run")
     expect(hosts.get_by_role("rowheader")).to_have_text(["n1", "n2", "n3"])
     expect(hosts.get_by_role("row", name="n1")).to_contain_text("refused")
     expect(hosts.get_by_role("row", name="n2").get_by_text("Fan")).to_be_visible()
@@ -54,14 +54,16 @@ def test_a_job_that_has_stopped_reporting_says_how_old_its_reports_are(
     heartbeat(listener_client, "lost", taskManagers={"lost:1": "n1"}, runningTasks={"lost:1": 2})
     wait_until_lapsed(listener_client, "lost")
     page.goto("/page/listeners/lost")
-    expect(page.get_by_role("alert")).to_contain_text("It has stopped reporting: its lease ended")
+    expect(page.get_by_role("alert")).to_contain_text("It has stopped reporting.")
     expect(page.get_by_role("alert")).to_contain_text("What it runs now is unknown")
+    expect(page.get_by_text("Its lease ended")).to_be_visible()
+    expect(page.get_by_role("row", name="n1").locator("[data-label='Running tasks']")).to_have_text("2")
 
 
 def test_a_job_that_reports_no_task_managers_is_not_taken_for_idle(page: Page, listener_client: httpx.Client) -> None:
     register(listener_client, "silent")
     page.goto("/page/listeners/silent")
-    expect(page.get_by_text("Unknown: it does not report its TaskManagers.")).to_be_visible()
+    expect(page.get_by_text("Where its tasks run: it has not reported its TaskManagers.")).to_be_visible()
 
 
 def test_a_job_that_ends_leaves_a_page_that_says_so(page: Page, listener_client: httpx.Client) -> None:
@@ -70,7 +72,7 @@ def test_a_job_that_ends_leaves_a_page_that_says_so(page: Page, listener_client:
     expect(page.get_by_text("live", exact=True)).to_be_visible()
     listener_client.delete("/listeners/short").raise_for_status()
     put(listener_client, "n1")
-    expect(page.get_by_text("No listener of this name is registered")).to_be_visible()
+    expect(page.get_by_text("No listener short is registered.")).to_be_visible()
     assert listener_client.get("/page/listeners/short").status_code == 404
 
 
@@ -80,9 +82,9 @@ def test_a_node_shows_its_inventory_evidence_and_drift(page: Page, listener_clie
     finding = {"n7": {"kind": "slow", "reason": "three times as slow"}}
     heartbeat(listener_client, "etl", taskManagers={"etl:1": "n7"}, evidence=finding)
     page.goto("/page/nodes/n7.example.com")
-    inventory = page.get_by_role("region", name="Inventory")
-    expect(inventory).to_contain_text("pool=gpu, rack=r7")
-    expect(inventory.get_by_role("link", name="slurm")).to_be_visible()
+    machine = page.get_by_role("region", name="Machine")
+    expect(machine).to_contain_text("pool=gpu rack=r7")
+    expect(machine.get_by_role("link", name="slurm")).to_be_visible()
     evidence = page.get_by_role("region", name="Evidence")
     expect(evidence.get_by_role("row", name="etl")).to_contain_text("three times as slow")
     revision = put(listener_client, "n7.example.com", cause="Disk", action=EVACUATE)

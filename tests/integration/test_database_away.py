@@ -111,6 +111,26 @@ def test_what_is_acknowledged_during_an_outage_does_not_count_as_applied(deploym
     assert (answer.headers["blocklist-applied"], answer.headers["blocklist-not-applied"]) == ("0/1", "jm")
 
 
+def test_the_pages_of_a_node_and_a_listener_say_what_is_unknown_meanwhile(deployment: Deployment) -> None:
+    client = deployment.client
+    assert_success(client.put("/blocklist/nodes/a", json=block(cause="Hot machine")))
+    register(client, "jm")
+    heartbeat(client, "jm", ackedRevision=1, taskManagers={"tm": "a"})
+    deployment.proxy.refuse_connections()
+    wait_until(lambda: not is_available(client))
+    node, listener = client.get("/page/nodes/a"), client.get("/page/listeners/jm")
+    unknown = client.get("/page/nodes/b")
+    deployment.proxy.restore()
+    assert (node.status_code, listener.status_code, unknown.status_code) == (200, 200, 200)
+    for page in (node.text, listener.text):
+        assert "The database has been unavailable for" in page
+        assert "Hot machine" in page
+    assert "The change log cannot be read while the database is unavailable." in node.text
+    assert "Unknown while the database is unavailable." in node.text
+    assert "never blocked" not in unknown.text, "that is not known"
+    assert ">live</span>" in listener.text
+
+
 class TestOutage:
     def test_reads_continue_and_changes_fail_fast_until_the_database_recovers(
         self, deployment: Deployment, outage: tuple[Action, Action]

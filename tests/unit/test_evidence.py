@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
-from typing import Final
+from typing import ClassVar, Final
 
 import pytest
 from hypothesis import given
@@ -29,9 +29,11 @@ from blocklist.model.evidence import (
     due_blocks,
     evidence_claim,
 )
+from blocklist.model.host_matching import same_machine
 from blocklist.model.machine_index import MachineIndex
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker
+from tests.unit.counting import count_calls
 
 NOW = 1_000_000
 EXCLUDED = Finding(kind=FindingKind.EXCLUDED, reason="Spark excluded the host.")
@@ -150,6 +152,36 @@ class TestRetention:
     def test_an_empty_long_or_unprintable_reason_is_rejected(self, reason: str) -> None:
         with pytest.raises(InvalidError):
             Finding(kind=FindingKind.SLOW, reason=reason)
+
+
+class TestOneNode:
+    NAMES = ("n1", "N1", "n1.a.example", "n1.b.example", "n2", "n2.a.example", "10.0.0.1")
+    PRINCIPALS: ClassVar[dict[str, str | None]] = {"a1": "p", "a2": "p", "b": "q", "c": "r", "d": None}
+
+    @given(
+        st.lists(st.tuples(st.sampled_from(sorted(PRINCIPALS)), st.sets(st.sampled_from(NAMES))), max_size=6),
+        st.sets(st.sampled_from(NAMES), max_size=1),
+        st.sampled_from(NAMES),
+    )
+    def test_it_is_what_all_evidence_says_about_it(
+        self, reports: list[tuple[str, set[str]]], unblocked: set[str], name: str
+    ) -> None:
+        store = new_store(nodes_of=lambda _: {*self.NAMES, "x"}, principal_of=self.PRINCIPALS.get)
+        for age, (application, nodes) in enumerate(reports):
+            store.record(application, dict.fromkeys(sorted(nodes), SLOW), NOW + age * TTL_MS // 3)
+        for node in unblocked:
+            store.record_unblock(node, NOW + 1)
+        now = NOW + TTL_MS
+        about = [each for each in store.assess(now) if same_machine(each.evidence.node, name)]
+        assert store.assess_node(name, now) == about
+
+    def test_it_does_not_cost_what_is_reported_about_other_nodes(self) -> None:
+        store = new_store(nodes_of=lambda _: {f"n{number}" for number in range(9)})
+        for number in range(300):
+            store.record(f"app-{number}", {f"n{number}": SLOW, f"m{number}": SLOW}, NOW)
+        store.assess_node("n7", NOW)
+        assert count_calls(lambda: store.assess_node("n7", NOW)) < 2_000
+        assert count_calls(lambda: store.assess(NOW)) > 20_000
 
 
 class TestReplication:

@@ -1,0 +1,16 @@
+"""A block as one listener has it."""
+
+from __future__ import annotations
+
+from app.components import Components
+from app.listeners.entry import ListenerEntry
+from app.page.host_rows import BlockAtListener
+from blocklist.model.node import BlockedNode
+
+
+def block_at(components: Components, entry: ListenerEntry, block: BlockedNode) -> BlockAtListener:
+    """Whether the listener has applied the last change of a block, or refuses the block."""
+    last_change = components.engine.last_changes.get(block.id)
+    # An unknown last change counts as the newest.
+    revision = components.engine.view.tracker.revision if last_change is None else last_change.revision
+    return BlockAtListener(block, entry.has_acked(revision), entry.refusal_of(block.id))

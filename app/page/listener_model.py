@@ -1,0 +1,197 @@
+"""One listener as its page shows it: what it is, what it has applied and refused, and where its tasks run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from heapq import nsmallest
+from typing import Final
+
+from app.components import Components
+from app.listeners.entry import ListenerEntry
+from app.listeners.last_reports import LastReport, tasks_by_host, total_tasks
+from app.page.excerpt import MAX_ROWS, Excerpt
+from app.page.host_rows import HostRow, HostState, count_states
+from app.page.listener_cache import HostRows, ListenerCache
+from blocklist.model.drift import Drift
+from blocklist.model.evidence import Evidence
+from blocklist.model.listener import Listener, ListenerRole
+from blocklist.model.node import BlockedNode
+from blocklist.model.node_lookup import find_blocked
+from blocklist.model.task_count import TaskCount
+from blocklist.model.time import to_millis
+
+PAGE_SIZE: Final = 100
+"""Nodes of a page."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Refusal:
+    """A node whose block the listener refuses, under the name that it uses; `blocked` is whether it is blocked now."""
+
+    node: str
+    reason: str
+    blocked: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class HostsPage:
+    """A page of the nodes with TaskManagers of a listener; `states`, `task_managers` and `tasks` are those of all.
+
+    They are as of `at` (Unix ms). `unlisted` nodes are on no page: of a lapsed listener only those with most tasks are
+    still known.
+    """
+
+    at: int
+    rows: Sequence[HostRow]
+    number: int
+    pages: int
+    total: int
+    unlisted: int
+    states: Sequence[tuple[HostState, int]]
+    task_managers: int
+    tasks: TaskCount
+    settled: bool
+
+    @classmethod
+    def of(cls, found: HostRows, page: int) -> HostsPage:
+        """A page of the rows, at most the last one."""
+        rows, hosts = found.rows, found.report.hosts
+        pages = max(1, -(-len(rows) // PAGE_SIZE))
+        number = min(page, pages)
+        return cls(
+            at=found.at,
+            rows=rows[(number - 1) * PAGE_SIZE : number * PAGE_SIZE],
+            number=number,
+            pages=pages,
+            total=found.report.reported_hosts,
+            unlisted=found.report.reported_hosts - len(rows),
+            states=count_states(rows),
+            task_managers=sum(host.task_managers for host in hosts),
+            tasks=total_tasks(hosts),
+            settled=all(row.settled for row in rows),
+        )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ListenerState:
+    """A listener now. Times are Unix milliseconds.
+
+    Of a listener that is not live, `hosts` and `refusals` are as old as its last heartbeat; None if they are not known
+    any more. `behind` is in revisions, None if it has not applied the whole list yet; `lag` in milliseconds. `unknown`
+    has a sentence for each fact that it does not report.
+    """
+
+    listener: Listener
+    live: bool
+    forgotten_at: int
+    behind: int | None
+    lag: int
+    error: str | None
+    usable: int | None
+    hosts: HostsPage | None
+    refusals: Excerpt[Refusal] | None
+    unknown: Sequence[str]
+    evidence: Excerpt[Evidence]
+    drift: Excerpt[Drift]
+
+    @property
+    def last_heartbeat(self) -> int:
+        return self.listener.lease_end - self.listener.lease
+
+    @property
+    def is_manager(self) -> bool:
+        return self.listener.role is ListenerRole.RESOURCE_MANAGER
+
+    @property
+    def settled(self) -> bool:
+        """Whether nothing is expected to change soon."""
+        return not self.live or (self.behind == 0 and self.hosts is not None and self.hosts.settled)
+
+
+async def listener_state(
+    components: Components, cache: ListenerCache, entry: ListenerEntry, page: int
+) -> ListenerState:
+    """The state of a listener, with this page of its nodes, or the last one."""
+    listener, listeners = entry.listener, components.listeners
+    live = entry.is_live(listeners.directory.lease_time())
+    hosts = await _hosts(components, cache, entry, page, live=live)
+    revision = components.engine.view.tracker.revision
+    return ListenerState(
+        listener=listener,
+        live=live,
+        forgotten_at=listener.lease_end + to_millis(components.settings.forget_listeners),
+        behind=None if listener.acked is None else max(0, revision - listener.acked),
+        lag=entry.lag_ms(components.engine.feed, components.clock()),
+        error=entry.error,
+        usable=cache.usable(entry) if live else None,
+        hosts=hosts,
+        refusals=_refusals(components, entry),
+        unknown=unknown_facts(entry, hosts, live=live),
+        evidence=Excerpt.of(reversed(listeners.evidence.of_application(entry.id))),
+        drift=Excerpt.of(_drift(components, entry)),
+    )
+
+
+def unknown_facts(entry: ListenerEntry, hosts: HostsPage | None, *, live: bool) -> list[str]:
+    """What is not known of a listener, because it does not report it; a sentence each."""
+    if not live:
+        return ["Where its tasks run now, and which blocks are in force there: it has stopped reporting."]
+    facts = []
+    report, is_manager = entry.report, entry.listener.role is ListenerRole.RESOURCE_MANAGER
+    if entry.listener.acked is None:
+        facts.append("Whether any block is in force there: it has not acknowledged the list yet.")
+    if report.task_managers is None and not is_manager:
+        facts.append("Where its tasks run: it has not reported its TaskManagers.")
+    if hosts is not None and (unreported := hosts.tasks.unreported):
+        total = hosts.task_managers
+        which = "its only TaskManager" if total == 1 else f"{unreported:,} of its {total:,} TaskManagers"
+        facts.append(f"How many tasks run on {which}: it does not report them.")
+    if report.refused is None:
+        facts.append("Whether it refuses a block: it has not reported that.")
+    if report.nodes is None and is_manager:
+        facts.append("Which nodes it has: it has not reported any.")
+    return facts
+
+
+async def _hosts(
+    components: Components, cache: ListenerCache, entry: ListenerEntry, page: int, *, live: bool
+) -> HostsPage | None:
+    """A page of the nodes; None if they are not known any more."""
+    last = components.listeners.directory.last_reports.get(entry.id)
+    if entry.expired and last is None:
+        return None
+    found = await cache.rows(entry, lambda: last or _current_report(components, entry), live=live)
+    return HostsPage.of(found, page)
+
+
+def _current_report(components: Components, entry: ListenerEntry) -> LastReport:
+    """What it reports, without TaskManagers that a newer report of another listener took."""
+    task_managers = components.engine.view.task_managers.reported_by(entry.id)
+    hosts = tasks_by_host(task_managers, entry.running_tasks)
+    return LastReport(
+        hosts=hosts, reported_hosts=len(hosts), refused=entry.report.refused, reported_refusals=len(entry.refused)
+    )
+
+
+def _blocks(components: Components, name: str) -> list[BlockedNode]:
+    return find_blocked(components.engine.view.tracker, name, components.clock())
+
+
+def _refusals(components: Components, entry: ListenerEntry) -> Excerpt[Refusal] | None:
+    """What it refuses, or refused when it lapsed; None if that is not known."""
+    refused, total = entry.report.refused, len(entry.refused)
+    if entry.expired and (last := components.listeners.directory.last_reports.get(entry.id)) is not None:
+        refused, total = last.refused, last.reported_refusals
+    if refused is None:
+        return None
+    rows = [
+        Refusal(node=node, reason=refused[node], blocked=bool(_blocks(components, node)))
+        for node in nsmallest(MAX_ROWS, refused)
+    ]
+    return Excerpt(rows, total)
+
+
+def _drift(components: Components, entry: ListenerEntry) -> list[Drift]:
+    latest = components.listeners.drift.latest
+    return [] if latest is None else [each for each in latest.drift if each.listener == entry.id]
