@@ -15,6 +15,7 @@ from pyspark import SparkContext
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
+from blocklist.client.url_credentials import check_no_credentials
 from blocklist.model.errors import InvalidError
 from blocklist.spark.driver import AgentHandle, start_in_driver
 
@@ -74,6 +75,7 @@ class BlocklistAgent:
         report_evidence: bool = False,
         min_nodes: int = 0,
         report_nodes: bool = False,
+        pod_affinity: bool = True,
     ) -> Self:
         """Start the agent, or join it, and return once the first list is in force, at the latest after 10 s.
 
@@ -86,6 +88,7 @@ class BlocklistAgent:
         several applications report.
         `min_nodes`: the service refuses blocks that leave the application with fewer usable hosts than this.
         `report_nodes`: report the hosts of the executors with their addresses to the service's inventory of nodes.
+        `pod_affinity`: on Kubernetes, keep new executors' pods off blocked nodes; of several starts the first decides.
 
         Raises ValueError for an invalid URL, `keep_hosts` below 1 or `min_nodes` below 0, and TypeError for a session
         without a driver in this process (Spark Connect). Failures of Spark or of the service raise nothing; see
@@ -105,6 +108,7 @@ class BlocklistAgent:
             "minNodes": min_nodes,
             "reportEvidence": report_evidence,
             "reportNodes": report_nodes,
+            "podAffinity": pod_affinity,
             "startWait": START_TIMEOUT,
             **_credentials(token),
         }
@@ -156,6 +160,7 @@ def _pairs(name: str, lines: list[list[str]]) -> Iterator[tuple[str, str]]:
 
 def _checked_url(text: str) -> str:
     """Return it; raise InvalidError unless it is `http(s)://host[:port][/prefix]`."""
+    check_no_credentials(text)
     try:
         parts = urlsplit(text)
         _ = parts.port

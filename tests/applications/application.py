@@ -14,17 +14,18 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
-from typing import Final, Self
+from typing import Final, Protocol, Self
 
-from demo.cluster import LOOPBACK, Cluster
+from demo.cluster import LOOPBACK
 from demo.java_home import java_home
+from tests.class_archive import archive_option
 from tests.integration.process import ROOT, free_port, wait_until
 
 JAR: Final = ROOT / "blocklist" / "spark" / "blocklist-spark.jar"
 TASKS: Final = 24
 """Number of tasks in a round."""
 START_SECONDS: Final = 120
-ROUND_SECONDS: Final = 90
+ROUND_SECONDS: Final = 180
 END_SECONDS: Final = 60
 
 # The driver's log has a line for each task that starts, with Unix milliseconds, and all that the agent logs.
@@ -43,7 +44,7 @@ logger.executors.level = info
 logger.blocklist.name = blocklist
 logger.blocklist.level = info
 """
-_RESULT: Final = re.compile(r"ROUND (\d+)((?: 127\.0\.0\.\d+)*)")
+_RESULT: Final = re.compile(r"ROUND (\d+)((?: (?:127\.0\.0\.\d+|w\d\.yarn\.test))*)")
 _START: Final = re.compile(
     r"^(\d{13}) INFO TaskSetManager: (?:\[[^]]*\] )?Starting task \S+ in stage \S+ \(TID \d+\) \(([^,]+),", re.MULTILINE
 )
@@ -67,6 +68,8 @@ class Installation:
 
     home: Path
     applications: Path
+    variables: Mapping[str, str] = field(default_factory=dict)
+    """Further variables of the environment."""
 
     def environment(self, conf: Path) -> dict[str, str]:
         others = {name: value for name, value in os.environ.items() if name not in {"SPARK_HOME", "PYTHONPATH"}}
@@ -77,6 +80,7 @@ class Installation:
             "PYSPARK_PYTHON": self.python,
             "PYSPARK_DRIVER_PYTHON": self.python,
             "TERM": "dumb",
+            **self.variables,
         }
 
     def has(self, jar: str) -> bool:
@@ -111,11 +115,19 @@ class Kind:
     needs: str = ""
 
 
+class SparkCluster(Protocol):
+    """A cluster on which applications run: `conf` are the settings of one."""
+
+    folder: Path
+
+    def conf(self) -> Mapping[str, str]: ...
+
+
 class Application:
     """The application, as a context manager. Its exit code is checked by `end`; leaving without it kills all."""
 
     def __init__(
-        self, kind: Kind, spark: Installation, cluster: Cluster, folder: Path, conf: Mapping[str, str | None]
+        self, kind: Kind, spark: Installation, cluster: SparkCluster, folder: Path, conf: Mapping[str, str | None]
     ) -> None:
         self.folder = folder
         self._kind, self._spark, self._cluster = kind, spark, cluster
@@ -123,11 +135,16 @@ class Application:
         self._processes: list[subprocess.Popen[bytes]] = []
         self._received = 0
         self._begun = time.time()
-        (folder / "conf").mkdir(parents=True)
+        folder.mkdir(parents=True, exist_ok=True)
         (folder / "log4j2.properties").write_text(_LOGGING)
         lines = {**_defaults(cluster, folder), **kind.conf, **conf}
+        if lines.get("spark.driver.extraClassPath") == str(JAR):
+            lines["spark.driver.extraJavaOptions"] = (
+                f"{lines['spark.driver.extraJavaOptions']} {archive_option(spark.home, first=JAR)}"
+            )
         text = "".join(f"{name} {value}\n" for name, value in lines.items() if value is not None)
-        (folder / "conf" / "spark-defaults.conf").write_text(text)
+        self._defaults = folder / "spark-defaults.conf"
+        self._defaults.write_text(text)
         os.mkfifo(self._commands)
 
     def __enter__(self) -> Self:
@@ -203,7 +220,7 @@ class Application:
 
     def log(self) -> str:
         """What the driver has logged and printed so far."""
-        files = [self._log, *(self._driver_files("stderr") if self._kind.on_cluster else ())]
+        files = [self._log, *self._driver_logs()]
         return "".join(file.read_text(errors="replace") for file in files)
 
     def log_without_tasks(self) -> str:
@@ -247,6 +264,8 @@ class Application:
         return port
 
     def _run(self, command: str, port: int) -> subprocess.Popen[bytes]:
+        # Not in SPARK_CONF_DIR: with files in its class path, Java uses no class archive.
+        properties = f"--properties-file {self._defaults}"
         values = {
             "jar": self._spark.applications,
             "commands": self._commands,
@@ -255,21 +274,23 @@ class Application:
             "python": self._spark.python,
             "bin": self._spark.home / "bin",
             "port": port,
+            "submit": f"{self._spark.home / 'bin/spark-submit'} {properties}",
+            "properties": properties,
         }
         with self._log.open("ab") as log, (self.folder / "printed").open("ab") as printed:
             return subprocess.Popen(
                 ["sh", "-c", "exec " + command.format(**values)],
                 cwd=self.folder,
-                env=self._spark.environment(self.folder / "conf"),
+                env=self._spark.environment(self.folder / "none"),
                 stdin=subprocess.DEVNULL,
                 stdout=printed,
                 stderr=log,
                 start_new_session=True,
             )
 
-    def _driver_files(self, name: str) -> Iterable[Path]:
-        """The files of the driver on the cluster that began after this application's start."""
-        found = self._cluster.folder.glob(f"*/driver-*/{name}")
+    def _driver_logs(self) -> Iterable[Path]:
+        """The logs of a driver on the cluster that began after this application's start."""
+        found = self._cluster.folder.glob("*/driver-*/stderr") if self._kind.on_cluster else ()
         return [file for file in found if file.stat().st_ctime >= self._begun]
 
     def _drivers_running(self) -> list[int]:
@@ -297,7 +318,7 @@ def obeying(url: str, **settings: object) -> dict[str, str | None]:
     }
 
 
-def _defaults(cluster: Cluster, folder: Path) -> dict[str, str | None]:
+def _defaults(cluster: SparkCluster, folder: Path) -> dict[str, str | None]:
     """Small, without user interface; the driver's log shows the start of each task."""
     conf: dict[str, str | None] = {**cluster.conf()}
     logging = f"-Dlog4j2.configurationFile=file:{folder / 'log4j2.properties'}"

@@ -15,6 +15,7 @@ from blocklist import BlockAction
 from demo.cluster import Cluster, spark_home
 from tests.applications.application import JAR, Application, Installation, Kind, obeying
 from tests.applications.compiling import compile_applications
+from tests.class_archive import archive_option
 from tests.integration.bodies import current_list
 from tests.integration.process import ServiceProcess, run_app, wait_until
 
@@ -34,7 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Installation:
 @pytest.fixture(scope="package")
 def cluster(spark: Installation) -> Iterator[Cluster]:
     """Three workers; each has room for an executor and for a driver in cluster mode."""
-    with Cluster(HOSTS, cores=3, memory="2g", home=spark.home) as started:
+    with Cluster(HOSTS, cores=3, memory="2g", home=spark.home, java_options=archive_option(spark.home)) as started:
         yield started
 
 

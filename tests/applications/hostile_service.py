@@ -156,6 +156,10 @@ def hostile_list(connection: Connection, chance: random.Random) -> None:
     _respond(connection, "200 OK", _table(chance), f'ETag: "{chance.randrange(1000)}"')
 
 
+def _empty_table(connection: Connection, chance: random.Random) -> None:
+    _respond(connection, "200 OK", b"blocklist-table 1 1 0\n", 'ETag: "1"')
+
+
 def accept(connection: Connection, chance: random.Random) -> None:
     """What a registration or a heartbeat expects."""
     _respond(connection, "200 OK", b'{"revision":1,"leaseEnd":"1","reported":[]}')
@@ -171,13 +175,28 @@ FAULTS: Final[Sequence[Answer]] = (
 @contextmanager
 def hostile_service(seed: int, answers: Sequence[Answer] | None = None) -> Iterator[HostileService]:
     """Serve on a free port. Half of the responses are valid tables, unless `answers` says which there are."""
-    with HostileService(seed, answers or (*FAULTS, *(hostile_list,) * len(FAULTS))) as server:
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+    service = HostileService(seed, answers or (*FAULTS, *(hostile_list,) * len(FAULTS)))
+    with _serving(service):
+        yield service
+
+
+@contextmanager
+def hanging_service() -> Iterator[HangingService]:
+    """Serve on a free port."""
+    service = HangingService()
+    with _serving(service):
+        yield service
+
+
+@contextmanager
+def _serving(service: HostileService) -> Iterator[None]:
+    with service:
+        thread = threading.Thread(target=service.serve_forever, args=(0.05,))
         thread.start()
         try:
-            yield server
+            yield
         finally:
-            server.shutdown()
+            service.shutdown()
             thread.join()
 
 
@@ -206,6 +225,33 @@ class HostileService(socketserver.ThreadingTCPServer):
                 answer = accept
             self.answered[answer.__name__] += 1
             return answer, random.Random(self._chance.random())
+
+
+class HangingService(HostileService):
+    """Sends one good table; the next one ends in the middle, and the connection stays open. It accepts all reports."""
+
+    def __init__(self) -> None:
+        super().__init__(0, [accept])
+        self.hanging = 0
+        """Number of responses that hang."""
+        self.deregistered_meanwhile = False
+        """Whether the application has deregistered while a response was hanging."""
+
+    def choose(self, request: bytes) -> tuple[Answer, random.Random]:
+        answer, chance = super().choose(request)
+        if request.startswith(b"DELETE"):
+            self.deregistered_meanwhile = self.hanging > 0
+        if b"/blocklist/table" in request:
+            answer = self._hang_in_a_table if b"If-None-Match" in request else _empty_table
+        return answer, chance
+
+    def _hang_in_a_table(self, connection: Connection, chance: random.Random) -> None:
+        connection.settimeout(300)
+        connection.sendall(_head("200 OK", "Transfer-Encoding: chunked") + b"40\r\nblocklist-table 1 2 5\n")
+        self.hanging += 1
+        with suppress(OSError):
+            connection.recv(1)
+        self.hanging -= 1
 
 
 class _Handler(socketserver.BaseRequestHandler):

@@ -26,22 +26,22 @@ def _scala(slow: str) -> str:
     return f'{{ {hosts}; println("ROUND " + hosts.length + " " + hosts.distinct.sorted.mkString(" ")) }}'
 
 
-JAVA: Final = Kind(name="java", command="{bin}/spark-submit --class Rounds {jar} {commands} {results}")
-SCALA: Final = Kind(name="scala", command="{bin}/spark-submit --class ScalaRounds {jar} {commands} {results}")
-PYSPARK: Final = Kind(name="pyspark", command="{bin}/spark-submit {sources}/rounds.py {commands} {results}")
-SPARK_SQL: Final = Kind(name="spark-sql", command="{bin}/spark-sql < {commands}", line=_query)
+JAVA: Final = Kind(name="java", command="{submit} --class Rounds {jar} {commands} {results}")
+SCALA: Final = Kind(name="scala", command="{submit} --class ScalaRounds {jar} {commands} {results}")
+PYSPARK: Final = Kind(name="pyspark", command="{submit} {sources}/rounds.py {commands} {results}")
+SPARK_SQL: Final = Kind(name="spark-sql", command="{bin}/spark-sql {properties} < {commands}", line=_query)
 # Not a file for `spark-shell -i`, which Spark 4.0 does not read if the input is a pipe.
-SPARK_SHELL: Final = Kind(name="spark-shell", command="{bin}/spark-shell < {commands}", line=_scala)
+SPARK_SHELL: Final = Kind(name="spark-shell", command="{bin}/spark-shell {properties} < {commands}", line=_scala)
 THRIFT_SERVER: Final = Kind(
     name="thrift-server",
-    server="{bin}/spark-submit --class " + _THRIFT_SERVER + " --hiveconf hive.server2.thrift.port={port}"
+    server="{submit} --class " + _THRIFT_SERVER + " --hiveconf hive.server2.thrift.port={port}"
     " --hiveconf hive.server2.thrift.bind.host=127.0.0.1 spark-internal",
     command="{bin}/beeline --silent=true -u jdbc:hive2://127.0.0.1:{port}/ -n test < {commands}",
     line=_query,
 )
 CONNECT_SERVER: Final = Kind(
     name="connect-server",
-    server="{bin}/spark-submit --class " + _CONNECT_SERVER
+    server="{submit} --class " + _CONNECT_SERVER
     + " --conf spark.connect.grpc.binding.port={port} spark-internal",
     needs="spark-connect_",
     command="{python} {sources}/remote.py sc://127.0.0.1:{port} {commands} {results}",
@@ -49,7 +49,7 @@ CONNECT_SERVER: Final = Kind(
 )  # fmt: skip
 CLUSTER_MODE: Final = Kind(
     name="deploy-mode-cluster",
-    command="{bin}/spark-submit --deploy-mode cluster --driver-cores 1 --class Rounds {jar} {commands} {results}",
+    command="{submit} --deploy-mode cluster --driver-cores 1 --class Rounds {jar} {commands} {results}",
     # The driver listens on the address of its Worker.
     conf={"spark.driver.host": None, "spark.driver.bindAddress": None, "spark.local.dir": None},
     on_cluster=True,

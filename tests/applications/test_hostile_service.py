@@ -18,10 +18,11 @@ from tests.applications.hostile_service import (
     endless_lines,
     gzip_bomb,
     hang,
+    hanging_service,
     hostile_service,
 )
 from tests.applications.jobs import heap, run_jobs
-from tests.applications.kinds import SCALA
+from tests.applications.kinds import JAVA, SCALA
 from tests.integration.process import wait_until
 
 pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
@@ -47,6 +48,17 @@ def test_a_start_is_not_held_up(fault: object, start: StartApplication) -> None:
         application = start(SCALA, url=service.url)
         assert application.round().number == TASKS
         application.end()
+
+
+def test_an_end_is_not_held_up_by_a_response_that_hangs_in_its_middle(start: StartApplication) -> None:
+    """Such a response is waited for up to 55 s."""
+    with hanging_service() as service:
+        application = start(JAVA, url=service.url, spark__master="local[2]")
+        application.begin_round()
+        assert application.result(300).number == TASKS
+        wait_until(lambda: service.hanging > 0, seconds=120)
+        application.end()
+        assert service.deregistered_meanwhile
 
 
 def test_responses_without_end_leave_little_in_the_driver_s_heap(start: StartApplication) -> None:

@@ -6,10 +6,10 @@ import pytest
 
 from tests.applications.application import TASKS, Kind, Round
 from tests.applications.conftest import EVACUATE, HOSTS, A, B, C, Service, StartApplication
-from tests.applications.kinds import KINDS
+from tests.applications.kinds import CLUSTER_MODE, JAVA, KINDS
 from tests.integration.process import free_port, wait_until
 
-pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
 every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
@@ -43,7 +43,13 @@ def test_it_obeys_by_configuration_alone(kind: Kind, service: Service, start: St
         service.process.start()
 
 
-@every_kind
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pytest.param(kind, id=kind.name, marks=() if kind.name in {JAVA.name, CLUSTER_MODE.name} else pytest.mark.long)
+        for kind in KINDS
+    ],
+)
 def test_without_service_it_runs_as_usual(kind: Kind, start: StartApplication) -> None:
     application = start(kind, url=f"http://127.0.0.1:{free_port()}")
     assert application.round().number == TASKS

@@ -6,6 +6,7 @@ import os
 import re
 import signal
 import socket
+import time
 from pathlib import Path
 from typing import Final
 
@@ -17,7 +18,7 @@ from tests.applications.conftest import EVACUATE, HOSTS, MARK, A, B, C, Service,
 from tests.applications.kinds import JAVA, SCALA
 from tests.integration.process import wait_until
 
-pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
 _EXECUTOR: Final = "org.apache.spark.executor.CoarseGrainedExecutorBackend"
 
 
@@ -77,6 +78,43 @@ def test_a_blocked_host_that_returns_first_waits_for_others(
     finally:
         for host in (A, C):
             cluster.start_worker(host)
+
+
+def test_a_block_of_the_only_host_just_after_it_joined_does_not_count_as_applied(
+    service: Service, start: StartApplication, cluster: Cluster
+) -> None:
+    """It gets no task for five seconds, because other hosts may join; then it is opened, as the last one."""
+    for host in (A, C):
+        cluster.kill_worker(host)
+    try:
+        application = start(JAVA)
+        service.await_listener()
+        [registered] = await_registrations(application, 1)
+        wait_until(lambda: time.time() * 1000 >= registered + 2000, seconds=30)
+        body = {"action": "MARK_BLOCKED", "cause": "test"}
+        answer = service.client.put(f"/blocklist/nodes/{B}", json=body, headers={"Prefer": "wait=30"})
+        assert (answer.headers["blocklist-applied"], answer.headers["blocklist-refused"]) == (
+            "0/1",
+            *service.listeners(),
+        )
+        assert service.refused(B).startswith(f"Host {B} ")
+        assert application.round().hosts == {B}
+        assert not service.is_applied(B)
+        wait_until(lambda: "stays open" in service.refused(B), seconds=60)
+        application.end()
+    finally:
+        for host in (A, C):
+            cluster.start_worker(host)
+
+
+def await_registrations(application: Application, count: int) -> list[int]:
+    """When so many executors have registered, in Unix ms."""
+
+    def found() -> list[int]:
+        return [int(at) for at in re.findall(r"(\d{13}) INFO .*Registered executor", application.log())]
+
+    wait_until(lambda: len(found()) >= count, seconds=60)
+    return found()
 
 
 def test_when_the_last_open_host_is_decommissioned_a_blocked_one_is_opened(
@@ -218,7 +256,7 @@ def test_while_no_name_can_be_looked_up_the_job_runs_and_what_is_not_known_is_re
     result = application.round()
     assert result.number == TASKS
     assert result.hosts <= {A, C}
-    wait_until(lambda: "cannot be looked up" in service.refused("a-name"), seconds=60)
+    wait_until(lambda: "addresses are not known" in service.refused("a-name"), seconds=60)
     assert not service.is_applied("a-name")
     assert not service.refused(B)
     assert application.round().hosts <= {A, C}

@@ -7,7 +7,7 @@ import pytest
 from tests.applications.conftest import A, B, C, Service, StartApplication
 from tests.applications.kinds import JAVA
 
-pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
 
 
 def test_a_wrong_setting_is_named_and_the_default_is_used(service: Service, start: StartApplication) -> None:

@@ -23,6 +23,8 @@ CONTENT: Final = b"PK\x03\x04 a jar"
 class Installation(ServiceProcess):
     """A service that runs from a copy of the project, in which a test may replace the jar."""
 
+    forked = False  # Its modules are those of the copy.
+
     def __init__(self, folder: Path) -> None:
         super().__init__(folder / "data")
         self.folder.mkdir()

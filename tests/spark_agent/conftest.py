@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.spark_agent.decisions import Decisions, compile_decisions
+from tests.spark_agent.decisions import Decisions, compile_decisions, compile_programs
 
 
 @pytest.fixture(scope="session")
@@ -21,3 +21,9 @@ def decision_classes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def decisions(decision_classes: Path) -> Iterator[Decisions]:
     with Decisions(decision_classes) as started:
         yield started
+
+
+@pytest.fixture(scope="session")
+def program(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The class path of the programs that use the jar as it is."""
+    return compile_programs(tmp_path_factory.mktemp("programs"))

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import struct
 import subprocess
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
 import pyspark
 
+from blocklist.spark.jar import jar_path
 from tests.spark_agent.model import Host, Requirements
 
 SOURCES: Final = Path(__file__).parents[2] / "spark-agent/src/main/java/blocklist/spark"
@@ -21,6 +22,10 @@ DECIDING: Final = (
     "HostNames",
     "InvalidTableException",
     "LiveHost",
+    "NodeAffinity",
+    "Placement",
+    "PlacementGuard",
+    "PlacementNode",
     "Plan",
     "Refusals",
     "Requirements",
@@ -28,15 +33,29 @@ DECIDING: Final = (
     "TableEntry",
     "TableReader",
 )
+Tree = str | list["Tree"] | dict[str, "Tree"]
+"""JSON values whose leaves are texts."""
 _SERVER: Final = Path(__file__).parent / "java/DecisionServer.java"
+_PROGRAMS: Final = [
+    Path(__file__).parent / "java" / f"{name}.java" for name in ("ReportProgram", "FactProgram", "SchedulerProgram")
+]
 _JARS: Final = Path(pyspark.__file__).parent / "jars"
 
 
 def compile_decisions(folder: Path) -> None:
     """Compile with the Janino that Spark ships, as the jar is; nothing but Java's own classes can be used."""
-    sources = [*(SOURCES / f"{name}.java" for name in DECIDING), _SERVER]
+    _compile(folder, str(folder), [*(SOURCES / f"{name}.java" for name in DECIDING), _SERVER])
+
+
+def compile_programs(folder: Path) -> str:
+    """Compile the programs that use the jar; return their class path, which has Spark's classes, too."""
+    _compile(folder, ":".join([str(jar_path()), *map(str, sorted(_JARS.glob("*.jar")))]), _PROGRAMS)
+    return f"{folder}:{jar_path()}:{_JARS}/*"
+
+
+def _compile(folder: Path, class_path: str, sources: Iterable[Path]) -> None:
     compiler = ["java", "-cp", f"{_JARS}/*", "org.codehaus.commons.compiler.samples.CompilerDemo"]
-    command = [*compiler, "-d", str(folder), "-classpath", str(folder), *map(str, sources)]
+    command = [*compiler, "-d", str(folder), "-classpath", class_path, *map(str, sources)]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-4000:] + done.stdout[-4000:]
 
@@ -47,6 +66,7 @@ class JavaPlan:
 
     matched: dict[str, tuple[str, int, bool, str]]
     covered: list[str]
+    provisional: set[str]
     held: set[str]
     evacuated: set[str]
     refused: dict[str, str]
@@ -70,12 +90,31 @@ class JavaPlan:
                 for host, id_, end, evacuate, cause in lines.get("matched", ())
             },
             covered=hosts("covered"),
+            provisional=set(hosts("provisional")),
             held=set(hosts("held")),
             evacuated=set(hosts("evacuated")),
             refused={fields[0]: fields[1] for fields in lines.get("refused", ())},
             valid_until=int(hosts("valid")[0]),
             lookups=int(hosts("lookups")[0]),
             milliseconds=int(hosts("nanos")[0]) / 1e6,
+        )
+
+
+@dataclass(kw_only=True)
+class JavaPlacement:
+    """A Placement as the JVM reports it: `names` maps the excluded names to ids."""
+
+    names: dict[str, set[str]]
+    refused: dict[str, str]
+    valid_until: int
+
+    @classmethod
+    def parse(cls, reply: str) -> JavaPlacement:
+        lines = [line.split("\t") for line in reply.splitlines()]
+        return cls(
+            names={fields[1]: set(fields[2:]) for fields in lines if fields[0] == "name"},
+            refused={fields[1]: fields[2] for fields in lines if fields[0] == "refused"},
+            valid_until=int(lines[-1][1]),
         )
 
 
@@ -109,6 +148,25 @@ class Decisions:
         lines += [_host_line(host) for host in hosts]
         return JavaPlan.parse(self._ask(b"plan\n", "\n".join(lines).encode()))
 
+    def placement(
+        self, nodes: Iterable[tuple[str, Iterable[str], bool]], giving_way: int, max_names: int, now: int
+    ) -> JavaPlacement:
+        """`nodes` are a name, further names and addresses, and whether it stays open although it is blocked."""
+        lines = [_fields(giving_way, max_names, now)]
+        lines += [_fields(name, " ".join(sorted(names)), left_open) for name, names, left_open in nodes]
+        return JavaPlacement.parse(self._ask(b"placement\n", "\n".join(lines).encode()))
+
+    def guard(self, script: Iterable[tuple[bool, bool, int]]) -> list[int]:
+        """Of one guard: whether an executor is open, whether a pod waits, and the time in ms, for each call."""
+        lines = (f"{int(is_open)} {int(waits)} {now}" for is_open, waits, now in script)
+        return [int(line) for line in self._ask(b"guard\n", "\n".join(lines).encode()).splitlines()]
+
+    def exclude(self, pod: Tree, names: Iterable[str]) -> tuple[Tree, set[str] | None, int]:
+        """The pod after, the names that it keeps off (None: all), and the number of its terms before."""
+        lines = [" ".join(names), *_encode(pod)]
+        excluded, terms, *rest = self._ask(b"affinity\n", "\n".join(lines).encode()).split("\n")
+        return _decode(iter(rest)), None if excluded == "*" else set(excluded.split()), int(terms)
+
     def keys(self, names: Sequence[str]) -> list[list[str]]:
         reply = self._ask(b"keys\n", "\n".join(names).encode())
         return [line.split("\t") for line in reply.split("\n")[:-1]]
@@ -129,9 +187,34 @@ class Decisions:
         return stdout.read(struct.unpack(">I", head)[0]).decode()
 
 
+def _encode(tree: Tree) -> Iterable[str]:
+    if isinstance(tree, str):
+        yield f'"{tree}'
+    elif isinstance(tree, dict):
+        yield "{"
+        for name, value in tree.items():
+            yield name
+            yield from _encode(value)
+        yield "}"
+    else:
+        yield "["
+        for value in tree:
+            yield from _encode(value)
+        yield "]"
+
+
+def _decode(lines: Iterator[str], first: str | None = None) -> Tree:
+    first = next(lines) if first is None else first
+    if first == "[":
+        return [_decode(lines, line) for line in iter(lines.__next__, "]")]
+    if first == "{":
+        return {name: _decode(lines) for name in iter(lines.__next__, "}")}
+    return first[1:]
+
+
 def _host_line(host: Host) -> str:
     names = "?" if host.names is None else " ".join(sorted(host.names))
-    flags = (host.required, host.slots, host.runs_barrier_tasks, host.reached_evacuation_limit)
+    flags = (host.required, host.slots, host.runs_barrier_tasks, host.reached_evacuation_limit, host.machine, host.busy)
     return _fields(host.name, host.open, names, host.joined, *flags)
 
 

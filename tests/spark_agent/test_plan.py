@@ -15,7 +15,7 @@ from blocklist.model.host_matching import same_machine
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from tests.spark_agent import model
 from tests.spark_agent.decisions import Decisions, JavaPlan, render
-from tests.spark_agent.model import HOLD, JOIN, LONG_AGO, Host, Requirements, Row
+from tests.spark_agent.model import HOLD, JOIN, LONG_AGO, NOTICE, Host, Requirements, Row
 
 NOW = 10_000
 REASONS = {
@@ -25,6 +25,7 @@ REASONS = {
     "continuous": "they belong to a continuous query,",
     "tasks": "a barrier stage runs there,",
     "limit": "the limit is 3 evacuations of a task,",
+    "soon": "unless others join: the job must keep",
 }
 
 
@@ -133,8 +134,45 @@ def test_a_blocked_host_that_joins_first_is_not_opened_for_five_seconds_because_
     first, second = Host(name="n1", joined=NOW), Host(name="n2", joined=NOW + 4000)
     for now, covered in ((NOW, ["n1"]), (NOW + JOIN - 1, ["n1"]), (NOW + JOIN, [])):
         assert make(decisions, [block("n1")], [first], now=now).covered == covered
-    assert make(decisions, [block("n1")], [first]).valid_until == NOW + JOIN
+    assert make(decisions, [block("n1")], [first]).valid_until == NOW + JOIN - NOTICE
+    assert make(decisions, [block("n1")], [first], now=NOW + JOIN - NOTICE).valid_until == NOW + JOIN
     assert make(decisions, [block("n1")], [first, second], now=NOW + JOIN).covered == ["n1"]
+
+
+def test_before_such_a_host_is_opened_its_block_is_refused(decisions: Decisions) -> None:
+    """Before that, it is not known whether the block is in force: others may join."""
+    first, second = Host(name="n1", joined=NOW), Host(name="n2", joined=NOW + 4000)
+    early, late = NOW + JOIN - NOTICE - 1, NOW + JOIN - NOTICE
+    for now, provisional, refused in ((NOW, {"n1"}, set()), (early, {"n1"}, set()), (late, set(), {"n1"})):
+        plan = make(decisions, [block("n1")], [first], now=now)
+        assert (plan.covered, plan.provisional, set(plan.refused)) == (["n1"], provisional, refused)
+    assert plan.refused["n1"] == (
+        "Host n1 opens in a moment although n1 is blocked (disk), unless others join: the job must keep a host"
+        " with a live executor."
+    )
+    plan = make(decisions, [block("n1")], [first, second], now=late)
+    assert (plan.covered, plan.provisional, plan.refused) == (["n1"], set(), {})
+
+
+def test_a_host_that_will_take_the_place_of_the_open_one_is_refused_before_it_does(decisions: Decisions) -> None:
+    """The open one has the stronger block."""
+    old, new = Host(name="n1"), Host(name="n2", joined=NOW)
+    blocks = [block("n2"), block("n1", "evacuate")]
+    assert make(decisions, blocks, [old, new]).provisional == {"n2"}
+    plan = make(decisions, blocks, [old, new], now=NOW + JOIN - NOTICE)
+    assert (plan.covered, set(plan.refused)) == (["n2"], {"n1", "n2"})
+    plan = make(decisions, blocks, [old, new], now=NOW + JOIN)
+    assert (plan.covered, set(plan.refused)) == (["n1"], {"n2"})
+
+
+def test_the_last_host_stays_open_if_it_runs_tasks_however_new_it_is(decisions: Decisions) -> None:
+    """It got them before the block. Spark aborts a job at once if all hosts are excluded and no executor is idle."""
+    new = Host(name="n1", joined=NOW, names=None, busy=True)
+    plan = make(decisions, [block("n1", "evacuate")], [new])
+    assert (plan.covered, set(plan.refused)) == ([], {"n1"})
+    assert make(decisions, [block("other")], [new]).held == set()
+    idle = Host(name="n2", joined=NOW)
+    assert make(decisions, [block("n2"), block("n1")], [new, idle]).covered == ["n2"]
 
 
 def test_a_host_that_was_there_before_the_agent_is_not_held(decisions: Decisions) -> None:
@@ -164,6 +202,7 @@ def test_a_reason_fits_into_a_report(decisions: Decisions, cause: str) -> None:
         ({"runs_barrier_tasks": True}, Requirements(keep_hosts=0)),
         ({"reached_evacuation_limit": True}, Requirements(keep_hosts=0)),
         ({"required": True}, Requirements()),
+        ({"joined": NOW - JOIN + NOTICE}, Requirements(keep_hosts=3)),
         ({}, Requirements(keep_hosts=0, continuous=True)),
         ({"slots": 99}, Requirements(keep_hosts=0, barrier_slots=99)),
     ):
@@ -186,6 +225,26 @@ def test_a_further_name_may_belong_to_several_hosts(decisions: Decisions) -> Non
     assert plan.covered == ["10.0.0.1", "10.0.0.2", "10.0.0.3"]
 
 
+def test_the_hosts_of_a_node_are_blocked_and_opened_together(decisions: Decisions) -> None:
+    """By a name of the node, by its address, which is not ambiguous, or by the name of any of its hosts."""
+    names = frozenset({"worker-17", "192.168.0.17"})
+    pods = [Host(name=f"10.0.0.{i}", node="worker-17", names=names) for i in (1, 2)]
+    other = Host(name="10.0.0.3", node="worker-18", names=frozenset({"worker-18"}))
+    for node_id in ("worker-17", "192.168.0.17", "10.0.0.2"):
+        plan = make(decisions, [block(node_id)], [*pods, other])
+        assert plan.covered == ["10.0.0.1", "10.0.0.2"], node_id
+    plan = make(decisions, [block("worker-17"), block("worker-18")], [*pods, other])
+    assert (plan.covered, list(plan.refused)) == (["10.0.0.3"], ["worker-17"])
+    assert plan.refused["worker-17"].startswith("Host worker-17 stays open although worker-17 is blocked")
+
+
+def test_the_minimum_counts_nodes_not_their_hosts(decisions: Decisions) -> None:
+    pods = [Host(name=f"10.0.0.{i}", node="worker-17", names=frozenset({"worker-17"})) for i in (1, 2)]
+    other = Host(name="10.0.0.3", node="worker-18", names=frozenset({"worker-18"}))
+    plan = make(decisions, [block("worker-18")], [*pods, other], Requirements(keep_hosts=2))
+    assert (plan.covered, list(plan.refused)) == ([], ["worker-18"])
+
+
 IDS = ("n0", "N1.a.example", "n2", "10.0.0.0", "10.0.0.1", "node-3", "n4.b.example", "[::4]".strip("[]"))
 HOST_NAMES = ("n0", "N0.A.example", "n1", "n2.x", "n2.y", "n3", "10.0.0.1", "n4.b.example", "n5", "[0:0::4]")
 FURTHER = ("10.0.0.0", "10.0.0.1", "10.0.0.2", "NODE-3", "n4", "n4.c.example", "0:0:0::4", "n2")
@@ -200,6 +259,7 @@ hosts_ = st.lists(
     st.builds(
         Host,
         name=st.sampled_from(HOST_NAMES),
+        node=st.sampled_from(["", "", "m1", "m2"]),
         open=st.sampled_from([True, True, True, False]),
         names=st.one_of(st.none(), st.frozensets(st.sampled_from(FURTHER), max_size=2)),
         joined=st.sampled_from([LONG_AGO, LONG_AGO, NOW - 5 * HOLD, NOW - 3000, NOW - 100, NOW, NOW + 50]),
@@ -207,6 +267,7 @@ hosts_ = st.lists(
         slots=st.integers(0, 4),
         runs_barrier_tasks=st.booleans(),
         reached_evacuation_limit=st.booleans(),
+        busy=st.booleans(),
     ),
     max_size=8,
     unique_by=lambda host: host.name,
@@ -233,6 +294,7 @@ def test_the_plan_is_that_of_the_reference_model(
     expected = model.plan(rows, hosts, needs, NOW)
     assert list(plan.matched) == expected.matched
     assert plan.covered == expected.covered
+    assert plan.provisional == expected.provisional
     assert plan.held == expected.held
     assert plan.evacuated == expected.evacuated
     assert set(plan.refused) == set(expected.refused)
@@ -241,7 +303,7 @@ def test_the_plan_is_that_of_the_reference_model(
 
 @settings(max_examples=600)
 @given(blocks_, hosts_, needs_)
-def test_as_many_hosts_stay_open_as_must(
+def test_as_many_nodes_stay_open_as_must(
     decisions: Decisions, blocks: list[tuple[str, int, str, str]], hosts: list[Host], needs: Requirements
 ) -> None:
     """Hosts that have just joined do not count, and none of them is opened: others may join."""
@@ -249,12 +311,13 @@ def test_as_many_hosts_stay_open_as_must(
     usable = [host for host in hosts if host.open]
     closed = {*plan.covered, *plan.held}
     still_open = [host for host in usable if host.name not in closed]
+    open_nodes = {host.machine for host in still_open}
     old_covered = [host for host in usable if host.name in plan.covered and not host.is_new(NOW, JOIN)]
-    assert len(still_open) >= needs.min_open_hosts or not old_covered
-    waiting = [host for host in usable if host.name in closed and host.is_new(NOW, JOIN)]
-    assert len(still_open) + len(waiting) >= min(needs.min_open_hosts, len(usable))
+    assert len(open_nodes) >= needs.min_open_hosts or open_nodes.issuperset(host.machine for host in old_covered)
+    waiting = {host.machine for host in usable if host.name in closed and host.is_new(NOW, JOIN)}
+    assert len(open_nodes | waiting) >= min(needs.min_open_hosts, len({host.machine for host in usable}))
     assert not plan.held & {host.name for host in hosts if not host.is_new(NOW, HOLD)}
-    needless = len(still_open) > max(needs.min_open_hosts, 0)
+    needless = len(open_nodes) > max(needs.min_open_hosts, 0)
     minimum = [reason for reason in plan.refused.values() if REASONS["minimum"] in reason]
     others = [host for host in still_open if host.required] or needs.barrier_slots
     assert not (needless and minimum) or others

@@ -23,7 +23,8 @@ public class Rounds {
     }
 
     public Object call(Object number) throws Exception {
-      String host = String.valueOf(System.getenv("SPARK_LOCAL_IP"));
+      // YARN names the host of a container; standalone workers here have theirs in Spark's variable.
+      String host = String.valueOf(System.getenv(System.getenv("NM_HOST") != null ? "NM_HOST" : "SPARK_LOCAL_IP"));
       Thread.sleep(host.equals(slow) ? 600000L : 50L);
       return host;
     }

@@ -33,6 +33,7 @@ object ScalaRounds {
     case List("tiny", count, millis) => "ROUND " + tiny(spark.sparkContext, count.toInt, millis.toLong)
     case List("cached") => "ROUND " + cached()
     case List("fill", megabytes) => fill(megabytes.toInt)
+    case List("fail", host) => hosts(failing(spark.sparkContext, host))
     case List("heap") => "ROUND " + heap()
     case List("stream") => stream(spark)
     case List("streaming") => "ROUND " + progress()
@@ -40,23 +41,33 @@ object ScalaRounds {
     case _ => "ROUND 0"
   }
 
+  /** YARN names the host of a container; standalone workers here have theirs in Spark's variable. */
+  private def host: String = Option(System.getenv("NM_HOST")).getOrElse(System.getenv("SPARK_LOCAL_IP"))
+
   private def hosts(used: Array[String]): String =
     s"ROUND ${used.length} ${used.distinct.sorted.mkString(" ")}"
 
   private def plain(context: SparkContext, slow: String): Array[String] =
     context.parallelize(1 to 24, 24).map(_ => work(slow)).collect()
 
+  /** Tasks fail on a host, and are tried again elsewhere. */
+  private def failing(context: SparkContext, broken: String): Array[String] =
+    context.parallelize(1 to 24, 24).map { _ =>
+      if (host == broken) throw new IllegalStateException(s"$broken is broken")
+      work("")
+    }.collect()
+
   private def barrier(context: SparkContext, count: Int, millis: Long): Array[String] =
     context.parallelize(1 to count, count).barrier().mapPartitions { _ =>
       BarrierTaskContext.get().barrier()
       Thread.sleep(millis)
-      Iterator(System.getenv("SPARK_LOCAL_IP"))
+      Iterator(host)
     }.collect()
 
   private def work(slow: String): String = {
-    val host = System.getenv("SPARK_LOCAL_IP")
-    Thread.sleep(if (host == slow) 600000L else 50L)
-    host
+    val own = host
+    Thread.sleep(if (own == slow) 600000L else 50L)
+    own
   }
 
   /** The sum, by way of a shuffle and a join, of the numbers below 6000 times `number`. */

@@ -9,10 +9,13 @@ import java.io.InputStreamReader;
 import java.io.Reader;
 import java.util.ArrayList;
 import java.util.Arrays;
+import java.util.Collection;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
+import java.util.Set;
+import java.util.TreeSet;
 
 /*
  * Lets the tests call the classes that decide. A request is a length (8 bytes) and that many bytes of UTF-8: a line with
@@ -90,7 +93,11 @@ public final class DecisionServer {
     for (int n = rest.read(chars); n >= 0; n = rest.read(chars)) text.append(chars, 0, n);
     String[] lines = text.length() == 0 ? new String[0] : text.toString().split("\n", -1);
     if (command.toString().equals("plan")) return plan(lines);
-    return command.toString().equals("keys") ? keys(lines) : limit(lines);
+    if (command.toString().equals("placement")) return placement(lines);
+    if (command.toString().equals("guard")) return guard(lines);
+    if (command.toString().equals("affinity")) return affinity(lines);
+    // Without a body there is one name, which is empty.
+    return command.toString().equals("keys") ? keys(lines.length == 0 ? new String[] {""} : lines) : limit(lines);
   }
 
   private String read(Reader text) throws IOException {
@@ -120,11 +127,12 @@ public final class DecisionServer {
 
   private static LiveHost host(String[] fields) {
     String[] names = fields[2].equals("?") ? null : fields[2].length() == 0 ? new String[0] : fields[2].split(" ");
-    LiveHost host = new LiveHost(fields[0], fields[1].equals("1"), names, Long.parseLong(fields[3]));
+    LiveHost host = new LiveHost(fields[0], fields[8], fields[1].equals("1"), names, Long.parseLong(fields[3]));
     host.required = fields[4].equals("1");
     host.slots = Integer.parseInt(fields[5]);
     host.runsBarrierTasks = fields[6].equals("1");
     host.reachedEvacuationLimit = fields[7].equals("1");
+    host.busy = fields[9].equals("1");
     return host;
   }
 
@@ -135,6 +143,7 @@ public final class DecisionServer {
       out.append("matched\t" + block.host + "\t" + block.id + "\t" + block.end + "\t" + block.evacuate + "\t" + block.cause + "\n");
     }
     for (Iterator it = plan.covered.keySet().iterator(); it.hasNext();) out.append("covered\t" + it.next() + "\n");
+    for (Iterator it = plan.provisional.iterator(); it.hasNext();) out.append("provisional\t" + it.next() + "\n");
     for (Iterator it = plan.held.iterator(); it.hasNext();) out.append("held\t" + it.next() + "\n");
     for (Iterator it = plan.evacuated.iterator(); it.hasNext();) out.append("evacuated\t" + it.next() + "\n");
     for (Iterator it = plan.refused.entrySet().iterator(); it.hasNext();) {
@@ -152,6 +161,88 @@ public final class DecisionServer {
       out.append("\n");
     }
     return out.toString();
+  }
+
+  /* A line with the number of blocks that give way, the maximum number of names and the time, then one for each node. */
+  private String placement(String[] lines) {
+    String[] first = lines[0].split("\t");
+    List nodes = new ArrayList();
+    for (int i = 1; i < lines.length; i++) {
+      String[] fields = lines[i].split("\t", -1);
+      nodes.add(new PlacementNode(fields[0], fields[1].length() == 0 ? new String[0] : fields[1].split(" "), fields[2].equals("1")));
+    }
+    Placement made = Placement.make(table, nodes, Integer.parseInt(first[0]), Integer.parseInt(first[1]), Long.parseLong(first[2]));
+    StringBuilder out = new StringBuilder();
+    for (Iterator it = made.names.iterator(); it.hasNext();) {
+      Object name = it.next();
+      out.append("name\t" + name);
+      for (Iterator ids = ((Collection) made.idsByName.get(name)).iterator(); ids.hasNext();) out.append("\t" + ids.next());
+      out.append("\n");
+    }
+    for (Iterator it = made.refused.entrySet().iterator(); it.hasNext();) {
+      Map.Entry refusal = (Map.Entry) it.next();
+      out.append("refused\t" + refusal.getKey() + "\t" + refusal.getValue() + "\n");
+    }
+    return out.append("valid\t" + made.validUntil + "\n").toString();
+  }
+
+  /* Lines with whether an executor is open, whether a pod is waiting, and the time, in one PlacementGuard. */
+  private static String guard(String[] lines) {
+    PlacementGuard guard = new PlacementGuard();
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < lines.length; i++) {
+      String[] fields = lines[i].split(" ");
+      out.append(guard.update(fields[0].equals("1"), fields[1].equals("1"), Long.parseLong(fields[2]))).append("\n");
+    }
+    return out.toString();
+  }
+
+  /* A line with the names to exclude, then a pod. The reply has a line with the names that the pod keeps off, sorted, `*`
+     for all; one with the number of terms before; and the pod after. */
+  private static String affinity(String[] lines) {
+    Map pod = (Map) value(Arrays.asList(lines).subList(1, lines.length).iterator());
+    int terms = NodeAffinity.terms(pod);
+    if (lines[0].length() > 0) NodeAffinity.exclude(pod, Arrays.asList(lines[0].split(" ")));
+    Set excluded = NodeAffinity.excluded(pod);
+    StringBuilder out = new StringBuilder();
+    if (excluded == null) out.append("*");
+    else for (Iterator it = new TreeSet(excluded).iterator(); it.hasNext();) out.append(it.next()).append(it.hasNext() ? " " : "");
+    out.append("\n" + terms + "\n");
+    write(pod, out);
+    return out.toString();
+  }
+
+  /* A value in lines: `{`, then a name and a value for each member, `}`; `[`, then values, `]`; or `"` and a text. */
+  private static Object value(Iterator lines) {
+    return value((String) lines.next(), lines);
+  }
+
+  private static Object value(String first, Iterator lines) {
+    if (first.startsWith("\"")) return first.substring(1);
+    if (first.equals("[")) {
+      List list = new ArrayList();
+      for (String line = (String) lines.next(); !line.equals("]"); line = (String) lines.next()) list.add(value(line, lines));
+      return list;
+    }
+    Map map = new HashMap();
+    for (String line = (String) lines.next(); !line.equals("}"); line = (String) lines.next()) map.put(line, value(lines));
+    return map;
+  }
+
+  private static void write(Object value, StringBuilder out) {
+    if (value instanceof Map) {
+      out.append("{\n");
+      for (Iterator it = ((Map) value).entrySet().iterator(); it.hasNext();) {
+        Map.Entry member = (Map.Entry) it.next();
+        out.append(member.getKey()).append("\n");
+        write(member.getValue(), out);
+      }
+      out.append("}\n");
+    } else if (value instanceof List) {
+      out.append("[\n");
+      for (Iterator it = ((List) value).iterator(); it.hasNext();) write(it.next(), out);
+      out.append("]\n");
+    } else out.append("\"").append(value).append("\n");
   }
 
   /* Lines `update TIME HOST...`, `take TASK HOST` and `reached HOST`, in one EvacuationLimit. */

@@ -2,6 +2,7 @@ package blocklist.spark;
 
 import java.io.IOException;
 import java.util.ArrayList;
+import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.Timer;
@@ -11,6 +12,7 @@ import java.util.concurrent.TimeUnit;
 import org.apache.spark.SparkContext;
 import org.apache.spark.scheduler.SparkListener;
 import org.apache.spark.scheduler.SparkListenerApplicationEnd;
+import org.apache.spark.scheduler.TaskSchedulerImpl;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
@@ -21,16 +23,17 @@ import org.slf4j.LoggerFactory;
  * <p>THREADING: one daemon thread each waits for tables, sends reports and checks the scheduler; lookups of names have
  * threads of their own while there are any. All methods may be called from any thread.
  */
-public final class BlocklistAgent {
+public final class BlocklistAgent implements ReportSource {
   private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
   private static BlocklistAgent running = null;
 
   private final SparkContext sc;
   private final Settings settings;
   private final Timer timer = new Timer("blocklist-timeouts", true);
-  private final HostResolver resolver;
+  private final HostDirectory directory;
   private final SchedulerControl control;
   private final String unsupported;
+  private final PodPlacementLoop placement;
   private final TableLoop tables;
   private final ReportLoop reports;
   private final CheckLoop checks;
@@ -43,7 +46,7 @@ public final class BlocklistAgent {
     }
   };
   private int starts = 0;
-  private volatile int keepHosts = 1;
+  private int keepHosts = 1;
   private volatile int minNodes = 0;
   private volatile boolean reportNodes = false;
   private volatile Table table = Table.EMPTY;
@@ -77,7 +80,7 @@ public final class BlocklistAgent {
     minNodes = Math.max(minNodes, other.minNodes);
     reportNodes |= other.reportNodes;
     if (other.reportEvidence && observer == null) observe();
-    if (control != null && table != Table.EMPTY) control.apply(table, keepHosts, minNodes);
+    if (control != null) control.require(keepHosts, minNodes);
     reports.wake();
   }
 
@@ -95,16 +98,33 @@ public final class BlocklistAgent {
   private BlocklistAgent(SparkContext sc, Settings settings) throws Exception {
     this.sc = sc;
     this.settings = settings;
-    unsupported = SparkVersion.unsupported(sc);
-    resolver = new HostResolver(new Runnable() {
+    KubernetesBackend kubernetes = null;
+    String unknown = SparkVersion.unsupported(sc);
+    try {
+      if (unknown == null && KubernetesBackend.isUsedBy(sc)) kubernetes = new KubernetesBackend(sc);
+    } catch (Throwable t) {
+      unknown = "The agent does not know how Spark " + sc.version() + " keeps its pods: " + t + ".";
+    }
+    unsupported = unknown;
+    directory = kubernetes == null ? newResolver() : new PodDirectory(kubernetes, (TaskSchedulerImpl) sc.taskScheduler());
+    control = unsupported == null ? new SchedulerControl(sc, directory, this, new Runnable() {
+      public void run() {
+        reports.wake();
+      }
+    }) : null;
+    placement = kubernetes == null || !settings.podAffinity ? null : new PodPlacementLoop(sc, control, kubernetes);
+    if (placement != null) control.setPlacement(placement);
+    tables = new TableLoop(newClient(), this);
+    reports = new ReportLoop(newClient(), this, sc.applicationId(), session(sc));
+    checks = new CheckLoop(sc, this);
+  }
+
+  private HostDirectory newResolver() {
+    return new HostResolver(new Runnable() {
       public void run() {
         onNamesResolved();
       }
     });
-    control = unsupported == null ? new SchedulerControl(sc, resolver, this) : null;
-    tables = new TableLoop(newClient(), this);
-    reports = new ReportLoop(newClient(), this, sc.applicationId(), session(sc));
-    checks = new CheckLoop(sc, this);
   }
 
   private void begin() {
@@ -113,6 +133,7 @@ public final class BlocklistAgent {
     sc.addSparkListener(ends);
     tables.start();
     reports.start();
+    if (placement != null) placement.start();
     checks.start();
   }
 
@@ -126,7 +147,7 @@ public final class BlocklistAgent {
     return new ServiceClient(settings, agent, timer);
   }
 
-  int minNodes() {
+  public int minNodes() {
     return minNodes;
   }
 
@@ -144,8 +165,9 @@ public final class BlocklistAgent {
     // In this order, see acknowledgement.
     table = next;
     history = itsHistory;
-    if (control != null) control.apply(next, keepHosts, minNodes);
+    if (control != null) control.apply(next);
     else firstTable.countDown();
+    if (placement != null) placement.wake();
     countDownIfInForce();
     reports.wake();
   }
@@ -156,7 +178,7 @@ public final class BlocklistAgent {
   }
 
   /** No more requests follow. This may be long after {@code close}, if the service is slow. */
-  void onDeregistered() {
+  public void onDeregistered() {
     timer.cancel();
   }
 
@@ -164,21 +186,32 @@ public final class BlocklistAgent {
     if (firstTable.getCount() > 0 && snapshot().revision >= 0) firstTable.countDown();
   }
 
-  Snapshot snapshot() {
+  public Snapshot snapshot() {
     if (control != null) return control.snapshot();
     return new Snapshot(-1, table, Plan.EMPTY, new TreeMap(), new ArrayList(), unsupported);
   }
 
-  Map report(Snapshot snapshot) {
+  public Map report(Snapshot snapshot) {
     Map fields = Report.fields(sc.applicationId(), snapshot);
-    if (reportNodes) fields.put("nodes", NodeReport.described(snapshot, resolver));
+    if (reportNodes) fields.put("nodes", NodeReport.described(snapshot, directory));
     else if (minNodes > 0) fields.put("nodes", NodeReport.ids(snapshot));
     SparkObserver present = observer;
     if (present == null) return fields;
     List observations = present.drain();
     if (control != null) observations.addAll(control.ownExclusions());
-    fields.put("evidence", Json.object(evidence.update(observations, TimeUnit.NANOSECONDS.toMillis(System.nanoTime()))));
+    fields.put("evidence", Json.object(evidence.update(onNodes(observations), Times.monotonic())));
     return fields;
+  }
+
+  /** With nodes in place of hosts. A host whose node was never known means nothing to others. */
+  private List onNodes(List observations) {
+    List found = new ArrayList();
+    for (Iterator it = observations.iterator(); it.hasNext();) {
+      Observation observation = (Observation) it.next();
+      String node = directory.lastNode(observation.host);
+      if (node != null) found.add(new Observation(observation.kind, node, observation.stage, observation.task));
+    }
+    return found;
   }
 
   boolean isClosed() {
@@ -198,7 +231,7 @@ public final class BlocklistAgent {
   }
 
   /** The part of a heartbeat that acknowledges a revision; empty if there is none. */
-  String acknowledgement(Snapshot snapshot) {
+  public String acknowledgement(Snapshot snapshot) {
     // Read before the table, which is written before it: so it is the history of this snapshot's table.
     String itsHistory = history;
     long revision = Report.acknowledged(snapshot);
@@ -210,23 +243,36 @@ public final class BlocklistAgent {
   public void release() {
     synchronized (BlocklistAgent.class) {
       starts--;
-      if (starts > 0) return;
+      if (starts > 0 || !leaveScheduler()) return;
     }
-    close();
+    end();
   }
 
   /** End the agent: free all hosts, restore Spark's own tracker, and deregister. Returns after a few seconds at the latest. */
   void close() {
-    synchronized (this) {
-      if (closed) return;
+    if (leaveScheduler()) end();
+  }
+
+  /**
+   * False if it was done before. Within the lock of the starts: one that follows must neither join an agent that ends nor
+   * find its tracker, whose restoration would remove the next one's.
+   */
+  private boolean leaveScheduler() {
+    synchronized (BlocklistAgent.class) {
+      if (closed) return false;
       closed = true;
+      if (control != null) control.close();
+      return true;
     }
+  }
+
+  private void end() {
     checks.close();
     tables.close();
-    if (control != null) control.close();
+    if (placement != null) placement.close();
     if (observer != null) sc.removeSparkListener(observer);
     sc.removeSparkListener(ends);
-    resolver.close();
+    directory.close();
     reports.close();
     firstTable.countDown();
   }

@@ -7,7 +7,6 @@ import java.util.Iterator;
 import java.util.List;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.TimeUnit;
 import org.apache.spark.SparkContext;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -36,22 +35,36 @@ final class Evacuation {
   }
 
   /** Pairs of RunningTask and HostBlock. */
-  List tasksToKill(Plan plan) {
+  List tasksToKill(Plan plan, long now) {
     List pairs = new ArrayList();
-    limit.update(plan.evacuated, TimeUnit.NANOSECONDS.toMillis(System.nanoTime()));
+    limit.update(plan.evacuated, now);
     if (killed.isEmpty() && plan.evacuated.isEmpty()) return pairs;
-    Set running = new HashSet();
-    for (Iterator it = state.tasks().iterator(); it.hasNext();) {
+    List tasks = state.tasks();
+    observe(tasks, now);
+    for (Iterator it = tasks.iterator(); it.hasNext();) {
       RunningTask task = (RunningTask) it.next();
-      running.add(task.id);
       if (!plan.evacuated.contains(task.host) || task.isBarrier() || killed.contains(task.id)) continue;
       if (!limit.take(task.key(), task.host)) continue;
       killed.add(task.id);
-      unknown.onKill(task.executor, System.currentTimeMillis());
+      unknown.onKilledTask(task.executor, now);
       pairs.add(new Object[] {task, plan.covered.get(task.host)});
     }
-    killed.retainAll(running);
     return pairs;
+  }
+
+  /** See which of the killed tasks still run: what they leave behind settles only after they have ended. */
+  void observe(long now) {
+    if (!killed.isEmpty()) observe(state.tasks(), now);
+  }
+
+  private void observe(List tasks, long now) {
+    Set running = new HashSet();
+    for (Iterator it = tasks.iterator(); it.hasNext();) {
+      RunningTask task = (RunningTask) it.next();
+      running.add(task.id);
+      if (killed.contains(task.id)) unknown.onKilledTask(task.executor, now);
+    }
+    killed.retainAll(running);
   }
 
   void kill(List pairs) {

@@ -7,6 +7,8 @@ import java.util.List;
 /* The block of one host: what the entries of the table that match it say together. Immutable. */
 final class HostBlock implements Comparable {
   final String host;
+  /* The machine that the host is on. */
+  final String node;
   /* Unix milliseconds: the latest end. */
   final long end;
   /* Whether its tasks are to be stopped so that they restart elsewhere: one of the entries says so. */
@@ -18,8 +20,9 @@ final class HostBlock implements Comparable {
   private final List entries;
 
   /* `entries` are TableEntry, at least one. */
-  HostBlock(String host, List entries) {
+  HostBlock(String host, String node, List entries) {
     this.host = host;
+    this.node = node;
     this.entries = entries;
     TableEntry first = (TableEntry) entries.get(0);
     long lastEnd = first.end;

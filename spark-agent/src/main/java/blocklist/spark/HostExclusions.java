@@ -26,10 +26,11 @@ final class HostExclusions {
 
   private final SparkContext sc;
   private final SchedulerState state;
-  private final HostResolver resolver;
+  private final HostDirectory directory;
   private final EvacuationLimit limit;
   private final ExclusionEvents events;
   private final BarrierSlots barrier;
+  private final Runnable onRefused;
 
   private HealthTracker own = null;
   private boolean withoutFailureHandling = true;
@@ -40,18 +41,22 @@ final class HostExclusions {
   /** Host to whether Spark itself offers it tasks. */
   private Map live = new HashMap();
   private List liveHosts = new ArrayList();
-  /** Host to the time in Unix ms at which its first executor came. */
+  /** Host to the time in Unix ms at which its first executor came, and to the node that it was on then, if known. */
   private Map joined = new HashMap();
+  private Map nodes = new HashMap();
+  /** Host to the time until which it stays open, by the monotonic clock. */
   private final Map requiredUntil = new HashMap();
   private boolean first = true;
   private long removals = 0;
   private long nextRefresh = 0;
   private String seen = "";
 
-  HostExclusions(SparkContext sc, TaskSchedulerImpl scheduler, HostResolver resolver, EvacuationLimit limit) {
+  /** {@code onRefused} is called when a block is refused that was not before. */
+  HostExclusions(SparkContext sc, TaskSchedulerImpl scheduler, HostDirectory directory, EvacuationLimit limit, Runnable onRefused) {
     this.sc = sc;
+    this.onRefused = onRefused;
     this.state = new SchedulerState(scheduler);
-    this.resolver = resolver;
+    this.directory = directory;
     this.limit = limit;
     this.events = new ExclusionEvents(sc);
     this.barrier = new BarrierSlots(sc, scheduler);
@@ -65,8 +70,12 @@ final class HostExclusions {
     refresh(System.currentTimeMillis());
   }
 
-  void apply(Table table, int keepHosts, int minNodes) throws Exception {
+  void apply(Table table) throws Exception {
     this.table = table;
+    refresh(System.currentTimeMillis());
+  }
+
+  void require(int keepHosts, int minNodes) throws Exception {
     this.keepHosts = keepHosts;
     this.minNodes = minNodes;
     refresh(System.currentTimeMillis());
@@ -97,24 +106,38 @@ final class HostExclusions {
     return plan;
   }
 
-  /** The revision of the table if it is in force on all live hosts; -1 while the names of one are not known. */
-  long revisionInForce() {
-    return unresolved().isEmpty() && plan.held.isEmpty() ? table.revision : -1;
-  }
-
-  /** Live hosts whose names are not known, other than those that have been looked up in vain for long. */
-  private List unresolved() {
-    List hosts = new ArrayList();
-    for (Iterator it = live.keySet().iterator(); it.hasNext();) {
-      String host = (String) it.next();
-      if (resolver.names(host) == null && resolver.overdue(host) == 0) hosts.add(host);
-    }
-    return hosts;
+  /** LiveHosts, as of the plan. */
+  List liveHosts() {
+    return liveHosts;
   }
 
   /**
-   * Node id to the reason why it is not known whether it means a live host: the lookup of that host does not end. Only
-   * keys of the other kind can mean it: addresses for a host with a name, names for one with an address.
+   * The revision of the table if it is in force on all live hosts, apart from what is refused; -1 while the names of one
+   * are not known, or while it is not known whether one is to be opened.
+   */
+  long revisionInForce() {
+    if (!plan.held.isEmpty() || !plan.provisional.isEmpty()) return -1;
+    for (Iterator it = live.keySet().iterator(); it.hasNext();) {
+      String host = (String) it.next();
+      if (directory.names(host) == null && directory.isPending(host)) return -1;
+    }
+    return table.revision;
+  }
+
+  /**
+   * Milliseconds since when it is not known which ids mean this host, although tasks run there, or may soon; else 0. What
+   * was acknowledged before may not be so there.
+   */
+  private long unknownMillis(String host) {
+    long millis = directory.overdue(host);
+    if (millis > 0 || directory.names(host) != null || plan.held.contains(host)) return millis;
+    return plan.covered.containsKey(host) && !state.isBusy(host) ? 0 : 1;
+  }
+
+  /**
+   * Node id to the reason why it is not known whether it means a live host: the names of that host do not become known.
+   * If its own name is one of its machine, only keys of the other kind can mean it: addresses for a host with a name,
+   * names for one with an address.
    */
   Map unknown(long now) {
     Map reasons = new TreeMap();
@@ -122,23 +145,39 @@ final class HostExclusions {
     boolean addressesDone = false;
     for (Iterator hosts = live.keySet().iterator(); hosts.hasNext();) {
       String host = (String) hosts.next();
-      long millis = resolver.overdue(host);
+      long millis = unknownMillis(host);
       boolean isAddress = HostNames.address(host) != null;
       // One host is reason enough: the scheduler waits meanwhile.
-      if (millis == 0 || (isAddress ? namesDone : addressesDone)) continue;
-      String reason = "Unknown since " + Times.utc(now - millis) + " whether this is host " + host + ", which cannot be looked up.";
-      List ids = isAddress ? table.idsOfNames : table.idsOfAddresses;
-      for (Iterator it = ids.iterator(); it.hasNext() && reasons.size() < MAX_UNKNOWN;) reasons.put(it.next(), reason);
-      namesDone |= isAddress;
-      addressesDone |= !isAddress;
+      boolean byName = isAddress || !directory.namesMachines();
+      boolean byAddress = !isAddress || !directory.namesMachines();
+      if (millis == 0 || ((namesDone || !byName) && (addressesDone || !byAddress))) continue;
+      String reason = "Unknown since " + Times.utc(now - millis) + " whether this is host " + host + ", " + directory.overdueReason() + ".";
+      if (byName) putAll(reasons, table.idsOfNames, reason);
+      if (byAddress) putAll(reasons, table.idsOfAddresses, reason);
+      namesDone |= byName;
+      addressesDone |= byAddress;
     }
     for (Iterator it = plan.matched.values().iterator(); it.hasNext();) reasons.remove(((HostBlock) it.next()).id);
     return reasons;
   }
 
-  /** The block of a host that may have no executor any more; null if nothing in the table means it. */
-  HostBlock blockOf(String name, String[] furtherNames, long now) {
-    LiveHost host = new LiveHost(name, false, furtherNames, LiveHost.LONG_AGO);
+  private static void putAll(Map reasons, List ids, String reason) {
+    for (Iterator it = ids.iterator(); it.hasNext() && reasons.size() < MAX_UNKNOWN;) reasons.put(it.next(), reason);
+  }
+
+  /** The ids of which an evacuation is in force in the table. */
+  Set evacuatingIds(long now) {
+    Set ids = new HashSet();
+    for (Iterator it = table.entries().values().iterator(); it.hasNext() && ids.size() < MAX_UNKNOWN;) {
+      TableEntry entry = (TableEntry) it.next();
+      if (entry.evacuate && !entry.ended(now)) ids.add(entry.id);
+    }
+    return ids;
+  }
+
+  /** The block of an executor's host, which may not be live any more; null if nothing in the table means it. */
+  HostBlock blockOf(Executor executor, String[] furtherNames, long now) {
+    LiveHost host = new LiveHost(executor.host, executor.node, false, furtherNames, LiveHost.LONG_AGO);
     List hosts = new ArrayList(liveHosts);
     hosts.add(host);
     return new HostMatcher(table, hosts, now).blockOf(host);
@@ -147,7 +186,7 @@ final class HostExclusions {
   /** Cheap, because Spark calls it in each round of offers: refreshes after a change, or once a second. */
   void refreshIfNeeded() throws Exception {
     long now = System.currentTimeMillis();
-    String moved = state.executorCount() + " " + removals;
+    String moved = state.executorCount() + " " + removals + " " + directory.version();
     if (own != null)
       moved += " " + own.nodeIdToExcludedExpiryTime().size() + " " + own.executorIdToExcludedStatus().size() + " " + own.nextExpiryTime();
     if (now >= nextRefresh || now < nextRefresh - REFRESH_MILLIS || !moved.equals(seen)) {
@@ -161,7 +200,7 @@ final class HostExclusions {
     nextRefresh = now + REFRESH_MILLIS;
     Map before = live;
     live = state.liveHosts(own);
-    resolver.retain(live.keySet());
+    directory.retain(live.keySet());
     requiredUntil.keySet().retainAll(live.keySet());
     noteJoined(now);
     int needed = table.ended(now) ? 0 : barrier.needed();
@@ -171,10 +210,12 @@ final class HostExclusions {
     for (Iterator it = live.entrySet().iterator(); it.hasNext();) {
       Map.Entry entry = (Map.Entry) it.next();
       String name = (String) entry.getKey();
-      LiveHost host = new LiveHost(name, ((Boolean) entry.getValue()).booleanValue(), resolver.names(name), ((Long) joined.get(name)).longValue());
-      host.required = isRequired(name, now);
+      LiveHost host = new LiveHost(name, node(name), ((Boolean) entry.getValue()).booleanValue(), directory.names(name), ((Long) joined.get(name)).longValue());
+      host.holdMillis = directory.holdMillis();
+      host.required = isRequired(name);
       if (slots.containsKey(name)) host.slots = ((Integer) slots.get(name)).intValue();
       host.runsBarrierTasks = barrierHosts.contains(name);
+      host.busy = state.isBusy(name);
       host.reachedEvacuationLimit = limit.isReachedOn(name);
       hosts.add(host);
     }
@@ -183,20 +224,31 @@ final class HostExclusions {
     replace(Plan.make(table, hosts, new Requirements(keepHosts, minNodes, needed, continuous), now), before);
   }
 
+  private String node(String host) {
+    String node = directory.node(host);
+    return node == null ? host : node;
+  }
+
+  /** A host whose name has become another machine's has joined anew. */
   private void noteJoined(long now) {
     Map next = new HashMap();
+    Map nextNodes = new HashMap();
     for (Iterator it = live.keySet().iterator(); it.hasNext();) {
-      Object host = it.next();
-      Object at = joined.get(host);
+      String host = (String) it.next();
+      String node = directory.node(host);
+      Object before = nodes.get(host);
+      Object at = before == null || before.equals(node) ? joined.get(host) : null;
       next.put(host, at != null ? at : Long.valueOf(first ? LiveHost.LONG_AGO : now));
+      nextNodes.put(host, node);
     }
     joined = next;
+    nodes = nextNodes;
     first = false;
   }
 
-  private boolean isRequired(String host, long now) {
+  private boolean isRequired(String host) {
     Long until = (Long) requiredUntil.get(host);
-    if (until != null && now >= until.longValue()) requiredUntil.remove(host);
+    if (until != null && Times.monotonic() >= until.longValue()) requiredUntil.remove(host);
     return requiredUntil.containsKey(host);
   }
 
@@ -217,6 +269,7 @@ final class HostExclusions {
       boolean shownFree = Boolean.FALSE.equals(liveBefore.get(host)) && Boolean.TRUE.equals(live.get(host));
       if (!before.covered.containsKey(host) || shownFree) events.excluded(host, own);
     }
+    if (!before.refused.keySet().containsAll(next.refused.keySet())) onRefused.run();
     if (freed) sc.schedulerBackend().reviveOffers();
   }
 
@@ -225,7 +278,7 @@ final class HostExclusions {
     for (int i = plan.covered.size(); i > 0 && state.hasUnschedulableTask(); i--) {
       String weakest = weakestOpen();
       if (weakest == null) return;
-      requiredUntil.put(weakest, Long.valueOf(now + REQUIRED_MILLIS));
+      requiredUntil.put(weakest, Long.valueOf(Times.monotonic() + REQUIRED_MILLIS));
       refresh(now);
     }
   }

@@ -7,9 +7,10 @@ import java.util.List;
 import java.util.Map;
 
 /*
- * Finds the entries of the table that mean a host: by its name, its further names and its addresses. An address that
- * several live hosts have is ambiguous, and not used: a name server that resolves all names to one page must not block
- * the cluster. The cost is a look-up for each key of each name, whatever the size of the table.
+ * Finds the entries of the table that mean a host: by its name, its further names and its addresses. What means one host
+ * means all hosts of its node. An address that several nodes have is ambiguous, and not used: a name server that resolves
+ * all names to one page must not block the cluster. The cost is a look-up for each key of each name, whatever the size of
+ * the table.
  */
 final class HostMatcher {
   private static final String SEVERAL = "";
@@ -17,12 +18,17 @@ final class HostMatcher {
   private final Table table;
   private final long now;
   private final Map ownerByAddress = new HashMap();
+  /* Node to its LiveHosts, and to its entries once they have been looked up. */
+  private final Map hostsByNode = new HashMap();
+  private final Map entriesByNode = new HashMap();
 
   HostMatcher(Table table, List hosts, long now) {
     this.table = table;
     this.now = now;
     for (Iterator it = hosts.iterator(); it.hasNext();) {
       LiveHost host = (LiveHost) it.next();
+      if (!hostsByNode.containsKey(host.node)) hostsByNode.put(host.node, new ArrayList(1));
+      ((List) hostsByNode.get(host.node)).add(host);
       claim(host.name, host);
       for (int i = 0; host.names != null && i < host.names.length; i++) claim(host.names[i], host);
     }
@@ -31,19 +37,27 @@ final class HostMatcher {
   private void claim(String name, LiveHost host) {
     String address = HostNames.address(name);
     if (address == null) return;
-    Object before = ownerByAddress.put(address, host.name);
-    if (before != null && !before.equals(host.name)) ownerByAddress.put(address, SEVERAL);
+    Object before = ownerByAddress.put(address, host.node);
+    if (before != null && !before.equals(host.node)) ownerByAddress.put(address, SEVERAL);
   }
 
-  /* The block of this host; null if no current entry matches it. */
+  /* The block of this host, one of those that were given; null if no current entry matches it. */
   HostBlock blockOf(LiveHost host) {
-    List entries = new ArrayList();
+    List entries = (List) entriesByNode.get(host.node);
+    if (entries == null) {
+      entries = new ArrayList();
+      for (Iterator it = ((List) hostsByNode.get(host.node)).iterator(); it.hasNext();) addEntries((LiveHost) it.next(), entries);
+      entriesByNode.put(host.node, entries);
+    }
+    return entries.isEmpty() ? null : new HostBlock(host.name, host.node, entries);
+  }
+
+  private void addEntries(LiveHost host, List entries) {
     addEntries(host.name, entries);
     for (int i = 0; host.names != null && i < host.names.length; i++) {
       String address = HostNames.address(host.names[i]);
-      if (address == null || host.name.equals(ownerByAddress.get(address))) addEntries(host.names[i], entries);
+      if (address == null || host.node.equals(ownerByAddress.get(address))) addEntries(host.names[i], entries);
     }
-    return entries.isEmpty() ? null : new HostBlock(host.name, entries);
   }
 
   private void addEntries(String name, List entries) {

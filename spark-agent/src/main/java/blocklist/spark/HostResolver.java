@@ -14,8 +14,8 @@ import java.util.concurrent.TimeUnit;
  * The further names and addresses of hosts. Threads of its own resolve them, because a name server may be slow; there
  * are no threads while nothing is to be resolved. Memory grows with the hosts of {@code retain}.
  */
-final class HostResolver {
-  /** Milliseconds after which a host whose lookup has not ended counts as one without further names. */
+final class HostResolver implements HostDirectory {
+  /** Milliseconds after which a lookup that has not ended is not waited for any more. */
   static final long TIMEOUT = 10000;
   private static final long TTL = 600000;
   private static final long FAILED_TTL = 60000;
@@ -23,7 +23,7 @@ final class HostResolver {
   private static final String[] NONE = {};
 
   private static final class Lookup {
-    final long requestedAt = millis();
+    final long requestedAt = Times.monotonic();
     volatile String[] names = null;
     volatile long refreshAt = Long.MAX_VALUE;
   }
@@ -46,34 +46,78 @@ final class HostResolver {
     pool.allowCoreThreadTimeOut(true);
   }
 
-  /** The names of a host; null while they are not known. Starts a lookup for a new host. */
-  String[] names(String host) {
+  /** Starts a lookup for a new host. */
+  public String[] names(String host) {
     Lookup lookup = (Lookup) lookups.get(host);
     if (lookup == null) lookup = start(host);
     return lookup.names;
   }
 
-  /** Milliseconds for which a host has been looked up in vain, if its lookup has failed or takes longer than TIMEOUT; else 0. */
-  long overdue(String host) {
+  /** Starts no lookup: also asked for lost hosts, whose lookups retain() forgets, so that each would be followed by the next. */
+  public String[] machineNames(String host) {
     Lookup lookup = (Lookup) lookups.get(host);
-    if (lookup == null || (lookup.names != null && lookup.names != NONE)) return 0;
-    long age = millis() - lookup.requestedAt;
-    return lookup.names == NONE ? Math.max(1, age) : age >= TIMEOUT ? age : 0;
+    return lookup == null ? null : lookup.names;
   }
 
-  /** Forget all other hosts, and look up again what is old. */
-  void retain(Collection hosts) {
+  public String node(String host) {
+    return host;
+  }
+
+  public String lastNode(String host) {
+    return host;
+  }
+
+  public String executorNode(String executor, String host) {
+    return host;
+  }
+
+  public String[] executorNames(String executor, String host) {
+    return machineNames(host);
+  }
+
+  public boolean namesMachines() {
+    return true;
+  }
+
+  public long holdMillis() {
+    return Plan.HOLD_MILLIS;
+  }
+
+  public long version() {
+    return 0;
+  }
+
+  public String overdueReason() {
+    return "whose addresses are not known";
+  }
+
+  /** Not 0 if the lookup has failed, or takes too long. */
+  public long overdue(String host) {
+    Lookup lookup = (Lookup) lookups.get(host);
+    if (lookup == null || (lookup.names != null && lookup.names != NONE)) return 0;
+    long age = Times.monotonic() - lookup.requestedAt;
+    if (lookup.names == NONE) return Math.max(1, age);
+    return age >= holdMillis() - NOTICE_MILLIS ? age : 0;
+  }
+
+  public boolean isPending(String host) {
+    Lookup lookup = (Lookup) lookups.get(host);
+    return lookup == null || (lookup.names == null && Times.monotonic() - lookup.requestedAt < TIMEOUT);
+  }
+
+  /** Forgets all other hosts, and looks up again what is old. */
+  public void retain(Collection hosts) {
     lookups.keySet().retainAll(hosts);
     Object[] known = lookups.keySet().toArray();
     for (int i = 0; i < known.length; i++) {
       Lookup lookup = (Lookup) lookups.get(known[i]);
-      if (lookup == null || millis() < lookup.refreshAt) continue;
+      if (lookup == null || Times.monotonic() < lookup.refreshAt) continue;
       lookup.refreshAt = Long.MAX_VALUE;
       submit((String) known[i], lookup);
     }
   }
 
-  void close() {
+  public void close() {
     pool.shutdownNow();
   }
 
@@ -93,16 +137,13 @@ final class HostResolver {
         boolean failed = found == NONE;
         // A failed refresh keeps what was known.
         if (!failed || lookup.names == null) lookup.names = found;
-        lookup.refreshAt = millis() + (failed ? FAILED_TTL : TTL);
+        lookup.refreshAt = Times.monotonic() + (failed ? FAILED_TTL : TTL);
         onResolved.run();
       }
     });
   }
 
-  /**
-   * NONE if the lookup fails, for whatever reason. The place for further names that Spark's backend knows, such as the
-   * node of an executor's pod.
-   */
+  /** NONE if the lookup fails, for whatever reason. */
   static String[] resolve(String host) {
     Set names = new HashSet();
     try {
@@ -112,13 +153,10 @@ final class HostResolver {
         names.add(HostNames.normalize(all[i].getHostAddress()));
         if (isAddress) names.add(HostNames.normalize(all[i].getCanonicalHostName()));
       }
-    } catch (Exception e) {
+    } catch (Throwable t) {
+      // Errors, too: a lookup that ended without a result would never be repeated.
       return NONE;
     }
     return (String[]) names.toArray(new String[names.size()]);
-  }
-
-  private static long millis() {
-    return TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
   }
 }

@@ -9,6 +9,8 @@ final class LiveHost {
   static final long LONG_AGO = Long.MIN_VALUE;
 
   final String name;
+  /* The machine that it is on. On Kubernetes each pod is a host. */
+  final String node;
   /* Whether Spark itself offers it tasks: its own tracker does not exclude it. */
   final boolean open;
   /* Its further names and addresses; null while they are not known. */
@@ -20,11 +22,16 @@ final class LiveHost {
   /* How many tasks its executors run at a time. Only barrier stages need it. */
   int slots = 0;
   boolean runsBarrierTasks = false;
+  /* Whether tasks run on it: so it was open before, and Spark does not wait for others if all executors are busy. */
+  boolean busy = false;
   /* Whether tasks on it are left alone because of EvacuationLimit. */
   boolean reachedEvacuationLimit = false;
+  /* How long it may be held, in milliseconds. */
+  long holdMillis = Plan.HOLD_MILLIS;
 
-  LiveHost(String name, boolean open, String[] names, long joined) {
+  LiveHost(String name, String node, boolean open, String[] names, long joined) {
     this.name = name;
+    this.node = node;
     this.open = open;
     this.names = names;
     this.joined = joined;

@@ -28,13 +28,13 @@ final class NodeReport {
     return Json.array(ids);
   }
 
-  /** The nodes with executors and the names that {@code resolver} knows, as JSON. */
-  static String described(Snapshot snapshot, HostResolver resolver) {
+  /** The nodes with executors and the names that {@code directory} knows, as JSON. */
+  static String described(Snapshot snapshot, HostDirectory directory) {
     Map names = new TreeMap();
     Map uses = new HashMap();
     for (Iterator it = hosts(snapshot).entrySet().iterator(); it.hasNext();) {
       Map.Entry node = (Map.Entry) it.next();
-      Set its = names((Set) node.getValue(), resolver);
+      Set its = names((Set) node.getValue(), directory);
       its.add(HostNames.normalize((String) node.getKey()));
       names.put(node.getKey(), its);
       for (Iterator each = its.iterator(); each.hasNext();) count(uses, each.next());
@@ -52,8 +52,8 @@ final class NodeReport {
     Map nodes = new TreeMap();
     for (Iterator it = snapshot.executors.iterator(); it.hasNext();) {
       Executor executor = (Executor) it.next();
-      HostBlock block = (HostBlock) snapshot.plan.matched.get(executor.host);
-      String id = block == null ? executor.host : block.id;
+      HostBlock block = snapshot.blockOf(executor);
+      String id = block == null ? executor.node : block.id;
       if (!Report.isNodeId(id)) continue;
       if (!nodes.containsKey(id)) nodes.put(id, new TreeSet());
       ((Set) nodes.get(id)).add(executor.host);
@@ -61,12 +61,12 @@ final class NodeReport {
     return nodes;
   }
 
-  private static Set names(Set hosts, HostResolver resolver) {
+  private static Set names(Set hosts, HostDirectory directory) {
     Set names = new TreeSet();
     for (Iterator it = hosts.iterator(); it.hasNext();) {
       String host = (String) it.next();
-      names.add(HostNames.normalize(host));
-      String[] known = resolver.names(host);
+      if (directory.namesMachines()) names.add(HostNames.normalize(host));
+      String[] known = directory.machineNames(host);
       for (int i = 0; known != null && i < known.length; i++) names.add(known[i]);
     }
     return names;

@@ -17,18 +17,23 @@ import java.util.TreeSet;
  * the same input, in whatever order the hosts are given. It does not depend on the plan before: the host that stays open
  * is the one with the weakest block, so it changes only if the blocks, the hosts or their names do.
  *
- * A host that has just joined, and whose names are not known yet, is held: it gets no task for HOLD_MILLIS at most,
+ * A host that has just joined, and whose names are not known yet, is held: it gets no task for its `holdMillis` at most,
  * because a block may name it by its address. Held hosts do not count as open. And one that is blocked stays so for
  * JOIN_MILLIS even if too few hosts are open, because others may join: those of an application that starts do so one
- * after the other. Spark waits meanwhile and does not abort the job, as the executors are idle.
+ * after the other. Spark waits meanwhile and does not abort the job, as the executors are idle. A host that runs tasks is
+ * neither held nor covered so: it was open before. Whether such a block is in force is not known until NOTICE_MILLIS
+ * before the end; then it is refused, so that this is reported before the first task starts there.
  */
 final class Plan {
   static final long HOLD_MILLIS = 2000;
   static final long JOIN_MILLIS = 5000;
+  static final long NOTICE_MILLIS = 2000;
   static final Plan EMPTY = make(Table.EMPTY, new ArrayList(), new Requirements(1, 0, 0, false), 0);
 
   /* Host to HostBlock, the weakest first: the hosts that get no tasks because they are blocked. */
   final Map covered;
+  /* Names of the covered hosts that will be opened unless others join, and whose blocks are not refused yet. */
+  final Set provisional;
   /* Names of hosts that get no tasks until their further names are known. */
   final Set held;
   /* The covered hosts on which the tasks are to be stopped, so that they restart elsewhere. */
@@ -40,8 +45,9 @@ final class Plan {
   /* When the plan is to be made anew even if nothing else changes, in Unix milliseconds: a block or a hold ends. */
   final long validUntil;
 
-  private Plan(Map covered, Set held, Set evacuated, Map matched, Map refused, long validUntil) {
+  private Plan(Map covered, Set provisional, Set held, Set evacuated, Map matched, Map refused, long validUntil) {
     this.covered = Collections.unmodifiableMap(covered);
+    this.provisional = Collections.unmodifiableSet(provisional);
     this.held = Collections.unmodifiableSet(held);
     this.evacuated = Collections.unmodifiableSet(evacuated);
     this.matched = Collections.unmodifiableMap(matched);
@@ -70,6 +76,9 @@ final class Plan {
     private final TreeSet held = new TreeSet();
     /* Host to the reason why it stays open. */
     private final Map leftOpen = new HashMap();
+    /* Host to the reason why it will be opened. */
+    private final Map opening = new HashMap();
+    private final Set provisional = new HashSet();
     private long validUntil = Long.MAX_VALUE;
 
     Maker(Table table, List hosts, Requirements requirements, long now) {
@@ -81,7 +90,7 @@ final class Plan {
         this.hosts.put(host.name, host);
         HostBlock block = matcher.blockOf(host);
         if (block != null) add(block, host);
-        else if (host.names == null && isNew(host, HOLD_MILLIS) && !host.required && !table.ended(now)) hold(host, table);
+        else if (host.names == null && isNew(host, host.holdMillis) && !host.required && !table.ended(now)) hold(host, table);
       }
     }
 
@@ -90,22 +99,29 @@ final class Plan {
       blockByHost.put(host.name, block);
       validUntil = Math.min(validUntil, block.firstEnd());
       if (isNew(host, JOIN_MILLIS)) validUntil = Math.min(validUntil, host.joined + JOIN_MILLIS);
+      if (isNew(host, JOIN_MILLIS - NOTICE_MILLIS)) validUntil = Math.min(validUntil, host.joined + JOIN_MILLIS - NOTICE_MILLIS);
     }
 
     private void hold(LiveHost host, Table table) {
       held.add(host.name);
-      validUntil = Math.min(validUntil, Math.min(table.lastEnd, host.joined + HOLD_MILLIS));
+      validUntil = Math.min(validUntil, Math.min(table.lastEnd, host.joined + host.holdMillis));
     }
 
-    /* Not if the clock was set back since: a host must not be held until it has caught up. */
+    /* Not one that runs tasks: if no executor is idle, Spark aborts the job at once. And not if the clock was set back
+       since: a host must not be held until it has caught up. */
     private boolean isNew(LiveHost host, long millis) {
-      return host.joined != LiveHost.LONG_AGO && host.joined <= now && now - host.joined < millis;
+      return !host.busy && host.joined != LiveHost.LONG_AGO && host.joined <= now && now - host.joined < millis;
     }
 
     Plan plan() {
       openRequired();
-      openForMinOpenHosts();
+      Set later = forMinOpenHosts(0);
+      for (Iterator it = forMinOpenHosts(JOIN_MILLIS).iterator(); it.hasNext();) {
+        HostBlock block = (HostBlock) it.next();
+        leftOpen.put(block.host, Refusals.minOpenHosts(block, requirements.minOpenHosts));
+      }
       openForBarrier();
+      openLater(later);
       Map covered = new LinkedHashMap();
       Map matched = new LinkedHashMap();
       for (Iterator it = blocks.iterator(); it.hasNext();) {
@@ -113,7 +129,7 @@ final class Plan {
         matched.put(block.host, block);
         if (!leftOpen.containsKey(block.host)) covered.put(block.host, block);
       }
-      return new Plan(covered, held, evacuated(covered), matched, refused(), validUntil);
+      return new Plan(covered, provisional, held, evacuated(covered), matched, refused(), validUntil);
     }
 
     private void openRequired() {
@@ -123,13 +139,29 @@ final class Plan {
       }
     }
 
-    private void openForMinOpenHosts() {
-      int missing = requirements.minOpenHosts - openHosts();
-      for (Iterator it = usableBlocks().iterator(); missing > 0 && it.hasNext();) {
+    /* The HostBlocks to open, if hosts that have joined less than `newMillis` ago are to wait. All hosts of a node together,
+       as it counts as one. */
+    private Set forMinOpenHosts(long newMillis) {
+      Set open = openNodes();
+      int missing = requirements.minOpenHosts - open.size();
+      Set opened = new HashSet();
+      Set found = new HashSet();
+      for (Iterator it = usableBlocks().iterator(); it.hasNext();) {
         HostBlock block = (HostBlock) it.next();
-        if (leftOpen.containsKey(block.host) || isNew(host(block), JOIN_MILLIS)) continue;
-        leftOpen.put(block.host, Refusals.minOpenHosts(block, requirements.minOpenHosts));
-        missing--;
+        if (leftOpen.containsKey(block.host) || isNew(host(block), newMillis)) continue;
+        if (missing > 0 && !open.contains(block.node) && opened.add(block.node)) missing--;
+        if (opened.contains(block.node)) found.add(block);
+      }
+      return found;
+    }
+
+    /* Those that will be opened once they have not joined just now. */
+    private void openLater(Set later) {
+      for (Iterator it = later.iterator(); it.hasNext();) {
+        HostBlock block = (HostBlock) it.next();
+        if (leftOpen.containsKey(block.host)) continue;
+        if (isNew(host(block), JOIN_MILLIS - NOTICE_MILLIS)) provisional.add(block.host);
+        else opening.put(block.host, Refusals.opensSoon(block, requirements.minOpenHosts));
       }
     }
 
@@ -170,11 +202,11 @@ final class Plan {
       return blockByHost.containsKey(host) && !leftOpen.containsKey(host);
     }
 
-    private int openHosts() {
-      int open = 0;
+    private Set openNodes() {
+      Set open = new HashSet();
       for (Iterator it = hosts.values().iterator(); it.hasNext();) {
         LiveHost host = (LiveHost) it.next();
-        if (host.open && !isCovered(host.name) && !held.contains(host.name)) open++;
+        if (host.open && !isCovered(host.name) && !held.contains(host.name)) open.add(host.node);
       }
       return open;
     }
@@ -198,7 +230,7 @@ final class Plan {
       }
       for (Iterator it = blocks.iterator(); it.hasNext();) {
         HostBlock block = (HostBlock) it.next();
-        Object reason = leftOpen.get(block.host);
+        Object reason = leftOpen.containsKey(block.host) ? leftOpen.get(block.host) : opening.get(block.host);
         if (reason != null) putAll(refused, block.ids(), reason);
       }
       return refused;

@@ -19,6 +19,12 @@ final class Refusals {
       + " with a live executor, and this is the weakest block.");
   }
 
+  static String opensSoon(HostBlock block, int hosts) {
+    String start = "Host " + shorten(block.node, MAX_NAME_CHARS) + " opens in a moment although " + shorten(block.id, MAX_NAME_CHARS) + " is blocked (";
+    return sentence(start, block.cause, "), unless others join: the job must keep " + (hosts == 1 ? "a host" : hosts + " hosts")
+      + " with a live executor.");
+  }
+
   static String barrierSlots(HostBlock block, int slots) {
     return staysOpen(block, "a barrier stage needs " + slots + " slots at once, more than the other open hosts have.");
   }
@@ -36,13 +42,26 @@ final class Refusals {
       + EvacuationLimit.MAX_PER_HOST + " of a host in a minute.");
   }
 
+  static String noOtherNode(long seconds) {
+    return newPods("no other node has taken one for " + seconds + " s, and no executor runs on an open node.");
+  }
+
+  static String tooManyNames(int names) {
+    return newPods("a pod can keep off no more than " + names + " names of nodes.");
+  }
+
+  /* `why` is a sentence without a capital letter. */
+  static String newPods(String why) {
+    return shorten("New executors may start there, but get no tasks: " + why, MAX_CHARS);
+  }
+
   private static String staysOpen(HostBlock block, String why) {
-    String start = "Host " + shorten(block.host, MAX_NAME_CHARS) + " stays open although " + shorten(block.id, MAX_NAME_CHARS) + " is blocked (";
+    String start = "Host " + shorten(block.node, MAX_NAME_CHARS) + " stays open although " + shorten(block.id, MAX_NAME_CHARS) + " is blocked (";
     return sentence(start, block.cause, "): " + why);
   }
 
   private static String notEvacuated(HostBlock block, String why) {
-    String start = "Host " + shorten(block.host, MAX_NAME_CHARS) + " gets no new tasks, but not all of its tasks are evacuated although "
+    String start = "Host " + shorten(block.node, MAX_NAME_CHARS) + " gets no new tasks, but not all of its tasks are evacuated although "
       + shorten(block.id, MAX_NAME_CHARS) + " is blocked (";
     return sentence(start, block.cause, "): " + why);
   }

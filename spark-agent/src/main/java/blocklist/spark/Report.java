@@ -6,12 +6,13 @@ import java.util.Map;
 import java.util.TreeMap;
 
 /**
- * What a heartbeat reports: names of fields to JSON. Executors are reported under the blocked id of their host, else
- * under the host's name; names that are not valid node ids are left out.
+ * What a heartbeat reports: names of fields to JSON. Executors are reported under the blocked id of their node, else
+ * under the node's name; names that are not valid node ids are left out.
  */
 final class Report {
   /** The service's maximum number of entries. */
   private static final int MAX_ENTRIES = 10000;
+  /** Of which each may have a reason of 300 characters; the service accepts 2 MiB. */
   static final int MAX_REFUSED = 1000;
 
   private Report() {}
@@ -31,8 +32,8 @@ final class Report {
     for (int pass = 0; pass < 2; pass++) {
       for (Iterator it = snapshot.executors.iterator(); it.hasNext() && managers.size() < MAX_ENTRIES;) {
         Executor executor = (Executor) it.next();
-        HostBlock block = (HostBlock) snapshot.plan.matched.get(executor.host);
-        String node = block == null ? executor.host : block.id;
+        HostBlock block = snapshot.blockOf(executor);
+        String node = block == null ? executor.node : block.id;
         String id = application + ":" + executor.id;
         if ((block == null) != (pass == 1) || !isNodeId(node) || !isNodeId(id)) continue;
         managers.put(id, Json.text(node));
@@ -45,30 +46,43 @@ final class Report {
 
   /**
    * The revision to acknowledge: the one in force, or after a failure the one of which each block is refused; -1 if there
-   * is none, or if there are more blocks than can be refused.
+   * is none, or if there are more refusals than can be reported.
    */
   static long acknowledged(Snapshot snapshot) {
-    int refused = snapshot.refused.size() + (snapshot.failure == null ? 0 : snapshot.table.size());
-    if (refused > MAX_REFUSED) return -1;
+    if (isCutOff(snapshot)) return -1;
     return snapshot.failure == null ? snapshot.revision : snapshot.table.revision;
+  }
+
+  /** Whether blocks are refused that the report leaves out: then nothing may count as applied. */
+  static boolean isCutOff(Snapshot snapshot) {
+    return refusals(snapshot).size() > MAX_REFUSED;
   }
 
   private static Map refused(Snapshot snapshot) {
     Map reasons = new TreeMap();
-    for (Iterator it = snapshot.refused.entrySet().iterator(); it.hasNext() && reasons.size() < MAX_REFUSED;) {
+    for (Iterator it = refusals(snapshot).entrySet().iterator(); it.hasNext() && reasons.size() < MAX_REFUSED;) {
       Map.Entry entry = (Map.Entry) it.next();
-      add(reasons, (String) entry.getKey(), (String) entry.getValue());
+      // The service rejects a report with line ends in a reason, which the message of an exception may have.
+      String reason = ((String) entry.getValue()).replaceAll("\\p{Cc}", " ");
+      reasons.put(entry.getKey(), Json.text(Refusals.shorten(reason, Refusals.MAX_CHARS)));
     }
-    if (snapshot.failure == null) return reasons;
-    Collection entries = snapshot.table.entries().values();
-    for (Iterator it = entries.iterator(); it.hasNext() && reasons.size() < MAX_REFUSED;)
-      add(reasons, ((TableEntry) it.next()).id, snapshot.failure);
     return reasons;
   }
 
-  private static void add(Map reasons, String id, String reason) {
-    // The service rejects a report with line ends in a reason, which the message of an exception may have.
-    if (isNodeId(id)) reasons.put(id, Json.text(Refusals.shorten(reason.replaceAll("\\p{Cc}", " "), Refusals.MAX_CHARS)));
+  /** Node id to reason: all refusals, or more than MAX_REFUSED of them. After a failure, every block is refused. */
+  private static Map refusals(Snapshot snapshot) {
+    Map reasons = new TreeMap();
+    for (Iterator it = snapshot.refused.entrySet().iterator(); it.hasNext() && reasons.size() <= MAX_REFUSED;) {
+      Map.Entry entry = (Map.Entry) it.next();
+      if (isNodeId((String) entry.getKey())) reasons.put(entry.getKey(), entry.getValue());
+    }
+    if (snapshot.failure == null) return reasons;
+    Collection entries = snapshot.table.entries().values();
+    for (Iterator it = entries.iterator(); it.hasNext() && reasons.size() <= MAX_REFUSED;) {
+      String id = ((TableEntry) it.next()).id;
+      if (isNodeId(id)) reasons.put(id, snapshot.failure);
+    }
+    return reasons;
   }
 
   static boolean isNodeId(String text) {

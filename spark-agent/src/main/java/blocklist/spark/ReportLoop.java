@@ -2,21 +2,30 @@ package blocklist.spark;
 
 import java.io.IOException;
 import java.io.Reader;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.Iterator;
 import java.util.Map;
 import java.util.TreeMap;
-import java.util.concurrent.TimeUnit;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
  * Registers the application as a listener of the service, and sends heartbeats: what has changed within a second, and
  * everything every 10 s, because a restarted service has lost it.
+ *
+ * <p>If a heartbeat is rejected because another session is registered, this one registers again: a service that was
+ * restored may have brought back a session that has ended, and only a session that was taken over may not register. Such
+ * a one waits until the other has left the service. It does not register before, as it could displace its successor.
+ *
+ * <p>The service never takes an acknowledgement back, except for the blocks that are refused. So when refusals cannot be
+ * reported, because they are too many or the service rejects the report, a new session begins, which has acknowledged
+ * nothing.
  */
 final class ReportLoop extends Loop {
   private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
   private static final long INTERVAL = 10000;
+  private static final long FENCED_INTERVAL = 30000;
   private static final long NODES_INTERVAL = 300000;
   private static final long TICK = 1000;
   private static final long LEAVE_MILLIS = 2000;
@@ -32,12 +41,16 @@ final class ReportLoop extends Loop {
     }
   };
 
-  private final BlocklistAgent agent;
+  private final ReportSource agent;
   private final String path;
-  private final String session;
+  private final String firstSession;
   private final ServiceClient client;
+  private String session;
+  private int withdrawals = 0;
+  /** Whether the service counts blocks as applied in this session. */
+  private boolean acknowledged = false;
   private volatile boolean registered = false;
-  private volatile boolean fenced = false;
+  private boolean fenced = false;
   /** Whether the service may list this session: it may have received a request whose response was lost. */
   private boolean known = false;
   private int registeredMinNodes = 0;
@@ -46,11 +59,12 @@ final class ReportLoop extends Loop {
   private long nextFull = 0;
   private long nextNodes = 0;
 
-  ReportLoop(ServiceClient client, BlocklistAgent agent, String application, String session) {
+  ReportLoop(ServiceClient client, ReportSource agent, String application, String session) {
     super("blocklist-report", "send heartbeats");
     this.client = client;
     this.agent = agent;
     this.path = "/listeners/" + application;
+    this.firstSession = session;
     this.session = session;
   }
 
@@ -59,18 +73,24 @@ final class ReportLoop extends Loop {
   }
 
   long runOnce() throws Exception {
-    if (fenced) return INTERVAL;
+    if (fenced && !hasOtherLeft()) return FENCED_INTERVAL;
     int minNodes = agent.minNodes();
     if (!registered || minNodes != registeredMinNodes) register(minNodes);
+    if (fenced) return FENCED_INTERVAL;
     Snapshot snapshot = agent.snapshot();
+    if (Report.isCutOff(snapshot) && acknowledged) {
+      withdraw("more than " + Report.MAX_REFUSED + " blocks are refused");
+      return 0;
+    }
     Map fields = agent.report(snapshot);
     String ack = agent.acknowledgement(snapshot);
-    long now = TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
+    long now = Times.monotonic();
     Map due = due(fields, now);
     if (now < nextFull && due.isEmpty() && ack.equals(sentAck)) return TICK;
     // An acknowledgement without the refusals would say more than is so, if the service has lost them.
     if (ack.length() > 0) due.put(REFUSED, fields.get(REFUSED));
     String response = heartbeat(ack, due);
+    if (response == null) return TICK;
     if (now >= nextFull) nextFull = now + INTERVAL;
     sentAck = ack;
     sent.putAll(due);
@@ -98,25 +118,57 @@ final class ReportLoop extends Loop {
     if (minNodes > 0) body.put("minNodes", String.valueOf(minNodes));
     known = true;
     Response response = client.send("PUT", path, Json.object(body), null, 0, null);
-    onConflict(response.status);
+    if (response.status == 409) {
+      fence();
+      return;
+    }
     if (response.status / 100 != 2) throw new HttpException("PUT " + path, response);
+    if (fenced) LOG.info("The other session of this application has ended; this one reports again.");
+    fenced = false;
     registered = true;
     registeredMinNodes = minNodes;
     nextFull = 0;
     nextNodes = 0;
   }
 
+  /** Null if another session is registered: this one must register again. */
   private String heartbeat(String ack, Map fields) throws IOException {
+    boolean before = acknowledged;
+    // Also if the response is lost.
+    acknowledged |= ack.length() > 0;
     Response response = send(ack, fields);
-    if (response.status == 400 && !fields.isEmpty()) {
-      // A report that is rejected must not stop the renewal of the lease. Without the refusals nothing is acknowledged.
-      send("", new TreeMap());
+    if (isRejected(response) && !fields.isEmpty()) {
+      acknowledged = before;
+      renewWithout(fields);
       throw new HttpException("a report", response);
     }
-    if (response.status == 404) registered = false;
-    onConflict(response.status);
+    if (response.status == 404 || response.status == 409) registered = false;
+    if (response.status == 409) return null;
     if (response.status != 200) throw new HttpException("a heartbeat", response);
     return (String) response.body;
+  }
+
+  /** A report that is rejected must not stop the renewal of the lease. Without the refusals nothing is acknowledged. */
+  private void renewWithout(Map fields) throws IOException {
+    Map refused = new TreeMap(fields);
+    refused.keySet().retainAll(Collections.singleton(REFUSED));
+    if (!refused.isEmpty() && !isRejected(send("", refused))) return;
+    if (!refused.isEmpty() && acknowledged) withdraw("the service rejects the report");
+    else send("", new TreeMap());
+  }
+
+  /** 413: this report, or all reports of the token, are too large. */
+  private static boolean isRejected(Response response) {
+    return response.status == 400 || response.status == 413;
+  }
+
+  /** Begin a new session, which takes over from this one. */
+  private void withdraw(String why) {
+    LOG.warn("No block counts as applied for now: {}.", why);
+    session = firstSession + "." + ++withdrawals;
+    acknowledged = false;
+    registered = false;
+    sentAck = "";
   }
 
   private Response send(String ack, Map fields) throws IOException {
@@ -125,9 +177,15 @@ final class ReportLoop extends Loop {
     return client.send("POST", path + "/heartbeat", body, null, 0, TEXT);
   }
 
-  private void onConflict(int status) {
-    if (status != 409) return;
-    LOG.warn("Another session of this application has registered; this one goes on obeying, but reports no more.");
+  /** Whether the session that has taken over is no longer listed: none is, or, after a restore of the service, this one. */
+  private boolean hasOtherLeft() throws IOException {
+    int status = send("", new TreeMap()).status;
+    return status == 404 || status == 200;
+  }
+
+  private void fence() {
+    if (!fenced)
+      LOG.warn("Another session of this application has registered; this one goes on obeying, but does not report until that one has ended.");
     fenced = true;
     registered = false;
     known = false;

@@ -7,7 +7,13 @@ final class Response {
   final String etag;
   /** Eight hexadecimal digits that identify the log of changes; empty without them. */
   final String history;
-  /** Seconds to wait before the next request, 0 to 300. */
+  /**
+   * The longest wait that the agent accepts, in seconds. It is what it waits at most between its own attempts, and with the
+   * interval of heartbeats it is less than a lease of 50 s: who obeys for longer is removed, and has an old list meanwhile.
+   */
+  static final long MAX_RETRY_AFTER = 30;
+
+  /** Seconds to wait before the next request, 0 to MAX_RETRY_AFTER. */
   final long retryAfter;
   /** What the BodyReader has returned; null for a status other than 200. */
   final Object body;
@@ -16,7 +22,7 @@ final class Response {
     this.status = status;
     this.etag = etag;
     this.history = history != null && history.matches("[0-9a-f]{8}") ? history : "";
-    this.retryAfter = Math.min(300, Math.max(0, retryAfter));
+    this.retryAfter = Math.min(MAX_RETRY_AFTER, Math.max(0, retryAfter));
     this.body = body;
   }
 }

@@ -1,9 +1,10 @@
 package blocklist.spark;
 
 import java.util.ArrayList;
+import java.util.HashSet;
 import java.util.List;
+import java.util.Set;
 import java.util.TreeMap;
-import java.util.concurrent.TimeUnit;
 import org.apache.spark.SparkContext;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
 import org.slf4j.Logger;
@@ -28,30 +29,68 @@ final class SchedulerControl implements SchedulerHooks {
   private final Evacuation evacuation;
   private final SchedulerState state;
   private final UnknownTasks unknown;
+  private final HostDirectory directory;
+  private final Runnable onRefused;
+  private PodPlacementLoop placement = null;
   private BlocklistTracker tracker = null;
   private Throwable failure = null;
   private int failures = 0;
   private long retryAt = 0;
   private boolean closed = false;
 
-  SchedulerControl(SparkContext sc, HostResolver resolver, Object agent) {
+  /** {@code onRefused} is called, with the monitor of the scheduler, when a block is not in force any more: report it. */
+  SchedulerControl(SparkContext sc, HostDirectory directory, Object agent, Runnable onRefused) {
     this.agent = agent;
+    this.onRefused = onRefused;
     this.sc = sc;
+    this.directory = directory;
     scheduler = (TaskSchedulerImpl) sc.taskScheduler();
     slot = new TrackerSlot(sc, scheduler);
     EvacuationLimit limit = new EvacuationLimit();
-    exclusions = new HostExclusions(sc, scheduler, resolver, limit);
+    exclusions = new HostExclusions(sc, scheduler, directory, limit, onRefused);
     state = new SchedulerState(scheduler);
-    unknown = new UnknownTasks(resolver);
+    unknown = new UnknownTasks(directory);
     evacuation = new Evacuation(sc, state, limit, unknown);
   }
 
+  /** From now on a revision is in force once it is for new pods, too. */
+  void setPlacement(PodPlacementLoop placement) {
+    synchronized (scheduler) {
+      this.placement = placement;
+    }
+  }
+
+  PlacementInput placementInput() {
+    synchronized (scheduler) {
+      Set registered = new HashSet();
+      scala.collection.Iterator it = scheduler.executorIdToHost().iterator();
+      while (it.hasNext()) registered.add(((scala.Tuple2) it.next())._1());
+      return new PlacementInput(exclusions.table(), exclusions.plan(), exclusions.liveHosts(), registered);
+    }
+  }
+
   /** Put the table in force; on hosts whose names are not known yet, once they are. */
-  void apply(Table table, int keepHosts, int minNodes) {
+  void apply(Table table) {
     synchronized (scheduler) {
       if (closed) return;
       try {
-        exclusions.apply(table, keepHosts, minNodes);
+        exclusions.apply(table);
+      } catch (Throwable t) {
+        fail(t);
+      }
+    }
+    check();
+  }
+
+  /**
+   * Keep so many hosts open from now on. Apart from {@code apply}, because a start and a table may come at the same time,
+   * and neither must bring back what the other has replaced.
+   */
+  void require(int keepHosts, int minNodes) {
+    synchronized (scheduler) {
+      if (closed) return;
+      try {
+        exclusions.require(keepHosts, minNodes);
       } catch (Throwable t) {
         fail(t);
       }
@@ -63,11 +102,11 @@ final class SchedulerControl implements SchedulerHooks {
   void check() {
     List tasks = new ArrayList();
     synchronized (scheduler) {
-      if (closed || sc.isStopped() || (failure != null && monotonicMillis() < retryAt)) return;
+      if (closed || sc.isStopped() || (failure != null && Times.monotonic() < retryAt)) return;
       try {
         if (!isInPlace()) install();
         exclusions.refreshIfNeeded();
-        tasks = evacuation.tasksToKill(exclusions.plan());
+        tasks = evacuation.tasksToKill(exclusions.plan(), Times.monotonic());
         if (failure != null) LOG.info("The agent works again.");
         failure = null;
         failures = 0;
@@ -104,11 +143,15 @@ final class SchedulerControl implements SchedulerHooks {
       boolean working = !closed && failure == null && isInPlace();
       String reason = working || closed ? null : "The agent failed and tries again: " + (failure == null ? "its tracker was replaced" : failure) + ".";
       long now = System.currentTimeMillis();
-      List executors = unknown.observe(state.executors(), now);
-      TreeMap refused = new TreeMap(exclusions.unknown(now));
+      evacuation.observe(Times.monotonic());
+      List executors = unknown.observe(state.executors(directory), Times.monotonic());
+      PlacementStatus pods = placement == null ? PlacementStatus.OFF : placement.status();
+      boolean inForce = working && pods.isInForce(exclusions.table(), exclusions.plan());
+      TreeMap refused = new TreeMap(pods.refused(exclusions.table()));
+      refused.putAll(exclusions.unknown(now));
       refused.putAll(unknown.refused(exclusions, now));
       refused.putAll(exclusions.plan().refused);
-      return new Snapshot(working ? exclusions.revisionInForce() : -1, exclusions.table(), exclusions.plan(), refused, executors, reason);
+      return new Snapshot(inForce ? exclusions.revisionInForce() : -1, exclusions.table(), exclusions.plan(), refused, executors, reason);
     }
   }
 
@@ -135,7 +178,11 @@ final class SchedulerControl implements SchedulerHooks {
 
   public void executorRemoved(String executor) {
     exclusions.executorRemoved();
-    unknown.onRemoved(executor, System.currentTimeMillis());
+    try {
+      unknown.onRemoved(executor, state.lostWithTasks(executor, directory), Times.monotonic());
+    } catch (Throwable t) {
+      fail(t);
+    }
   }
 
   public Object agent() {
@@ -156,13 +203,9 @@ final class SchedulerControl implements SchedulerHooks {
     if (failure == null) LOG.warn("The agent failed; no host is blocked until it works again.", t);
     failure = t;
     failures++;
-    retryAt = monotonicMillis() + Math.min(MAX_RETRY_MILLIS, 500L << Math.min(failures, 10));
+    retryAt = Times.monotonic() + Math.min(MAX_RETRY_MILLIS, 500L << Math.min(failures, 10));
     release();
-  }
-
-  /** The wall clock may be set back. */
-  private static long monotonicMillis() {
-    return TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
+    onRefused.run();
   }
 
   private void release() {

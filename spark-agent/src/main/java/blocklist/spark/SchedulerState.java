@@ -10,6 +10,7 @@ import java.util.Properties;
 import java.util.Set;
 import org.apache.spark.ExecutorAllocationClient;
 import org.apache.spark.scheduler.HealthTracker;
+import org.apache.spark.scheduler.TaskInfo;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
 import org.apache.spark.scheduler.TaskSetExcludelist;
 import org.apache.spark.scheduler.TaskSetManager;
@@ -18,6 +19,8 @@ import org.apache.spark.scheduler.TaskSetManager;
 final class SchedulerState {
   /** Set by Spark's ContinuousExecution for the stages of its query. */
   private static final String CONTINUOUS = "__is_continuous_processing";
+
+  private static final long JUST_NOW_MILLIS = 1000;
 
   private final TaskSchedulerImpl scheduler;
 
@@ -50,6 +53,15 @@ final class SchedulerState {
     ExecutorAllocationClient backend = (ExecutorAllocationClient) scheduler.backend();
     scala.collection.Iterator it = executors.iterator();
     while (it.hasNext()) if (backend.isExecutorActive((String) it.next())) return true;
+    return false;
+  }
+
+  /** Whether an executor of this host runs tasks. */
+  boolean isBusy(String host) {
+    scala.Option executors = scheduler.hostToExecutors().get(host);
+    if (executors.isEmpty()) return false;
+    scala.collection.Iterator it = ((scala.collection.mutable.HashSet) executors.get()).iterator();
+    while (it.hasNext()) if (scheduler.isExecutorBusy((String) it.next())) return true;
     return false;
   }
 
@@ -106,8 +118,8 @@ final class SchedulerState {
     return stages;
   }
 
-  /** All known Executors with the number of their running tasks. */
-  List executors() {
+  /** All known Executors with the number of their running tasks, and with the nodes that {@code directory} knows. */
+  List executors(HostDirectory directory) {
     Map running = new HashMap();
     scala.collection.Iterator tasks = scheduler.taskIdToExecutorId().iterator();
     while (tasks.hasNext()) {
@@ -120,9 +132,35 @@ final class SchedulerState {
     while (it.hasNext()) {
       scala.Tuple2 entry = (scala.Tuple2) it.next();
       Integer count = (Integer) running.get(entry._1());
-      executors.add(new Executor((String) entry._1(), (String) entry._2(), count == null ? 0 : count.intValue()));
+      String host = (String) entry._2();
+      String node = directory.executorNode((String) entry._1(), host);
+      executors.add(new Executor((String) entry._1(), host, node == null ? host : node, count == null ? 0 : count.intValue()));
     }
     return executors;
+  }
+
+  /**
+   * An executor that has just been removed, with the number of tasks that were lost with it; null if there were none.
+   * Spark has forgotten that they ran, but their stages have not: there they still run, if YARN has not said yet why the
+   * executor was lost, or have failed just now.
+   */
+  Executor lostWithTasks(String executor, HostDirectory directory) {
+    String host = null;
+    int lost = 0;
+    long now = System.currentTimeMillis();
+    for (Iterator it = stages().iterator(); it.hasNext();) {
+      scala.collection.Iterator infos = ((TaskSetManager) it.next()).taskInfos().valuesIterator();
+      while (infos.hasNext()) {
+        TaskInfo task = (TaskInfo) infos.next();
+        if (!task.executorId().equals(executor)) continue;
+        if (task.finished() && (!task.failed() || Math.abs(now - task.finishTime()) >= JUST_NOW_MILLIS)) continue;
+        host = task.host();
+        lost++;
+      }
+    }
+    if (lost == 0) return null;
+    String node = directory.executorNode(executor, host);
+    return new Executor(executor, host, node == null ? host : node, lost);
   }
 
   /** All RunningTasks. */

@@ -15,6 +15,8 @@ import java.util.concurrent.TimeUnit;
 import java.util.zip.GZIPInputStream;
 import javax.net.ssl.HttpsURLConnection;
 import javax.net.ssl.SSLSocketFactory;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
 
 /**
  * Sends requests to the service, one at a time. Whatever the service does, a request ends within its time, and costs
@@ -25,6 +27,7 @@ import javax.net.ssl.SSLSocketFactory;
  * <p>THREADING: {@code send} is for one thread; {@code close} may be called from any.
  */
 final class ServiceClient {
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
   private static final int CONNECT_MILLIS = 5000;
   private static final int READ_MILLIS = 5000;
   private static final long BODY_MILLIS = 20000;
@@ -33,12 +36,11 @@ final class ServiceClient {
   private final Settings settings;
   private final String userAgent;
   private final Timer timer;
-  private final boolean local;
   private final SSLSocketFactory trusted;
   private volatile HttpURLConnection current = null;
   private volatile boolean closed = false;
 
-  /** Throws IOException for an invalid URL or certificate file. {@code timer} ends requests that take too long. */
+  /** Throws IOException for an invalid URL or certificate file. Resolves no name: Spark waits, and a name server may hang. {@code timer} ends requests that take too long. */
   ServiceClient(Settings settings, String userAgent, Timer timer) throws IOException {
     this.settings = settings;
     this.userAgent = userAgent;
@@ -46,7 +48,6 @@ final class ServiceClient {
     URL url = new URL(settings.url);
     if (!"http".equals(url.getProtocol()) && !"https".equals(url.getProtocol()))
       throw new IOException("spark.blocklist.url is not an http or https URL: " + settings.url);
-    local = isLoopback(url.getHost());
     boolean own = "https".equals(url.getProtocol()) && settings.caFile.length() > 0;
     trusted = own ? TrustedCertificates.socketFactory(settings.caFile) : null;
   }
@@ -58,11 +59,11 @@ final class ServiceClient {
    */
   Response send(String method, String path, String body, String etag, int waitSeconds, BodyReader reader) throws IOException {
     URL url = new URL(settings.url + path);
-    final HttpURLConnection connection = (HttpURLConnection) (local ? url.openConnection(Proxy.NO_PROXY) : url.openConnection());
+    final HttpURLConnection connection = (HttpURLConnection) (isLoopback(url.getHost()) ? url.openConnection(Proxy.NO_PROXY) : url.openConnection());
     current = connection;
     TimerTask timeout = new TimerTask() {
       public void run() {
-        connection.disconnect();
+        disconnect(connection);
       }
     };
     try {
@@ -75,11 +76,11 @@ final class ServiceClient {
       timeout.cancel();
       return read(connection, status, reader);
     } catch (IOException e) {
-      connection.disconnect();
+      disconnect(connection);
       throw e;
     } catch (RuntimeException e) {
       // HttpURLConnection throws some for responses that are not HTTP.
-      connection.disconnect();
+      disconnect(connection);
       throw new IOException("invalid response: " + e);
     } finally {
       timeout.cancel();
@@ -91,7 +92,29 @@ final class ServiceClient {
   void close() {
     closed = true;
     HttpURLConnection connection = current;
-    if (connection != null) connection.disconnect();
+    if (connection != null) disconnect(connection);
+  }
+
+  /**
+   * In a thread of its own: closing a response waits for a read of its body that is under way, which takes as long as a
+   * service that hangs may take. Nothing is thrown, because an exception would end the timer for all later requests.
+   */
+  private static void disconnect(final HttpURLConnection connection) {
+    try {
+      Thread thread = new Thread("blocklist-disconnect") {
+        public void run() {
+          try {
+            connection.disconnect();
+          } catch (RuntimeException e) {
+            LOG.debug("A connection to the service cannot be closed.", e);
+          }
+        }
+      };
+      thread.setDaemon(true);
+      thread.start();
+    } catch (Throwable t) {
+      LOG.debug("A connection to the service cannot be closed.", t);
+    }
   }
 
   private void prepare(HttpURLConnection connection, String method, String etag, int waitSeconds) throws IOException {

@@ -22,7 +22,7 @@ import org.slf4j.LoggerFactory;
 final class Settings {
   private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
   private static final String PREFIX = "spark.blocklist.";
-  private static final List NAMES = Arrays.asList(new String[] {"url", "tokenFile", "caFile", "keepHosts", "minNodes", "reportEvidence", "reportNodes", "startWait"});
+  private static final List NAMES = Arrays.asList(new String[] {"url", "tokenFile", "caFile", "keepHosts", "minNodes", "reportEvidence", "reportNodes", "podAffinity", "startWait"});
   private static final int MAX_TOKEN_BYTES = 8192;
 
   /** URL of the service without a final slash; empty: no agent. */
@@ -35,6 +35,8 @@ final class Settings {
   final int minNodes;
   final boolean reportEvidence;
   final boolean reportNodes;
+  /** On Kubernetes: keep new executors' pods off blocked nodes by a node affinity. */
+  final boolean podAffinity;
   /** Maximum time in milliseconds for which a start waits for the first table. */
   final long startWait;
   private final String tokenFile;
@@ -42,6 +44,10 @@ final class Settings {
 
   private Settings(Map values) {
     String given = text(values, "url").trim();
+    if (given.indexOf('@') >= 0) {
+      LOG.warn(PREFIX + "url has a user name or a password in it, which the service does not use: leave them out. A token is given in " + PREFIX + "tokenFile.");
+      given = "";
+    }
     while (given.endsWith("/")) given = given.substring(0, given.length() - 1);
     url = given;
     tokenFile = text(values, "tokenFile");
@@ -49,8 +55,9 @@ final class Settings {
     caFile = text(values, "caFile");
     keepHosts = Math.max(1, integer(values, "keepHosts", 1));
     minNodes = Math.max(0, integer(values, "minNodes", 0));
-    reportEvidence = bool(values, "reportEvidence");
-    reportNodes = bool(values, "reportNodes");
+    reportEvidence = bool(values, "reportEvidence", false);
+    reportNodes = bool(values, "reportNodes", false);
+    podAffinity = bool(values, "podAffinity", true);
     startWait = (long) (1000 * seconds(values, "startWait", 2));
   }
 
@@ -110,10 +117,11 @@ final class Settings {
     return value == null ? "" : (String) value;
   }
 
-  private static boolean bool(Map values, String name) {
+  private static boolean bool(Map values, String name, boolean absent) {
     String text = text(values, name).trim();
-    if (text.length() > 0 && !"true".equalsIgnoreCase(text) && !"false".equalsIgnoreCase(text)) warn(name, "true or false", text, "false");
-    return "true".equalsIgnoreCase(text);
+    if ("true".equalsIgnoreCase(text) || "false".equalsIgnoreCase(text)) return "true".equalsIgnoreCase(text);
+    if (text.length() > 0) warn(name, "true or false", text, String.valueOf(absent));
+    return absent;
   }
 
   private static int integer(Map values, String name, int absent) {

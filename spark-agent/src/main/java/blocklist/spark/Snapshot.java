@@ -24,4 +24,14 @@ final class Snapshot {
     this.executors = executors;
     this.failure = failure;
   }
+
+  /**
+   * The block of an executor's host; null if there is none. A host may have become another one's since the executor was
+   * lost: a pod's address is used again.
+   */
+  HostBlock blockOf(Executor executor) {
+    HostBlock block = (HostBlock) plan.matched.get(executor.host);
+    if (block == null || executor.node.equals(executor.host) || executor.node.equals(block.node)) return block;
+    return null;
+  }
 }

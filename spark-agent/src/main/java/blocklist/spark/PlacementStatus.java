@@ -1,0 +1,61 @@
+package blocklist.spark;
+
+import java.util.Collections;
+import java.util.Iterator;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+
+/** Whether new pods keep off the blocked nodes. Immutable. */
+final class PlacementStatus {
+  /** Where the agent does not place pods: nothing is waited for, and nothing is refused. */
+  static final PlacementStatus OFF = new PlacementStatus(null, Collections.EMPTY_SET, true, null, Collections.EMPTY_MAP);
+
+  private final Table table;
+  private final Set openNodes;
+  private final boolean settled;
+  private final String failure;
+  private final Map refused;
+
+  /**
+   * {@code settled}: no pod that may still start on a blocked node is without a node. {@code failure}: why new pods do
+   * not keep off any node; null if they do. {@code refused}: node id to reason.
+   */
+  PlacementStatus(Table table, Set openNodes, boolean settled, String failure, Map refused) {
+    this.table = table;
+    this.openNodes = openNodes;
+    this.settled = settled;
+    this.failure = failure;
+    this.refused = refused;
+  }
+
+  /** Whether the blocks of this table, other than the refused ones, are in force for new pods. */
+  boolean isInForce(Table present, Plan plan) {
+    if (this == OFF || failure != null || present.ended(System.currentTimeMillis())) return true;
+    return settled && table == present && openNodes.equals(PlacementInput.openNodes(plan));
+  }
+
+  /**
+   * Node id to the reason why new executors may start there. Those of the table before stand until it is known what
+   * follows from this one: the service counts a block that it was told of as applied once it is no longer refused.
+   */
+  Map refused(Table present) {
+    if (failure == null) return table == present ? refused : stillRefused(present);
+    Map all = new TreeMap();
+    long now = System.currentTimeMillis();
+    for (Iterator it = present.entries().values().iterator(); it.hasNext() && all.size() <= Report.MAX_REFUSED;) {
+      TableEntry entry = (TableEntry) it.next();
+      if (!entry.ended(now)) all.put(entry.id, failure);
+    }
+    return all;
+  }
+
+  private Map stillRefused(Table present) {
+    Map still = new TreeMap();
+    for (Iterator it = present.entries().values().iterator(); !refused.isEmpty() && it.hasNext();) {
+      String id = ((TableEntry) it.next()).id;
+      if (refused.containsKey(id)) still.put(id, refused.get(id));
+    }
+    return still;
+  }
+}

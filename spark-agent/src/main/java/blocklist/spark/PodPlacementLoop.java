@@ -1,0 +1,264 @@
+package blocklist.spark;
+
+import java.util.ArrayList;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.Set;
+import java.util.TreeMap;
+import java.util.concurrent.TimeUnit;
+import org.apache.spark.SparkContext;
+import org.slf4j.Logger;
+import org.slf4j.LoggerFactory;
+
+/**
+ * Keeps new pods off blocked nodes: writes the template of pods, and deletes pods that were made before and have no node
+ * yet, so that Spark makes others. It does nothing until a node is blocked.
+ *
+ * <p>If it fails, the user's template is in force again, and every block is refused as far as new pods are concerned.
+ */
+final class PodPlacementLoop extends Loop {
+  private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
+  private static final long TICK = 1000;
+  private static final long SHORT_TICK = 100;
+  /** Milliseconds after which pods that cannot be judged are refused as unknown. */
+  private static final long UNKNOWN_MILLIS = 60000;
+  private static final long RETRY_MILLIS = 10000;
+  private static final long LEAVE_MILLIS = 2000;
+
+  private final SparkContext sc;
+  private final SchedulerControl control;
+  private final ExecutorPods backend;
+  private final PodTemplateFile template;
+  private final PlacementGuard guard = new PlacementGuard();
+  private volatile PlacementStatus status = PlacementStatus.OFF;
+
+  private PlacementInput input = null;
+  private Placement placement = null;
+  private int givingWay = 0;
+  private boolean active = false;
+  /** Whether pods made before the last change of the template are still to be found. */
+  private boolean changed = false;
+  private MadePods old = new MadePods(0, new HashSet());
+  private long unsettledSince = -1;
+  /** Names of nodes that former templates excluded. */
+  private final Set formerNames = new HashSet();
+  /** Pod to the nodes that it keeps off; pod to the time and the reason of a deletion that failed. */
+  private final Map excludedByPod = new HashMap();
+  private final Map retryAt = new HashMap();
+  private final Map undeletable = new HashMap();
+
+  PodPlacementLoop(SparkContext sc, SchedulerControl control, ExecutorPods backend) {
+    super("blocklist-pods", "keep new pods off blocked nodes");
+    this.sc = sc;
+    this.control = control;
+    this.backend = backend;
+    template = new PodTemplateFile(sc.conf(), backend.client());
+    String why = backend.unsteerable();
+    if (why != null) {
+      LOG.warn("New executors may start on blocked nodes: {}.", why);
+      status = failed(why);
+    } else status = new PlacementStatus(null, Collections.EMPTY_SET, false, null, Collections.EMPTY_MAP);
+  }
+
+  PlacementStatus status() {
+    return status;
+  }
+
+  void start() {
+    if (backend.unsteerable() == null) super.start();
+  }
+
+  long runOnce() throws Exception {
+    PlacementInput next = control.placementInput();
+    long now = System.currentTimeMillis();
+    if (sc.isStopped() || isClosed() || (!active && next.table.ended(now))) return TICK;
+    active = true;
+    Map pods = backend.pods();
+    if (mustDecide(next, now)) decide(next, pods, now);
+    if (template.put(placement.names)) {
+      LOG.info("New executors keep off {} names of nodes.", Integer.valueOf(placement.names.size()));
+      changed = true;
+    }
+    formerNames.addAll(placement.names);
+    Map refused = new TreeMap(placement.refused);
+    // Read again after that: a pod made and seen in between is in neither.
+    MadePods made = changed || !old.unseen.isEmpty() ? backend.made() : null;
+    boolean settled = settle(made == null ? pods : backend.pods(), made, refused);
+    status = status(settled, refused);
+    return settled ? TICK : SHORT_TICK;
+  }
+
+  private boolean mustDecide(PlacementInput next, long now) {
+    PlacementInput before = input;
+    input = next;
+    return placement == null || before.table != next.table || !before.openNodes.equals(next.openNodes) || now >= placement.validUntil;
+  }
+
+  private void decide(PlacementInput next, Map pods, long now) throws Exception {
+    int maxNames = next.table.ended(now) ? 1 : Placement.MAX_NAMES / template.terms();
+    placement = Placement.make(next.table, next.nodes(pods.values()), givingWay, Math.max(1, maxNames), now);
+  }
+
+  private PlacementStatus status(boolean settled, Map refused) {
+    long now = millis();
+    if (settled) unsettledSince = -1;
+    else if (unsettledSince < 0) unsettledSince = now;
+    if (!settled && now - unsettledSince >= UNKNOWN_MILLIS) return failed("it is not known whether pods made before the block have a node");
+    return new PlacementStatus(input.table, input.openNodes, settled, null, refused);
+  }
+
+  private static PlacementStatus failed(String why) {
+    return new PlacementStatus(null, Collections.EMPTY_SET, false, Refusals.newPods(why + "."), Collections.EMPTY_MAP);
+  }
+
+  /** Whether no pod is left that may start on a node that is now excluded. Refused pods count as settled. */
+  private boolean settle(Map pods, MadePods made, Map refused) throws Exception {
+    if (made != null) findOld(pods, made);
+    boolean settled = !changed && old.unseen.isEmpty();
+    boolean waiting = false;
+    Set unbound = new HashSet();
+    for (Iterator it = pods.values().iterator(); it.hasNext();) {
+      ExecutorPod pod = (ExecutorPod) it.next();
+      if (pod.ending) continue;
+      if (pod.node != null) {
+        replaceIfStarting(pod);
+        continue;
+      }
+      if (!pod.isUnbound(input.registered)) continue;
+      unbound.add(pod.name);
+      Set missing = missing(pod);
+      if (missing.isEmpty()) {
+        waiting |= pod.unschedulable;
+        if (pod.unschedulable && keepsOffFreedNode(pod)) delete(pod);
+      } else if (!changed && pod.id > old.lastId) {
+        refuse(refused, missing, "pod " + pod.name + " was made without the affinity of the template.");
+      } else if (!delete(pod)) {
+        refuse(refused, missing, "pod " + pod.name + " was made before the block and cannot be deleted: " + undeletable.get(pod.name));
+      } else settled = false;
+    }
+    forgetAllBut(unbound);
+    giveWay(waiting);
+    return settled;
+  }
+
+  private void findOld(Map pods, MadePods made) {
+    Set unseen = new HashSet(made.unseen);
+    if (!changed) unseen.retainAll(old.unseen);
+    unseen.removeAll(pods.keySet());
+    old = new MadePods(changed ? made.lastId : old.lastId, unseen);
+    changed = false;
+  }
+
+  private void giveWay(boolean waiting) {
+    int next = guard.update(input.hasOpenExecutor, waiting, millis());
+    if (next == givingWay) return;
+    if (next > 0) LOG.warn("No node takes new executors, and none runs on an open node: {} blocks give way.", Integer.valueOf(next));
+    givingWay = next;
+    placement = null;
+  }
+
+  /** A pod from before the block whose executor has not registered yet has nothing to lose, and another can be of use. */
+  private void replaceIfStarting(ExecutorPod pod) {
+    boolean blocked = placement.idsByName.containsKey(pod.node);
+    if (blocked && input.hasOpenExecutor && pod.id <= old.lastId && !input.registered.contains(String.valueOf(pod.id))) delete(pod);
+  }
+
+  /** The excluded names that this pod does not keep off. */
+  private Set missing(ExecutorPod pod) throws Exception {
+    Set missing = new HashSet(placement.names);
+    Set excluded = excluded(pod);
+    if (excluded == null) return Collections.EMPTY_SET;
+    missing.removeAll(excluded);
+    return missing;
+  }
+
+  private boolean keepsOffFreedNode(ExecutorPod pod) throws Exception {
+    Set excluded = excluded(pod);
+    if (excluded == null) return false;
+    Set freed = new HashSet(formerNames);
+    freed.removeAll(placement.names);
+    freed.retainAll(excluded);
+    return !freed.isEmpty();
+  }
+
+  /** Null: it selects no node at all. The affinity of a pod does not change. */
+  private Set excluded(ExecutorPod pod) throws Exception {
+    if (!excludedByPod.containsKey(pod.name)) excludedByPod.put(pod.name, NodeAffinity.excluded(PodReader.affinity(pod.pod)));
+    return (Set) excludedByPod.get(pod.name);
+  }
+
+  /** Delete a pod once, or again after a while; never another one of the same name. Returns false if that fails. */
+  private boolean delete(ExecutorPod pod) {
+    Long at = (Long) retryAt.get(pod.name);
+    if (at != null && millis() < at.longValue()) return !undeletable.containsKey(pod.name);
+    retryAt.put(pod.name, Long.valueOf(millis() + RETRY_MILLIS));
+    try {
+      PodReader.delete(backend.client(), pod.pod);
+      LOG.info("Pod {} is deleted, so that Spark replaces it by one that keeps off blocked nodes.", pod.name);
+      undeletable.remove(pod.name);
+      return true;
+    } catch (RuntimeException e) {
+      if (!undeletable.containsKey(pod.name)) LOG.warn("Pod {} cannot be deleted: {}", pod.name, e.getMessage());
+      undeletable.put(pod.name, String.valueOf(e.getMessage()));
+      return false;
+    }
+  }
+
+  private void refuse(Map refused, Collection names, String why) {
+    for (Iterator it = names.iterator(); it.hasNext();) {
+      Collection ids = (Collection) placement.idsByName.get(it.next());
+      for (Iterator each = ids.iterator(); each.hasNext();) refused.put(each.next(), Refusals.newPods(why));
+    }
+  }
+
+  private void forgetAllBut(Set unbound) {
+    excludedByPod.keySet().retainAll(unbound);
+    undeletable.keySet().retainAll(unbound);
+    for (Iterator it = retryAt.values().iterator(); it.hasNext();) if (millis() >= ((Long) it.next()).longValue()) it.remove();
+    if (formerNames.size() > 10 * Placement.MAX_NAMES) formerNames.retainAll(placement.names);
+  }
+
+  void onFailure() {
+    template.restore();
+    // Pods made now do not keep off any node.
+    changed = true;
+    placement = null;
+    status = failed(lastError());
+  }
+
+  /** New pods obey the user's template alone, from now on. */
+  void close() {
+    template.close();
+    super.close();
+  }
+
+  void onEnd() {
+    try {
+      if (active && !sc.isStopped()) leave();
+    } catch (Exception e) {
+      LOG.debug("Pods that are waiting keep off nodes that were blocked.", e);
+    } finally {
+      template.delete();
+    }
+  }
+
+  /** Let Spark end what it is doing with the file, and replace the pods that wait because of it. */
+  private void leave() throws Exception {
+    long end = millis() + LEAVE_MILLIS;
+    while (backend.made() == null && millis() < end) Thread.sleep(SHORT_TICK / 10);
+    placement = Placement.make(Table.EMPTY, new ArrayList(), 0, 1, 0);
+    for (Iterator it = backend.pods().values().iterator(); it.hasNext();) {
+      ExecutorPod pod = (ExecutorPod) it.next();
+      if (pod.isUnbound(input.registered) && pod.unschedulable && keepsOffFreedNode(pod)) delete(pod);
+    }
+  }
+
+  private static long millis() {
+    return TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
+  }
+}

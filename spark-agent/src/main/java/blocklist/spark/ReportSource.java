@@ -1,0 +1,20 @@
+package blocklist.spark;
+
+import java.util.Map;
+
+/** What ReportLoop reports. All methods may be called from any thread. */
+interface ReportSource {
+  /** The minimum number of usable nodes to register with; 0: none. */
+  int minNodes();
+
+  Snapshot snapshot();
+
+  /** The fields of a heartbeat: name to JSON. */
+  Map report(Snapshot snapshot);
+
+  /** The part of a heartbeat that acknowledges a revision; empty if there is none. */
+  String acknowledgement(Snapshot snapshot);
+
+  /** No more requests follow. */
+  void onDeregistered();
+}

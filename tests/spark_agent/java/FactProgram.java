@@ -1,0 +1,101 @@
+package blocklist.spark;
+
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Map;
+import java.util.Timer;
+import java.util.TreeMap;
+import java.util.concurrent.Semaphore;
+import java.util.concurrent.TimeUnit;
+
+/* Single facts of the agent's classes, by the name in the first argument; each prints `true` or `false`. */
+public final class FactProgram {
+  public static void main(String[] arguments) throws Exception {
+    System.out.println(holds(arguments[0]));
+    System.exit(0);
+  }
+
+  private static boolean holds(String fact) throws Exception {
+    if (fact.equals("a report starts no lookup of a lost host")) return reportStartsNoLookup();
+    if (fact.equals("a client is made while a name server hangs")) return makesClient();
+    if (fact.equals("a refusal stands until the next table is judged")) return refusalStands();
+    if (fact.equals("a pod whose executor has registered is not unbound")) return registeredIsBound();
+    if (fact.equals("a wait of five minutes is not accepted")) return waitsHalfAMinute();
+    if (fact.equals("a name that a hanging server looks up is unknown before it is given up")) return unknownWhileLookedUp();
+    throw new IllegalArgumentException(fact);
+  }
+
+  private static boolean reportStartsNoLookup() throws Exception {
+    final Semaphore resolved = new Semaphore(0);
+    HostResolver resolver = new HostResolver(new Runnable() {
+      public void run() {
+        resolved.release();
+      }
+    });
+    resolver.names("127.0.0.1");
+    resolver.retain(Collections.singleton("127.0.0.1"));
+    if (!resolved.tryAcquire(120, TimeUnit.SECONDS)) return false;
+    Executor lost = new Executor("1", "127.0.0.2", "127.0.0.2", -1);
+    Snapshot snapshot = new Snapshot(1, Table.EMPTY, Plan.EMPTY, new TreeMap(), new ArrayList(Arrays.asList(new Object[] {lost})), null);
+    NodeReport.described(snapshot, resolver);
+    return !resolved.tryAcquire(3, TimeUnit.SECONDS);
+  }
+
+  /* The hosts file of this JVM is a pipe that nobody writes. */
+  private static boolean makesClient() throws Exception {
+    Map settings = new HashMap();
+    settings.put("url", "http://service.example:8224");
+    final Settings given = Settings.of(settings);
+    final Semaphore made = new Semaphore(0);
+    Thread thread = new Thread() {
+      public void run() {
+        try {
+          new ServiceClient(given, "test", new Timer(true));
+          made.release();
+        } catch (Exception e) {
+          e.printStackTrace();
+        }
+      }
+    };
+    thread.setDaemon(true);
+    thread.start();
+    return made.tryAcquire(20, TimeUnit.SECONDS);
+  }
+
+  private static boolean refusalStands() throws Exception {
+    Map entries = new HashMap();
+    entries.put("n1", new TableEntry(1, Long.MAX_VALUE, false, "n1", "disk"));
+    Table before = new Table(5, entries);
+    Table next = new Table(6, entries);
+    PlacementStatus status = new PlacementStatus(before, Collections.EMPTY_SET, true, null, Collections.singletonMap("n1", "why"));
+    return status.refused(next).equals(Collections.singletonMap("n1", "why")) && status.refused(new Table(7, new HashMap())).isEmpty()
+      && !status.isInForce(next, Plan.EMPTY);
+  }
+
+  private static boolean waitsHalfAMinute() {
+    HttpException error = new HttpException("GET /blocklist/table", new Response(503, null, null, 300, null));
+    return error.retryAfter == 30 && new HttpException("", new Response(503, null, null, 7, null)).retryAfter == 7;
+  }
+
+  /* The hosts file of this JVM is a pipe that nobody writes. Another host, should this JVM stand still too long. */
+  private static boolean unknownWhileLookedUp() throws Exception {
+    HostResolver resolver = new HostResolver(new Runnable() {
+      public void run() {}
+    });
+    for (int i = 0; i < 5; i++) {
+      String host = "n" + i + ".example";
+      if (resolver.names(host) != null || !resolver.isPending(host)) return false;
+      while (resolver.overdue(host) == 0) Thread.sleep(20);
+      if (resolver.isPending(host)) return true;
+    }
+    return false;
+  }
+
+  private static boolean registeredIsBound() {
+    ExecutorPod pod = new ExecutorPod(7, "exec-7", null, new String[0], new String[0], false, false, null);
+    return pod.isUnbound(new HashSet()) && !pod.isUnbound(Collections.singleton("7"));
+  }
+}

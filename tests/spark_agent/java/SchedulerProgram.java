@@ -1,0 +1,317 @@
+package blocklist.spark;
+
+import io.fabric8.kubernetes.api.model.ObjectMeta;
+import io.fabric8.kubernetes.api.model.Pod;
+import io.fabric8.kubernetes.api.model.PodSpec;
+import io.fabric8.kubernetes.client.Config;
+import io.fabric8.kubernetes.client.KubernetesClient;
+import io.fabric8.kubernetes.client.KubernetesClientBuilder;
+import java.util.ArrayList;
+import java.util.Arrays;
+import java.util.Collection;
+import java.util.Collections;
+import java.util.HashMap;
+import java.util.HashSet;
+import java.util.Iterator;
+import java.util.List;
+import java.util.Map;
+import java.util.concurrent.CountDownLatch;
+import org.apache.spark.SparkConf;
+import org.apache.spark.api.java.JavaSparkContext;
+import org.apache.spark.api.java.function.VoidFunction;
+import org.apache.spark.scheduler.TaskSchedulerImpl;
+
+/*
+ * Facts of the agent's classes with a scheduler of Spark, in this JVM alone. The argument is the URL of an API server of
+ * Kubernetes, or of what looks like one. Prints a line for each fact: its name, a tab, and `true` or what is wrong.
+ */
+public final class SchedulerProgram {
+  private static final Runnable NOTHING = new Runnable() {
+    public void run() {}
+  };
+  static final CountDownLatch STARTED = new CountDownLatch(1);
+  static final CountDownLatch RELEASED = new CountDownLatch(1);
+
+  /* A task that does not end when it is killed. */
+  public static final class Stubborn implements VoidFunction {
+    public void call(Object number) {
+      STARTED.countDown();
+      while (true) {
+        try {
+          RELEASED.await();
+          return;
+        } catch (InterruptedException e) {
+          continue;
+        }
+      }
+    }
+  }
+
+  /* The names of all hosts, as the test says. */
+  private static final class Directory implements HostDirectory {
+    String[] known = null;
+
+    public String[] names(String host) {
+      return known;
+    }
+
+    public String[] machineNames(String host) {
+      return known;
+    }
+
+    public String node(String host) {
+      return host;
+    }
+
+    public String lastNode(String host) {
+      return host;
+    }
+
+    public String executorNode(String executor, String host) {
+      return host;
+    }
+
+    public String[] executorNames(String executor, String host) {
+      return known;
+    }
+
+    public long overdue(String host) {
+      return 0;
+    }
+
+    public boolean isPending(String host) {
+      return known == null;
+    }
+
+    public String overdueReason() {
+      return "whose addresses are not known";
+    }
+
+    public boolean namesMachines() {
+      return true;
+    }
+
+    public long holdMillis() {
+      return Plan.HOLD_MILLIS;
+    }
+
+    public long version() {
+      return 0;
+    }
+
+    public void retain(Collection hosts) {}
+
+    public void close() {}
+  }
+
+  /* The pods of a driver: `next` replaces those that are seen as soon as `made` is asked. */
+  private static final class Pods implements ExecutorPods {
+    private final Object client;
+    Map seen = new HashMap();
+    Map next = new HashMap();
+
+    Pods(Object client) {
+      this.client = client;
+    }
+
+    public Object client() {
+      return client;
+    }
+
+    public String unsteerable() {
+      return null;
+    }
+
+    public Map pods() {
+      return seen;
+    }
+
+    public MadePods made() {
+      seen = next;
+      long last = 0;
+      for (Iterator it = next.keySet().iterator(); it.hasNext();) last = Math.max(last, ((Long) it.next()).longValue());
+      return new MadePods(last, new HashSet());
+    }
+  }
+
+  public static void main(String[] arguments) throws Exception {
+    SparkConf conf = new SparkConf().setMaster("local[2]").setAppName("facts").set("spark.ui.enabled", "false");
+    conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1");
+    JavaSparkContext spark = new JavaSparkContext(conf);
+    // The scheduler knows a host after the first offer.
+    spark.parallelize(Arrays.asList(new Object[] {Integer.valueOf(1)})).count();
+    print("what an executor's host is called may be unknown", unknownNames(spark));
+    print("executors lost beyond the limit", lostExecutors(spark));
+    print("a killed task that still runs", killedTask(spark));
+    print("an address that is used again", usedAddress(spark));
+    print("a pod that is made while the template changes", madePod(spark, arguments[0]));
+    System.out.flush();
+    Runtime.getRuntime().halt(0);
+  }
+
+  private static void print(String fact, Object result) {
+    System.out.println("FACT\t" + fact + "\t" + result);
+  }
+
+  private static TaskSchedulerImpl scheduler(JavaSparkContext spark) {
+    return (TaskSchedulerImpl) spark.sc().taskScheduler();
+  }
+
+  private static Table table(String action) throws Exception {
+    String lines = "w1\t9223372036854775807\t" + action + "\tw1\tdisk\n10.0.0.7\t9223372036854775807\t" + action + "\t10.0.0.7\tdisk\n";
+    return Table.read(new java.io.StringReader("blocklist-table 1 5 2\n" + lines));
+  }
+
+  /* Tasks may run on a host whose names are looked up: what was acknowledged before may not be so there. */
+  private static Object unknownNames(JavaSparkContext spark) throws Exception {
+    Directory directory = new Directory();
+    SchedulerControl control = new SchedulerControl(spark.sc(), directory, "agent", NOTHING);
+    try {
+      control.apply(table("mark"));
+      Snapshot before = control.snapshot();
+      directory.known = new String[0];
+      Snapshot after = control.snapshot();
+      boolean unknown = before.revision == -1 && before.refused.keySet().equals(Collections.singleton("w1"));
+      if (unknown && after.revision == 5 && after.refused.isEmpty()) return "true";
+      return before.revision + " " + before.refused + ", then " + after.revision + " " + after.refused;
+    } finally {
+      control.close();
+    }
+  }
+
+  private static Object lostExecutors(JavaSparkContext spark) throws Exception {
+    Directory directory = new Directory();
+    directory.known = new String[0];
+    HostExclusions exclusions = new HostExclusions(spark.sc(), scheduler(spark), directory, new EvacuationLimit(), NOTHING);
+    exclusions.apply(table("evacuate"));
+    UnknownTasks unknown = new UnknownTasks(directory);
+    int last = UnknownTasks.MAX_LOST + 1;
+    for (int i = 1; i <= last; i++) unknown.onRemoved(String.valueOf(i), new Executor(String.valueOf(i), "h" + i, "h" + i, 2), 0);
+    // The scheduler of YARN still lists it.
+    List listed = new ArrayList(Collections.singleton(new Executor(String.valueOf(last), "h" + last, "h" + last, 0)));
+    Executor found = (Executor) unknown.observe(listed, UnknownTasks.LOST_MILLIS - 1).get(0);
+    Map refused = unknown.refused(exclusions, System.currentTimeMillis());
+    unknown.observe(new ArrayList(), UnknownTasks.LOST_MILLIS);
+    Map later = unknown.refused(exclusions, System.currentTimeMillis());
+    boolean refuses = refused.keySet().equals(new HashSet(Arrays.asList(new Object[] {"w1", "10.0.0.7"})));
+    if (found.running < 0 && refuses && String.valueOf(refused).indexOf(": 1 more executors") > 0 && later.isEmpty()) return "true";
+    return found.running + " " + refused + " " + later;
+  }
+
+  private static Object killedTask(final JavaSparkContext spark) throws Exception {
+    Thread job = new Thread() {
+      public void run() {
+        try {
+          spark.parallelize(Arrays.asList(new Object[] {Integer.valueOf(1)}), 1).foreach(new Stubborn());
+        } catch (Exception e) {
+          e.printStackTrace();
+        }
+      }
+    };
+    job.start();
+    STARTED.await();
+    Directory directory = new Directory();
+    directory.known = new String[0];
+    SchedulerState state = new SchedulerState(scheduler(spark));
+    UnknownTasks unknown = new UnknownTasks(directory);
+    Evacuation evacuation = new Evacuation(spark.sc(), state, new EvacuationLimit(), unknown);
+    Map entries = new HashMap();
+    String host = (String) scheduler(spark).executorIdToHost().get("driver").get();
+    entries.put(host, new TableEntry(1, Long.MAX_VALUE, true, host, "disk"));
+    List hosts = new ArrayList();
+    hosts.add(new LiveHost(host, host, true, new String[0], LiveHost.LONG_AGO));
+    hosts.add(new LiveHost("other", "other", true, new String[0], LiveHost.LONG_AGO));
+    Plan plan = Plan.make(new Table(5, entries), hosts, new Requirements(1, 0, 0, false), 0);
+    List killed;
+    synchronized (scheduler(spark)) {
+      killed = evacuation.tasksToKill(plan, 0);
+    }
+    evacuation.kill(killed);
+    int running;
+    long last = 4 * UnknownTasks.SETTLE_MILLIS;
+    synchronized (scheduler(spark)) {
+      evacuation.observe(last);
+      running = ((Executor) unknown.observe(state.executors(directory), last).get(0)).running;
+    }
+    RELEASED.countDown();
+    job.join(120000);
+    while (true) {
+      synchronized (scheduler(spark)) {
+        if (state.tasks().isEmpty()) break;
+      }
+      Thread.sleep(50);
+    }
+    synchronized (scheduler(spark)) {
+      evacuation.observe(last + 1000);
+      int settling = ((Executor) unknown.observe(state.executors(directory), last + 1000).get(0)).running;
+      long end = last + UnknownTasks.SETTLE_MILLIS;
+      int settled = ((Executor) unknown.observe(state.executors(directory), end).get(0)).running;
+      if (killed.size() == 1 && running == 1 && settling == -1 && settled == 0) return "true";
+      return killed.size() + " killed, then " + running + ", " + settling + ", " + settled;
+    }
+  }
+
+  private static Object usedAddress(JavaSparkContext spark) throws Exception {
+    TaskSchedulerImpl scheduler = new TaskSchedulerImpl(spark.sc());
+    Pods pods = new Pods(null);
+    PodDirectory directory = new PodDirectory(pods, scheduler);
+    Collection hosts = Collections.singleton("10.1.0.5");
+    pods.seen = Collections.singletonMap(Long.valueOf(1), pod(1, "node-a", null));
+    scheduler.executorIdToHost().put("1", "10.1.0.5");
+    directory.retain(hosts);
+    boolean known = "node-a".equals(directory.node("10.1.0.5"));
+    // Spark forgets the pod before its executor, which is still there.
+    pods.seen = new HashMap();
+    directory.retain(hosts);
+    known &= "node-a".equals(directory.node("10.1.0.5")) && !directory.isPending("10.1.0.5");
+    // Its address is another pod's, of which Spark has missed the node.
+    scheduler.executorIdToHost().put("2", "10.1.0.5");
+    directory.retain(hosts);
+    boolean unknown = directory.node("10.1.0.5") == null && directory.names("10.1.0.5") == null && directory.isPending("10.1.0.5");
+    unknown &= "node-a".equals(directory.executorNode("1", "10.1.0.5")) && directory.executorNode("2", "10.1.0.5") == null;
+    pods.seen = Collections.singletonMap(Long.valueOf(2), pod(2, "node-b", null));
+    directory.retain(hosts);
+    boolean found = "node-b".equals(directory.node("10.1.0.5")) && "node-a".equals(directory.executorNode("1", "10.1.0.5"));
+    found &= "node-b".equals(directory.executorNode("2", "10.1.0.5"));
+    return known && unknown && found ? "true" : known + " " + unknown + " " + found;
+  }
+
+  private static Object madePod(JavaSparkContext spark, String url) throws Exception {
+    Config config = Config.empty();
+    config.setMasterUrl(url);
+    KubernetesClient client = new KubernetesClientBuilder().withConfig(config).build();
+    Directory directory = new Directory();
+    directory.known = new String[0];
+    SchedulerControl control = new SchedulerControl(spark.sc(), directory, "agent", NOTHING);
+    Pods pods = new Pods(client);
+    pods.next = Collections.singletonMap(Long.valueOf(7), pod(7, null, "uid-7"));
+    PodPlacementLoop loop = new PodPlacementLoop(spark.sc(), control, pods);
+    try {
+      control.apply(table("mark"));
+      control.setPlacement(loop);
+      loop.runOnce();
+      long early = control.snapshot().revision;
+      // The next one has its name. The server deletes by uid.
+      pods.next = new HashMap();
+      pods.seen = new HashMap();
+      loop.runOnce();
+      long settled = control.snapshot().revision;
+      return early == -1 && settled == 5 ? "true" : early + " " + settled + " " + loop.status().refused(table("mark"));
+    } finally {
+      loop.close();
+      loop.onEnd();
+      control.close();
+    }
+  }
+
+  private static ExecutorPod pod(long id, String node, String uid) {
+    ObjectMeta metadata = new ObjectMeta();
+    metadata.setName("exec-" + id);
+    metadata.setNamespace("jobs");
+    metadata.setUid(uid);
+    Pod pod = new Pod();
+    pod.setMetadata(metadata);
+    pod.setSpec(new PodSpec());
+    return new ExecutorPod(id, "exec-" + id, node, new String[0], new String[] {"10.1.0.5"}, false, false, pod);
+  }
+}

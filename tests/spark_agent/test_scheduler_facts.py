@@ -1,0 +1,97 @@
+"""Facts about classes of the agent that need a scheduler of Spark: all of them in one JVM, without a cluster."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Final
+
+import pytest
+
+from demo.java_home import java_home
+
+pytestmark = pytest.mark.timeout(600)
+_PACKAGES: Final = (
+    "java.lang",
+    "java.lang.invoke",
+    "java.io",
+    "java.net",
+    "java.nio",
+    "java.util",
+    "java.util.concurrent",
+)
+_OPENS: Final = [
+    f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in (*_PACKAGES, "sun.nio.ch", "sun.security.action")
+]
+"""As Spark's own commands start a JVM."""
+
+
+class ApiServer:
+    """An API server of Kubernetes that deletes whatever it is asked to; `deletions` are the paths and the bodies."""
+
+    def __init__(self) -> None:
+        self.deletions: list[tuple[str, object]] = []
+        deletions = self.deletions
+
+        class DeletionHandler(BaseHTTPRequestHandler):
+            def do_DELETE(self) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                deletions.append((self.path, json.loads(body or b"{}")))
+                self.send_response(200)
+                self.send_header("Content-Type", "application/json")
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), DeletionHandler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+
+@pytest.fixture(scope="module")
+def api_server() -> Iterator[ApiServer]:
+    started = ApiServer()
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="module")
+def facts(program: str, api_server: ApiServer) -> dict[str, str]:
+    options = ["-Xmx512m", "-XX:+UseSerialGC", *_OPENS]
+    command = [str(java_home() / "bin" / "java"), *options, "-cp", program]
+    command += ["blocklist.spark.SchedulerProgram", api_server.url]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    rows = [line.split("\t") for line in done.stdout.splitlines() if line.startswith("FACT\t")]
+    assert rows, done.stderr[-4000:]
+    return {name: result for _, name, result in rows}
+
+
+@pytest.mark.parametrize(
+    "fact",
+    [
+        "what an executor's host is called may be unknown",
+        "executors lost beyond the limit",
+        "a killed task that still runs",
+        "an address that is used again",
+        "a pod that is made while the template changes",
+    ],
+)
+def test_it_holds(facts: dict[str, str], fact: str) -> None:
+    assert facts.get(fact) == "true"
+
+
+@pytest.mark.usefixtures("facts")
+def test_a_pod_is_deleted_by_its_uid_as_another_one_may_have_its_name(api_server: ApiServer) -> None:
+    [(path, options)] = api_server.deletions
+    assert path.partition("?")[0] == "/api/v1/namespaces/jobs/pods/exec-7"
+    assert options == {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": "uid-7"}}

@@ -1,0 +1,178 @@
+"""Which session of an application reports, as the service decides it: another one may be a successor, or long gone."""
+
+from __future__ import annotations
+
+import json
+import queue
+import subprocess
+import threading
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any, Final
+
+import pytest
+
+from blocklist.model.errors import InvalidError, NotFoundError
+from blocklist.model.listener import FencedError, Listener, ListenerRole, Registration, heartbeat, register
+from tests.integration.process import wait_until
+
+TIMEOUT: Final = 120.0
+"""Seconds."""
+
+
+class SessionRules:
+    """The listener `app` of a service, by the rules of the service. `requests` are the methods and the statuses.
+
+    A report with more than `max_refusals` is rejected.
+    """
+
+    def __init__(self) -> None:  # noqa: C901 - a handler for each method
+        self.listener: Listener | None = None
+        self.refused: dict[str, str] = {}
+        self.max_refusals = 10_000
+        self.requests: queue.Queue[tuple[str, int]] = queue.Queue()
+        service = self
+
+        class SessionHandler(BaseHTTPRequestHandler):
+            def do_PUT(self) -> None:
+                self._answer(lambda body: service.register(body["sessionId"]))
+
+            def do_POST(self) -> None:
+                self._answer(service.heartbeat)
+
+            def do_DELETE(self) -> None:
+                self._answer(lambda _: None)
+
+            def _answer(self, act: Callable[[dict[str, Any]], None]) -> None:
+                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+                status = 200
+                try:
+                    act(json.loads(body or b"{}"))
+                except FencedError:
+                    status = 409
+                except NotFoundError:
+                    status = 404
+                except InvalidError:
+                    status = 413
+                self.send_response(status)
+                self.send_header("Content-Length", "2")
+                self.end_headers()
+                self.wfile.write(b"{}")
+                service.requests.put((self.command, status))
+
+            def log_message(self, *_: object) -> None:
+                pass
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), SessionHandler)
+        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
+        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+
+    @property
+    def session(self) -> str | None:
+        return None if self.listener is None else self.listener.session
+
+    @property
+    def acked(self) -> int | None:
+        return None if self.listener is None else self.listener.acked
+
+    def register(self, session: str) -> None:
+        requested = Registration(id="app", role=ListenerRole.JOB_MASTER, session=session)
+        self.listener = register(self.listener, requested, now=0, revision=7, empty=False)
+
+    def heartbeat(self, body: dict[str, Any]) -> None:
+        refused = body.get("refused", self.refused)
+        if len(refused) > self.max_refusals:
+            raise InvalidError("refused: too many.")
+        self.listener = heartbeat(self.listener, body["sessionId"], body.get("ackedRevision"), now=0, revision=7)
+        self.refused = refused
+
+    def close(self) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+
+    def wait_for(self, method: str, status: int) -> list[tuple[str, int]]:
+        """Return the requests up to the next one with this response."""
+        seen = [self.requests.get(timeout=TIMEOUT)]
+        while seen[-1] != (method, status):
+            seen.append(self.requests.get(timeout=TIMEOUT))
+        return seen
+
+
+@pytest.fixture
+def service() -> Iterator[SessionRules]:
+    started = SessionRules()
+    yield started
+    started.close()
+
+
+@pytest.fixture
+def reports(program: str, service: SessionRules) -> Iterator[subprocess.Popen[bytes]]:
+    """The reports of the session `new`."""
+    command = ["java", "-Xmx64m", "-XX:+UseSerialGC", "-cp", program]
+    process = subprocess.Popen([*command, "blocklist.spark.ReportProgram", service.url, "new"], stdin=subprocess.PIPE)
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def wake(reports: subprocess.Popen[bytes], refusals: str = "") -> None:
+    assert reports.stdin is not None
+    reports.stdin.write(f"{refusals}\n".encode())
+    reports.stdin.flush()
+
+
+def test_a_session_reports_again_after_a_restore_brought_back_the_one_before(
+    service: SessionRules, reports: subprocess.Popen[bytes]
+) -> None:
+    service.register("old")
+    before = service.listener
+    service.wait_for("POST", 200)
+    service.listener = before  # from a backup
+    service.wait_for("POST", 409)
+    assert service.wait_for("POST", 200)[0] == ("PUT", 200)
+    assert service.session == "new"
+    assert reports.poll() is None
+
+
+def test_a_session_that_was_taken_over_reports_again_when_its_successor_has_left(
+    service: SessionRules, reports: subprocess.Popen[bytes]
+) -> None:
+    """It never displaces its successor, also not one that the service forgets for a while."""
+    service.wait_for("POST", 200)
+    service.register("newer")
+    service.wait_for("PUT", 409)
+    wake(reports)
+    assert service.wait_for("POST", 409) == [("POST", 409)]
+    assert service.session == "newer"
+    service.listener = None  # deregistered
+    wake(reports)
+    assert service.wait_for("PUT", 200) == [("POST", 404), ("PUT", 200)]
+    service.register("newer")
+    service.wait_for("PUT", 409)
+    assert service.session == "newer"
+
+
+def test_refusals_that_are_cut_off_do_not_count_as_applied(
+    service: SessionRules, reports: subprocess.Popen[bytes]
+) -> None:
+    """The service takes no acknowledgement back: a new session begins, which has none."""
+    wake(reports, "5")
+    wait_until(lambda: (service.acked, len(service.refused)) == (7, 5), seconds=TIMEOUT)
+    wake(reports, "1001")
+    wait_until(lambda: (service.session, service.acked, len(service.refused)) == ("new.1", None, 1000), seconds=TIMEOUT)
+    wake(reports, "1000")
+    wait_until(lambda: service.acked == 7, seconds=TIMEOUT)
+    assert (service.session, len(service.refused)) == ("new.1", 1000)
+
+
+def test_refusals_that_the_service_rejects_do_not_count_as_applied(
+    service: SessionRules, reports: subprocess.Popen[bytes]
+) -> None:
+    service.max_refusals = 5
+    wake(reports, "5")
+    wait_until(lambda: (service.acked, len(service.refused)) == (7, 5), seconds=TIMEOUT)
+    wake(reports, "6")
+    wait_until(lambda: (service.session, service.acked) == ("new.1", None), seconds=TIMEOUT)
+    service.wait_for("POST", 413)
+    assert service.wait_for("POST", 200)[-1] == ("POST", 200)
+    assert service.acked is None
