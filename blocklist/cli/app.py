@@ -15,7 +15,9 @@ from blocklist.cli import (
     drain_command,
     environment,
     extend_command,
+    flink_command,
     inventory_commands,
+    manager_command,
     messages,
     output,
     read_commands,
@@ -29,6 +31,8 @@ from blocklist.client.token_file import TokenFileError
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError, UnknownNodeError
 
 EXIT_REJECTED, EXIT_USAGE, EXIT_UNREACHABLE = 1, 2, 3
+_HAND_OVER = {"ignore_unknown_options": True, "allow_extra_args": True}
+"""All arguments are those of the command to which is handed over."""
 
 
 def run(arguments: list[str]) -> int:
@@ -38,7 +42,8 @@ def run(arguments: list[str]) -> int:
         if environment.COMPLETE in os.environ:
             # TAB shows the nodes of the service that the line will use.
             environment.take_context(environment.completed_line()[0])
-        _command_tree()(environment.take_context(arguments), prog_name="blocklist")
+        own, others = manager_command.split(arguments)
+        _command_tree()([*environment.take_context(own), *others], prog_name="blocklist")
     except BlocklistError as error:
         return _report_error(error)
     except OSError as error:
@@ -53,11 +58,18 @@ def _report_error(error: BlocklistError) -> int:
     output.print_stderr(*messages.error_lines(error))
     if isinstance(error, ConflictError) and error.blocked:
         output.print_stderr("Nothing was changed. Use --merge to merge the blocks.")
-    if isinstance(error, UnknownNodeError):
+    if isinstance(error, UnknownNodeError) and error.title is None:
+        # Labels that no node has: nothing was sent.
+        output.print_stderr("Nothing was changed.")
+    elif isinstance(error, UnknownNodeError):
         output.print_stderr("Nothing was changed. Leave out --strict to block them anyway.")
     match error:
+        case UnavailableError() if _is_token_file_error(error):
+            return EXIT_USAGE
         case UnavailableError():
-            return EXIT_USAGE if _is_token_file_error(error) else EXIT_UNREACHABLE
+            if error.title is None and error.__cause__ is not None:
+                output.print_stderr(*environment.url_source())
+            return EXIT_UNREACHABLE
         case InvalidError(title=None):
             # No error of the service: an argument or a variable is invalid.
             return EXIT_USAGE
@@ -95,6 +107,7 @@ def _command_tree() -> typer.Typer:
     config.command("list")(config_commands.list_)
     config.command()(config_commands.get)
     config.command("set")(config_commands.set_)
+    config.command()(config_commands.delete)
     config.command()(service_commands.check)
     tree.add_typer(config, name="config")
     token.command()(token_commands.create)
@@ -104,6 +117,8 @@ def _command_tree() -> typer.Typer:
     spark.command()(spark_commands.jar)
     spark.command()(spark_commands.defaults)
     tree.add_typer(spark, name="spark")
+    tree.command(manager_command.NAME, add_help_option=False, context_settings=_HAND_OVER)(manager_command.manager)
+    tree.command(context_settings=_HAND_OVER, add_help_option=False)(flink_command.flink)
     tree.command("open")(shell_commands.open_)
     tree.command()(shell_commands.completion)
     tree.command()(service_commands.serve)

@@ -11,7 +11,7 @@ import typer
 
 from blocklist.cli import messages, options
 from blocklist.cli.block_request import BlockSpec, EnsureResult, end_and_tolerance, ensure_blocked, noop_block
-from blocklist.cli.environment import connect, default_duration, now_ms, print_context
+from blocklist.cli.environment import connect, default_duration, print_context, service_now, service_now_for_change
 from blocklist.cli.node_selection import blocked_nodes, known_nodes
 from blocklist.cli.output import print_message, print_stderr
 from blocklist.cli.unblocking import UnblockOutcome, for_each, unblock_all
@@ -44,12 +44,12 @@ def block(
     strict: options.Strict = False,
 ) -> None:
     """Block nodes: no new tasks start there. If one node is rejected, none is blocked."""
-    now = now_ms()
     action = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS if evacuate else BlockAction.MARK_BLOCKED
     with connect() as client:
         node_ids = known_nodes(client, node, selector)
         if not dry_run:
             print_context(client)
+        now = service_now_for_change(client, asks=until is None and not forever)
         with report_unknown_outcome(dry_run):
             end, tolerance = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
             spec = BlockSpec(action=action, cause=reason, start=now, end=end, tolerance=tolerance)
@@ -159,7 +159,8 @@ def print_dry_run_block(result: EnsureResult[DryRunBody], now: int) -> None:
 
 
 def _dry_run_unblock(client: BlocklistClient, node_id: str) -> None:
-    _print_dry_run(client.dry_run_unblock(node_id), now_ms())
+    result = client.dry_run_unblock(node_id)
+    _print_dry_run(result, service_now(client))
 
 
 def _print_dry_run(result: DryRunBody, now: int) -> None:

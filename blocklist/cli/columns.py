@@ -78,6 +78,11 @@ def _yes_no(value: bool) -> str:
     return "yes" if value else "no"
 
 
+def _some(names: Sequence[str]) -> str:
+    """`yarn-prod,+4`: the first name, and how many more there are. On a node of fifty jobs all would be a long line."""
+    return names[0] if len(names) == 1 else f"{names[0]},+{len(names) - 1}" if names else ""
+
+
 def _tasks(count: TaskCount) -> str:
     """`3`; `3+?` if only some TaskManagers report their tasks; `unknown` if none does."""
     if not count.unreported:
@@ -85,18 +90,19 @@ def _tasks(count: TaskCount) -> str:
     return f"{count.known}+?" if count.reported else "unknown"
 
 
-def nodes_view(now: int) -> ResourceView[NodeDetails]:
+def nodes_view(now: int, *, past: bool = False) -> ResourceView[NodeDetails]:
     """The blocked nodes; what remains of each block is counted from `now` (Unix milliseconds)."""
     return ResourceView(
         columns={
             "NODE": lambda it: it.node.id,
             "ACTION": lambda it: it.node.action.short_name,
             "REMAINING": lambda it: remaining(it.node.end, now),
-            "EXPIRES": lambda it: format_timestamp(it.node.end),
             "OWNER": lambda it: ",".join(owners_of(it)),
-            "SINCE": lambda it: format_timestamp(it.node.start),
         },
+        # Times are 20 characters wide: without them, a line fits into a terminal of 80 columns.
         wide_columns={
+            "EXPIRES": lambda it: format_timestamp(it.node.end),
+            "SINCE": lambda it: format_timestamp(it.node.start),
             "BY": lambda it: it.created_by or "",
             "TASKMANAGERS": lambda it: str(len(it.task_managers)),
             "REVISION": lambda it: _number(it.revision),
@@ -105,7 +111,7 @@ def nodes_view(now: int) -> ResourceView[NodeDetails]:
         json=listed_json,
         name=lambda it: it.node.id,
         json_document=_by_id,
-        empty_message="No node is blocked.",
+        empty_message=f"No node was blocked at {format_timestamp(now)}." if past else "No node is blocked.",
     )
 
 
@@ -135,9 +141,13 @@ KNOWN_NODES: ResourceView[KnownNodeBody] = ResourceView(
         "BLOCKED": lambda it: _yes_no(it.blocked),
         "TASKMANAGERS": lambda it: str(len(it.task_managers)),
         "TASKS": lambda it: _tasks(TaskCount.of(tm.running_tasks for tm in it.task_managers)),
-        "REPORTED-BY": lambda it: ",".join(reporter.id for reporter in it.reported_by),
+        "REPORTED-BY": lambda it: _some([reporter.id for reporter in it.reported_by]),
     },
-    wide_columns={"NAMES": lambda it: ",".join(it.names), "ADDRESSES": lambda it: ",".join(it.addresses)},
+    wide_columns={
+        "REPORTERS": lambda it: ",".join(reporter.id for reporter in it.reported_by),
+        "NAMES": lambda it: ",".join(it.names),
+        "ADDRESSES": lambda it: ",".join(it.addresses),
+    },
     last_columns={"LABELS": lambda it: ",".join(f"{key}={value}" for key, value in it.labels.items())},
     json=lambda it: it.json_value(),
     name=lambda it: it.id,

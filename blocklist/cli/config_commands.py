@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Mapping
 from typing import Annotated, Final
 
@@ -12,6 +13,7 @@ from blocklist.cli.environment import current_context
 from blocklist.cli.options import NoHeaders
 from blocklist.cli.output import print_lines, print_message, print_stderr, use_colour
 from blocklist.cli.table import Table
+from blocklist.client.url_credentials import without_credentials
 from blocklist.model.durations import parse_duration, parse_duration_or_forever
 from blocklist.model.errors import InvalidError
 
@@ -42,7 +44,16 @@ def use(name: Name) -> None:
     configuration = contexts.load().with_current(name)
     contexts.save(configuration)
     url = configuration.context(name).settings.get("url", "which has no URL yet")
-    print_message(f"Current context: {name}, {url}")
+    print_message(f"Current context: {name}, {without_credentials(url)}")
+    _warn_of_variables(name)
+
+
+def _warn_of_variables(name: str) -> None:
+    """Say on stderr that the environment decides, if it does."""
+    if url := os.environ.get("BLOCKLIST_URL"):
+        print_stderr(f"BLOCKLIST_URL is set, so commands still use {without_credentials(url)}: unset it.")
+    if (other := os.environ.get("BLOCKLIST_CONTEXT")) and other != name:
+        print_stderr(f"BLOCKLIST_CONTEXT is set, so commands still use the context {other}: unset it.")
 
 
 def list_(no_headers: NoHeaders = False) -> None:
@@ -66,16 +77,17 @@ def get(name: Name, key: OptionalKey = None) -> None:
     """Show the settings of a context, or one of them. Exit code 1 if it is not set."""
     settings = contexts.load().context(name).settings
     if key is None:
-        print_lines(*Table(("", ""), show_header=False, colour=False).lines(sorted(settings.items())))
+        rows = sorted((name, without_credentials(value)) for name, value in settings.items())
+        print_lines(*Table(("", ""), show_header=False, colour=False).lines(rows))
     elif contexts.check_key(key) in settings:
-        print_message(settings[key])
+        print_message(without_credentials(settings[key]))
     else:
         print_stderr(f"{key} is not set in the context {name}.")
         raise typer.Exit(1)
 
 
 def set_(name: Name, key: Key, value: Value) -> None:
-    """Set one setting of a context; a new context is created. The first one becomes the current one."""
+    """Set one setting of a context. A new one begins with its url; the first one becomes the current one."""
     contexts.check_key(key)
     try:
         if key in _CHECKS:
@@ -84,10 +96,24 @@ def set_(name: Name, key: Key, value: Value) -> None:
         raise
     except ValueError as error:
         raise InvalidError(f"{key}: {error}") from None
-    configuration = contexts.load().with_setting(name, key, value)
+    before = contexts.load()
+    configuration = before.with_setting(name, key, value)
     contexts.save(configuration)
     print_message(f"{name}: {key} = {value}")
+    if name not in before.contexts:
+        current = ", the current one" if configuration.current == name else ""
+        print_stderr(f"New context {name}{current}.{contexts.meant(name, before.contexts)}")
+
+
+def delete(name: Name) -> None:
+    """Delete a context. If it is the current one, there is none afterwards, until config use."""
+    before = contexts.load()
+    configuration = before.without(name)
+    contexts.save(configuration)
+    print_message(f"Deleted context {name}")
+    if before.current == name and configuration.contexts:
+        print_stderr(f"There is no current context now: blocklist config use {next(iter(configuration.contexts))}")
 
 
 def _cells(settings: Mapping[str, str]) -> list[str]:
-    return [settings.get(key, "") for key in contexts.KEYS]
+    return [without_credentials(settings.get(key, "")) for key in contexts.KEYS]

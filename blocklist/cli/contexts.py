@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,6 +24,7 @@ from blocklist.model.node import check_text
 
 KEYS: Final = ("url", "token_file", "timeout", "default_duration")
 """What a context may set: as the environment variables, in lower case. No token: it would be in the file."""
+_SIMILARITY: Final = 0.7
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
 
 
@@ -62,8 +63,27 @@ class Configuration:
         """A new context is created; the first one becomes the current one. Raises InvalidError."""
         if not _NAME.fullmatch(name):
             raise InvalidError(f"{name[:64]!a} is not the name of a context: use letters, digits, _ and -.")
+        if name not in self.contexts and key in KEYS and key != "url":
+            raise InvalidError(
+                f"There is no context {name!a}.{meant(name, self.contexts)}"
+                f" A new one begins with its URL: blocklist config set {name} url http://host:port"
+            )
         settings = {**self.contexts.get(name, {}), check_key(key): check_text(value)}
         return replace(self, current=self.current or name, contexts={**self.contexts, name: settings})
+
+    def without(self, name: str) -> Configuration:
+        """Raises InvalidError if there is no context of this name."""
+        self.context(name)
+        contexts = {other: settings for other, settings in self.contexts.items() if other != name}
+        return replace(self, current=None if self.current == name else self.current, contexts=contexts)
+
+
+def meant(name: str, names: Iterable[str]) -> str:
+    """` Did you mean prod?`, with the context whose name is similar; empty if there is none."""
+    from difflib import get_close_matches  # noqa: PLC0415 - rarely needed
+
+    found = get_close_matches(name, list(names), n=1, cutoff=_SIMILARITY)
+    return f" Did you mean {found[0]}?" if found else ""
 
 
 def path() -> Path:
@@ -81,8 +101,10 @@ def load() -> Configuration:
         text = file.read_text(encoding="utf-8")
     except FileNotFoundError:
         return Configuration()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InvalidError(f"{file} cannot be read: {error}.") from None
+    except OSError as error:
+        raise InvalidError(f"{file} cannot be read: {error.strerror}.") from None
+    except UnicodeDecodeError:
+        raise InvalidError(f"{file} cannot be read: it is not UTF-8 text.") from None
     import tomllib  # noqa: PLC0415 - only with a file
 
     try:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from blocklist.cli import contexts
 from blocklist.cli.output import print_stderr
 from blocklist.client import DEFAULT_URL
 from blocklist.client.token_file import read_token_file, token_reader
-from blocklist.model.durations import parse_duration, parse_duration_or_forever
+from blocklist.model.durations import format_duration, parse_duration, parse_duration_or_forever
 from blocklist.model.errors import BlocklistError, InvalidError
+from blocklist.model.node import is_node_id
 
 if TYPE_CHECKING:
     from blocklist.cli.contexts import Context
@@ -28,8 +31,15 @@ environment, are less similar (`TOKEN_FILE` and `ADMIN_TOKEN_FILE`: 0.77)."""
 DEFAULT_TIMEOUT: Final = "5s"
 COMPLETE: Final = "_BLOCKLIST_COMPLETE"
 """The variable with which the scripts of `blocklist completion` ask for completions."""
+_QUOTES: Final = frozenset("\"'\\")
+_WRONG_CLOCK: Final = 60_000
+"""Milliseconds by which the clocks of this machine and of the service may differ without a message."""
 COMPLETION_TIMEOUT: Final = 0.5
 """Seconds for each step of a request that completes a word: the user is waiting after the tab key."""
+
+
+_context_option: Final[list[str]] = []
+"""The context of --context, if it was given."""
 
 
 def connect(seconds: float | None = None) -> BlocklistClient:
@@ -45,7 +55,10 @@ def connect(seconds: float | None = None) -> BlocklistClient:
     from blocklist.client.client import BlocklistClient  # noqa: PLC0415
     from blocklist.client.credentials import BearerAuth  # noqa: PLC0415
 
-    return BlocklistClient(url, token=None if read_token is None else BearerAuth(read_token), timeout=timeout)
+    try:
+        return BlocklistClient(url, token=None if read_token is None else BearerAuth(read_token), timeout=timeout)
+    except InvalidError as error:
+        raise InvalidError(" ".join([error.detail, *url_source()])) from None
 
 
 def service() -> tuple[str, Callable[[], str] | None]:
@@ -55,7 +68,7 @@ def service() -> tuple[str, Callable[[], str] | None]:
         return os.environ.get("BLOCKLIST_URL") or DEFAULT_URL, token_reader()
     if (file := context.token_file) is None:
         return context.settings["url"], token_reader()
-    return context.settings["url"], lambda: read_token_file(file)
+    return context.settings["url"], partial(read_token_file, file, f"context {context.name}")
 
 
 def current_context() -> Context | None:
@@ -81,27 +94,55 @@ def current_context() -> Context | None:
 def take_context(arguments: list[str]) -> list[str]:
     """Use the context of --context, which may be anywhere before `--`; the other arguments. Raises InvalidError."""
     head = arguments[: arguments.index("--")] if "--" in arguments else arguments
-    for place, argument in enumerate(head):
+    found: str | None = None
+    rest: list[str] = []
+    words = iter(head)
+    for argument in words:
         name, equals, value = argument.partition("=")
-        if name == "--context" and (equals or place + 1 < len(head)):
-            use_context(value if equals else head[place + 1])
-            return arguments[:place] + arguments[place + (1 if equals else 2) :]
-    return arguments
+        if name != "--context":
+            rest.append(argument)
+            continue
+        if found is not None:
+            raise InvalidError("--context is given twice: choose one context.")
+        found = value if equals else next(words, "")
+        if found.startswith("-"):
+            raise InvalidError(f"--context needs the name of a context before {found[:64]}: see blocklist config list.")
+        use_context(found)
+    return rest + arguments[len(head) :]
 
 
 def completed_line() -> tuple[list[str], str]:
     """The words before the one that TAB completes, without the command's name, and the beginning of that word.
 
-    They are as typer's scripts for bash, zsh and fish pass them, still with quotes.
+    They are as typer's scripts for bash, zsh and fish pass them; quotes are removed, unless one is still open.
     """
     if os.environ[COMPLETE] == "complete_bash":
-        words, place = os.environ.get("COMP_WORDS", "").split(), int(os.environ.get("COMP_CWORD", "0"))
-        # Bash makes `=` a word.
-        before = " ".join(words[1:place]).replace(" = ", "=").split()
-        return before, words[place] if place < len(words) else ""
+        words, place = _unquoted(os.environ.get("COMP_WORDS", "")), int(os.environ.get("COMP_CWORD", "0"))
+        return _with_values(words[1:place]), words[place] if place < len(words) else ""
     line = os.environ.get("_TYPER_COMPLETE_ARGS", "")
-    words = line.split()[1:]
+    words = _unquoted(line)[1:]
     return (words, "") if not words or line.endswith(" ") else (words[:-1], words[-1])
+
+
+def _unquoted(line: str) -> list[str]:
+    if not _QUOTES.isdisjoint(line):
+        import shlex  # noqa: PLC0415 - rarely needed
+
+        with suppress(ValueError):  # A quote is still open.
+            return shlex.split(line)
+    return line.split()
+
+
+def _with_values(words: Sequence[str]) -> list[str]:
+    """`--context=lab` as one word: bash makes `=` a word."""
+    joined: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        if word == "=" and joined:
+            joined[-1] += "=" + next(rest, "")
+        else:
+            joined.append(word)
+    return joined
 
 
 def use_context(name: str) -> None:
@@ -110,19 +151,48 @@ def use_context(name: str) -> None:
     Raises InvalidError for an empty name: an unset variable of a script must not choose another service.
     """
     if not name:
-        raise InvalidError("--context is empty: give the name of a context, see blocklist config list.")
+        raise InvalidError("--context needs the name of a context: see blocklist config list.")
     for variable in ("URL", "TOKEN", "TOKEN_FILE"):
         os.environ.pop(_PREFIX + variable, None)
     os.environ["BLOCKLIST_CONTEXT"] = name
+    _context_option.append(name)
 
 
 def print_context(client: BlocklistClient) -> None:
     """Print on stderr which service is about to be changed, if there is a context that it could be mistaken for."""
     if (context := current_context()) is not None:
         print_stderr(f"Context {context.name}: {client.url}")
-    elif contexts.load().contexts:
-        source = "BLOCKLIST_URL" if os.environ.get("BLOCKLIST_URL") else "default URL"
-        print_stderr(f"No context: {client.url} ({source})")
+        return
+    source = "BLOCKLIST_URL" if os.environ.get("BLOCKLIST_URL") else "default URL"
+    try:
+        others = contexts.load().contexts
+    except InvalidError as error:
+        # BLOCKLIST_URL says which service is meant, so a broken file must not keep anybody from blocking a node.
+        print_stderr(f"No context: {client.url} ({source}). {error.detail}")
+    else:
+        if others:
+            print_stderr(f"No context: {client.url} ({source})")
+
+
+def url_source() -> list[str]:
+    """A line that says where the URL of the service is from; none if the configuration cannot be read."""
+    try:
+        context = current_context()
+    except InvalidError:
+        return []
+    if context is not None:
+        return [f"The URL is that of the context {context.name} ({_chosen_by()})."]
+    if os.environ.get("BLOCKLIST_URL"):
+        return ["The URL is that of BLOCKLIST_URL."]
+    return ["The URL is the default one: set BLOCKLIST_URL, or a context (blocklist config set NAME url URL)."]
+
+
+def _chosen_by() -> str:
+    if _context_option:
+        return "chosen by --context"
+    if os.environ.get("BLOCKLIST_CONTEXT"):
+        return "chosen by BLOCKLIST_CONTEXT"
+    return "the current one; see blocklist config list"
 
 
 def _setting(name: str) -> tuple[str, str | None]:
@@ -196,6 +266,58 @@ def blocked_node_ids() -> list[str]:
         return []
 
 
+def known_node_ids(incomplete: str) -> list[str]:
+    """The ids of the inventory that begin so, for completion, free nodes first; none as in blocked_node_ids."""
+    import logging  # noqa: PLC0415 - slow to import
+
+    logging.disable()
+    try:
+        with connect(COMPLETION_TIMEOUT) as client:
+            nodes = client.known_nodes_after(before_completed(incomplete))
+    except BlocklistError:
+        return []
+    return free_first(incomplete, {node.id: node.blocked for node in nodes})
+
+
+def before_completed(incomplete: str) -> str | None:
+    """An id before all that begin so: the inventory is read from there, as it may be long; None: from its beginning."""
+    return incomplete[:-1] if is_node_id(incomplete[:-1]) else None
+
+
+def free_first(incomplete: str, blocked: Mapping[str, bool]) -> list[str]:
+    """The ids that begin so, of which the mapping says whether they are blocked: first those that are not."""
+    return sorted((it for it in blocked if it.startswith(incomplete)), key=lambda it: (blocked[it], it))
+
+
 def now_ms() -> int:
-    """The current time in Unix milliseconds."""
+    """The current time in Unix milliseconds, by the clock of this machine."""
     return time.time_ns() // 1_000_000
+
+
+def service_now(client: BlocklistClient) -> int:
+    """The current time in Unix milliseconds, by the clock of the service: its blocks end by that one.
+
+    Asks the service if there was no response of it yet.
+    """
+    if client.clock_offset is None:
+        try:
+            client.default_duration()
+        except BlocklistError:
+            if client.clock_offset is None:
+                raise
+            # The service has answered: that is enough for its time, and the change will tell what is the matter.
+    return now_ms() + (client.clock_offset or 0)
+
+
+def service_now_for_change(client: BlocklistClient, *, asks: bool = True) -> int:
+    """As service_now; says on stderr if the clock of this machine is wrong.
+
+    Without `asks`, no request is sent for it: the time of the change does not depend on the clock.
+    """
+    now = service_now(client) if asks else now_ms() + (client.clock_offset or 0)
+    if abs(offset := client.clock_offset or 0) >= _WRONG_CLOCK:
+        print_stderr(
+            f"The clock of this machine is {format_duration(abs(offset))} {'behind' if offset > 0 else 'ahead of'} the"
+            " service's. A duration counts from the service's clock."
+        )
+    return now

@@ -10,7 +10,7 @@ import typer
 
 from blocklist.cli import messages, options
 from blocklist.cli.block_request import end_and_tolerance
-from blocklist.cli.environment import connect, default_duration, now_ms, print_context
+from blocklist.cli.environment import connect, default_duration, print_context, service_now_for_change
 from blocklist.cli.node_selection import blocked_nodes
 from blocklist.cli.output import print_message, print_stderr
 from blocklist.cli.unknown_outcome import report_unknown_outcome
@@ -33,10 +33,10 @@ def extend(
 
     Exit code 1 if a node is not blocked; the others are extended.
     """
-    now = now_ms()
     with connect() as client:
         node_ids = blocked_nodes(client, node, selector)
         print_context(client)
+        now = service_now_for_change(client, asks=until is None and not forever)
         with report_unknown_outcome(dry_run=False):
             end, _ = end_and_tolerance(now, duration, until, forever, partial(default_duration, client))
             found = {node_id: _current(client, node_id) for node_id in node_ids}

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from blocklist.cli import columns, options
-from blocklist.cli.environment import connect, now_ms
+from blocklist.cli.environment import connect, service_now
 from blocklist.cli.messages import not_blocked_message
 from blocklist.cli.output import OutputFormat, OutputOptions, print_items, print_stderr
 from blocklist.model.errors import NotFoundError
@@ -46,7 +46,11 @@ def claims(
         if wanted is not None:
             ids = _blocked_ids(client, wanted)
             found = [claim for claim in found if claim.node in ids]
-    print_items(columns.claims_view(now_ms()), found, OutputOptions(output, not no_headers))
+        if not found and owner is not None and output in (OutputFormat.TABLE, OutputFormat.WIDE):
+            print_stderr(f"No claim of {owner} is found; blocklist claims shows those of all owners.")
+            return
+        now = service_now(client)
+    print_items(columns.claims_view(now), found, OutputOptions(output, not no_headers))
 
 
 def _blocked_ids(client: BlocklistClient, node_ids: Sequence[str]) -> set[str]:

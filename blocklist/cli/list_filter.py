@@ -22,6 +22,7 @@ class SortKey(StrEnum):
     """The values of --sort."""
 
     NODE = "node"
+    REMAINING = "remaining"
     EXPIRES = "expires"
     SINCE = "since"
     OWNER = "owner"
@@ -63,7 +64,7 @@ def _is_owner(owner: str, pattern: str) -> bool:
 
 def _sort_value(listed: NodeDetails, sort: SortKey) -> tuple[int, str]:
     match sort:
-        case SortKey.EXPIRES:
+        case SortKey.EXPIRES | SortKey.REMAINING:
             return listed.node.end, ""
         case SortKey.SINCE:
             return listed.node.start, ""

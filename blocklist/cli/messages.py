@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from blocklist.model.draft import MERGE_HINT
 from blocklist.model.durations import format_duration
 from blocklist.model.host_matching import ambiguous_message
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
@@ -41,6 +42,7 @@ def error_lines(error: BlocklistError) -> list[str]:
     """The error's title and detail, and a line for each fault."""
     # A single fault replaces the detail, which only counts the faults.
     detail, *lines = error.lines if len(error.lines) == 1 else (error.detail, *error.lines)
+    detail, *lines = (line.replace(MERGE_HINT, "") for line in (detail, *lines))
     return [f"{error.title or 'Error'}: {detail}", *(f"  {line}" for line in lines)]
 
 
@@ -70,6 +72,17 @@ def unknown_messages(unknown: Mapping[str, str | None]) -> Iterator[str]:
     others = [node_id for node_id, suggestion in unknown.items() if suggestion is None]
     if others:
         yield f"no listener knows {', '.join(others)}"
+
+
+def unknown_node(suggestion: str | None) -> str:
+    """`no listener knows this node, so what runs there is unknown; did you mean n1?`."""
+    meant = "" if suggestion is None else f"; did you mean {suggestion}?"
+    return f"no listener knows this node, so what runs there is unknown{meant}"
+
+
+def ambiguous_node(claimants: Sequence[str]) -> str:
+    """`the name means 2 nodes: n8, n9`."""
+    return f"the name means {len(claimants)} nodes: {', '.join(claimants)}"
 
 
 def ambiguous_messages(ambiguous: Mapping[str, Sequence[str]]) -> list[str]:

@@ -30,17 +30,25 @@ class Hold(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """One listener on one node. `text` is for people, without the names of both."""
+    """One listener on one node. `text` is for people, without the names of both.
+
+    `idle` is whether it reports that none of its tasks runs there, so that only its acknowledgement is missing, if any.
+    """
 
     hold: Hold
     text: str
+    idle: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Occupancy:
-    """The listeners of one node by id: those that hold it, and those that had tasks there and have none now."""
+    """The listeners of one node by id: those that hold it, and those that had tasks there and have none now.
+
+    Without `reported` there is nothing about listeners in it, and what was read before may still be so.
+    """
 
     holders: Mapping[str, Holder]
+    reported: bool = True
 
     @property
     def holding(self) -> dict[str, Holder]:
@@ -69,12 +77,12 @@ def occupancy_of(status: NodeStatusBody, lapsed: Collection[str]) -> Occupancy:
 
 def unknown_occupancy(reason: str) -> Occupancy:
     """Nothing can be known about the node at present."""
-    return Occupancy(holders={NO_REPORT: Holder(Hold.UNKNOWN, f"unknown: {reason}")})
+    return Occupancy(holders={NO_REPORT: Holder(Hold.UNKNOWN, f"unknown: {reason}")}, reported=False)
 
 
 def not_draining(reason: str) -> Occupancy:
     """The node is not being drained any more, so that waiting does not help."""
-    return Occupancy(holders={NO_REPORT: Holder(Hold.ENDED, reason)})
+    return Occupancy(holders={NO_REPORT: Holder(Hold.ENDED, reason)}, reported=False)
 
 
 def held_by(occupancy: Occupancy) -> Iterator[str]:
@@ -89,7 +97,8 @@ def _holder(listener: AppliedBody) -> Holder:
     if listener.refused is not None:
         return Holder(Hold.REFUSED, ", ".join(filter(None, [f"refuses: {listener.refused}", running])))
     if not listener.applied:
-        return Holder(Hold.PENDING, ", ".join(filter(None, ["has not applied it yet", running])))
+        text = ", ".join(filter(None, ["has not applied it yet", running]))
+        return Holder(Hold.PENDING, text, idle=not tasks.may_run)
     if tasks.known:
         return Holder(Hold.RUNNING, running)
     if tasks.unreported:
@@ -97,7 +106,7 @@ def _holder(listener: AppliedBody) -> Holder:
         return Holder(Hold.UNKNOWN, f"unknown: does not report the tasks of {silent}")
     if listener.role == _JOB and not listener.reports_task_managers:
         return Holder(Hold.UNKNOWN, "unknown: does not report its TaskManagers")
-    return Holder(Hold.EMPTY, "nothing runs")
+    return Holder(Hold.EMPTY, "nothing runs", idle=True)
 
 
 def _count(number: int, noun: str) -> str:

@@ -4,21 +4,23 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from enum import StrEnum
 from typing import Annotated, Any, Final, TypeVar
 
 import typer
 
 from blocklist.cli import list_filter
-from blocklist.cli.environment import blocked_node_ids
+from blocklist.cli.environment import blocked_node_ids, known_node_ids
 from blocklist.cli.list_filter import ActionName
 from blocklist.cli.output import OutputFormat
-from blocklist.cli.times import parse_end, parse_timestamp
+from blocklist.cli.times import parse_end, parse_past, parse_timestamp
 from blocklist.model import node_ranges
 from blocklist.model.changes import ChangeType
 from blocklist.model.durations import parse_duration, parse_duration_or_forever
 from blocklist.model.node import MAX_CAUSE_LENGTH, check_node_id, check_text
 
 T = TypeVar("T")
+E = TypeVar("E", bound=StrEnum)
 MAX_WAIT: Final = 60_000
 """Maximum that the service waits for listeners, in milliseconds."""
 
@@ -69,9 +71,41 @@ def _complete_node(incomplete: str) -> list[str]:
     return [node_id for node_id in blocked_node_ids() if node_id.startswith(incomplete)]
 
 
-def _timestamp_option(text: str, *names: str) -> Any:
+def _timestamp_option(text: str, *names: str, parse: Callable[[str], int] = parse_past) -> Any:
     help_text = f"{text} 15m (ago), yesterday 18:00 (local time), or 2026-11-21T18:00:00Z."
-    return typer.Option(*names, metavar="TIME", help=help_text, parser=_parser(parse_timestamp))
+    return typer.Option(*names, metavar="TIME", help=help_text, parser=_parser(parse))
+
+
+def choice_parser(values: type[E]) -> Callable[[str], E]:
+    """The parser of an option or argument with a few values; its error names them."""
+
+    def parse(text: str) -> E:
+        try:
+            return values(text)
+        except ValueError:
+            raise ValueError(f"{text[:64]!a} is not one of {', '.join(values)}.") from None
+
+    return _parser(parse)
+
+
+def choice_completion(values: type[E]) -> Callable[[str], list[str]]:
+    """Completes one of a few values."""
+
+    def complete(incomplete: str) -> list[str]:
+        return [value for value in values if value.startswith(incomplete)]
+
+    return complete
+
+
+def choice_option(values: type[E], *names: str, help_text: str) -> Any:
+    """An option with a few values."""
+    return typer.Option(
+        *names,
+        metavar=f"[{'|'.join(values)}]",
+        help=help_text,
+        parser=choice_parser(values),
+        autocompletion=choice_completion(values),
+    )
 
 
 def _parse_timeout(text: str) -> int:
@@ -84,7 +118,7 @@ _REASON_PARSER: Final = _parser(_parse_reason)
 _DURATION_PARSER: Final = _parser(parse_duration_or_forever)
 _NODE_PARSER: Final = _parser(_parse_node)
 
-_NODES: Final = typer.Argument(metavar="[NODE]...", help=_NODES_HELP, show_default=False)
+_NODES: Final = typer.Argument(metavar="[NODE]...", help=_NODES_HELP, show_default=False, autocompletion=known_node_ids)
 _BLOCKED_NODES: Final = typer.Argument(
     metavar="[NODE]...", help=_NODES_HELP, show_default=False, autocompletion=_complete_node
 )
@@ -166,7 +200,7 @@ Merge = Annotated[bool, typer.Option("--merge", help="Merge with an existing blo
 Strict = Annotated[bool, typer.Option("--strict", help="Refuse nodes that no listener knows.")]
 AsOf = Annotated[int | None, _timestamp_option("Show the list at this time.")]
 ChangesFrom = Annotated[int | None, _timestamp_option("Changes at or after this time.", "--from", "--since")]
-ChangesUntil = Annotated[int | None, _timestamp_option("Changes before this time.", "--until")]
+ChangesUntil = Annotated[int | None, _timestamp_option("Changes before this time.", "--until", parse=parse_timestamp)]
 BlockedBy = Annotated[
     str | None, typer.Option("--by", metavar="NAME", help="Blocks whose last change is by this author.")
 ]
@@ -177,11 +211,13 @@ BlockOwner = Annotated[
 ReasonPart = Annotated[
     str | None, typer.Option("--reason", "-r", metavar="TEXT", help="Blocks whose reason contains this, in any case.")
 ]
-ActionFilter = Annotated[ActionName | None, typer.Option("--action", help="Blocks with this action.")]
-SortKey = Annotated[list_filter.SortKey, typer.Option("--sort", help="Order of the list.")]
+ActionFilter = Annotated[ActionName | None, choice_option(ActionName, "--action", help_text="Blocks with this action.")]
+SortKey = Annotated[list_filter.SortKey, choice_option(list_filter.SortKey, "--sort", help_text="Order of the list.")]
 Author = Annotated[str | None, typer.Option("--by", metavar="NAME", help="Changes by this author.")]
-Types = Annotated[list[ChangeType] | None, typer.Option("--type", help="Changes of this type; can be repeated.")]
-Output = Annotated[OutputFormat, typer.Option("--output", "-o", help="Output format.")]
+Types = Annotated[
+    list[ChangeType] | None, choice_option(ChangeType, "--type", help_text="Changes of this type; can be repeated.")
+]
+Output = Annotated[OutputFormat, choice_option(OutputFormat, "--output", "-o", help_text="Output format.")]
 NoHeaders = Annotated[bool, typer.Option("--no-headers", help="Leave out the header of a table.")]
 Watch = Annotated[bool, typer.Option("--watch", "-w", help="Show it again after each change, until Ctrl-C.")]
 DryRun = Annotated[bool, typer.Option("--dry-run", help="Show the effect and change nothing.")]

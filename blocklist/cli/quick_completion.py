@@ -1,61 +1,120 @@
-"""TAB: the blocked nodes for a word on the command line, without the libraries of the commands, as in quick_list.
+"""TAB: the nodes, commands and contexts for a word on the command line, without the libraries of the commands.
 
-What is printed is what the scripts of typer expect. Everything else than a node id is left to typer.
+Commands that block complete the nodes of the inventory, others the blocked ones.
+
+What is printed is what the scripts of typer expect. Everything else, such as options, is left to typer.
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-from blocklist.cli import environment, output
+from blocklist.cli import contexts, environment, output
+from blocklist.cli.completion_words import COMMANDS, CONTEXT_COMMANDS, FLAGS, VALUED_OPTIONS
 from blocklist.client.quick_read import NotQuickError, quick_get
 from blocklist.model.errors import BlocklistError
 
 NODE_COMMANDS: Final = ("extend", "unblock", "is-blocked", "history", "status", "claims", "get")
 """The commands that take blocked nodes; the last only one."""
+BLOCK_COMMANDS: Final = ("block", "drain")
 _SPECIAL: Final = frozenset("\"'\\$`")
+"""Characters that a shell may still interpret."""
 
 
 def run() -> bool:
-    """Print the completions if the word is a node id; return whether it is."""
+    """Print the completions if it is known here which there are; return whether it is."""
     try:
         words, incomplete = environment.completed_line()
         if not _SPECIAL.isdisjoint("".join([*words, incomplete])):
             return False
-        if not _is_node(environment.take_context(words), incomplete):
+        if words[-1:] == ["--context"]:
+            print_completions(_contexts(incomplete))
+            return True
+        words = environment.take_context(words)
+        if incomplete.startswith("-"):
             return False
-        print_completions([node_id for node_id in _node_ids() if node_id.startswith(incomplete)])
+        print_completions(_completions(words, incomplete))
     except (NotQuickError, BlocklistError, OSError):
         return False
     return True
 
 
-def print_completions(node_ids: list[str]) -> None:
-    """Print them for the shell that asks. For fish, which also asks whether there are any, exit with the answer."""
+def _completions(words: list[str], incomplete: str) -> Sequence[str] | Mapping[str, str]:
+    group = " ".join(words)
+    if group in COMMANDS:
+        return {name: text for name, text in COMMANDS[group].items() if name.startswith(incomplete)}
+    if words[0] == "config" and len(words) == 2 and words[1] in CONTEXT_COMMANDS:
+        return _contexts(incomplete)
+    if not _is_node(words):
+        raise NotQuickError
+    return (_known_nodes if words[0] in BLOCK_COMMANDS else _blocked_nodes)(incomplete)
+
+
+def _contexts(incomplete: str) -> list[str]:
+    return [name for name in contexts.load().contexts if name.startswith(incomplete)]
+
+
+def print_completions(found: Sequence[str] | Mapping[str, str]) -> None:
+    """Print them for the shell that asks, commands with their help.
+
+    For fish, which also asks whether there are any, exit with the answer.
+    """
+    texts = found if isinstance(found, Mapping) else dict.fromkeys(found, "")
     match os.environ[environment.COMPLETE]:
-        case "complete_zsh" if node_ids:
-            quoted = "\n".join(f'"{node_id}"'.replace(":", r"\\:") for node_id in node_ids)
+        case "complete_zsh" if texts:
+            quoted = "\n".join(":".join(f'"{_for_zsh(part)}"' for part in item if part) for item in texts.items())
             output.print_lines(f"_arguments '*: :(({quoted}))'")
         case "complete_zsh":
             output.print_lines("_files")
         case "complete_fish" if os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
-            sys.exit(0 if node_ids else 1)
+            sys.exit(0 if texts else 1)
+        case "complete_fish":
+            output.print_lines("\n".join("\t".join(filter(None, item)) for item in texts.items()))
         case _:
-            output.print_lines("\n".join(node_ids))
+            output.print_lines("\n".join(texts))
 
 
-def _is_node(words: list[str], incomplete: str) -> bool:
-    if not words or words[0] not in NODE_COMMANDS or (words[0] == NODE_COMMANDS[-1] and len(words) > 1):
+def _for_zsh(text: str) -> str:
+    return text.replace("'", "''").replace(":", r"\\:")
+
+
+def _is_node(words: list[str]) -> bool:
+    """Whether the next word is a node: neither an option nor the value of one."""
+    command, *others = words
+    if command not in {*NODE_COMMANDS, *BLOCK_COMMANDS}:
         return False
-    return not any(word.startswith("-") for word in [*words, incomplete])
+    names, rest = 0, iter(others)
+    for word in rest:
+        if word in VALUED_OPTIONS:
+            if next(rest, None) is None:
+                return False
+        elif not word.startswith("-"):
+            names += 1
+        elif word not in FLAGS and word.partition("=")[0] not in VALUED_OPTIONS:
+            return False
+    return command != NODE_COMMANDS[-1] or not names
 
 
-def _node_ids() -> list[str]:
+def _blocked_nodes(incomplete: str) -> list[str]:
+    return sorted(node_id for node_id in _read("/blocklist") if node_id.startswith(incomplete))
+
+
+def _known_nodes(incomplete: str) -> list[str]:
+    after = environment.before_completed(incomplete)
+    # An id has no character that a query would have to escape.
+    nodes = _read("/nodes?limit=1000" + ("" if after is None else f"&after={after}")).get("nodes")
+    if not isinstance(nodes, list):
+        raise NotQuickError
+    return environment.free_first(incomplete, {node["id"]: bool(node["blocked"]) for node in nodes})
+
+
+def _read(path: str) -> dict[str, Any]:
     environment.check_names(os.environ)
     url, read_token = environment.service()
-    body = quick_get(url, "/blocklist", read_token, environment.COMPLETION_TIMEOUT)
+    body = quick_get(url, path, read_token, environment.COMPLETION_TIMEOUT).body
     if not isinstance(body, dict):
         raise NotQuickError
-    return sorted(body)
+    return body

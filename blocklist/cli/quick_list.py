@@ -12,6 +12,7 @@ from typing import Any
 
 from blocklist.cli import columns, environment, output
 from blocklist.cli.output import OutputFormat, OutputOptions
+from blocklist.client.clock import clock_offset
 from blocklist.client.quick_read import NotQuickError, quick_get
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.listing import NodeDetails
@@ -24,11 +25,11 @@ def run(arguments: list[str]) -> bool:
     """Print the list if that is what the arguments ask for; return whether it was."""
     try:
         options = _options(environment.take_context(arguments))
-        nodes = _read_nodes()
+        nodes, now = _read_nodes()
     except (NotQuickError, BlocklistError, OSError):
         return False
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
-    output.print_items(columns.nodes_view(environment.now_ms()), nodes, options)
+    output.print_items(columns.nodes_view(now), nodes, options)
     return True
 
 
@@ -47,12 +48,14 @@ def _options(arguments: list[str]) -> OutputOptions:
     return OutputOptions(shown, headers)
 
 
-def _read_nodes() -> list[NodeDetails]:
+def _read_nodes() -> tuple[list[NodeDetails], int]:
+    """The blocked nodes, and the service's time in Unix milliseconds."""
     environment.check_names(os.environ)
     url, read_token = environment.service()
-    body = quick_get(url, "/blocklist?details=true", read_token, environment.request_timeout())
+    body, date = quick_get(url, "/blocklist?details=true", read_token, environment.request_timeout())
+    now = environment.now_ms() + clock_offset(date)
     try:
-        return [_node(node_id, fields) for node_id, fields in sorted(body.items())]
+        return [_node(node_id, fields) for node_id, fields in sorted(body.items())], now
     except (AttributeError, KeyError, TypeError, ValueError, InvalidError) as error:
         raise NotQuickError from error
 

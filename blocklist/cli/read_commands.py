@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import typer
 
 from blocklist.cli import columns, messages, options
-from blocklist.cli.environment import connect, now_ms
+from blocklist.cli.environment import connect, service_now
 from blocklist.cli.list_filter import BlockFilter, SortKey
 from blocklist.cli.node_selection import known_nodes
 from blocklist.cli.output import (
@@ -58,7 +58,11 @@ def list_(
     list_filter = BlockFilter(by=by, owner=owner, reason=reason, action=action)
 
     def show(listing: NodeListing) -> None:
-        print_items(columns.nodes_view(at or now_ms()), list_filter.apply(listing.nodes, sort), view_options)
+        shown = list_filter.apply(listing.nodes, sort)
+        if listing.nodes and not shown and view_options.is_table:
+            print_stderr(f"No blocked node matches; {_blocked(len(listing.nodes))} in all.")
+        else:
+            print_items(columns.nodes_view(at or service_now(client), past=at is not None), shown, view_options)
         print_stderr(*listing.warnings)
 
     with connect() as client:
@@ -66,6 +70,10 @@ def list_(
         show(listing)
         if watch:
             _follow_list(client, listing.revision, selector, view_options, show)
+
+
+def _blocked(count: int) -> str:
+    return "1 is blocked" if count == 1 else f"{count:,} are blocked"
 
 
 def _follow_list(
@@ -92,12 +100,13 @@ def get(node: options.Node, output: options.Output = OutputFormat.TABLE, no_head
     with connect() as client:
         node_id = client.get(node).id
         found = [listed for listed in client.listing().nodes if listed.node.id == node_id]
+        now = service_now(client)
     if not found:
         raise NotFoundError(f"Node {node} is not blocked.")
     if output in (OutputFormat.JSON, OutputFormat.YAML):
         print_document(columns.listed_json(found[0]), output)
     else:
-        print_items(columns.nodes_view(now_ms()), found, OutputOptions(output, not no_headers))
+        print_items(columns.nodes_view(now), found, OutputOptions(output, not no_headers))
 
 
 def is_blocked(node: options.BlockedNodes = None, selector: options.Selector = None) -> None:
@@ -114,9 +123,9 @@ def is_blocked(node: options.BlockedNodes = None, selector: options.Selector = N
 
 
 def _is_blocked(client: BlocklistClient, node_id: str) -> bool:
-    at = now_ms()
     try:
-        print_message(messages.block_message(client.get(node_id), at))
+        block = client.get(node_id)
+        print_message(messages.block_message(block, service_now(client)))
     except NotFoundError as error:
         print_message(messages.not_blocked_message(node_id))
         print_stderr(*error.lines[1:])
@@ -124,7 +133,7 @@ def _is_blocked(client: BlocklistClient, node_id: str) -> bool:
     except AmbiguousNodeError as error:
         # Whichever of them this machine is, it is blocked.
         for blocked in error.blocked.values():
-            print_message(messages.block_message(blocked, at))
+            print_message(messages.block_message(blocked, service_now(client)))
     return True
 
 
@@ -150,10 +159,12 @@ def history(
     view_options = OutputOptions(output, not no_headers)
     if at is not None and (by or type_ or begin or end):
         raise typer.BadParameter("--at shows a list; --by, --type, --from and --until are for changes.")
+    if begin is not None and end is not None and end <= begin:
+        raise typer.BadParameter("--until is not after --from, so no change is between them.")
     with connect() as client:
         node_ids = known_nodes(client, node, selector) if node or selector is not None else None
         if at is not None:
-            print_items(columns.nodes_view(at), _listed_at(client, at, node_ids), view_options)
+            print_items(columns.nodes_view(at, past=True), _listed_at(client, at, node_ids), view_options)
             return
         read = partial(client.changes, created_by=by, types=type_ or (), begin=begin, end=end)
         pages = [read(node_id=node_id) for node_id in node_ids] if node_ids is not None else [read()]

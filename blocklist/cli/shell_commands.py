@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from blocklist.cli import options
 from blocklist.cli.environment import connect
 from blocklist.cli.output import print_lines, print_stderr
 
@@ -30,7 +31,18 @@ def open_() -> None:
         print_stderr("No browser could be started here: open the address above.")
 
 
-def completion(shell: Annotated[Shell, typer.Argument(help="The shell.")]) -> None:
+ShellName = Annotated[
+    Shell,
+    typer.Argument(
+        metavar="SHELL",
+        help="bash, zsh or fish.",
+        parser=options.choice_parser(Shell),
+        autocompletion=options.choice_completion(Shell),
+    ),
+]
+
+
+def completion(shell: ShellName) -> None:
     """Print the completion for a shell: source <(blocklist completion bash)."""
     from typer.completion import get_completion_script  # type: ignore[attr-defined] # noqa: PLC0415
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from blocklist.cli import columns, options
-from blocklist.cli.environment import connect, now_ms, print_context
+from blocklist.cli.environment import connect, print_context, service_now, service_now_for_change
 from blocklist.cli.messages import format_end
 from blocklist.cli.output import (
     OutputFormat,
@@ -18,6 +20,8 @@ from blocklist.cli.output import (
     print_message,
     print_stderr,
 )
+from blocklist.cli.unknown_outcome import outcome_unknown
+from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import Role
 
@@ -32,7 +36,7 @@ TokenOwners = Annotated[
         "--owner", help="Only change claims of this owner, with a final * of those that begin so. Repeatable."
     ),
 ]
-TokenRole = Annotated[Role, typer.Option("--role", help="Each role includes the roles before it.")]
+TokenRole = Annotated[Role, options.choice_option(Role, "--role", help_text="Each role includes the roles before it.")]
 
 
 def create(
@@ -43,11 +47,14 @@ def create(
     output: options.Output = OutputFormat.TABLE,
 ) -> None:
     """Create a token. It is printed to stdout, only once; its id, role and end to stderr."""
-    now = now_ms()
-    end = PERMANENT if duration is None or duration == PERMANENT else now + duration
     with connect() as client:
         print_context(client)
-        created = client.create_token(name, role, end=end, owners=owner)
+        end = PERMANENT
+        if duration is not None and duration != PERMANENT:
+            end = service_now_for_change(client) + duration
+        with _report_unknown_token(name):
+            created = client.create_token(name, role, end=end, owners=owner)
+        now = service_now(client)
     if output in (OutputFormat.JSON, OutputFormat.JSONL):
         print_lines(format_json(_json(created), indent=2 if output is OutputFormat.JSON else None))
         return
@@ -56,6 +63,20 @@ def create(
         f"Token {token.id} of {token.name}, {token.role}, valid {format_end(token.end, now)}. It is shown only once:"
     )
     print_lines(created.text)
+
+
+@contextmanager
+def _report_unknown_token(name: str) -> Iterator[None]:
+    """Say that a token may exist, if the command ends without its text; the error is raised again."""
+    try:
+        yield
+    except (KeyboardInterrupt, UnavailableError) as error:
+        if outcome_unknown(error):
+            print_stderr(
+                f"A token of {name} may have been created, and nobody has its text: see `blocklist token list`, and"
+                " revoke it."
+            )
+        raise
 
 
 def list_(output: options.Output = OutputFormat.TABLE, no_headers: options.NoHeaders = False) -> None:
@@ -68,7 +89,13 @@ def revoke(token: TokenId) -> None:
     """Revoke a token, with immediate effect."""
     with connect() as client:
         print_context(client)
-        client.revoke_token(token)
+        try:
+            client.revoke_token(token)
+        except NotFoundError:
+            for known in client.tokens():
+                if known.name == token:
+                    print_stderr(f"{token} is the name of the token {known.id}: give that id.")
+            raise
     print_message(f"{token} revoked")
 
 

@@ -37,26 +37,37 @@ class UnblockOutcome:
 def for_each(node_ids: Sequence[str], action: Callable[[str], None]) -> UnblockOutcome:
     """Call `action` for each node. A name that is not blocked, or means several nodes, is reported and skipped.
 
-    Any other error is raised, and lists the remaining nodes.
+    Any other error is raised, and lists the remaining nodes; also if the output cannot be written.
     """
     outcome = UnblockOutcome()
     for place, node_id in enumerate(node_ids):
         try:
-            action(node_id)
-            outcome.done.append(node_id)
-        except NotFoundError as error:
-            print_message(messages.not_blocked_message(node_id))
-            print_stderr(*error.lines[1:])
-            outcome.not_blocked.append(node_id)
-        except AmbiguousNodeError as error:
-            print_stderr(*messages.error_lines(error))
-            outcome.ambiguous.append(node_id)
+            _for_one(node_id, action, outcome)
+        except SystemExit:
+            print_stderr(*_not_unblocked(node_ids[place + 1 :]))
+            raise
         except BlocklistError as error:
-            rest = node_ids[place + outcome_unknown(error) :]
-            if place and rest:
-                print_stderr(f"Not unblocked: {', '.join(rest)}.")
+            if place:
+                print_stderr(*_not_unblocked(node_ids[place + outcome_unknown(error) :]))
             raise
     return outcome
+
+
+def _for_one(node_id: str, action: Callable[[str], None], outcome: UnblockOutcome) -> None:
+    try:
+        action(node_id)
+        outcome.done.append(node_id)
+    except NotFoundError as error:
+        print_message(messages.not_blocked_message(node_id))
+        print_stderr(*error.lines[1:])
+        outcome.not_blocked.append(node_id)
+    except AmbiguousNodeError as error:
+        print_stderr(*messages.error_lines(error))
+        outcome.ambiguous.append(node_id)
+
+
+def _not_unblocked(node_ids: Sequence[str]) -> list[str]:
+    return [f"Not unblocked: {', '.join(node_ids)}."] if node_ids else []
 
 
 def unblock_all(

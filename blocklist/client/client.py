@@ -11,6 +11,7 @@ from typing import Self
 import httpx
 
 from blocklist.client import DEFAULT_URL
+from blocklist.client.clock import clock_offset
 from blocklist.client.credentials import BearerAuth, resolve_auth
 from blocklist.client.listeners import ListenerRequests
 from blocklist.client.reads import Reads
@@ -52,6 +53,8 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
         self._timeout = timeout
         self._auth = resolve_auth(token)
         self._http = http_client(self.url, timeout, token=self._auth)
+        self.clock_offset: int | None = None
+        """Milliseconds by which the clock of the service is ahead, from the last response; None before the first."""
 
     def snapshot(self, *, min_revision: int | None = None) -> Snapshot:
         """The whole list; with `min_revision`, at that revision or a later one."""
@@ -128,10 +131,11 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
                 # Checked before reading the body, which may be endless if another server responds.
                 is_service = "Blocklist-Revision" in response.headers
                 if is_service:
+                    self.clock_offset = clock_offset(response.headers.get("Date"))
                     response.read()
         except TokenFileError as error:
             # The service is not to blame: no request was sent.
-            raise UnavailableError(f"BLOCKLIST_TOKEN_FILE: {error}.") from error
+            raise UnavailableError(f"{error}.") from error
         except TRANSPORT_ERRORS as error:
             raise UnavailableError(unreachable_message(self.url, error)) from error
         if not is_service or is_about_path(response):

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import logging
+import math
 import random
 import threading
 import time
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import replace
 from typing import Final
 
 from blocklist.client.client import BlocklistClient
@@ -19,6 +23,7 @@ log = logging.getLogger(__name__)
 
 _ACKED: Final = "acked"
 _NODES: Final = "nodes"
+_REFUSED: Final = "refused"
 NODES_SECONDS: Final = 300.0
 """Interval at which all nodes are sent again, although the service has them: another replica may have older ones."""
 
@@ -29,8 +34,14 @@ class ListenerSession:
     Changed values are sent at once, and all values at each interval, as a restarted service has lost them; but nodes,
     of which there may be thousands, only if it has lost them, and every NODES_SECONDS. Errors raise
     nothing: an outage is logged once, is visible in `last_error`, and is retried with jittered backoff. If the
-    registration is lost, the session registers again and sends all values. It stops for good only when another session
-    takes over: `fenced`.
+    registration is lost, the session registers again and sends all values; so it does if another session is
+    registered, which a restored service may have brought back. It stops for good only if it may not register, because
+    another session has taken over: `fenced`. Otherwise two processes with one id would displace each other for ever.
+    What is reported with `valid_until` is not sent after that time, and neither is the lease renewed: then the service
+    does not count as applied what was true before this process was suspended.
+
+    Refusals that the service rejects, because they are too many or too large, must not count as applied: without them
+    nothing is acknowledged, and a new session begins if something was, as that has acknowledged nothing.
 
     THREADING: one daemon thread sends requests. `report`, `close` and the properties may be used from any thread.
     Memory is bounded: a new value replaces the previous one.
@@ -53,6 +64,9 @@ class ListenerSession:
         """
         self._client = BlocklistClient(url, token=token, timeout=timeout)
         self._registration = registration
+        self._first_session = registration.session
+        self._withdrawals = 0
+        self._acknowledged = False
         self._interval = interval
         self._timeout = timeout
         self._backoff = backoff or Backoff()
@@ -62,6 +76,7 @@ class ListenerSession:
         self._lock = threading.Lock()
         self._report = EMPTY_REPORT
         self._acked: tuple[int, str | None] | None = None
+        self._valid_until = math.inf
         self._unsent: set[str] = set()
         self._full_report_due = self._nodes_due = 0.0
         self._wake, self._closing = threading.Event(), threading.Event()
@@ -75,7 +90,7 @@ class ListenerSession:
 
     @property
     def fenced(self) -> bool:
-        """Whether another session has taken over. This session has then stopped for good."""
+        """Whether another session has taken over. This session has then stopped for good: `last_error` says why."""
         return self._fenced
 
     @property
@@ -83,13 +98,24 @@ class ListenerSession:
         """The error of the current outage; None if there is none."""
         return self._last_error
 
-    def report(self, report: Report = EMPTY_REPORT, *, acked: int | None = None, history: str | None = None) -> None:
+    def report(
+        self,
+        report: Report = EMPTY_REPORT,
+        *,
+        acked: int | None = None,
+        history: str | None = None,
+        valid_until: float = math.inf,
+    ) -> None:
         """Send this in the next heartbeat, which is sent at once if anything has changed; return immediately.
 
         `acked` is the revision up to which the listener has applied the list of `history`. The latest values win;
-        changes in quick succession share a heartbeat.
+        changes in quick succession share a heartbeat. From `valid_until`, in seconds of `time.monotonic`, until the
+        next report nothing is sent.
         """
         with self._lock:
+            if self._is_outdated():
+                self._wake.set()
+            self._valid_until = valid_until
             changed = report.changed_from(self._report)
             self._report = report.over(self._report)
             if acked is not None and (acked, history) != self._acked:
@@ -120,6 +146,8 @@ class ListenerSession:
 
     def _run_once(self) -> None:
         """Send a heartbeat, then wait for a change or for the next heartbeat to be due."""
+        if self._wait_for_report():
+            return
         if not self._registered:
             self._client.register(self._registration)
             self._registered, self._full_report_due, self._nodes_due = True, 0.0, 0.0
@@ -131,9 +159,26 @@ class ListenerSession:
         if not self._closing.is_set():
             self._wake.wait(max(0.0, self._full_report_due - time.monotonic()))
 
+    def _is_outdated(self) -> bool:
+        """Whether the last report may not be true any more. Call it with the lock."""
+        return time.monotonic() >= self._valid_until
+
+    def _wait_for_report(self) -> bool:
+        """Whether the last report was outdated; then it has waited for another one, for an interval at most."""
+        with self._lock:
+            outdated = self._is_outdated()
+            if outdated:
+                self._wake.clear()
+        if outdated and not self._closing.is_set():
+            self._wake.wait(self._interval)
+        return outdated
+
     def _send(self) -> None:
         now = time.monotonic()
         with self._lock:
+            # Registering may have taken long.
+            if self._is_outdated():
+                return
             self._wake.clear()
             names = self._due_names(now)
             acked, history = (self._acked if _ACKED in names else None) or (None, None)
@@ -151,6 +196,9 @@ class ListenerSession:
             self._nodes_due = 0.0 if reported is None else now + NODES_SECONDS
         elif reported is not None and _NODES not in reported:
             self._send_nodes_again()
+        if reported is not None and _REFUSED not in {*reported, *names}:
+            # The service has lost it, as it was restarted: what is refused must not count as applied there.
+            self._full_report_due = 0.0 if self._report.refused else self._full_report_due
 
     def _due_names(self, now: float) -> set[str]:
         """What to send: everything at each interval, in between what has changed."""
@@ -168,26 +216,63 @@ class ListenerSession:
 
     def _heartbeat(self, acked: int | None, history: str | None, report: Report) -> frozenset[str] | None:
         """Send it; the fields that the service has then, None if it does not tell."""
+        try:
+            return self._send_heartbeat(acked, history, report)
+        except InvalidError:
+            # A report that is rejected must stop neither the renewal of the lease nor the acknowledgement.
+            if report != EMPTY_REPORT:
+                self._send_without_report(acked, history, report.refused)
+            raise
+
+    def _send_heartbeat(self, acked: int | None, history: str | None, report: Report) -> frozenset[str] | None:
         listener_id, session = self._registration.id, self._registration.session
+        before = self._acknowledged
+        self._acknowledged |= acked is not None  # Also if the response is lost.
         try:
             return self._client.send_heartbeat(
                 listener_id, session, acked=acked, history=history, report=report
             ).reported
         except InvalidError:
-            # A report that is rejected must stop neither the renewal of the lease nor the acknowledgement.
-            if report != EMPTY_REPORT:
-                self._client.heartbeat(listener_id, session, acked=acked, history=history)
+            self._acknowledged = before
             raise
+
+    def _send_without_report(self, acked: int | None, history: str | None, refused: Mapping[str, str] | None) -> None:
+        """Renew the lease and acknowledge, with the refusals alone; what is refused must not count as applied."""
+        if not refused:
+            self._send_heartbeat(acked, history, Report(refused=refused))
+            return
+        for revision in (acked, None):
+            with suppress(InvalidError):
+                self._send_heartbeat(revision, history, Report(refused=refused))
+                return
+        if self._acknowledged:
+            self._withdraw()
+        else:
+            self._send_heartbeat(None, None, EMPTY_REPORT)
+
+    def _withdraw(self) -> None:
+        """Begin a new session, which has acknowledged nothing, and takes over from this one."""
+        self._withdrawals += 1
+        session = f"{self._first_session}.{self._withdrawals}"
+        self._registration = replace(self._registration, session=session)
+        self._registered = self._acknowledged = False
 
     def _on_error(self, error: Exception) -> float:
         """Record the error; return the seconds to wait."""
         self._failures += 1
         self._last_error = (str(error) or type(error).__name__)[:200]
+        # 409 to a heartbeat: another session is registered, by a successor, or by the backup of a restored service.
+        # Only a session that was taken over may not register.
+        self._fenced = isinstance(error, FencedError) and not self._registered
         # Whatever was lost, registering recovers it; if nothing was, it is a renewal.
         self._registered = isinstance(error, InvalidError) and self._registered
-        self._fenced = isinstance(error, FencedError)
         if self._fenced:
-            log.warning("Listener %s stopped: %s", self._registration.id, self._last_error)
+            log.error(
+                "Listener %s reports no more: another process has registered this id and taken over (%s) Stop one of"
+                " the two, or give each an id of its own.",
+                self._registration.id,
+                self._last_error,
+            )
             return 0.0
         if self._failures == 1:
             unexpected = not isinstance(error, BlocklistError)

@@ -95,4 +95,7 @@ class ListenerRequests(Requester):
         try:
             return self._request(method, f"/listeners/{check_node_id(listener_id)}{action}", json=json)
         except ConflictError as error:
+            if not error.lines:
+                # Another server's 409: no listener must stop for good because of it.
+                raise UnavailableError(f"HTTP 409 that does not come from the service: {error.detail}") from error
             raise FencedError(error.detail, error.lines) from error

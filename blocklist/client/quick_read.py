@@ -12,7 +12,7 @@ import re
 import sys
 from contextlib import closing
 from http.client import HTTPConnection, HTTPException, HTTPSConnection
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
     import ssl
@@ -25,12 +25,19 @@ _MAX_SECONDS: Final = 1.0
 """A slow service is asked again by the client, with its own timeout."""
 
 
+class QuickResponse(NamedTuple):
+    """The JSON of a response, and its Date header."""
+
+    body: Any
+    date: str | None
+
+
 class NotQuickError(Exception):
     """The request or its response needs the client."""
 
 
-def quick_get(url: str, path: str, read_token: Callable[[], str] | None, timeout: float) -> Any:
-    """The JSON of a successful response of the service at `url`; `timeout` is in seconds. Raises NotQuickError."""
+def quick_get(url: str, path: str, read_token: Callable[[], str] | None, timeout: float) -> QuickResponse:
+    """A successful response of the service at `url`; `timeout` is in seconds. Raises NotQuickError."""
     match = _URL.fullmatch(url)
     if match is None:
         raise NotQuickError
@@ -50,7 +57,7 @@ def quick_get(url: str, path: str, read_token: Callable[[], str] | None, timeout
         raise NotQuickError from error
 
 
-def _get(connection: HTTPConnection, path: str, read_token: Callable[[], str] | None) -> Any:
+def _get(connection: HTTPConnection, path: str, read_token: Callable[[], str] | None) -> QuickResponse:
     headers = {"Accept": "application/json"}
     if read_token is not None:
         headers["Authorization"] = f"Bearer {read_token()}"
@@ -60,7 +67,7 @@ def _get(connection: HTTPConnection, path: str, read_token: Callable[[], str] | 
         # Anything else may come from another server than the service.
         if response.status != 200 or response.headers.get("Blocklist-Revision") is None:
             raise NotQuickError
-        return json.loads(response.read())
+        return QuickResponse(json.loads(response.read()), response.headers.get("Date"))
 
 
 def _is_loopback(host: str) -> bool:

@@ -114,6 +114,11 @@ class Reads(Requester):
                 return KnownNodeListing(nodes=tuple(nodes), warnings=response.warnings)
             params["after"] = page.next
 
+    def known_nodes_after(self, node_id: str | None = None, *, limit: int = 1000) -> list[KnownNodeBody]:
+        """Up to `limit` (1 to 1,000) of these nodes, behind this id; None: the first ones."""
+        params = {"limit": str(limit)} | ({} if node_id is None else {"after": check_node_id(node_id)})
+        return parse_body(KnownNodesPage, self._request("GET", "/nodes", params=params).object()).nodes
+
     def all_claims(self, *, owner: str | None = None) -> list[OwnedClaim]:
         """The claims on all nodes, by node id; with `owner` only those of it (a final `*` stands for any end)."""
         params = {"limit": "1000"} | ({} if owner is None else {"owner": owner})

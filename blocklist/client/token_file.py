@@ -32,16 +32,16 @@ def token_reader(token: str | None = None) -> Callable[[], str] | None:
     return None
 
 
-def read_token_file(path: Path) -> str:
-    """The token in a file. Raises TokenFileError."""
+def read_token_file(path: Path, source: str = "BLOCKLIST_TOKEN_FILE") -> str:
+    """The token in a file; `source` says who named the file. Raises TokenFileError."""
     try:
         text = path.read_text(encoding="ascii").strip()
     except OSError as error:
-        raise TokenFileError(f"the token file {path} cannot be read: {error.strerror}") from None
+        raise TokenFileError(f"{source}: the token file {path} cannot be read: {error.strerror}") from None
     except ValueError:
         text = ""
     if len(text.split()) > 1:
-        raise TokenFileError(f"the token file {path} must contain exactly one token")
+        raise TokenFileError(f"{source}: the token file {path} must contain exactly one token")
     if not _TOKEN_PATTERN.fullmatch(text):
-        raise TokenFileError(f"the token file {path} contains no token")
+        raise TokenFileError(f"{source}: the token file {path} contains no token")
     return text

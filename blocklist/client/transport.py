@@ -14,6 +14,7 @@ from urllib.request import getproxies
 import httpx
 
 from blocklist.client.credentials import BearerAuth, resolve_auth
+from blocklist.client.url_credentials import check_no_credentials
 from blocklist.model.errors import InvalidError
 
 _PLAIN_ANSWERS: Final = ("WRONG_VERSION_NUMBER", "RECORD_LAYER_FAILURE")
@@ -24,6 +25,7 @@ TRANSPORT_ERRORS: Final = (httpx.HTTPError, httpx.InvalidURL, httpx.StreamError,
 
 def service_url(text: str) -> str:
     """Return `text` without trailing slashes; raise InvalidError unless it is `http(s)://host[:port][/prefix]`."""
+    check_no_credentials(text)
     try:
         url = httpx.URL(text)
     except (httpx.InvalidURL, UnicodeError):

@@ -43,6 +43,42 @@ def test_the_context_is_chosen_by_use_by_option_and_by_variable(configured: Comm
     configured.stdout_of("list", "--context", "lab")
 
 
+def test_a_broken_file_does_not_keep_anybody_from_blocking_with_a_url(
+    configured: Command, service: ServiceProcess, node_id: str
+) -> None:
+    file = Path(configured.env["XDG_CONFIG_HOME"]) / "blocklist" / "config.toml"
+    file.write_text("current = ")
+    done = configured.run("block", node_id, "-r", "disk", BLOCKLIST_URL=service.url)
+    assert (done.returncode, f"No context: {service.url} (BLOCKLIST_URL). {file} is invalid: " in done.stderr) == (
+        0,
+        True,
+    )
+    done = configured.run("unblock", node_id)
+    assert (done.returncode, f"{file} is invalid: " in done.stderr) == (2, True)
+
+
+def test_a_file_that_cannot_be_read_is_named_with_the_reason(configured: Command) -> None:
+    file = Path(configured.env["XDG_CONFIG_HOME"]) / "blocklist" / "config.toml"
+    file.write_bytes(b"\xff")
+    assert configured.run("list").stderr == f"Error: {file} cannot be read: it is not UTF-8 text.\n"
+    file.unlink()
+    file.mkdir()
+    for arguments in (["list"], ["config", "set", "lab", "url", "http://127.0.0.1:1"]):
+        done = configured.run(*arguments)
+        assert (done.returncode, done.stderr) == (2, f"Error: {file} cannot be read: Is a directory.\n")
+
+
+def test_an_invalid_url_is_refused_with_its_source(configured: Command) -> None:
+    file = Path(configured.env["XDG_CONFIG_HOME"]) / "blocklist" / "config.toml"
+    file.write_text('current = "lab"\n[contexts.lab]\nurl = "ftp://x"\n')
+    done = configured.run("list")
+    assert done.returncode == 2
+    assert (
+        "'ftp://x' is not the URL of a service: give http://host:port. The URL is that of the context lab"
+        in done.stderr
+    )
+
+
 def test_an_unknown_context_is_a_configuration_error_that_names_the_others(configured: Command) -> None:
     done = configured.run("list", "--context", "pord")
     assert (done.returncode, done.stdout) == (2, "")

@@ -13,12 +13,14 @@ from typing import Any, Final
 import pytest
 import typer.main
 
+from blocklist import BlocklistClient
 from blocklist.cli import app
-from blocklist.cli.quick_completion import NODE_COMMANDS
+from blocklist.cli.completion_words import COMMANDS, FLAGS, VALUED_OPTIONS
+from blocklist.cli.quick_completion import BLOCK_COMMANDS, NODE_COMMANDS
 from tests.integration.command import Command
 from tests.integration.databases import Databases
 from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond
-from tests.integration.process import ROOT, ServiceProcess, free_port
+from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
 from tests.integration.secured import SecuredService
 from tests.integration.test_tls import TlsProcess
 
@@ -176,7 +178,7 @@ def test_closed_and_full_outputs(filled: Command) -> None:
         assert (done.stdout, done.stderr) == (other.stdout, other.stderr)
 
 
-@pytest.mark.parametrize("line", ["list", "unblock n"])
+@pytest.mark.parametrize("line", ["list", "unblock n", "unblock --wait 5s n", "unb"])
 def test_the_slow_modules_are_not_imported(filled: Command, line: str) -> None:
     code = "import sys; from blocklist.cli.__main__ import main; main(); print(*sys.modules, file=sys.stderr)"
     env = {} if line == "list" else bash(line)
@@ -184,7 +186,7 @@ def test_the_slow_modules_are_not_imported(filled: Command, line: str) -> None:
     done = subprocess.run(
         run, env=filled.env | env | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
     )
-    assert "n1" in done.stdout
+    assert done.stdout.startswith("unblock" if line == "unb" else ("NODE", "n1"))
     assert HEAVY.isdisjoint(done.stderr.split())
 
 
@@ -208,7 +210,21 @@ def fish_asks(line: str) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("shell", [bash, zsh, fish, fish_asks])
-@pytest.mark.parametrize("line", ["unblock ", "unblock n", "status fe80::", "history nosuch", "un"])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "unblock ",
+        "unblock n",
+        "status fe80::",
+        "history nosuch",
+        "un",
+        "",
+        "nosuch",
+        "config ",
+        "config use ",
+        "token c",
+    ],
+)
 def test_each_shell_gets_the_same_completions(filled: Command, shell: Any, line: str) -> None:
     check_same(filled, **shell(line))
 
@@ -220,6 +236,18 @@ def test_each_shell_gets_the_same_completions(filled: Command, shell: Any, line:
         "get n1 n",
         "extend -d 2h n",
         "extend n1 -d ",
+        "unblock --wait 5s --dry-run n",
+        "history --by=anna --from -1h n",
+        "history --type blocked n",
+        "history -o n",
+        "extend -d2h n",
+        "unblock --nosuch n",
+        "extend -r",
+        "get -o wide n",
+        "get n1 -o wide n",
+        "config set aw",
+        "config get lab ",
+        "spark ",
         "unblock --",
         "list ",
         "",
@@ -242,6 +270,33 @@ def test_the_nodes_of_the_context_on_the_line_are_completed(filled: Command) -> 
     assert filled.stdout_of(**bash("unblock --context away n2")).split() == []
 
 
+def test_a_quoted_reason_does_not_keep_the_nodes_from_being_completed(filled: Command) -> None:
+    line = 'unblock n3 --wait "5 s" n2'
+    words = {**bash(line), "COMP_CWORD": "5"}
+    assert check_same(filled, **words).stdout.split() == ["n2.example.com"]
+    assert check_same(filled, **zsh(line)).stdout == """_arguments '*: :(("n2.example.com"))'\n"""
+
+
+def test_contexts_are_completed(filled: Command) -> None:
+    for line in ("--context ", "list --context ", "config use "):
+        assert sorted(filled.stdout_of(**bash(line)).split()) == ["away", "lab"], line
+    assert filled.stdout_of(**bash("block --context a")).split() == ["away"]
+
+
+def test_the_tables_for_tab_are_those_of_the_commands() -> None:
+    tree = typer.main.get_command(app._command_tree())
+    groups = {"": tree} | {name: each for name, each in tree.commands.items() if hasattr(each, "commands")}  # type: ignore[attr-defined]
+    for name, group in groups.items():
+        context = group.make_context(name, [], resilient_parsing=True)
+        shown = {word.value: word.help for word in group.shell_complete(context, "")}
+        assert dict(COMMANDS[name]) == shown
+    assert groups.keys() == COMMANDS.keys()
+    commands = [tree.commands[name] for name in (*NODE_COMMANDS, *BLOCK_COMMANDS)]  # type: ignore[attr-defined]
+    options = [each for command in commands for each in command.params if each.opts[0].startswith("-")]
+    assert {name for each in options if each.is_flag for name in each.opts} == FLAGS
+    assert {name for each in options if not each.is_flag for name in each.opts} == VALUED_OPTIONS
+
+
 def test_all_commands_that_complete_nodes_do_it_quickly() -> None:
     tree = typer.main.get_command(app._command_tree())
     commands = {
@@ -250,11 +305,29 @@ def test_all_commands_that_complete_nodes_do_it_quickly() -> None:
         for parameter in command.params
         if parameter.name == "node" and parameter._custom_shell_complete
     }
-    assert commands == set(NODE_COMMANDS)
+    assert commands == {*NODE_COMMANDS, *BLOCK_COMMANDS}
+
+
+def test_block_and_drain_complete_the_nodes_of_the_inventory_free_ones_first(
+    binaries: Path, tmp_path: Path, databases: Databases
+) -> None:
+    """Whether or not the line has an option, with which typer completes."""
+    file = tmp_path / "nodes.csv"
+    file.write_text("id\n" + "".join(f"r12n0{number}\n" for number in range(1, 5)) + "a\nr1\nz\n")
+    with ServiceProcess(tmp_path, **databases.settings(tmp_path), nodes_file=str(file)) as process:
+        with BlocklistClient(process.url) as client:
+            wait_until(lambda: len(client.known_nodes_after()) == 7)
+            client.block("r12n02", "disk")
+        command = Command(binaries, process.url)
+        for line in ("block r12n", "drain r12n", "block -r Disk r12n", "drain a r12n"):
+            assert command.stdout_of(**bash(line)).split() == ["r12n01", "r12n03", "r12n04", "r12n02"], line
+        assert command.stdout_of(**bash("block r12n03")).split() == ["r12n03"]
+        assert command.stdout_of(**bash("block x")).split() == []
+        assert len(command.stdout_of(**bash("block ")).split()) == 7
 
 
 def test_an_empty_context_is_refused(filled: Command) -> None:
     for arguments in (["list", "--context", ""], ["unblock", "n1", "--context="]):
         done = filled.run(*arguments)
         assert (done.returncode, done.stdout) == (2, "")
-        assert "--context is empty" in done.stderr
+        assert "--context needs the name of a context" in done.stderr

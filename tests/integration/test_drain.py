@@ -9,9 +9,12 @@ from typing import Any
 import httpx
 import pytest
 
+from blocklist import BlocklistClient
+from blocklist.cli.drain_command import DrainFollower
+from blocklist.cli.drain_display import DrainDisplay
 from tests.integration.command import Command, interrupt
 from tests.integration.labels import report_labels
-from tests.integration.listeners import RM, heartbeat, register, wait_until_lapsed
+from tests.integration.listeners import RM, heartbeat, put, register, wait_until_lapsed
 from tests.integration.process import ServiceProcess, wait_until
 
 DRAIN = ("drain", "n1", "-r", "Kernel", "--timeout")
@@ -56,6 +59,57 @@ def test_it_follows_each_job_until_nothing_runs_there(drain: Command, fresh_clie
         assert running.wait(60) == 0
 
 
+class Lines(DrainDisplay):
+    """Keeps the lines."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lines: list[str] = []
+
+    def print(self, text: str) -> None:
+        self.lines.append(text)
+
+
+@pytest.mark.parametrize(("grace", "pending"), [(1e9, set()), (0, {"idle", "racks"})])
+def test_a_listener_without_tasks_there_gets_a_line_only_if_it_takes_long(
+    fresh: ServiceProcess, fresh_client: httpx.Client, grace: float, pending: set[str]
+) -> None:
+    register(fresh_client, "racks", role=RM)
+    for job, tasks in (("etl", 2), ("idle", 0)):
+        register(fresh_client, job)
+        report(fresh_client, job, tasks)
+    put(fresh_client, "n1", action="MARK_BLOCKED_AND_EVACUATE_TASKS")
+    display = Lines()
+    with BlocklistClient(fresh.url) as client:
+        follower = DrainFollower(client, ["n1"], {}, display, ignore_lapsed=False, grace=grace)
+        follower.poll()
+        waits = "has not applied it yet"
+        assert set(display.lines) == {f"n1  etl  {waits}, 2 tasks running"} | {f"n1  {it}  {waits}" for it in pending}
+        display.lines.clear()
+        for listener in ("racks", "etl", "idle"):
+            heartbeat(fresh_client, listener, ackedRevision=revision(fresh_client))
+        report(fresh_client, "etl", 0)
+        follower.poll()
+    ended = {f"n1  {it}  nothing runs" for it in {"etl"} | pending}
+    assert set(display.lines) == ended | {"n1  drained"}
+
+
+def test_a_listener_is_not_said_to_have_ended_when_nobody_knows_the_node(
+    drain: Command, fresh_client: httpx.Client
+) -> None:
+    report_labels(fresh_client)
+    register(fresh_client, "etl")
+    with drain.running("drain", "nowhere", "--timeout", "120s") as running:
+        assert running.stdout is not None
+        next(line for line in running.stdout if "etl" in line)
+        for listener in ("etl", "racks"):
+            heartbeat(fresh_client, listener, ackedRevision=revision(fresh_client), taskManagers={})
+        output, _ = running.communicate(timeout=120)
+    assert running.returncode == 1
+    assert "no listener knows this node" in output
+    assert "has ended" not in output
+
+
 def test_a_refusal_is_named_with_its_reason_without_waiting_for_the_timeout(
     drain: Command, fresh_client: httpx.Client
 ) -> None:
@@ -65,9 +119,10 @@ def test_a_refusal_is_named_with_its_reason_without_waiting_for_the_timeout(
         report(fresh_client, "etl", 4, refused={"n1": "its last host"})
         output, _ = running.communicate(timeout=60)
     assert running.returncode == 1
-    assert output.splitlines()[-2:] == [
+    assert output.splitlines()[-3:] == [
         "0 of 1 node drained. Still held:",
         "  n1  etl: refuses: its last host, 4 tasks running",
+        "1 node stays blocked; to end that: blocklist unblock n1",
     ]
 
 
@@ -103,7 +158,7 @@ def test_what_is_unknown_is_not_drained(drain: Command, fresh_client: httpx.Clie
         output, _ = running.communicate(timeout=60)
     assert running.returncode == 1
     assert "Timeout after " in output
-    assert "unknown: " in output.splitlines()[-1]
+    assert "unknown: " in output.splitlines()[-2]
     assert "n1  drained" not in output
 
 
@@ -115,7 +170,7 @@ def test_a_job_that_stops_reporting_is_not_taken_for_ended(drain: Command, fresh
         wait_until_evacuated(fresh_client)
         report(fresh_client, "etl", 0)
         output, _ = running.communicate(timeout=60)
-    assert (running.returncode, output.splitlines()[-1]) == (1, "  n1  lost: unknown: it has stopped reporting")
+    assert (running.returncode, output.splitlines()[-2]) == (1, "  n1  lost: unknown: it has stopped reporting")
     assert "n1  drained" in drain.stdout_of(*DRAIN, "60s", "--ignore-lapsed")
 
 

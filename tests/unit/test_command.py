@@ -11,6 +11,8 @@ from app.settings import Settings
 from blocklist.cli import columns, environment, messages, times
 from blocklist.cli.block_request import BlockSpec, end_and_tolerance, ensure_blocked, noop_block
 from blocklist.cli.table import Table, escape_unprintable
+from blocklist.client.clock import clock_offset
+from blocklist.model.draft import already_blocked_message
 from blocklist.model.durations import format_duration, parse_duration
 from blocklist.model.errors import ConflictError, InvalidError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode, merge
@@ -39,6 +41,33 @@ class TestSettings:
 
     def test_the_settings_of_the_service_are_not_taken_for_misspelt_ones(self) -> None:
         environment.check_names({f"BLOCKLIST_{name.upper()}": "x" for name in Settings.model_fields})
+
+
+class TestConflicts:
+    def test_what_programs_send_is_not_what_people_are_told(self) -> None:
+        node = BlockedNode(id="n1", action=MARK, start=0, end=PERMANENT, cause="disk")
+        error = ConflictError(already_blocked_message(node), {})
+        assert messages.error_lines(error) == ["Error: Node n1 is already blocked without end (disk)."]
+
+
+class TestClock:
+    @pytest.mark.parametrize(
+        ("date", "offset"),
+        [
+            ("Sat, 21 Nov 2026 18:00:03 GMT", 0),
+            ("Sat, 21 Nov 2026 19:00:00 GMT", HOUR),
+            ("Sat, 21 Nov 2026 17:00:00 GMT", -HOUR),
+            (None, 0),
+            ("", 0),
+            ("yesterday", 0),
+            ("Sat, 99 Nov 2026 18:00:00 GMT", 0),
+        ],
+    )
+    def test_the_offset_is_that_of_the_date_header(
+        self, monkeypatch: pytest.MonkeyPatch, date: str | None, offset: int
+    ) -> None:
+        monkeypatch.setattr("time.time_ns", lambda: 1_795_284_000_000 * 1_000_000)
+        assert clock_offset(date) == offset
 
 
 class TestRanges:
@@ -144,12 +173,26 @@ class TestTimes:
         assert times.parse_timestamp("yesterday 18:00", now) == times.parse_timestamp("yesterday", now) + 18 * HOUR
         assert times.parse_timestamp("yesterday", now) < midnight
 
+    def test_a_time_of_day_that_has_not_come_yet_is_yesterdays(self) -> None:
+        now = times.parse_timestamp("today 12:00")
+        assert times.parse_timestamp("11:00", now) == now - HOUR
+        assert times.parse_timestamp("13:00", now) == times.parse_timestamp("yesterday 13:00", now)
+
+    def test_nothing_has_happened_in_the_future(self) -> None:
+        now = times.parse_timestamp("today 12:00")
+        assert times.parse_past("now", now) == now
+        for text in ("tomorrow", "today 13:00"):
+            with pytest.raises(ValueError, match="is in the future"):
+                times.parse_past(text, now)
+
     def test_an_end_is_the_next_time_of_that_name_and_no_duration(self) -> None:
         now = times.parse_timestamp("today 12:00")
         assert times.parse_end("13:00", now) == now + HOUR
         assert times.parse_end("11:00", now) > now
         with pytest.raises(ValueError, match="give it as -d 2h"):
             times.parse_end("2h", now)
+        with pytest.raises(ValueError, match="18:00 or tomorrow 08:00"):
+            times.parse_end("tomorow 08:00", now)
 
     def test_an_end_is_formatted_with_the_remaining_time(self) -> None:
         assert messages.format_end(1795284000000, 1795284000000 - 4 * HOUR) == "until 2026-11-21 18:00:00 UTC (in 4h)"
