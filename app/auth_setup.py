@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import structlog
 
 from app.auth import admin_token_file
 from app.auth.authenticator import Authenticator, JwtVerifier
 from app.net.addresses import is_loopback
+from app.net.service_account_roles import ServiceAccountRoles
 from app.settings import Settings, SettingsError
 from app.store.store import has_valid_token
 from app.store.tokens import TokenStore
+
+if TYPE_CHECKING:
+    from app.auth.oidc import OidcVerifier
 
 log = structlog.get_logger(__name__)
 
@@ -27,32 +33,87 @@ def make_authenticator(settings: Settings, store: TokenStore, clock: Callable[[]
 
 
 def _jwt_verifier(settings: Settings, clock: Callable[[], int]) -> JwtVerifier | None:
-    if settings.auth == "off" or not settings.oidc_issuer:
+    if settings.auth == "off" or not (settings.oidc_issuer or settings.service_account_audience):
         return None
     # Imported here, because its cryptography takes 10 MB.
-    from app.auth import oidc  # noqa: PLC0415
+    from app.auth.issuers import IssuerVerifiers  # noqa: PLC0415
 
+    accounts, people = _service_account_verifiers(settings, clock), _oidc_verifiers(settings, clock)
+    if accounts.keys() & people.keys():
+        raise SettingsError(
+            f"BLOCKLIST_OIDC_ISSUER: {settings.oidc_issuer} is the issuer of this cluster's ServiceAccounts, which have"
+            " their roles in BLOCKLIST_SERVICE_ACCOUNT_ROLES: remove BLOCKLIST_OIDC_ISSUER, or set it to the issuer of"
+            " people's JWTs."
+        )
+    verifiers = accounts | people
+    return next(iter(verifiers.values())) if len(verifiers) == 1 else IssuerVerifiers(verifiers)
+
+
+def _oidc_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, OidcVerifier]:
+    from app.auth import jwks, oidc  # noqa: PLC0415
+
+    issuer = settings.oidc_issuer
+    if not issuer:
+        return {}
     claims = oidc.OidcConfig(
-        issuer=settings.oidc_issuer,
+        issuer=issuer,
         audience=settings.oidc_audience,
         roles_claim=settings.oidc_roles_claim,
         name_claim=settings.oidc_name_claim,
     )
-    return oidc.OidcVerifier(claims, clock)
+    return {issuer: oidc.OidcVerifier(claims, lambda: jwks.discover_keys(issuer), clock)}
+
+
+def _service_account_verifiers(settings: Settings, clock: Callable[[], int]) -> dict[str, OidcVerifier]:
+    from app.auth import service_accounts  # noqa: PLC0415
+
+    if not settings.service_account_audience:
+        return {}
+    own = service_accounts.OwnAccount(Path(settings.service_account_folder))
+    try:
+        issuer = own.issuer()
+    except service_accounts.ServiceAccountError as error:
+        raise SettingsError(
+            f"BLOCKLIST_SERVICE_ACCOUNT_FOLDER: {error} Accepting tokens of ServiceAccounts needs a pod with"
+            " `automountServiceAccountToken: true`."
+        ) from None
+    rules = service_accounts.ServiceAccountRules(
+        issuer=issuer,
+        audience=settings.service_account_audience,
+        roles=ServiceAccountRoles.parse(settings.service_account_roles),
+    )
+    return {issuer: service_accounts.make_verifier(rules, own, _api_server_url(os.environ), clock)}
+
+
+def _api_server_url(environ: Mapping[str, str]) -> str:
+    """The API server's URL, from the variables that every pod has. Raises SettingsError."""
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT")
+    if not host or not port:
+        raise SettingsError(
+            "BLOCKLIST_SERVICE_ACCOUNT_AUDIENCE: the service does not run in a Kubernetes pod, where"
+            " KUBERNETES_SERVICE_HOST and KUBERNETES_SERVICE_PORT are set."
+        )
+    return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
 def check_access(settings: Settings, now: int) -> None:
     """Raises SettingsError if anyone or no one would have access. Creates the admin token file."""
     if settings.oidc_issuer and not settings.oidc_audience:
         raise SettingsError("BLOCKLIST_OIDC_AUDIENCE: set the audience that the issuer's JWTs must have.")
+    if bool(settings.service_account_audience) != bool(settings.service_account_roles):
+        raise SettingsError(
+            "Set both BLOCKLIST_SERVICE_ACCOUNT_AUDIENCE and BLOCKLIST_SERVICE_ACCOUNT_ROLES, or neither."
+        )
     if settings.auth == "off":
         _check_auth_off(settings)
     elif settings.admin_token_file:
         _create_admin_token_file(Path(settings.admin_token_file))
-    elif not settings.oidc_issuer and not has_valid_token(settings.database_url, now):
+    elif not (settings.oidc_issuer or settings.service_account_roles) and not has_valid_token(
+        settings.database_url, now
+    ):
         raise SettingsError(
             "BLOCKLIST_AUTH: there is no valid token, so no one would have access: set BLOCKLIST_ADMIN_TOKEN_FILE"
-            " (the file is created if it is missing) or BLOCKLIST_OIDC_ISSUER."
+            " (the file is created if it is missing), BLOCKLIST_OIDC_ISSUER or BLOCKLIST_SERVICE_ACCOUNT_ROLES."
         )
 
 

@@ -42,6 +42,7 @@ from app.page.cluster_share import ShareCache
 from app.page.history_charts import ChartCache
 from app.page.incident_rows import IncidentCache
 from app.page.listener_cache import ListenerCache
+from app.page.map_cache import MapCache
 from app.settings import Settings
 from app.store.schema_check import check_schema
 from app.store.store import make_store
@@ -86,6 +87,7 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
             app.state.share_cache = ShareCache(components)
             app.state.incident_cache = IncidentCache(components)
             app.state.listener_cache = ListenerCache(components)
+            app.state.map_cache = MapCache(components)
             connection_limits = ConnectionLimits(
                 header_timeout=settings.header_timeout.total_seconds(),
                 body_timeout=settings.body_timeout.total_seconds(),

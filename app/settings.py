@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from datetime import timedelta
 from difflib import get_close_matches
@@ -16,6 +17,7 @@ from app.net.addresses import Networks, check_secure_url
 from app.net.callback_policy import CallbackPolicy
 from app.net.host_policy import HostPolicy
 from app.net.notice_urls import make_senders
+from app.net.service_account_roles import ServiceAccountRoles
 from app.net.ticket_links import DEFAULT_TICKET_PATTERN, TicketLinks, parse_pattern
 from app.store import urls
 from blocklist.model.durations import DEFAULT_DURATION, parse_duration_or_forever
@@ -81,6 +83,12 @@ class Settings(BaseSettings):
     """Claim of these JWTs with the roles; dots lead into nested objects."""
     oidc_name_claim: Annotated[str, Field(min_length=1)] = "preferred_username"
     """Claim of these JWTs with the author's name; without it, `sub` is used."""
+    service_account_audience: str = ""
+    """In a Kubernetes pod: accept tokens of the cluster's ServiceAccounts that are for this audience."""
+    service_account_roles: str = ""
+    """Comma-separated roles of ServiceAccounts, as in `spark/driver=listener,ops/*=operator`; without one, 403."""
+    service_account_folder: str = "/var/run/secrets/kubernetes.io/serviceaccount"
+    """Folder with the token of the service's own ServiceAccount, and the API server's authority (`ca.crt`)."""
     database_url: Annotated[
         str,
         Field(
@@ -268,6 +276,12 @@ class Settings(BaseSettings):
     def _issuer(cls, url: str) -> str:
         return check_secure_url(url) if url else url
 
+    @field_validator("service_account_roles")
+    @classmethod
+    def _service_account_roles(cls, text: str) -> str:
+        ServiceAccountRoles.parse(text)
+        return text
+
     @field_validator("database_url")
     @classmethod
     def _database(cls, url: str) -> str:
@@ -290,7 +304,16 @@ def read_settings(environ: Mapping[str, str] = os.environ) -> Settings:
         ) from None
 
 
+_SERVICE_LINK: Final = re.compile(r"BLOCKLIST_(SERVICE_(HOST|PORT\w*)|PORT_[0-9]+_\w+)", re.ASCII)
+"""Variables that Kubernetes sets in each pod of a namespace with a Service called `blocklist`."""
+
+
 def _unknown_name(name: str, known: set[str]) -> str:
+    if _SERVICE_LINK.fullmatch(name):
+        return (
+            f"{name} is not a setting of the service: Kubernetes sets it for a Service called blocklist; set"
+            " `enableServiceLinks: false` in the pod's spec."
+        )
     near = get_close_matches(name, known, n=1)
     hint = f"did you mean {near[0]}?" if near else f"choose from {', '.join(sorted(known))}."
     return f"{name} is not a setting of the service: {hint}"

@@ -100,7 +100,10 @@ async def _credential(request: Request, components: Components) -> Credential:
         return await components.access.authenticator.authenticate(headers[0].encode("latin-1"))
     session = await session_of(request)
     if session is None:
-        raise UnauthorizedError("Credentials are required: send `Authorization: Bearer` and a token.")
+        raise UnauthorizedError(
+            "A token is required: send it as `Authorization: Bearer TOKEN`. The command, managers and agents read it"
+            " from the file that BLOCKLIST_TOKEN_FILE names."
+        )
     if request.method not in _SAFE_METHODS:
         await _check_csrf(request, session)
     return session.credential
@@ -130,17 +133,20 @@ async def _csrf_token_of_form(request: Request) -> str:
 
 
 def _with_forwarded_user(request: Request, principal: Principal) -> Principal:
-    """The principal with the name that a trusted proxy sends; its role is unchanged. Raises InvalidError."""
-    names = [name for name in request.headers.getlist("x-forwarded-user") if name]
+    """The principal with the name that a trusted proxy sends; its role is unchanged. Raises InvalidError.
+
+    A blank header is none: a proxy sends it if nobody has logged in there.
+    """
+    names = request.headers.getlist("x-forwarded-user")
     proxies = components_of(request).access.trusted_proxies
-    if not names or not proxies or request.client is None or request.client.host not in proxies:
+    if not any(names) or not proxies or request.client is None or request.client.host not in proxies:
         return principal
     try:
-        # With several headers, the one of the client cannot be told from the one that the proxy added.
+        # With several headers, blank ones too, that of the client cannot be told from the one that the proxy added.
         (raw,) = names
         name = check_text(raw.encode("latin-1").decode())
     except ValueError:
         raise InvalidError("X-Forwarded-User: send one name, in UTF-8.") from None
-    if len(name) > _MAX_NAME:
-        raise InvalidError(f"X-Forwarded-User: the name is longer than {_MAX_NAME} characters.")
+    if not name.strip() or len(name) > _MAX_NAME:
+        raise InvalidError(f"X-Forwarded-User: the name is blank, or longer than {_MAX_NAME} characters.")
     return replace(principal, name=name, subject=None)

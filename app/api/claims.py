@@ -61,7 +61,7 @@ from blocklist.wire.problems import CompactedProblem
 
 router = APIRouter(tags=["Claims"], dependencies=[REQUIRE_READER])
 
-_PART: Final = r"(?!\.{1,2}(?:/|(?![\s\S])))[^*/\x00-\x1f\x7f-\x9f\ufffd]+"
+_PART: Final = r"(?!\.{1,2}(?:/|(?![\s\S])))(?!\s)[^*/\x00-\x1f\x7f-\x9f\ufffd]+(?<!\s)"
 OWNER_PATTERN: Final = rf"^{_PART}(/{_PART})*(?![\s\S])"
 """The rule of check_owner, for JSON Schema."""
 _PUT_PARAMETERS: Final = Depends(AllowedParameters("dryRun", "force", "strict"))

@@ -1,10 +1,11 @@
-"""The public keys of an OpenID Connect issuer, fetched when they are needed."""
+"""The public keys of an issuer of JWTs, fetched when they are needed."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+import ssl
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from urllib.parse import urlsplit
 
@@ -23,20 +24,23 @@ MAX_AGE_SECONDS: Final = 3600.0
 TIMEOUT: Final = aiohttp.ClientTimeout(total=5)
 MAX_BYTES: Final = 1024 * 1024
 _KEY_TYPES: Final = ("RSA", "EC")
+Keys = dict[str, jwt.PyJWK]
+"""Public keys by their id; a key without an id has an empty one."""
 
 
 class JwksError(Exception):
-    """The key is not available; the message is for the sender of the JWT."""
+    """A key, or the keys, are not available. The message is for the sender of the JWT, or for the log."""
 
 
 class JwksCache:
     """The keys by their id. Fetched keys remain in use while the issuer is unreachable."""
 
-    def __init__(self, issuer: str, clock: Callable[[], float]) -> None:
-        """`clock` is monotonic, in seconds."""
+    def __init__(self, issuer: str, fetch: Callable[[], Awaitable[Keys]], clock: Callable[[], float]) -> None:
+        """`fetch` raises as `fetch_keys` does; `clock` is monotonic, in seconds."""
         self._issuer = issuer
+        self._fetch_keys = fetch
         self._clock = clock
-        self._keys: dict[str, jwt.PyJWK] = {}
+        self._keys: Keys = {}
         self._fetched_at: float | None = None
         self._attempted_at: float | None = None
         self._unreachable = False
@@ -73,20 +77,30 @@ class JwksCache:
 
     async def _fetch(self) -> None:
         try:
-            self._keys = await _fetch(self._issuer)
-        except (aiohttp.ClientError, TimeoutError, ValueError, RecursionError, JwksError) as error:
+            self._keys = await self._fetch_keys()
+        except (OSError, aiohttp.ClientError, TimeoutError, ValueError, RecursionError, JwksError) as error:
             self._unreachable = True
-            log.warning("OIDC keys could not be fetched", reason=str(error) or type(error).__name__)
+            reason = str(error) or type(error).__name__
+            log.warning("the keys of an issuer of JWTs could not be fetched", issuer=self._issuer, reason=reason)
         else:
             self._fetched_at, self._unreachable = self._clock(), False
 
 
-async def _fetch(issuer: str) -> dict[str, jwt.PyJWK]:
+async def discover_keys(issuer: str) -> Keys:
+    """The keys that the issuer's discovery document names. Raises as `fetch_keys` does."""
     discovery = await _get_json(f"{issuer.rstrip('/')}/.well-known/openid-configuration")
     if discovery.get("issuer") != issuer:
         raise JwksError("the discovery document is from another issuer")
-    keys = (await _get_json(str(discovery.get("jwks_uri")))).get("keys")
-    usable: dict[str, jwt.PyJWK] = {}
+    return await fetch_keys(str(discovery.get("jwks_uri")))
+
+
+async def fetch_keys(url: str, *, token: str | None = None, tls: ssl.SSLContext | None = None) -> Keys:
+    """The usable keys at a URL, which may need a token.
+
+    Raises JwksError, aiohttp.ClientError, TimeoutError, ValueError, RecursionError.
+    """
+    keys = (await _get_json(url, token, tls)).get("keys")
+    usable: Keys = {}
     for key in keys if isinstance(keys, list) else ():
         if isinstance(key, dict) and key.get("kty") in _KEY_TYPES and key.get("use", "sig") == "sig":
             try:
@@ -97,13 +111,15 @@ async def _fetch(issuer: str) -> dict[str, jwt.PyJWK]:
     return usable
 
 
-async def _get_json(url: str) -> dict[str, Any]:
+async def _get_json(url: str, token: str | None = None, tls: ssl.SSLContext | None = None) -> dict[str, Any]:
     check_secure_url(url)
-    # No proxy for an issuer on this machine: a proxy elsewhere would connect to its own loopback.
-    use_proxy = not is_loopback(urlsplit(url).hostname or "")
+    # No proxy for an issuer on this machine: a proxy elsewhere would connect to its own loopback. None for one with its
+    # own authority either: it is in this network.
+    use_proxy = tls is None and not is_loopback(urlsplit(url).hostname or "")
+    headers = {} if token is None else {"Authorization": f"Bearer {token}"}
     async with (
-        aiohttp.ClientSession(timeout=TIMEOUT, trust_env=use_proxy) as session,
-        session.get(url, allow_redirects=False) as response,
+        aiohttp.ClientSession(timeout=TIMEOUT, trust_env=use_proxy, headers=headers) as session,
+        session.get(url, allow_redirects=False, ssl=True if tls is None else tls) as response,
     ):
         if response.status != 200:
             raise JwksError(f"{url} returned status {response.status}")

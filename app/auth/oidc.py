@@ -1,16 +1,16 @@
-"""JWTs of an OpenID Connect issuer. Imported only if one is set: the cryptography takes time and memory."""
+"""JWTs of an issuer. Imported only if one is set: the cryptography takes time and memory."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import jwt
 
 from app.auth.credential import Credential, CredentialCache
-from app.auth.jwks import JwksCache, JwksError
+from app.auth.jwks import JwksCache, JwksError, Keys
 from app.auth.principal import Principal
 from app.auth.tokens import digest_of
 from blocklist.model.errors import ForbiddenError, InvalidError, UnauthorizedError
@@ -32,23 +32,53 @@ _SENTENCES: Final[dict[type[Exception], str]] = {
 }
 
 
+class JwtRules(Protocol):
+    """The issuer and audience that a JWT must have, and whom it names."""
+
+    @property
+    def issuer(self) -> str: ...
+
+    @property
+    def audience(self) -> str: ...
+
+    def principal(self, claims: Mapping[str, Any]) -> Principal:
+        """The principal of a valid JWT. Raises UnauthorizedError without a name, ForbiddenError without a role."""
+
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class OidcConfig:
-    """The issuer and audience that a JWT must have, and the claims with its roles and its name."""
+    """The rules of an OpenID Connect issuer: claims of its JWTs have the roles and the name."""
 
     issuer: str
     audience: str
     roles_claim: str = "roles"
     name_claim: str = "preferred_username"
 
+    def principal(self, claims: Mapping[str, Any]) -> Principal:
+        name = next((name for name in (claims.get(self.name_claim), claims.get("sub")) if is_name(name)), None)
+        if name is None:
+            raise UnauthorizedError(
+                f"The JWT has no name: neither {self.name_claim} nor sub is a text of 1 to {_MAX_NAME_LENGTH}"
+                " characters.",
+                given=True,
+            )
+        role = strongest_role(claim_at(claims, self.roles_claim))
+        if role is None:
+            raise ForbiddenError(
+                f"The JWT's claim {self.roles_claim} has none of the roles {', '.join(Role)};"
+                f" at least {Role.READER.value} is needed."
+            )
+        subject = claims.get("sub")
+        return Principal(name, role, subject if is_name(subject) else None)
+
 
 class OidcVerifier:
     """Verifies JWTs of one issuer, and caches their credentials until they expire."""
 
-    def __init__(self, config: OidcConfig, clock: Callable[[], int]) -> None:
-        self._config = config
+    def __init__(self, rules: JwtRules, fetch_keys: Callable[[], Awaitable[Keys]], clock: Callable[[], int]) -> None:
+        self._rules = rules
         self._clock = clock
-        self._keys = JwksCache(config.issuer, time.monotonic)
+        self._keys = JwksCache(rules.issuer, fetch_keys, time.monotonic)
         self._cached = CredentialCache[bytes]()
 
     def cached(self, text: bytes) -> Credential | None:
@@ -71,7 +101,7 @@ class OidcVerifier:
         except (jwt.InvalidTokenError, jwt.InvalidKeyError) as error:
             # Not the library's own message, which may repeat parts of the token.
             raise UnauthorizedError(_SENTENCES.get(type(error), "The JWT is not valid."), given=True) from None
-        credential = Credential(self._principal(claims), expires_at=(int(claims["exp"]) + LEEWAY_SECONDS) * 1000)
+        credential = Credential(self._rules.principal(claims), expires_at=(int(claims["exp"]) + LEEWAY_SECONDS) * 1000)
         self._cached.add(digest_of(text), credential)
         return credential
 
@@ -87,34 +117,18 @@ class OidcVerifier:
             token,
             key,
             algorithms=list(ALGORITHMS),
-            issuer=self._config.issuer,
-            audience=self._config.audience,
+            issuer=self._rules.issuer,
+            audience=self._rules.audience,
             leeway=LEEWAY_SECONDS,
             options={"require": ["exp", "iss", "aud"]},
         )
         return claims
 
-    def _principal(self, claims: Mapping[str, Any]) -> Principal:
-        name = next((name for name in (claims.get(self._config.name_claim), claims.get("sub")) if _is_name(name)), None)
-        if name is None:
-            raise UnauthorizedError(
-                f"The JWT has no name: neither {self._config.name_claim} nor sub is a text of 1 to {_MAX_NAME_LENGTH}"
-                " characters.",
-                given=True,
-            )
-        role = strongest_role(claim_at(claims, self._config.roles_claim))
-        if role is None:
-            raise ForbiddenError(
-                f"The JWT's claim {self._config.roles_claim} has none of the roles {', '.join(Role)};"
-                f" at least {Role.READER.value} is needed."
-            )
-        subject = claims.get("sub")
-        return Principal(name, role, subject if _is_name(subject) else None)
 
-
-def _is_name(name: object) -> bool:
+def is_name(name: object) -> bool:
+    """Whether a claim can be the name of an author."""
     try:
-        return isinstance(name, str) and 1 <= len(check_text(name)) <= _MAX_NAME_LENGTH
+        return isinstance(name, str) and bool(name.strip()) and len(check_text(name)) <= _MAX_NAME_LENGTH
     except InvalidError:
         return False
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from app.engine.broadcast import Broadcast
 from app.engine.cached_list import CachedList
+from app.engine.host_labels import HostLabels
 from app.engine.table_view import TableView
 from app.engine.task_managers import TaskManagers
 from blocklist.model.changes import Change, Snapshot
@@ -43,6 +44,7 @@ class ListView:
         self.route_reads = 0
         self._cached: CachedList | None = None
         self._fragments: dict[str, bytes] = {}
+        self._shown_hosts = HostLabels()
         self._stale = {node.id for node in tracker}
 
     def apply(self, changes: Sequence[Change]) -> None:
@@ -61,8 +63,13 @@ class ListView:
         self.table.reset()
 
     def task_managers_moved(self, nodes: Iterable[str]) -> None:
-        """The TaskManagers on these nodes have changed."""
-        blocked = {node_id for node in nodes for node_id in self.tracker.matching(node)}
+        """The TaskManagers on these nodes have changed, or these names may mean other machines now.
+
+        A name that is ambiguous now no longer leads to the blocks that show its TaskManagers, so these are kept.
+        """
+        names = set(nodes)
+        blocked = {node_id for name in names for node_id in self.tracker.matching(name)}
+        blocked |= self._shown_hosts.shown_by(names)
         if blocked:
             self._stale |= blocked
             self._cached = None
@@ -138,10 +145,12 @@ class ListView:
     def _refresh(self) -> None:
         for node_id in self._stale:
             node = self.tracker.get(node_id)
+            hosts = [] if node is None else list(self.task_managers.nodes_matching(node_id))
+            self._shown_hosts.record(node_id, hosts)
             if node is None:
                 self._fragments.pop(node_id, None)
             else:
-                self._fragments[node_id] = dump_list_entry(node, self.task_managers.on_node(node_id))
+                self._fragments[node_id] = dump_list_entry(node, self.task_managers.on_hosts(hosts))
         self._stale.clear()
 
 

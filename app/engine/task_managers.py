@@ -63,7 +63,11 @@ class TaskManagers:
 
     def on_node(self, node: str) -> list[str]:
         """Ids of the TaskManagers on a node, whatever name its listeners use, sorted."""
-        return sorted({task_manager for name in self._nodes.matching(node) for task_manager in self._by_node[name]})
+        return self.on_hosts(self._nodes.matching(node))
+
+    def on_hosts(self, names: Iterable[str]) -> list[str]:
+        """Ids of the TaskManagers that listeners report under these very names, sorted."""
+        return sorted({task_manager for name in names for task_manager in self._by_node[name]})
 
     def with_listeners_on(self, node: str) -> list[tuple[str, str]]:
         """The TaskManagers on a node, each with the listener that reports it there, sorted."""

@@ -127,16 +127,16 @@ class ListenerDirectory:
 
     def any_pending(self, revision: int) -> bool:
         """Whether any live listener has not acknowledged `revision` yet."""
-        return any(not entry.has_acked(revision) for entry in self.live())
+        return any(not entry.has_confirmed(revision) for entry in self.live())
 
     def progress(self, revision: int, node_ids: Collection[str]) -> ChangeProgress:
         """Which live listeners have applied the change of these nodes at `revision`."""
         live = sorted(self.live(), key=lambda entry: entry.id)
-        acked = [entry for entry in live if entry.has_acked(revision)]
+        acked = [entry for entry in live if entry.has_confirmed(revision)]
         return ChangeProgress(
             live=len(live),
             refused=[entry.id for entry in acked if any(entry.refusal_of(node_id) is not None for node_id in node_ids)],
-            pending=[entry.id for entry in live if not entry.has_acked(revision)],
+            pending=[entry.id for entry in live if not entry.has_confirmed(revision)],
         )
 
     def unknown_progress(self) -> ChangeProgress:
@@ -220,6 +220,12 @@ class ListenerDirectory:
         """The cursor of the listener has moved."""
         if entry.listener.acked is not None:
             entry.acks.append((entry.listener.acked, self._clock()))
+            self._signal()
+
+    def confirm(self, entry: ListenerEntry) -> None:
+        """The listener has sent a heartbeat."""
+        if not entry.confirmed:
+            entry.confirmed = True
             self._signal()
 
     def apply_report(self, entry: ListenerEntry, report: Report, at: int) -> set[str]:

@@ -25,6 +25,8 @@ class ListenerEntry:
 
     `owner` is the replica that pushes to it, None if there is only one. `error` is the outcome of the last push as
     callers see it, `logged_error` the same in the log of this replica.
+    `confirmed` is whether it has sent a heartbeat since this process started: earlier reports are lost, and what it
+    acknowledged then may not be in force any more.
     `report` is everything reported so far, without the evidence; `reported_at` is when each part was last reported
     (Unix ms); a part is a field of Report, or ERROR. `nodes` are the nodes it reported, in normal form.
     `task_manager_nodes` and `believed_nodes` are as last computed, each with what it was computed from. `acks` are
@@ -35,13 +37,14 @@ class ListenerEntry:
     secret: Secret
     owner: str | None = None
     expired: bool = False
+    confirmed: bool = True
     error: str | None = None
     logged_error: str | None = None
     report: Report = EMPTY_REPORT
     reported_at: dict[str, int] = field(default_factory=dict)
     nodes: frozenset[str] | None = None
     task_manager_nodes: tuple[set[str], frozenset[str]] | None = None
-    believed_nodes: tuple[tuple[frozenset[str], frozenset[str], int], frozenset[str]] | None = None
+    believed_nodes: tuple[tuple[frozenset[str] | None, frozenset[str], int], frozenset[str]] | None = None
     acks: deque[tuple[int, int]] = field(default_factory=lambda: deque(maxlen=MAX_ACKS))
     aliases: Aliases = no_aliases
     _refused_names: tuple[Mapping[str, str], NameIndex] | None = None
@@ -76,9 +79,13 @@ class ListenerEntry:
         """Whether it has acknowledged the list up to `revision`: all of it is in force, except for what it refused."""
         return not self.listener.is_behind(revision)
 
+    def has_confirmed(self, revision: int) -> bool:
+        """Whether it has acknowledged `revision`, and is known to have been alive since this process started."""
+        return self.confirmed and self.has_acked(revision)
+
     def has_applied(self, revision: int, node_id: str) -> bool:
         """Whether the change of the node at `revision` is in force there."""
-        return self.has_acked(revision) and self.refusal_of(node_id) is None
+        return self.has_confirmed(revision) and self.refusal_of(node_id) is None
 
     def refusal_of(self, node_id: str) -> str | None:
         """The reason why it does not carry out the block of this node, reported under any name of the machine."""

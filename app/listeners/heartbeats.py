@@ -57,6 +57,7 @@ class HeartbeatRecorder:
         entry.listener = listener
         if moved:
             self._directory.record_ack(entry)
+        self._directory.confirm(entry)
         at = entry.next_timestamp(now)
         parts = set() if report == EMPTY_REPORT else self._directory.apply_report(entry, report, at)
         self._unsaved.add(entry, at, acked=moved, parts=parts)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from itertools import product
 from string import ascii_lowercase, digits
 from typing import Final
 
@@ -18,6 +19,10 @@ MAX_LABEL: Final = 32
 """Maximum length of a first label, in characters, for which typing errors are tried."""
 MAX_COMPARED: Final = 200
 """Maximum number of known nodes with each of which a name is compared."""
+_LOOK_ALIKE: Final = {"o": "o0", "0": "0o", "l": "l1", "1": "1l", "i": "i1"}
+"""Characters that look alike: `worker-O1O` is meant to be worker-010, rather than worker-019."""
+_MAX_LOOK_ALIKE: Final = 6
+"""Maximum number of such characters, the last ones of a name, that are tried: each doubles the number of names."""
 _CHARACTERS: Final = ascii_lowercase + digits + "-_"
 
 
@@ -63,6 +68,9 @@ class KnownNodes:
     def _suggestion(self, node_id: str) -> str | None:
         """A known node with one typing error in its first label; of few nodes, else the most similar one."""
         name = normalize_name(node_id)
+        for candidate in _look_alikes(name):
+            if known := self.inventory.known_as(candidate):
+                return self.inventory.spelling(min(known))
         found: dict[str, str] = {}
         for candidate in _with_one_error(name):
             if known := self.inventory.known_as(candidate):
@@ -77,6 +85,18 @@ class KnownNodes:
 def _closest(name: str, known: Mapping[str, str], cutoff: float) -> str | None:
     best = get_close_matches(name, sorted(known), n=1, cutoff=cutoff)
     return known[best[0]] if best else None
+
+
+def _look_alikes(name: str) -> Iterator[str]:
+    """The names that look like this one, itself included; none for a long one."""
+    if len(name.partition(".")[0]) > MAX_LABEL:
+        return
+    places = [place for place, character in enumerate(name) if character in _LOOK_ALIKE][-_MAX_LOOK_ALIKE:]
+    characters = list(name)
+    for choice in product(*(_LOOK_ALIKE[name[place]] for place in places)):
+        for place, character in zip(places, choice, strict=True):
+            characters[place] = character
+        yield "".join(characters)
 
 
 def _with_one_error(name: str) -> set[str]:

@@ -32,14 +32,20 @@ class UsableNodes:
         self._confirmed_nodes = confirmed_nodes
 
     def nodes_of(self, entry: ListenerEntry) -> frozenset[str] | None:
-        """The nodes that it reported and is believed, else those of its TaskManagers; None if it reported neither."""
+        """The nodes that it reported and is believed, else those of its TaskManagers; None if it reported neither.
+
+        One name for each machine.
+        """
         runs_on = self._runs_on(entry)
-        if entry.nodes is None:
-            return runs_on or None
+        if entry.nodes is None and not runs_on:
+            return None
         state = (entry.nodes, runs_on, self._confirmed_nodes.version)
         if entry.believed_nodes is None or entry.believed_nodes[0] != state:
-            entry.believed_nodes = state, believed_nodes(entry.nodes, runs_on, self._confirmed_nodes.confirmed_name)
+            entry.believed_nodes = state, self._confirmed_nodes.one_name_each(self._believed(entry.nodes, runs_on))
         return entry.believed_nodes[1]
+
+    def _believed(self, stated: frozenset[str] | None, runs_on: frozenset[str]) -> frozenset[str]:
+        return runs_on if stated is None else believed_nodes(stated, runs_on, self._confirmed_nodes.confirmed_name)
 
     def counter(self) -> Callable[[ListenerEntry], int | None]:
         """A function that returns the number of nodes of a listener that are not blocked now; None if it has none."""

@@ -81,6 +81,8 @@ class ListenerWriter:
         else:
             await self._reader.sync()
             self._renew_leases()
+            for entry in self._directory.entries:
+                entry.confirmed = False
 
     def notify_remote_change(self) -> None:
         """Another replica has written something about listeners."""

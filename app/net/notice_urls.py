@@ -7,9 +7,11 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from urllib.parse import parse_qs
 from warnings import catch_warnings
 
 if TYPE_CHECKING:
@@ -38,9 +40,10 @@ def _send(target: Apprise, title: str, body: str) -> bool:
 
 def _target(url: str, position: int) -> Apprise:
     target = _empty_target()
+    dropped = _DroppedParts()
     try:
         # The first URL imports all plugins; some import what a later Python does not have.
-        with catch_warnings(action="ignore", category=DeprecationWarning):
+        with catch_warnings(action="ignore", category=DeprecationWarning), dropped.counted():
             accepted = target.add(url)
     except Exception:  # whatever a plugin raises may contain the URL
         accepted = False
@@ -49,7 +52,49 @@ def _target(url: str, position: int) -> Apprise:
             f"URL {position} is not one that apprise accepts (it may contain a secret, so it is not shown): see"
             " docs/notices.md"
         )
+    if dropped.count or not all(map(_is_address, _receivers(url))):
+        raise ValueError(
+            f"URL {position} has a part that apprise would leave out, such as a receiver that is no e-mail address (it"
+            " may contain a secret, so it is not shown): see docs/notices.md"
+        )
     return target
+
+
+def _receivers(url: str) -> list[str]:
+    """The receivers that a URL of a mail server names. Of several, apprise leaves out a wrong one without any log."""
+    if not url.lower().startswith(("mailto:", "mailtos:")):
+        return []
+    named = parse_qs(url.partition("?")[2])
+    return [each for key in ("to", "cc", "bcc") for value in named.get(key, ()) for each in value.split(",")]
+
+
+def _is_address(receiver: str) -> bool:
+    name, at, domain = receiver.strip().rpartition("@")
+    return bool(name and at and domain)
+
+
+class _DroppedParts(logging.Filter):
+    """Counts the parts of a URL that apprise leaves out: it says that in its log only, and sends to the others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        # The arguments have the part, which may be a secret: no handler gets it.
+        self.count += record.levelno >= logging.WARNING and str(record.msg).startswith("Dropped ")
+        return False
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        logger = logging.getLogger("apprise")
+        logger.addFilter(self)
+        logger.disabled = False
+        try:
+            yield
+        finally:
+            logger.disabled = True
+            logger.removeFilter(self)
 
 
 def _empty_target() -> Apprise:

@@ -85,7 +85,7 @@ class IncidentCache:
             places = range((number - 1) * PAGE_SIZE, min(number * PAGE_SIZE, len(incidents.all)))
             missing = [place for place in places if place not in incidents.rows]
             if missing:
-                refused = await _refused_nodes(self._components)
+                refused = await refused_nodes(self._components)
                 for place in missing:
                     incidents.rows[place] = await _row(self._components, incidents.all[place], refused)
             return incidents, number, [incidents.rows[place] for place in places]
@@ -126,8 +126,8 @@ async def _row(
         task_managers += len(there)
         running += [each.running_tasks for each in there]
     names = {node.id for node in incident.nodes}
-    refusing = [entry.id for entry, nodes in refused if entry.has_acked(revision) and not names.isdisjoint(nodes)]
-    pending = [entry.id for entry, _ in refused if not entry.has_acked(revision)]
+    refusing = [entry.id for entry, nodes in refused if entry.has_confirmed(revision) and not names.isdisjoint(nodes)]
+    pending = [entry.id for entry, _ in refused if not entry.has_confirmed(revision)]
     no_rack = racks.pop("", 0)
     return IncidentRow(
         incident=incident,
@@ -141,7 +141,7 @@ async def _row(
     )
 
 
-async def _refused_nodes(components: Components) -> list[tuple[ListenerEntry, set[str]]]:
+async def refused_nodes(components: Components) -> list[tuple[ListenerEntry, set[str]]]:
     """The live listeners, by id, with the blocked nodes that each refuses under any name."""
     tracker, now = components.engine.view.tracker, components.clock()
     found = []

@@ -1,8 +1,9 @@
 """Incidents: blocks with one cause and one owner that were made close together. Pure.
 
 Each block belongs to one incident. Its cause is that of the first part of the block's cause, as in the charts of the
-history: text after a colon is a detail. Its owner is that of the block's oldest claim. Blocks of one cause and owner
-are one incident as long as each starts at most MAX_GAP_MS after the one before.
+history: text after a colon is a detail. Its owner is that of the block's oldest claim, up to a slash: each alert has an
+owner of its own, and a storm of them is one incident. Blocks of one cause and owner are one incident as long as each
+starts at most MAX_GAP_MS after the one before.
 """
 
 from __future__ import annotations
@@ -25,10 +26,16 @@ class OwnedBlock:
     node: BlockedNode
     owner: str
 
+    @property
+    def owners(self) -> str:
+        """`alertmanager/*` for `alertmanager/809c736d`: all owners of this kind; any other owner as it is."""
+        kind, slash, _ = self.owner.partition("/")
+        return f"{kind}/*" if slash else kind
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Incident:
-    """The blocks of an incident, by their start."""
+    """The blocks of an incident, by their start. `owner` may be `alertmanager/*`, for all owners of this kind."""
 
     cause: str
     owner: str
@@ -68,7 +75,7 @@ def group_incidents(blocks: Iterable[OwnedBlock]) -> list[Incident]:
     """The incidents, the latest first."""
     groups: dict[tuple[str, str], list[BlockedNode]] = {}
     for block in blocks:
-        groups.setdefault((cause_group(block.node.cause), block.owner), []).append(block.node)
+        groups.setdefault((cause_group(block.node.cause), block.owners), []).append(block.node)
     incidents = [
         Incident(cause=cause, owner=owner, nodes=nodes)
         for (cause, owner), members in groups.items()

@@ -13,4 +13,4 @@ def block_at(components: Components, entry: ListenerEntry, block: BlockedNode) -
     last_change = components.engine.last_changes.get(block.id)
     # An unknown last change counts as the newest.
     revision = components.engine.view.tracker.revision if last_change is None else last_change.revision
-    return BlockAtListener(block, entry.has_acked(revision), entry.refusal_of(block.id))
+    return BlockAtListener(block, entry.has_confirmed(revision), entry.refusal_of(block.id))

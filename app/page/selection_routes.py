@@ -113,12 +113,12 @@ async def choose(components: Components, form: Form, checked: Sequence[str]) -> 
 
 
 async def _nodes_of_incident(components: Components, form: Form) -> list[str]:
-    """The blocks with the cause and the owner of the incident that were made in its time."""
+    """The blocks with the cause and the owners of the incident that were made in its time."""
     first, last = _number(form.get("first", "")), _number(form.get("last", ""))
     return [
         block.node.id
         for block in await owned_blocks(components)
-        if block.owner == form.get("owner")
+        if block.owners == form.get("owner")
         and first <= block.node.start <= last
         and cause_group(block.node.cause) == form.get("cause")
     ]

@@ -21,7 +21,10 @@ AUTOMATIC_OWNERS: Final = ("alertmanager/*", "detection", "evidence")
 """Patterns of the owners whose claims no person makes. Unblocking a node dismisses their reasons."""
 MAX_OWNER_LENGTH: Final = 128
 MAX_CLAIMS: Final = MAX_CAUSES
-"""Maximum number of claims on a node: with more, its cause could not name the reasons of all."""
+"""Maximum number of claims on a node, with more of which its cause could not name the reasons of all.
+
+What an author claims for himself always fits: alerts, or the owners of one token, must not keep operators out.
+"""
 
 
 @dataclass(unsafe_hash=True, kw_only=True, slots=True)
@@ -103,9 +106,9 @@ def automatic_claims(claims: Claims) -> Claims:
     return tuple(it for it in claims if any(owner_matches(it.owner, pattern) for pattern in AUTOMATIC_OWNERS))
 
 
-def check_room(claims: Sequence[Claim], owner: str) -> None:
-    """Raise LimitError if the owner would be one too many."""
-    if len(claims) >= MAX_CLAIMS and claim_of(claims, owner) is None:
+def check_room(claims: Sequence[Claim], owner: str, author: str | None) -> None:
+    """Raise LimitError if the owner, for whom the author acts, would be one too many."""
+    if len(claims) >= MAX_CLAIMS and owner != own_owner(author) and claim_of(claims, owner) is None:
         raise LimitError(
             f"Node {claims[0].block.id} has {len(claims)} claims, the maximum: remove one of them first, or unblock the"
             " node, which removes all."
@@ -120,14 +123,16 @@ def narrows(before: BlockedNode, after: BlockedNode) -> bool:
 def check_owner(owner: str) -> str:
     """Return `owner`; raise InvalidError unless it can be the owner of a claim.
 
-    1 to 128 printable characters without `*`, which selects owners, and without what HTTP clients remove from a path:
-    an empty part between slashes, `.` and `..`. Nor may it have the character that replaces bytes which are not UTF-8:
-    names in other encodings would become the same owner.
+    1 to 128 printable characters without `*`, which selects owners; between slashes no blanks at the ends, nor what
+    HTTP clients remove from a path: an empty part, `.` and `..`. Nor may it have the character that replaces bytes
+    that are not UTF-8: names in other encodings would become the same owner.
     """
     check_text(owner)
     if "\ufffd" in owner:
         raise InvalidError(f"{owner[:64]!a} is not an owner: encode it as UTF-8.")
     parts = owner.split("/")
+    if any(part != part.strip() for part in parts):
+        raise InvalidError(f"{owner[:64]!a} is not an owner: remove the blanks at its ends, or beside a slash.")
     if not 1 <= len(owner) <= MAX_OWNER_LENGTH or "*" in owner or not {"", ".", ".."}.isdisjoint(parts):
         raise InvalidError(
             f"{owner[:64]!a} is not an owner: use 1 to {MAX_OWNER_LENGTH} characters, without `*`, and between slashes"

@@ -19,7 +19,8 @@ class ConfirmedNodes:
     token could invent those. All names that `machine_of` knows for one machine confirm each other too; call
     `machines_changed` when it knows others.
 
-    `names` are all nodes that listeners name, confirmed or not; `version` changes when other nodes are confirmed.
+    `names` are all nodes that listeners name, confirmed or not; `version` changes when other nodes are confirmed, and
+    when a name means another machine.
     """
 
     def __init__(
@@ -80,6 +81,11 @@ class ConfirmedNodes:
     def confirmed_name(self, name: str) -> str | None:
         """The name, in normal form, under which this machine is confirmed, the same for all names of it; else None."""
         return next(self._confirmed.matching(self._machine_of(name)), None)
+
+    def one_name_each(self, names: frozenset[str]) -> frozenset[str]:
+        """One of these names for each machine; others once `version` has changed."""
+        by_machine = {self._machine_of(name): name for name in sorted(names)}
+        return names if len(by_machine) == len(names) else frozenset(by_machine.values())
 
     def machines_changed(self, names: Iterable[str]) -> None:
         """These names, or short and full ones of them, may mean other machines now."""

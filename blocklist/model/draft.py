@@ -94,6 +94,15 @@ class Draft:
         """The claims on a node in this draft, those that have ended included; for implied ones their author."""
         return self._claims[node_id] if node_id in self._nodes else self._base.stored_claims(node_id)
 
+    def claimed_by(self, owner: str) -> Iterator[str]:
+        """The ids on which an owner has a claim in this draft that is not implied, those that have ended included."""
+        yield from (node_id for node_id in self._base.claimed_by(owner) if node_id not in self._nodes)
+        yield from (
+            node_id
+            for node_id, stored in self._claims.items()
+            if self._nodes[node_id] is not None and isinstance(stored, tuple) and claim_of(stored, owner) is not None
+        )
+
     def matching(self, node_id: str) -> Iterator[str]:
         """The ids in this draft that mean the same machine, in no order."""
         yield from (name for name in self._base.matching(node_id) if name not in self._nodes)
@@ -123,7 +132,7 @@ class Draft:
 
         It becomes a claim of the author, or is merged into that. The existing block keeps its id, which may be another
         name of the machine. If the claim does not change, nothing does. `repeat` is that of a new claim. Raises
-        ConflictError if the node is blocked and `allow_merge` is false, LimitError if it has too many claims.
+        ConflictError if the node is blocked and `allow_merge` is false.
         """
         current = self.get_blocked(node.id)
         if current is None:
@@ -146,8 +155,7 @@ class Draft:
     def block_many(self, nodes: Mapping[str, tuple[BlockedNode, bool]]) -> dict[str, BlockedNode]:
         """Block several nodes, all or none: id to node and allow_merge.
 
-        Raises InvalidError if two ids mean one machine, ConflictError with every conflict, LimitError if one of them
-        has too many claims; then nothing was changed.
+        Raises InvalidError if two ids mean one machine, ConflictError with every conflict; then nothing was changed.
         """
         check_distinct(nodes, self.aliases)
         conflicts = {
@@ -158,7 +166,6 @@ class Draft:
         if conflicts:
             lines = [already_blocked_message(node) for node in conflicts.values()]
             raise ConflictError(f"{len(lines)} of {len(nodes)} nodes are already blocked.", conflicts, lines)
-        self._check_rooms(nodes, own_owner(self.author.name))
         return {node_id: self.block(node, allow_merge=allow_merge) for node_id, (node, allow_merge) in nodes.items()}
 
     def unblock(self, node_id: str) -> BlockedNode:
@@ -234,7 +241,7 @@ class Draft:
         for owner in removed_owners:
             claims = without_owner(claims, owner)
         for claim in put:
-            check_room(claims, claim.owner)
+            check_room(claims, claim.owner, claim.author)
             claims = with_claim(claims, claim if current is None else _on(current.id, claim))
         if current is None and not claims:
             raise ValueError(f"there are no claims to put on {node_id}, which is free")
@@ -271,7 +278,7 @@ class Draft:
             current = self.get_blocked(node_id)
             # An implied claim is the only one.
             if current is not None and isinstance(self.stored_claims(current.id), tuple):
-                check_room(self.claims(current), owner)
+                check_room(self.claims(current), owner, self.author.name)
 
     def _merge_sole(self, current: BlockedNode, block: BlockedNode) -> BlockedNode:
         """Merge into the only claim, the author's own and implied one: half of the work of other merges."""
@@ -354,10 +361,14 @@ def check_distinct(node_ids: Collection[str], aliases: Aliases = no_aliases) -> 
             raise InvalidError(f"{node_id} and {other} mean the same machine: give one of them. Nothing was changed.")
 
 
+MERGE_HINT: Final = "; send allowMerge true to merge with that block"
+"""For programs, at the end of the message of a conflict: the page and the command say it in another way."""
+
+
 def already_blocked_message(node: BlockedNode) -> str:
     """The message of a conflict."""
     until = "without end" if node.permanent else f"until {format_utc(node.end)}"
-    return f"Node {node.id} is already blocked {until} ({node.cause}); send allowMerge true to merge with that block."
+    return f"Node {node.id} is already blocked {until} ({node.cause}){MERGE_HINT}."
 
 
 def not_blocked_message(node_id: str) -> str:

@@ -236,6 +236,10 @@ class Inventory:
         node = node_id if node_id in self._labels else self.find(node_id)
         return {} if node is None else self._labels[node]
 
+    def labels_if_known(self, node_id: str) -> Mapping[str, str] | None:
+        """The labels of the node with this id; None if there is no such node, for example not any more."""
+        return self._labels.get(node_id)
+
     def count_with(self, key: str, value: str) -> int:
         """Number of nodes that have this label with this value."""
         return self._label_counts[key, value]

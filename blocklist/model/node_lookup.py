@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Final, Protocol
 
-from blocklist.model.claims import Claims, ClaimsOrAuthor, expand, live_claims
+from blocklist.model.claims import Claims, ClaimsOrAuthor, claim_of, expand, live_claims
 from blocklist.model.errors import AmbiguousNodeError
 from blocklist.model.host_matching import normalize_name, same_machine
 from blocklist.model.node import BlockedNode
@@ -29,6 +28,9 @@ class BlocklistView(Protocol):
 
     def stored_claims(self, node_id: str) -> ClaimsOrAuthor:
         """The claims on a node on the list, those that have ended included; for implied ones their author."""
+
+    def claimed_by(self, owner: str) -> Iterable[str]:
+        """The ids on the list on which an owner has a claim that is not implied, those that have ended included."""
 
     def aliases(self, node_id: str) -> Collection[str]:
         """What else the machine is called, see blocklist.model.host_matching.Aliases."""
@@ -73,15 +75,15 @@ def claims_on(view: BlocklistView, node: BlockedNode, now: int) -> Claims:
 
 
 def nodes_claimed_by(view: BlocklistView, owners: Collection[str], now: int) -> Mapping[str, Sequence[str]]:
-    """The ids of the nodes that these owners claim at `now`, by owner, under whatever names. Reads the whole list.
+    """The ids of the nodes that these owners claim at `now`, by owner, under whatever names.
 
     Without claims that are implied: their owner is an author.
     """
-    found: defaultdict[str, list[str]] = defaultdict(list)
-    for node in view if owners else ():
-        stored = view.stored_claims(node.id)
-        if isinstance(stored, tuple) and any(claim.owner in owners for claim in stored):
-            for claim in live_claims(stored, now):
-                if claim.owner in owners:
-                    found[claim.owner].append(node.id)
-    return found
+    return {
+        owner: [node_id for node_id in view.claimed_by(owner) if _claims(view, owner, node_id, now)] for owner in owners
+    }
+
+
+def _claims(view: BlocklistView, owner: str, node_id: str, now: int) -> bool:
+    stored = view.stored_claims(node_id)
+    return isinstance(stored, tuple) and claim_of(live_claims(stored, now), owner) is not None

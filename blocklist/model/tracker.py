@@ -12,6 +12,7 @@ from blocklist.model.claims import Claims, ClaimsOrAuthor
 from blocklist.model.end_queue import EndQueue
 from blocklist.model.host_matching import Aliases, NameIndex, no_aliases
 from blocklist.model.node import BlockedNode
+from blocklist.model.owner_index import OwnerIndex
 
 
 class OutOfOrderError(Exception):
@@ -36,6 +37,7 @@ class BlocklistTracker:
         self._names = NameIndex(snapshot.nodes, self._aliases)
         # Without an entry: one claim, of an author without a name. That costs no memory.
         self._claims = {node_id: stored for node_id, stored in snapshot.claims.items() if stored is not None}
+        self._owners = OwnerIndex(self._claims)
         self._ends = EndQueue(self._nodes, self._end_of)
         self._claim_ends = EndQueue(self._claims, self._first_claim_end)
 
@@ -48,7 +50,7 @@ class BlocklistTracker:
         if change.type.frees:
             self._nodes.pop(node.id, None)
             self._names.discard(node.id)
-            self._claims.pop(node.id, None)
+            self._set_claims(node.id, None)
             return
         before = self._nodes.get(node.id)
         self._nodes[node.id] = node
@@ -99,6 +101,10 @@ class BlocklistTracker:
         """The claims on a node on the list, those that have ended included; for implied ones their author."""
         return self._claims.get(node_id)
 
+    def claimed_by(self, owner: str) -> Collection[str]:
+        """The ids of the nodes on which an owner has a claim that is not implied, those that have ended included."""
+        return self._owners.nodes_of(owner)
+
     def __len__(self) -> int:
         return len(self._nodes)
 
@@ -110,6 +116,7 @@ class BlocklistTracker:
         return dict(self._claims)
 
     def _set_claims(self, node_id: str, stored: ClaimsOrAuthor) -> None:
+        self._owners.replace(node_id, self._claims.get(node_id), stored)
         if stored is None:
             self._claims.pop(node_id, None)
             return

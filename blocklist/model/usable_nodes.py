@@ -1,7 +1,7 @@
 """Which nodes of a listener are usable, that is, not blocked. Pure.
 
 Nodes are names in normal form. They are matched with the ids of blocks by one index of all nodes that any listener
-names, so that the cost does not grow with the number of listeners. A name is not matched with its address.
+names, so that the cost does not grow with the number of listeners. A listener has one name for each machine.
 """
 
 from __future__ import annotations

@@ -20,6 +20,8 @@ SHOTS: Final = (
     ("page-light", "/", "light", (1280, 760)),
     ("page-dark", "/", "dark", (1280, 760)),
     ("page-incidents", "/page/incidents", "light", (1280, 700)),
+    ("page-map", "/page/map", "light", (1280, 560)),
+    ("page-wall", "/page/map?wall", "dark", (1920, 1080)),
     ("page-node", "/page/nodes/worker-017", "light", (1280, 1000)),
     ("page-listener", "/page/listeners/spark-20261121-0004", "light", (1280, 860)),
     ("page-history", "/page/history", "dark", (1280, 640)),

@@ -17,7 +17,8 @@ pytestmark = pytest.mark.xdist_group("browser")
 
 LONG = "a" * 253
 PAGES = ("/", "/page/block", "/page/history", "/page/listeners", f"/page/listeners/{'l' * 253}", "/page/evidence",
-    f"/page/nodes/{LONG}", f"/page/nodes/{LONG}/extend", f"/page/nodes/{LONG}/unblock", "/page/nodes/n1")  # fmt: skip
+    f"/page/nodes/{LONG}", f"/page/nodes/{LONG}/extend", f"/page/nodes/{LONG}/unblock", "/page/nodes/n1",
+    "/page/map", "/page/map?wall", f"/page/map/hosts?group=name%3D{LONG}")  # fmt: skip
 CONTRAST = Path(__file__).with_name("contrast.js").read_text()
 
 

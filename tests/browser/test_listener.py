@@ -76,7 +76,7 @@ def test_a_node_is_live_and_keeps_the_focus(page: Page, listener_client: httpx.C
     expect(page.locator(".facts").get_by_text("Hot machine")).to_be_visible()
     expect(page.get_by_role("link", name="Unblock")).to_be_visible()
     heartbeat(listener_client, "etl", ackedRevision=revision, refused={"n1": "Its last host."})
-    expect(page.get_by_text("Refused: Its last host.")).to_be_visible()
+    expect(page.get_by_role("region", name="Applied by").get_by_text("Its last host.")).to_be_visible()
     expect(job).to_be_focused()
     unblock(listener_client, "n1")
     expect(page.get_by_text("The node is not blocked.")).to_be_visible()

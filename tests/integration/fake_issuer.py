@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from typing import Any, Final
 
 import jwt
@@ -22,21 +24,25 @@ def rsa_key() -> rsa.RSAPrivateKey:
 
 
 class FakeIssuer:
-    """What it publishes can be changed; `key_requests` counts the requests for its keys."""
+    """What it publishes can be changed; `key_requests` counts the requests for its keys.
+
+    With a `required_token` it answers only requests that send it, as the API server of Kubernetes does.
+    """
 
     def __init__(self, url: str) -> None:
         self.url = url
         self.advertised_issuer = url
         self.keys: dict[str, Key] = {"one": rsa_key()}
         self.unavailable = False
+        self.required_token: str | None = None
         self.key_requests = 0
 
-    def document(self, path: str) -> dict[str, Any] | None:
-        if self.unavailable:
+    def document(self, path: str, authorization: str | None) -> dict[str, Any] | None:
+        if self.unavailable or (self.required_token and authorization != f"Bearer {self.required_token}"):
             return None
         if path == "/.well-known/openid-configuration":
             return {"issuer": self.advertised_issuer, "jwks_uri": f"{self.url}/keys"}
-        if path == "/keys":
+        if path in ("/keys", "/openid/v1/jwks"):
             self.key_requests += 1
             return {"keys": [_public(kid, key) for kid, key in self.keys.items()]}
         return None
@@ -66,12 +72,12 @@ def _public(kid: str, key: Key) -> dict[str, Any]:
 
 
 @contextmanager
-def running_issuer() -> Iterator[FakeIssuer]:
-    """Run an issuer on loopback."""
+def running_issuer(certificate: tuple[Path, Path] | None = None) -> Iterator[FakeIssuer]:
+    """Run an issuer on loopback; with a certificate and its key, over TLS."""
 
     class Handler(BaseHTTPRequestHandler):
         def do_GET(self) -> None:
-            document = issuer.document(self.path)
+            document = issuer.document(self.path, self.headers["Authorization"])
             body = json.dumps(document).encode()
             self.send_response(404 if document is None else 200)
             self.send_header("Content-Length", str(len(body)))
@@ -82,7 +88,12 @@ def running_issuer() -> Iterator[FakeIssuer]:
             pass
 
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    issuer = FakeIssuer(f"http://127.0.0.1:{server.server_address[1]}")
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(*certificate)
+        server.socket = context.wrap_socket(server.socket, server_side=True)
+    scheme = "http" if certificate is None else "https"
+    issuer = FakeIssuer(f"{scheme}://127.0.0.1:{server.server_address[1]}")
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
     thread.start()
     try:

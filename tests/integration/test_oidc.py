@@ -112,6 +112,7 @@ BAD_JWTS: dict[str, Callable[[FakeIssuer], str]] = {
     "altered": lambda issuer: _altered(issuer.sign()),
     "without a name": lambda issuer: issuer.sign(preferred_username=None, sub=None),
     "an empty name": lambda issuer: issuer.sign(preferred_username="", sub=""),
+    "a blank name": lambda issuer: issuer.sign(preferred_username="  ", sub="\u00a0"),
     "a long name": lambda issuer: issuer.sign(preferred_username="x" * 254, sub="x" * 254),
     "a name that breaks lines": lambda issuer: issuer.sign(preferred_username="a\nb", sub="a\x1b[31m"),
     "dots": lambda _: "..",
@@ -179,7 +180,7 @@ def test_fetched_keys_remain_in_use_while_the_issuer_is_unreachable(tmp_path: Pa
             assert get(secured, issuer.sign(realm={"roles": ["admin"]})).status_code == 200
             secured.process.stop()
             log = secured.process.log()
-    assert "OIDC keys could not be fetched" in log
+    assert "the keys of an issuer of JWTs could not be fetched" in log
     assert not [part for part in early.split(".") if part in log]
 
 

@@ -11,6 +11,7 @@ from app.auth.credential import Credential
 from app.auth.principal import AUTH_DISABLED
 from app.auth.tokens import TOKEN_PATTERN, bearer_token, generate_token
 from app.net.addresses import Networks, check_secure_url, is_loopback
+from app.net.service_account_roles import ServiceAccountRoles
 from blocklist.model.errors import InvalidError
 from blocklist.model.roles import NewToken, Role, Token, check_token_name
 
@@ -138,3 +139,30 @@ def test_a_stream_that_cannot_be_closed_leaves_no_other_stream_of_a_revoked_toke
     credential.invalidate()
     assert all(stream.closed for stream in streams if not stream.failing)
     assert not credential.is_valid(0)
+
+
+class TestServiceAccountRoles:
+    def test_the_strongest_rule_of_the_account_or_its_namespace_applies(self) -> None:
+        roles = ServiceAccountRoles.parse("spark/*=reader, spark/driver=listener,ops/ann=admin,ops/*=operator")
+        found = [
+            roles.role_of(*account.split("/"))
+            for account in ("spark/driver", "spark/x", "ops/ann", "ops/bob", "spar/driver", "spark-2/driver")
+        ]
+        assert found == [Role.LISTENER, Role.READER, Role.ADMIN, Role.OPERATOR, None, None]
+
+    @pytest.mark.parametrize(
+        "text",
+        ["spark", "spark/*", "*/*=reader", "*/driver=reader", "spark/d*=reader", "spark/driver=root", "a/b/c=reader",
+         "Spark/driver=reader", "spark/driver:listener", "system:serviceaccount:spark:driver=listener", "/x=reader"],
+    )  # fmt: skip
+    def test_other_rules_are_refused(self, text: str) -> None:
+        with pytest.raises(ValueError, match="NAMESPACE/NAME=ROLE"):
+            ServiceAccountRoles.parse(text)
+
+
+@pytest.mark.parametrize(
+    ("name", "valid"), [("anna", True), ("a b", True), (" ", False), ("\u00a0 ", False), ("", False)]
+)
+def test_a_blank_is_no_name_of_an_author(name: str, valid: bool) -> None:
+    """It would be the owner of claims."""
+    assert oidc.is_name(name) is valid

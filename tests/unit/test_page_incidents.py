@@ -40,6 +40,12 @@ def test_another_owner_or_cause_is_another_incident() -> None:
     assert sorted(names(found)) == [["a"], ["b"], ["c"]]
 
 
+def test_a_storm_of_alerts_is_one_incident_although_each_has_an_owner_of_its_own() -> None:
+    storm = [owned(f"n{number}", number, "alert Disk: full", f"alertmanager/{number:08x}") for number in range(24)]
+    found = group_incidents([*storm, owned("by-hand", cause="alert Disk: full", owner="alertmanager")])
+    assert {incident.owner: len(incident.nodes) for incident in found} == {"alertmanager/*": 24, "alertmanager": 1}
+
+
 def test_details_after_a_colon_and_further_causes_do_not_separate() -> None:
     found = group_incidents([owned("a", cause="DiskFull: /data is 98 % full"), owned("b", cause="DiskFull: sda,fan")])
     assert names(found) == [["a", "b"]]

@@ -41,7 +41,7 @@ function watchList(live) {
   let retry;
 
   function reloadList() {
-    for (const id of ["list", "share"]) {
+    for (const id of ["list", "share", "timeline"]) {
       const part = document.getElementById(id);
       if (part) htmx.trigger(part, "changes");
     }

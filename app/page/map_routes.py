@@ -1,0 +1,114 @@
+"""The map of all hosts: for people, for a wall display, and as tables; and what has changed in it."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from fastapi import APIRouter, Request, Response
+
+from app.components import components_of
+from app.page.errors import HtmlRoute
+from app.page.forms import int_param
+from app.page.map_cache import Variant, map_cache_of, table_url
+from app.page.map_rows import BY_NAME
+from app.page.map_states import LEGENDS, MapState
+from app.page.map_timeline import timeline
+from app.page.render import render_page
+from app.page.visitor import ReaderVisitor, Visitor
+from blocklist.model.errors import NotFoundError
+from blocklist.wire.json import dump_json
+
+router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
+
+TABLE_SIZE: Final = 200
+"""Hosts of a page of a table."""
+
+
+@router.get("/page/map")
+async def get_map(request: Request, visitor: ReaderVisitor) -> Response:
+    """The whole page; with `?wall` for a wall display: large, without controls, with the last changes."""
+    return await _render(request, visitor, "wall.html.j2" if _is_wall(request) else "map.html.j2")
+
+
+@router.get("/page/map/rows")
+async def get_rows(request: Request, visitor: ReaderVisitor) -> Response:
+    """The rows only, which the page loads if hosts have joined or gone."""
+    return await _render(request, visitor, "_map.html.j2")
+
+
+@router.get("/page/map/cells")
+async def get_cells(request: Request, visitor: ReaderVisitor) -> Response:  # noqa: ARG001 - requires the role
+    """The cells that have changed since a version of the map, as JSON; `cells` is null if the page must load all rows.
+
+    `behind` is whether changes of the list are not in it yet, as it is not computed for each.
+    """
+    host_map = await map_cache_of(request).get()
+    found = host_map.differences(request.query_params.get("since", ""))
+    body = {
+        "name": host_map.name,
+        "cells": None if found is None else found.cells,
+        "counts": {state.value: count for state, count in host_map.counts},
+        "settled": host_map.settled,
+        "behind": host_map.hosts.revision < components_of(request).engine.view.tracker.revision,
+    }
+    return Response(dump_json(body), headers={"Cache-Control": "no-store"}, media_type="application/json")
+
+
+@router.get("/page/map/timeline")
+async def get_timeline(request: Request, visitor: ReaderVisitor) -> Response:
+    """The last changes only."""
+    return render_page(request, "_timeline.html.j2", visitor, lines=await timeline(components_of(request)))
+
+
+@router.get("/page/map/hosts")
+async def get_hosts(request: Request, visitor: ReaderVisitor) -> Response:
+    """A group of hosts as a table: for screen readers, and without scripts."""
+    host_map = await map_cache_of(request).get()
+    key = request.query_params.get("group", "")
+    rows = [row for row in host_map.hosts.rows if row.group.key == key]
+    if not rows:
+        raise NotFoundError("No host that is known belongs to this group. Hosts may have left: open the map again.")
+    hosts = [host for row in rows for host in row.hosts]
+    pages = -(-len(hosts) // TABLE_SIZE)
+    page = min(max(1, int_param(request, "page") or 1), pages)
+    return render_page(
+        request,
+        "hosts.html.j2",
+        visitor,
+        group=rows[0].group,
+        by_name=BY_NAME,
+        url=table_url(rows[0]),
+        legends=LEGENDS,
+        hosts=[
+            (host, host_map.hosts.state(host), host_map.hosts.blocked.get(host))
+            for host in hosts[(page - 1) * TABLE_SIZE : page * TABLE_SIZE]
+        ],
+        total=len(hosts),
+        page=page,
+        pages=pages,
+        free={MapState.FREE, MapState.NOT_READY},
+    )
+
+
+async def _render(request: Request, visitor: Visitor, template: str) -> Response:
+    wall = _is_wall(request)
+    variant = Variant.WALL if wall else Variant.OPERATOR if visitor.may_change else Variant.READER
+    cache = map_cache_of(request)
+    host_map = await cache.get()
+    return render_page(
+        request,
+        template,
+        visitor,
+        map=host_map,
+        rows=await cache.rows(host_map, variant),
+        table_url=table_url,
+        by_name=BY_NAME,
+        legends=LEGENDS,
+        wall=wall,
+        path=variant.value,
+        lines=await timeline(components_of(request)) if wall else None,
+    )
+
+
+def _is_wall(request: Request) -> bool:
+    return "wall" in request.query_params

@@ -1,0 +1,175 @@
+"""Tokens of Kubernetes ServiceAccounts. tests/kubernetes/ has the same with those of a real API server."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from tests.integration.bodies import all_changes, block
+from tests.integration.databases import Databases
+from tests.integration.fake_issuer import FakeIssuer, running_issuer
+from tests.integration.problems import problem_of
+from tests.integration.process import run_app
+from tests.integration.secured import SecuredService, secured_service
+from tests.integration.test_start import assert_refused, settings_for
+from tests.integration.test_tls import certificate
+
+AUDIENCE = "blocklist"
+ROLES = "spark/*=listener,ops/ann=operator"
+
+
+def sign(api_server: FakeIssuer, subject: str = "system:serviceaccount:ops:ann", **claims: Any) -> str:
+    """A token as the API server makes them: without roles or a name of a person."""
+    claims = {"aud": [AUDIENCE], "roles": None, "preferred_username": None, **claims}
+    return api_server.sign(sub=subject, **claims)
+
+
+@pytest.fixture(scope="module")
+def api_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[FakeIssuer, Path]]:
+    """An API server, as far as keys are concerned, and the folder of the service's own ServiceAccount."""
+    folder = tmp_path_factory.mktemp("account")
+    cert, key = certificate(folder)
+    cert.rename(folder / "ca.crt")
+    with running_issuer((folder / "ca.crt", key)) as issuer:
+        (folder / "token").write_text(sign(issuer, "system:serviceaccount:blocklist:blocklist", aud=[issuer.url]))
+        issuer.required_token = (folder / "token").read_text()
+        yield issuer, folder
+
+
+@pytest.fixture(scope="module")
+def people() -> Iterator[FakeIssuer]:
+    with running_issuer() as issuer:
+        yield issuer
+
+
+@pytest.fixture(scope="module")
+def secured(
+    tmp_path_factory: pytest.TempPathFactory,
+    databases: Databases,
+    api_server: tuple[FakeIssuer, Path],
+    people: FakeIssuer,
+) -> Iterator[SecuredService]:
+    """It accepts JWTs of people as well."""
+    issuer, account = api_server
+    settings = {
+        "service_account_audience": AUDIENCE,
+        "service_account_roles": ROLES,
+        "service_account_folder": str(account),
+        "oidc_issuer": people.url,
+        "oidc_audience": AUDIENCE,
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        patch.setenv("KUBERNETES_SERVICE_PORT", issuer.url.rpartition(":")[2])
+        with secured_service(tmp_path_factory.mktemp("service"), databases, **settings) as secured:
+            yield secured
+
+
+def get(secured: SecuredService, token: str, path: str = "/blocklist") -> httpx.Response:
+    with secured.client(token) as client:
+        return client.get(path)
+
+
+def test_the_settings_give_a_service_account_its_role(
+    secured: SecuredService, api_server: tuple[FakeIssuer, Path]
+) -> None:
+    issuer, _ = api_server
+    with secured.client(sign(issuer)) as ann:
+        ann.put("/blocklist/nodes/account-1", json=block()).raise_for_status()
+        assert all_changes(ann, node="account-1")[0]["createdBy"] == "system:serviceaccount:ops:ann"
+        problem_of(ann.get("/tokens"), 403)
+    with secured.client(sign(issuer, "system:serviceaccount:spark:driver")) as driver:
+        body = {"role": "JOB_MASTER", "sessionId": "s1"}
+        assert driver.put("/listeners/spark-job", json=body).status_code == 201
+        problem_of(driver.put("/blocklist/nodes/account-2", json=block()), 403)
+
+
+def test_one_without_a_role_is_forbidden_and_named(
+    secured: SecuredService, api_server: tuple[FakeIssuer, Path]
+) -> None:
+    answer = get(secured, sign(api_server[0], "system:serviceaccount:ops:bob"))
+    assert "The ServiceAccount ops/bob has no role" in problem_of(answer, 403)["detail"]
+
+
+@pytest.mark.parametrize(
+    ("claims", "detail"),
+    [
+        ({"subject": "u-17"}, "The JWT is not that of a ServiceAccount."),
+        ({"subject": "system:serviceaccount:ops"}, "The JWT is not that of a ServiceAccount."),
+        ({"subject": "system:node:worker-17"}, "The JWT is not that of a ServiceAccount."),
+        ({"aud": ["https://kubernetes.default.svc"]}, "The JWT is for another audience."),
+        ({"exp": int(time.time()) - 31}, "The JWT has expired."),
+        ({"iss": "https://elsewhere.example"}, "The JWT is from another issuer."),
+        ({"iss": None}, "The JWT is from another issuer."),
+    ],
+)
+def test_other_jwts_of_the_api_server_are_refused(
+    secured: SecuredService, api_server: tuple[FakeIssuer, Path], claims: dict[str, Any], detail: str
+) -> None:
+    assert problem_of(get(secured, sign(api_server[0], **claims)), 401)["detail"] == detail
+
+
+@pytest.mark.parametrize("token", ["a.b.c", "..", f"e30.{'W' * 4000}.x", f"{'e' * 9000}.b.c"])
+def test_what_is_no_jwt_is_refused(secured: SecuredService, token: str) -> None:
+    assert get(secured, token).status_code == 401
+
+
+def test_the_roles_of_people_come_from_their_own_issuer_only(
+    secured: SecuredService, people: FakeIssuer, api_server: tuple[FakeIssuer, Path]
+) -> None:
+    assert get(secured, people.sign()).status_code == 200
+    problem_of(get(secured, people.sign(roles=None, sub="system:serviceaccount:ops:ann")), 403)
+    problem_of(get(secured, sign(api_server[0], "system:serviceaccount:ops:bob", roles=["admin"])), 403)
+    # Signed by one, in the name of the other.
+    problem_of(get(secured, sign(people, iss=api_server[0].url)), 401)
+    problem_of(get(secured, api_server[0].sign(iss=people.url)), 401)
+
+
+class TestStart:
+    @pytest.mark.parametrize(
+        ("settings", "words"),
+        [
+            ({"service_account_audience": "a"}, "BLOCKLIST_SERVICE_ACCOUNT_ROLES"),
+            ({"service_account_roles": "a/b=reader"}, "BLOCKLIST_SERVICE_ACCOUNT_AUDIENCE"),
+            ({"service_account_audience": "a", "service_account_roles": "a=b"}, "NAMESPACE/NAME=ROLE"),
+        ],
+    )
+    def test_an_incomplete_setting_is_refused(self, migrated: Path, settings: dict[str, str], words: str) -> None:
+        assert_refused(run_app(env=settings_for(migrated, auth="tokens", **settings)), words)
+
+    def test_it_needs_a_pod_with_a_service_account(self, migrated: Path, tmp_path: Path) -> None:
+        settings = {"service_account_audience": "a", "service_account_roles": "a/b=reader"}
+        env = settings_for(migrated, auth="tokens", service_account_folder=str(tmp_path), **settings)
+        assert_refused(run_app(env=env), "token cannot be read", "automountServiceAccountToken: true")
+        (tmp_path / "token").write_text("x.y.z")
+        assert_refused(run_app(env=env), "is not the token of a ServiceAccount")
+        with running_issuer() as issuer:
+            (tmp_path / "token").write_text(sign(issuer))
+        env = {name: value for name, value in env.items() if not name.startswith("KUBERNETES_")}
+        assert_refused(run_app(env=env), "does not run in a Kubernetes pod")
+
+    def test_the_issuer_of_people_cannot_be_that_of_the_cluster(self, migrated: Path, tmp_path: Path) -> None:
+        """Its rules would replace the roles of ServiceAccounts."""
+        with running_issuer() as issuer:
+            (tmp_path / "token").write_text(sign(issuer))
+            settings = {
+                "service_account_audience": AUDIENCE,
+                "service_account_roles": ROLES,
+                "service_account_folder": str(tmp_path),
+                "oidc_issuer": issuer.url,
+                "oidc_audience": AUDIENCE,
+            }
+            env = settings_for(migrated, auth="tokens", **settings)
+            env |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+            assert_refused(run_app(env=env), "BLOCKLIST_OIDC_ISSUER", "issuer of this cluster's ServiceAccounts")
+
+    @pytest.mark.parametrize("name", ["BLOCKLIST_SERVICE_HOST", "BLOCKLIST_PORT_8224_TCP_ADDR"])
+    def test_a_variable_that_kubernetes_sets_for_a_service_is_explained(self, migrated: Path, name: str) -> None:
+        """BLOCKLIST_PORT is then no number, but these come with it, and are reported first."""
+        env = {**settings_for(migrated), name: "10.0.0.1", "BLOCKLIST_PORT": "tcp://10.0.0.1:8224"}
+        assert_refused(run_app(env=env), name, "enableServiceLinks: false")
