@@ -38,7 +38,8 @@ class Cluster:
     """A context manager: on entry all Workers are registered, on exit all started processes are ended.
 
     `hosts` maps Spark's names of the hosts to loopback addresses; a sequence of addresses names the hosts by address.
-    Each Worker offers `cores` and `memory` (Spark's notation). `home` is the Spark to use instead of this Python's.
+    Each Worker offers `cores` and `memory` (Spark's notation). `home` is the Spark to use instead of this Python's;
+    `java_options` are further options of all JVMs, driver and executors included.
     """
 
     def __init__(
@@ -48,10 +49,12 @@ class Cluster:
         cores: int = 2,
         memory: str = "1g",
         home: Path | None = None,
+        java_options: str = "",
     ) -> None:
         self.hosts = dict(hosts) if isinstance(hosts, Mapping) else {host: host for host in hosts}
         self.url = ""
         self._cores, self._memory, self._home = cores, memory, home
+        self._further_options = java_options
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def __enter__(self) -> Self:
@@ -126,7 +129,7 @@ class Cluster:
     def _java_options(self) -> str:
         # A killed JVM leaves its temporary files behind, so they are in our folder.
         names = f" -Djdk.net.hosts.file={self._names}" if self._names else ""
-        return f"{_FAST_START} -Djava.io.tmpdir={self.folder}{names}"
+        return f"{_FAST_START} -Djava.io.tmpdir={self.folder}{names} {self._further_options}".rstrip()
 
     def _daemon_command(self) -> list[str]:
         """Return the start command of a daemon, without class and options, from Spark's launcher."""

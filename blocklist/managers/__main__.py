@@ -1,4 +1,4 @@
-"""`python -m blocklist.managers yarn|slurm|exec`: keeps a cluster manager in line with the list."""
+"""`python -m blocklist.managers yarn|slurm|kubernetes|exec`: keeps a cluster manager in line with the list."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from blocklist.client.client import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch_thread import WatchThread
 from blocklist.managers.options import build_parser
-from blocklist.managers.plan import DesiredState, Manager, ManagerError
+from blocklist.managers.plan import DesiredState, Manager, ManagerError, Stoppable
 from blocklist.managers.reconcile import ReconcileLoop, reconcile
+from blocklist.managers.stopping import Stopping
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import check_node_id
@@ -24,16 +25,16 @@ from blocklist.spark.submit_conf import EXCLUDE_NODES, exclude_nodes
 log = logging.getLogger("blocklist.managers")
 
 
-def main(argv: list[str] | None = None) -> int:
+def main(argv: list[str] | None = None, prog: str = "python -m blocklist.managers") -> int:
     """Exit code: 0 success, or stopped by a signal; 1 failure, or another process has taken over; 2 usage error."""
-    command = build_parser()
+    command = build_parser(prog)
     args = command.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
         if args.once or args.dry_run or args.print:
             return _run_once(args)
-        return _run_loop(args)
+        return _run_until_stopped(args)
     except InvalidError as error:
         command.error(str(error))
     except (BlocklistError, ManagerError) as error:
@@ -49,6 +50,9 @@ def _run_once(args: argparse.Namespace) -> int:
     if args.print:
         return _print(f"{EXCLUDE_NODES}={exclude_nodes(desired.nodes)}")
     manager: Manager[Any] = args.make(args)
+    if isinstance(manager, Stoppable):
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: manager.stop())
     if args.dry_run:
         plan = manager.plan(desired)
         lines = [step.reason for step in plan.steps] or ["No changes."]
@@ -57,7 +61,15 @@ def _run_once(args: argparse.Namespace) -> int:
     return _print(*result.actions, *result.refused.values())
 
 
-def _run_loop(args: argparse.Namespace) -> int:
+def _run_until_stopped(args: argparse.Namespace) -> int:
+    stopping = Stopping()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stopping.set())
+    return 0 if (args.run or _run_loop)(args, stopping) else 1
+
+
+def _run_loop(args: argparse.Namespace, stopping: Stopping) -> bool:
+    """Run until it is stopped (True), or another process has taken over the listener (False)."""
     manager: Manager[Any] = args.make(args)
     name = check_node_id(args.id or f"{args.manager}-{socket.gethostname()}")
     # A new session for each start: a second process with this id takes over from the first.
@@ -66,17 +78,20 @@ def _run_loop(args: argparse.Namespace) -> int:
     )
     session = ListenerSession(args.url, registration)
     loop = ReconcileLoop(manager, session, interval=args.every)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: loop.stop())
     watch = WatchThread(BlocklistClient(args.url).watch, loop.wake)
     try:
-        stopped = loop.run(watch)
+        with stopping.calls(loop.stop):
+            stopped = loop.run(watch)
     finally:
         watch.close()
         session.close()
     if not stopped:
-        log.error("Another process has taken over as listener %s; this one stops. Give each its own --id.", name)
-    return 0 if stopped else 1
+        log.error(
+            "Another process has taken over as listener %s; this one stops. Run one manager per cluster;"
+            " those of different clusters need different --id.",
+            name,
+        )
+    return stopped
 
 
 def _print(*lines: str) -> int:

@@ -9,7 +9,8 @@ import signal
 import subprocess
 import tempfile
 import threading
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import IO, Final
 
@@ -17,6 +18,7 @@ from blocklist.managers.plan import ManagerError
 
 DEFAULT_MAX_OUTPUT: Final = 64 * 1024
 """Bytes of each output stream that are stored; the rest is read and dropped."""
+_CHECK_SECONDS: Final = 0.2
 _MAX_QUOTED: Final = 300
 """Characters of a command, and of its output, in an error message."""
 
@@ -31,12 +33,18 @@ class CommandOutput:
 
 
 def run(
-    command: Sequence[str], *, timeout: float, stdin: bytes = b"", max_output: int = DEFAULT_MAX_OUTPUT
+    command: Sequence[str],
+    *,
+    timeout: float,
+    stdin: bytes = b"",
+    max_output: int = DEFAULT_MAX_OUTPUT,
+    is_stopped: Callable[[], bool] = lambda: False,
 ) -> CommandOutput:
     """Run the command in its own process group until it ends; after `timeout` seconds the whole group is killed.
 
-    `max_output` limits stdout, in bytes. Raises ManagerError, with an excerpt of the output, if the command cannot be
-    started, exceeds the timeout, or ends with an exit code other than 0.
+    `max_output` limits stdout, in bytes. `is_stopped` is asked several times a second whether to kill it earlier.
+    Raises ManagerError, with an excerpt of the output, if the command cannot be started, is killed, or ends with an
+    exit code other than 0.
     """
     # A file, not a pipe: a command that does not read its input must not block this process.
     with tempfile.TemporaryFile() as input_file:
@@ -50,12 +58,15 @@ def run(
             raise ManagerError(f"{command[0]} cannot be run: {error.strerror or error}.") from error
     with process:
         out, err = _PipeReader(process.stdout, max_output), _PipeReader(process.stderr, DEFAULT_MAX_OUTPUT)
-        timed_out = _kill_on_timeout(process, timeout)
+        killed = _wait_or_kill(process, timeout, is_stopped)
         output = CommandOutput(stdout=out.text(), stderr=err.text(), complete=out.complete)
-    if timed_out:
-        raise ManagerError(
-            f"{_quoted_command(command)} did not end within {timeout:g} s and was killed.{_quoted_output(output)}"
+    if killed:
+        reason = (
+            "was killed, as the manager is stopping"
+            if is_stopped()
+            else f"did not end within {timeout:g} s and was killed"
         )
+        raise ManagerError(f"{_quoted_command(command)} {reason}.{_quoted_output(output)}")
     if process.returncode:
         raise ManagerError(
             f"{_quoted_command(command)} failed with exit code {process.returncode}.{_quoted_output(output)}"
@@ -87,16 +98,17 @@ class _PipeReader:
                 self.complete = self.complete and len(chunk) <= room
 
 
-def _kill_on_timeout(process: subprocess.Popen[bytes], timeout: float) -> bool:
-    """Wait until the process ends; whether it exceeded the timeout and was killed."""
-    try:
-        process.wait(timeout)
-    except subprocess.TimeoutExpired:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        return True
-    return False
+def _wait_or_kill(process: subprocess.Popen[bytes], timeout: float, is_stopped: Callable[[], bool]) -> bool:
+    """Wait until the process ends; whether it exceeded the timeout, or is to stop, and was killed."""
+    deadline = time.monotonic() + timeout
+    while not is_stopped() and (left := deadline - time.monotonic()) > 0:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(min(left, _CHECK_SECONDS))
+            return False
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    return True
 
 
 def _quoted_command(command: Sequence[str]) -> str:

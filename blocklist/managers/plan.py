@@ -9,15 +9,28 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
+from blocklist.model.claims import ClaimsOrAuthor
 from blocklist.model.node import BlockAction, BlockedNode
 from blocklist.model.node_facts import NodeFacts
 from blocklist.model.time import to_utc
 
 
 class ManagerError(Exception):
-    """The cluster manager could not be read or changed; retry later. The message is a sentence for the operator."""
+    """The cluster manager could not be read or changed; retry later. The message is a sentence for the operator.
+
+    `refused` are all blocks that are known not to be in force, or no longer known to be, node id to reason: it is
+    reported without an acknowledgement. None: it is not known whether any of them is.
+    """
+
+    def __init__(self, message: str, *, refused: Mapping[str, str] | None = None) -> None:
+        super().__init__(message)
+        self.refused = refused
+
+
+class TransientError(ManagerError):
+    """An outage that is too short to say that anything is unknown: the last report stands."""
 
 
 class StepAction(StrEnum):
@@ -42,22 +55,27 @@ class ManagerPlan:
     """The steps that are missing, and the blocks that cannot be carried out: `refused`, node id to reason.
 
     `all_nodes` are all nodes of the cluster manager with what it knows about them, `unschedulable` those that get no
-    work for another reason than a block, with their states; None if planning does not show them.
+    work for another reason than a block, with their states, `schedulable` blocked ones that get work although the block
+    was applied, with reasons; None if planning does not show them. `containers` is what runs on blocked nodes: an id
+    for each group of containers to its node and their number; None if it is not known.
     """
 
     steps: tuple[PlanStep, ...] = ()
     refused: Mapping[str, str] = field(default_factory=dict)
     all_nodes: Sequence[NodeFacts] | None = None
     unschedulable: Mapping[str, str] | None = None
+    schedulable: Mapping[str, str] | None = None
+    containers: Mapping[str, tuple[str, int]] | None = None
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class DesiredState:
-    """The blocked nodes at a revision of a history, by id."""
+    """The blocked nodes at a revision of a history, by id. `claims` are those on them, as far as they are known."""
 
     revision: int
     history: str | None = None
     nodes: Mapping[str, BlockedNode] = field(default_factory=dict)
+    claims: Mapping[str, ClaimsOrAuthor] = field(default_factory=dict)
 
 
 P = TypeVar("P", bound=ManagerPlan)
@@ -73,6 +91,17 @@ class Manager(Protocol[P]):
         """Carry out the plan; returns what was refused meanwhile, node id to reason.
 
         Raises ManagerError; steps that were carried out before it remain.
+        """
+
+
+@runtime_checkable
+class Stoppable(Protocol):
+    """A manager that can end a plan or an application early."""
+
+    def stop(self) -> None:
+        """End it with a ManagerError, within a second, or as soon as what must not stay half done is finished.
+
+        Call it from any thread or signal handler.
         """
 
 

@@ -7,12 +7,12 @@ import random
 import threading
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Final, Generic
+from dataclasses import dataclass, replace
+from typing import Any, Final, Generic
 
 from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch_thread import WatchThread
-from blocklist.managers.plan import DesiredState, Manager, ManagerError, P
+from blocklist.managers.plan import DesiredState, Manager, ManagerError, P, Stoppable, TransientError
 from blocklist.model.backoff import Backoff
 from blocklist.model.listener import MAX_ENTRIES, truncate_reasons
 from blocklist.model.node import PERMANENT, is_node_id
@@ -27,8 +27,11 @@ log = logging.getLogger("blocklist.managers")
 DEFAULT_INTERVAL: Final = 60.0
 """Seconds between reconciliations while the list does not change."""
 MAX_NODES_BYTES: Final = 1_500_000
-"""Maximum size of the nodes in a heartbeat, in bytes: beyond it only their ids are reported. A heartbeat has 2 MiB."""
+"""Maximum size of the nodes in a heartbeat, in bytes: beyond it less is reported of each. A heartbeat has 2 MiB."""
+_FEWER_LABELS: Final = (4, 0)
 _BACKOFF: Final = Backoff(initial=1.0, cap=60.0, floor=0.5)
+_SOON: Final = 1.0
+"""Seconds until the next reconciliation after one that changed something."""
 _POLL_INTERVAL: Final = 5.0
 """Maximum seconds between two checks whether another session has taken over."""
 
@@ -41,6 +44,8 @@ class ReconcileResult:
     refused: Mapping[str, str]
     all_nodes: Sequence[NodeFacts] | None = None
     unschedulable: Mapping[str, str] | None = None
+    schedulable: Mapping[str, str] | None = None
+    containers: Mapping[str, tuple[str, int]] | None = None
 
 
 def reconcile(manager: Manager[P], desired: DesiredState) -> ReconcileResult:
@@ -52,6 +57,8 @@ def reconcile(manager: Manager[P], desired: DesiredState) -> ReconcileResult:
         refused=refused,
         all_nodes=plan.all_nodes,
         unschedulable=plan.unschedulable,
+        schedulable=plan.schedulable,
+        containers=plan.containers,
     )
 
 
@@ -66,20 +73,31 @@ class ReconcileLoop(Generic[P]):
         self._manager = manager
         self._session = session
         self._interval = interval
-        self._wake, self._stopping = threading.Event(), threading.Event()
-        self._failures = 0
+        self._wake, self._stopping, self._requested = threading.Event(), threading.Event(), threading.Event()
+        self._failures, self._last_failure = 0, ""
         self._next_run = 0.0
         self._next_end = PERMANENT
         self._logged_refusals: frozenset[str] = frozenset()
-        self._any_unschedulable = False
+        self._any_unschedulable = self._any_schedulable = False
+        self._nodes: tuple[Sequence[NodeFacts] | None, Sequence[str | ReportedNode] | None] = (None, None)
 
     def wake(self) -> None:
-        """Reconcile soon. Call it from any thread."""
+        """Reconcile soon if the list has changed. Call it from any thread."""
+        self._wake.set()
+
+    def request(self) -> None:
+        """Reconcile soon, because the cluster has changed. Call it from any thread."""
+        self._requested.set()
         self._wake.set()
 
     def stop(self) -> None:
-        """End `run` after the current reconciliation. Call it from any thread or signal handler."""
+        """End `run` after the current reconciliation, or earlier if the manager can be stopped.
+
+        Call it from any thread or signal handler.
+        """
         self._stopping.set()
+        if isinstance(self._manager, Stoppable):
+            self._manager.stop()
         self._wake.set()
 
     def run(self, watch: WatchThread) -> bool:
@@ -93,12 +111,20 @@ class ReconcileLoop(Generic[P]):
                 nodes = watch.tracker.blocked(now)
                 self._next_end = min((node.end for node in nodes.values()), default=PERMANENT)
                 tracker = watch.tracker
-                desired = DesiredState(revision=tracker.revision, history=tracker.history, nodes=nodes)
+                desired = DesiredState(
+                    revision=tracker.revision,
+                    history=tracker.history,
+                    nodes=nodes,
+                    claims=tracker.all_stored_claims(),
+                )
+                self._requested.clear()
                 pending = not self._reconcile_once(desired)
             self._wake.wait(_POLL_INTERVAL if watch.tracker is None else self._wait_seconds())
         return self._stopping.is_set()
 
     def _is_due(self, pending: bool) -> bool:
+        if self._requested.is_set():
+            return True
         scheduled = time.monotonic() >= self._next_run
         if self._failures:
             return scheduled
@@ -114,34 +140,65 @@ class ReconcileLoop(Generic[P]):
         """Reconcile and report the result; False if it failed."""
         try:
             result = reconcile(self._manager, desired)
-        except ManagerError as error:
+        except TransientError as error:
             self._schedule_retry(str(error))
+            return False
+        except ManagerError as error:
+            self._on_failure(desired, str(error), error.refused)
             return False
         except Exception as error:
             log.exception("Unexpected error; retrying.")
-            self._schedule_retry(str(error) or type(error).__name__)
+            self._on_failure(desired, str(error) or type(error).__name__)
             return False
         self._log_result(result)
         self._session.report(self._report_of(result), acked=desired.revision, history=desired.history)
-        self._failures = 0
-        self._next_run = time.monotonic() + self._interval
+        self._failures, self._last_failure = 0, ""
+        # What was changed has an effect on what the next plan shows, such as containers that have ended.
+        soon = bool(result.actions) and result.containers is not None
+        self._next_run = time.monotonic() + min(self._interval, _SOON if soon else self._interval)
         return True
 
     def _report_of(self, result: ReconcileResult) -> Report:
         states = {node: state for node, state in (result.unschedulable or {}).items() if is_node_id(node)}
-        # Left out until there are any: a service of an older version rejects a report with this field.
+        schedulable = result.schedulable or {}
+        # Left out until there are any: a service of an older version rejects a report with these fields.
         self._any_unschedulable |= bool(states)
+        self._any_schedulable |= bool(schedulable)
         return Report(
             refused=truncate_reasons(result.refused),
-            nodes=_reportable_nodes(result.all_nodes),
+            nodes=self._reportable_nodes(result.all_nodes),
             unschedulable=truncate_reasons(states) if self._any_unschedulable else None,
+            schedulable=truncate_reasons(schedulable) if self._any_schedulable else None,
+            **_work_of(result.containers),
         )
+
+    def _on_failure(self, desired: DesiredState, message: str, refused: Mapping[str, str] | None = None) -> None:
+        """Retry later, and report at once that it is not known meanwhile whether the blocks are in force.
+
+        `refused`: what is known of each block anyway.
+        """
+        if self._stopping.is_set():
+            return
+        if refused is None:
+            refused = dict.fromkeys(desired.nodes, f"Not known to be in force: {message}")
+        self._session.report(Report(refused=truncate_reasons(refused)))
+        self._schedule_retry(message)
+
+    def _reportable_nodes(self, nodes: Sequence[NodeFacts] | None) -> Sequence[str | ReportedNode] | None:
+        """Those of the last report while no node has changed: 5,000 take half a second of CPU."""
+        if nodes != self._nodes[0]:
+            self._nodes = nodes, _reportable_nodes(nodes)
+        return self._nodes[1]
 
     def _schedule_retry(self, message: str) -> None:
         self._failures += 1
-        delay = _BACKOFF.delay(self._failures, random.random())  # noqa: S311
+        # No longer than without a failure.
+        delay = min(self._interval, _BACKOFF.delay(self._failures, random.random()))  # noqa: S311
         self._next_run = time.monotonic() + delay
-        log.warning("%s Retrying in %.1f s.", message, delay)
+        # An outage may last for hours: one line for each reason, not for each attempt.
+        level = logging.DEBUG if message == self._last_failure else logging.WARNING
+        self._last_failure = message
+        log.log(level, "%s Retrying in %.1f s.", message, delay)
 
     def _log_result(self, result: ReconcileResult) -> None:
         if self._failures:
@@ -154,13 +211,27 @@ class ReconcileLoop(Generic[P]):
         self._logged_refusals = refused
 
 
+def _work_of(containers: Mapping[str, tuple[str, int]] | None) -> dict[str, Mapping[str, Any]]:
+    """The fields of a report for what runs on blocked nodes; none if it is not known, or there is too much."""
+    if containers is None or len(containers) > MAX_ENTRIES:
+        return {}
+    return {
+        "task_managers": {group: node for group, (node, _) in containers.items()},
+        "running_tasks": {group: number for group, (_, number) in containers.items()},
+    }
+
+
 def _reportable_nodes(nodes: Sequence[NodeFacts] | None) -> Sequence[str | ReportedNode] | None:
-    """The nodes for a heartbeat; None if there are too many, as the service would take a part for all nodes."""
+    """The nodes for a heartbeat; None if there are too many, as the service would take a part for all nodes.
+
+    If the report is too long, the last labels of each node are left out, then all, at last everything but the ids.
+    """
     if nodes is None or len(nodes) > MAX_ENTRIES:
         return None
-    reported = report_nodes(nodes)
-    if len(dump_json(report_fields(Report(nodes=reported)))) <= MAX_NODES_BYTES:
-        return reported
+    for labels in (None, *_FEWER_LABELS):
+        reported = report_nodes(nodes if labels is None else (replace(n, labels=n.labels[:labels]) for n in nodes))
+        if len(dump_json(report_fields(Report(nodes=reported)))) <= MAX_NODES_BYTES:
+            return reported
     return node_ids(reported)
 
 

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from blocklist import BlockAction, BlocklistClient
-from tests.integration.fake_servers import fake_server, http_response
 from tests.integration.manager_process import ManagerProcess, acked_revision, refused_reason, run_module
 from tests.integration.process import ServiceProcess, free_port, wait_until
 
@@ -83,28 +82,6 @@ def test_an_entry_of_others_in_the_exclude_file_is_reported_as_drift(
         wait_until(lambda: [(each.node, each.kind) for each in client.drift().drift] == [("old-1", "unschedulable")])
         client.block("old-1", "Hot machine")
         wait_until(lambda: client.drift().drift == [])
-
-
-def test_yarn_reports_its_nodes_with_their_racks_and_keeps_them_while_they_cannot_be_read(
-    tmp_path: Path, fresh: ServiceProcess, yarn: Script, exclude: Path
-) -> None:
-    nodes = [
-        {"rack": "/default-rack", "state": "RUNNING", "id": "n1.a:8041", "nodeHostName": "n1.a"},
-        {"rack": "/dc1/rack-2", "state": "DECOMMISSIONED", "id": "n2.a:8041", "nodeHostName": "n2.a"},
-    ]
-    good = http_response(json.dumps({"nodes": {"node": nodes}}).encode(), "200 OK", "Content-Type: application/json")
-    bad = [http_response(b"", "503 Service Unavailable"), http_response(b'{"nodes": 7}'), http_response(b"[" * 100_000)]
-    with fake_server(good, *bad) as resource_manager, fresh.client() as http:
-        options = ("--resourcemanager", resource_manager.url, "--every", "0.2")
-        with yarn_manager(tmp_path, fresh, yarn, *options) as manager:
-            wait_until(lambda: len(resource_manager.requests) > 6)
-            known = http.get("/nodes").json()["nodes"]
-            racks = [(node["id"], node["labels"]) for node in known]
-            assert racks == [("n1.a", {"rack": "default-rack"}), ("n2.a", {"rack": "dc1.rack-2"})]
-            with BlocklistClient(fresh.url) as client:
-                client.block("n1.a", "Hot machine")
-            wait_until(lambda: acked_revision(fresh, "yarn") == 1)
-        assert manager.log().count("Cannot read the nodes") == 1
 
 
 def test_a_block_ends_on_time_without_the_service(
@@ -274,8 +251,13 @@ class TestOperators:
     @pytest.mark.parametrize(
         ("arguments", "sentence"),
         [
-            ([], "the following arguments are required: yarn|slurm|exec"),
-            (["yarn"], "Name YARN's exclude file: --exclude-file FILE."),
+            ([], "the following arguments are required: yarn|slurm|kubernetes|exec"),
+            (["yarn"], "Name the ResourceManager: --resource-manager http://rm:8088"),
+            (["yarn", "--by", "exclude-file"], "Name YARN's exclude file: --exclude-file FILE."),
+            (["yarn", "--resource-manager", "rm:8088"], "'rm:8088' is not a URL such as http://rm:8088"),
+            (["yarn", "--kerberos", "--resource-manager", "http://rm"], "--kerberos needs the package httpx-gssapi"),
+            (["yarn", "--kerberos", "--user", "ann"], "Give --user or --kerberos, not both"),
+            (["yarn", "--label", "a b", "--resource-manager", "http://rm"], "'a b' is not the name of a node label"),
             (["yarn", "--exclude-file", "/no/such/file"], "Folder /no/such does not exist."),
             (["yarn", "--exclude-file", "/tmp"], "/tmp is a folder; name a file."),
             (["yarn", "--exclude-file", "/tmp/x", "--command", "no-yarn x"], "Command no-yarn was not found."),
@@ -337,3 +319,17 @@ def test_the_configuration_of_a_spark_submit(tmp_path: Path, fresh: ServiceProce
     assert "omitted from the template: 2001:db8::1." in confs.stderr
     arguments = run_module("blocklist.spark", "conf", "--form", "arguments", **more)
     assert arguments.stdout == "--conf spark.yarn.exclude.nodes=2001:db8::1,n1\n"
+
+
+def test_the_command_runs_managers_with_the_service_of_its_context(tmp_path: Path, fresh: ServiceProcess) -> None:
+    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    assert run_module("blocklist.cli", "config", "set", "test", "url", fresh.url, **home).returncode == 0
+    with BlocklistClient(fresh.url) as client:
+        client.block("n1", "Hot machine")
+    manager = ("manager", "exec", "--state", str(tmp_path / "state"), "--dry-run", "true")
+    done = run_module("blocklist.cli", "--context", "test", *manager, **home)
+    assert done.stdout == "Node n1 is blocked without end (Hot machine).\n"
+    done = run_module("blocklist.cli", "--context", "test", "manager", "kubernetes", "--context", "other", **home)
+    assert done.returncode == 2
+    assert "usage: blocklist manager" in done.stderr
+    assert "Name the cluster: --kubeconfig FILE" in done.stderr

@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 
 from blocklist import PERMANENT, BlockAction, BlockedNode
 from blocklist.managers import exec as exec_manager
-from blocklist.managers import slurm, yarn
-from blocklist.managers.exclude_file import Entries
+from blocklist.managers import slurm
 from blocklist.managers.exec import ExecState
+from blocklist.managers.options import build_parser
 from blocklist.managers.plan import DesiredState, ManagerError, StepAction, format_end
 from blocklist.managers.slurm import SlurmNode
-from blocklist.managers.yarn import DecommissionTimeouts
+from blocklist.managers.yarn import exclude_manager as yarn
+from blocklist.managers.yarn.exclude_file import Entries
+from blocklist.managers.yarn.exclude_manager import DecommissionTimeouts
 from blocklist.model.node_facts import NodeFacts, make_label_value, report_nodes
 from blocklist.model.report import Report
 from blocklist.model.reported_node import make_reported_node
@@ -47,6 +49,14 @@ blocks = st.builds(
     st.sampled_from(["disk", '"hot" [x@y]', "ä\\ b"]),
 )
 lists = st.lists(blocks, max_size=5).map(lambda nodes: by_id(*nodes))
+
+
+def test_the_help_shows_the_interval_of_each_manager(capsys: pytest.CaptureFixture[str]) -> None:
+    for manager, seconds in (("yarn", 5), ("slurm", 60), ("kubernetes", 60)):
+        with pytest.raises(SystemExit):
+            build_parser("blocklist manager").parse_args([manager, "--help"])
+        shown = " ".join(capsys.readouterr().out.split())
+        assert f"while the list does not change (default: {seconds})" in shown
 
 
 class TestYarn:

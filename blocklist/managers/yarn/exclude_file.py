@@ -39,9 +39,10 @@ def parse(data: bytes) -> FileSections:
     begins = [number for number, line in enumerate(lines) if _is_mark(BEGIN_MARK, line)]
     ends = [number for number, line in enumerate(lines) if _is_mark(END_MARK, line)]
     if not begins and not ends:
-        # The last line may be an entry of others that has no line end.
-        before = data if not data or data.endswith(b"\n") else data + b"\n"
-        return FileSections(before=before, others=_names(lines))
+        # After a last line without a line end the marks would need one, so they go to the begin of the file.
+        at_end = not data or data.endswith(b"\n")
+        before, after = (data, b"") if at_end else (b"", data)
+        return FileSections(before=before, after=after, others=_names(lines))
     if len(begins) != 1 or len(ends) != 1 or begins > ends:
         raise damaged_marks(f"# {BEGIN_MARK}", f"# {END_MARK}")
     first, last = begins[0], ends[0]

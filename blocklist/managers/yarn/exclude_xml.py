@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Final
 from xml.parsers.expat import ExpatError, ParserCreate
 
-from blocklist.managers.exclude_file import BEGIN_MARK, END_MARK, Entries, FileSections, damaged_marks
 from blocklist.managers.plan import ManagerError
+from blocklist.managers.yarn.exclude_file import BEGIN_MARK, END_MARK, Entries, FileSections, damaged_marks
 
 _EMPTY_FILE: Final = b'<?xml version="1.0"?>\n<hosts>\n</hosts>\n'
 _INDENT: Final = b"\n  "

@@ -1,0 +1,86 @@
+"""The YARN manager: 1,000 nodes of which it blocks 100, on the answers of a simulated ResourceManager."""
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+
+from benchmarks import systems
+from benchmarks.harness import Server, fetch, scratch, unless_quick
+from benchmarks.rows import Row
+from benchmarks.sampling import cpu_seconds, megabytes
+from tests.integration.process import ROOT
+from tests.yarn.simulated import SimulatedYarn, serving
+
+NODES = unless_quick(1000, 100)
+BLOCKED = NODES // 10
+ROUNDS = unless_quick(7, 2)
+OURS = "manager"
+HOSTS = [f"w{number:04}.yarn.test" for number in range(NODES)]
+IDLE_SECONDS = unless_quick(30, 5)
+
+
+def run() -> list[Row]:
+    """From the PUT of all blocks to the last label, and to the last container that ends; the cost at rest."""
+    yarn = SimulatedYarn(HOSTS, containers=2)
+    with scratch() as folder, ExitStack() as stack:
+        service = stack.enter_context(systems.service(folder))
+        url = stack.enter_context(serving(yarn))
+        command = [sys.executable, "-m", "blocklist.managers", "yarn", "--url", service.url, "--resource-manager", url]
+        manager = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
+        try:
+            _wait(lambda: yarn.requests["GET /nodes"] > 1)
+            return list(_rows(service, yarn, manager.pid))
+        finally:
+            manager.terminate()
+            manager.wait(60)
+
+
+def _rows(service: Server, yarn: SimulatedYarn, pid: int) -> Iterator[Row]:
+    marked, evacuated, cpu = [], [], []
+    for _ in range(ROUNDS):
+        spent = cpu_seconds(pid)
+        marked.append(_block(service, yarn, "MARK_BLOCKED"))
+        _unblock(service, yarn)
+        evacuated.append(_block(service, yarn, "MARK_BLOCKED_AND_EVACUATE_TASKS"))
+        _unblock(service, yarn)
+        cpu.append(cpu_seconds(pid) - spent)
+        yarn.containers |= dict.fromkeys(HOSTS, 2)
+    title = f"{BLOCKED} of {NODES:,} nodes"
+    yield Row(name=f"{title}: PUT to the last label", unit="ms", ours=OURS, samples={OURS: marked})
+    yield Row(name=f"{title}: PUT to the last container ended", unit="ms", ours=OURS, samples={OURS: evacuated})
+    yield Row(name=f"{title}: CPU of both and their ends", unit="s", ours=OURS, samples={OURS: cpu})
+    spent = cpu_seconds(pid)
+    time.sleep(IDLE_SECONDS)
+    share = (cpu_seconds(pid) - spent) / IDLE_SECONDS * 100
+    yield Row(name=f"{NODES:,} nodes at rest: CPU", unit="% of a core", ours=OURS, samples={OURS: [share]})
+    yield Row(name=f"{NODES:,} nodes: resident memory", unit="MB", ours=OURS, samples={OURS: [megabytes(pid)]})
+
+
+def _block(service: Server, yarn: SimulatedYarn, action: str) -> float:
+    """Milliseconds until all are marked, or have no containers."""
+    hosts = HOSTS[:BLOCKED]
+    body = json.dumps({host: {"action": action, "cause": "hot"} for host in hosts})
+    begun = time.monotonic()
+    status, *_ = fetch(service.port, "/blocklist/nodes", method="PUT", body=body)
+    assert status < 300, status
+    if action == "MARK_BLOCKED":
+        _wait(lambda: len(yarn.marked()) == BLOCKED)
+    else:
+        _wait(lambda: not any(yarn.containers[host] for host in hosts))
+    return (time.monotonic() - begun) * 1000
+
+
+def _unblock(service: Server, yarn: SimulatedYarn) -> None:
+    for host in HOSTS[:BLOCKED]:
+        fetch(service.port, f"/blocklist/nodes/{host}", method="DELETE")
+    _wait(lambda: not yarn.marked() and all(yarn.memory.values()))
+
+
+def _wait(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 120
+    while not condition():
+        assert time.monotonic() < deadline, "not within 120 s"
+        time.sleep(0.005)

@@ -1,0 +1,195 @@
+"""How to reach a cluster: the URL of the API server, its certificate authority, and credentials.
+
+From a kubeconfig, as kubectl reads it, or from the ServiceAccount of the pod in which this process runs.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import os
+import ssl
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+from urllib.request import getproxies, proxy_bypass
+
+import httpx
+
+from blocklist.client.credentials import BearerAuth
+from blocklist.managers.kubernetes.tokens import CommandToken, FileToken
+from blocklist.model.errors import InvalidError
+
+SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+"""Where Kubernetes mounts token, authority and namespace of a pod's ServiceAccount."""
+_DEFAULT_FILE: Final = Path("~/.kube/config")
+
+Fields = Mapping[str, Any]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterAccess:
+    """`namespace` is that of the pod, or of the context; `in_cluster` is whether this process runs in a pod."""
+
+    url: str
+    tls: ssl.SSLContext
+    auth: httpx.Auth | None = None
+    proxy: str | None = None
+    namespace: str = "default"
+    in_cluster: bool = False
+
+
+def find_access(
+    kubeconfig: Path | None, context: str | None, service_account: Path, environment: Mapping[str, str]
+) -> ClusterAccess:
+    """`kubeconfig`, else the files in KUBECONFIG, else the pod's ServiceAccount, else ~/.kube/config.
+
+    Raises InvalidError if there is none, or it cannot be used.
+    """
+    if kubeconfig is not None:
+        return _from_files([kubeconfig], context)
+    if files := [Path(name) for name in environment.get("KUBECONFIG", "").split(os.pathsep) if name]:
+        return _from_files(files, context)
+    host, port = environment.get("KUBERNETES_SERVICE_HOST"), environment.get("KUBERNETES_SERVICE_PORT", "443")
+    if host and context is None and (service_account / "token").exists():
+        return _from_service_account(host, port, service_account)
+    default = _DEFAULT_FILE.expanduser()
+    if not default.exists():
+        raise InvalidError(
+            "Name the cluster: --kubeconfig FILE, or set KUBECONFIG. This process is not in a pod with a"
+            f" ServiceAccount (no {service_account}/token), and there is no {default}."
+        )
+    return _from_files([default], context)
+
+
+def _from_service_account(host: str, port: str, folder: Path) -> ClusterAccess:
+    try:
+        tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        namespace = (folder / "namespace").read_text().strip()
+    except (OSError, ssl.SSLError) as error:
+        raise InvalidError(f"The ServiceAccount in {folder} cannot be used: {error}.") from None
+    url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    # No proxy: the API server of a pod is in its own network.
+    return ClusterAccess(
+        url=url, tls=tls, auth=FileToken(folder / "token"), namespace=namespace or "default", in_cluster=True
+    )
+
+
+def _from_files(files: Sequence[Path], context: str | None) -> ClusterAccess:
+    configs = [(path, _read(path)) for path in files if path.exists()]
+    if not configs:
+        raise InvalidError(f"There is no kubeconfig {', '.join(map(str, files))}.")
+    name = context or next((str(c["current-context"]) for _, c in configs if c.get("current-context")), None)
+    if not name:
+        raise InvalidError(f"{configs[0][0]} has no current-context: give --context NAME.")
+    _, chosen = _named(configs, "contexts", "context", name)
+    folder, cluster = _named(configs, "clusters", "cluster", str(chosen.get("cluster")))
+    user_folder, user = _named(configs, "users", "user", str(chosen["user"])) if chosen.get("user") else (folder, {})
+    if not str(cluster.get("server", "")).startswith(("https://", "http://")):
+        raise InvalidError(f"The cluster {chosen.get('cluster')} in the kubeconfig has no URL of a server.")
+    try:
+        tls = _tls(cluster, folder, user, user_folder)
+    except (OSError, ValueError) as error:
+        raise InvalidError(f"The certificates of context {name} cannot be used: {error}.") from None
+    url = str(cluster["server"]).rstrip("/")
+    return ClusterAccess(
+        url=url,
+        tls=tls,
+        auth=_auth(user, user_folder, cluster),
+        proxy=cluster.get("proxy-url") or _proxy_of(url),
+        namespace=str(chosen.get("namespace") or "default"),
+    )
+
+
+def _read(path: Path) -> Fields:
+    try:
+        text = path.read_text()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InvalidError(f"{path} cannot be read: {error}.") from None
+    try:
+        body = json.loads(text) if text.lstrip().startswith("{") else _parse_yaml()(text)
+    except (ValueError, RecursionError):
+        body = None
+    if not isinstance(body, dict):
+        raise InvalidError(f"{path} is not a kubeconfig.")
+    return body
+
+
+def _parse_yaml() -> Callable[[str], object]:
+    """Only for a kubeconfig in YAML: neither a pod nor the other managers need the library."""
+    try:
+        import yaml  # type: ignore[import-untyped]  # noqa: PLC0415
+    except ImportError:
+        raise InvalidError(
+            "Reading a kubeconfig needs PyYAML: pip install 'blocklist[kubernetes]'. `kubectl config view --raw"
+            " --output json` writes one that does not."
+        ) from None
+
+    def parse(text: str) -> object:
+        try:
+            return yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise ValueError(str(error)) from error
+
+    return parse
+
+
+def _named(configs: Sequence[tuple[Path, Fields]], kind: str, key: str, name: str) -> tuple[Path, Fields]:
+    """The first entry with this name, and the folder to which its paths are relative."""
+    for path, config in configs:
+        for entry in config.get(kind) or ():
+            if entry.get("name") == name:
+                return path.parent, entry.get(key) or {}
+    raise InvalidError(f"The kubeconfig has no {key} {name!r}.")
+
+
+def _tls(cluster: Fields, folder: Path, user: Fields, user_folder: Path) -> ssl.SSLContext:
+    authority = _pem(cluster, "certificate-authority", folder)
+    tls = ssl.create_default_context(cadata=authority)
+    if cluster.get("insecure-skip-tls-verify"):
+        tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
+    certificate, key = _pem(user, "client-certificate", user_folder), _pem(user, "client-key", user_folder)
+    if certificate and key:
+        _load_client_certificate(tls, certificate, key)
+    return tls
+
+
+def _load_client_certificate(tls: ssl.SSLContext, certificate: str, key: str) -> None:
+    """OpenSSL reads them from a file only; it is removed at once."""
+    with tempfile.NamedTemporaryFile("w", suffix=".pem") as file:  # Readable by this user only.
+        file.write(f"{certificate}\n{key}\n")
+        file.flush()
+        tls.load_cert_chain(file.name)
+
+
+def _pem(fields: Fields, name: str, folder: Path) -> str | None:
+    """The text of a certificate or a key, which is given itself or as a file."""
+    if data := fields.get(f"{name}-data"):
+        try:
+            return base64.b64decode(data, validate=True).decode()
+        except (binascii.Error, UnicodeDecodeError):
+            raise ValueError(f"{name}-data is not base64") from None
+    return (folder / str(fields[name])).read_text() if fields.get(name) else None
+
+
+def _auth(user: Fields, folder: Path, cluster: Fields) -> httpx.Auth | None:
+    if token_file := user.get("tokenFile"):
+        return FileToken(folder / str(token_file))
+    if token := user.get("token"):
+        return BearerAuth(lambda: str(token))
+    if command := user.get("exec"):
+        return CommandToken(command, folder, cluster)
+    if user.get("auth-provider"):
+        raise InvalidError("The kubeconfig uses an auth-provider, which Kubernetes has removed: use exec.")
+    return None
+
+
+def _proxy_of(url: str) -> str | None:
+    """The proxy in the environment for this server, as kubectl uses it; none for a server on this machine."""
+    server = httpx.URL(url)
+    if server.host in {"localhost", "127.0.0.1", "::1"} or proxy_bypass(server.host):
+        return None
+    return getproxies().get(server.scheme)

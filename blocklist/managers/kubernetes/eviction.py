@@ -1,0 +1,143 @@
+"""Evictor: evicts pods from evacuated nodes through the Eviction API, in a thread of its own."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Final
+
+from blocklist.managers.kubernetes.api_server import ApiError, ApiServer
+from blocklist.managers.kubernetes.pods import PodToEvict, budget_reason, pods_to_evict, remaining_sentence
+from blocklist.managers.plan import ManagerError
+
+log = logging.getLogger("blocklist.managers")
+
+INTERVAL: Final = 5.0
+"""Seconds between two attempts while pods remain."""
+
+
+@dataclass(slots=True)
+class _NodeEvacuation:
+    """Of one node, since it was asked for. `why` is why it is not complete, None if nothing remains."""
+
+    why: str | None
+
+
+class Evictor:
+    """PodDisruptionBudgets are honoured: the API server refuses what they do not allow, and it is tried again.
+
+    `selector` selects the pods by their labels, as the API server reads it; empty for all. `may_act` is asked before
+    each eviction. `on_change` is called in the thread when what remains on a node has changed.
+    """
+
+    def __init__(
+        self, api: ApiServer, selector: str, on_change: Callable[[], None], may_act: Callable[[], bool] = lambda: True
+    ) -> None:
+        self._api = api
+        self._selector = selector
+        self._on_change = on_change
+        self._may_act = may_act
+        self._changed = threading.Condition()
+        self._evacuations: dict[str, _NodeEvacuation] = {}
+        self._added = self._closed = False
+        self._thread = threading.Thread(target=self._run, name="blocklist-kubernetes-evictions", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        self._thread.join(20)
+
+    def stop_others(self, nodes: Collection[str]) -> None:
+        """Evict nothing more from any node but these."""
+        with self._changed:
+            self._evacuations = {node: each for node, each in self._evacuations.items() if node in nodes}
+
+    def evacuate(self, nodes: Collection[str]) -> Mapping[str, str]:
+        """Evict the pods of exactly these nodes from now on; why the evacuation of some is not complete."""
+        self.stop_others(nodes)
+        with self._changed:
+            for node in nodes:
+                if node not in self._evacuations:
+                    self._evacuations[node] = _NodeEvacuation(
+                        f"Node {node} gets no new pods; its pods are being evicted."
+                    )
+                    self._added = True
+                    self._changed.notify()
+            return {node: each.why for node, each in self._evacuations.items() if each.why is not None}
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not (self._added or self._closed):
+                    # A pod that tolerates the taint may still start here: the nodes are read again and again.
+                    self._changed.wait(INTERVAL if self._evacuations else None)
+                if self._closed:
+                    return
+                self._added = False
+                evacuations = dict(self._evacuations)
+            changed = False
+            for node, evacuation in sorted(evacuations.items()):
+                why = self._evict_all(node)
+                changed |= why != evacuation.why
+                evacuation.why = why
+            if changed:
+                self._on_change()
+
+    def _is_wanted(self, node: str) -> bool:
+        with self._changed:
+            return node in self._evacuations and not self._closed and self._may_act()
+
+    def _evict_all(self, node: str) -> str | None:
+        """Why pods remain on the node; None if none does."""
+        try:
+            return remaining_sentence(node, self._evict_pods(node))
+        except ManagerError as error:
+            return f"Node {node} gets no new pods; it is unknown which pods remain: {error}"
+        except Exception:
+            log.exception("The pods of node %s could not be evicted; retrying.", node)
+            return f"Node {node} gets no new pods; it is unknown which pods remain."
+
+    def _evict_pods(self, node: str) -> dict[str, str]:
+        params = {"fieldSelector": f"spec.nodeName={node}"}
+        if self._selector:
+            params["labelSelector"] = self._selector
+        pods = [pod for page in self._api.pages("/api/v1/pods", **params) for pod in pods_to_evict(page["items"])]
+        reasons = ((pod, self._evict(node, pod)) for pod in pods)
+        return {str(pod): why for pod, why in reasons if why is not None}
+
+    def _evict(self, node: str, pod: PodToEvict) -> str | None:
+        """Why it remains; None if it was gone."""
+        if pod.ending:
+            return "it is ending"
+        if pod.stays is not None:
+            return pod.stays
+        if not self._is_wanted(node):
+            return "it is not evicted any more"
+        body = {
+            "apiVersion": "policy/v1",
+            "kind": "Eviction",
+            "metadata": {"name": pod.name, "namespace": pod.namespace},
+            # Not another pod with this name.
+            "deleteOptions": {"preconditions": {"uid": pod.uid}},
+        }
+        try:
+            self._api.create(f"/api/v1/namespaces/{pod.namespace}/pods/{pod.name}/eviction", body)
+        except ApiError as error:
+            match error.status:
+                case HTTPStatus.NOT_FOUND:
+                    return None
+                case HTTPStatus.CONFLICT:
+                    return "another pod has its name by now"
+                case HTTPStatus.TOO_MANY_REQUESTS:
+                    return budget_reason(error.body)
+                case _:
+                    return str(error).rstrip(".")
+        log.info("Evicted pod %s from node %s.", pod, node)
+        return "it is ending"

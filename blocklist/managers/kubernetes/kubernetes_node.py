@@ -1,0 +1,146 @@
+"""A node of Kubernetes: what of its object matters here. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from blocklist.model.node_facts import NodeFacts, make_label_value
+
+Json = dict[str, Any]
+"""An object of the API server."""
+
+NO_SCHEDULE: Final = "NoSchedule"
+_LABELS: Final = {
+    "zone": ("topology.kubernetes.io/zone", "failure-domain.beta.kubernetes.io/zone"),
+    "region": ("topology.kubernetes.io/region", "failure-domain.beta.kubernetes.io/region"),
+    "instance-type": ("node.kubernetes.io/instance-type", "beta.kubernetes.io/instance-type"),
+    "pool": (
+        "karpenter.sh/nodepool",
+        "eks.amazonaws.com/nodegroup",
+        "cloud.google.com/gke-nodepool",
+        "kubernetes.azure.com/agentpool",
+        "agentpool",
+    ),
+}
+"""Label in the inventory to the labels in Kubernetes from which it comes; the first one counts."""
+_ALLOCATABLE: Final = ("cpu", "memory")
+_HOSTNAME: Final = "kubernetes.io/hostname"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Taint:
+    """One entry of the list of taints; `fields` is the entry as it is."""
+
+    key: str
+    value: str
+    effect: str
+    fields: Mapping[str, Any] = field(repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KubernetesNode:
+    """A node as the API server has it at a version.
+
+    `mark` is the annotation with the key of the taint, as text. `not_ready` says why it is not ready, None if it is.
+    `taints_writer` and `cordon_writer` say who wrote the taints and the cordon last and when, None if unknown.
+    """
+
+    name: str
+    uid: str
+    version: int = field(compare=False)
+    taints: Sequence[Taint] = ()
+    mark: str | None = None
+    has_annotations: bool = True
+    cordoned: bool = False
+    not_ready: str | None = None
+    taints_writer: str | None = None
+    cordon_writer: str | None = None
+    facts: NodeFacts
+
+    @property
+    def unschedulable(self) -> str | None:
+        """Why it gets no work, apart from taints; None if it does."""
+        if self.cordoned:
+            return f"cordoned by {self.cordon_writer or 'an unknown client'}"
+        return self.not_ready
+
+    def taint_index(self, key: str) -> int | None:
+        """The place in the list of the taint with this key that keeps new pods off; there is one at most."""
+        return next((i for i, t in enumerate(self.taints) if t.key == key and t.effect == NO_SCHEDULE), None)
+
+
+def parse_node(body: Json, annotation: str) -> KubernetesNode:
+    """The node of an object. Raises KeyError, TypeError or ValueError if it is none."""
+    meta, spec = body["metadata"], body.get("spec") or {}
+    annotations, managed = meta.get("annotations") or {}, meta.get("managedFields") or ()
+    version = str(meta.get("resourceVersion", ""))
+    return KubernetesNode(
+        name=str(meta["name"]),
+        uid=str(meta["uid"]),
+        version=int(version) if version.isdecimal() else 0,
+        taints=tuple(map(_parse_taint, spec.get("taints") or ())),
+        mark=annotations.get(annotation),
+        has_annotations=bool(annotations),
+        cordoned=bool(spec.get("unschedulable")),
+        not_ready=_not_ready(body),
+        taints_writer=_writer(managed, "f:taints"),
+        cordon_writer=_writer(managed, "f:unschedulable"),
+        facts=_facts(body),
+    )
+
+
+def parse_mark(text: str | None) -> Json:
+    """The annotation as an object; empty if there is none, or somebody has changed it to something else."""
+    try:
+        body = json.loads(text or "{}")
+    except (ValueError, RecursionError):
+        return {}
+    return body if isinstance(body, dict) else {}
+
+
+def _parse_taint(body: Mapping[str, Any]) -> Taint:
+    return Taint(key=body["key"], value=body.get("value") or "", effect=body.get("effect") or "", fields=dict(body))
+
+
+def _not_ready(body: Json) -> str | None:
+    conditions = (body.get("status") or {}).get("conditions") or ()
+    ready = next((each for each in conditions if each.get("type") == "Ready"), None)
+    if ready is None:
+        return "not ready: the kubelet has not reported yet"
+    return None if ready.get("status") == "True" else f"not ready: {ready.get('reason') or 'unknown reason'}"
+
+
+def _writer(managed: Sequence[Json], name: str) -> str | None:
+    """Who wrote this field of the spec last, as far as managedFields tell: a removed list has no entry."""
+    entries = [each for each in managed if name in ((each.get("fieldsV1") or {}).get("f:spec") or {})]
+    if not entries:
+        return None
+    last = max(entries, key=lambda each: str(each.get("time") or ""))
+    at = f" at {last['time']}" if last.get("time") else ""
+    return f"{last.get('manager') or 'an unknown client'}{at}"
+
+
+def _facts(body: Json) -> NodeFacts:
+    meta, status = body["metadata"], body.get("status") or {}
+    labels = meta.get("labels") or {}
+    provider_id = str((body.get("spec") or {}).get("providerID") or "")
+    names = [str(each["address"]) for each in status.get("addresses") or () if each.get("address")]
+    # People and alerts of a cloud name a machine by the last part, such as i-0abc of aws:///eu-1a/i-0abc.
+    instance = provider_id.rpartition("/")[2]
+    names += [name for name in (labels.get(_HOSTNAME), instance) if name and name not in names]
+    return NodeFacts(id=meta["name"], names=tuple(names), labels=tuple(_labels(labels, provider_id, status)))
+
+
+def _labels(labels: Mapping[str, str], provider_id: str, status: Json) -> Iterator[tuple[str, str]]:
+    """The most useful first: a long report leaves out the last ones."""
+    for name, keys in _LABELS.items():
+        if found := next((labels[key] for key in keys if labels.get(key)), None):
+            yield name, found
+    amounts = status.get("allocatable") or {}
+    yield from ((f"allocatable-{name}", str(amounts[name])) for name in _ALLOCATABLE if amounts.get(name))
+    # A longer value is no label.
+    if provider_id and len(value := make_label_value(provider_id)) <= 63:
+        yield "provider-id", value

@@ -1,0 +1,247 @@
+"""KubernetesManager: plans from the nodes that are known, and patches those that are not as they should be."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Final, Protocol
+
+from blocklist.managers.kubernetes.api_server import ApiError, ApiServer
+from blocklist.managers.kubernetes.cordons import CordonMirror
+from blocklist.managers.kubernetes.events import EventRecorder
+from blocklist.managers.kubernetes.eviction import Evictor
+from blocklist.managers.kubernetes.kubernetes_node import KubernetesNode
+from blocklist.managers.kubernetes.names import NodeNames
+from blocklist.managers.kubernetes.node_patcher import NodePatcher
+from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, NodeChange, make_plan
+from blocklist.managers.kubernetes.taint_patch import Condition, OwnTaint, is_tainted
+from blocklist.managers.plan import DesiredState, ManagerError, PlanStep, TransientError
+from blocklist.model.claims import ClaimsOrAuthor
+from blocklist.model.errors import BlocklistError
+
+log = logging.getLogger("blocklist.managers")
+
+PARALLEL: Final = 8
+"""Patches at the same time."""
+UNKNOWN_AFTER: Final = 10.0
+"""Seconds without the API server after which it is unknown whether blocks are in force."""
+DRIFT_SHOWN: Final = 15.0
+"""Seconds for which a taint that was restored is reported: the service looks every 5 s."""
+_RETRY_SECONDS: Final = 10.0
+_EVENTS: Final = {
+    Condition.MISSING: "Blocked",
+    Condition.OUTDATED: "BlockChanged",
+    Condition.DRIFTED: "TaintRestored",
+    Condition.LEFT_OVER: "Unblocked",
+}
+
+
+class NodeReader(Protocol):
+    """Where the nodes come from: a NodeCache, or one list."""
+
+    def nodes(self) -> Mapping[str, KubernetesNode]:
+        """The nodes by name. Raises ManagerError."""
+
+    def outage(self) -> tuple[float, str] | None:
+        """Seconds since the nodes could no longer be read, and why."""
+
+    def put(self, node: KubernetesNode) -> None:
+        """A node as it was just read."""
+
+
+class KubernetesManager:
+    """`is_active` is whether this manager may act; `authors` reads who blocked the nodes, as far as that is known.
+
+    `events`, `evictor` and `cordons` are None if they are off. `request` asks for another reconciliation soon.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        source: NodeReader,
+        taint: OwnTaint,
+        *,
+        on_drift: DriftPolicy = DriftPolicy.RESTORE,
+        events: EventRecorder | None = None,
+        evictor: Evictor | None = None,
+        cordons: CordonMirror | None = None,
+        is_active: Callable[[], bool] = lambda: True,
+        authors: Callable[[], Mapping[str, ClaimsOrAuthor]] = dict,
+        request: Callable[[], None] = lambda: None,
+    ) -> None:
+        self._source = source
+        self._taint = taint
+        self._on_drift = on_drift
+        self._events = events
+        self._evictor = evictor
+        self._cordons = cordons
+        restores = on_drift is DriftPolicy.RESTORE
+        self._patcher = NodePatcher(api, taint, source.put, is_active, restores=restores)
+        self._read_authors = authors
+        self._request = request
+        self._names = NodeNames()
+        self._authors: Mapping[str, ClaimsOrAuthor] | None = None
+        self._tainted: set[str] = set()
+        self._drift: dict[str, tuple[float, str]] = {}
+        self._not_freed: dict[str, str] = {}
+        self._timer: threading.Timer | None = None
+
+    def plan(self, desired: DesiredState) -> KubernetesPlan:
+        nodes = self._source.nodes()
+        self._names.update(node.facts for node in nodes.values())
+        self._require_connection(desired)
+        desired = replace(desired, claims={**self._known_authors(), **desired.claims})
+        plan = make_plan(
+            desired, nodes, self._names, self._taint, on_drift=self._on_drift, tainted=self._note_tainted(nodes)
+        )
+        steps = plan.steps
+        if self._cordons is not None and (cordons := self._plan_cordons(nodes)) is not None:
+            steps = (*steps, *cordons)
+        not_freed = {name: why for name, why in self._not_freed.items() if name in nodes}
+        return replace(
+            plan,
+            steps=steps,
+            schedulable=self._shown_drift(plan),
+            unschedulable={**(plan.unschedulable or {}), **not_freed},
+        )
+
+    def apply(self, plan: KubernetesPlan) -> Mapping[str, str]:
+        if self._on_drift is DriftPolicy.REPORT:
+            self._record_drift(plan)
+        if self._evictor is not None:
+            self._evictor.stop_others(plan.evacuated)
+        refused = self._change_all(plan)
+        if self._evictor is not None:
+            # Without the taint, a pod that is evicted may start there again.
+            tainted = [name for name, ids in plan.evacuated.items() if not refused.keys() & {*ids}]
+            remaining = self._evictor.evacuate(tainted)
+            refused |= {node_id: why for name, why in remaining.items() for node_id in plan.evacuated[name]}
+        if self._cordons is not None and not self._cordons.reconcile(self._source.nodes()):
+            self._request_in(_RETRY_SECONDS)
+        return refused
+
+    def close(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    # The plan.
+
+    def _require_connection(self, desired: DesiredState) -> None:
+        """Raises ManagerError while the nodes cannot be read: what is known of them may be outdated."""
+        if (outage := self._source.outage()) is None:
+            return
+        seconds, why = outage
+        if seconds < UNKNOWN_AFTER:
+            self._request_in(UNKNOWN_AFTER - seconds + 0.1)
+            raise TransientError(f"{why}.")
+        unknown = "It is unknown whether the taint is in place: the API server cannot be reached"
+        refused = {node_id: self._names.refusal(node_id) or f"{unknown} ({why})." for node_id in desired.nodes}
+        raise ManagerError(f"The API server has not been reached for {seconds:.0f} s: {why}.", refused=refused)
+
+    def _known_authors(self) -> Mapping[str, ClaimsOrAuthor]:
+        """Who blocked what was on the list at the start: later changes name their authors."""
+        if self._authors is None:
+            try:
+                self._authors = self._read_authors()
+            except BlocklistError as error:
+                log.info("Who blocked the nodes is not known: %s", error)
+                self._authors = {}
+        return self._authors
+
+    def _note_tainted(self, nodes: Mapping[str, KubernetesNode]) -> set[str]:
+        """The uids of the nodes that carry, or have carried, the taint in this life of theirs."""
+        self._tainted &= {node.uid for node in nodes.values()}
+        self._tainted |= {node.uid for node in nodes.values() if is_tainted(node, self._taint)}
+        return self._tainted
+
+    def _shown_drift(self, plan: KubernetesPlan) -> dict[str, str]:
+        """The drift there is, and what was restored a moment ago, as the service looks at intervals only."""
+        now = time.monotonic()
+        if self._on_drift is DriftPolicy.REPORT:
+            return dict(plan.drifted)
+        self._drift |= {name: (now + DRIFT_SHOWN, f"{why} It was restored.") for name, why in plan.drifted.items()}
+        self._drift = {name: drift for name, drift in self._drift.items() if drift[0] > now}
+        if self._drift:
+            self._request_in(DRIFT_SHOWN)
+        return {name: why for name, (_, why) in self._drift.items()}
+
+    def _record_drift(self, plan: KubernetesPlan) -> None:
+        """An event for each taint that was removed, once."""
+        nodes = self._source.nodes()
+        for name, why in plan.drifted.items():
+            if name not in self._drift and self._events is not None and name in nodes:
+                self._events.record(nodes[name], "TaintRemoved", why, warning=True)
+        self._drift = {name: (0.0, why) for name, why in plan.drifted.items()}
+
+    def _plan_cordons(self, nodes: Mapping[str, KubernetesNode]) -> list[PlanStep] | None:
+        assert self._cordons is not None
+        try:
+            return self._cordons.plan(nodes).steps()
+        except BlocklistError:
+            return None  # It is logged when it is applied.
+
+    # Carrying it out.
+
+    def _change_all(self, plan: KubernetesPlan) -> dict[str, str]:
+        """Patch all nodes that need it; ids on the list to why their block is not in force.
+
+        Raises ManagerError if the API server did not answer, with what is known not to be in force.
+        """
+        if not plan.changes:
+            self._not_freed = {}
+            return {}
+        with ThreadPoolExecutor(min(PARALLEL, len(plan.changes)), thread_name_prefix="blocklist-kubernetes") as pool:
+            results = list(pool.map(self._change_or_error, plan.changes))
+        refused: dict[str, str] = {}
+        self._not_freed = {}
+        failed: ManagerError | None = None
+        for change, result in zip(plan.changes, results, strict=True):
+            if isinstance(result, ManagerError):
+                failed = result
+                if change.assessment.condition is Condition.DRIFTED:
+                    refused |= dict.fromkeys(change.ids, f"{change.reason} It could not be restored: {result}")
+            elif result is not None:
+                self._request_in(_RETRY_SECONDS)
+                refused |= dict.fromkeys(change.ids, result)
+                if change.wanted is None:
+                    self._not_freed[change.node.name] = f"tainted although its block has ended: {result}"
+        if failed is not None:
+            withdrawn = {**plan.refused, **refused} if refused else None
+            raise ManagerError(str(failed), refused=withdrawn)
+        return refused
+
+    def _change_or_error(self, change: NodeChange) -> str | ManagerError | None:
+        was_tainted = change.node.uid in self._tainted
+        try:
+            after = self._patcher.change(change, was_tainted=was_tainted)
+        except ApiError as error:
+            # A response, such as that of a failing admission webhook, says nothing about other nodes.
+            return error if error.status is None else f"Node {change.node.name} cannot be changed: {error}"
+        except ManagerError as error:
+            return error
+        if isinstance(after, str):
+            return after
+        self._note_changed(change, after)
+        return None
+
+    def _note_changed(self, change: NodeChange, node: KubernetesNode) -> None:
+        if change.wanted is None:
+            self._tainted.discard(node.uid)
+        else:
+            self._tainted.add(node.uid)
+        if self._events is not None:
+            drifted = change.assessment.condition is Condition.DRIFTED
+            message = f"{change.reason} It was restored." if drifted and change.wanted is not None else change.reason
+            self._events.record(node, _EVENTS[change.assessment.condition], message, warning=drifted)
+
+    def _request_in(self, seconds: float) -> None:
+        """Reconcile again then; the next of several requests counts."""
+        if self._timer is not None and self._timer.is_alive():
+            return
+        self._timer = threading.Timer(seconds, self._request)
+        self._timer.daemon = True
+        self._timer.start()

@@ -1,0 +1,169 @@
+"""The plan of the Kubernetes manager: which nodes get or lose the taint, and what is reported. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from functools import reduce
+from typing import Final
+
+from blocklist.managers.kubernetes.kubernetes_node import KubernetesNode
+from blocklist.managers.kubernetes.names import NodeNames
+from blocklist.managers.kubernetes.taint_patch import Assessment, BlockMark, Condition, OwnTaint, assess
+from blocklist.managers.plan import DesiredState, ManagerPlan, PlanStep, StepAction, block_step, evacuates, format_end
+from blocklist.model.claims import ClaimsOrAuthor
+from blocklist.model.node import BlockedNode, merge
+
+MAX_CAUSE: Final = 300
+"""Characters of a cause in an annotation, an event and a log line."""
+
+
+class DriftPolicy(StrEnum):
+    """What happens to a taint that somebody has removed or changed."""
+
+    RESTORE = "restore"
+    REPORT = "report"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class NodeChange:
+    """A node whose taint or annotation changes. `wanted` is None for a node that is free, `ids` are those on the list.
+
+    `reason` is a sentence; `assessment` is what the plan was made from: it is made again if the node has changed.
+    """
+
+    node: KubernetesNode
+    wanted: BlockMark | None
+    ids: tuple[str, ...]
+    assessment: Assessment
+    reason: str
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class KubernetesPlan(ManagerPlan):
+    """`changes` are carried out in parallel. `evacuated` maps the nodes to be evacuated to their ids on the list.
+
+    `drifted` maps the nodes whose taint somebody has removed or changed to a sentence.
+    """
+
+    changes: tuple[NodeChange, ...] = ()
+    evacuated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    drifted: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Wanted:
+    """What is blocked under the name of one node of Kubernetes."""
+
+    block: BlockedNode
+    ids: tuple[str, ...]
+    mark: BlockMark
+
+
+def make_plan(
+    desired: DesiredState,
+    nodes: Mapping[str, KubernetesNode],
+    names: NodeNames,
+    taint: OwnTaint,
+    *,
+    on_drift: DriftPolicy = DriftPolicy.RESTORE,
+    tainted: Collection[str] = (),
+) -> KubernetesPlan:
+    """The changes from `nodes` to `desired`; `tainted` are the uids of nodes that have carried the taint before."""
+    wanted, refused = _wanted(desired, names)
+    changes: list[NodeChange] = []
+    steps: list[PlanStep] = []
+    drifted: dict[str, str] = {}
+    for name, node in sorted(nodes.items()):
+        target = wanted.get(name)
+        mark = None if target is None else target.mark
+        found = assess(node, mark, taint, was_tainted=node.uid in tainted)
+        if found.condition is Condition.AS_WANTED:
+            continue
+        reason = reason_of(node, found, mark, taint)
+        if found.condition is Condition.DRIFTED:
+            drifted[name] = reason
+        if target is not None and _is_refused(found, on_drift):
+            left = " It is left so (--on-drift report)." if found.condition is Condition.DRIFTED else ""
+            refused |= dict.fromkeys(target.ids, reason + left)
+            continue
+        ids = () if target is None else target.ids
+        changes.append(NodeChange(node=node, wanted=mark, ids=ids, assessment=found, reason=reason))
+        steps.append(
+            PlanStep(action=StepAction.FREE, name=name, reason=reason)
+            if target is None
+            else block_step(name, target.block, reason)
+        )
+    return KubernetesPlan(
+        steps=tuple(steps),
+        refused=refused,
+        all_nodes=[node.facts for node in nodes.values()],
+        schedulable=drifted if on_drift is DriftPolicy.REPORT else {},
+        unschedulable={name: why for name, node in nodes.items() if (why := node.unschedulable) is not None},
+        changes=tuple(changes),
+        evacuated={name: each.ids for name, each in wanted.items() if evacuates(each.block) and name in nodes},
+        drifted=drifted,
+    )
+
+
+def reason_of(node: KubernetesNode, found: Assessment, mark: BlockMark | None, taint: OwnTaint) -> str:
+    """The sentence about a node that is not as it should be."""
+    match found.condition:
+        case Condition.DRIFTED:
+            index = node.taint_index(taint.key)
+            what = "removed" if index is None else f"changed to the value {node.taints[index].value!r}"
+            by = node.taints_writer or "an unknown client"
+            return f"The taint {taint} of node {node.name} was {what} by {by}."
+        case Condition.FOREIGN:
+            index = node.taint_index(taint.key)
+            value = "" if index is None else node.taints[index].value
+            return (
+                f"Node {node.name} has the taint {taint.key} with the value {value!r}, which is not this manager's:"
+                " left unchanged."
+            )
+        case _ if mark is None:
+            return f"Node {node.name} is no longer blocked."
+        case _:
+            by = f" by {mark.by}" if mark.by else ""
+            return f"Node {node.name} is blocked {mark.until}{by} ({mark.cause}): it gets no new pods."
+
+
+def author_of(stored: ClaimsOrAuthor) -> str | None:
+    """Who made the claims on a node, in the order in which they did; None if unknown."""
+    if not isinstance(stored, tuple):
+        return stored
+    return ", ".join(dict.fromkeys(claim.author or claim.owner for claim in stored)) or None
+
+
+def _is_refused(found: Assessment, on_drift: DriftPolicy) -> bool:
+    return found.condition is Condition.FOREIGN or (
+        found.condition is Condition.DRIFTED and on_drift is DriftPolicy.REPORT
+    )
+
+
+def _wanted(desired: DesiredState, names: NodeNames) -> tuple[dict[str, _Wanted], dict[str, str]]:
+    """What each node of Kubernetes is to be, and why some ids mean none."""
+    ids: defaultdict[str, list[str]] = defaultdict(list)
+    refused = {}
+    for node_id in sorted(desired.nodes):
+        if (why := names.refusal(node_id)) is not None:
+            refused[node_id] = why
+        for name in names.meant_by(node_id):
+            ids[name].append(node_id)
+    return {name: _want(desired, node_ids) for name, node_ids in ids.items()}, refused
+
+
+def _want(desired: DesiredState, ids: Sequence[str]) -> _Wanted:
+    block = _merged([desired.nodes[node_id] for node_id in ids])
+    authors = (author_of(desired.claims.get(node_id)) for node_id in ids)
+    by = ", ".join(dict.fromkeys(author for author in authors if author)) or None
+    cause = block.cause if len(block.cause) <= MAX_CAUSE else block.cause[:MAX_CAUSE] + "…"
+    mark = BlockMark(until=format_end(block), action=block.action.short_name, cause=cause, by=by)
+    return _Wanted(block=block, ids=tuple(ids), mark=mark)
+
+
+def _merged(blocks: Iterable[BlockedNode]) -> BlockedNode:
+    """One block for a node that several ids mean."""
+    return reduce(lambda a, b: merge(a, replace(b, id=a.id)), blocks)

@@ -1,0 +1,158 @@
+"""New executors' pods keep off blocked nodes, and an application gets its pods whatever happens to the template."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from tests.applications.conftest import Service
+from tests.integration.process import ServiceProcess, wait_until
+from tests.kubernetes.cluster import Cluster, Json
+from tests.kubernetes.spark.application import ROLE, template
+from tests.kubernetes.spark.conftest import EVACUATE, Pool, StartApplication
+
+pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(1800)]
+
+_DYNAMIC: Final = {
+    "spark__dynamicAllocation__enabled": "true",
+    "spark__dynamicAllocation__shuffleTracking__enabled": "true",
+    "spark__dynamicAllocation__minExecutors": "0",
+    "spark__dynamicAllocation__maxExecutors": "3",
+    "spark__dynamicAllocation__executorIdleTimeout": "2s",
+    "spark__dynamicAllocation__schedulerBacklogTimeout": "1s",
+}
+
+
+def required(pod: Json) -> list[Json]:
+    """The terms that the pod requires of its node."""
+    node = pod["spec"].get("affinity", {}).get("nodeAffinity", {})
+    terms: list[Json] = node.get("requiredDuringSchedulingIgnoredDuringExecution", {}).get("nodeSelectorTerms", [])
+    return terms
+
+
+def test_in_cluster_mode_dynamic_allocation_avoids_a_node_that_was_blocked_before_the_start(
+    service: Service, start: StartApplication, pool: Pool
+) -> None:
+    a, b, c = (pool.add(cpu="3") for _ in range(3))
+    service.put(b)
+    application = start(cluster_mode=True, **_DYNAMIC)
+    assert application.round().hosts <= {a, c}
+    service.await_listener()
+    assert not application.starts_on(pool.networks[b])
+    # All executors are idle and are removed; later ones come anew.
+    wait_until(lambda: not application.executors(), seconds=180)
+    service.unblock(b)
+    service.block(a)
+    service.block(c)
+    assert application.round().hosts == {b}
+    assert {*application.nodes()} <= {b}
+    application.end()
+
+
+def test_a_lost_executor_comes_back_elsewhere_with_the_users_template(
+    service: Service, start: StartApplication, pool: Pool, cluster: Cluster, tmp_path: Path
+) -> None:
+    """Each of the user's alternatives excludes the node; the rest stays. Pods that wait are replaced."""
+    a, b, c = (pool.add(cpu="1100m") for _ in range(3))
+    alternatives: list[Json] = [
+        {"matchExpressions": [{"key": "kubernetes.io/os", "operator": "In", "values": ["linux"]}]},
+        {"matchExpressions": [{"key": "pool", "operator": "Exists"}]},
+    ]
+    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": alternatives}}}
+    users = template(tmp_path, {"metadata": {"labels": {"team": "red"}}, "spec": {"affinity": affinity}})
+    application = start(spark__kubernetes__executor__podTemplateFile=users)
+    application.await_use(a, b, c)
+    service.await_listener()
+    service.block(b)
+    [lost] = [pod["metadata"]["name"] for pod in application.executors() if pod["spec"]["nodeName"] == b]
+    with cluster.api() as api:
+        api.delete(f"/api/v1/namespaces/{application.namespace}/pods/{lost}").raise_for_status()
+    # The nodes have room for one executor each, so the next one waits.
+    wait_until(lambda: len(application.pending()) == 1, seconds=120)
+    [waiting] = application.pending()
+    assert waiting["metadata"]["labels"]["team"] == "red"
+    excluding = {"key": "kubernetes.io/hostname", "operator": "NotIn", "values": [b]}
+    assert [term["matchExpressions"] for term in required(waiting)] == [
+        [*alternative["matchExpressions"], excluding] for alternative in alternatives
+    ]
+    assert application.round().hosts == {a, c}
+    # Blocked, too: the pod that waits does not keep off it yet.
+    service.block(c)
+    assert all(c in str(required(pod)) for pod in application.pending())
+    service.unblock(b)
+    wait_until(lambda: application.nodes() == [a, b, c], seconds=180)
+    application.await_use(b)
+    assert application.round().hosts <= {a, b}
+    application.end()
+
+
+def test_pods_come_although_all_nodes_are_blocked(service: Service, start: StartApplication, pool: Pool) -> None:
+    a, b = pool.add(cpu="3"), pool.add(cpu="3")
+    service.put(a, action=EVACUATE)
+    service.put(b)
+    application = start(spark__executor__instances=2)
+    [used] = application.round().hosts
+    # Spark makes the first pods before it loads the agent, so both may be on one node.
+    assert used == b or application.nodes() == [a, a], "the weakest block gives way"
+    wait_until(lambda: service.refused(used) != "", seconds=60)
+    service.unblock(a)
+    application.end()
+
+
+@pytest.mark.long
+def test_without_the_right_to_delete_pods_a_waiting_one_is_refused(
+    service: Service, start: StartApplication, pool: Pool, cluster: Cluster, namespace: str
+) -> None:
+    rules = [{**rule, "verbs": [verb for verb in rule["verbs"] if not verb.startswith("delete")]} for rule in ROLE]
+    token = cluster.make_service_account(namespace, "careful", rules)
+    a, b = pool.add(cpu="1100m"), pool.add(cpu="1100m")
+    application = start(token=token)
+    application.await_use(a, b)
+    service.await_listener()
+    wait_until(lambda: len(application.pending()) == 1, seconds=120)
+    service.put(b)
+    wait_until(lambda: "cannot be deleted" in service.refused(b), seconds=60)
+    assert application.round().hosts == {a}
+    application.end()
+
+
+@pytest.mark.long
+def test_while_the_users_template_cannot_be_read_blocks_are_refused_for_new_pods(
+    service: Service, start: StartApplication, pool: Pool, tmp_path: Path
+) -> None:
+    """Tasks keep off the node; once the template is readable again, new pods do, too."""
+    a, b = pool.add(cpu="3"), pool.add(cpu="3")
+    users = template(tmp_path, {"spec": {}})
+    application = start(spark__kubernetes__executor__podTemplateFile=users, spark__executor__instances=4)
+    application.await_use(a, b)
+    service.await_listener()
+    readable = users.read_text()
+    users.write_text("kind: [")
+    service.put(b)
+    wait_until(lambda: "cannot be read" in service.refused(b), seconds=120)
+    assert application.round().hosts == {a}
+    users.write_text(readable)
+    wait_until(lambda: service.is_applied(b), seconds=120)
+    application.end()
+
+
+def test_while_the_service_is_away_the_last_list_stays_in_force(
+    service: Service, service_process: ServiceProcess, start: StartApplication, pool: Pool
+) -> None:
+    a, b = pool.add(cpu="4"), pool.add(cpu="4")
+    application = start(**_DYNAMIC)
+    application.await_use(a, b)
+    service.await_listener()
+    service.block(b)
+    service_process.kill()
+    try:
+        wait_until(lambda: not application.executors(), seconds=180)
+        assert application.round().hosts == {a}
+        assert {*application.nodes()} <= {a}
+    finally:
+        service_process.start()
+    wait_until(lambda: service.is_applied(b), seconds=180)
+    service.unblock(b)
+    application.end()

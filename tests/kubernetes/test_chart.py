@@ -1,0 +1,325 @@
+"""What the chart in deploy/helm/ renders: values that it refuses, and objects that the API server accepts."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml  # type: ignore[import-untyped]
+
+from app.settings import Settings
+from tests.integration.process import ROOT
+from tests.kubernetes import page
+from tests.kubernetes.cluster import Cluster
+from tests.kubernetes.helm_program import CHART, Helm, HelmError
+from tests.kubernetes.manager import RULES
+
+pytestmark = pytest.mark.xdist_group("kubernetes")
+
+Json = dict[str, Any]
+
+POSTGRESQL = ("database.secretName=db", "replicas=2")
+POSTGRESQL_FILES = ("database.secretName=blocklist-database", "replicas=2")
+MANAGER = "kubernetesManager.enabled=true"
+OPTIONS: dict[str, tuple[str, ...]] = {
+    "SQLite": (),
+    "PostgreSQL": POSTGRESQL,
+    "another key, no budget": (*POSTGRESQL, "database.key=uri", "podDisruptionBudget.enabled=false"),
+    "a volume that exists": ("volume.existingClaim=mine",),
+    "a class, not kept": ("volume.storageClassName=fast", "volume.size=20Gi", "volume.keep=false"),
+    "an admin's token": ("adminToken.secretName=admin", "serviceAccountTokens.enabled=false"),
+    "roles": (r"serviceAccountTokens.roles.spark/*=listener", "serviceAccountTokens.audience=https://b.example"),
+    "settings": ("settings.MAX_BLOCKED_SHARE=0.2", "settings.FAST_PATH=false", "settingsSecretName=more"),
+    "TLS": ("tls.secretName=tls", "service.port=443", MANAGER),
+    "ingress": ("ingress.enabled=true", "ingress.host=b.example", "ingress.tlsSecretName=t", "ingress.className=nginx"),
+    "a network policy": ("networkPolicy.from[0].namespaceSelector.matchLabels.team=data", MANAGER),
+    "no network policy": ("networkPolicy.enabled=false",),
+    "monitoring": ("serviceMonitor.enabled=true", "serviceMonitor.tokenSecretName=p", "serviceMonitor.labels.release=p",
+                   "prometheusRule.enabled=true", "prometheusRule.labels.release=p"),
+    "the manager": (MANAGER, "kubernetesManager.replicas=2", "kubernetesManager.taint=example.com/bad"),
+    "the manager with all": (MANAGER, "kubernetesManager.evict.enabled=true", "kubernetesManager.mirrorCordons=true",
+                             "kubernetesManager.evict.selector=app=a", "kubernetesManager.tokenSecretName=token"),
+    "pods": ("nodeSelector.disk=ssd", "priorityClassName=system-cluster-critical", "image.pullSecrets[0]=pull",
+             "service.listen=::", "tolerations[0].key=infra",
+             "tolerations[0].operator=Exists", "podAnnotations.a=b", "fullnameOverride=bl"),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def target(cluster: Cluster) -> None:
+    """A namespace as docs/kubernetes-service.md makes it: it admits only pods of the standard `restricted`."""
+    restricted_namespace(cluster, "chart")
+
+
+def restricted_namespace(cluster: Cluster, name: str) -> str:
+    cluster.make_namespace(name)
+    label = "pod-security.kubernetes.io/enforce=restricted"
+    cluster.kubectl("label", "namespace", name, label, label.replace("enforce", "warn"))
+    return name
+
+
+@pytest.fixture(scope="module")
+def objects(rendering: Helm) -> dict[str, str]:
+    return {name: rendering.render(*values, namespace="chart") for name, values in OPTIONS.items()}
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+@pytest.mark.usefixtures("operator", "target")
+def test_the_api_server_accepts_each_option(cluster: Cluster, objects: dict[str, str], option: str) -> None:
+    """Strictly, so that a mistyped field is an error, and without a warning that a pod would not be admitted."""
+    printed = cluster.kubectl(
+        "apply", "--server-side", "--dry-run=server", "--validate=strict", "-f", "-",
+        stdin=objects[option],
+    )  # fmt: skip
+    assert "Warning" not in printed, printed
+
+
+@pytest.mark.usefixtures("target")
+def test_that_namespace_is_strict(cluster: Cluster, objects: dict[str, str]) -> None:
+    """The same Deployment without its security context would get a warning, and its pod would not be admitted."""
+    deployment = find(objects["PostgreSQL"], "Deployment")
+    assert deployment is not None
+    del deployment["spec"]["template"]["spec"]["securityContext"]
+    options = ["--server-side", "--dry-run=server", "-n", "chart", "-f", "-"]
+    assert "would violate PodSecurity" in cluster.kubectl("apply", *options, stdin=json.dumps(deployment))
+    spec = deployment["spec"]["template"]["spec"] | {"serviceAccountName": "default"}
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "p"}, "spec": spec}
+    printed = cluster.kubectl("apply", *options, stdin=json.dumps(pod), check=False)
+    assert 'violates PodSecurity "restricted:latest"' in printed
+
+
+def find(objects: str, kind: str, name: str | None = None) -> Json | None:
+    """The object of this kind (and name), None if there is none."""
+    for each in yaml.safe_load_all(objects):
+        if each and each["kind"] == kind and name in (None, each["metadata"]["name"]):
+            found: Json = each
+            return found
+    return None
+
+
+def environment(objects: str, kind: str = "StatefulSet") -> dict[str, str]:
+    found = find(objects, kind)
+    assert found is not None
+    return {it["name"]: it.get("value", "") for it in found["spec"]["template"]["spec"]["containers"][0]["env"]}
+
+
+def test_what_is_switched_on_is_there_and_nothing_else(objects: dict[str, str]) -> None:
+    expected = {
+        "StatefulSet": {*OPTIONS} - {"PostgreSQL", "another key, no budget"},
+        "PersistentVolumeClaim": {*OPTIONS} - {"PostgreSQL", "another key, no budget", "a volume that exists"},
+        "PodDisruptionBudget": {"PostgreSQL"},
+        "NetworkPolicy": {*OPTIONS} - {"no network policy"},
+        "Ingress": {"ingress"},
+        "ServiceMonitor": {"monitoring"},
+        "PrometheusRule": {"monitoring"},
+        "ClusterRole": {"TLS", "a network policy", "the manager", "the manager with all"},
+    }
+    found = {kind: {name for name, text in objects.items() if find(text, kind)} for kind in expected}
+    assert found == expected
+
+
+def test_values_become_the_settings_that_they_mean(objects: dict[str, str]) -> None:
+    settings = environment(objects["settings"])
+    assert settings["BLOCKLIST_MAX_BLOCKED_SHARE"] == "0.2"
+    assert settings["BLOCKLIST_FAST_PATH"] == "false"
+    roles = environment(objects["roles"])["BLOCKLIST_SERVICE_ACCOUNT_ROLES"].split(",")
+    assert roles == ["chart/blocklist-admin=admin", "spark/*=listener"]
+    assert "BLOCKLIST_SERVICE_ACCOUNT_ROLES" not in environment(objects["an admin's token"])
+    assert "chart/blocklist-manager=listener" in environment(objects["TLS"])["BLOCKLIST_SERVICE_ACCOUNT_ROLES"]
+    all_of_it = environment(objects["the manager with all"])["BLOCKLIST_SERVICE_ACCOUNT_ROLES"]
+    assert "manager" not in all_of_it, "it has a token of its own"
+    assert environment(objects["PostgreSQL"], "Deployment")["BLOCKLIST_ADMIN_TOKEN_FILE"] == ""
+
+
+def test_the_pods_of_the_chart_are_never_evicted(objects: dict[str, str], rendering: Helm) -> None:
+    """They tolerate the taint, so they would come back to the node, again and again."""
+    for text, expected in (
+        (objects["the manager with all"], "--evict=app=a,app.kubernetes.io/name!=blocklist"),
+        (
+            rendering.render(MANAGER, "kubernetesManager.evict.enabled=true"),
+            "--evict=app.kubernetes.io/name!=blocklist",
+        ),
+    ):
+        manager = find(text, "Deployment")
+        assert manager is not None
+        pod = manager["spec"]["template"]
+        assert expected in pod["spec"]["containers"][0]["args"]
+        assert pod["metadata"]["labels"]["app.kubernetes.io/name"] == "blocklist"
+
+
+def test_a_large_number_is_not_rounded(rendering: Helm) -> None:
+    found = environment(rendering.render("settings.MAX_REPORT_BYTES_PER_TOKEN=67108865"))
+    assert found["BLOCKLIST_MAX_REPORT_BYTES_PER_TOKEN"] == "67108865"
+
+
+@pytest.mark.parametrize(
+    ("value", "words"),
+    [
+        ("replica=2", "replica"),
+        ("replicas=0", "replicas"),
+        ("replicas=two", "replicas"),
+        ("replicas=2", "SQLite allows one"),
+        ("image.repository=", "repository"),
+        ("image.pullPolicy=Sometimes", "pullPolicy"),
+        ("volume.size=10GB", "size"),
+        ("database.secretName=My Secret", "secretName"),
+        ("settings.MAX_BLOKED=2", "MAX_BLOKED"),
+        ("settings.BLOCKLIST_MAX_BLOCKED=2", "BLOCKLIST_MAX_BLOCKED"),
+        ("settings.MAX_BLOCKED.a=2", "MAX_BLOCKED"),
+        ("settings.HOST=0.0.0.0", "HOST"),
+        ("serviceAccountTokens.roles.spark=listener", "roles"),
+        ("serviceAccountTokens.roles.spark/x=root", "roles"),
+        ("kubernetesManager.onDrift=repair", "onDrift"),
+        ("kubernetesManager.taint=a b", "taint"),
+        ("kubernetesManager.evict=true", "evict"),
+        ("service.port=http", "port"),
+        ("ingress.enabled=yes", "enabled"),
+        ("ingress.enabled=true", "ingress.host"),
+        ("serviceMonitor.enabled=true", "serviceMonitor.tokenSecretName"),
+        ("serviceMonitor.interval=30", "interval"),
+    ],
+)
+def test_a_mistyped_value_is_refused_and_named(rendering: Helm, value: str, words: str) -> None:
+    with pytest.raises(HelmError, match=words):
+        rendering.render(value)
+
+
+def test_values_that_would_lock_everybody_out_are_refused(rendering: Helm) -> None:
+    with pytest.raises(HelmError, match="nobody would have access"):
+        rendering.render(*POSTGRESQL, "serviceAccountTokens.enabled=false")
+    with pytest.raises(HelmError, match=r"kubernetesManager\.tokenSecretName"):
+        rendering.render(MANAGER, "serviceAccountTokens.enabled=false")
+
+
+def test_helm_finds_no_fault(rendering: Helm) -> None:
+    assert "1 chart(s) linted, 0 chart(s) failed" in rendering.run("lint", "--strict", str(CHART))
+
+
+def test_the_page_has_values_of_the_chart(rendering: Helm, tmp_path: Path) -> None:
+    """Each `--set` in docs/kubernetes-service.md, and each block with values."""
+    of_helm = [words for words in page.commands("helm") if "--set" in words]
+    for words in of_helm:
+        more = ("serviceMonitor.tokenSecretName=p",) if "serviceMonitor.enabled=true" in words else ()
+        rendering.render(*(words[at + 1] for at, word in enumerate(words) if word == "--set"), *more)
+    values = [text for text in page.blocks("yaml") if not text.startswith("spec:")]
+    for text in values:
+        (tmp_path / "values.yaml").write_text(text)
+        rendering.run("template", "blocklist", str(CHART), "--values", str(tmp_path / "values.yaml"))
+    assert len(of_helm) >= 3
+    assert values
+
+
+def test_a_pod_with_a_projected_token_is_admitted(cluster: Cluster) -> None:
+    """The block of the page, in a pod."""
+    (text,) = [text for text in page.blocks("yaml") if text.startswith("spec:")]
+    pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "driver"}, **yaml.safe_load(text)}
+    pod["spec"]["containers"][0]["image"] = "spark"
+    cluster.kubectl("create", "namespace", "chart-driver")
+    cluster.kubectl("-n", "chart-driver", "create", "serviceaccount", "driver")
+    options = ["--dry-run=server", "--validate=strict", "-n", "chart-driver", "-f", "-"]
+    cluster.kubectl("apply", "--server-side", *options, stdin=json.dumps(pod))
+
+
+def test_the_alert_rules_are_those_of_the_documentation(objects: dict[str, str]) -> None:
+    """A chart can contain only files of its own: after a change of docs/monitoring/alerts.yml, copy it."""
+    original = (ROOT / "docs" / "monitoring" / "alerts.yml").read_text()
+    assert (CHART / "files" / "alerts.yml").read_text() == original
+    rule = find(objects["monitoring"], "PrometheusRule")
+    assert rule is not None
+    assert rule["spec"] == yaml.safe_load(original)
+
+
+def test_the_schema_has_every_setting_of_the_service() -> None:
+    """Except for those that have a value of their own. After a new setting: add it to values.schema.json."""
+    schema = json.loads((CHART / "values.schema.json").read_text())
+    found = schema["properties"]["settings"]["properties"]
+    own = {"HOST", "PORT", "AUTH", "DATABASE_URL", "ADMIN_TOKEN_FILE", "TLS_CERT", "TLS_KEY"}
+    own |= {"SERVICE_ACCOUNT_AUDIENCE", "SERVICE_ACCOUNT_ROLES", "SERVICE_ACCOUNT_FOLDER"}
+    assert set(found) == {name.upper() for name in Settings.model_fields} - own
+
+
+def _rules(path_or_text: str) -> list[tuple[str, Json]]:
+    """What each Role and ClusterRole allows, by kind."""
+    roles = [it for it in yaml.safe_load_all(path_or_text) if it and it["kind"] in {"Role", "ClusterRole"}]
+    return sorted(((it["kind"], rule) for it in roles for rule in it["rules"]), key=str)
+
+
+def test_the_manager_has_the_rights_of_its_own_file(rendering: Helm) -> None:
+    """The files with which its own tests run. Without eviction it has no rights on pods."""
+    assert _rules(rendering.render(MANAGER, "kubernetesManager.evict.enabled=true")) == _rules(RULES)
+    fewer = _rules((ROOT / "deploy" / "kubernetes" / "manager-rbac.yaml").read_text())
+    assert _rules(rendering.render(MANAGER)) == fewer
+    assert not any(resource.startswith("pods") for _, rule in fewer for resource in rule["resources"])
+
+
+def test_texts_that_look_like_numbers_remain_texts(rendering: Helm) -> None:
+    """Keys of Secrets and the audience may be called `1` or `true`."""
+    texts = [f"{name}=1" for name in ("adminToken.key", "kubernetesManager.tokenKey", "tls.caKey")]
+    names = ("adminToken.secretName=a", "kubernetesManager.tokenSecretName=b", "tls.secretName=c", MANAGER)
+    found = rendering.render(*names, strings=texts)
+    items = [
+        volume["secret"]["items"][0]["key"]
+        for kind in ("StatefulSet", "Deployment")
+        for volume in pod_spec(found, kind)["volumes"]
+        if "items" in volume.get("secret", {})
+    ]
+    assert items == ["1", "1", "1"]
+    found = rendering.render(MANAGER, strings=["serviceAccountTokens.audience=1"])
+    (projected,) = [volume["projected"] for volume in pod_spec(found, "Deployment")["volumes"] if "projected" in volume]
+    assert projected["sources"][0]["serviceAccountToken"]["audience"] == "1"
+    found = rendering.render(*POSTGRESQL, strings=["database.key=1"])
+    environment = pod_spec(found, "Deployment")["containers"][0]["env"]
+    assert {"name": "db", "key": "1"} in [it.get("valueFrom", {}).get("secretKeyRef") for it in environment]
+
+
+def test_pods_have_a_token_of_the_api_server_only_if_they_need_it(rendering: Helm) -> None:
+    """Each account says no, so that a pod which does not say otherwise has none."""
+    for text in (rendering.render(MANAGER), RULES, (ROOT / "deploy" / "kubernetes" / "service.yaml").read_text()):
+        accounts = [each for each in yaml.safe_load_all(text) if each and each["kind"] == "ServiceAccount"]
+        assert accounts
+        assert [each["automountServiceAccountToken"] for each in accounts] == [False] * len(accounts)
+    without = rendering.render("serviceAccountTokens.enabled=false", "adminToken.secretName=a")
+    assert pod_spec(without, "StatefulSet")["automountServiceAccountToken"] is False
+
+
+def pod_spec(objects: str, kind: str) -> Json:
+    found = find(objects, kind)
+    assert found is not None
+    spec: Json = found["spec"]["template"]["spec"]
+    return spec
+
+
+OF_HELM = ("helm.sh/chart", "app.kubernetes.io/managed-by", "app.kubernetes.io/version")
+FOR_KUBECTL = ROOT / "deploy" / "kubernetes"
+
+
+def _comparable(objects: str) -> dict[str, Json]:
+    """The objects by kind and name, without rights, which are compared above, and without what only Helm adds."""
+    found: dict[str, Json] = {}
+    for each in yaml.safe_load_all(objects):
+        kind, meta = each["kind"], each["metadata"]
+        if kind == "Namespace" or "Role" in kind or (kind, meta["name"]) == ("ServiceAccount", "blocklist-manager"):
+            continue
+        meta.pop("annotations", None)
+        assert meta.pop("namespace", "blocklist") == "blocklist"
+        pods = each.get("spec", {}).get("template", {}).get("metadata", {})
+        for labels in (meta["labels"], pods.get("labels", {})):
+            for label in OF_HELM:
+                labels.pop(label, None)
+        found[f"{kind} {meta['name']}"] = each
+    return found
+
+
+@pytest.mark.parametrize(("database", "values"), [("sqlite", ()), ("postgresql", POSTGRESQL_FILES)])
+def test_the_files_for_kubectl_are_what_the_chart_renders(
+    cluster: Cluster, rendering: Helm, tmp_path: Path, database: str, values: tuple[str, ...]
+) -> None:
+    shutil.copytree(FOR_KUBECTL, tmp_path / "kubernetes")
+    chosen = tmp_path / "kubernetes" / "kustomization.yaml"
+    # As its comment says.
+    chosen.write_text(chosen.read_text().replace("- sqlite.yaml", f"- {database}.yaml"))
+    files = cluster.kubectl("kustomize", str(chosen.parent))
+    assert _comparable(files) == _comparable(rendering.render(MANAGER, *values))

@@ -1,0 +1,185 @@
+"""Which cluster the Kubernetes manager uses, and with which token."""
+
+from __future__ import annotations
+
+import base64
+import json
+import ssl
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from blocklist.managers.kubernetes.cluster_access import ClusterAccess, find_access
+from blocklist.managers.kubernetes.tokens import CommandToken, FileToken
+from blocklist.model.errors import InvalidError
+
+YAML = """\
+apiVersion: v1
+kind: Config
+current-context: second
+clusters:
+- name: one
+  cluster: {server: "https://10.0.0.1:6443", insecure-skip-tls-verify: true}
+- name: two
+  cluster:
+    server: https://10.0.0.2:6443/
+    certificate-authority: ca.pem
+    proxy-url: http://proxy:3128
+users:
+- name: anna
+  user: {tokenFile: token}
+- name: robot
+  user:
+    exec:
+      apiVersion: client.authentication.k8s.io/v1
+      command: ./make-token
+      args: [--cluster, two]
+      env: [{name: PROFILE, value: ops}]
+contexts:
+- name: first
+  context: {cluster: one, user: anna}
+- name: second
+  context: {cluster: two, user: robot, namespace: spark}
+- name: broken
+  context: {cluster: three, user: anna}
+"""
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, str]:
+    """A certificate and its key, as text."""
+    folder = tmp_path_factory.mktemp("authority")
+    command = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=test", "-days", "1"]
+    subprocess.run([*command, "-keyout", "key.pem", "-out", "ca.pem"], cwd=folder, check=True, capture_output=True)
+    return (folder / "ca.pem").read_text(), (folder / "key.pem").read_text()
+
+
+@pytest.fixture
+def kubeconfig(tmp_path: Path, authority: tuple[str, str]) -> Path:
+    (tmp_path / "ca.pem").write_text(authority[0])
+    (tmp_path / "token").write_text("anna-1\n")
+    path = tmp_path / "config"
+    path.write_text(YAML)
+    return path
+
+
+def find(
+    kubeconfig: Path | None, context: str | None = None, folder: Path = Path("/none"), **env: str
+) -> ClusterAccess:
+    return find_access(kubeconfig, context, folder, env)
+
+
+def sent_token(access: ClusterAccess, *statuses: int) -> list[str]:
+    """The tokens that are sent, while the server answers with these statuses."""
+    answers = iter([*statuses, 200])
+    sent = []
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        sent.append(request.headers["Authorization"])
+        return httpx.Response(next(answers))
+
+    with httpx.Client(transport=httpx.MockTransport(answer), auth=access.auth) as client:
+        client.get("https://10.0.0.1/")
+    return sent
+
+
+def test_the_current_context_counts_and_the_named_one_before_it(kubeconfig: Path) -> None:
+    second, first = find(kubeconfig), find(kubeconfig, "first")
+    assert (second.url, second.namespace, second.proxy) == ("https://10.0.0.2:6443", "spark", "http://proxy:3128")
+    assert second.tls.verify_mode is ssl.CERT_REQUIRED
+    assert [each["subject"] for each in second.tls.get_ca_certs()] == [((("commonName", "test"),),)]
+    assert isinstance(second.auth, CommandToken)
+    assert (first.url, first.tls.verify_mode) == ("https://10.0.0.1:6443", ssl.CERT_NONE)
+    assert isinstance(first.auth, FileToken)
+    assert not first.in_cluster
+
+
+def test_the_file_of_the_option_counts_before_the_environment_and_that_before_the_pod(
+    kubeconfig: Path, tmp_path: Path, authority: tuple[str, str]
+) -> None:
+    pod = {"KUBERNETES_SERVICE_HOST": "fd00::1", "KUBERNETES_SERVICE_PORT": "443"}
+    for name, text in (("token", "t"), ("ca.crt", authority[0]), ("namespace", "blocklist\n")):
+        (tmp_path / name).write_text(text)
+    in_pod = find(None, None, tmp_path, **pod)
+    assert (in_pod.url, in_pod.namespace, in_pod.in_cluster) == ("https://[fd00::1]:443", "blocklist", True)
+    files = f"/none/config:{kubeconfig}"
+    assert find(None, None, tmp_path, KUBECONFIG=files, **pod).url == "https://10.0.0.2:6443"
+    assert find(kubeconfig, "first", tmp_path, KUBECONFIG="/none/config", **pod).url == "https://10.0.0.1:6443"
+
+
+def test_a_kubeconfig_may_be_json_with_certificates_in_it(tmp_path: Path, authority: tuple[str, str]) -> None:
+    def encoded(text: str) -> str:
+        return base64.b64encode(text.encode()).decode()
+
+    user = {"client-certificate-data": encoded(authority[0]), "client-key-data": encoded(authority[1])}
+    cluster = {"server": "https://10.0.0.3", "certificate-authority-data": encoded(authority[0])}
+    config: dict[str, Any] = {
+        "clusters": [{"name": "c", "cluster": cluster}],
+        "users": [{"name": "u", "user": user}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    (tmp_path / "config").write_text(json.dumps(config))
+    access = find(tmp_path / "config")
+    assert access.auth is None
+    assert len(access.tls.get_ca_certs()) == 1
+    cluster["certificate-authority-data"] = "not base64"
+    (tmp_path / "config").write_text(json.dumps(config))
+    with pytest.raises(InvalidError, match="certificate-authority-data is not base64"):
+        find(tmp_path / "config")
+
+
+@pytest.mark.parametrize(
+    ("text", "context", "message"),
+    [
+        ("", None, "is not a kubeconfig"),
+        ("{: [", None, "is not a kubeconfig"),
+        ("{}", None, "has no current-context"),
+        (YAML, "third", "has no context 'third'"),
+        (YAML, "broken", "has no cluster 'three'"),
+    ],
+)
+def test_what_is_wrong_is_said(kubeconfig: Path, text: str, context: str | None, message: str) -> None:
+    kubeconfig.write_text(text)
+    with pytest.raises(InvalidError, match=message):
+        find(kubeconfig, context)
+
+
+def test_without_any_cluster_the_message_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(InvalidError, match="--kubeconfig FILE"):
+        find(None)
+    with pytest.raises(InvalidError, match="There is no kubeconfig"):
+        find(tmp_path / "none")
+
+
+def test_a_rejected_token_is_read_anew_from_its_file(kubeconfig: Path) -> None:
+    access = find(kubeconfig, "first")
+    assert sent_token(access) == ["Bearer anna-1"]
+    (kubeconfig.parent / "token").write_text("anna-2")
+    assert sent_token(access) == ["Bearer anna-1"], "it is not read at each request"
+    assert sent_token(access, 401) == ["Bearer anna-1", "Bearer anna-2"]
+    assert sent_token(access, 401) == ["Bearer anna-2"], "the same token is not tried twice"
+
+
+def test_a_command_makes_a_token_that_is_kept_until_it_expires(kubeconfig: Path) -> None:
+    script = kubeconfig.parent / "make-token"
+    runs = kubeconfig.parent / "runs"
+    script.write_text(
+        f"""#!/bin/sh
+echo "$PROFILE $@" >> {runs}
+printf '{{"status": {{"token": "t%s", "expirationTimestamp": "%s"}}}}' "$(wc -l < {runs})" "$END"
+"""
+    )
+    script.chmod(0o755)
+    access = find(kubeconfig)
+    assert sent_token(access) == ["Bearer t1"]
+    # Without a time that can be read, it is not kept.
+    assert sent_token(access) == ["Bearer t2"]
+    assert runs.read_text().splitlines() == ["ops --cluster two"] * 2
+    script.write_text("#!/bin/sh\necho '{}'")
+    with pytest.raises(httpx.RequestError, match="printed no token"):
+        sent_token(access)

@@ -1,0 +1,316 @@
+"""The plan of the Kubernetes manager: an applied plan leads to the list, and touches nothing of others."""
+
+from __future__ import annotations
+
+import copy
+import json
+import types
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from blocklist import PERMANENT, BlockAction, BlockedNode, BlocklistClient
+from blocklist.managers.kubernetes.cordons import CordonMirror
+from blocklist.managers.kubernetes.events import event_body
+from blocklist.managers.kubernetes.kubernetes_node import Json, KubernetesNode, parse_node
+from blocklist.managers.kubernetes.names import NodeNames
+from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, author_of, make_plan
+from blocklist.managers.kubernetes.pods import budget_reason, pods_to_evict, remaining_sentence
+from blocklist.managers.kubernetes.taint_patch import BlockMark, Condition, OwnTaint, assess, is_tainted
+from blocklist.managers.plan import DesiredState, StepAction
+from blocklist.model.claims import Claim
+from blocklist.model.node_facts import NodeFacts
+
+KEY = "blocklist/blocked"
+OURS = OwnTaint(key=KEY, value="kubernetes")
+MARK = BlockMark(until="without end", action="mark", cause="disk")
+OWN = {"key": KEY, "value": "kubernetes", "effect": "NoSchedule"}
+FOREIGN = {"key": KEY, "value": "other", "effect": "NoSchedule"}
+OTHERS: Sequence[Json] = (
+    {"key": "dedicated", "value": "gpu", "effect": "NoSchedule"},
+    {"key": KEY, "value": "kubernetes", "effect": "NoExecute"},
+    {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-11-25T04:00:00Z"},
+)
+
+
+def node_body(name: str, taints: Sequence[Json] = (), annotations: Mapping[str, str] | None = None) -> Json:
+    meta: Json = {"name": name, "uid": f"uid-{name}", "resourceVersion": "7"}
+    if annotations is not None:
+        meta["annotations"] = dict(annotations)
+    spec: Json = {"taints": [dict(taint) for taint in taints]} if taints else {}
+    return {
+        "metadata": meta,
+        "spec": spec,
+        "status": {"conditions": [{"type": "Ready", "status": "True"}], "addresses": []},
+    }
+
+
+def patched(body: Json, operations: Sequence[Mapping[str, Any]]) -> Json | None:
+    """The object after a JSON patch, as RFC 6902 has it; None if a test fails."""
+    result = copy.deepcopy(body)
+    for operation in operations:
+        *path, last = [p.replace("~1", "/").replace("~0", "~") for p in operation["path"].split("/")[1:]]
+        parent: Any = result
+        for part in path:
+            parent = parent[int(part) if isinstance(parent, list) else part]
+        key: Any = last if isinstance(parent, dict) or last == "-" else int(last)
+        match operation["op"]:
+            case "test":
+                present = parent.get(key) if isinstance(parent, dict) else parent[key]
+                if present != operation["value"]:
+                    return None
+            case "remove":
+                del parent[key]
+            case "add" if key == "-":
+                parent.append(operation["value"])
+            case _:
+                parent[key] = operation["value"]
+    return result
+
+
+def parsed(body: Json) -> KubernetesNode:
+    return parse_node(body, KEY)
+
+
+def block(node_id: str, action: BlockAction = BlockAction.MARK_BLOCKED, cause: str = "disk") -> BlockedNode:
+    return BlockedNode(id=node_id, action=action, start=1, end=PERMANENT, cause=cause)
+
+
+def plan_of(bodies: Sequence[Json], *blocks: BlockedNode, **options: Any) -> KubernetesPlan:
+    nodes = {node.name: node for node in map(parsed, bodies)}
+    names = NodeNames()
+    names.update(node.facts for node in nodes.values())
+    desired = DesiredState(revision=1, nodes={each.id: each for each in blocks}, claims=options.pop("claims", {}))
+    return make_plan(desired, nodes, names, OURS, **options)
+
+
+taint_lists = st.lists(
+    st.sampled_from([*OTHERS, OWN, FOREIGN]), max_size=4, unique_by=lambda t: (t["key"], t["effect"])
+)
+annotation_maps = st.none() | st.sampled_from([{"a": "b"}, {KEY: MARK.text(OURS)}, {KEY: "not JSON"}, {KEY: "[1]"}])
+
+
+class TestPatch:
+    @given(taint_lists, annotation_maps, st.sampled_from([MARK, None]))
+    def test_it_leads_to_what_is_wanted_and_keeps_what_others_wrote(
+        self, taints: list[Json], annotations: Mapping[str, str] | None, wanted: BlockMark | None
+    ) -> None:
+        body = node_body("n1", taints, annotations)
+        found = assess(parsed(body), wanted, OURS)
+        if found.condition is Condition.FOREIGN:
+            assert FOREIGN in taints
+            assert found.patch == ()
+            return
+        after = patched(body, found.patch)
+        assert after is not None
+        assert is_tainted(parsed(after), OURS) is (wanted is not None)
+        assert assess(parsed(after), wanted, OURS).condition is Condition.AS_WANTED
+        replaced = [OWN] if found.condition is not Condition.DRIFTED else [OWN, FOREIGN]
+        assert [t for t in after["spec"].get("taints", []) if t != OWN] == [t for t in taints if t not in replaced]
+        kept = {key: value for key, value in (annotations or {}).items() if key != KEY}
+        assert {k: v for k, v in after["metadata"].get("annotations", {}).items() if k != KEY} == kept
+
+    @given(taint_lists, taint_lists, annotation_maps, st.sampled_from([MARK, None]))
+    def test_on_a_list_that_has_changed_it_fails_or_touches_only_its_own(
+        self,
+        seen: list[Json],
+        present: list[Json],
+        annotations: Mapping[str, str] | None,
+        wanted: BlockMark | None,
+    ) -> None:
+        found = assess(parsed(node_body("n1", seen, annotations)), wanted, OURS)
+        try:
+            after = patched(node_body("n1", present, annotations), found.patch)
+        except (IndexError, KeyError):
+            return  # The API server refuses a path that does not exist.
+        if after is not None:
+            others = [taint for taint in present if taint not in (OWN, FOREIGN)]
+            assert [t for t in after["spec"].get("taints", []) if t not in (OWN, FOREIGN)] == others
+
+    def test_it_is_for_one_life_of_the_node(self) -> None:
+        patch = assess(parsed(node_body("n1")), MARK, OURS).patch
+        again = node_body("n1") | {"metadata": {"name": "n1", "uid": "another"}}
+        assert patched(again, patch) is None
+
+    def test_who_blocked_it_is_kept_while_it_is_unknown(self) -> None:
+        by_anna = BlockMark(until="without end", action="mark", cause="disk", by="anna")
+        body = node_body("n1", [OWN], {KEY: by_anna.text(OURS)})
+        assert assess(parsed(body), MARK, OURS).condition is Condition.AS_WANTED
+        by_ben = BlockMark(until="without end", action="mark", cause="disk", by="ben")
+        assert assess(parsed(body), by_ben, OURS).condition is Condition.OUTDATED
+        without = node_body("n1", [OWN], {KEY: MARK.text(OURS)})
+        assert assess(parsed(without), by_anna, OURS).condition is Condition.OUTDATED
+
+
+class TestPlan:
+    def test_each_step_has_a_reason(self) -> None:
+        bodies = [node_body("n1"), node_body("n2"), node_body("n3", [OWN]), node_body("n4")]
+        evacuate = block("n2", BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
+        plan = plan_of(bodies, block("n1"), evacuate, block("n9"), claims={"n1": "anna"})
+        assert [(step.action, step.reason) for step in plan.steps] == [
+            (StepAction.BLOCK, "Node n1 is blocked without end by anna (disk): it gets no new pods."),
+            (StepAction.EVACUATE, "Node n2 is blocked without end (disk): it gets no new pods."),
+            (StepAction.FREE, "Node n3 is no longer blocked."),
+        ]
+        assert plan.refused == {"n9": "Kubernetes has no node n9."}
+        assert plan.evacuated == {"n2": ("n2",)}
+
+    def test_several_ids_of_one_node_are_one_block(self) -> None:
+        body = node_body("n1.example")
+        body["status"]["addresses"] = [{"type": "InternalIP", "address": "10.0.0.7"}]
+        plan = plan_of([body], block("N1", cause="disk"), block("10.0.0.7", cause="hot"))
+        (change,) = plan.changes
+        assert change.ids == ("10.0.0.7", "N1")
+        assert change.wanted is not None
+        assert change.wanted.cause == "hot,disk"
+
+    def test_a_short_name_means_all_nodes_with_it(self) -> None:
+        plan = plan_of([node_body("n1.a"), node_body("n1.b")], block("n1"))
+        assert [change.node.name for change in plan.changes] == ["n1.a", "n1.b"]
+
+    def test_another_managers_taint_is_left_alone(self) -> None:
+        plan = plan_of([node_body("n1", [FOREIGN])], block("n1"))
+        assert plan.changes == ()
+        assert "with the value 'other', which is not this manager's" in plan.refused["n1"]
+        assert plan_of([node_body("n1", [FOREIGN])]).changes == ()
+
+    @pytest.mark.parametrize("known_by", ["annotation", "memory"])
+    def test_a_taint_that_was_removed_is_drift(self, known_by: str) -> None:
+        annotations = {KEY: MARK.text(OURS)} if known_by == "annotation" else {}
+        options: Json = {"tainted": {"uid-n1"}} if known_by == "memory" else {}
+        body = node_body("n1", [OTHERS[0]], annotations)
+        body["metadata"]["managedFields"] = [
+            {"manager": "kubectl-create", "time": "2026-11-25T03:00:00Z", "fieldsV1": {"f:spec": {"f:taints": {}}}},
+            {"manager": "kubectl-taint", "time": "2026-11-25T04:00:00Z", "fieldsV1": {"f:spec": {"f:taints": {}}}},
+        ]
+        restored = plan_of([body], block("n1"), **options)
+        why = f"The taint {OURS} of node n1 was removed by kubectl-taint at 2026-11-25T04:00:00Z."
+        assert restored.drifted == {"n1": why}
+        assert len(restored.changes) == 1
+        reported = plan_of([body], block("n1"), on_drift=DriftPolicy.REPORT, **options)
+        assert reported.changes == ()
+        assert reported.schedulable == {"n1": why}
+        assert reported.refused == {"n1": f"{why} It is left so (--on-drift report)."}
+
+    def test_a_node_registered_again_is_not_drift(self) -> None:
+        plan = plan_of([node_body("n1")], block("n1"), tainted={"uid-of-its-former-life"})
+        assert plan.drifted == {}
+        assert len(plan.changes) == 1
+
+    def test_what_gets_no_work_for_other_reasons_is_reported(self) -> None:
+        cordoned, lost, new = node_body("n1"), node_body("n2"), node_body("n3")
+        cordoned["spec"]["unschedulable"] = True
+        lost["status"]["conditions"] = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
+        new["status"] = {}
+        assert plan_of([cordoned, lost, new, node_body("n4", OTHERS)]).unschedulable == {
+            "n1": "cordoned by an unknown client",
+            "n2": "not ready: NodeStatusUnknown",
+            "n3": "not ready: the kubelet has not reported yet",
+        }
+
+    def test_the_authors_of_claims_are_named_once(self) -> None:
+        claims = tuple(
+            Claim(owner=owner, author=author, block=block("n1"))
+            for owner, author in (("anna", "anna"), ("kernel", "anna"), ("evidence", None))
+        )
+        assert author_of(claims) == "anna, evidence"
+        assert author_of(None) is None
+
+
+def test_a_node_is_described_by_its_names_and_labels() -> None:
+    body = node_body("ip-10-0-0-7.eu-1.compute.internal")
+    body["spec"]["providerID"] = "aws:///eu-1a/i-0abc"
+    body["metadata"]["labels"] = {
+        "kubernetes.io/hostname": "ip-10-0-0-7",
+        "topology.kubernetes.io/zone": "eu-1a",
+        "node.kubernetes.io/instance-type": "m5.xlarge",
+        "eks.amazonaws.com/nodegroup": "spark",
+    }
+    body["status"] |= {
+        "addresses": [{"type": "InternalIP", "address": "10.0.0.7"}, {"type": "ExternalIP", "address": "203.0.113.7"}],
+        "allocatable": {"cpu": "3920m", "memory": "15Gi", "pods": "58"},
+    }
+    assert parsed(body).facts == NodeFacts(
+        id="ip-10-0-0-7.eu-1.compute.internal",
+        names=("10.0.0.7", "203.0.113.7", "ip-10-0-0-7", "i-0abc"),
+        labels=(
+            ("zone", "eu-1a"),
+            ("instance-type", "m5.xlarge"),
+            ("pool", "spark"),
+            ("allocatable-cpu", "3920m"),
+            ("allocatable-memory", "15Gi"),
+            ("provider-id", "aws_...eu-1a.i-0abc"),
+        ),
+    )
+
+
+class TestPods:
+    def pod(self, name: str, phase: str = "Running", **meta: object) -> Json:
+        return {"metadata": {"namespace": "x", "name": name, "uid": name, **meta}, "status": {"phase": phase}}
+
+    def test_only_what_would_run_elsewhere_is_evicted(self) -> None:
+        controlled = {"kind": "DaemonSet", "controller": True}
+        pods = [
+            self.pod("web"),
+            self.pod("ending", deletionTimestamp="2026-11-25T04:00:00Z"),
+            self.pod("daemon", ownerReferences=[controlled]),
+            self.pod("mirror", annotations={"kubernetes.io/config.mirror": "x"}),
+            self.pod("done", phase="Succeeded"),
+            self.pod("executor", labels={"spark-role": "executor"}),
+            self.pod("flink", labels={"type": "flink-native-kubernetes", "component": "taskmanager"}),
+        ]
+        assert [(pod.name, pod.ending) for pod in pods_to_evict(pods)] == [("web", False), ("ending", True)]
+
+    def test_a_driver_remains_and_is_named(self) -> None:
+        pods = [
+            self.pod("driver", labels={"spark-role": "driver"}),
+            self.pod("job", labels={"type": "flink-native-kubernetes", "component": "jobmanager"}),
+        ]
+        assert [pod.stays for pod in pods_to_evict(pods)] == [
+            "a Spark driver, which leaves when its application ends",
+            "a Flink JobManager, which leaves when its cluster ends",
+        ]
+
+    def test_who_remains_and_why_is_one_sentence(self) -> None:
+        assert remaining_sentence("n1", {}) is None
+        assert remaining_sentence("n1", {"x/web": "a budget"}) == (
+            "Node n1 gets no new pods; 1 pod remains: x/web (a budget)."
+        )
+        many = remaining_sentence("n1", {f"x/p{n}": "it is ending" for n in range(7)})
+        assert many is not None
+        assert many.endswith(" and 2 more.")
+
+    def test_a_budgets_reason_is_taken_from_the_response(self) -> None:
+        body = {"message": "Cannot evict pod.", "details": {"causes": [{"message": "The budget web needs 2 pods."}]}}
+        assert budget_reason(body) == "The budget web needs 2 pods"
+        assert budget_reason({"message": "Too many requests."}) == "Too many requests"
+        assert budget_reason({})
+
+
+class TestCordons:
+    def test_claims_of_another_cluster_are_left_alone(self) -> None:
+        """Not even of one whose id begins like this one's, or that has nodes of the same names."""
+        causes = {"n1": "Cordoned in a-2 by kubectl", "n2": "Cordoned in a-2 by kubectl", "n3": "Cordoned in a by x"}
+        made = [MadeClaim(node=node, cause=cause) for node, cause in causes.items()]
+        client = cast("BlocklistClient", types.SimpleNamespace(all_claims=lambda **_: made))
+        nodes = {name: parsed(node_body(name)) for name in ("n1", "n3")}
+        plan = CordonMirror(client, "a").plan(nodes)
+        assert (dict(plan.claim), plan.remove) == ({}, ("n3",))
+
+
+@dataclass
+class MadeClaim:
+    node: str
+    cause: str
+
+
+def test_an_event_is_about_the_node() -> None:
+    body = event_body(parsed(node_body("n1")), "Blocked", "x" * 3000, datetime(2026, 11, 25, tzinfo=UTC), warning=False)
+    assert body["involvedObject"]["uid"] == "uid-n1"
+    assert len(body["message"]) <= 1024
+    assert json.dumps(body)

@@ -1,0 +1,451 @@
+"""The YARN manager on a simulated ResourceManager: what it finishes when it is stopped, and what a rejection is for."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from blocklist import PERMANENT, BlockAction, BlockedNode
+from blocklist.managers.plan import DesiredState, ManagerError
+from blocklist.managers.yarn import evacuation
+from blocklist.managers.yarn import resource_manager as resource_manager_module
+from blocklist.managers.yarn.address_names import AddressNames
+from blocklist.managers.yarn.connection import Access, NoAnswerError
+from blocklist.managers.yarn.exclude_manager import DecommissionTimeouts, ExcludeManager
+from blocklist.managers.yarn.interruptible import Stop, StoppedError
+from blocklist.managers.yarn.label_manager import LabelManager
+from blocklist.managers.yarn.mark import MarkLabels
+from blocklist.managers.yarn.resource_manager import ResourceManager
+from tests.yarn.simulated import MEGABYTES, VCORES, RejectionError, SimulatedYarn, serving
+
+MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+SECONDS = 120.0
+ADDRESS = "10.0.0.1"
+LONG = "x" * 240
+"""A label that can be remembered in a mark, but not together with resources."""
+
+
+class HookedYarn(SimulatedYarn):
+    """Calls `hook` before it answers, and `sort` orders the entries of a request."""
+
+    def __init__(self, hosts: Iterable[str], containers: int = 0) -> None:
+        super().__init__(hosts, containers)
+        self.hook: Callable[[str, str], None] = lambda _method, _path: None
+
+    def answer(self, method: str, path: str, body: Any) -> Any:
+        self.hook(method, path)
+        return super().answer(method, path, body)
+
+
+class UnorderedYarn(HookedYarn):
+    """An older YARN, which may apply the label of a host after those of its NodeManagers."""
+
+    def sort(self, entries: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        return list(reversed(super().sort(entries)))
+
+
+def desired(*node_ids: str, action: BlockAction = MARK) -> DesiredState:
+    nodes = {it: BlockedNode(id=it, action=action, start=1, end=PERMANENT, cause="disk") for it in node_ids}
+    return DesiredState(revision=1, nodes=nodes)
+
+
+@contextmanager
+def managing(
+    yarn: SimulatedYarn, look_up: Callable[[str], list[str]] | None = None, *, min_nodes: int = 0
+) -> Iterator[LabelManager]:
+    stop = Stop()
+    with serving(yarn) as url:
+        resource_manager = ResourceManager([url], Access(), stop, SECONDS)
+        try:
+            yield LabelManager(resource_manager, MarkLabels(), stop, AddressNames(stop, look_up), min_nodes=min_nodes)
+        finally:
+            resource_manager.close()
+
+
+def apply(manager: LabelManager, *node_ids: str, action: BlockAction = MARK) -> dict[str, str]:
+    plan = manager.plan(desired(*node_ids, action=action))
+    return {**plan.refused, **manager.apply(plan)}
+
+
+class Background:
+    """A call in a thread; what it raised."""
+
+    def __init__(self, function: Callable[[], object]) -> None:
+        self.error: BaseException | None = None
+        self._function = function
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def wait(self) -> BaseException | None:
+        self._thread.join(SECONDS)
+        assert not self._thread.is_alive()
+        return self.error
+
+    def _run(self) -> None:
+        try:
+            self._function()
+        except BaseException as error:
+            self.error = error
+
+
+class TestStop:
+    def test_a_stop_while_a_request_is_under_way_gives_a_node_its_resources_back(self) -> None:
+        yarn = HookedYarn(["w1"], containers=2)
+        emptied, released = threading.Event(), threading.Event()
+
+        def hang_while_empty(method: str, path: str) -> None:
+            if (method, path) == ("GET", "/nodes") and not yarn.memory["w1"]:
+                emptied.set()
+                released.wait(SECONDS)
+
+        yarn.hook = hang_while_empty
+        with managing(yarn) as manager:
+            running = Background(lambda: apply(manager, "w1", action=EVACUATE))
+            assert emptied.wait(SECONDS)
+            manager.stop()
+            assert isinstance(running.wait(), StoppedError)
+            released.set()
+        assert yarn.memory == {"w1": MEGABYTES}
+        assert yarn.effective() == {"w1": f"blocklist-restore-{MEGABYTES}-{VCORES}"}, "the next start removes the rest"
+
+    def test_a_stop_while_resources_are_taken_waits_for_that_request_and_gives_them_back(self) -> None:
+        """One that is still under way could overtake the one that gives them back."""
+        yarn = HookedYarn(["w1"], containers=2)
+
+        with managing(yarn) as manager:
+
+            def stop_and_be_slow(method: str, path: str) -> None:
+                if path.endswith("/resource") and not yarn.requests[f"{method} {path}"]:
+                    manager.stop()
+                    threading.Event().wait(0.5)
+
+            yarn.hook = stop_and_be_slow
+            assert isinstance(Background(lambda: apply(manager, "w1", action=EVACUATE)).wait(), StoppedError)
+        assert yarn.memory == {"w1": MEGABYTES}
+        assert yarn.requests["POST /nodes/w1:8041/resource"] == 2
+
+    def test_a_stop_leaves_the_rest_of_an_interrupted_evacuation_to_the_next_start(
+        self, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        hosts = [f"w{number}" for number in range(9)]
+        yarn = HookedYarn(hosts)
+        for host in hosts:
+            interrupted(yarn, host)
+        hanging, released = threading.Event(), threading.Event()
+
+        def hang(_method: str, path: str) -> None:
+            if path.endswith("/resource"):
+                hanging.set()
+                released.wait(SECONDS)
+
+        yarn.hook = hang
+        with managing(yarn) as manager:
+            running = Background(lambda: apply(manager))
+            assert hanging.wait(SECONDS)
+            manager.stop()
+            assert isinstance(running.wait(), StoppedError)
+            released.set()
+            assert "9 nodes may be without resources: w0:8041 (8192 MB, 8 vcores)" in caplog.text
+        with managing(yarn) as manager:
+            assert apply(manager) == {}
+        assert set(yarn.memory.values()) == {MEGABYTES}
+        assert yarn.effective() == {}
+
+    @pytest.mark.parametrize("kind", [HookedYarn, UnorderedYarn])
+    def test_the_labels_of_a_host_and_of_its_node_managers_are_set_together(self, kind: type[HookedYarn]) -> None:
+        yarn = kind(["w1"])
+        yarn.labels = {"gpu": True, "ssd": True}
+        yarn.host_labels = {"w1": "gpu"}
+        with managing(yarn) as manager:
+            apply(manager, "w1")
+            yarn.node_labels = {"w1": "ssd"}  # Somebody gives the NodeManager another one while the host is marked.
+            yarn.labels |= {"blocklist--ssd": True}
+
+            def stop_and_be_slow(method: str, path: str) -> None:
+                if path == "/replace-node-to-labels" and yarn.requests[f"{method} {path}"] == 1:
+                    manager.stop()
+                    threading.Event().wait(0.5)
+
+            yarn.hook = stop_and_be_slow
+            assert isinstance(Background(lambda: apply(manager)).wait(), StoppedError)
+        assert yarn.host_labels == {"w1": "gpu"}
+        assert yarn.effective() == {"w1": "ssd"}
+
+    def test_a_stop_ends_the_command_that_makes_yarn_read_the_file(
+        self, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        started = tmp_path / "started"
+        command = ["sh", "-c", f"touch {started}; sleep 600"]
+        manager = excluding(tmp_path / "exclude", Stop(), None, command=command)
+        running = Background(lambda: manager.apply(manager.plan(desired("w1"))))
+        deadline = threading.Event()
+        for _ in range(1200):
+            if started.exists():
+                break
+            deadline.wait(0.1)
+        manager.stop()
+        assert isinstance(running.wait(), StoppedError)
+        assert "the next start of the manager repeats it" in caplog.text
+
+
+class TestRejections:
+    def test_a_node_that_yarn_rejects_is_refused_alone_and_the_others_get_their_resources_back(self) -> None:
+        yarn = HookedYarn(["w1", "w2", "w3"])
+        for host in yarn.memory:
+            interrupted(yarn, host)
+        yarn.hook = reject("/nodes/w1:8041/resource")
+        with managing(yarn) as manager:
+            refused = apply(manager, "w1", "w2", "w3")
+        assert yarn.memory == {"w1": 0, "w2": MEGABYTES, "w3": MEGABYTES}
+        assert list(refused) == ["w1"]
+        assert "Node w1:8041 has no resources, and does not get them back" in refused["w1"]
+        restoring = f"blocklist-restore-{MEGABYTES}-{VCORES}"
+        assert yarn.effective() == {"w1": restoring, "w2": "blocklist", "w3": "blocklist"}, "w1's is still needed"
+
+    def test_a_node_that_is_not_freed_is_not_acknowledged(self) -> None:
+        yarn = HookedYarn(["w1", "w2"])
+        interrupted(yarn, "w1")
+        interrupted(yarn, "w2")
+        yarn.hook = reject("/nodes/w1:8041/resource")
+        with managing(yarn) as manager:
+            with pytest.raises(ManagerError, match="Node w1:8041 has no resources") as raised:
+                apply(manager)
+            assert raised.value.refused == {}, "what is known of each block stays true"
+            assert yarn.effective().keys() == {"w1"}
+            yarn.hook = lambda *_: None
+            assert apply(manager) == {}
+        assert yarn.effective() == {}
+        assert set(yarn.memory.values()) == {MEGABYTES}
+
+    def test_a_node_that_cannot_be_evacuated_is_refused_alone(self) -> None:
+        yarn = HookedYarn(["w1", "w2", "w3"], containers=2)
+        yarn.labels = {LONG: True}
+        yarn.host_labels = {"w1": LONG}
+        yarn.hook = reject("/nodes/w2:8041/resource")
+        with managing(yarn) as manager:
+            refused = apply(manager, "w1", "w2", "w3", action=EVACUATE)
+        assert yarn.containers == {"w1": 2, "w2": 2, "w3": 0}
+        assert set(yarn.memory.values()) == {MEGABYTES}
+        assert refused.keys() == {"w1", "w2"}
+        assert f"Node w1:8041 is not evacuated: its label {LONG} is too long" in refused["w1"]
+        assert "Node w2:8041 is not evacuated: The ResourceManager" in refused["w2"]
+
+    def test_resources_that_do_not_come_back_stay_remembered(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(evacuation, "_RESTORE_SECONDS", 0.5)
+        yarn = Forgetful(["w1", "w2"], containers=2)
+        with managing(yarn) as manager:
+            refused = apply(manager, "w1", "w2", action=EVACUATE)
+            assert list(refused) == ["w1"]
+            assert "does not have its resources back" in refused["w1"]
+            assert yarn.effective()["w1"].startswith("blocklist-restore-")
+            yarn.forgets = ""
+            assert apply(manager, "w1", "w2", action=EVACUATE) == {}
+        assert set(yarn.memory.values()) == {MEGABYTES}
+
+    def test_a_label_that_somebody_sets_during_an_evacuation_is_kept(self) -> None:
+        yarn = HookedYarn(["w1"], containers=2)
+        yarn.labels = {"gpu": True}
+
+        def set_label(method: str, path: str) -> None:
+            if (method, path) == ("GET", "/nodes") and not yarn.memory["w1"]:
+                yarn.host_labels, yarn.node_labels = {"w1": "gpu"}, {}
+
+        yarn.hook = set_label
+        with managing(yarn) as manager:
+            apply(manager, "w1", action=EVACUATE)
+            assert yarn.effective() == {"w1": "gpu"}
+            assert apply(manager, "w1", action=EVACUATE) == {}
+            assert yarn.effective() == {"w1": "blocklist--gpu"}
+
+    def test_an_evacuation_does_not_depend_on_the_names_of_applications(self) -> None:
+        yarn = HookedYarn(["w1"], containers=2)
+        yarn.hook = reject("/apps")
+        with managing(yarn) as manager:
+            assert apply(manager, "w1", action=EVACUATE) == {}
+        assert yarn.containers == {"w1": 0}
+
+    def test_an_answer_that_lists_no_labels_is_an_error_and_takes_no_label_of_others(self) -> None:
+        yarn = HookedYarn(["w1"])
+        yarn.labels = {"gpu": True}
+        yarn.host_labels = {"w1": "gpu"}
+        with managing(yarn) as manager:
+            apply(manager, "w1")
+            labels, yarn.labels = yarn.labels, {}
+            with pytest.raises(ManagerError, match="label blocklist--gpu, but its answer to GET /get-node-labels"):
+                apply(manager)
+            yarn.labels = labels
+            apply(manager)
+        assert yarn.effective() == {"w1": "gpu"}
+
+    def test_the_scheduler_has_taken_a_label_when_its_queues_are_empty_twice_in_a_row(self) -> None:
+        yarn = Queueing(["w1"])
+        with managing(yarn) as manager:
+            assert apply(manager, "w1") == {}
+        assert yarn.queued == []
+
+    def test_a_scheduler_that_is_behind_delays_the_acknowledgement_and_no_mark(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(resource_manager_module, "_QUEUE_SECONDS", 0.2)
+        yarn = Queueing(["w1", "w2"])
+        yarn.queued = [[0, 7]] * 1000
+        with managing(yarn) as manager:
+            for node_id in ("w1", "w2"):
+                with pytest.raises(ManagerError, match="is behind: 0 and 7 events"):
+                    apply(manager, "w1", node_id)
+        assert yarn.effective().keys() == {"w1", "w2"}
+
+    def test_a_resource_manager_that_rejects_the_manager_does_not_hide_the_active_one(self) -> None:
+        rejecting, active = HookedYarn(["w1"]), SimulatedYarn(["w1"])
+        rejecting.hook = reject("/info")
+        with serving(rejecting) as first, serving(active) as second:
+            found = ResourceManager([first, second], Access(), Stop(), SECONDS)
+            found.find_active()
+            assert found.url == second
+            found.close()
+            alone = ResourceManager([first], Access(), Stop(), SECONDS)
+            with pytest.raises(NoAnswerError, match="rejected GET /info with 400: no such node"):
+                alone.find_active()
+            alone.close()
+
+
+class TestNames:
+    def test_no_host_is_freed_after_a_start_until_the_addresses_of_the_list_are_resolved(self) -> None:
+        yarn = SimulatedYarn(["w1", "w2", "w3"])
+        answers: dict[str, list[str]] = {ADDRESS: ["w1"]}
+        with managing(yarn, answers.__getitem__) as manager:
+            assert apply(manager, ADDRESS, "w2") == {}
+        with managing(yarn, failing) as manager:
+            with pytest.raises(ManagerError, match=f"Node w1 is not freed.*{ADDRESS}") as raised:
+                apply(manager, ADDRESS, "w3")
+            assert raised.value.refused is not None
+            assert raised.value.refused.keys() == {ADDRESS}
+            assert yarn.effective().keys() == {"w1", "w2", "w3"}, "new blocks are carried out"
+        with managing(yarn, answers.__getitem__) as manager:
+            assert apply(manager, ADDRESS, "w3") == {}
+            assert yarn.effective().keys() == {"w1", "w3"}
+
+    def test_a_minimum_of_nodes_frees_nothing_that_is_marked(self) -> None:
+        yarn = SimulatedYarn(["w1", "w2"])
+        with managing(yarn) as manager:
+            assert apply(manager, "w1") == {}
+        with managing(yarn, min_nodes=2) as manager:
+            assert apply(manager, "w1", "w2").keys() == {"w2"}
+        assert yarn.effective() == {"w1": "blocklist"}
+
+
+class TestExcludeFile:
+    def test_an_excluded_host_stays_in_the_file_while_yarn_does_not_name_it(self, tmp_path: Path) -> None:
+        """After a restart, until its NodeManager registers."""
+        file = tmp_path / "exclude"
+        file.write_text("gone")
+        yarn = SimulatedYarn(["w1", "w2"])
+        with excluding_on(file, yarn) as manager:
+            manager.apply(state_after(manager, yarn, "w1"))
+        assert file.read_text().endswith("\nw1\n# blocklist: end\ngone")
+        with excluding_on(file, SimulatedYarn([])) as manager:
+            plan = manager.plan(desired("w1"))
+            assert plan.refused == {}
+            assert plan.steps == ()
+            assert [step.name for step in manager.plan(desired()).steps] == ["w1"]
+
+    def test_nothing_is_taken_off_the_file_until_the_addresses_of_the_list_are_resolved(self, tmp_path: Path) -> None:
+        file = tmp_path / "exclude"
+        yarn = SimulatedYarn(["w1", "w2"])
+        with excluding_on(file, yarn) as manager:
+            manager.apply(state_after(manager, yarn, "w1"))
+        with excluding_on(file, yarn, failing) as manager:
+            plan = state_after(manager, yarn, ADDRESS, "w2")
+            with pytest.raises(ManagerError, match=f"Node w1 is not freed.*{ADDRESS}"):
+                manager.apply(plan)
+            assert "\nw1\nw2\n" in file.read_text()
+
+
+class Forgetful(SimulatedYarn):
+    """Answers that it gives resources back, but does not do it for `forgets`."""
+
+    forgets = "w1"
+
+    def answer(self, method: str, path: str, body: Any) -> Any:
+        if path.startswith(f"/nodes/{self.forgets}:") and body["resource"]["memory"]:
+            return None
+        return super().answer(method, path, body)
+
+
+class Queueing(SimulatedYarn):
+    """Its queues have these lengths, one after the other: in between, an event is in neither of them."""
+
+    def __init__(self, hosts: Iterable[str]) -> None:
+        super().__init__(hosts)
+        self.queued = [[1, 0], [0, 0], [0, 1], [0, 0], [0, 0]]
+
+    def answer(self, method: str, path: str, body: Any) -> Any:
+        if path != "/metrics":
+            return super().answer(method, path, body)
+        queues = self.queued.pop(0)
+        return {"clusterMetrics": {"rmEventQueueSize": queues[0], "schedulerEventQueueSize": queues[1]}}
+
+
+def interrupted(yarn: SimulatedYarn, host: str) -> None:
+    """As an evacuation that was killed leaves a node."""
+    restoring = f"blocklist-restore-{MEGABYTES}-{VCORES}"
+    yarn.labels |= {"blocklist": True, restoring: True}
+    yarn.host_labels[host], yarn.node_labels[host] = "blocklist", restoring
+    yarn.memory[host] = 0
+
+
+def reject(rejected: str) -> Callable[[str, str], None]:
+    def hook(_method: str, path: str) -> None:
+        if path == rejected:
+            raise RejectionError("no such node")
+
+    return hook
+
+
+def failing(address: str) -> list[str]:
+    raise OSError(f"no answer for {address}")
+
+
+def excluding(
+    file: Path,
+    stop: Stop,
+    resource_manager: ResourceManager | None,
+    look_up: Callable[[str], list[str]] | None = None,
+    command: list[str] | None = None,
+) -> ExcludeManager:
+    return ExcludeManager(
+        file,
+        xml=False,
+        timeouts=DecommissionTimeouts(per_node=False),
+        command=command or ["true"],
+        timeout=600,
+        names=AddressNames(stop, look_up),
+        stop=stop,
+        resource_manager=resource_manager,
+        accept_exits=True,
+    )
+
+
+@contextmanager
+def excluding_on(
+    file: Path, yarn: SimulatedYarn, look_up: Callable[[str], list[str]] | None = None
+) -> Iterator[ExcludeManager]:
+    stop = Stop()
+    with serving(yarn) as url:
+        resource_manager = ResourceManager([url], Access(), stop, SECONDS)
+        try:
+            yield excluding(file, stop, resource_manager, look_up)
+        finally:
+            resource_manager.close()
+
+
+def state_after(manager: ExcludeManager, yarn: SimulatedYarn, *node_ids: str) -> Any:
+    """The plan for a list, on a YARN that has read the file: what is excluded is not RUNNING."""
+    plan = manager.plan(desired(*node_ids))
+    yarn.states |= dict.fromkeys(plan.entries, "DECOMMISSIONED")
+    return plan

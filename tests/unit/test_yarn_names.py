@@ -1,0 +1,182 @@
+"""Which hosts of YARN the ids on the list mean, also while the resolver does not answer."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Callable, Collection
+
+import pytest
+
+from blocklist import PERMANENT, BlockAction, BlockedNode
+from blocklist.managers.yarn import address_names
+from blocklist.managers.yarn.address_names import AddressNames, confirmed_names
+from blocklist.managers.yarn.interruptible import Stop, StoppedError
+from blocklist.managers.yarn.node_names import Blocks, UnresolvedError, resolve
+
+EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+ADDRESS = "10.0.0.1"
+
+
+def block(node_id: str, action: BlockAction = BlockAction.MARK_BLOCKED) -> BlockedNode:
+    return BlockedNode(id=node_id, action=action, start=1, end=PERMANENT, cause="disk")
+
+
+def blocks_of(
+    *nodes: BlockedNode, hosts: Collection[str], names_of: Callable[[str], Collection[str]] = lambda _: ()
+) -> Blocks:
+    return resolve({node.id: node for node in nodes}, hosts, names_of)
+
+
+class Resolver:
+    """Answers with `names`, or fails while they are None."""
+
+    def __init__(self) -> None:
+        self.names: list[str] | None = None
+        self.asked: list[str] = []
+
+    def __call__(self, address: str) -> list[str]:
+        self.asked.append(address)
+        if self.names is None:
+            raise socket.herror(2, "Host name lookup failure")
+        return self.names
+
+
+class TestResolve:
+    def test_unknown_ids_are_refused_and_a_short_name_means_all_its_hosts(self) -> None:
+        blocks = blocks_of(block("W1"), block("w3"), block("w2.a."), block(ADDRESS), hosts=["w1.a", "w1.b", "w2.a"])
+        assert set(blocks.by_host) == {"w1.a", "w1.b", "w2.a"}
+        assert blocks.unknown == {"w3": "YARN has no node w3.", ADDRESS: f"YARN has no node {ADDRESS}."}
+
+    def test_two_ids_of_one_host_are_merged(self) -> None:
+        found = blocks_of(block("w1"), block("w1.a", EVACUATE), hosts=["w1.a"])
+        assert found.by_host["w1.a"].action is EVACUATE
+        assert found.ids == {"w1.a": ["w1", "w1.a"]}
+
+    @pytest.mark.parametrize(
+        ("name", "hosts"),
+        [
+            pytest.param("W1.a.", ["w1.a"], id="equal"),
+            pytest.param("w2.a", ["w2"], id="short form of the full name"),
+            pytest.param("w1", [], id="not all hosts that begin with it"),
+        ],
+    )
+    def test_an_address_means_the_host_whose_name_it_has(self, name: str, hosts: list[str]) -> None:
+        found = blocks_of(block(ADDRESS), hosts=["w1.a", "w1.b", "w2"], names_of=lambda _: [name])
+        assert list(found.by_host) == hosts
+
+    @pytest.mark.parametrize("node_id", ["fe80:0::0:1", "FE80::1", "fe80::1"])
+    def test_an_address_is_looked_up_in_its_shortest_form(self, node_id: str) -> None:
+        found = blocks_of(block(node_id), hosts=["w1.a"], names_of={"fe80::1": ["w1.a"]}.__getitem__)
+        assert found.ids == {"w1.a": [node_id]}
+
+
+class TestUnresolved:
+    def names(self) -> tuple[AddressNames, Resolver]:
+        resolver = Resolver()
+        return AddressNames(Stop(), resolver), resolver
+
+    def plan(self, names: AddressNames, *nodes: BlockedNode) -> Blocks:
+        names.begin()
+        return blocks_of(*nodes, hosts=["w1.a"], names_of=names)
+
+    def test_what_has_been_looked_up_stays_known_while_the_resolver_fails(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(address_names, "_KEPT_SECONDS", 0.0)
+        names, resolver = self.names()
+        resolver.names = ["w1.a"]
+        assert self.plan(names, block(ADDRESS)).ids == {"w1.a": [ADDRESS]}
+        resolver.names = []
+        assert self.plan(names, block(ADDRESS)).ids == {"w1.a": [ADDRESS]}
+        resolver.names = None
+        for _ in range(2):
+            assert self.plan(names, block(ADDRESS)).ids == {"w1.a": [ADDRESS]}
+        assert len(resolver.asked) == 3, "a failure is remembered, too"
+
+    def test_nothing_may_be_freed_until_the_addresses_of_the_first_plan_are_resolved(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(address_names, "_RETRY_SECONDS", 0.0)
+        names, resolver = self.names()
+        for _ in range(2):
+            blocks = self.plan(names, block(ADDRESS))
+            assert blocks.unresolved == [ADDRESS]
+            assert blocks.unknown == {
+                ADDRESS: f"Not known to be in force: the resolver does not answer for address {ADDRESS}."
+            }
+        resolver.names = ["w1.a"]
+        blocks = self.plan(names, block(ADDRESS))
+        assert blocks.ids == {"w1.a": [ADDRESS]}
+        assert not blocks.unresolved
+
+    def test_an_address_that_is_blocked_later_does_not_keep_others_from_being_freed(self) -> None:
+        names, _ = self.names()
+        self.plan(names)
+        blocks = self.plan(names, block(ADDRESS))
+        assert not blocks.unresolved
+        assert blocks.unknown[ADDRESS].startswith("Not known to be in force")
+
+    def test_an_address_without_a_name_is_no_failure(self) -> None:
+        names, resolver = self.names()
+        resolver.names = []
+        blocks = self.plan(names, block(ADDRESS))
+        assert not blocks.unresolved
+        assert blocks.unknown == {ADDRESS: f"YARN has no node {ADDRESS}."}
+
+    def test_a_look_up_is_remembered_and_a_stop_ends_one_that_hangs(self) -> None:
+        names, resolver = self.names()
+        resolver.names = ["w1"]
+        names.begin()
+        assert names(ADDRESS) == names(ADDRESS) == ["w1"]
+        assert resolver.asked == [ADDRESS]
+        stop = Stop()
+        stop.set()
+        with pytest.raises(StoppedError):
+            stop.call(lambda: Stop().sleep(60), 60)
+
+    def test_a_look_up_that_takes_too_long_leaves_the_address_unresolved(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(address_names, "_LOOK_UP_SECONDS", 0.2)
+
+        def hang(_: str) -> list[str]:
+            Stop().sleep(60)
+            return []
+
+        names = AddressNames(Stop(), hang)
+        names.begin()
+        with pytest.raises(UnresolvedError):
+            names(ADDRESS)
+
+
+class TestResolver:
+    def test_a_name_of_this_machine_leads_back_to_its_address(self) -> None:
+        assert "localhost" in confirmed_names("127.0.0.1")
+
+    @pytest.mark.parametrize(
+        "error", [socket.herror(1, "Unknown host"), socket.herror(4, "No address associated with name")]
+    )
+    def test_no_name_is_an_answer(self, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+        monkeypatch.setattr(socket, "gethostbyaddr", raising(error))
+        assert confirmed_names(ADDRESS) == ()
+
+    @pytest.mark.parametrize("error", [socket.herror(2, "Host name lookup failure"), TimeoutError("no answer")])
+    def test_an_outage_is_none(self, monkeypatch: pytest.MonkeyPatch, error: OSError) -> None:
+        monkeypatch.setattr(socket, "gethostbyaddr", raising(error))
+        with pytest.raises(type(error)):
+            confirmed_names(ADDRESS)
+
+    def test_a_name_that_does_not_lead_back_does_not_count_but_an_outage_is_none(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(socket, "gethostbyaddr", lambda _: ("w1.a", ["stale"], []))
+        monkeypatch.setattr(socket, "getaddrinfo", raising(socket.gaierror(socket.EAI_NONAME, "not known")))
+        assert confirmed_names(ADDRESS) == []
+        monkeypatch.setattr(socket, "getaddrinfo", raising(socket.gaierror(socket.EAI_AGAIN, "failure")))
+        with pytest.raises(socket.gaierror):
+            confirmed_names(ADDRESS)
+
+
+def raising(error: OSError) -> Callable[..., object]:
+    def fail(*_: object) -> object:
+        raise error
+
+    return fail

@@ -1,0 +1,208 @@
+"""Spark applications on YARN obey, and none ends because of a block, whatever is on the list."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+from demo.cluster import spark_home
+from tests.applications.application import TASKS, Installation, Kind
+from tests.applications.compiling import compile_applications
+from tests.applications.conftest import EVACUATE, Service
+from tests.integration.bodies import now_ms
+from tests.integration.process import ServiceProcess, run_app, wait_until
+from tests.yarn.cluster import YarnCluster
+from tests.yarn.spark_on_yarn import CLIENT, CLUSTER, SparkOnYarn, YarnApplication
+
+pytestmark = [pytest.mark.xdist_group("yarn"), pytest.mark.timeout(1800)]
+
+W1, W2, W3 = HOSTS = ("w1.yarn.test", "w2.yarn.test", "w3.yarn.test")
+NO_NODES: Final = [f"x{number}.other.test" for number in range(1_000)]
+LONGER_THAN_YARN_TOLERATES: Final = 40.0
+"""Seconds: when a driver rejects the executors on a host, YARN ends the application after 31 s."""
+
+EXCLUDING: Final = {
+    "spark.excludeOnFailure.enabled": "true",
+    "spark.excludeOnFailure.timeout": "1h",
+    "spark.excludeOnFailure.application.maxFailedTasksPerExecutor": "1",
+    "spark.excludeOnFailure.application.maxFailedExecutorsPerNode": "1",
+}
+DYNAMIC: Final = {
+    "spark.dynamicAllocation.enabled": "true",
+    "spark.dynamicAllocation.shuffleTracking.enabled": "true",
+    "spark.dynamicAllocation.minExecutors": "0",
+    "spark.dynamicAllocation.maxExecutors": "3",
+    "spark.dynamicAllocation.executorIdleTimeout": "5s",
+    # The first job need not wait for all executors.
+    "spark.scheduler.minRegisteredResourcesRatio": "0",
+}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return compile_applications(spark_home(), tmp_path_factory.mktemp("compiled"))
+
+
+@pytest.fixture(scope="module")
+def service_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
+    process = ServiceProcess(tmp_path_factory.mktemp("service"))
+    assert run_app("migrate", env=process.environment()).returncode == 0
+    yield process.start()
+    process.stop()
+
+
+@pytest.fixture
+def service(service_process: ServiceProcess) -> Iterator[Service]:
+    found = Service(service_process)
+    with found.client:
+        found.clear()
+        yield found
+
+
+Start = Callable[..., YarnApplication]
+
+
+@pytest.fixture
+def start(yarn: YarnCluster, compiled: Path, service: Service, tmp_path: Path) -> Iterator[Start]:
+    cluster = SparkOnYarn(yarn)
+    spark = Installation(home=spark_home(), applications=compiled, variables=cluster.variables)
+    with ExitStack() as stack:
+
+        def started(kind: Kind, **settings: str) -> YarnApplication:
+            application = YarnApplication(kind, spark, cluster, tmp_path / kind.name, service.url, settings)
+            return stack.enter_context(application)
+
+        yield started
+
+
+def test_in_client_mode_with_a_fixed_number_of_executors(service: Service, start: Start) -> None:
+    block_no_nodes(service)
+    service.put("W2")
+    application = start(CLIENT)
+    assert application.round().hosts == {W1, W3}, "blocked before the start, by its short name"
+    service.await_listener()
+    service.unblock("W2")
+    application.await_use(*HOSTS)
+
+    evacuate(service, application, W2)
+    block_until_its_end(service, application, W3)
+    lose_executors_of_a_blocked_host(service, application)
+    block_all(service, application)
+    ends_well(service, application)
+
+
+def test_in_cluster_mode_with_dynamic_allocation_and_findings_of_its_own(service: Service, start: Start) -> None:
+    block_no_nodes(service)
+    service.put(W2)
+    settings = {**DYNAMIC, **EXCLUDING, "spark.blocklist.reportEvidence": "true"}
+    application = start(CLUSTER, **settings)
+    for _ in range(2):
+        await_executors(service, application, up=True)
+        assert not application.starts_on(W2)
+        await_executors(service, application, up=False)
+    service.unblock(W2)
+    application.await_use(W2)
+
+    application.send(f"fail {W3}")
+    assert application.result().number == TASKS
+    wait_until(lambda: evidence(service) == {W3}, seconds=60)
+    service.block(W2)
+    await_executors(service, application, up=False)
+    await_executors(service, application, up=True)
+    # Until W1 has its executor, no other host is open, and the agent opens the blocked one.
+    application.await_use(W1)
+    assert application.round().hosts == {W1}
+    assert allocator_avoids(application) == {W3}, "Spark's own finding, and nothing of the list"
+    ends_well(service, application)
+
+
+def block_no_nodes(service: Service) -> None:
+    """Names that are no nodes of the cluster, more than it has nodes."""
+    service.put(*NO_NODES)
+
+
+def evacuate(service: Service, application: YarnApplication, host: str) -> None:
+    started = len(application.starts_on(host))
+    application.begin_round(waiting_on=host)
+    wait_until(lambda: len(application.starts_on(host)) > started, seconds=240)
+    service.block(host, EVACUATE)
+    assert application.result().hosts == set(HOSTS) - {host}
+    wait_until(lambda: [manager["runningTasks"] for manager in task_managers(service, host)] == [0], seconds=60)
+    service.unblock(host)
+    application.await_use(host)
+
+
+def block_until_its_end(service: Service, application: YarnApplication, host: str) -> None:
+    end = now_ms() + 5_000
+    body = {"action": "MARK_BLOCKED", "cause": "test", "endTimestamp": str(end)}
+    answer = service.client.put(f"/blocklist/nodes/{host}", json=body, headers={"Prefer": "wait=30"})
+    assert answer.headers["blocklist-applied"] == "1/1"
+    applied = now_ms()
+    application.await_use(host)
+    assert not [at for at in application.starts_on(host) if applied < at < end]
+
+
+def lose_executors_of_a_blocked_host(service: Service, application: YarnApplication) -> None:
+    """YARN starts another executor there, which the driver must not reject: it is idle until the host is free."""
+    service.block(W2)
+    [before] = task_managers(service, W2)
+    began, starts = time.monotonic(), len(application.starts_on(W2))
+    application.lose_executor(W2)
+    wait_until(lambda: {manager["id"] for manager in task_managers(service, W2)} - {before["id"]} != set(), seconds=240)
+    [executor] = application.executors(W2)
+    while time.monotonic() - began < LONGER_THAN_YARN_TOLERATES:
+        assert application.round().hosts == {W1, W3}
+    assert application.executors(W2) == [executor], "it was not rejected"
+    assert len(application.starts_on(W2)) == starts
+    service.unblock(W2)
+    application.await_use(W2)
+
+
+def block_all(service: Service, application: YarnApplication) -> None:
+    """The weakest block gives way."""
+    service.block(W1, EVACUATE)
+    service.block(W2, EVACUATE)
+    service.put(W3)
+    wait_until(lambda: "stays open" in service.refused(W3), seconds=60)
+    assert application.round().hosts == {W3}
+    assert not service.is_applied(W3)
+    for host in HOSTS:
+        service.unblock(host)
+    application.await_use(*HOSTS)
+
+
+def await_executors(service: Service, application: YarnApplication, *, up: bool) -> None:
+    """Dynamic allocation has added some, or has removed all."""
+    if up:
+        assert application.round().number == TASKS
+    wait_until(lambda: any(map(application.executors, HOSTS)) == up, seconds=240)
+
+
+def ends_well(service: Service, application: YarnApplication) -> None:
+    application.end()
+    wait_until(lambda: not service.listeners(), seconds=60)
+    assert "Executor is excluded" not in application.log()
+
+
+def task_managers(service: Service, node: str) -> list[dict[str, object]]:
+    [listener] = service.client.get(f"/blocklist/nodes/{node}/status").json()["listeners"]
+    found: list[dict[str, object]] = listener["taskManagers"]
+    return found
+
+
+def evidence(service: Service) -> set[str]:
+    return {own["node"] for own in service.client.get("/evidence").json()["evidence"]}
+
+
+def allocator_avoids(application: YarnApplication) -> set[str]:
+    """The nodes that YARN's allocator has been told to avoid, by the log of the ApplicationMaster."""
+    found = re.findall(
+        r"adding nodes to YARN application master's excluded node list: List\(([^)]*)\)", application.log()
+    )
+    return {name for names in found for name in names.split(", ") if name}
