@@ -1,0 +1,374 @@
+"""The bridge: makes a Flink cluster follow the list, and reports what is in force there.
+
+Each round tells Flink what it has to know, reads what it makes of that, continues the evacuation that is under way, and
+reports. There is a round when the list changes, and otherwise each second, so that a new leader gets the list within
+two. While the service is unreachable the last list is renewed, and its blocks still end.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from blocklist.client.watch_thread import WatchThread
+from blocklist.flink.acknowledgement import Effect, EffectState, refused
+from blocklist.flink.connection import FlinkConnection
+from blocklist.flink.effects import (
+    Observation,
+    job_master_effects,
+    open_task_managers,
+    resource_manager_effects,
+    with_unknown_jobs,
+)
+from blocklist.flink.evacuator import EvacuationNode, EvacuationRequest, EvacuationTarget, Evacuator
+from blocklist.flink.evidence import job_evidence
+from blocklist.flink.guards import GuardContext
+from blocklist.flink.inventory_names import NoAliases, NodeAliases
+from blocklist.flink.job_listeners import JobListeners, close_aside
+from blocklist.flink.leader_configuration import LeaderConfiguration
+from blocklist.flink.listeners import FlinkListener, OpenSession, job_report
+from blocklist.flink.marking import NodeLease, node_leases, report_validity
+from blocklist.flink.node_names import FlinkNodeIds
+from blocklist.flink.state import ClusterState, FlinkError, FlinkJob
+from blocklist.model.backoff import Backoff
+from blocklist.model.listener import ListenerRole
+from blocklist.model.node import BlockAction, BlockedNode, is_node_id
+from blocklist.model.report import Report
+
+log = logging.getLogger("blocklist.flink")
+
+ROUND: Final = 1.0
+"""Seconds between two rounds while the list does not change."""
+BUSY_ROUND: Final = 0.2
+"""Seconds between two rounds while something is expected soon."""
+CLOSE_TIMEOUT: Final = 10.0
+"""Seconds that deregistering all listeners may take at the end."""
+_BACKOFF: Final = Backoff(initial=0.5, cap=5.0, floor=0.2)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BridgeOptions:
+    """`listener_id` is that of the ResourceManager. `grows`: the cluster starts TaskManagers when it needs slots."""
+
+    listener_id: str
+    drop_results: bool = False
+    grows: bool = False
+    report_evidence: bool = False
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _List:
+    """The list at a moment. `task_managers` maps its nodes to the TaskManagers there."""
+
+    revision: int
+    history: str | None
+    blocked: Mapping[str, BlockedNode]
+
+
+class Bridge:
+    """Runs in the thread of `run`; `wake` and `stop` may be called from any thread or signal handler."""
+
+    def __init__(
+        self,
+        connection: FlinkConnection,
+        open_session: OpenSession,
+        options: BridgeOptions,
+        aliases: NodeAliases | None = None,
+    ) -> None:
+        """`aliases`: what else the service calls the nodes on the list."""
+        self._connection = connection
+        self._options = options
+        role = ListenerRole.RESOURCE_MANAGER
+        self._manager = FlinkListener(options.listener_id, role, open_session, connection.lease)
+        self._jobs = JobListeners(options.listener_id, open_session, connection.lease)
+        self._names, self._aliases = FlinkNodeIds(), aliases or NoAliases()
+        self._evacuator = Evacuator(connection, drop_results=options.drop_results)
+        self._wake, self._stopping = threading.Event(), threading.Event()
+        self._configuration = LeaderConfiguration(connection)
+        self._received: dict[str, tuple[BlockedNode, float]] = {}
+        self._matches: Mapping[str, set[str]] = {}
+        self._owner_of: dict[str, str] = {}
+        self._lingering: dict[str, float] = {}
+        self._started = self._round_at = time.monotonic()
+        self._validity = report_validity(connection.lease)
+        self._failures = 0
+        self._error = ""
+        self._busy = False
+
+    def wake(self) -> None:
+        """Begin the next round soon."""
+        self._wake.set()
+
+    def stop(self) -> None:
+        """End `run` after the present round."""
+        self._stopping.set()
+        self._wake.set()
+
+    def run(self, watch: WatchThread) -> bool:
+        """Run until `stop` is called (True) or another process has taken over (False)."""
+        threading.Thread(target=self._watch_rounds, name="blocklist-flink-watchdog", daemon=True).start()
+        while not (self._stopping.is_set() or self.fenced_listeners()):
+            self._wake.clear()
+            self._try_round(watch)
+            self._wake.wait(self._wait_seconds())
+        return self._stopping.is_set()
+
+    def close(self) -> None:
+        """Deregister all listeners and end the JVM. In Flink the nodes are free when their leases have ended."""
+        deadline = time.monotonic() + CLOSE_TIMEOUT
+        closing = [close_aside(listener) for listener in self._listeners()]
+        for thread in closing:
+            thread.join(max(0.0, deadline - time.monotonic()))
+        self._connection.close()
+
+    def fenced_listeners(self) -> list[str]:
+        """The listeners that another process has taken over."""
+        return [listener.id for listener in self._listeners() if listener.fenced]
+
+    def notified_nodes(self) -> Mapping[str, BlockedNode]:
+        """The blocks of which Flink was notified in the last round."""
+        return {node_id: node for node_id, (node, _) in self._received.items()}
+
+    def _wait_seconds(self) -> float:
+        if self._failures:
+            return _BACKOFF.delay(self._failures, random.random())  # noqa: S311
+        return BUSY_ROUND if self._busy else min(ROUND, self._validity / 3)
+
+    def _listeners(self) -> list[FlinkListener]:
+        return [*self._jobs.items().values(), self._manager]
+
+    def _try_round(self, watch: WatchThread) -> None:
+        """A round; whatever fails in it, the next one follows."""
+        try:
+            watch.apply_pending()
+            if watch.tracker is not None:
+                blocked = watch.tracker.blocked(time.time_ns() // 1_000_000)
+                self._round(_List(revision=watch.tracker.revision, history=watch.tracker.history, blocked=blocked))
+        except FlinkError as error:
+            self._on_error(error)
+        except Exception as error:
+            log.exception("Unexpected error; retrying.")
+            self._on_error(FlinkError(str(error) or type(error).__name__))
+
+    def _round(self, wanted: _List) -> None:
+        begun = time.monotonic()
+        self._receive(wanted.blocked)
+        state = self._exchange(wanted.blocked)
+        # The leases were renewed when the exchange began, or before.
+        self._round_at, self._error = begun, ""
+        self._configuration.update()
+        self._report(wanted, state, begun + self._validity)
+        if self._failures:
+            log.info("Flink answers again.")
+        self._failures = 0
+
+    def _on_error(self, error: FlinkError) -> None:
+        self._failures += 1
+        if self._failures == 1:
+            log.warning("%s. Retrying.", error)
+        self._error = f"It is not known what is in force: {error}."
+        self._withdraw(self._error)
+
+    def _withdraw(self, reason: str) -> None:
+        """Withdraw all acknowledgements. Call it from any thread."""
+        for listener in self._listeners():
+            try:
+                listener.withdraw(reason)
+            except Exception:
+                log.exception("Listener %s cannot withdraw its acknowledgements.", listener.id)
+
+    def _watch_rounds(self) -> None:
+        """Withdraw the acknowledgements when they are not valid any more, with the reason: a call may hang."""
+        limit = self._validity
+        hangs = f"It is not known what is in force: Flink has not answered for more than {limit:g} s."
+        while not self._stopping.wait(limit / 10):
+            try:
+                if time.monotonic() > self._round_at + limit:
+                    self._withdraw(self._error or hangs)
+            except Exception:
+                log.exception("The acknowledgements cannot be withdrawn; retrying.")
+
+    # What Flink receives, and what is learnt.
+
+    def _exchange(self, blocked: Mapping[str, BlockedNode]) -> ClusterState:
+        """Notify and read; once more if that brought further ids of blocked nodes to light."""
+        evacuates = any(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in blocked.values())
+        for _ in range(2):
+            notified = self._blocks(blocked)
+            state = self._connection.exchange(lambda: self._blocks(blocked), read_failures=evacuates)
+            self._names.update(state)
+            self._matches = self._match(blocked)
+            if {it.node for it in self._blocks(blocked)} <= {it.node for it in notified}:
+                break
+        return state
+
+    def _blocks(self, blocked: Mapping[str, BlockedNode]) -> list[NodeLease]:
+        return node_leases(blocked, self._matches, time.time_ns() // 1_000_000, self._connection.lease)
+
+    def _receive(self, blocked: Mapping[str, BlockedNode]) -> None:
+        """Note when each block was received."""
+        now, before = time.monotonic(), self._received
+        self._received = {
+            node_id: before[node_id] if node_id in before and before[node_id][0] == node else (node, now)
+            for node_id, node in blocked.items()
+        }
+        self._aliases.follow(blocked)
+        self._matches = self._match(blocked)
+
+    def _match(self, blocked: Mapping[str, BlockedNode]) -> Mapping[str, set[str]]:
+        return self._names.matches(blocked, {it: self._aliases.names_of(it) or frozenset() for it in blocked})
+
+    # What is reported.
+
+    def _report(self, wanted: _List, state: ClusterState, valid_until: float) -> None:
+        observation = self._observe(wanted.blocked, state)
+        at_manager = resource_manager_effects(observation)
+        at_jobs = {job.id: job_master_effects(job, observation, at_manager) for job in state.jobs.values()}
+        self._evacuate(wanted.blocked, observation, at_jobs)
+        self._jobs.update(state)
+        at_manager = with_unknown_jobs(
+            at_manager, self._evacuated(wanted.blocked, observation), self._jobs.unknown_jobs()
+        )
+        for job_id, listener in self._jobs.items().items():
+            if job_id in at_jobs:
+                report = self._job_report(state.jobs[job_id], observation)
+                effects = at_jobs[job_id]
+                listener.report(wanted.blocked, wanted.revision, wanted.history, effects, report, valid_until)
+            else:
+                listener.withdraw(state.unreachable.get(job_id, "Flink does not report this job."))
+        report = self._manager_report(state)
+        self._manager.report(wanted.blocked, wanted.revision, wanted.history, at_manager, report, valid_until)
+        every = [at_manager, *at_jobs.values()]
+        soon = any(effect.state in {EffectState.PENDING, EffectState.SLOW} for it in every for effect in it.values())
+        if open_task_managers(observation):
+            # Flink has forgotten the block, as its lease seemed to have ended.
+            self._connection.notify_again()
+        self._busy = soon or self._evacuator.busy or bool(state.unreachable)
+
+    def _observe(self, blocked: Mapping[str, BlockedNode], state: ClusterState) -> Observation:
+        now = time.monotonic()
+        by_node: dict[str, set[str]] = {}
+        # A TaskManager may have left the ResourceManager while its tasks still run.
+        used = {it for job in state.jobs.values() for it in job.task_managers()}
+        for task_manager in state.task_managers.keys() | used:
+            by_node.setdefault(self._names.node_of(task_manager), set()).add(task_manager)
+        task_managers = {
+            node_id: frozenset(
+                it for name in {node_id, *self._matches.get(node_id, ())} for it in by_node.get(name, ())
+            )
+            for node_id in blocked
+        }
+        for node_id in blocked:
+            for name in self._names_of(node_id):
+                self._owner_of[name] = node_id
+        check = self._configuration.check
+        end_after = self._connection.lease / 1000 + (0 if check is None else check.check_interval)
+        return Observation(
+            state=state,
+            error=None if check is None else check.error,
+            enabled=check is not None and check.error is None,
+            age={node_id: now - received for node_id, (_, received) in self._received.items()},
+            task_managers=task_managers,
+            nameless=frozenset(it for it in blocked if self._aliases.names_of(it) is None),
+            lingering=self._update_lingering(state, task_managers, end_after),
+            end_after=end_after,
+        )
+
+    def _update_lingering(
+        self, state: ClusterState, task_managers: Mapping[str, frozenset[str]], end_after: float
+    ) -> dict[str, float]:
+        """Freed nodes that Flink still reports as blocked, with seconds. What it blocks by itself is not among them."""
+        now = time.monotonic()
+        matched = {it for found in task_managers.values() for it in found}
+        closed = {
+            self._names.node_of(it.id) for it in state.task_managers.values() if it.blocked and it.id not in matched
+        }
+        # Those of a former bridge end within this time.
+        young = now - self._started < end_after
+        ours = {node for node in closed if node in self._owner_of or young}
+        self._lingering = {node: self._lingering.get(node, now) for node in ours}
+        for node in self._owner_of.keys() - ours - {name for names in self._matches.values() for name in names}:
+            if node not in self._received:
+                del self._owner_of[node]
+        return {self._owner_of.get(node, node): now - since for node, since in self._lingering.items()}
+
+    def _names_of(self, node_id: str) -> set[str]:
+        """The ids under which Flink knows a node of the list."""
+        return {node_id, *self._matches.get(node_id, ())}
+
+    def _slow_nodes(self, observation: Observation) -> set[str]:
+        """Nodes that Flink blocked by itself."""
+        known = observation.state.task_managers
+        listed = {it for found in observation.task_managers.values() for it in found}
+        closed = {self._names.node_of(it.id) for it in known.values() if it.blocked and it.id not in listed}
+        return closed - self._lingering.keys()
+
+    def _manager_report(self, state: ClusterState) -> Report:
+        """All nodes; and the TaskManagers on which no task runs, as the others are reported by their JobMasters."""
+        busy = {task_manager for job in state.jobs.values() for task_manager in job.running()}
+        idle = {} if state.unreachable else dict.fromkeys(state.task_managers.keys() - busy, 0)
+        nodes = {self._names.node_of(it) for it in state.task_managers}
+        return job_report(idle, self._names.node_of, None).over(Report(nodes=sorted(filter(is_node_id, nodes))))
+
+    def _job_report(self, job: FlinkJob, observation: Observation) -> Report:
+        evidence = None
+        if self._options.report_evidence:
+            now = time.time_ns() // 1_000_000
+            evidence = job_evidence(job, self._slow_nodes(observation), self._names.node_of, now)
+        return job_report(job.running(), self._names.node_of, evidence)
+
+    # Evacuation.
+
+    def _evacuate(
+        self, blocked: Mapping[str, BlockedNode], observation: Observation, at_jobs: dict[str, dict[str, Effect]]
+    ) -> None:
+        """Continue; then `at_jobs` has what evacuations add to the effects."""
+        listed = {
+            node_id: EvacuationNode(node.start, observation.task_managers[node_id])
+            for node_id, node in blocked.items()
+            if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+        }
+        wanted = [
+            EvacuationTarget(job_id, node_id)
+            for node_id, node in listed.items()
+            for job_id, job in observation.state.jobs.items()
+            # A task that left would otherwise come back.
+            if at_jobs[job_id][node_id].state in {EffectState.IN_FORCE, EffectState.SLOW} and job.on(node.task_managers)
+        ]
+        context = GuardContext(
+            state=observation.state,
+            blocked={it for found in observation.task_managers.values() for it in found},
+            configuration=self._configuration.values,
+            grows=self._options.grows,
+            now=time.time_ns() // 1_000_000,
+        )
+        self._evacuator.step(
+            EvacuationRequest(wanted=wanted, listed=listed, context=context, monotonic=time.monotonic())
+        )
+        for target in wanted:
+            at_jobs[target.job][target.node] = self._evacuator.effect(target)
+        self._add_results(blocked, observation, at_jobs)
+
+    def _evacuated(self, blocked: Mapping[str, BlockedNode], observation: Observation) -> set[str]:
+        """The nodes that are to be evacuated and have TaskManagers."""
+        evacuate = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+        return {it for it, node in blocked.items() if node.action is evacuate and observation.task_managers[it]}
+
+    def _add_results(
+        self, blocked: Mapping[str, BlockedNode], observation: Observation, at_jobs: dict[str, dict[str, Effect]]
+    ) -> None:
+        """Report the finished results of batch jobs that an evacuated node still serves."""
+        for node_id, node in blocked.items():
+            for job_id, job in observation.state.jobs.items():
+                results = job.results_on(observation.task_managers[node_id])
+                in_force = at_jobs[job_id][node_id].state is EffectState.IN_FORCE
+                if results and in_force and node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS:
+                    at_jobs[job_id][node_id] = refused(
+                        f"No task of the job runs there, but the node still serves the results of {results} finished"
+                        f" task{'s' if results > 1 else ''}: keep it until the job has ended, or use --drop-results."
+                    )

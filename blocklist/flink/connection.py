@@ -1,0 +1,245 @@
+"""The connection to a cluster: tells Flink which nodes are blocked, and reads back what it makes of that.
+
+After any error it connects again at the next exchange; if the JVM has ended, or nothing has worked for a minute, in a
+new JVM.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Final
+
+from blocklist.flink.job_masters import JobMaster, JobMasters
+from blocklist.flink.marking import MAX_LEASE, NodeLease, is_due
+from blocklist.flink.rpc import TIMEOUT, FlinkRpc, Leader, RestRequest
+from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, FlinkTaskManager
+
+log = logging.getLogger("blocklist.flink")
+
+RESTART_AFTER: Final = 60.0
+"""Seconds without a successful exchange after which the JVM is replaced."""
+
+
+class _WantedBlocks:
+    """The leases that Flink is to have now. They are made into Flink's objects once, and only if they are sent."""
+
+    def __init__(self, rpc: FlinkRpc, blocks: Sequence[NodeLease]) -> None:
+        self.blocks = blocks
+        self.now = time.time_ns() // 1_000_000
+        self._rpc = rpc
+        self._nodes: Any = None
+
+    def nodes(self) -> Any:
+        if self._nodes is None:
+            self._nodes = self._rpc.blocked_nodes(self.blocks)
+        return self._nodes
+
+    def ends(self) -> dict[str, int]:
+        return {block.node: block.end for block in self.blocks}
+
+
+class FlinkConnection:
+    """`generation` is another number after each connection to a leader, which has forgotten what the former one was
+    notified.
+
+    THREADING: use it from one thread.
+    """
+
+    def __init__(self, start: Callable[[], FlinkRpc], *, with_failures: bool = False, lease: int = MAX_LEASE) -> None:
+        """`start` starts a JVM with RPC. `with_failures`: read the failures of all jobs. `lease` is in milliseconds."""
+        self.lease = lease
+        self._start = start
+        self._with_failures = with_failures
+        self._rpc: FlinkRpc | None = None
+        self._masters: JobMasters | None = None
+        self._leader: Leader | None = None
+        self._resource_manager: Any = None
+        self._dispatcher: tuple[Leader, Any] | None = None
+        self._notified: Mapping[str, int] = {}
+        self._worked_at = 0.0
+        self._read_failures = False
+        self.generation = 0
+
+    def exchange(self, blocks: Callable[[], Sequence[NodeLease]], *, read_failures: bool = False) -> ClusterState:
+        """Tell Flink what it does not know or has to be renewed, then read its state. Raises FlinkError, or
+        whatever else fails.
+
+        `blocks` makes the list with the present time.
+        """
+        self._read_failures = read_failures or self._with_failures
+        try:
+            state = self._exchange(blocks)
+        except Exception:
+            # Whatever failed, what Flink was notified of is not certain any more.
+            self._disconnect()
+            raise
+        self._worked_at = time.monotonic()
+        return state
+
+    def request_configuration(self) -> RestRequest | None:
+        """Ask for the configuration of the running JobManager; None while it has no REST API. Raises FlinkError."""
+        return None if self._rpc is None else self._rpc.request_configuration()
+
+    def read_configuration(self, request: RestRequest, *, wait: bool) -> dict[str, str] | None:
+        """The configuration; None if there is no answer yet and `wait`. Raises FlinkError."""
+        if self._rpc is None:
+            raise FlinkError("The JVM has ended")
+        if wait and not self._rpc.is_done(request.future):
+            return None
+        return self._rpc.read_configuration(request)
+
+    def notify_again(self) -> None:
+        """Flink does not have what it was notified of: the next exchange notifies it of the whole list."""
+        self._notified = {}
+
+    def version(self) -> str:
+        """The version of Flink; empty before the first exchange."""
+        return "" if self._rpc is None else self._rpc.version()
+
+    def close(self) -> None:
+        """End the JVM."""
+        # A connection that fails to close must not stay in use.
+        rpc, self._rpc = self._rpc, None
+        if rpc is not None:
+            rpc.close()
+
+    # EvacuationCommands.
+
+    def trigger_checkpoint(self, job_id: str, seconds: float) -> Any:
+        return self._open_rpc().trigger_checkpoint(self._gateway(job_id), seconds)
+
+    def checkpoint_result(self, future: Any) -> str | None:
+        try:
+            rpc = self._open_rpc()
+            if not rpc.is_done(future):
+                return None
+            rpc.get("no checkpoint", future)
+        except FlinkError as error:
+            return str(error)
+        return ""
+
+    def fail_slots(self, job_id: str, slots: Mapping[str, str], reason: str) -> None:
+        self._open_rpc().fail_slots(self._gateway(job_id), slots, reason)
+
+    def disconnect(self, job_id: str, task_managers: Collection[str], reason: str) -> None:
+        self._open_rpc().disconnect(self._gateway(job_id), sorted(task_managers), reason)
+
+    # The exchange.
+
+    def _exchange(self, blocks: Callable[[], Sequence[NodeLease]]) -> ClusterState:
+        rpc = self._open_rpc()
+        rpc.release_objects()
+        leader = self._follow_resource_manager(rpc)
+        wanted = _WantedBlocks(rpc, blocks())
+        if is_due(wanted.blocks, self._notified, wanted.now, self.lease):
+            rpc.get("The ResourceManager does not answer", rpc.notify(self._resource_manager, wanted.nodes()))
+            self._notified = wanted.ends()
+        task_managers = rpc.task_managers(self._resource_manager)
+        return self._exchange_with_jobs(rpc, leader, task_managers, wanted)
+
+    def _exchange_with_jobs(
+        self, rpc: FlinkRpc, leader: Leader, task_managers: Mapping[str, FlinkTaskManager], wanted: _WantedBlocks
+    ) -> ClusterState:
+        found = rpc.jobs(self._dispatcher_gateway(rpc))
+        masters = self._open_masters(rpc)
+        failed = masters.update([job_id for job_id, ended in found.items() if not ended], leader)
+        known = masters.items()
+        failed |= self._notify_jobs(rpc, known, wanted)
+        jobs, not_read = self._read(rpc, {job_id: it for job_id, it in known.items() if job_id not in failed})
+        failed |= not_read
+        for job_id in failed:
+            masters.drop(job_id)
+        return ClusterState(
+            task_managers=task_managers,
+            jobs=jobs,
+            unreachable=failed,
+            ended=frozenset(job_id for job_id, ended in found.items() if ended),
+            notified=frozenset(job_id for job_id in jobs if wanted.ends().keys() <= known[job_id].notified.keys()),
+        )
+
+    def _notify_jobs(self, rpc: FlinkRpc, masters: Mapping[str, JobMaster], wanted: _WantedBlocks) -> dict[str, str]:
+        """Tell all JobMasters at once; those that do not answer within the timeout, with the reason."""
+        deadline, failed, answers = time.monotonic() + TIMEOUT, {}, {}
+        for job_id, master in masters.items():
+            if is_due(wanted.blocks, master.notified, wanted.now, self.lease):
+                answers[job_id] = rpc.notify(master.gateway, wanted.nodes())
+        for job_id, answer in answers.items():
+            try:
+                rpc.get("Its JobMaster does not answer", answer, max(0.0, deadline - time.monotonic()))
+                masters[job_id].notified = wanted.ends()
+            except FlinkError as error:
+                failed[job_id] = f"{error}."
+        return failed
+
+    def _read(self, rpc: FlinkRpc, masters: Mapping[str, JobMaster]) -> tuple[dict[str, FlinkJob], dict[str, str]]:
+        deadline = time.monotonic() + TIMEOUT
+        asked = {job_id: rpc.request_job(master.gateway) for job_id, master in masters.items()}
+        jobs, failed = {}, {}
+        for job_id, future in asked.items():
+            try:
+                jobs[job_id] = rpc.read_job(future, deadline, with_failures=self._read_failures)
+            except FlinkError as error:
+                failed[job_id] = f"{error}."
+            except Exception:
+                # One job that cannot be read must not hold back the others.
+                log.exception("Job %s cannot be read; retrying.", job_id)
+                failed[job_id] = "What its JobMaster reports cannot be read."
+        return jobs, failed
+
+    # Connections.
+
+    def _open_rpc(self) -> FlinkRpc:
+        now = time.monotonic()
+        if self._rpc is not None and (not self._rpc.alive() or now > self._worked_at + RESTART_AFTER):
+            log.warning("The JVM is replaced. Its last output: %s", self._rpc.last_output() or "none")
+            self._close_replaced()
+        if self._rpc is None:
+            self._disconnect()
+            self._masters = None
+            self._rpc = self._start()
+            self._worked_at = time.monotonic()
+        return self._rpc
+
+    def _close_replaced(self) -> None:
+        """End a JVM that does not work any more; whether that succeeds does not hold back the next one."""
+        try:
+            self.close()
+        except Exception:
+            log.exception("The former JVM did not end properly.")
+
+    def _follow_resource_manager(self, rpc: FlinkRpc) -> Leader:
+        leader = rpc.resource_manager_leader()
+        if leader is None:
+            raise FlinkError("The cluster has no leading ResourceManager")
+        if self._resource_manager is None or leader != self._leader:
+            self._disconnect()
+            self._resource_manager = rpc.resource_manager(leader)
+            self._leader = leader
+            self.generation += 1
+            log.info("Connected to the ResourceManager at %s.", leader.address)
+        return leader
+
+    def _dispatcher_gateway(self, rpc: FlinkRpc) -> Any:
+        leader = rpc.dispatcher_leader()
+        if leader is None:
+            raise FlinkError("The cluster has no leading Dispatcher")
+        if self._dispatcher is None or self._dispatcher[0] != leader:
+            self._dispatcher = leader, rpc.dispatcher(leader)
+        return self._dispatcher[1]
+
+    def _open_masters(self, rpc: FlinkRpc) -> JobMasters:
+        if self._masters is None:
+            self._masters = JobMasters(rpc)
+        return self._masters
+
+    def _gateway(self, job_id: str) -> Any:
+        if self._masters is None:
+            raise FlinkError("The JobMaster is not reachable")
+        return self._masters.gateway(job_id)
+
+    def _disconnect(self) -> None:
+        """Forget the gateways; whoever is connected next receives the whole list."""
+        self._resource_manager = self._dispatcher = self._leader = None
+        self._notified = {}

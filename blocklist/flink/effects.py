@@ -1,0 +1,135 @@
+"""Which blocks are in force at the ResourceManager and at each JobMaster, from what Flink reports. Pure.
+
+An answer of Flink to a notification proves nothing: without speculative execution it ignores what it acknowledges. In
+force at the ResourceManager is what it reports itself: each TaskManager on the node as blocked. A JobMaster does not
+report its blocked nodes. There a block is in force if it is at the ResourceManager, the JobMaster was notified
+afterwards, and none of its tasks, read after that, has a slot on the node in which it has not started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from blocklist.flink.acknowledgement import IN_FORCE, Effect, EffectState, pending, refused, slow
+from blocklist.flink.state import WAITING_STATES, ClusterState, FlinkJob
+
+CONFIRM_TIMEOUT: Final = 10.0
+"""Seconds within which Flink has to report a node as blocked."""
+END_MARGIN: Final = 60.0
+"""Seconds that a node may stay blocked in Flink after its lease and a check, until that is an error."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Observation:
+    """What is known about the cluster now.
+
+    `error` is why Flink ignores blocks. `enabled` is whether it is known to obey them; `age` maps each blocked node to
+    the seconds since its present block was received; `task_managers` each node to its TaskManagers, with those that
+    have left the ResourceManager while tasks of a job still run there. Of the `nameless` it is not known yet what else
+    they are called. `lingering` are nodes that are no longer on the
+    list and whose TaskManagers Flink reports as blocked, with the seconds since they were freed; `end_after` are the
+    seconds that it may take Flink to free a node.
+    """
+
+    state: ClusterState
+    error: str | None
+    enabled: bool
+    age: Mapping[str, float]
+    task_managers: Mapping[str, frozenset[str]]
+    nameless: Collection[str]
+    lingering: Mapping[str, float]
+    end_after: float
+
+
+def unreachable_effects(blocked: Collection[str], reason: str) -> dict[str, Effect]:
+    """The effects while it is not known what Flink does."""
+    return {node_id: pending(reason) for node_id in blocked}
+
+
+def resource_manager_effects(observation: Observation) -> dict[str, Effect]:
+    """Node id to effect, for the blocked nodes and the lingering ones."""
+    found = {node_id: _at_resource_manager(node_id, observation) for node_id in observation.age}
+    return found | {node_id: _lingering(seconds, observation) for node_id, seconds in observation.lingering.items()}
+
+
+def with_unknown_jobs(
+    effects: Mapping[str, Effect], evacuated: Collection[str], jobs: Sequence[str]
+) -> dict[str, Effect]:
+    """The same, but nodes to be evacuated are not in force while tasks of these jobs may run there.
+
+    `evacuated` are nodes with TaskManagers; `jobs` have no listener of their own that would report it.
+    """
+    if not jobs:
+        return dict(effects)
+    unknown = slow(f"The JobMaster of job {jobs[0]} does not answer: it is not known whether its tasks run there.")
+    return {
+        node_id: unknown if node_id in evacuated and effect.state is EffectState.IN_FORCE else effect
+        for node_id, effect in effects.items()
+    }
+
+
+def job_master_effects(
+    job: FlinkJob, observation: Observation, at_resource_manager: Mapping[str, Effect]
+) -> dict[str, Effect]:
+    """The same for one job, without regard to evacuations."""
+    if job.id not in observation.state.notified:
+        return unreachable_effects(at_resource_manager, "The JobMaster has not been notified yet.")
+    return {
+        node_id: _at_job_master(job, observation.task_managers.get(node_id, frozenset()), effect)
+        for node_id, effect in at_resource_manager.items()
+    }
+
+
+def open_task_managers(observation: Observation) -> set[str]:
+    """TaskManagers on blocked nodes that Flink reports as not blocked, although it obeys."""
+    found = (it for node_id in observation.age for it in _open_on(node_id, observation))
+    return set(found) if observation.error is None else set()
+
+
+def _open_on(node_id: str, observation: Observation) -> list[str]:
+    known = observation.state.task_managers
+    registered = observation.task_managers.get(node_id, frozenset()) & known.keys()
+    return sorted(it for it in registered if not known[it].blocked)
+
+
+def _at_resource_manager(node_id: str, observation: Observation) -> Effect:
+    if observation.error is not None:
+        return refused(observation.error)
+    task_managers = observation.task_managers.get(node_id, frozenset())
+    registered = task_managers & observation.state.task_managers.keys()
+    open_ones = _open_on(node_id, observation)
+    if open_ones:
+        return _late(f"Flink does not report {', '.join(open_ones[:3])} on this node as blocked.", node_id, observation)
+    if node_id in observation.nameless:
+        return _late("The service has not told yet what else this node is called.", node_id, observation)
+    if registered or observation.enabled:
+        return IN_FORCE
+    return pending("It is not known yet whether the cluster's configuration lets Flink obey.")
+
+
+def _late(reason: str, node_id: str, observation: Observation) -> Effect:
+    return pending(reason) if observation.age[node_id] < CONFIRM_TIMEOUT else refused(reason)
+
+
+def _at_job_master(job: FlinkJob, task_managers: Collection[str], effect: Effect) -> Effect:
+    if effect.state is not EffectState.IN_FORCE:
+        return effect
+    waiting = sum(task.state in WAITING_STATES for task in job.on(task_managers))
+    if not waiting:
+        return IN_FORCE
+    return slow(
+        f"{waiting} task{'s' if waiting > 1 else ''} of the job got slots on this node before, and will start there."
+    )
+
+
+def _lingering(seconds: float, observation: Observation) -> Effect:
+    if seconds < observation.end_after + END_MARGIN:
+        return slow(
+            f"Flink keeps the node blocked until its lease there has ended, at most {observation.end_after:g} s."
+        )
+    return refused(
+        f"Flink still reports the node as blocked {seconds:.0f} s after it was freed. If that stays so, restart the"
+        " JobManager, with slow-task-detector.check-interval of 15 s (FLINK-37607)."
+    )

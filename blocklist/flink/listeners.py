@@ -1,0 +1,110 @@
+"""One listener of the service: a session, and what it has acknowledged."""
+
+from __future__ import annotations
+
+import logging
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from blocklist.client.listener_session import ListenerSession
+from blocklist.flink.acknowledgement import Acknowledged, Effect, acknowledged, decide
+from blocklist.flink.marking import listener_lease
+from blocklist.model.evidence import Finding
+from blocklist.model.listener import MAX_ENTRIES, ListenerRole, Registration, truncate_reasons
+from blocklist.model.node import BlockedNode, is_node_id
+from blocklist.model.report import Report
+
+log = logging.getLogger("blocklist.flink")
+
+MAX_NAME: Final = 60
+"""Maximum length of a job's name in the id of its listener."""
+
+MAX_ID: Final = 253
+"""Maximum length of a listener's id."""
+
+OpenSession = Callable[[Registration], ListenerSession]
+
+
+class FlinkListener:
+    """Reports what is in force, and acknowledges it. THREADING: use it from one thread."""
+
+    def __init__(self, listener_id: str, role: ListenerRole, open_session: OpenSession, lease: int) -> None:
+        """Registers. A session is new at each start: a second bridge with the same id takes over from the first.
+
+        `lease` is that of the nodes in Flink, in milliseconds. The listener's own is shorter: if this process ends, the
+        service must not count as applied what Flink has forgotten.
+        """
+        self.id = listener_id
+        session, own_lease = str(time.time_ns()), listener_lease(lease)
+        registration = Registration(id=listener_id, role=role, session=session, lease=own_lease)
+        self._session = open_session(registration)
+        self._acknowledged = Acknowledged()
+        self._logged: frozenset[str] = frozenset()
+
+    @property
+    def fenced(self) -> bool:
+        """Whether another session has taken over."""
+        return self._session.fenced
+
+    def report(
+        self,
+        blocked: Mapping[str, BlockedNode],
+        revision: int,
+        history: str | None,
+        effects: Mapping[str, Effect],
+        report: Report,
+        valid_until: float,
+    ) -> None:
+        """Report, and acknowledge the revision if what it blocks and frees is in force, or refused.
+
+        From `valid_until`, in monotonic seconds, this is not reported any more: see `marking.listener_lease`.
+        """
+        decision = decide(blocked, effects, self._acknowledged)
+        refused = {node_id: reason for node_id, reason in decision.refused.items() if is_node_id(node_id)}
+        self._log(frozenset(f"{node_id}: {reason}" for node_id, reason in decision.refused.items()))
+        everything = Report(refused=truncate_reasons(refused)).over(report)
+        if decision.acknowledge:
+            self._acknowledged = acknowledged(blocked, effects)
+            self._session.report(everything, acked=revision, history=history, valid_until=valid_until)
+        else:
+            self._session.report(everything, valid_until=valid_until)
+
+    def withdraw(self, reason: str) -> None:
+        """Report that it is not known whether what was acknowledged is in force. Call it from any thread."""
+        unknown = {node_id: reason for node_id in self._acknowledged.nodes() if is_node_id(node_id)}
+        self._session.report(Report(refused=truncate_reasons(unknown)))
+
+    def close(self) -> None:
+        """Deregister."""
+        self._session.close()
+
+    def _log(self, refusals: frozenset[str]) -> None:
+        for line in sorted(refusals - self._logged)[:20]:
+            log.warning("%s: %s", self.id, line)
+        self._logged = refusals
+
+
+def job_listener_id(name: str, job_id: str, manager_id: str) -> str:
+    """The id of a job's listener: its name, as far as an id may have it, and its id.
+
+    In application mode with high availability jobs of several clusters may have the id 0: then that of the cluster's
+    listener.
+    """
+    if not job_id.strip("0"):
+        job_id = manager_id[: MAX_ID - MAX_NAME - 1]
+    readable = re.sub("[^A-Za-z0-9_-]+", "-", name, flags=re.ASCII).strip("-")[:MAX_NAME].strip("-")
+    return f"{readable}-{job_id}" if readable else job_id
+
+
+def job_report(
+    running: Mapping[str, int], node_of: Callable[[str], str], evidence: Mapping[str, Finding] | None
+) -> Report:
+    """The TaskManagers on which tasks of a job run."""
+    usable = [it for it in sorted(running) if is_node_id(it) and is_node_id(node_of(it))][:MAX_ENTRIES]
+    return Report(
+        task_managers={it: node_of(it) for it in usable},
+        running_tasks={it: running[it] for it in usable},
+        evidence=evidence,
+    )

@@ -1,0 +1,310 @@
+"""Flink's own RPC, by the JVM's classes: one connection to a cluster. Only this module, `job_reader` and `jvm` know
+Py4J.
+
+Calls raise FlinkError. Their timeouts are Flink's: a Duration since 2.0, a Time before.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from blocklist.flink.job_reader import JobReader
+from blocklist.flink.jvm import ChildJvm, call
+from blocklist.flink.marking import NodeLease
+from blocklist.flink.state import FlinkJob, FlinkTaskManager
+
+TIMEOUT: Final = 5.0
+"""Seconds for each call."""
+_ENDED_JOBS: Final = frozenset({"FINISHED", "FAILED", "CANCELED"})
+_NO_HA: Final = frozenset({"", "NONE"})
+
+
+class Leader(NamedTuple):
+    """The address of a leader's RPC, and its fencing token as text."""
+
+    address: str
+    token: str
+
+
+class RestRequest(NamedTuple):
+    """A request to the REST API that is under way."""
+
+    client: Any
+    future: Any
+    sentence: str
+
+
+class FlinkRpc:
+    """Knows the leaders and makes gateways to them. THREADING: use it from one thread."""
+
+    def __init__(self, child: ChildJvm, conf_dir: Path, bind_address: str) -> None:
+        """Start RPC with the configuration in `conf_dir`, its security settings included."""
+        self._child = child
+        self._jvm: Any = child.jvm
+        self._runtime: Any = child.jvm.org.apache.flink.runtime
+        self._retrievers: dict[str, tuple[Any, Any]] = {}
+        call("Flink's RPC does not start", lambda: self._start(conf_dir, bind_address))
+
+    def _start(self, conf_dir: Path, bind_address: str) -> None:
+        jvm, runtime, core = self._jvm, self._runtime, self._jvm.org.apache.flink.core
+        self._configuration = jvm.org.apache.flink.configuration.GlobalConfiguration.loadConfiguration(str(conf_dir))
+        plugins = core.plugin.PluginUtils.createPluginManagerFromRootFolder(self._configuration)
+        # Metadata of high availability may be in a file system that is a plugin.
+        core.fs.FileSystem.initialize(self._configuration, plugins)
+        self._system = runtime.rpc.RpcSystem.load(self._configuration)
+        self._service = runtime.rpc.RpcUtils.createRemoteRpcService(
+            self._system, self._configuration, bind_address, "0", None, jvm.java.util.Optional.empty()
+        )
+        self._executor = jvm.java.util.concurrent.Executors.newCachedThreadPool()
+        self._ha = runtime.highavailability.HighAvailabilityServicesUtils.createHighAvailabilityServices(
+            self._configuration,
+            self._executor,
+            runtime.rpc.AddressResolution.NO_ADDRESS_RESOLUTION,
+            self._system,
+            None,
+        )
+        self._millis = jvm.java.util.concurrent.TimeUnit.MILLISECONDS
+        self._timeout = self._flink_time(TIMEOUT)
+        self._jobs = JobReader(jvm)
+        self._mapper = runtime.rest.util.RestMapperUtils.getStrictObjectMapper()
+
+    @property
+    def with_ha(self) -> bool:
+        """Whether the cluster has high availability, so that each JobMaster has an address of its own to look up."""
+        return self.setting("high-availability.type", self.setting("high-availability", "NONE")).upper() not in _NO_HA
+
+    def setting(self, name: str, default: str) -> str:
+        """A value of the configuration in `conf_dir`."""
+        return str(self._configuration.toMap().getOrDefault(name, default))
+
+    def version(self) -> str:
+        """The version of Flink's jars."""
+        return str(self._runtime.util.EnvironmentInformation.getVersion())
+
+    # Leaders.
+
+    def resource_manager_leader(self) -> Leader | None:
+        """The present leader; None while there is none."""
+        return self._leader("resource manager", self._ha.getResourceManagerLeaderRetriever)
+
+    def dispatcher_leader(self) -> Leader | None:
+        """The present leader; None while there is none."""
+        return self._leader("dispatcher", self._ha.getDispatcherLeaderRetriever)
+
+    def job_master_leader(self, job_id: str) -> Leader | None:
+        """The JobMaster of a job, with high availability; None while there is none."""
+        return self._leader(job_id, lambda: self._ha.getJobManagerLeaderRetriever(self.job_id(job_id)))
+
+    def forget_job(self, job_id: str) -> None:
+        """Stop following the leader of a job that has ended."""
+        found = self._retrievers.pop(job_id, None)
+        if found is not None:
+            call("A leader retrieval does not stop", found[0].stop)
+
+    def rest_address(self) -> tuple[str, int] | None:
+        """Host and port of the REST API; None while there is no leader."""
+        leader = self._leader("rest", self._ha.getClusterRestEndpointLeaderRetriever)
+        if leader is None:
+            return None
+        parts = urlsplit(leader.address)
+        return str(parts.hostname), int(parts.port or 8081)
+
+    def _leader(self, name: str, service: Any) -> Leader | None:
+        return call(f"The leader of the {name} cannot be read", lambda: self._read_leader(name, service))  # type: ignore[no-any-return]
+
+    def _read_leader(self, name: str, service: Any) -> Leader | None:
+        if name not in self._retrievers:
+            retriever, follower = service(), self._runtime.webmonitor.retriever.LeaderRetriever()
+            retriever.start(follower)
+            self._retrievers[name] = retriever, follower
+        now = self._retrievers[name][1].getLeaderNow()
+        if not now.isPresent():
+            return None
+        leader = now.get()
+        return Leader(str(leader.getField(0)), str(leader.getField(1).toString()))
+
+    # Gateways.
+
+    def close(self) -> None:
+        """End the JVM."""
+        self._child.close()
+
+    def release_objects(self) -> None:
+        """Let the JVM forget what is not used any more."""
+        self._child.release_objects()
+
+    def alive(self) -> bool:
+        """Whether the JVM runs."""
+        return self._child.alive()
+
+    def last_output(self) -> str:
+        """What the JVM wrote last."""
+        return self._child.last_output()
+
+    def resource_manager(self, leader: Leader) -> Any:
+        """Raises FlinkError if it cannot be reached."""
+        token = self._runtime.resourcemanager.ResourceManagerId.fromUuid(self._uuid(leader))
+        return self._connect("ResourceManager", leader, token, "resourcemanager.ResourceManagerGateway")
+
+    def dispatcher(self, leader: Leader) -> Any:
+        """Raises FlinkError if it cannot be reached."""
+        token = self._runtime.dispatcher.DispatcherId.fromUuid(self._uuid(leader))
+        return self._connect("Dispatcher", leader, token, "dispatcher.DispatcherGateway")
+
+    def connect_job_master(self, leader: Leader) -> Any:
+        """The future of a gateway. The address may have a wildcard: the gateway is then to one that fits."""
+        token = self._runtime.jobmaster.JobMasterId(self._uuid(leader))
+        gateway = self._class("jobmaster.JobMasterGateway")
+        return call("RPC fails", lambda: self._service.connect(leader.address, token, gateway))
+
+    def _connect(self, what: str, leader: Leader, token: Any, gateway: str) -> Any:
+        sentence = f"The {what} at {leader.address} cannot be reached"
+        return self.get(
+            sentence, call(sentence, lambda: self._service.connect(leader.address, token, self._class(gateway)))
+        )
+
+    def _class(self, name: str) -> Any:
+        return self._jvm.java.lang.Class.forName(f"org.apache.flink.runtime.{name}")
+
+    def _uuid(self, leader: Leader) -> Any:
+        return self._jvm.java.util.UUID.fromString(leader.token)
+
+    # Questions.
+
+    def task_managers(self, gateway: Any) -> dict[str, FlinkTaskManager]:
+        """All TaskManagers that the ResourceManager knows, and whether it reports them as blocked."""
+        sentence = "The ResourceManager does not report its TaskManagers"
+        infos = self.get(sentence, call(sentence, lambda: gateway.requestTaskManagerInfo(self._timeout)))
+        text = call(sentence, lambda: self._mapper.writeValueAsString(infos))
+        return {it.id: it for it in map(_task_manager, json.loads(text))}
+
+    def jobs(self, gateway: Any) -> dict[str, bool]:
+        """All jobs that the Dispatcher knows: id to whether it has ended."""
+        sentence = "The Dispatcher does not report its jobs"
+        details = self.get(sentence, call(sentence, lambda: gateway.requestMultipleJobDetails(self._timeout)))
+        jobs = json.loads(call(sentence, lambda: self._mapper.writeValueAsString(details)))["jobs"]
+        return {str(job["jid"]): job["state"] in _ENDED_JOBS for job in jobs}
+
+    def request_job(self, gateway: Any) -> Any:
+        """The future of what `read_job` reads."""
+        return call("The JobMaster cannot be asked", lambda: gateway.requestJob(self._timeout))
+
+    def read_job(self, future: Any, deadline: float, *, with_failures: bool = False) -> FlinkJob:
+        """The job, once the future is done, at the latest at the monotonic `deadline`."""
+        sentence = "The JobMaster does not report its job"
+        info = self.get(sentence, future, max(0.0, deadline - time.monotonic()))
+        return call(sentence, lambda: self._jobs.read(info, with_failures=with_failures))  # type: ignore[no-any-return]
+
+    def job_id_of(self, future: Any, deadline: float) -> str:
+        """The id of a job, from what `request_job` returned; at the latest at the monotonic `deadline`."""
+        info = self.get("The JobMaster does not report its job", future, max(0.0, deadline - time.monotonic()))
+        return str(call("The job has no id", lambda: info.getJobId().toString()))
+
+    def request_configuration(self) -> RestRequest | None:
+        """Ask the REST API for the configuration of the running JobManager; None while it has no leader."""
+        address = self.rest_address()
+        if address is None:
+            return None
+        sentence = f"The REST API at {address[0]}:{address[1]} cannot be read"
+        return call(sentence, lambda: self._request_configuration(*address, sentence))  # type: ignore[no-any-return]
+
+    def _request_configuration(self, host: str, port: int, sentence: str) -> RestRequest:
+        client = self._runtime.rest.RestClient(self._configuration, self._executor)
+        headers = self._runtime.rest.messages.ClusterConfigurationInfoHeaders.getInstance()
+        try:
+            return RestRequest(client, client.sendRequest(host, port, headers), sentence)
+        except BaseException:
+            client.closeAsync()
+            raise
+
+    def read_configuration(self, request: RestRequest) -> dict[str, str]:
+        """What it answered; call it once, when it is done or has taken too long."""
+        try:
+            answer = self.get(request.sentence, request.future, 0.0)
+            text = call(request.sentence, lambda: self._mapper.writeValueAsString(answer))
+        finally:
+            call(request.sentence, request.client.closeAsync)
+        return {str(entry["key"]): str(entry["value"]) for entry in json.loads(text)}
+
+    # Commands.
+
+    def blocked_nodes(self, blocks: Iterable[NodeLease]) -> Any:
+        """The list as Flink's own objects, for `notify`."""
+        return call("The list cannot be made", lambda: self._blocked_nodes(blocks))
+
+    def _blocked_nodes(self, blocks: Iterable[NodeLease]) -> Any:
+        nodes, make = self._jvm.java.util.ArrayList(), self._runtime.blocklist.BlockedNode
+        for block in blocks:
+            nodes.add(make(block.node, block.cause, block.end))
+        return nodes
+
+    def notify(self, gateway: Any, nodes: Any) -> Any:
+        """Tell a ResourceManager or a JobMaster; the future of its answer, which proves nothing about the effect."""
+        return call("Flink cannot be notified of blocked nodes", lambda: gateway.notifyNewBlockedNodes(nodes))
+
+    def trigger_checkpoint(self, gateway: Any, seconds: float) -> Any:
+        """The future of a checkpoint, or of the reason why there is none."""
+        return call("The checkpoint is not triggered", lambda: gateway.triggerCheckpoint(self._flink_time(seconds)))
+
+    def fail_slots(self, gateway: Any, slots: Mapping[str, str], reason: str) -> None:
+        """Fail slots, so that their tasks restart elsewhere: allocation to TaskManager."""
+        call("The slots cannot be failed", lambda: self._fail_slots(gateway, slots, reason))
+
+    def _fail_slots(self, gateway: Any, slots: Mapping[str, str], reason: str) -> None:
+        types, error = self._runtime.clusterframework.types, self._exception(reason)
+        for allocation, task_manager in slots.items():
+            gateway.failSlot(types.ResourceID(task_manager), types.AllocationID.fromHexString(allocation), error)
+
+    def disconnect(self, gateway: Any, task_managers: Sequence[str], reason: str) -> None:
+        """Disconnect TaskManagers from a JobMaster: their tasks restart elsewhere, their finished results are lost."""
+        error = self._exception(reason)
+        sentence = "The TaskManager cannot be disconnected"
+        for task_manager in task_managers:
+            resource = self._runtime.clusterframework.types.ResourceID(task_manager)
+            self.get(sentence, call(sentence, lambda r=resource: gateway.disconnectTaskManager(r, error)))  # type: ignore[misc]
+
+    # Values.
+
+    def get(self, sentence: str, future: Any, seconds: float = TIMEOUT) -> Any:
+        """The result of a future. Raises FlinkError with the sentence and the reason."""
+        return call(sentence, lambda: future.get(int(seconds * 1000), self._millis))
+
+    def is_done(self, future: Any) -> bool:
+        """Whether a future has a result or an error."""
+        return bool(call("A future cannot be read", future.isDone))
+
+    def job_id(self, text: str) -> Any:
+        return self._jvm.org.apache.flink.api.common.JobID.fromHexString(text)
+
+    def _exception(self, reason: str) -> Any:
+        return call("Flink's exception cannot be made", lambda: self._jvm.org.apache.flink.util.FlinkException(reason))
+
+    def _flink_time(self, seconds: float) -> Any:
+        """The type of timeouts in RPC."""
+        millis = int(seconds * 1000)
+        if str(self._runtime.rpc.RpcUtils.INF_TIMEOUT.getClass().getSimpleName()) == "Time":
+            return self._jvm.org.apache.flink.api.common.time.Time.milliseconds(millis)
+        return self._jvm.java.time.Duration.ofMillis(millis)
+
+
+def _task_manager(info: Mapping[str, Any]) -> FlinkTaskManager:
+    return FlinkTaskManager(
+        id=str(info["id"]),
+        host=_host_of(str(info["path"])),
+        slots=int(info["slotsNumber"]),
+        free_slots=int(info["freeSlots"]),
+        blocked=bool(info.get("blocked")),
+    )
+
+
+def _host_of(address: str) -> str:
+    """The host of `pekko.tcp://flink@10.0.0.7:41234/user/rpc/taskmanager_0`."""
+    try:
+        return urlsplit(address).hostname or ""
+    except ValueError:
+        return ""

@@ -1,0 +1,66 @@
+"""Whether the cluster's configuration lets Flink obey. Pure.
+
+Flink handles blocked nodes only with speculative execution switched on; otherwise it acknowledges and ignores them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from blocklist.flink.durations import duration_seconds
+
+ENABLED: Final = "execution.batch.speculative.enabled"
+_ENABLED_BEFORE: Final = "jobmanager.adaptive-batch-scheduler.speculative.enabled"
+CHECK_INTERVAL: Final = "slow-task-detector.check-interval"
+MIN_CHECK_INTERVAL: Final = 10.0
+"""Seconds; below it a block may never end in Flink (FLINK-37607)."""
+LINES_TO_ADD: Final = (
+    f"{ENABLED}: true",
+    f"{CHECK_INTERVAL}: 15 s",
+    "slow-task-detector.execution-time.baseline-lower-bound: 10000 d",
+    "execution.batch.speculative.block-slow-node-duration: 0 s",
+)
+"""What makes Flink obey, and nothing else: the last two keep it from speculating and blocking by itself."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ConfigurationCheck:
+    """`error` is why Flink ignores the list, None if it does not. `check_interval` is in seconds."""
+
+    error: str | None
+    warnings: tuple[str, ...]
+    check_interval: float
+
+
+def check_configuration(configuration: Mapping[str, str]) -> ConfigurationCheck:
+    """Check the configuration that the JobManager runs with."""
+    interval = duration_seconds(configuration.get(CHECK_INTERVAL, "1 s"))
+    enabled = configuration.get(ENABLED) or configuration.get(_ENABLED_BEFORE) or "false"
+    if enabled.strip().lower() != "true":
+        return ConfigurationCheck(error=_switched_off(), warnings=(), check_interval=interval)
+    return ConfigurationCheck(error=None, warnings=_warnings(interval), check_interval=interval)
+
+
+def advice() -> str:
+    """The lines to add, each on a line of its own."""
+    return "\n".join(f"  {line}" for line in LINES_TO_ADD)
+
+
+def _switched_off() -> str:
+    # All lines: the first alone would make Flink speculate.
+    return (
+        f"Flink ignores blocked nodes. Add to the JobManager's configuration and restart it: {'; '.join(LINES_TO_ADD)}"
+    )
+
+
+def _warnings(interval: float) -> tuple[str, ...]:
+    if interval >= MIN_CHECK_INTERVAL:
+        return ()
+    warning = (
+        f"{CHECK_INTERVAL} is {interval:g} s. If Flink checks before a JobMaster has started, it never checks again"
+        " (FLINK-37607): blocks do not end there, and slots are allocated and rejected in a loop. Set it to"
+        " 15 s and restart the JobManager."
+    )
+    return (warning,)

@@ -1,0 +1,131 @@
+"""What Flink says about itself, as values. Pure.
+
+A node id is what Flink compares with the ids of blocked nodes: `internal.taskmanager.node-id`, which Flink's drivers
+for Kubernetes and YARN set, else the address of the TaskManager (`taskmanager.host`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final
+
+WAITING_STATES: Final = frozenset({"SCHEDULED", "DEPLOYING"})
+"""States of a task that has a slot and has not started in it."""
+RUNNING_STATES: Final = frozenset({"DEPLOYING", "INITIALIZING", "RUNNING", "CANCELING"})
+"""States of a task that occupies its TaskManager."""
+OWN_REASON: Final = "blocklist evacuates node"
+"""How the exception begins that Flink shows for an evacuation by the bridge."""
+MAX_FAILURES: Final = 32
+"""Number of failures of a job that are read, the latest ones."""
+ENDED_STATES: Final = frozenset({"FINISHED", "FAILED", "CANCELED"})
+
+
+class FlinkError(Exception):
+    """Flink could not be reached, or refused a call; retry later. The message is a sentence for the operator."""
+
+
+class JobKind(StrEnum):
+    """Flink's JobType."""
+
+    BATCH = "BATCH"
+    STREAMING = "STREAMING"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlinkTaskManager:
+    """A TaskManager as the ResourceManager reports it; `host` is from the address of its RPC."""
+
+    id: str
+    host: str
+    slots: int
+    free_slots: int
+    blocked: bool
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlinkTask:
+    """One attempt of a task. The last three are None until it has a slot. `stage` is its place in the topological
+    order.
+
+    `allocation` is Flink's id of the slot.
+    """
+
+    name: str
+    stage: int
+    state: str
+    attempt: int
+    task_manager: str | None = None
+    node: str | None = None
+    allocation: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class JobFailure:
+    """A failure that made the job, or a part of it, restart. `at` is in Unix milliseconds."""
+
+    at: int
+    text: str
+    task_manager: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FlinkJob:
+    """A job as its JobMaster reports it.
+
+    `restart_strategy` is Flink's description; `completed_checkpoints` counts those of the present JobMaster and the one
+    that the job was restored from. `failures` are the latest, at most MAX_FAILURES and `web.exception-history-size`.
+    """
+
+    id: str
+    name: str
+    state: str
+    kind: JobKind
+    tasks: Sequence[FlinkTask] = ()
+    checkpoints: bool = False
+    completed_checkpoints: int = 0
+    restart_strategy: str = ""
+    failures: Sequence[JobFailure] = ()
+
+    @property
+    def is_batch(self) -> bool:
+        return self.kind is JobKind.BATCH
+
+    def on(self, task_managers: Collection[str]) -> list[FlinkTask]:
+        """Its tasks with a slot on these TaskManagers that have not ended."""
+        return [it for it in self.tasks if it.task_manager in task_managers and it.state not in ENDED_STATES]
+
+    def task_managers(self) -> set[str]:
+        """The TaskManagers on which it has tasks that have not ended."""
+        return {it.task_manager for it in self.tasks if it.task_manager is not None and it.state not in ENDED_STATES}
+
+    def running(self) -> dict[str, int]:
+        """TaskManager id to the number of running tasks; those with tasks only."""
+        counts: dict[str, int] = {}
+        for task in self.tasks:
+            if task.task_manager is not None and task.state in RUNNING_STATES:
+                counts[task.task_manager] = counts.get(task.task_manager, 0) + 1
+        return counts
+
+    def results_on(self, task_managers: Collection[str]) -> int:
+        """Number of finished tasks of a batch job there whose results later tasks may still read."""
+        unfinished = [task.stage for task in self.tasks if task.state not in ENDED_STATES]
+        last = max(unfinished, default=-1)
+        finished = (it for it in self.tasks if it.state == "FINISHED" and it.task_manager in task_managers)
+        return sum(it.stage < last for it in finished) if self.is_batch else 0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterState:
+    """The TaskManagers, and the jobs whose JobMasters answered; `unreachable` maps the ids of the others to reasons.
+
+    `ended` are jobs that Flink reports as ended. `notified` has the jobs whose JobMasters had received the whole list
+    before they reported their tasks.
+    """
+
+    task_managers: Mapping[str, FlinkTaskManager]
+    jobs: Mapping[str, FlinkJob] = field(default_factory=dict)
+    unreachable: Mapping[str, str] = field(default_factory=dict)
+    ended: frozenset[str] = frozenset()
+    notified: frozenset[str] = frozenset()

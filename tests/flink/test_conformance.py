@@ -1,0 +1,180 @@
+"""The scenarios of tests/conformance with the bridge: each ResourceManager is a bridge to the real cluster.
+
+A notification is the difference between what a bridge had sent to Flink before a step, and once it has acknowledged the
+step. JobMasters read a watch.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from pathlib import Path
+
+import httpx
+import pytest
+
+from blocklist import BlocklistClient
+from blocklist.client.listener_session import ListenerSession
+from blocklist.client.watch_thread import WatchThread
+from blocklist.flink.bridge import Bridge, BridgeOptions
+from blocklist.flink.connection import FlinkConnection
+from blocklist.flink.jvm import ChildJvm
+from blocklist.flink.rpc import FlinkRpc
+from blocklist.model.node import BlockedNode
+from tests.conformance.runner import run
+from tests.conformance.scenario import RM, Node, Notification, Register, Report, Scenario
+from tests.conformance.scenarios import SCENARIOS
+from tests.conformance.test_watch import WatchSubject
+from tests.flink.cluster import FlinkCluster
+from tests.integration.bodies import current_list
+from tests.integration.process import ServiceProcess, wait_until
+
+pytestmark = [pytest.mark.xdist_group("flink"), pytest.mark.timeout(900)]
+
+# The bridge reports TaskManagers itself, and nothing else: test_marking.py.
+WITH_MANAGER = [
+    scenario
+    for scenario in SCENARIOS
+    if any(isinstance(it.action, Register) and it.action.role == RM for it in scenario.steps)
+    and not any(isinstance(it.action, Report) for it in scenario.steps)
+]
+
+
+class SharedConnection(FlinkConnection):
+    """Stays open when a bridge ends: the next one uses its JVM."""
+
+    def close(self) -> None:
+        self._disconnect()
+
+    def end(self) -> None:
+        super().close()
+
+
+class BridgeParty:
+    """A bridge in a thread of its own."""
+
+    def __init__(self, url: str, listener_id: str, connection: SharedConnection) -> None:
+        self.calls: list[Notification] = []
+        self._nodes: Mapping[str, BlockedNode] = {}
+        self._received = False
+        self._bridge = Bridge(
+            connection,
+            lambda registration: ListenerSession(url, registration, interval=registration.lease / 3000),
+            BridgeOptions(listener_id=listener_id),
+        )
+        self._watch = WatchThread(BlocklistClient(url).watch, self._bridge.wake)
+        self._thread = threading.Thread(target=self._bridge.run, args=(self._watch,))
+        self._thread.start()
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def receive(self) -> None:
+        """Add what has changed since the last call as a notification."""
+        nodes = self._bridge.notified_nodes()
+        blocked = {node_id: _node(node) for node_id, node in nodes.items() if self._nodes.get(node_id) != node}
+        freed = {node_id: _reason(self._nodes[node_id]) for node_id in self._nodes.keys() - nodes.keys()}
+        if blocked or freed:
+            self.calls.append(Notification(blocked=blocked, unblocked=freed, snapshot=not self._received))
+        self._received, self._nodes = True, nodes
+
+    def close(self) -> None:
+        self._bridge.stop()
+        self._thread.join(120)
+        assert not self._thread.is_alive()
+        self._watch.close()
+        self._bridge.close()
+
+
+class BridgeSubject(WatchSubject):
+    def __init__(
+        self,
+        client: httpx.Client,
+        reader: BlocklistClient,
+        stack: ExitStack,
+        url: str,
+        connections: list[SharedConnection],
+    ) -> None:
+        super().__init__(client, reader, stack)
+        self._url, self._connections = url, list(connections)
+        self._bridges: dict[str, BridgeParty] = {}
+
+    def register(self, step: Register) -> None:
+        if step.role != RM:
+            return super().register(step)
+        former = [party for party, listener in self.listeners.items() if listener == step.id]
+        self.listeners[step.party] = step.id
+        self._bridges[step.party] = BridgeParty(self._url, step.id, self._connections.pop())
+        for party in former:
+            # The session of the former bridge has been taken over: it stops by itself.
+            wait_until(lambda party=party: not self._bridges[party].running, seconds=150)  # type: ignore[misc]
+        wait_until(lambda: self._acknowledged(step.party), seconds=150)
+        return None
+
+    def leave(self, party: str) -> None:
+        if party not in self._bridges:
+            return super().leave(party)
+        self._bridges[party].close()
+        assert self.client.get(f"/listeners/{self.listeners.pop(party)}").status_code == 404
+        return None
+
+    def notifications(self, party: str, number: int) -> list[Notification]:
+        if party not in self._bridges:
+            return super().notifications(party, number)
+        bridge = self._bridges[party]
+        if bridge.running:
+            wait_until(lambda: self._acknowledged(party), seconds=150)
+            bridge.receive()
+        return bridge.calls
+
+    def close(self) -> None:
+        """End what still runs."""
+        for bridge in self._bridges.values():
+            bridge.close()
+
+    def _acknowledged(self, party: str) -> bool:
+        answer = self.client.get(f"/listeners/{self.listeners[party]}")
+        return answer.is_success and int(answer.json()["ackedRevision"]) >= current_list(self.client)[0]
+
+
+def _node(node: BlockedNode) -> Node:
+    return Node(node.cause, node.action, brief=not node.permanent)
+
+
+def _reason(node: BlockedNode) -> str:
+    return "expired" if node.ended(time.time_ns() // 1_000_000) else "unblocked"
+
+
+@pytest.fixture(scope="module")
+def connections(cluster: FlinkCluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[SharedConnection]]:
+    """As many as one scenario has bridges at the same time."""
+    opened = [_connection(cluster, tmp_path_factory.mktemp("bridge")) for _ in range(2)]
+    yield opened
+    for connection in opened:
+        connection.end()
+
+
+def _connection(cluster: FlinkCluster, folder: Path) -> SharedConnection:
+    def start() -> FlinkRpc:
+        return FlinkRpc(ChildJvm(cluster.lib, cluster.java, folder), cluster.conf_dir, "127.0.0.1")
+
+    return SharedConnection(start)
+
+
+@pytest.fixture
+def subject(service: ServiceProcess, connections: list[SharedConnection]) -> Iterator[BridgeSubject]:
+    """On an empty list."""
+    with service.client() as client, BlocklistClient(service.url) as reader, ExitStack() as stack:
+        for node_id in current_list(client)[1]:
+            client.delete(f"/blocklist/nodes/{node_id}")
+        subject = BridgeSubject(client, reader, stack, service.url, connections)
+        stack.callback(subject.close)
+        yield subject
+
+
+@pytest.mark.parametrize("scenario", WITH_MANAGER, ids=lambda scenario: scenario.name)
+def test_bridge(scenario: Scenario, subject: BridgeSubject) -> None:
+    run(scenario, subject)

@@ -1,0 +1,101 @@
+"""Marking on a real cluster: what Flink itself reports is what is acknowledged."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+
+from blocklist import BlocklistClient
+from tests.flink.bridge_process import LEASE, BridgeProcess, ServiceView
+from tests.flink.cluster import NODES, FlinkCluster
+from tests.integration.bodies import later
+from tests.integration.process import ServiceProcess, wait_until
+
+pytestmark = [pytest.mark.xdist_group("flink"), pytest.mark.timeout(600)]
+
+ONE, TWO, THREE = NODES
+ENDLESS = 10**12
+CHECKPOINTS = "execution.checkpointing.interval=1 s"
+
+
+def test_a_marked_node_is_acknowledged_when_flink_reports_it_and_gets_no_tasks(
+    cluster: FlinkCluster,
+    client: BlocklistClient,
+    view: ServiceView,
+    bridge: BridgeProcess,
+    submit: Callable[..., str],
+) -> None:
+    job = view.of_job(submit("STREAMING", ENDLESS, 500, CHECKPOINTS, parallelism=2))
+    client.block(ONE, "bad disk")
+    view.wait_applied(ONE, bridge.id, job)
+    assert cluster.task_managers() == {"tm-1": True, "tm-2": False, "tm-3": False}
+    # Two more jobs take all that is free elsewhere, and nothing on the blocked node.
+    other = submit("STREAMING", ENDLESS, 500, CHECKPOINTS, parallelism=2)
+    wait_until(lambda: [state for state, _ in cluster.tasks(other)] == ["RUNNING"] * 4, seconds=150)
+    assert "tm-1" not in {where for _, where in cluster.tasks(other)}
+    # A TaskManager is reported by the job that uses it, the idle ones by the ResourceManager.
+    listed = view.http.get("/nodes").json()["nodes"]
+    assert {ONE, TWO, THREE} <= {node["id"] for node in listed}
+    client.unblock(ONE)
+    view.wait_applied(ONE, bridge.id, job)
+    assert not any(cluster.task_managers().values())
+
+
+def test_a_block_ends_in_flink_at_its_end(
+    cluster: FlinkCluster, client: BlocklistClient, view: ServiceView, bridge: BridgeProcess
+) -> None:
+    client.block(TWO, "restart", end=int(later(4)))
+    view.wait_applied(TWO, bridge.id)
+    wait_until(lambda: not cluster.task_managers()["tm-2"], seconds=150)
+    view.wait(lambda: client.snapshot().nodes == {})
+    view.wait_applied(TWO, bridge.id)
+
+
+def test_leases_are_renewed_while_the_service_is_down(
+    cluster: FlinkCluster, client: BlocklistClient, view: ServiceView, bridge: BridgeProcess, service: ServiceProcess
+) -> None:
+    client.block(THREE, "bad disk")
+    view.wait_applied(THREE, bridge.id)
+    service.kill()
+    begun = time.monotonic()
+    # Without renewals Flink would forget it after the lease and a check.
+    wait_until(lambda: not _is_blocked(cluster, "tm-3") or time.monotonic() > begun + 3 * LEASE + 8, seconds=150)
+    service.start()
+    assert _is_blocked(cluster, "tm-3")
+    view.wait(lambda: bridge.id in view.listeners())
+    view.wait_applied(THREE, bridge.id)
+
+
+def test_a_killed_bridge_takes_its_jvm_with_it_and_a_new_one_continues(
+    cluster: FlinkCluster, client: BlocklistClient, view: ServiceView, bridge: BridgeProcess
+) -> None:
+    client.block(ONE, "bad disk")
+    view.wait_applied(ONE, bridge.id)
+    child = bridge.child()
+    bridge.kill()
+    wait_until(lambda: not _exists(child), seconds=60)
+    client.block(TWO, "bad disk")
+    bridge.start()
+    view.wait_applied(TWO, bridge.id)
+    assert cluster.task_managers() == {"tm-1": True, "tm-2": True, "tm-3": False}
+    assert bridge.stop() == 0
+    assert bridge.id not in view.listeners()
+    wait_until(lambda: not any(cluster.task_managers().values()), seconds=150)
+    bridge.start()
+    view.wait_applied(ONE, bridge.id)
+
+
+def _is_blocked(cluster: FlinkCluster, task_manager: str) -> bool:
+    """A request that fails says nothing."""
+    return cluster.task_managers().get(task_manager, True)
+
+
+def _exists(pid: int) -> bool:
+    with suppress(ProcessLookupError):
+        os.kill(pid, 0)
+        return True
+    return False

@@ -1,0 +1,121 @@
+"""Clusters of other kinds, each with a bridge of its own: high availability, version 1.20, and one that cannot obey."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from blocklist import BlockAction, BlocklistClient
+from tests.flink.bridge_process import BridgeProcess, ServiceView
+from tests.flink.cluster import NODES, SPECULATION, FlinkCluster
+from tests.flink.conftest import FindLib
+from tests.flink.package import FLINK_1, FLINK_2
+from tests.flink.zookeeper import ZooKeeper
+from tests.integration.process import ServiceProcess, wait_until
+
+pytestmark = [pytest.mark.xdist_group("flink"), pytest.mark.timeout(900)]
+
+ONE, TWO, THREE = NODES
+ENDLESS = 10**12
+EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+CHECKPOINTS = "execution.checkpointing.interval=1 s"
+
+
+def test_a_new_leader_gets_the_list_and_the_adaptive_scheduler_obeys(
+    java: Path,
+    find_lib: FindLib,
+    job_jar: Path,
+    service: ServiceProcess,
+    client: BlocklistClient,
+    view: ServiceView,
+    tmp_path: Path,
+) -> None:
+    lib = find_lib(FLINK_2)
+    with ZooKeeper(java, lib, tmp_path) as zookeeper:
+        settings = {**SPECULATION, **zookeeper.settings(tmp_path / "ha"), "jobmanager.scheduler": "adaptive"}
+        with (
+            FlinkCluster(java, lib, tmp_path / "cluster", settings) as cluster,
+            BridgeProcess(tmp_path, service.url, cluster, listener_id="ha") as bridge,
+        ):
+            cluster.start(2)
+            arguments = ("STREAMING", ENDLESS, 500, 0, 2, f"file://{tmp_path}/out", "ha", CHECKPOINTS)
+            job_id = cluster.submit(job_jar, *arguments)
+            job = view.of_job(job_id)
+            wait_until(lambda: _runs_on(cluster, job_id) != set(), seconds=150)
+            (left,) = _runs_on(cluster, job_id)
+            node = NODES[int(left[-1]) - 1]
+            client.block(node, "bad disk", action=EVACUATE)
+            view.wait_applied(node, bridge.id, job)
+            assert not view.status(node)[job]["taskManagers"]
+            wait_until(lambda: len(_runs_on(cluster, job_id)) == 1, seconds=150)
+            assert _runs_on(cluster, job_id) != {left}
+            cluster.kill("jm")
+            # What is not known is not claimed.
+            view.wait_refused(node, bridge.id, "It is not known what is in force")
+            cluster.start_job_manager()
+            cluster.wait_registered(2)
+            view.wait_applied(node, bridge.id, job)
+            assert cluster.task_managers()[left]
+            wait_until(lambda: len(_runs_on(cluster, job_id)) == 1, seconds=150)
+            assert _runs_on(cluster, job_id) != {left}
+            client.unblock(node)
+            view.wait_applied(node, bridge.id, job)
+            assert not any(cluster.task_managers().values())
+
+
+def test_flink_1_20_obeys(
+    java: Path,
+    find_lib: FindLib,
+    job_jar: Path,
+    service: ServiceProcess,
+    client: BlocklistClient,
+    view: ServiceView,
+    tmp_path: Path,
+) -> None:
+    with (
+        # Flink 1.20 uploads a job's files to localhost.
+        FlinkCluster(java, find_lib(FLINK_1), tmp_path / "cluster", host="127.0.0.1") as cluster,
+        BridgeProcess(tmp_path, service.url, cluster, listener_id="flink-1") as bridge,
+    ):
+        cluster.start(2)
+        arguments = ("STREAMING", ENDLESS, 500, 0, 2, f"file://{tmp_path}/out", "old", CHECKPOINTS)
+        job_id = cluster.submit(job_jar, *arguments)
+        job = view.of_job(job_id)
+        wait_until(lambda: len(_runs_on(cluster, job_id)) == 1, seconds=150)
+        (left,) = _runs_on(cluster, job_id)
+        node = NODES[int(left[-1]) - 1]
+        client.block(node, "bad disk", action=EVACUATE)
+        view.wait_applied(node, bridge.id, job)
+        assert cluster.task_managers()[left]
+        wait_until(lambda: _runs_on(cluster, job_id) not in ({left}, set()), seconds=150)
+        client.unblock(node)
+        view.wait_applied(node, bridge.id, job)
+        assert not any(cluster.task_managers().values())
+
+
+def test_without_speculative_execution_no_block_is_applied(
+    java: Path,
+    find_lib: FindLib,
+    service: ServiceProcess,
+    client: BlocklistClient,
+    view: ServiceView,
+    tmp_path: Path,
+) -> None:
+    with (
+        FlinkCluster(java, find_lib(FLINK_2), tmp_path / "cluster", {}) as cluster,
+        BridgeProcess(tmp_path, service.url, cluster, listener_id="deaf") as bridge,
+    ):
+        cluster.start(1)
+        client.block(ONE, "bad disk")
+        view.wait_refused(ONE, bridge.id, "execution.batch.speculative.enabled: true")
+        assert not view.applied(ONE, bridge.id)
+        assert not cluster.task_managers()["tm-1"]
+        assert "  slow-task-detector.check-interval: 15 s" in bridge.log()
+
+
+def _runs_on(cluster: FlinkCluster, job: str) -> set[str]:
+    """The TaskManagers with its tasks, once all of them run."""
+    tasks = cluster.tasks(job)
+    running = bool(tasks) and all(state == "RUNNING" for state, _ in tasks)
+    return {where for _, where in tasks} if running else set()

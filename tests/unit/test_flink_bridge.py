@@ -1,0 +1,373 @@
+"""The rounds of the bridge, with Flink's RPC and the service's session replaced by fakes."""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from blocklist.client.listener_session import ListenerSession
+from blocklist.client.watch_thread import WatchThread
+from blocklist.flink.bridge import Bridge, BridgeOptions
+from blocklist.flink.connection import FlinkConnection
+from blocklist.flink.leader_configuration import LeaderConfiguration
+from blocklist.flink.marking import MAX_LEASE, MIN_LEASE, NodeLease, is_due, report_validity
+from blocklist.flink.state import FlinkError, FlinkJob, FlinkTask, JobKind
+from blocklist.model.changes import Snapshot
+from blocklist.model.listener import Registration
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.report import EMPTY_REPORT, Report
+from blocklist.model.tracker import BlocklistTracker
+from tests.unit.flink_fakes import ENABLED, FakeRpc, connection_to
+
+NODE, JOB = "n1", "ab12"
+EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+
+
+class FakeSession:
+    """Keeps what was reported last; closing waits for `may_close`."""
+
+    def __init__(self, registration: Registration, may_close: threading.Event) -> None:
+        self.registration = registration
+        self.fenced = False
+        self.acked: int | None = None
+        self.valid_until = math.inf
+        self.closing, self.closed = threading.Event(), threading.Event()
+        self.unknown = threading.Event()
+        self.refused: dict[str, str] = {}
+        self._may_close = may_close
+
+    def report(
+        self,
+        report: Report = EMPTY_REPORT,
+        *,
+        acked: int | None = None,
+        history: str | None = None,
+        valid_until: float = math.inf,
+    ) -> None:
+        self.acked = self.acked if acked is None else acked
+        self.valid_until = valid_until
+        self.refused = dict(report.refused or {})
+        if any("It is not known" in reason for reason in self.refused.values()):
+            self.unknown.set()
+
+    def close(self) -> None:
+        self.closing.set()
+        self._may_close.wait(60)
+        self.closed.set()
+
+
+class FakeWatch:
+    """A list that does not change; before each round it runs the next step, and after the last one the bridge stops."""
+
+    def __init__(self, action: BlockAction) -> None:
+        node = BlockedNode(id=NODE, action=action, start=1, end=PERMANENT, cause="disk")
+        self.tracker = BlocklistTracker(Snapshot(revision=7, nodes={NODE: node}, history="00000000"))
+        self.steps: list[Callable[[], None]] = []
+        self.bridge: Bridge | None = None
+        self.failure: AssertionError | None = None
+
+    def apply_pending(self) -> bool:
+        assert self.bridge is not None
+        if not self.steps:
+            self.bridge.stop()
+            return False
+        self.bridge.wake()
+        step = self.steps.pop(0)
+        try:
+            step()
+        except AssertionError as error:
+            # The bridge goes on after any error.
+            self.failure = error
+            self.bridge.stop()
+        return False
+
+
+class Harness:
+    """A bridge whose rounds follow one another at once."""
+
+    def __init__(self, rpc: FakeRpc, action: BlockAction = BlockAction.MARK_BLOCKED, lease: int = 30_000) -> None:
+        self.may_close = threading.Event()
+        self.may_close.set()
+        self.sessions: list[FakeSession] = []
+        self.rpc = rpc
+        self.bridge = Bridge(connection_to(rpc, lease=lease), self._open, BridgeOptions(listener_id="flink"))
+        self._watch = FakeWatch(action)
+        self._watch.bridge = self.bridge
+
+    @property
+    def manager(self) -> FakeSession:
+        return self.sessions[0]
+
+    def run(self, *steps: Callable[[], None]) -> bool:
+        """A round after each step, and one more that ends."""
+        self._watch.steps = list(steps)
+        stopped = self.bridge.run(cast(WatchThread, self._watch))
+        if self._watch.failure is not None:
+            raise self._watch.failure
+        return stopped
+
+    def _open(self, registration: Registration) -> ListenerSession:
+        self.sessions.append(FakeSession(registration, self.may_close))
+        return cast(ListenerSession, self.sessions[-1])
+
+
+def nothing() -> None:
+    """A round without a change."""
+
+
+def _rpc() -> FakeRpc:
+    rpc = FakeRpc()
+    rpc.task_manager_hosts = {"tm-1": NODE, "tm-2": "n2"}
+    return rpc
+
+
+def _job(node: str = NODE, task_manager: str = "tm-1") -> FlinkJob:
+    task = FlinkTask(
+        name="t", stage=0, state="RUNNING", attempt=0, task_manager=task_manager, node=node, allocation="slot"
+    )
+    return FlinkJob(
+        id=JOB, name="count", state="RUNNING", kind=JobKind.STREAMING, tasks=[task], checkpoints=True,
+        completed_checkpoints=1,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("lease", [MIN_LEASE, 12_000, MAX_LEASE])
+def test_an_acknowledgement_ends_before_a_lease_in_flink_also_after_a_late_heartbeat(lease: int) -> None:
+    harness = Harness(_rpc(), lease=lease)
+    assert harness.run(nothing)
+    listeners_lease = harness.manager.registration.lease
+    # The last heartbeat is sent while the observation is valid, and arrives while the listener is live.
+    last = report_validity(lease) * 1000 + 2 * listeners_lease
+    # What a round does not renew lasts longer.
+    shortest = next(it for it in range(lease) if not is_due([NodeLease("n", "", lease)], {"n": it}, 0, lease))
+    assert last <= shortest
+
+
+def test_what_a_round_has_observed_is_valid_from_its_begin() -> None:
+    harness, begun = Harness(_rpc()), time.monotonic()
+    assert harness.run(nothing)
+    assert begun + 7.5 <= harness.manager.valid_until <= time.monotonic() + 7.5
+
+
+@pytest.mark.parametrize("method", ["_receive", "_report", "_on_error"])
+def test_an_error_anywhere_in_a_round_does_not_end_the_rounds(method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    rpc = _rpc()
+    harness = Harness(rpc)
+    original = getattr(harness.bridge, method)
+
+    def fail(*_: object) -> None:
+        raise ValueError("unexpected")
+
+    def begin() -> None:
+        if method == "_on_error":
+            rpc.error = FlinkError("no answer")
+        else:
+            monkeypatch.setattr(harness.bridge, method, fail)
+
+    def end() -> None:
+        assert harness.manager.refused == {
+            NODE: f"It is not known what is in force: {'no answer' if method == '_on_error' else 'unexpected'}."
+        }
+        rpc.error = None
+        monkeypatch.setattr(harness.bridge, method, original)
+
+    assert harness.run(nothing, begin, end)
+    assert (harness.manager.acked, harness.manager.refused) == (7, {})
+
+
+def test_a_watch_that_fails_does_not_end_the_rounds() -> None:
+    harness = Harness(_rpc())
+
+    def fail() -> None:
+        raise ValueError("unexpected")
+
+    assert harness.run(fail, nothing)
+    assert harness.manager.acked == 7
+
+
+def test_a_call_that_hangs_withdraws_the_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
+    rpc = _rpc()
+    harness = Harness(rpc, lease=200)
+    original, withdrawn = rpc.task_managers, []
+
+    def hang(gateway: str) -> object:
+        withdrawn.append(harness.manager.unknown.wait(60))
+        return original(gateway)
+
+    def begin() -> None:
+        assert harness.manager.acked == 7
+        harness.manager.unknown.clear()
+        monkeypatch.setattr(rpc, "task_managers", hang)
+
+    assert harness.run(nothing, begin)
+    assert withdrawn
+    assert all(withdrawn)
+
+
+def test_the_age_of_a_round_counts_from_its_begin(monkeypatch: pytest.MonkeyPatch) -> None:
+    rpc, clock = _rpc(), [0.0]
+    monkeypatch.setattr(
+        "blocklist.flink.bridge.time", SimpleNamespace(monotonic=lambda: clock[0], time_ns=time.time_ns)
+    )
+    harness = Harness(rpc, lease=2_000)
+    original = rpc.task_managers
+
+    def take_long(gateway: str) -> object:
+        clock[0] += 1.5
+        return original(gateway)
+
+    monkeypatch.setattr(rpc, "task_managers", take_long)
+    assert harness.run(nothing, lambda: _wait(harness.manager.unknown))
+    assert harness.manager.valid_until <= clock[0] - 1.5 + 2.0 / 4
+
+
+def test_the_watchdog_survives_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    harness = Harness(_rpc(), lease=200)
+    original, errors = harness.bridge._listeners, [ValueError("unexpected")]
+
+    def listeners() -> object:
+        if errors and threading.current_thread().name == "blocklist-flink-watchdog":
+            raise errors.pop()
+        return original()
+
+    def begin() -> None:
+        monkeypatch.setattr(harness.bridge, "_listeners", listeners)
+        harness.manager.unknown.clear()
+        _wait(harness.manager.unknown)
+        assert not errors
+
+    assert harness.run(nothing, begin)
+
+
+def test_a_job_whose_listener_another_process_has_taken_over_stops_the_bridge() -> None:
+    rpc = _rpc()
+    rpc.jobs_found = {JOB: _job("n2", "tm-2")}
+    harness = Harness(rpc)
+
+    def take_over() -> None:
+        harness.sessions[1].fenced = True
+
+    assert not harness.run(nothing, take_over, nothing, nothing)
+    assert harness.bridge.fenced_listeners() == [f"count-{JOB}"]
+    # It is not taken back: two bridges would go on for ever.
+    assert len(harness.sessions) == 2
+
+
+def test_a_block_that_flink_has_forgotten_is_sent_again_at_once() -> None:
+    rpc = _rpc()
+    harness = Harness(rpc)
+
+    def forget() -> None:
+        assert len(rpc.notified) == 1
+        rpc.forget()
+
+    def check() -> None:
+        assert harness.manager.refused == {NODE: "Flink does not report tm-1 on this node as blocked."}
+
+    assert harness.run(nothing, forget, check, nothing)
+    assert len(rpc.notified) == 2
+    assert harness.manager.refused == {}
+
+
+def test_a_rest_api_that_does_not_answer_delays_no_round() -> None:
+    rpc = _rpc()
+    rpc.configuration_done = False
+    harness = Harness(rpc)
+
+    def answer() -> None:
+        # Flink itself reports the node as blocked.
+        assert harness.manager.acked == 7
+        assert rpc.configurations_read == 0
+        rpc.configuration_done = True
+
+    assert harness.run(nothing, nothing, answer, nothing)
+    assert rpc.configurations_read == 1
+
+
+def test_an_ended_job_that_cannot_deregister_does_not_hold_back_the_rounds() -> None:
+    rpc = _rpc()
+    rpc.jobs_found = {JOB: _job()}
+    harness = Harness(rpc)
+
+    def end() -> None:
+        harness.may_close.clear()
+        rpc.jobs_found, rpc.ended = {}, {JOB}
+
+    assert harness.run(nothing, end, nothing)
+    job = harness.sessions[1]
+    assert job.closing.wait(60)
+    assert not job.closed.is_set()
+    harness.may_close.set()
+    harness.bridge.close()
+    assert harness.manager.closed.is_set()
+
+
+def test_a_node_is_not_reported_as_evacuated_while_a_job_master_was_never_reached(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("blocklist.flink.job_listeners.UNKNOWN_GRACE", -1.0)
+    rpc = _rpc()
+    rpc.unreachable = {JOB}
+    harness = Harness(rpc, EVACUATE)
+
+    def answer() -> None:
+        assert harness.manager.acked is None
+        rpc.unreachable, rpc.jobs_found = set(), {JOB: _job("n2", "tm-2")}
+
+    assert harness.run(nothing, answer, nothing)
+    assert (harness.manager.acked, harness.manager.refused) == (7, {})
+
+
+def test_a_task_on_a_task_manager_that_left_the_resource_manager_is_evacuated() -> None:
+    rpc = _rpc()
+    rpc.task_manager_hosts = {"tm-2": "n2"}
+    rpc.jobs_found = {JOB: _job()}
+    harness = Harness(rpc, EVACUATE)
+    assert harness.run(nothing, nothing, nothing)
+    assert harness.sessions[1].acked is None
+    assert rpc.failed_slots == [JOB]
+
+
+def test_an_evacuation_waits_for_the_configuration_of_the_present_leader() -> None:
+    rpc = _rpc()
+    rpc.jobs_found = {JOB: _job()}
+    rpc.configuration = None
+    harness = Harness(rpc, EVACUATE)
+    assert harness.run(nothing, nothing, nothing)
+    assert rpc.failed_slots == []
+
+
+def test_a_configuration_that_cannot_be_understood_is_not_known() -> None:
+    rpc = _rpc()
+    rpc.configuration = ValueError("not JSON")
+    harness = Harness(rpc)
+    assert harness.run(nothing)
+    # Flink itself reports the node as blocked.
+    assert harness.manager.acked == 7
+
+
+def test_the_configuration_of_a_former_leader_is_forgotten() -> None:
+    rpc = _rpc()
+    connection: FlinkConnection = connection_to(rpc)
+    configuration = LeaderConfiguration(connection)
+    connection.exchange(list)
+    configuration.update()
+    assert configuration.values == ENABLED
+    rpc.error = FlinkError("no answer")
+    with pytest.raises(FlinkError):
+        connection.exchange(list)
+    rpc.error, rpc.configuration = None, FlinkError("The REST API cannot be read")
+    connection.exchange(list)
+    configuration.update()
+    assert not configuration.values
+    assert configuration.check is None
+
+
+def _wait(event: threading.Event) -> None:
+    assert event.wait(60)
