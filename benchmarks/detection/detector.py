@@ -1,8 +1,9 @@
-"""The pipeline with the defaults of `python -m blocklist.detection`, as a detector for the score."""
+"""The pipeline with the defaults of `python -m blocklist.detection --minutes 0`, as a detector for the score."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
 from pyspark.sql import SparkSession
 
@@ -11,10 +12,13 @@ from blocklist.detection.heuristics import Rules
 from blocklist.detection.heuristics import judge as verdicts
 from blocklist.detection.pipeline import Analysis
 
+RULES: Final = Rules(min_span_ms=0)
+"""The three applications of a run last two minutes in all."""
+
 
 def detect(spark: SparkSession, paths: Sequence[str]) -> set[str]:
     """Return the hosts that the pipeline proposes to block."""
     found = log_discovery.discover(spark, paths)
     with Analysis.of(reader.read_facts(spark, found.logs)) as evidence:
-        proposed, _ = verdicts(evidence.summaries(), Rules())
-    return {verdict.host for verdict in proposed}
+        judged = verdicts(evidence.summaries(), RULES)
+    return {verdict.host for verdict in judged.verdicts}

@@ -8,6 +8,7 @@ import sys
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
+from functools import cache, partial
 from pathlib import Path
 from typing import Final
 
@@ -19,6 +20,7 @@ from blocklist.detection import log_discovery, output, reader
 from blocklist.detection.apply import Proposal, apply, propose, propose_with_history
 from blocklist.detection.follow_mode import LogFollower
 from blocklist.detection.heuristics import NodeVerdict, Rules, judge
+from blocklist.detection.machine_kinds import machine_kinds
 from blocklist.detection.options import parse_rules, parser, validate
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.report import render
@@ -63,20 +65,22 @@ def _run_once(args: argparse.Namespace) -> int:
         for sentence in found.problems:
             _warn(sentence)
         facts = reader.within(reader.read_facts(spark, found.logs), args.since, args.until)
-        with Analysis.of(facts) as analysis:
-            for sentence in reader.problems(analysis.facts):
+        with Analysis.of(facts, partial(_known_nodes, client)) as analysis:
+            for sentence in analysis.problems:
                 _warn(sentence)
             summaries = analysis.summaries()
-            verdicts, left_open = judge(summaries, rules)
-            proposals = _proposals(client, verdicts, rules)
+            proposal = cache(lambda verdict: _proposals(client, [verdict], rules)[0])
+            groups = machine_kinds(args, client, [node.host for node in summaries])
+            judged = judge(summaries, rules, lambda verdict: proposal(verdict).stale, groups)
+            proposals = [proposal(verdict) for verdict in judged.verdicts]
             if args.apply and client is not None:
                 proposals = apply(client, proposals)
             rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
-            _write(args, proposals, rows, left_open.values())
+            _write(args, proposals, rows, [*judged.left_open.values(), *judged.near_misses.values()])
             if args.parquet:
                 analysis.write(args.parquet)
             if args.html:
-                notes = [*left_open.values(), *found.problems]
+                notes = [*judged.left_open.values(), *judged.near_misses.values(), *found.problems, *analysis.problems]
                 args.html.write_text(render(analysis, summaries, rows, notes), encoding="utf-8")
     return 0
 
@@ -92,7 +96,11 @@ def _run_follow(args: argparse.Namespace) -> int:
         rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
         _write(args, proposals, rows, ())
 
-    LogFollower(_session(), Path(args.checkpoint), rules, on_verdicts).run(args.event_logs)
+    def groups(hosts: Sequence[str]) -> Mapping[str, str]:
+        with _client(args) as client:
+            return machine_kinds(args, client, hosts)
+
+    LogFollower(_session(), Path(args.checkpoint), rules, on_verdicts, groups).run(args.event_logs)
     return 0
 
 
@@ -100,6 +108,12 @@ def _client(args: argparse.Namespace) -> BlocklistClient | nullcontext[None]:
     """The service is used only with --apply, --url or BLOCKLIST_URL."""
     needed = args.apply or args.url or os.environ.get("BLOCKLIST_URL")
     return BlocklistClient(args.url) if needed else nullcontext()
+
+
+def _known_nodes(client: BlocklistClient | None) -> dict[str, str]:
+    """The node of each address in the service's inventory; nothing without a service."""
+    nodes = client.known_nodes().nodes if client is not None else []
+    return {address: node.id for node in nodes for address in node.addresses}
 
 
 def _proposals(client: BlocklistClient | None, verdicts: Sequence[NodeVerdict], rules: Rules) -> list[Proposal]:

@@ -16,6 +16,7 @@ from blocklist.model.node import BlockedNode, check_node_id
 
 DETECTION_OWNER: Final = "detection"
 """The owner of the claims that verdicts lead to."""
+_ENDED: Final = "the block would already have ended"
 _UNBLOCKED: Final = "the node was unblocked by hand since then"
 HISTORY_MS: Final = 30 * 24 * 3_600_000
 """Earlier blocks within this time before the evidence lengthen the next one."""
@@ -28,6 +29,11 @@ class Proposal:
     verdict: NodeVerdict
     earlier_blocks: int = 0
     skip_reason: str | None = None
+
+    @property
+    def stale(self) -> bool:
+        """Whether its evidence blocks nothing any more."""
+        return self.skip_reason in {_ENDED, _UNBLOCKED}
 
 
 def propose(verdict: NodeVerdict, history: Sequence[Change], rules: Rules, *, now: int) -> Proposal:
@@ -49,7 +55,7 @@ def propose(verdict: NodeVerdict, history: Sequence[Change], rules: Rules, *, no
 
 def _skip_reason(verdict: NodeVerdict, own: Claim | None, history: Sequence[Change], now: int) -> str | None:
     if verdict.end <= now:
-        return "the block would already have ended"
+        return _ENDED
     before: Claims = ()
     for change in history:
         after = _claims_after(change)

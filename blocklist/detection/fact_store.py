@@ -9,6 +9,7 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from blocklist.detection.reader import within
 from blocklist.detection.schemas import FACTS
 
 COMPACT_AFTER: Final = 50
@@ -39,7 +40,7 @@ class FactStore:
         batches = self._batches()
         if len(batches) > COMPACT_AFTER:
             self._compact(batches, since)
-        return self._read().where(F.col("time").isNull() | (F.col("time") >= since))
+        return within(self._read(), since, None)
 
     def _read(self) -> DataFrame:
         until = self._compacted_until()
@@ -49,7 +50,10 @@ class FactStore:
 
     def _compact(self, batches: list[int], since: int) -> None:
         before, last = self._compacted_until(), max(batches)
-        recent = self._read().where(F.col("time") >= since)
+        stored = self._read()
+        live = stored.where(F.col("time") >= since).select("file").distinct()
+        # What a log says of itself is needed as long as the log has events.
+        recent = within(stored, since, None).join(live, "file", "left_semi")
         recent.coalesce(4).write.mode("overwrite").parquet(self._path("until", last))
         for number in batches:
             shutil.rmtree(self._path("batch", number))

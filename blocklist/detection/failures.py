@@ -15,7 +15,11 @@ MIN_WAIT_RATIO: Final = 2.0
 """Minimum ratio of the other hosts' wait to the wait of the slow server itself."""
 MIN_WAIT_SHARE: Final = 0.25
 """Minimum share of the run time that the other hosts wait."""
-_PATTERNS: Final = {
+BAD_PARTITION_STAGES: Final = 3
+"""Stages of an application in which a partition must fail, on several hosts, to be bad data: it keeps its number."""
+_PARTITION: Final = (*STAGE, "partition")
+_OF_THE_APPLICATION: Final = (FailureClass.MEMORY, FailureClass.USER, FailureClass.OTHER)
+PATTERNS: Final = {
     FailureClass.DISK_FULL: "No space left on device|Disk quota exceeded",
     FailureClass.IO_ERROR: "Input/output error|Read-only file system|Stale file handle|Structure needs cleaning"
     "|No such device|Remote I/O error",
@@ -28,7 +32,8 @@ def charged_failures(facts: DataFrame) -> DataFrame:
     failed = facts.where(
         (F.col("kind") == "task") & ~F.col("outcome").isin("Success", "TaskKilled", "TaskCommitDenied", "Resubmitted")
     )
-    charged = failed.withColumn("failure", _failure_class()).withColumn(
+    classified = _with_failures_only_there(failed.withColumn("failure", _failure_class()), facts)
+    charged = classified.withColumn(
         "host", F.when(F.col("failure") == FailureClass.FETCH.value, F.col("served_by")).otherwise(F.col("host"))
     )
     counted = (
@@ -43,11 +48,47 @@ def _failure_class() -> Column:
     """The class of a failed task."""
     text = F.concat_ws(" ", "error", "message")
     found = F.when(F.col("outcome") == "FetchFailed", F.lit(FailureClass.FETCH.value))
-    for failure, pattern in _PATTERNS.items():
+    for failure, pattern in PATTERNS.items():
         found = found.when(text.rlike(pattern), F.lit(failure.value))
     found = found.when(F.col("outcome") == "ExecutorLostFailure", F.lit(FailureClass.LOST_EXECUTOR.value))
     return found.when(F.col("outcome") == "ExceptionFailure", F.lit(FailureClass.USER.value)).otherwise(
         F.lit(FailureClass.OTHER.value)
+    )
+
+
+def _with_failures_only_there(failed: DataFrame, facts: DataFrame) -> DataFrame:
+    """Classify again what looks like the application's own failure, but may be the host's.
+
+    A partition that failed on one host only, and succeeded on another one, counts against the host: its memory may be
+    bad, or a device missing. One that failed on several hosts, in one stage or in BAD_PARTITION_STAGES, or never
+    succeeded, counts against nobody.
+    """
+    own = F.col("failure").isin(*(it.value for it in _OF_THE_APPLICATION))
+    bad_partitions = (
+        failed.where(own)
+        .groupBy("app", "partition")
+        .agg(F.countDistinct("stage").alias("stages"), F.countDistinct("host").alias("hosts"))
+        .where((F.col("stages") >= BAD_PARTITION_STAGES) & (F.col("hosts") > 1))
+    )
+    failures = (
+        failed.where(own & F.col("partition").isNotNull())
+        .join(bad_partitions, ["app", "partition"], "left_anti")
+        .groupBy(*_PARTITION)
+        .agg(F.countDistinct("host").alias("failed_hosts"), F.min("host").alias("failed_host"))
+        .where(F.col("failed_hosts") == 1)
+    )
+    succeeded = (
+        facts.where((F.col("kind") == "task") & (F.col("outcome") == "Success"))
+        .select(*_PARTITION, F.col("host").alias("succeeded_host"))
+        .join(failures, [*_PARTITION])
+        .where(F.col("succeeded_host") != F.col("failed_host"))
+        .select(*_PARTITION, F.lit(True).alias("only_there"))
+        .distinct()
+    )
+    marked = failed.join(succeeded, [*_PARTITION], "left")
+    only_there = own & F.coalesce("only_there", F.lit(False))
+    return marked.withColumn(
+        "failure", F.when(only_there, F.lit(FailureClass.ONLY_THERE.value)).otherwise(F.col("failure"))
     )
 
 

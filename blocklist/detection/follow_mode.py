@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -13,10 +13,12 @@ from typing import Final
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from blocklist.detection import event_parser, streaming_source
+from blocklist.detection import streaming_source
+from blocklist.detection.event_parser import parse_lines
 from blocklist.detection.fact_store import FactStore
 from blocklist.detection.heuristics import NodeVerdict, Rules, Severity, judge
 from blocklist.detection.pipeline import Analysis
+from blocklist.detection.schemas import FACTS
 
 TRIGGER_SECONDS: Final = 5
 """Seconds between two batches."""
@@ -24,6 +26,8 @@ WINDOW_MS: Final = 24 * 3_600_000
 """Length of the window that is analysed, up to now."""
 
 OnVerdicts = Callable[[Sequence[NodeVerdict]], None]
+Groups = Callable[[Sequence[str]], Mapping[str, str]]
+"""The kind of machine of each host, as far as it is known."""
 
 
 class LogFollower:
@@ -34,11 +38,19 @@ class LogFollower:
     `on_verdicts` has returned; its exceptions are raised, and the batch is repeated at the next start.
     """
 
-    def __init__(self, spark: SparkSession, checkpoint: Path, rules: Rules, on_verdicts: OnVerdicts) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: Path,
+        rules: Rules,
+        on_verdicts: OnVerdicts,
+        groups: Groups = lambda _: {},
+    ) -> None:
         self._spark = spark
         self._checkpoint = checkpoint
         self._rules = rules
         self._on_verdicts = on_verdicts
+        self._groups = groups
         self._store = FactStore(spark, checkpoint / "facts")
         self._reported = ReportedVerdicts(checkpoint / "told.json")
 
@@ -47,7 +59,7 @@ class LogFollower:
         self._spark.dataSource.register(streaming_source.EventLogSource)
         logs = self._spark.readStream.format(streaming_source.FORMAT).option("paths", json.dumps(list(paths))).load()
         # The source yields complete lines only, so no line is truncated because its log is in progress.
-        facts = event_parser.facts(logs.withColumn("open", F.lit(False)))
+        facts = logs.withColumn("open", F.lit(False)).mapInArrow(parse_lines, FACTS)
         query = (
             facts.writeStream.foreachBatch(self._batch)
             .option("checkpointLocation", str(self._checkpoint / "stream"))
@@ -67,9 +79,12 @@ class LogFollower:
     def _batch(self, facts: DataFrame, number: int) -> None:
         if not self._store.add(number, facts):
             return
-        with Analysis.of(self._store.since(time.time_ns() // 1_000_000 - WINDOW_MS)) as analysis:
-            verdicts, _ = judge(analysis.summaries(), self._rules)
-        if new := [verdict for verdict in verdicts if self._reported.is_new(verdict)]:
+        now = time.time_ns() // 1_000_000
+        with Analysis.of(self._store.since(now - WINDOW_MS)) as analysis:
+            summaries = analysis.summaries()
+            groups = self._groups([node.host for node in summaries])
+            judged = judge(summaries, self._rules, lambda verdict: verdict.end <= now, groups)
+        if new := [verdict for verdict in judged.verdicts if self._reported.is_new(verdict)]:
             self._on_verdicts(new)
             self._reported.add(new)
 

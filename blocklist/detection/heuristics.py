@@ -1,12 +1,13 @@
 """Decide which nodes to block and why: NodeSummary -> NodeVerdict. Pure. docs/detection.md has the statistics.
 
-Two tests per node: is it slower than its peers in more stages and applications than chance explains? Do failures that
-machines cause concentrate on it?
+Two questions per node: is it slower than its peers in more applications than chance explains (slowness.py)? Do failures
+that machines cause concentrate on it?
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from math import exp, floor, lgamma, log, log1p
@@ -15,10 +16,11 @@ from typing import Final
 from blocklist.detection.node_summary import (
     CHARGED_TO_NODE,
     COUNTED_BY_TASK,
-    SLOWDOWN_THRESHOLD,
     FailureClass,
+    Metric,
     NodeSummary,
 )
+from blocklist.detection.slowness import TESTS, Slowness, SlownessLimits, find_slowness
 from blocklist.model.node import BlockAction
 
 SEVERE_SLOWDOWN: Final = 3.0
@@ -27,7 +29,8 @@ HOUR_MS: Final = 3_600_000
 """Milliseconds."""
 
 
-_TESTS_PER_NODE: Final = 1 + len(CHARGED_TO_NODE)
+_PASSING: Final = (FailureClass.LOST_EXECUTOR, FailureClass.FETCH, FailureClass.SLOW_SERVER)
+"""Failures that a restart or a neighbour may cause for a few minutes."""
 
 
 class Severity(IntEnum):
@@ -43,14 +46,15 @@ class Rules:
     """Thresholds for a verdict.
 
     `alarm_rate`: maximum probability that a run over healthy nodes blames any of them, as far as the null hypothesis
-    holds. `block_ms`: length of a first block; each earlier block doubles it, up to `max_block_ms`. `max_share`:
+    holds. `min_span_ms`: minimum time from the first to the last evidence; what ends sooner was a neighbour or a
+    restart. `block_ms`: length of a first block; each earlier block doubles it, up to `max_block_ms`. `max_share`:
     maximum share of the nodes that one run blocks; one node is always allowed.
     """
 
     alarm_rate: float = 0.01
     min_applications: int = 2
     min_stages: int = 3
-    min_slow_share: float = 0.5
+    min_span_ms: int = 6 * 60_000
     block_ms: int = HOUR_MS
     max_block_ms: int = 7 * 24 * HOUR_MS
     max_share: float = 0.1
@@ -81,50 +85,104 @@ class _Anomaly:
     last_evidence: int
 
 
-def judge(summaries: Sequence[NodeSummary], rules: Rules) -> tuple[list[NodeVerdict], dict[str, str]]:
-    """Return the verdicts, most severe first, and for each node left open because of `max_share` a sentence."""
-    limit = rules.alarm_rate / max(1, _TESTS_PER_NODE * len(summaries))
-    found = {
-        node.host: anomalies
-        for node in summaries
-        if (anomalies := list(_find_anomalies(node, summaries, rules, limit)))
-    }
-    verdicts = [_verdict(host, anomalies, rules) for host, anomalies in found.items()]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Judgement:
+    """The verdicts, most severe first, and a sentence for each node that is not blocked although it looks slow.
+
+    `left_open`: because of `max_share`. `near_misses`: because the evidence is not sufficient. Both by host.
+    """
+
+    verdicts: Sequence[NodeVerdict]
+    left_open: Mapping[str, str]
+    near_misses: Mapping[str, str]
+
+
+def judge(
+    summaries: Sequence[NodeSummary],
+    rules: Rules,
+    is_stale: Callable[[NodeVerdict], bool] = lambda _: False,
+    groups: Mapping[str, str] | None = None,
+) -> Judgement:
+    """Judge all nodes. `groups`: the kind of machine of each node; nodes of other kinds are no peers.
+
+    Verdicts that are stale block nothing any more, so they do not count in `max_share`.
+    """
+    anomalies, near_misses = _find_anomalies(summaries, rules, groups or {})
+    verdicts = [_verdict(host, found, rules) for host, found in anomalies.items()]
     verdicts.sort(key=lambda verdict: (-verdict.severity, verdict.p_value, verdict.host))
     total = len(summaries)
     max_blocks = max(1, floor(rules.max_share * total))
     limit_text = f"one run blocks at most {max_blocks} of {total} nodes"
+    effective = [verdict for verdict in verdicts if not is_stale(verdict)]
     left_open = {
         verdict.host: f"Node {verdict.host} is not blocked ({verdict.cause}): {limit_text}."
-        for verdict in verdicts[max_blocks:]
+        for verdict in effective[max_blocks:]
     }
-    return verdicts[:max_blocks], left_open
-
-
-def _find_anomalies(node: NodeSummary, peers: Sequence[NodeSummary], rules: Rules, limit: float) -> Iterable[_Anomaly]:
-    if len(peers) < 3:
-        return  # of two nodes it cannot be known which one is slow
-    if anomaly := _find_slowness(node, rules, limit):
-        yield anomaly
-    for kind in CHARGED_TO_NODE:
-        if kind in node.failures and (anomaly := _find_failures(node, kind, peers, rules, limit)):
-            yield anomaly
-
-
-def _find_slowness(node: NodeSummary, rules: Rules, limit: float) -> _Anomaly | None:
-    if node.slow_applications < rules.min_applications or node.slow_stages < rules.min_stages:
-        return None
-    if node.slowdown < SLOWDOWN_THRESHOLD or node.slow_stages < rules.min_slow_share * node.stages:
-        return None
-    p_value = binomial_tail(node.slow_stages, node.stages, node.expected / node.stages)
-    if p_value > limit:
-        return None
-    sentence = (
-        f"{node.slowdown:.1f}x slower than its peers in {node.slow_stages} of {node.stages} stages"
-        f" of {node.slow_applications} applications"
+    return Judgement(
+        verdicts=[verdict for verdict in verdicts if verdict.host not in left_open],
+        left_open=left_open,
+        near_misses={host: text for host, text in near_misses.items() if host not in anomalies},
     )
-    severity = Severity.SEVERE if node.slowdown >= SEVERE_SLOWDOWN else Severity.SLOW
-    return _Anomaly(severity=severity, sentence=sentence, p_value=p_value, last_evidence=node.slow_last)
+
+
+def _find_anomalies(
+    summaries: Sequence[NodeSummary], rules: Rules, groups: Mapping[str, str]
+) -> tuple[Mapping[str, Sequence[_Anomaly]], Mapping[str, str]]:
+    """What is wrong with each node, and near misses."""
+    found: defaultdict[str, list[_Anomaly]] = defaultdict(list)
+    near_misses: dict[str, str] = {}
+    if len(summaries) < 3:
+        return found, near_misses  # of two nodes it cannot be known which one is slow
+    # Bonferroni, half of the alarm rate for slowness and half for failures.
+    each = rules.alarm_rate / 2 / len(summaries)
+    limit = each / len(CHARGED_TO_NODE)
+    limits = SlownessLimits(
+        p_value=each / TESTS,
+        min_applications=rules.min_applications,
+        min_stages=rules.min_stages,
+        min_span_ms=rules.min_span_ms,
+    )
+    for slowness in find_slowness(summaries, limits, groups):
+        if slowness.excuse is None:
+            found[slowness.host].append(_slow(slowness))
+        else:
+            near_misses.setdefault(
+                slowness.host, f"Node {slowness.host} is not blamed ({describe(slowness)}): {slowness.excuse}."
+            )
+    for node in summaries:
+        kinds = (kind for kind in CHARGED_TO_NODE if kind in node.failures)
+        failing = (_find_failures(node, kind, summaries, rules, limit) for kind in kinds)
+        if anomalies := [anomaly for anomaly in failing if anomaly]:
+            found[node.host] += anomalies
+    return found, near_misses
+
+
+def _slow(slowness: Slowness) -> _Anomaly:
+    severe = slowness.metric is Metric.COMPUTE and slowness.slowdown >= SEVERE_SLOWDOWN
+    return _Anomaly(
+        severity=Severity.SEVERE if severe else Severity.SLOW,
+        sentence=describe(slowness),
+        p_value=slowness.p_value,
+        last_evidence=slowness.last,
+    )
+
+
+_BY_METRIC: Final = {
+    Metric.COMPUTE: "",
+    Metric.NETWORK: " to fetch shuffle blocks",
+    Metric.DISK: " to write shuffle blocks",
+}
+
+
+def describe(slowness: Slowness) -> str:
+    """Return the evidence in one sentence, with its 95 % interval. No comma: a merge splits causes at commas."""
+    stages = sum(it.stages for it in slowness.comparisons)
+    slow = sum(it.slow_stages for it in slowness.comparisons)
+    return (
+        f"{slowness.slowdown:.1f}x slower than its peers{_BY_METRIC[slowness.metric]} in {slow} of {stages} stages"
+        f" of {len(slowness.comparisons)} applications"
+        f" (95 %: {slowness.low:.1f}x to {slowness.high:.1f}x; {slowness.lost_ms / HOUR_MS:.2f} task hours lost)"
+    )
 
 
 def _find_failures(
@@ -137,6 +195,10 @@ def _find_failures(
     )
     if failures.applications < rules.min_applications or count < rules.min_stages:
         return None
+    if kind is FailureClass.ONLY_THERE and failures.stages < rules.min_stages:
+        return None
+    if kind in _PASSING and failures.last - failures.first < rules.min_span_ms:
+        return None
     p_value = binomial_tail(count, everywhere, max(1 / len(peers), node.share))
     if p_value > limit:
         return None
@@ -144,7 +206,7 @@ def _find_failures(
         f"{kind} in {count} {unit} of {failures.applications} applications"
         f" and in {everywhere - count} on all other nodes together"
     )
-    severe = kind in COUNTED_BY_TASK
+    severe = kind in {FailureClass.DISK_FULL, FailureClass.IO_ERROR}
     severity = Severity.SEVERE if severe else Severity.FAILING
     return _Anomaly(severity=severity, sentence=sentence, p_value=p_value, last_evidence=failures.last)
 

@@ -12,8 +12,8 @@ from typing import Final
 from pyspark.sql import Column, DataFrame, Window
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from blocklist.detection.node_summary import SLOWDOWN_THRESHOLD
-from blocklist.detection.schemas import HOST_STAGES, NODES, conform
+from blocklist.detection.node_summary import MAX_APPLICATIONS, SLOWDOWN_THRESHOLD, Metric
+from blocklist.detection.schemas import HOST_APPLICATIONS, HOST_STAGES, NODES, conform
 
 STAGE: Final = ("app", "stage", "attempt")
 """The columns that identify a stage."""
@@ -23,28 +23,40 @@ MIN_TASKS: Final = 10
 """Minimum number of comparable tasks in a stage. A host needs only one of them, as a slow host gets few."""
 MIN_COMPLETED: Final = 0.75
 """Share of a stage's tasks that must have succeeded before the stage is compared (FLIP-168)."""
+MIN_BYTES: Final = 100_000
+"""Minimum number of bytes that a task fetches or writes if its time per byte is compared."""
+MIN_TIME_SHARE: Final = 0.1
+"""Minimum share of the run time that fetching or writing must take to make a host slow."""
 _KIND: Final = (*STAGE, "near", "bucket")
 
 
 def host_stages(facts: DataFrame) -> DataFrame:
     """FACTS -> HOST_STAGES."""
-    kinds = _slowdowns(_by_kind(comparable(facts)))
-    stages = kinds.groupBy(*STAGE, "host").agg(
+    kinds = _slowdowns(_by_metric(_by_kind(comparable(facts))))
+    stages = kinds.groupBy(*STAGE, "host", "metric").agg(
         F.sum("tasks").alias("tasks"),
+        F.sum("time_ms").alias("time_ms"),
+        F.sum("run_ms").alias("run_ms"),
+        F.min("first").alias("first"),
         F.exp(F.sum(F.col("tasks") * F.log("slowdown")) / F.sum("tasks")).alias("slowdown"),
         F.try_divide(F.sum("gc_ms"), F.sum("run_ms")).alias("gc_share"),
         F.try_divide(F.sum("fetch_wait_ms"), F.sum("run_ms")).alias("fetch_wait_share"),
         F.max("last").alias("last"),
     )
-    stage = Window.partitionBy(*STAGE)
+    stage = Window.partitionBy(*STAGE, "metric")
     compared = (
-        stages.withColumn("slow", F.col("slowdown") >= SLOWDOWN_THRESHOLD)
+        stages.withColumn("slow", (F.col("slowdown") >= SLOWDOWN_THRESHOLD) & _material())
         .withColumn("hosts", F.count("*").over(stage))
         .withColumn("slow_hosts", F.sum(F.col("slow").cast("long")).over(stage))
         .withColumn("all_tasks", F.sum("tasks").over(stage))
     )
     enough = compared.where((F.col("hosts") >= MIN_HOSTS) & (F.col("all_tasks") >= MIN_TASKS))
     return conform(enough.join(_incomplete_stages(facts), [*STAGE], "left_anti"), HOST_STAGES)
+
+
+def _material() -> Column:
+    """Whether the time by this metric matters in the stage."""
+    return F.col("time_ms") >= MIN_TIME_SHARE * F.col("run_ms")
 
 
 def _incomplete_stages(facts: DataFrame) -> DataFrame:
@@ -55,6 +67,23 @@ def _incomplete_stages(facts: DataFrame) -> DataFrame:
         .agg(F.max("tasks").alias("tasks"), F.count_if(F.col("outcome") == "Success").alias("ended"))
     )
     return stages.where(F.col("ended") < MIN_COMPLETED * F.col("tasks"))
+
+
+def host_applications(compared: DataFrame) -> DataFrame:
+    """HOST_STAGES -> HOST_APPLICATIONS."""
+    slow = F.col("slow")
+    lost = F.when(slow, F.col("time_ms") * (1 - 1 / F.col("slowdown")))
+    latest = Window.partitionBy("host", "metric").orderBy(F.desc("last"), F.desc("app"))
+    found = compared.groupBy("app", "host", "metric").agg(
+        F.count("*").alias("stages"),
+        F.count_if(slow).alias("slow_stages"),
+        F.median("slowdown").alias("slowdown"),
+        F.coalesce(F.sum(lost), F.lit(0)).cast("long").alias("lost_ms"),
+        F.coalesce(F.min(F.when(slow, F.col("first"))), F.min("first")).alias("first"),
+        F.coalesce(F.max(F.when(slow, F.col("last"))), F.max("last")).alias("last"),
+    )
+    ranked = found.withColumn("rank", F.row_number().over(latest))
+    return conform(ranked.where(F.col("rank") <= MAX_APPLICATIONS), HOST_APPLICATIONS)
 
 
 def nodes(facts: DataFrame, compared: DataFrame) -> DataFrame:
@@ -70,6 +99,7 @@ def nodes(facts: DataFrame, compared: DataFrame) -> DataFrame:
         F.try_divide(F.sum(shuffled), F.sum(read)).alias("shuffle_share"),
     )
     excluded = facts.where(F.col("kind") == "excluded").groupBy("host").agg(F.count("*").alias("exclusions"))
+    compared = compared.where(F.col("metric") == Metric.COMPUTE.value)
     slow = F.when(F.col("slow_stages") >= F.col("stages") / 2, F.lit(1))
     by_app = compared.groupBy("app", "host").agg(
         F.count("*").alias("stages"), F.sum(F.col("slow").cast("long")).alias("slow_stages")
@@ -101,6 +131,8 @@ def comparable(facts: DataFrame) -> DataFrame:
         .withColumn("warm", F.col("launched") >= F.min("time").over(executor))
         .where((F.col("outcome") == "Success") & ~F.col("speculative") & F.col("warm") & F.col("run_ms").isNotNull())
         .withColumn("work", F.greatest(work, F.lit(1)))
+        .withColumn("fetching", _per_byte("fetch_wait_ms", "remote_bytes"))
+        .withColumn("writing", _per_byte("write_ms", "written_bytes"))
         .withColumn("size", size + 1)
         .withColumn("records", records + 1)
         .withColumn("near", F.coalesce("locality", F.lit("ANY")))
@@ -108,11 +140,20 @@ def comparable(facts: DataFrame) -> DataFrame:
     )
 
 
+def _per_byte(time: str, size: str) -> Column:
+    """Time (ms) per byte; null for tasks that moved few bytes."""
+    return F.when(F.col(size) >= MIN_BYTES, F.greatest(time, F.lit(1)) / F.col(size))
+
+
 def _by_kind(tasks: DataFrame) -> DataFrame:
     """The medians of each host's tasks of one kind."""
     return tasks.groupBy(*_KIND, "host").agg(
         F.count("*").alias("tasks"),
-        F.median("work").alias("work"),
+        F.median("work").alias("compute"),
+        F.median("fetching").alias("network"),
+        F.median("writing").alias("disk"),
+        F.sum("write_ms").alias("write_ms"),
+        F.min("launched").alias("first"),
         F.median("size").alias("size"),
         F.median("records").alias("records"),
         F.sum("gc_ms").alias("gc_ms"),
@@ -122,17 +163,29 @@ def _by_kind(tasks: DataFrame) -> DataFrame:
     )
 
 
+def _by_metric(kinds: DataFrame) -> DataFrame:
+    """A row per metric that applies: its median and its sum of time, both named alike for all metrics."""
+    sums = {Metric.COMPUTE: "run_ms", Metric.NETWORK: "fetch_wait_ms", Metric.DISK: "write_ms"}
+    metrics = [
+        F.struct(F.lit(metric.value).alias("metric"), F.col(metric.value).alias("work"), F.col(time).alias("time_ms"))
+        for metric, time in sums.items()
+    ]
+    rows = kinds.withColumn("measure", F.explode(F.array(*metrics))).select("*", "measure.*")
+    return rows.where(F.col("work") > 0)
+
+
 def _slowdowns(kinds: DataFrame) -> DataFrame:
     """Add the host's median time over the median of the other hosts, divided by how much larger its tasks were."""
-    kind = Window.partitionBy(*_KIND)
+    kind = Window.partitionBy(*_KIND, "metric")
     larger = F.greatest(
         F.col("size") / F.median("size").over(kind), F.col("records") / F.median("records").over(kind), F.lit(1.0)
     )
+    size = F.when(F.col("metric") == Metric.COMPUTE.value, larger).otherwise(1.0)  # time per byte has no size
     return (
         kinds.withColumn("works", F.sort_array(F.collect_list("work").over(kind)))
         .withColumn("position", F.row_number().over(kind.orderBy("work")) - 1)
         .where(F.size("works") > 1)
-        .withColumn("slowdown", F.col("work") / median_of_others("works", F.col("position")) / larger)
+        .withColumn("slowdown", F.col("work") / median_of_others("works", F.col("position")) / size)
     )
 
 

@@ -17,7 +17,7 @@ from blocklist.detection.log_file import COMPACT, IN_PROGRESS, STATUS_PREFIX, Lo
 MAX_COMPRESSED_BYTES: Final = 256 * 1024 * 1024
 """Maximum size of a compressed log: it is held in memory. Spark rolls logs over at half of this size."""
 
-_START: Final = b'{"Event":"SparkListenerLogStart"'
+_START: Final = b'{"Event":"'
 _UNSUPPORTED: Final = (".snappy", ".lzf")
 _HEAD, _COMPRESSED_HEAD = 256, 256 * 1024  # bytes that always contain the first line: zstd blocks have 128 KiB
 _THREADS: Final = 8
@@ -141,18 +141,17 @@ def _is_readable(log: LogFile, problems: list[str]) -> bool:
 
 
 def _event_logs(files: _HadoopFiles, logs: Sequence[LogFile], problems: list[str]) -> Iterator[LogFile]:
-    """Keep files that begin as event logs do; of a rolled log, one part must."""
+    """Keep files that begin as event logs do; of a log in several parts, one part must."""
     with ThreadPoolExecutor(_THREADS) as pool:
         heads = dict(zip((log.path for log in logs), pool.map(lambda log: _head(files, log), logs), strict=True))
-    for _, group in groupby(logs, key=lambda log: log.folder if log.rolled else log.path):
+    for _, group in groupby(logs, key=lambda log: log.log):
         parts = list(group)
         read = [log for log in parts if isinstance(heads[log.path], bytes)]
         problems += [f"{log.path} cannot be read: {heads[log.path]!s}" for log in parts if log not in read]
         if any(_starts_like_event_log(heads[log.path], log) for log in read):
             yield from read
         elif read:
-            named = read[0].folder if read[0].rolled else read[0].path
-            problems.append(f"{named} is not an event log: it does not begin with SparkListenerLogStart.")
+            problems.append(f"{read[0].log} is not an event log: it does not begin with an event.")
 
 
 def _starts_like_event_log(head: bytes | str, log: LogFile) -> bool:

@@ -16,6 +16,7 @@ CODECS: Final = (".zstd", ".lz4", ".gz")
 
 _ROLLED: Final = "eventlog_v2_"
 _EVENTS: Final = re.compile(r"events_(\d+)_")
+_DATABRICKS: Final = re.compile(r"eventlog(?:-[\d-]+)?(?:\.gz)?")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -36,8 +37,13 @@ class LogFile:
 
     @property
     def rolled(self) -> bool:
-        """Whether this is one part of several."""
+        """Whether this is one part of several, as Spark rolls logs."""
         return self.folder.rpartition("/")[2].startswith(_ROLLED) and _EVENTS.match(self.name) is not None
+
+    @property
+    def log(self) -> str:
+        """The path that all parts of one log share: the folder of parts, else the file."""
+        return self.folder if self.rolled or is_databricks_part(self.name) else self.path
 
     @property
     def index(self) -> int:
@@ -48,6 +54,11 @@ class LogFile:
     @property
     def compressed(self) -> bool:
         return codec_of(self.name) is not None
+
+
+def is_databricks_part(name: str) -> bool:
+    """Whether a file is one part of a log as Databricks delivers it: `eventlog` and `eventlog-<time>.gz`."""
+    return _DATABRICKS.fullmatch(name) is not None
 
 
 def codec_of(name: str) -> str | None:

@@ -2,13 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final
 
 SLOWDOWN_THRESHOLD: Final = 1.5
 """Ratio to the peers' time from which a host is slow (FLIP-168)."""
+
+
+MAX_APPLICATIONS: Final = 30
+"""Maximum number of applications of a host that are judged: the latest."""
+
+
+class Metric(StrEnum):
+    """Times by which hosts are compared."""
+
+    COMPUTE = "compute"
+    """Run time without GC and fetch wait."""
+    NETWORK = "network"
+    """Fetch wait per byte from other hosts, where it is at least a tenth of the run time."""
+    DISK = "disk"
+    """Shuffle write time per byte, where it is at least a tenth of the run time."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Comparison:
+    """A host compared with its peers in one application, by one metric.
+
+    `slowdown` is the median over the `stages`. `lost_ms` is its time in slow stages beyond that of the peers. `first`
+    and `last` are Unix ms: of the slow stages if there are some, else of all compared.
+    """
+
+    app: str
+    metric: Metric
+    stages: int
+    slow_stages: int
+    slowdown: float
+    lost_ms: int
+    first: int
+    last: int
 
 
 class FailureClass(StrEnum):
@@ -19,6 +52,7 @@ class FailureClass(StrEnum):
     LOST_EXECUTOR = "lost executor"
     FETCH = "fetch failure"
     SLOW_SERVER = "slow to serve shuffle blocks"
+    ONLY_THERE = "tasks that failed only there and succeeded elsewhere"
     MEMORY = "out of memory"
     USER = "user exception"
     OTHER = "other"
@@ -30,14 +64,16 @@ CHARGED_TO_NODE: Final = (
     FailureClass.LOST_EXECUTOR,
     FailureClass.FETCH,
     FailureClass.SLOW_SERVER,
+    FailureClass.ONLY_THERE,
 )
-COUNTED_BY_TASK: Final = (FailureClass.DISK_FULL, FailureClass.IO_ERROR)
+COUNTED_BY_TASK: Final = (FailureClass.DISK_FULL, FailureClass.IO_ERROR, FailureClass.ONLY_THERE)
 """Classes that are counted in tasks instead of stages."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FailureCounts:
-    """Failures of one class on one node and (`all_…`) on all nodes; `last` is the latest in Unix ms.
+    """Failures of one class on one node and (`all_…`) on all nodes; `first` and `last` are the times of
+    the earliest and the latest in Unix ms.
 
     A lost executor or server fails many tasks at once, so those classes are counted in stages. A full or broken disk
     fails each task separately, and Spark may avoid the host after the second one, so few stages are hit: counted in
@@ -50,6 +86,7 @@ class FailureCounts:
     all_stages: int
     all_tasks: int
     last: int
+    first: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,6 +96,7 @@ class NodeSummary:
     `stages` are those in which the node could be compared with its peers, `slow_stages` those in which it was slow,
     `expected` the number of slow stages that a random node would have. `slowdown` is the median over the stages.
     `slow_last` is the end of the last task in a slow stage (Unix ms). `share` is the node's share of all tasks.
+    `comparisons` are those with its peers, in any order.
     """
 
     host: str
@@ -73,3 +111,4 @@ class NodeSummary:
     share: float = 0.0
     failures: Mapping[FailureClass, FailureCounts] = field(default_factory=dict)
     exclusions: int = 0
+    comparisons: Sequence[Comparison] = ()

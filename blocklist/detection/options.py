@@ -60,6 +60,12 @@ def _rules(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--max-share", type=_fraction, default=_DEFAULT.max_share, metavar="SHARE", help=about)
     about = f"minimum number of applications with evidence (default: {_DEFAULT.min_applications})"
     group.add_argument("--applications", type=_count, default=_DEFAULT.min_applications, metavar="N", help=about)
+    about = "minimum minutes from the first to the last evidence, so that what passes blocks nothing (default: 6)"
+    group.add_argument("--minutes", type=_minutes, default=_DEFAULT.min_span_ms, metavar="MINUTES", help=about)
+    about = "kind of machine, as KIND=HOST[,HOST...] with wildcards; hosts are compared with those of their kind"
+    group.add_argument("--group", action="append", default=[], type=_group, metavar="KIND=HOSTS", help=about)
+    about = "label of the service's inventory whose value is the kind of machine"
+    group.add_argument("--group-label", metavar="LABEL", help=about)
     about = "length of a first block; each earlier block doubles it, up to a week (default: 1)"
     group.add_argument("--hours", type=_hours, default=_DEFAULT.block_ms, metavar="HOURS", help=about)
 
@@ -70,6 +76,7 @@ def parse_rules(args: argparse.Namespace) -> Rules:
         alarm_rate=args.alarm_rate,
         max_share=args.max_share,
         min_applications=args.applications,
+        min_span_ms=args.minutes,
         block_ms=args.hours,
     )
 
@@ -99,6 +106,20 @@ def _fraction(text: str) -> float:
 
 def _hours(text: str) -> int:
     return round(_number(text, "must be hours, above 0 and at most 168", 0, 168) * HOUR_MS)
+
+
+def _minutes(text: str) -> int:
+    if not (text.isascii() and text.isdecimal() and int(text[:9]) <= 10_080):
+        raise argparse.ArgumentTypeError("must be an integer from 0 to 10080")
+    return int(text) * 60_000
+
+
+def _group(text: str) -> tuple[str, list[str]]:
+    kind, _, hosts = text.partition("=")
+    patterns = [pattern for pattern in hosts.split(",") if pattern]
+    if not kind or not patterns:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KIND=HOST[,HOST...]")
+    return kind, patterns
 
 
 def _count(text: str) -> int:

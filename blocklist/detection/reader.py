@@ -1,51 +1,123 @@
-"""Reads event logs into facts in one pass: the JVM reads plain text, Python decodes compressed logs."""
+"""Reads event logs into facts, in one pass, in the executors.
+
+They open local logs themselves. Logs on other file systems are read by Hadoop in the JVM, which passes lines of plain
+logs, and whole compressed ones.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import reduce
+from functools import partial, reduce
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from blocklist.detection import event_parser
-from blocklist.detection.decoders import BOMB, decoder_for
+from blocklist.detection.decoders import decoder_for
+from blocklist.detection.event_parser import FactParser, parse_lines
+from blocklist.detection.line_reader import decoded_lines, file_pieces, open_log, pieces, plain_lines, unreadable
 from blocklist.detection.log_file import LogFile
 from blocklist.detection.schemas import FACTS
+from blocklist.detection.splits import Split, pack
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
-_CHUNK: Final = 128 * 1024  # bytes decoded at once
-_MAX_LINE: Final = 64 * 1024 * 1024  # bytes of a line; a longer one ends the log
-_BATCH: Final = 1000  # lines returned to the JVM at once
 _MAX_NAMED: Final = 20  # maximum number of files named one by one
-_PLAIN: Final = "file string, value string"
-LONG_LINE: Final = f"(a line is longer than {_MAX_LINE // 2**20} MiB; the log is skipped from here on)"
-_PREFIXES: Final = tuple(f'{event_parser.EVENT_PREFIX}{event}"'.encode() for event in event_parser.KINDS)
-_EVENT: Final = event_parser.EVENT_PREFIX.encode()
+_BATCH: Final = 20_000  # facts returned to the JVM at once
+_LOCAL: Final = "file:"
+_Batches = Iterator["pa.RecordBatch"]
 
 
 def read_facts(spark: SparkSession, logs: Sequence[LogFile]) -> DataFrame:
     """Return schemas.FACTS of these logs. A line that cannot be parsed yields one fact of kind `broken`."""
-    frames = [
-        event_parser.facts(_lines(spark, group, compressed=compressed).withColumn("open", F.lit(is_open)))
-        for compressed in (False, True)
-        for is_open in (False, True)
-        if (group := [log for log in logs if (log.compressed, log.in_progress) == (compressed, is_open)])
-    ]
+    local = [log for log in logs if log.path.startswith(_LOCAL)]
+    remote = [log for log in logs if not log.path.startswith(_LOCAL)]
+    frames = [_local_facts(spark, local)] if local else []
+    for compressed in (False, True):
+        for is_open in (False, True):
+            group = [log for log in remote if (log.compressed, log.in_progress) == (compressed, is_open)]
+            if group:
+                read = _compressed_facts if compressed else _plain_facts
+                frames.append(read(spark, group, is_open))
     return reduce(DataFrame.unionAll, frames) if frames else spark.createDataFrame([], FACTS)
 
 
+def _local_facts(spark: SparkSession, logs: Sequence[LogFile]) -> DataFrame:
+    packs = pack(logs)
+    return spark.range(0, len(packs), 1, len(packs)).mapInArrow(partial(_read_packs, packs), FACTS)
+
+
+def _read_packs(packs: Sequence[Sequence[Split]], batches: Iterable[pa.RecordBatch]) -> _Batches:
+    for batch in batches:
+        for number in batch.column(0).to_pylist():
+            for split in packs[number]:
+                yield from _facts(split.log.path, split_lines(split))
+
+
+def split_lines(split: Split) -> Iterator[list[bytes]]:
+    """Yield the lines of a split, in lists: none if the log is gone, and one that says so where it cannot be read."""
+    log = split.log
+    try:
+        with open_log(log.path.removeprefix(_LOCAL)) as file:
+            if decode := decoder_for(log.name):
+                yield from decoded_lines(file_pieces(file), decode, is_open=log.in_progress)
+            else:
+                yield from plain_lines(file, split.start, split.end, is_open=log.in_progress)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        yield [unreadable(error)]
+
+
+def _facts(file: str, lines: Iterable[Sequence[bytes]]) -> _Batches:
+    parser = FactParser(file)
+    for some in lines:
+        parser.add(some)
+        if parser.size >= _BATCH:
+            yield from parser.batches()
+    yield from parser.batches()
+
+
+def _plain_facts(spark: SparkSession, logs: Sequence[LogFile], is_open: bool) -> DataFrame:
+    lines = _reader(spark).text(_paths(logs))
+    file = F.col("_metadata.file_path").alias("file")
+    value = F.col("value").cast("binary").alias("value")
+    return lines.select(file, value, F.lit(is_open).alias("open")).mapInArrow(parse_lines, FACTS)
+
+
+def _compressed_facts(spark: SparkSession, logs: Sequence[LogFile], is_open: bool) -> DataFrame:
+    content = _reader(spark).format("binaryFile").load(_paths(logs)).select("path", "content")
+    return content.mapInArrow(partial(_decode_contents, is_open), FACTS)
+
+
+def _decode_contents(is_open: bool, batches: Iterable[pa.RecordBatch]) -> _Batches:
+    for batch in batches:
+        for file, content in zip(batch.column(0), batch.column(1), strict=True):
+            decode = decoder_for(file.as_py())
+            assert decode is not None
+            lines = decoded_lines(pieces(memoryview(content.as_buffer())), decode, is_open=is_open)
+            yield from _facts(file.as_py(), lines)
+
+
+def _reader(spark: SparkSession) -> DataFrameReader:
+    return spark.read.option("ignoreMissingFiles", True)  # an application renames its log when it ends
+
+
+def _paths(logs: Sequence[LogFile]) -> list[str]:
+    """Escape paths, because Spark reads them as glob patterns."""
+    return [re.sub(r"([*?{}\[\]\\])", r"\\\1", log.path) for log in logs]
+
+
 def within(facts: DataFrame, since: int | None, until: int | None) -> DataFrame:
-    """Keep facts from `since` until before `until` (Unix ms; None: unlimited), and facts without a time."""
+    """Keep facts from `since` until before `until` (Unix ms; None: unlimited), and those about whole logs."""
     time = F.col("time")
+    whole = time.isNull() | (F.col("kind") == "application")
     if since is not None:
-        facts = facts.where(time.isNull() | (time >= since))
+        facts = facts.where(whole | (time >= since))
     if until is not None:
-        facts = facts.where(time.isNull() | (time < until))
+        facts = facts.where(whole | (time < until))
     return facts
 
 
@@ -64,64 +136,3 @@ def problems(facts: DataFrame) -> list[str]:
 
 def _line_count(count: int) -> str:
     return f"{count:,} broken line was" if count == 1 else f"{count:,} broken lines were"
-
-
-def _lines(spark: SparkSession, logs: Sequence[LogFile], *, compressed: bool) -> DataFrame:
-    """Return the columns `file` and `value`: all lines of plain logs, the relevant lines of compressed ones."""
-    paths = [_escape_glob(log.path) for log in logs]
-    reader = spark.read.option("ignoreMissingFiles", True)  # an application renames its log when it ends
-    file = F.col("_metadata.file_path").alias("file")
-    if not compressed:
-        return reader.text(paths).select(file, "value")
-    content = reader.format("binaryFile").load(paths).select(F.col("path").alias("file"), "content")
-    return content.mapInArrow(_decoded, _PLAIN)
-
-
-def _escape_glob(path: str) -> str:
-    """Escape a path, because Spark reads paths as glob patterns."""
-    return re.sub(r"([*?{}\[\]\\])", r"\\\1", path)
-
-
-def _decoded(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    import pyarrow as pa  # noqa: PLC0415 - only executors need it, and only for compressed logs
-
-    for batch in batches:
-        for file, content in zip(batch.column(0), batch.column(1), strict=True):
-            name = file.as_py()
-            for lines in _batches(relevant_lines(name, memoryview(content.as_buffer()))):
-                yield pa.RecordBatch.from_pydict({"file": [name] * len(lines), "value": lines})
-
-
-def _batches(lines: Iterator[str]) -> Iterator[list[str]]:
-    batch: list[str] = []
-    for line in lines:
-        batch.append(line)
-        if len(batch) == _BATCH:
-            yield batch
-            batch = []
-    if batch:
-        yield batch
-
-
-def relevant_lines(name: str, content: memoryview) -> Iterator[str]:
-    """Yield the lines of a compressed log that become facts: relevant events, and broken lines.
-
-    A damaged or truncated log ends with a broken line: the rest of its last line, or a placeholder.
-    """
-    decode = decoder_for(name)
-    assert decode is not None
-    rest = b""
-    for at in range(0, len(content), _CHUNK):
-        *lines, rest = (rest + decode(bytes(content[at : at + _CHUNK]))).split(b"\n")
-        yield from (line.decode(errors="replace") for line in lines if _is_relevant(line))
-        if decode.bomb or len(rest) > _MAX_LINE:
-            yield BOMB if decode.bomb else LONG_LINE
-            return
-    if rest:
-        yield rest.decode(errors="replace")
-    elif not decode.complete:
-        yield "(the file is damaged or truncated here)"
-
-
-def _is_relevant(line: bytes) -> bool:
-    return line.startswith(_PREFIXES) or (line != b"" and not (line.startswith(_EVENT) and line.endswith(b"}")))

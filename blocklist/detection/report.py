@@ -11,7 +11,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from blocklist.detection.node_summary import NodeSummary
+from blocklist.detection.node_summary import Metric, NodeSummary
 from blocklist.detection.output import format_time
 from blocklist.detection.pipeline import Analysis
 
@@ -111,6 +111,7 @@ def _counts(analysis: Analysis, summaries: Sequence[NodeSummary]) -> Mapping[str
 
 
 def _heat_map(host_stages: DataFrame, summaries: Sequence[NodeSummary], proposed: set[str]) -> HeatMap:
+    host_stages = host_stages.where(F.col("metric") == Metric.COMPUTE.value)
     compared = [node for node in summaries if node.stages]
     slowest = sorted(compared, key=lambda node: (node.host not in proposed, -node.slowdown, node.host))[:MAX_HOSTS]
     hosts = [node.host for node in slowest]

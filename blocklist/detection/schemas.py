@@ -15,14 +15,16 @@ def _struct(**columns: DataType) -> StructType:
 _TEXT, _NUMBER, _YES, _RATIO = StringType(), LongType(), BooleanType(), DoubleType()
 
 FACTS: Final = _struct(
-    kind=_TEXT,  # log, application, stage, task, excluded or broken
-    file=_TEXT,  # the event log, as Spark names it
-    app=_TEXT,  # the application id, from the log's name
-    time=_NUMBER,  # Unix ms: end of a task, else of the event; null for log and broken
-    host=_TEXT,  # of tasks and exclusions
+    kind=_TEXT,  # log, application, environment, executor, stage, task, excluded or broken
+    file=_TEXT,  # the file, as Spark names it
+    app=_TEXT,  # the application: its name as far as the path tells, until applications.assign_applications has run
+    app_id=_TEXT,  # application: its App ID, and its attempt where it has one
+    time=_NUMBER,  # Unix ms: end of a task, else of the event; null for log, environment, executor and broken
+    host=_TEXT,  # of tasks, exclusions and executors
     executor=_TEXT,
     stage=_NUMBER,
     attempt=_NUMBER,  # of the stage
+    partition=_NUMBER,  # index of a task in its stage; all attempts of it have the same
     tasks=_NUMBER,  # number of tasks of a submitted stage
     launched=_NUMBER,  # Unix ms
     duration=_NUMBER,  # ms, from launch to end
@@ -44,9 +46,14 @@ FACTS: Final = _struct(
     remote_bytes=_NUMBER,  # read from other hosts
     shuffle_records=_NUMBER,
     spilled_bytes=_NUMBER,
-    detail=_TEXT,  # log: Spark's version; application: its name; broken: its first 100 characters
+    written_bytes=_NUMBER,  # shuffle blocks
+    write_ms=_NUMBER,  # time that writing them took; part of run_ms
+    detail=_TEXT,  # log: Spark's version; application: its name; environment: the master's URL;
+    # executor: the node of its pod; broken: its first 100 characters
 )
 """One row per event that concerns a node, and one per line that cannot be parsed."""
+COLUMNS: Final = {field.name: field.dataType.simpleString() for field in FACTS.fields}
+"""Type of each column of FACTS: string, bigint or boolean."""
 
 
 HOST_STAGES: Final = _struct(
@@ -54,16 +61,32 @@ HOST_STAGES: Final = _struct(
     stage=_NUMBER,
     attempt=_NUMBER,
     host=_TEXT,
+    metric=_TEXT,  # a value of node_summary.Metric
     tasks=_NUMBER,  # comparable tasks
-    slowdown=_RATIO,  # task time without GC and fetch wait, over that of the peers
+    slowdown=_RATIO,  # time by this metric over that of the peers
+    time_ms=_NUMBER,  # sum of the time by this metric
     gc_share=_RATIO,  # of the run time
     fetch_wait_share=_RATIO,
     hosts=_NUMBER,  # compared in this stage
     slow_hosts=_NUMBER,  # of them, slow
     slow=_YES,
+    first=_NUMBER,  # Unix ms, start of the first task
     last=_NUMBER,  # Unix ms, end of the last task
 )
-"""One row per host and stage in which it was compared with at least two other hosts."""
+"""One row per host, metric and stage in which the host was compared with at least two other hosts."""
+
+HOST_APPLICATIONS: Final = _struct(
+    app=_TEXT,
+    host=_TEXT,
+    metric=_TEXT,  # a value of node_summary.Metric
+    stages=_NUMBER,  # compared
+    slow_stages=_NUMBER,
+    slowdown=_RATIO,  # median over the stages
+    lost_ms=_NUMBER,  # in slow stages: task time beyond that of the peers
+    first=_NUMBER,  # Unix ms, start of the first compared task; of the first slow stage, if one is slow
+    last=_NUMBER,  # Unix ms, end of the last compared task; of the last slow stage, if one is slow
+)
+"""One row per host, metric and application: the latest applications of each host, node_summary.MAX_APPLICATIONS."""
 
 FAILURES: Final = _struct(
     app=_TEXT,

@@ -15,7 +15,8 @@ from typing import Any, BinaryIO, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
-from blocklist.detection.decoders import BOMB, decoder_for
+from blocklist.detection.decoders import BOMB, Decoder, decoder_for
+from blocklist.detection.line_reader import LineSplitter, open_log, unreadable
 from blocklist.detection.log_file import IN_PROGRESS, is_hidden
 
 FORMAT: Final = "blocklist-event-logs"
@@ -70,32 +71,38 @@ class _StreamReader(DataSourceStreamReader):
 
 
 def lines(name: str, start: int, end: int, chunk: int = CHUNK) -> Iterator[bytes]:
-    """Yield the lines that end in these bytes of the file; none if the file is gone or its start is missing."""
+    """Yield the lines that end in these bytes of the file, and one that says so where it cannot be read.
+
+    None if the file is gone or its start is missing.
+    """
     try:
-        file = _open(name)
+        with open_log(name) as file:
+            decode = decoder_for(name)
+            if decode is None:
+                yield from _plain(file, start, end, chunk)
+            else:
+                yield from _compressed(file, decode, start, end, chunk)
     except FileNotFoundError:
         return
-    with file:
-        decode = decoder_for(name)
-        rest = b""
-        if decode is None:
-            reported = True
-            start = _line_start(file, start, chunk)
-            pieces = _pieces(file, start, end, chunk)
-        else:
-            for piece in map(decode, _pieces(file, 0, start, chunk)):
-                rest = (rest + piece).rpartition(b"\n")[2]
-            reported = decode.bomb
-            pieces = map(decode, _pieces(file, start, end, chunk))
-        for piece in pieces:
-            whole, newline, tail = piece.rpartition(b"\n")
-            if newline:
-                yield from (rest + whole).split(b"\n")
-                rest = tail
-            else:
-                rest += piece
-        if decode is not None and decode.bomb and not reported:
-            yield BOMB.encode()
+    except OSError as error:
+        yield unreadable(error)
+
+
+def _plain(file: BinaryIO, start: int, end: int, chunk: int) -> Iterator[bytes]:
+    splitter = LineSplitter()
+    for piece in _pieces(file, _line_start(file, start, chunk), end, chunk):
+        yield from splitter.split(piece)
+
+
+def _compressed(file: BinaryIO, decode: Decoder, start: int, end: int, chunk: int) -> Iterator[bytes]:
+    splitter = LineSplitter()
+    for piece in _pieces(file, 0, start, chunk):
+        splitter.split(decode(piece))
+    reported = decode.bomb
+    for piece in _pieces(file, start, end, chunk):
+        yield from splitter.split(decode(piece))
+    if decode.bomb and not reported:
+        yield BOMB.encode()
 
 
 def _file_sizes(path: Path) -> Iterator[tuple[str, int]]:
@@ -108,13 +115,6 @@ def _file_sizes(path: Path) -> Iterator[tuple[str, int]]:
                 yield str(file).removesuffix(IN_PROGRESS), file.stat().st_size
         except OSError:
             continue  # deleted meanwhile
-
-
-def _open(name: str) -> BinaryIO:
-    try:
-        return Path(name).open("rb")
-    except FileNotFoundError:
-        return Path(name + IN_PROGRESS).open("rb")
 
 
 def _line_start(file: BinaryIO, position: int, chunk: int) -> int:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from demo.java_home import java_home
+from tests.class_archive import archive_option
 from tests.detection.synthetic_logs import event_log
 from tests.integration.process import ROOT, environment
 
@@ -18,7 +19,7 @@ _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 def settings() -> dict[str, str]:
     """Return the environment: a small Spark that starts fast."""
-    submit = f'--master local[2] --driver-java-options "{_QUICK}" pyspark-shell'
+    submit = f'--master local[2] --driver-java-options "{_QUICK} {archive_option()}" pyspark-shell'
     return environment() | {"JAVA_HOME": str(java_home()), "PYSPARK_SUBMIT_ARGS": submit}
 
 
@@ -37,7 +38,7 @@ def write_logs(folder: Path) -> Path:
     """Write three applications on six hosts, of which n3 is slow, and a file that is not an event log."""
     folder.mkdir()
     for number in range(3):
-        lines = event_log(f"app-{number}", now() - 600_000 + number * 100_000, slow="n3")
+        lines = event_log(f"app-{number}", now() - 900_000 + number * 250_000, slow="n3")
         (folder / f"app-{number}").write_text("".join(lines))
     (folder / "notes.txt").write_text("Ask Kim about rack 7.\n")
     with (folder / "app-2").open("a") as file:

@@ -14,6 +14,7 @@ import pytest
 
 from demo.java_home import java_home
 from tests.browser.conftest import browser
+from tests.class_archive import archive_option
 from tests.detection.command import DryRun, dry_run
 from tests.integration.conftest import databases, fresh, migrated, start
 from tests.integration.process import ROOT
@@ -38,6 +39,7 @@ def spark() -> Iterator[SparkSession]:
     os.environ["PYSPARK_PYTHON"] = sys.executable  # else the workers are whatever `python3` is
     conf: dict[str, bool | float | int | str | None] = {
         "spark.ui.enabled": "false",
+        "spark.driver.extraJavaOptions": archive_option(),
         # The JVM may be there already, begun by others somewhere else.
         "spark.executorEnv.PYTHONPATH": str(ROOT),
         "spark.sql.shuffle.partitions": "2",

@@ -22,7 +22,7 @@ def blamed(spark: SparkSession, folder: Path) -> list[str]:
     with Analysis.of(read_facts(spark, discover(spark, [str(folder)]).logs)) as analysis:
         analysis.failures.collect()
         analysis.host_stages.collect()
-        verdicts, _ = judge(analysis.summaries(), Rules())
+        verdicts = judge(analysis.summaries(), Rules(min_span_ms=0)).verdicts
     return [verdict.host for verdict in verdicts]
 
 

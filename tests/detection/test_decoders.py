@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blocklist.detection.decoders import BOMB, FREE_BYTES, MAX_RATIO, Decoder, decoder_for
-from blocklist.detection.reader import relevant_lines
+from blocklist.detection.line_reader import decoded_lines
 
 TEXT = b"".join(b'{"Event":"%d"}\n' % number for number in range(20_000))
 CONTENTS = st.lists(st.binary(max_size=2000), max_size=4)
@@ -108,8 +108,9 @@ def test_a_decompression_bomb_is_damaged_and_expands_to_a_bounded_size(name: str
 @pytest.mark.parametrize("name", ["app-1.zstd", "app-1.gz"])
 def test_a_decompression_bomb_in_a_log_is_reported_and_the_events_before_it_are_kept(name: str) -> None:
     head = PACKS[name](b'{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n')
-    found = list(relevant_lines(name, memoryview(head + b"".join(_bomb(name)))))
-    assert found == ['{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}', BOMB]
+    found = [line for lines in decoded_lines([head, *_bomb(name)], _decoder(name)) for line in lines]
+    assert found[0] == b'{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}'
+    assert found[-1] == BOMB.encode()
 
 
 @pytest.mark.parametrize("name", ["app-1", "app-1.inprogress", "events_1_app-1", "app-1.log"])

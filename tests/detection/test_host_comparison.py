@@ -165,7 +165,7 @@ def summarize(spark: SparkSession, facts: list[Fact]) -> list[NodeSummary]:
 
 
 def in_scenario(name: str, fact: Fact) -> Fact:
-    return fact | {key: f"{name} {fact[key]}" for key in ("app", "host") if key in fact}
+    return fact | {key: f"{name} {fact[key]}" for key in ("app", "host", "file") if key in fact}
 
 
 @pytest.fixture(scope="module")
@@ -177,7 +177,8 @@ def results(spark: SparkSession) -> dict[str, JudgedScenario]:
 
 def _judge_scenario(name: str, summaries: list[NodeSummary]) -> JudgedScenario:
     nodes = [replace(node, host=node.host.split()[1]) for node in summaries if node.host.split()[0] == name]
-    return {node.host: node for node in nodes}, [verdict.host for verdict in judge(nodes, Rules())[0]]
+    judged = judge(nodes, Rules(min_span_ms=0))
+    return {node.host: node for node in nodes}, [verdict.host for verdict in judged.verdicts]
 
 
 def test_all_stages_are_compared(results: dict[str, JudgedScenario]) -> None:
@@ -253,8 +254,27 @@ def test_failures_are_charged_to_the_host_that_causes_them(spark: SparkSession) 
     found = {node.host: node.failures for node in summaries}
     for host, (kind, _) in (MACHINE | APPLICATION | {"n4": (FailureClass.FETCH, {})}).items():
         assert {kind: (node.stages, node.applications) for kind, node in found[host].items()} == {kind: (9, 3)}
-    assert {verdict.host for verdict in judge(summaries, Rules(max_share=1))[0]} == {"n1", "n2", "n3", "n4"}
+    judged = judge(summaries, Rules(max_share=1, min_span_ms=0))
+    assert {verdict.host for verdict in judged.verdicts} == {"n1", "n2", "n3", "n4"}
     assert {node.host: node.exclusions for node in summaries if node.exclusions} == {"n3": 3}
+
+
+def test_partitions_that_fail_on_one_host_and_succeed_elsewhere_are_charged_to_it(spark: SparkSession) -> None:
+    facts = stages(unchanged)
+    error = {"error": "PythonException", "message": "CUDA: no device"}
+    for app in APPS:
+        for stage in range(1, 4):
+            for partition in (100, 101):
+                facts.append(failed(app, stage, "n2", partition=partition, **error))
+                facts.append(task(app, stage, "n4", 8, partition=partition))
+            facts += [failed(app, stage, host, partition=200, **error) for host in ("n5", "n6")]
+            facts.append(task(app, stage, "n1", 8, partition=200))
+            facts.append(failed(app, stage, "n3", partition=300, **error))
+    summaries = summarize(spark, facts)
+    found = {node.host: node.failures for node in summaries}
+    assert found["n2"][FailureClass.ONLY_THERE].stages == 9
+    assert {host for host, failures in found.items() if FailureClass.ONLY_THERE in failures} == {"n2"}
+    assert [verdict.host for verdict in judge(summaries, Rules()).verdicts] == ["n2"]
 
 
 def test_without_facts_there_are_no_nodes(spark: SparkSession) -> None:

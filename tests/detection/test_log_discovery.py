@@ -40,8 +40,8 @@ def test_a_log_that_is_given_twice_is_found_once(spark: SparkSession, tmp_path: 
 @pytest.mark.parametrize(
     ("name", "content", "sentence"),
     [
-        ("notes.txt", b"hello\n", "is not an event log: it does not begin with SparkListenerLogStart."),
-        ("app-1.zstd", b"hello\n", "is not an event log: it does not begin with SparkListenerLogStart."),
+        ("notes.txt", b"hello\n", "is not an event log: it does not begin with an event."),
+        ("app-1.zstd", b"hello\n", "is not an event log: it does not begin with an event."),
         ("app-1.snappy", START, "is skipped: unsupported compression snappy."),
         ("app-1.lzf.inprogress", START, "is skipped: unsupported compression lzf."),
         ("app-1", b"", "is empty."),
@@ -107,10 +107,11 @@ def test_a_compacted_part_replaces_earlier_parts(spark: SparkSession, tmp_path: 
     assert names(discover(spark, [str(tmp_path)])) == ["events_2_app-1.compact", "events_3_app-1"]
 
 
-def test_a_rolled_log_without_its_start_is_one_problem(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_rolled_log_of_which_no_part_begins_with_an_event_is_one_problem(spark: SparkSession, tmp_path: Path) -> None:
     make_rolled(tmp_path / "eventlog_v2_app-1", "events_1_app-1", "events_2_app-1")
-    (tmp_path / "eventlog_v2_app-1" / "events_1_app-1").unlink()
+    for part in (tmp_path / "eventlog_v2_app-1").glob("events_*"):
+        part.write_bytes(b"hello\n")
     found = discover(spark, [str(tmp_path)])
     assert found.problems == (
-        f"file:{tmp_path}/eventlog_v2_app-1 is not an event log: it does not begin with SparkListenerLogStart.",
+        f"file:{tmp_path}/eventlog_v2_app-1 is not an event log: it does not begin with an event.",
     )

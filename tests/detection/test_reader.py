@@ -146,11 +146,12 @@ def test_exclusions_by_the_agent_are_ignored(read: Read, tmp_path: Path) -> None
     [
         ("app-20261121172626-0000", "app-20261121172626-0000"),
         ("local-1795279379996.inprogress", "local-1795279379996"),
-        ("application_1700000000000_0001_2", "application_1700000000000_0001"),
+        ("application_1700000000000_0001_2", "application_1700000000000_0001_2"),
         ("application_1700000000000_0001", "application_1700000000000_0001"),
-        ("eventlog_v2_application_17_0001_1/events_12_application_17_0001_1", "application_17_0001"),
+        ("eventlog_v2_application_17_0001_1/events_12_application_17_0001_1", "application_17_0001_1"),
         ("eventlog_v2_spark-0a1b/events_1_spark-0a1b.compact", "spark-0a1b"),
         ("a b [x] {1}/app-1", "app-1"),
+        ("event_log_1", "event_log_1"),
     ],
 )
 def test_the_application_id_comes_from_the_file_name(read: Read, tmp_path: Path, name: str, app: str) -> None:

@@ -1,0 +1,105 @@
+-- The comparisons of blocklist/detection/host_comparison.py and failures.py in DuckDB, which needs no JVM: thousands of
+-- runs in minutes. benchmarks.detection_quality.agreement shows that both find the same.
+CREATE TEMP TABLE comparable AS
+SELECT * FROM (
+    SELECT *, launched >= min(time) OVER (PARTITION BY app, executor) AS warm,
+        greatest(run_ms - coalesce(gc_ms, 0) - coalesce(fetch_wait_ms, 0), 1) AS compute,
+        CASE WHEN remote_bytes >= $min_bytes THEN greatest(fetch_wait_ms, 1) / remote_bytes END AS network,
+        CASE WHEN written_bytes >= $min_bytes THEN greatest(write_ms, 1) / written_bytes END AS disk,
+        coalesce(input_bytes, 0) + coalesce(shuffle_bytes, 0) + 1 AS size,
+        coalesce(input_records, 0) + coalesce(shuffle_records, 0) + 1 AS records,
+        coalesce(locality, 'ANY') AS near
+    FROM facts WHERE kind = 'task'
+) WHERE outcome = 'Success' AND NOT speculative AND warm AND run_ms IS NOT NULL;
+
+CREATE TEMP TABLE kinds AS
+SELECT app, stage, attempt, near, floor(log2(size)) AS bucket, host, count(*) AS tasks,
+    median(compute) AS compute, median(network) AS network, median(disk) AS disk,
+    median(size) AS size, median(records) AS records,
+    sum(run_ms) AS run_ms, sum(fetch_wait_ms) AS fetch_wait_ms, sum(write_ms) AS write_ms, min(launched) AS first, max(time) AS last
+FROM comparable GROUP BY ALL;
+
+CREATE TEMP TABLE host_stages AS
+WITH measures AS (
+    SELECT *, 'compute' AS metric, compute AS work, run_ms AS time_ms FROM kinds
+    UNION ALL SELECT *, 'network', network, fetch_wait_ms FROM kinds
+    UNION ALL SELECT *, 'disk', disk, write_ms FROM kinds
+), placed AS (
+    SELECT *, list_sort(list(work) OVER kind) AS works,
+        row_number() OVER (PARTITION BY app, stage, attempt, near, bucket, metric ORDER BY work) AS place,
+        greatest(size / median(size) OVER kind, records / median(records) OVER kind, 1.0) AS larger
+    FROM measures WHERE work > 0
+    WINDOW kind AS (PARTITION BY app, stage, attempt, near, bucket, metric)
+), slowdowns AS (
+    SELECT *, work / list_median(list_concat(works[1:place - 1], works[place + 1:]))
+        / CASE WHEN metric = 'compute' THEN larger ELSE 1.0 END AS slowdown
+    FROM placed WHERE len(works) > 1
+), hosts AS (
+    SELECT app, stage, attempt, host, metric, sum(tasks) AS tasks, sum(time_ms) AS time_ms, sum(run_ms) AS run_ms,
+        min(first) AS first, max(last) AS last, exp(sum(tasks * ln(slowdown)) / sum(tasks)) AS slowdown
+    FROM slowdowns GROUP BY ALL
+), compared AS (
+    SELECT *, slowdown >= $threshold AND time_ms >= $min_time_share * run_ms AS slow FROM hosts
+)
+SELECT *, count(*) OVER stage_ AS hosts, sum(slow::INT) OVER stage_ AS slow_hosts
+FROM compared
+WINDOW stage_ AS (PARTITION BY app, stage, attempt, metric)
+QUALIFY count(*) OVER stage_ >= $min_hosts AND sum(tasks) OVER stage_ >= $min_tasks;
+
+CREATE TEMP TABLE host_applications AS
+SELECT app, host, metric, count(*) AS stages, count_if(slow) AS slow_stages, median(slowdown) AS slowdown,
+    coalesce(sum(CASE WHEN slow THEN time_ms * (1 - 1 / slowdown) END), 0)::BIGINT AS lost_ms,
+    coalesce(min(CASE WHEN slow THEN first END), min(first)) AS first,
+    coalesce(max(CASE WHEN slow THEN last END), max(last)) AS last
+FROM host_stages GROUP BY ALL;
+
+CREATE TEMP TABLE failed AS
+SELECT *, CASE
+    WHEN outcome = 'FetchFailed' THEN 'fetch failure'
+    WHEN regexp_matches(concat_ws(' ', error, message), $disk_full) THEN 'disk full'
+    WHEN regexp_matches(concat_ws(' ', error, message), $io_error) THEN 'I/O error'
+    WHEN regexp_matches(concat_ws(' ', error, message), $memory) THEN 'out of memory'
+    WHEN outcome = 'ExecutorLostFailure' THEN 'lost executor'
+    WHEN outcome = 'ExceptionFailure' THEN 'user exception' ELSE 'other' END AS failure
+FROM facts WHERE kind = 'task' AND outcome NOT IN ('Success', 'TaskKilled', 'TaskCommitDenied', 'Resubmitted');
+
+CREATE TEMP TABLE bad_partitions AS
+SELECT app, partition FROM failed WHERE failure IN ('out of memory', 'user exception', 'other')
+GROUP BY ALL HAVING count(DISTINCT stage) >= $bad_partition_stages AND count(DISTINCT host) > 1;
+
+CREATE TEMP TABLE only_there AS
+SELECT app, stage, attempt, partition FROM (
+    SELECT app, stage, attempt, partition, min(host) AS host FROM failed
+    WHERE failure IN ('out of memory', 'user exception', 'other') GROUP BY ALL HAVING count(DISTINCT host) = 1
+) AS own WHERE (app, partition) NOT IN (FROM bad_partitions) AND EXISTS (
+    SELECT * FROM facts WHERE facts.app = own.app AND facts.stage = own.stage AND facts.attempt = own.attempt
+        AND facts.partition = own.partition AND facts.outcome = 'Success' AND facts.host <> own.host
+);
+
+CREATE TEMP TABLE servers AS
+WITH hosts AS (
+    SELECT app, stage, attempt, host, count(*) AS own_tasks, median(fetch_wait_ms) AS wait, median(run_ms) AS run,
+        median(remote_bytes) AS remote, max(time) AS last
+    FROM comparable WHERE remote_bytes > 0 GROUP BY ALL
+), placed AS (
+    SELECT *, list_sort(list(wait) OVER stage_) AS waits,
+        row_number() OVER (PARTITION BY app, stage, attempt ORDER BY wait, host) AS place,
+        median(run) OVER stage_ AS usual_run, median(remote) OVER stage_ AS usual_remote,
+        sum(own_tasks) OVER stage_ - own_tasks AS tasks
+    FROM hosts WINDOW stage_ AS (PARTITION BY app, stage, attempt)
+)
+SELECT app, stage, attempt, host, 'slow to serve shuffle blocks' AS failure, tasks, last FROM placed
+WHERE place = 1 AND len(waits) >= $min_hosts AND list_median(waits[2:]) >= $min_wait_ratio * greatest(wait, 1.0)
+    AND list_median(waits[2:]) >= $min_wait_share * usual_run AND remote >= usual_remote / 2;
+
+CREATE TEMP TABLE failures AS
+WITH charged AS (
+    SELECT failed.* REPLACE (
+        CASE WHEN failure = 'fetch failure' THEN served_by ELSE host END AS host,
+        CASE WHEN failure IN ('out of memory', 'user exception', 'other') AND only_there.app IS NOT NULL
+            THEN 'tasks that failed only there and succeeded elsewhere' ELSE failure END AS failure)
+    FROM failed LEFT JOIN only_there USING (app, stage, attempt, partition)
+)
+SELECT app, stage, attempt, host, failure, count(*) AS tasks, max(time) AS last FROM charged
+WHERE host IS NOT NULL GROUP BY ALL
+UNION ALL SELECT * FROM servers;

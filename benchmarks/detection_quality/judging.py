@@ -1,0 +1,50 @@
+"""`python -m benchmarks.detection_quality.judging [--faulty N] [--healthy N] [--judged]`: prints the tables.
+
+`--judged` takes the seeds that were not used for tuning.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections import defaultdict
+from collections.abc import Sequence
+from itertools import chain, islice
+from typing import Final
+
+from benchmarks.detection_quality import JUDGED
+from benchmarks.detection_quality.faults import FAULTS
+from benchmarks.detection_quality.irregularities import IRREGULARITIES
+from benchmarks.detection_quality.outcomes import QualityOutcome, evaluate, run_evidence
+from benchmarks.detection_quality.runs import draw_runs
+from benchmarks.detection_quality.tables import document
+
+AT_ONCE: Final = 100
+"""Runs that are compared in one go: about half a gigabyte."""
+
+
+def judge_seeds(*, faulty: Sequence[int], healthy: Sequence[int]) -> dict[str, list[QualityOutcome]]:
+    """Return the outcomes of each detector in runs of each kind with these seeds."""
+    results: defaultdict[str, list[QualityOutcome]] = defaultdict(list)
+    runs = chain(draw_runs(FAULTS, faulty), draw_runs(IRREGULARITIES, healthy))
+    while some := list(islice(runs, AT_ONCE)):
+        for evidence in run_evidence(some):
+            for name, outcome in evaluate(evidence).items():
+                results[name].append(outcome)
+    return dict(results)
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Print the tables."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--faulty", type=int, default=12, help="runs of each kind of fault")
+    parser.add_argument("--healthy", type=int, default=12, help="runs of each healthy kind")
+    parser.add_argument("--judged", action="store_true", help="take the seeds that were not used for tuning")
+    given = parser.parse_args(arguments)
+    first = JUDGED if given.judged else 0
+    faulty, healthy = range(first, first + given.faulty), range(first, first + given.healthy)
+    print(document(judge_seeds(faulty=faulty, healthy=healthy)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

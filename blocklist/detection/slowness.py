@@ -1,0 +1,215 @@
+"""Which hosts are slower than their peers, by how much, and since when. Pure. docs/detection.md has the statistics.
+
+The unit is a host in one application: its stages share executors, data and placement, so they are one observation. Each
+host's last two, last three and all applications are tested, so that a healthy past hides no new fault.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import exp, log, sqrt
+from statistics import fmean, median
+from typing import Final
+
+from blocklist.detection.alike_hosts import slower_by_design
+from blocklist.detection.node_summary import Comparison, Metric, NodeSummary
+from blocklist.detection.robust import scale, student_quantile, student_tail
+
+MIN_EFFECT: Final = log(1.2)
+"""Logarithm of the slowdown that the host must exceed for certain, and in each application: less harms nobody."""
+MIN_SCALE: Final = 0.05
+"""Minimum standard deviation of the logarithm between healthy hosts: few hosts can agree by chance."""
+NEAR_MISS: Final = 0.01
+"""p-value up to which a host that is not blamed is reported as a near miss."""
+MAX_SLOW_PEERS: Final = 0.15
+"""Share of the peers' observations that may be half as slow: if there are more, being slow is common, not a fault."""
+MIN_SLOW_SHARE: Final = 0.4
+"""Minimum share of the stages in which the host must be slow (FLIP-168): a median may come from few."""
+ALIKE: Final = 2.0
+"""Maximum ratio of two hosts' excess that may have the same design as its reason."""
+WINDOWS: Final = (2, 3, None)
+"""Numbers of latest applications that are tested; None: all."""
+TESTS: Final = len(WINDOWS) * len(Metric)
+"""Number of tests of a host."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Slowness:
+    """A host that is slow by one metric in its latest applications.
+
+    `slowdown` has the 95 % confidence interval from `low` to `high`. `since` and `last` (Unix ms) are the start and the
+    end of the evidence. `lost_ms` is task time beyond that of the peers. `excuse`: why it is not blamed; None if it is.
+    """
+
+    host: str
+    metric: Metric
+    slowdown: float
+    low: float
+    high: float
+    p_value: float
+    comparisons: Sequence[Comparison]
+    excuse: str | None = None
+
+    @property
+    def since(self) -> int:
+        return min(it.first for it in self.comparisons)
+
+    @property
+    def last(self) -> int:
+        return max(it.last for it in self.comparisons)
+
+    @property
+    def lost_ms(self) -> int:
+        return sum(it.lost_ms for it in self.comparisons)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SlownessLimits:
+    """When a host is slow. `p_value`: maximum after correction for the number of tests."""
+
+    p_value: float
+    min_applications: int
+    min_stages: int
+    min_span_ms: int
+
+
+def find_slowness(
+    summaries: Sequence[NodeSummary], limits: SlownessLimits, groups: Mapping[str, str]
+) -> Iterator[Slowness]:
+    """Yield the slow hosts, and near misses with their excuse. `groups`: the kind of machine of each host, if known."""
+    for metric in Metric:
+        table = _Table(summaries, metric, groups, limits)
+        for host in table.hosts:
+            if found := table.worst(host):
+                yield found
+
+
+class _Table:
+    """The hosts by applications, by one metric."""
+
+    def __init__(
+        self, summaries: Sequence[NodeSummary], metric: Metric, groups: Mapping[str, str], limits: SlownessLimits
+    ) -> None:
+        self._metric = metric
+        self._limits = limits
+        self._own = {
+            node.host: sorted((it for it in node.comparisons if it.metric is metric), key=lambda it: (it.last, it.app))
+            for node in summaries
+        }
+        effects = {host: {it.app: log(it.slowdown) for it in own} for host, own in self._own.items() if own}
+        self._slower = frozenset[str]() if groups else slower_by_design(effects, limits.min_applications)
+        kinds = {host: groups.get(host, "slower" if host in self._slower else "") for host in effects}
+        self._excess = _beyond_peers(effects, kinds)
+        self._by_application: defaultdict[str, dict[str, float]] = defaultdict(dict)
+        for host, own in self._excess.items():
+            for app, excess in own.items():
+                self._by_application[app][host] = excess
+
+    @property
+    def hosts(self) -> Sequence[str]:
+        return sorted(self._own)
+
+    def worst(self, host: str) -> Slowness | None:
+        """The window with the strongest evidence: one that is sufficient, if there is one; None: nothing to report."""
+        compared = [it for it in self._own[host] if it.app in self._excess.get(host, {})]
+        tested = [self._test(host, compared[-(length or len(compared)) :]) for length in WINDOWS if compared]
+        found = [it for it in tested if it is not None]
+        return min(found, key=lambda it: (it.excuse is not None, it.p_value), default=self._alike(host))
+
+    def _test(self, host: str, window: Sequence[Comparison]) -> Slowness | None:
+        """One-sample t-test that the mean excess is above MIN_EFFECT, with the robust scale of the peers."""
+        excess = [self._excess[host][it.app] for it in window]
+        peers = [value for it in window for peer, value in self._by_application[it.app].items() if peer != host]
+        error = max(MIN_SCALE, scale(peers)) / sqrt(len(excess))
+        freedom, mean = max(1, len(peers) - 1), fmean(excess)
+        p_value = student_tail((mean - MIN_EFFECT) / error, freedom)
+        if p_value > NEAR_MISS:
+            return None
+        margin = error * student_quantile(0.025, freedom)
+        found = Slowness(
+            host=host,
+            metric=self._metric,
+            slowdown=exp(mean),
+            low=exp(mean - margin),
+            high=exp(mean + margin),
+            p_value=p_value,
+            comparisons=window,
+        )
+        excuse = self._excuse(found, excess) or _common(peers, mean, len(window)) or self._like_another(found, mean)
+        return replace(found, excuse=excuse)
+
+    def _excuse(self, found: Slowness, excess: Sequence[float]) -> str | None:
+        limits, window = self._limits, found.comparisons
+        if len(window) < limits.min_applications:
+            return f"only {len(window)} of at least {limits.min_applications} applications"
+        if min(excess) < MIN_EFFECT:
+            return "not in each of these applications"
+        stages, slow = sum(it.stages for it in window), sum(it.slow_stages for it in window)
+        if slow < max(limits.min_stages, MIN_SLOW_SHARE * stages):
+            return f"slow in only {slow} of {stages} stages"
+        if found.last - found.since < limits.min_span_ms:
+            return f"all within {limits.min_span_ms // 60_000} minutes: it may have passed"
+        if found.p_value > limits.p_value:
+            return f"chance could explain it (p = {found.p_value:.0e}, limit {limits.p_value:.0e})"
+        return None
+
+    def _like_another(self, found: Slowness, excess: float) -> str | None:
+        """The excuse that another host is as slow and neither was ever faster: their design may be the reason."""
+        window = [it.app for it in found.comparisons]
+        alike = [
+            peer
+            for peer, own in self._excess.items()
+            if peer != found.host
+            and all(app in own for app in window)
+            and excess / ALIKE <= fmean(own[app] for app in window) <= excess * ALIKE
+        ]
+        always = [host for host in (found.host, *alike) if not self._had_healthy_past(host, window, excess)]
+        if not alike or len(always) < 2 or found.host not in always:
+            return None
+        return f"{', '.join(always[1:])} is as slow, and neither was ever faster: perhaps slower by design"
+
+    def _had_healthy_past(self, host: str, window: Sequence[str], excess: float) -> bool:
+        """Whether it was far less slow in two applications or more before the window."""
+        past = [value for app, value in self._excess[host].items() if app not in window]
+        return len(past) >= 2 and median(past) < excess / 2
+
+    def _alike(self, host: str) -> Slowness | None:
+        """A host that is slower by design."""
+        own = self._own[host]
+        if host not in self._slower:
+            return None
+        slowdown = exp(median(log(it.slowdown) for it in own))
+        excuse = f"{len(self._slower)} hosts are alike ({slowdown:.1f}x): slower by design"
+        return Slowness(
+            host=host,
+            metric=self._metric,
+            slowdown=slowdown,
+            low=slowdown,
+            high=slowdown,
+            p_value=1.0,
+            comparisons=own,
+            excuse=excuse,
+        )
+
+
+def _common(peers: Sequence[float], excess: float, applications: int) -> str | None:
+    """The excuse that others are as often slow. One other host is always allowed: of two faults, each is one."""
+    slow = sum(value >= excess / 2 for value in peers)
+    if slow > applications and slow > MAX_SLOW_PEERS * len(peers):
+        return f"other hosts are as slow in {slow} of {len(peers)} comparisons"
+    return None
+
+
+def _beyond_peers(effects: Mapping[str, Mapping[str, float]], kinds: Mapping[str, str]) -> dict[str, dict[str, float]]:
+    """By how much each host exceeds the median of the others of its kind, in applications with two others or more."""
+    by_kind: defaultdict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    for host, own in effects.items():
+        for app, effect in own.items():
+            by_kind[app, kinds[host]][host] = effect
+    excess: dict[str, dict[str, float]] = {host: {} for host in effects}
+    for (app, _), hosts in by_kind.items():
+        for host in hosts if len(hosts) > 2 else ():
+            excess[host][app] = hosts[host] - median(value for peer, value in hosts.items() if peer != host)
+    return excess

@@ -1,0 +1,51 @@
+"""Byte ranges of event logs, packed into tasks of about the same size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from blocklist.detection.log_file import LogFile
+
+SPLIT_BYTES: Final = 32 * 1024 * 1024
+"""Maximum number of bytes of a range of a plain log. A compressed log can be read only from its start: one range."""
+_OPEN_COST: Final = 256 * 1024  # bytes that opening a file counts for
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Split:
+    """The lines of a log that begin from byte `start` up to, not including, byte `end` (None: the end of the file)."""
+
+    log: LogFile
+    start: int = 0
+    end: int | None = None
+
+    @property
+    def cost(self) -> int:
+        """Number of bytes to read, and something for opening the file."""
+        return _OPEN_COST + (self.log.size if self.end is None else self.end - self.start)
+
+
+def pack(logs: Iterable[LogFile]) -> list[list[Split]]:
+    """Split large plain logs, and put small ones together: one list for each task, large ones first."""
+    packs: list[list[Split]] = []
+    room = 0
+    for split in sorted((split for log in logs for split in _splits(log)), key=lambda split: -split.cost):
+        if not packs or split.cost > room:
+            packs.append([])
+            room = SPLIT_BYTES
+        packs[-1].append(split)
+        room -= split.cost
+    return packs
+
+
+def _splits(log: LogFile) -> Iterator[Split]:
+    """The last range has no end: a log in progress may have grown since it was found."""
+    if log.compressed or log.size <= SPLIT_BYTES:
+        yield Split(log=log)
+        return
+    starts: Sequence[int] = range(0, log.size, SPLIT_BYTES)
+    for start in starts:
+        end = start + SPLIT_BYTES
+        yield Split(log=log, start=start, end=end if end < log.size else None)

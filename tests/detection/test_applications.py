@@ -1,0 +1,76 @@
+"""Applications and nodes are identified by what their logs say, not by the names of files and addresses of pods."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+from blocklist.detection.log_discovery import discover
+from blocklist.detection.pipeline import Analysis
+from blocklist.detection.reader import read_facts
+from tests.detection.synthetic_logs import HOSTS, event_log
+
+pytestmark = pytest.mark.xdist_group("detection")
+BEGAN = 1_700_000_000_000
+
+
+def analyse(spark: SparkSession, folder: Path, nodes: dict[str, str] | None = None) -> tuple[set[str], set[str], str]:
+    """The applications and hosts of the tasks, and what was left out."""
+    found = discover(spark, [str(folder)])
+    with Analysis.of(read_facts(spark, found.logs), lambda: nodes or {}) as analysis:
+        tasks = analysis.facts.where("kind = 'task'").select("app", "host").distinct().collect()
+        problems = "\n".join([*found.problems, *analysis.problems])
+    return {row["app"] for row in tasks}, {row["host"] for row in tasks}, problems
+
+
+def test_an_application_has_its_id_whatever_its_files_are_called(spark: SparkSession, tmp_path: Path) -> None:
+    """Two files with numbered names, one application in three copies, parts without a start, a log without an id."""
+    (tmp_path / "event_log_0").write_text("".join(event_log("app-1", BEGAN)))
+    (tmp_path / "event_log_1").write_text("".join(event_log("app-2", BEGAN)))
+    shutil.copy(tmp_path / "event_log_1", tmp_path / "copy")
+    (tmp_path / "old-copy").write_text("".join(event_log("app-2", BEGAN)[:40]) + "broken\n" * 10_000)
+    parts = tmp_path / "cluster" / "8877"
+    parts.mkdir(parents=True)
+    lines = event_log("app-3", BEGAN)
+    (parts / "eventlog-2026-11-20--10-00").write_text("".join(lines[1:30]))
+    (parts / "eventlog").write_text("".join(lines[30:]))
+    (tmp_path / "oldest").write_text("".join(event_log("app-4", BEGAN)[2:]))
+    apps, _, problems = analyse(spark, tmp_path)
+    assert apps == {"app-1", "app-2", "app-3", "oldest"}
+    kept = f"file:{tmp_path}/copy"
+    assert problems.splitlines() == [
+        f"file:{tmp_path}/old-copy: 10,000 broken lines were skipped, such as 'broken'.",
+        f"file:{tmp_path}/event_log_1 is skipped: a copy of {kept}, the log of application app-2.",
+        f"file:{tmp_path}/old-copy is skipped: a copy of {kept}, the log of application app-2.",
+    ]
+
+
+def test_pods_are_reported_as_their_nodes_or_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    """Four pods whose executors name their node, one that uses its node's network, one that is unknown."""
+    pods = {host: f"10.1.0.{number}" for number, host in enumerate(HOSTS, 1)}
+    head: list[dict[str, Any]] = [
+        {"Event": "SparkListenerEnvironmentUpdate", "Spark Properties": {"spark.master": "k8s://https://api"}}
+    ]
+    head += [
+        {
+            "Event": "SparkListenerExecutorAdded",
+            "Timestamp": BEGAN,
+            "Executor ID": host[1:],
+            "Executor Info": {"Host": pods[host], "Total Cores": 1, "Attributes": {"NODE_NAME": f"worker-{host[1:]}"}},
+        }
+        for host in HOSTS[:4]
+    ]
+    lines = event_log("spark-1", BEGAN)
+    text = "".join([*lines[:2], *(json.dumps(event, separators=(",", ":")) + "\n" for event in head), *lines[2:]])
+    for host, address in pods.items():
+        text = text.replace(f'"Host":"{host}"', f'"Host":"{address}"')
+    (tmp_path / "spark-1").write_text(text)
+    (tmp_path / "app-1").write_text("".join(event_log("app-1", BEGAN)))
+    _, hosts, problems = analyse(spark, tmp_path, {"10.1.0.5": "worker-5"})
+    assert hosts == {*HOSTS, *(f"worker-{number}" for number in range(1, 6))}
+    assert problems.startswith("Pods of application spark-1 on unknown nodes are left out: 1.")

@@ -1,0 +1,41 @@
+"""The benchmark's DuckDB compares hosts as Spark does, and the model of task times is what it says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+from benchmarks.detection_quality.event_log import write_event_logs
+from benchmarks.detection_quality.facts import host_name
+from benchmarks.detection_quality.outcomes import run_evidence, summaries
+from benchmarks.detection_quality.runs import draw_run
+from blocklist.detection.heuristics import Rules, judge
+from blocklist.detection.log_discovery import discover
+from blocklist.detection.pipeline import Analysis
+from blocklist.detection.reader import read_facts
+
+pytestmark = pytest.mark.xdist_group("detection")
+
+
+@pytest.mark.parametrize("kind", ["disk writes slowly", "bad memory: tasks fail there"])
+def test_both_find_the_same(spark: SparkSession, tmp_path: Path, kind: str) -> None:
+    run = draw_run(kind, 1)
+    count = len(run.applications)
+    logs = [str(path) for path in write_event_logs(run, tmp_path)]
+    with Analysis.of(read_facts(spark, discover(spark, logs).logs)) as analysis:
+        found = analysis.summaries()
+    (evidence,) = run_evidence([run])
+    direct = summaries(evidence, count)
+    assert [node.host for node in found] == [node.host for node in direct]
+    for node, other in zip(found, direct, strict=True):
+        assert node.failures == other.failures
+        pairs = zip(*(sorted(it.comparisons, key=lambda it: (it.metric, it.last)) for it in (node, other)), strict=True)
+        for one, two in pairs:
+            assert (one.metric, one.stages, one.slow_stages) == (two.metric, two.stages, two.slow_stages)
+            assert one.slowdown == pytest.approx(two.slowdown)
+            assert (one.first, one.last) == (two.first, two.last)
+    faulty = {host_name(run, host) for host in run.conditions.faulty}
+    for nodes in (found, direct):
+        assert {verdict.host for verdict in judge(nodes, Rules()).verdicts} == faulty

@@ -1,0 +1,150 @@
+"""Lines of event logs become facts; a field with an impossible value counts as missing, a broken line is reported."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pyarrow as pa  # type: ignore[import-untyped]
+import pytest
+
+from blocklist.detection.decoders import BOMB
+from blocklist.detection.event_parser import FactParser, application_name, parse_lines
+from blocklist.detection.line_reader import LONG_LINE
+from blocklist.detection.schemas import COLUMNS
+
+TASK: dict[str, Any] = {
+    "Event": "SparkListenerTaskEnd",
+    "Stage ID": 3,
+    "Stage Attempt ID": 1,
+    "Task End Reason": {"Reason": "Success"},
+    "Task Info": {"Launch Time": 100, "Finish Time": 350, "Host": "n1", "Executor ID": "7", "Speculative": False},
+    "Task Metrics": {
+        "Executor Run Time": 200,
+        "Executor CPU Time": 150_999_999,
+        "Shuffle Read Metrics": {"Remote Bytes Read": 10, "Local Bytes Read": 5},
+        "Shuffle Write Metrics": {"Shuffle Bytes Written": 9, "Shuffle Write Time": 7_999_999},
+        "Input Metrics": {"Bytes Read": 77, "Records Read": 7},
+    },
+}
+
+
+def facts(*lines: bytes | dict[str, Any], file: str = "file:/logs/app-1") -> list[dict[str, Any]]:
+    parser = FactParser(file)
+    parser.add(it if isinstance(it, bytes) else json.dumps(it, separators=(",", ":")).encode() for it in lines)
+    rows = [row for batch in parser.batches() for row in batch.to_pylist()]
+    assert all(list(row) == list(COLUMNS) for row in rows)
+    return [{name: value for name, value in row.items() if value is not None} for row in rows]
+
+
+def changed(path: str, value: object) -> dict[str, Any]:
+    event: dict[str, Any] = json.loads(json.dumps(TASK))
+    *parents, name = path.split(".")
+    at = event
+    for parent in parents:
+        at = at[parent]
+    at[name] = value
+    return event
+
+
+def test_a_task_has_its_numbers() -> None:
+    (fact,) = facts(TASK)
+    assert fact == {
+        "kind": "task",
+        "file": "file:/logs/app-1",
+        "app": "app-1",
+        "time": 350,
+        "launched": 100,
+        "duration": 250,
+        "host": "n1",
+        "executor": "7",
+        "stage": 3,
+        "attempt": 1,
+        "outcome": "Success",
+        "speculative": False,
+        "run_ms": 200,
+        "cpu_ms": 150,
+        "shuffle_bytes": 15,
+        "remote_bytes": 10,
+        "written_bytes": 9,
+        "write_ms": 7,
+        "input_bytes": 77,
+        "input_records": 7,
+    }
+
+
+@pytest.mark.parametrize("value", [-1, 2**63 - 1, 2**63, 2**70, 0.5, "7", [], {}, True])
+@pytest.mark.parametrize(
+    ("path", "column"),
+    [("Task Metrics.Executor Run Time", "run_ms"), ("Task Metrics.Input Metrics.Bytes Read", "input_bytes")],
+)
+def test_an_impossible_number_counts_as_missing(path: str, column: str, value: object) -> None:
+    (fact,) = facts(changed(path, value))
+    assert column not in fact
+    assert fact["cpu_ms"] == 150
+
+
+@pytest.mark.parametrize("path", ["Task Info.Host", "Task End Reason.Reason", "Stage ID", "Task Info.Finish Time"])
+@pytest.mark.parametrize("value", [None, {}, -(10**30)])
+def test_a_task_without_a_required_field_is_a_broken_line(path: str, value: object) -> None:
+    (fact,) = facts(changed(path, value))
+    assert fact["kind"] == "broken"
+    assert fact["detail"].startswith('{"Event":"SparkListenerTaskEnd"')
+    assert len(fact["detail"]) == 100
+
+
+@pytest.mark.parametrize("is_open", [False, True])
+def test_only_the_incomplete_last_line_of_a_log_in_progress_is_not_reported(is_open: bool) -> None:
+    incomplete = b'{"Event":"SparkListenerTaskEnd","Stage'
+    lines = [LONG_LINE, BOMB.encode(), incomplete, json.dumps(TASK, separators=(",", ":")).encode(), incomplete]
+    columns = {"file": ["file:/logs/app-1"] * len(lines), "value": lines, "open": [is_open] * len(lines)}
+    batches = parse_lines([pa.RecordBatch.from_pydict(columns)])
+    kinds = [row["kind"] for batch in batches for row in batch.to_pylist()]
+    assert kinds == ["task", *["broken"] * (3 if is_open else 4)]
+
+
+@pytest.mark.parametrize("text", ["\ud800", "\x00", "é" * 1000])
+def test_any_text_is_kept_as_valid_text(text: str) -> None:
+    (fact,) = facts(changed("Task Info.Host", text))
+    assert fact["kind"] == "task"
+    fact["host"].encode()
+
+
+def test_bytes_that_are_no_text_are_replaced() -> None:
+    line = json.dumps(changed("Task Info.Host", "HOST"), separators=(",", ":")).encode().replace(b"HOST", b"\xff")
+    (fact,) = facts(line)
+    assert fact["host"] == "\ufffd"
+
+
+def test_other_events_are_ignored_and_deep_ones_are_broken() -> None:
+    deep = b'{"Event":"SparkListenerTaskEnd","a":' + b"[" * 100_000 + b"]" * 100_000 + b"}"
+    assert [fact["kind"] for fact in facts(b'{"Event":"SparkListenerJobStart","x":1}', b"", deep)] == ["broken"]
+
+
+def test_an_application_has_its_id_and_attempt() -> None:
+    event = {"Event": "SparkListenerApplicationStart", "App Name": "etl", "Timestamp": 5, "App ID": "application_1_2"}
+    (first,) = facts(event)
+    (second,) = facts(event | {"App Attempt ID": "2"})
+    assert (first["app_id"], second["app_id"]) == ("application_1_2", "application_1_2_2")
+    assert first["detail"] == "etl"
+
+
+def test_only_executors_that_name_their_node_are_kept() -> None:
+    event = {"Event": "SparkListenerExecutorAdded", "Timestamp": 1, "Executor ID": "1"}
+    pod = {"Host": "10.1.2.3", "Total Cores": 1, "Log Urls": {}, "Attributes": {"NODE_NAME": "worker-1"}}
+    assert facts(event | {"Executor Info": {"Host": "n1", "Total Cores": 1}}) == []
+    (fact,) = facts(event | {"Executor Info": pod})
+    assert (fact["host"], fact["detail"]) == ("10.1.2.3", "worker-1")
+
+
+@pytest.mark.parametrize(
+    ("file", "name"),
+    [
+        ("file:/logs/app-1.zstd.inprogress", "app-1"),
+        ("file:/logs/eventlog_v2_app-1/events_3_app-1.lz4", "app-1"),
+        ("dbfs:/cluster-logs/0123/eventlog/0123-driver/8877/eventlog-2026-11-20--10-00.gz", "8877"),
+        ("file:/logs/event_log_0", "event_log_0"),
+    ],
+)
+def test_an_application_without_an_id_is_named_by_its_path(file: str, name: str) -> None:
+    assert application_name(file) == name
