@@ -28,6 +28,8 @@ WORKDIR /srv
 COPY blocklist blocklist
 COPY app app
 COPY migrations migrations
+# Compiled modules: the service cannot write them, and without them a start takes three times as long.
+RUN /venv/bin/python -m compileall -q app blocklist migrations
 USER 8224
 VOLUME /data
 # Beyond loopback the service requires tokens. The first start creates the admin's; `blocklist` in the container uses it.
@@ -45,5 +47,5 @@ ENV PATH=/venv/bin:$PATH \
 EXPOSE 8224
 HEALTHCHECK --interval=10s --timeout=3s --start-period=10s \
     CMD ["python", "-c", "import urllib.request; urllib.request.urlopen('http://127.0.0.1:8224/readyz', timeout=2)"]
-# Migrating is safe to repeat; exec passes SIGTERM to the service.
+# The chart in deploy/helm/ has commands of its own. Migrating is safe to repeat; exec passes SIGTERM to the service.
 CMD ["sh", "-c", "python -m app migrate && exec python -m app"]

@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: run setup check unit test kill-test lint format docs demo jar bench profile chaos soak-claims fuzz openapi settings lock \
+.PHONY: run setup check unit test test-long kill-test lint format docs demo jar bench profile chaos soak-claims fuzz openapi settings lock \
 	upgrade clean
 .DELETE_ON_ERROR:
 
@@ -24,9 +24,12 @@ check: $(VENV)/dev.stamp
 unit: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest tests/unit $(ARGS)
 
-# Everything, on real services; takes long.
+# On real services; takes long. `make test-long` has the rest: variations that take minutes each.
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(ARGS)
+
+test-long: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long $(ARGS)
 
 # 200 times kill -9 under load; `ARGS="--kills 20"` for less.
 kill-test: $(VENV)/dev.stamp
@@ -49,8 +52,9 @@ docs: $(VENV)/dev.stamp
 	$(BIN)/mkdocs build --strict
 	$(BIN)/mkdocs serve --livereload $(ARGS)
 
+# `make demo ON=kubernetes` shows pods on a Kubernetes control plane, `ON=yarn` containers on YARN, instead of a Spark cluster.
 demo: $(VENV)/dev.stamp
-	@$(BIN)/python -m demo
+	@$(BIN)/python -m demo$(if $(ON),.$(ON)) $(ARGS)
 
 # The agent for Spark drivers: compiles spark-agent/ into the package. Needs no JDK.
 jar: $(VENV)/dev.stamp
@@ -70,7 +74,21 @@ profile: $(VENV)/dev.stamp
 chaos: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.chaos $(ARGS)
 
-.PHONY: chaos-spark test-spark-versions
+.PHONY: demo-flink
+
+# A Flink cluster on this machine and a job that leaves a node; downloads Flink (330 MB) the first time.
+demo-flink: $(VENV)/dev.stamp
+	@$(BIN)/python -m demo.flink $(ARGS)
+
+.PHONY: chaos-spark test-spark-versions cluster test-kubernetes test-yarn
+
+# The control plane of Kubernetes, and Helm, for the tests. Needs Go; 15 minutes of CPU the first time on a machine.
+cluster: $(VENV)/dev.stamp
+	$(BIN)/python -m tests.kubernetes build
+
+# The tests on a real cluster, which make test also runs where Go is present.
+test-kubernetes: cluster
+	$(BIN)/python -m pytest tests/kubernetes $(ARGS)
 
 # 200 jobs of Spark under a hostile service; make test has a short form.
 chaos-spark: $(VENV)/dev.stamp
@@ -79,6 +97,10 @@ chaos-spark: $(VENV)/dev.stamp
 # The applications of the tests with other versions of Spark, a few hundred megabytes each; `ARGS="3.5.9"` for one.
 test-spark-versions: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.applications versions $(ARGS)
+
+# On a real ResourceManager with NodeManagers, which Maven downloads once (66 MB); part of make test.
+test-yarn: $(VENV)/dev.stamp
+	$(BIN)/python -m pytest tests/yarn $(ARGS)
 
 # An hour of several owners against each other; make test has a short form.
 soak-claims: $(VENV)/dev.stamp

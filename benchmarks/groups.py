@@ -16,11 +16,16 @@ GROUPS = {
     "memory": "Resident memory, and whether it grows.",
     "long-log": "A change log with a million changes: start-up, memory, reads, and reads during compaction.",
     "command": "Start-up time of the `blocklist` command.",
+    "page-map": "The map of 10,000 hosts on the page: CPU of the service, and Chromium.",
     "spark": "Time until a block is in force in Spark, and the overhead of the agent.",
+    "yarn": "The YARN manager with 1,000 nodes: marks, evacuations, and what it costs at rest.",
     "agent": "What the agent costs a driver that obeys by configuration alone, and how soon it acts.",
 }
 LONG = {
+    "flink": "Time until a block is in force in Flink, evacuation, renewals, and memory of the bridge.",
+    "kubernetes": "The Kubernetes manager with 1,000 and 5,000 nodes: one block, many, its start, its memory.",
     "detection-speed": "Throughput of reading event logs.",
     "detection": "Precision and recall of the detection.",
+    "detection-quality": "Thousands of synthetic runs: kinds of faults found, and healthy hosts blamed.",
 }
-"""Groups that take an hour or more; they run only if named."""
+"""Groups that take long, or need a build or a big download; they run only if named."""

@@ -11,7 +11,7 @@ _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
 
 class MissingError(Exception):
-    """Programs are missing and cannot be installed from here; the sentence says what an administrator has to run."""
+    """A program is missing and cannot be installed or built from here; the sentence says which one, and what to do."""
 
 
 def require(packages: Mapping[str, str]) -> dict[str, str]:

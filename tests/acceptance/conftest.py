@@ -12,6 +12,7 @@ from blocklist import PERMANENT, BlockAction, BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, session, wait_until
 from tests.acceptance.jobs import used_hosts
+from tests.class_archive import archive_option
 from tests.integration.process import ServiceProcess, run_app
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE
 @pytest.fixture(scope="package")
 def cluster() -> Iterator[Cluster]:
     """Two workers named by address and one by name."""
-    with Cluster({A: "127.0.0.2", B: "127.0.0.3", C: "127.0.0.4"}) as started:
+    hosts = {A: "127.0.0.2", B: "127.0.0.3", C: "127.0.0.4"}
+    with Cluster(hosts, java_options=archive_option()) as started:
         yield started
 
 
@@ -45,7 +47,7 @@ class Applications:
             spark = session(self._cluster, spark__python__task__killTimeout="200ms", **settings)
             self._spark, self._settings = spark, settings
             # A registered executor is not yet ready: the scheduler knows its host after the first offer.
-            wait_until(lambda: used_hosts(spark, self._cluster) == set(self._cluster.hosts), 60, "a task on each host")
+            wait_until(lambda: used_hosts(spark, self._cluster) == set(self._cluster.hosts), 180, "a task on each host")
         return self._spark
 
     def stop(self) -> None:

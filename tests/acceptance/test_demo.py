@@ -51,6 +51,7 @@ def test_the_demo_ends_and_shows_its_figures(demo: Demo) -> None:
     assert "WARN" not in output
 
 
+@pytest.mark.long
 def test_ctrl_c_ends_the_demo(demo: Demo) -> None:
     assert demo.stdout is not None
     next(line for line in demo.stdout if "127.0.0.3: 2" in line)

@@ -13,7 +13,7 @@ from blocklist.model.errors import LimitError
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, executor_hosts, wait_until
 from tests.acceptance.conftest import EVACUATE, A, B, BlockNode, C, ListenerApi, StartAgent, await_registration
-from tests.acceptance.jobs import Job, used_hosts
+from tests.acceptance.jobs import Job, await_use, used_hosts
 from tests.acceptance.test_service_failures import forwarding
 from tests.integration.process import ServiceProcess, free_port
 
@@ -168,11 +168,47 @@ def test_what_a_lost_executor_ran_is_unknown_because_its_processes_may_still_wri
     wait_until(lambda: executor_hosts(spark) == {A, B, C}, 60, "all hosts")
 
 
+def test_what_a_lost_executor_ran_is_unknown_even_if_it_began_while_the_service_hung(
+    spark: SparkSession, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi
+) -> None:
+    """Reports are prepared one at a time: what has come and gone during a slow heartbeat is in none of them."""
+    held, free = threading.Event(), threading.Event()
+
+    def hold(data: bytes) -> None:
+        if b"/heartbeat" in data and service.snapshot().nodes and not free.is_set():
+            held.set()
+            free.wait(120)
+
+    with forwarding(port := free_port(), service.url, on_data=hold):
+        agent = start_agent(spark, url=f"http://127.0.0.1:{port}")
+        await_registration(agent)
+        service.block("other-node", "test")
+        assert held.wait(30)
+        await_use(spark, cluster, B)
+        job = Job(spark, cluster, 6, hold_on=[B])
+        job.await_running(B)
+        cluster.kill_worker(B)
+        try:
+            wait_until(lambda: executor_hosts(spark) == {A, C}, 60, "the loss")
+            service.block(B, "test", action=EVACUATE)
+            free.set()
+            wait_until(lambda: bool(listeners.status(B)["refused"]), 60, "the refusal")
+            assert "was lost with" in listeners.status(B)["refused"]
+            assert not listeners.status(B)["applied"]
+        finally:
+            free.set()
+            cluster.start_worker(B)
+            job.release()
+        job.hosts()
+        wait_until(lambda: executor_hosts(spark) == {A, B, C}, 60, "all hosts")
+
+
 def test_a_refusal_has_a_reason(block: BlockNode, listeners: ListenerApi) -> None:
     for node_id in (A, C):
         block(node_id, EVACUATE)
     block(B, refused=True)
-    wait_until(lambda: listeners.status(B)["refused"] is not None, 30, "the refusal")
+    # Of a host that has just joined, it is first that it will be opened.
+    wait_until(lambda: "stays open" in (listeners.status(B)["refused"] or ""), 30, "the refusal")
     assert listeners.status(B)["refused"] == (
         f"Host {B} stays open although {B} is blocked (test): the job must keep a host with a live executor, and this"
         " is the weakest block."

@@ -15,7 +15,7 @@ from typing import Final
 
 from tests.chaos.change_log import Entry
 from tests.chaos.operation import Kind, Operation, without_start
-from tests.chaos.register import NANOS_PER_MS, Put, Step
+from tests.chaos.register import NANOS_PER_MS, NodeRequest, Put, Step
 
 _STATUS_OF: Final = {"blocked": 201, "merged": 202, "unblocked": 200}
 Key = tuple[str, str | None]
@@ -112,12 +112,21 @@ def _is_repeated_put(operation: Operation, node_id: str, entries: Sequence[Entry
     Its response may have the revision of the first attempt: if that made a new block, or was earlier than this one.
     """
     requested, entry = operation.requested[node_id], entries[revision - 1]
-    brought = isinstance(requested, Put) and _key(entry) == (node_id, requested.node.cause)
-    own = brought and entry.type == "merged" and entry.at >= operation.invoked // NANOS_PER_MS
+    invoked = operation.invoked // NANOS_PER_MS
+    own = entry.type == "merged" and entry.at >= invoked and _brought(requested, entry, invoked)
     if operation.status != 202 or own:
         return False
     last = next((entries[at] for at in range(revision - 1, -1, -1) if entries[at].node.id == node_id), None)
     return last is not None and last.after == operation.nodes[node_id]
+
+
+def _brought(requested: NodeRequest, entry: Entry, invoked: int) -> bool:
+    """Whether the merge brought the cause of this PUT; or its start, if the first attempt was read later."""
+    if not isinstance(requested, Put):
+        return False
+    key = entry.node.id, requested.node.cause
+    moved = entry.before is not None and invoked <= entry.node.start < entry.before.start
+    return _key(entry) == key or (moved and key in _keys(entry))
 
 
 def _matches(operation: Operation, node_id: str, entry: Entry) -> bool:

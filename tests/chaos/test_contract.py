@@ -193,6 +193,20 @@ def test_a_retried_put_may_commit_twice() -> None:
     assert violations(operations, log, [log, log], NODES) == []
 
 
+def test_a_retried_put_may_begin_before_the_first() -> None:
+    """A paused replica reads the first request later than another one reads the second, but commits it earlier."""
+    operations, log = valid_run()
+    requested = {"d": put(node("d", "0.5"), merging=True)}
+    log.append(change(8, ChangeType.BLOCKED, 79, node("d", "0.5", start=78)))
+    log.append(change(9, ChangeType.MERGED, 80, node("d", "0.5", start=75)))
+    first = operation(Kind.PUT, 70, 72, requested=requested, client=6)
+    seen = {"d": node("d", "0.5", start=75)}
+    again = operation(Kind.PUT, 74, 82, requested=requested, client=6, replica=1, status=202, revision=9, nodes=seen)
+    assert violations([*operations, first, again], log, [log, log], NODES) == []
+    lonely = violations([*operations, again], log, [log, log], NODES)
+    assert any("no operation for revision 8" in violation for violation in lonely), lonely
+
+
 @pytest.mark.parametrize("merges", [False, True], ids=["of a free node", "of a blocked one"])
 def test_a_retried_put_may_find_the_block_of_the_first(*, merges: bool) -> None:
     """Its answer is a 202 with the revision of the first one, which has no answer."""

@@ -18,9 +18,14 @@ RACKS: Final = {
 }
 
 
-def report_labels(client: httpx.Client, nodes: Mapping[str, Mapping[str, str]] = RACKS, manager: str = "racks") -> None:
+def report_labels(
+    client: httpx.Client,
+    nodes: Mapping[str, Mapping[str, str]] = RACKS,
+    manager: str = "racks",
+    lease: int = 60,
+) -> None:
     """A manager registers and reports these nodes with their labels."""
-    register(client, manager, role=RM)
+    register(client, manager, role=RM, leaseSeconds=lease)
     heartbeat(client, manager, nodes=[{"id": node, "labels": labels} for node, labels in nodes.items()])
     # A long report is applied in slices.
     wait_until(lambda: client.get("/nodes", params={"limit": 1}).json()["total"] >= len(nodes))

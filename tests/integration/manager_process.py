@@ -35,6 +35,11 @@ class ManagerProcess:
             )
         return self
 
+    @property
+    def pid(self) -> int:
+        """The id of the current process."""
+        return self._running().pid
+
     def stop(self) -> int:
         self._running().send_signal(signal.SIGTERM)
         return self.exit_code()

@@ -18,6 +18,8 @@ from typing import Final, Self
 
 import httpx
 
+from tests.integration.fork_server import ForkedService
+
 ROOT: Final = Path(__file__).parents[2]
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients without TLS: loading the trusted certificates would cost more than their requests."""
@@ -32,6 +34,8 @@ class ServiceProcess:
     """
 
     wrapper: tuple[str, ...] = ()
+    forked: bool = True
+    """Forked from a process with the same modules, rather than `python -m app` itself."""
 
     def __init__(self, folder: Path, **settings: str) -> None:
         self.folder = folder
@@ -40,7 +44,7 @@ class ServiceProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self._settings = settings
         self._log = folder / "service.log"
-        self._process: subprocess.Popen[bytes] | None = None
+        self._process: subprocess.Popen[bytes] | ForkedService | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -64,6 +68,9 @@ class ServiceProcess:
 
     def launch(self) -> None:
         """Start it, and return at once."""
+        if self.forked and not self.wrapper:
+            self._process = ForkedService(ROOT, self.environment(), self._log)
+            return
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
                 [*self.wrapper, sys.executable, "-m", "app"],
@@ -123,7 +130,7 @@ class ServiceProcess:
             base_url=self.url, timeout=30, trust_env=False, verify=NO_TLS, limits=httpx.Limits(max_connections=None)
         )
 
-    def _running(self) -> subprocess.Popen[bytes]:
+    def _running(self) -> subprocess.Popen[bytes] | ForkedService:
         assert self._process is not None
         return self._process
 

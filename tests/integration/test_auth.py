@@ -23,7 +23,7 @@ from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.event_stream import next_events, watching
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
-from tests.integration.raw_http import connection_to, read_response, request
+from tests.integration.raw_http import connection_to, read_response, request, send_request
 from tests.integration.secured import SecuredService, check_valid_until_expiry, secured_service
 
 APP: Final = create_app(Settings(database_url="sqlite:///never-opened.db"))
@@ -401,6 +401,43 @@ class TestProxies:
                     )
             with secured.client() as client:
                 problem_of(client.get("/blocklist", headers={"X-Forwarded-User": "ann"}), 401)
+
+    @pytest.mark.parametrize("value", ["", " ", " \t  "])
+    def test_a_blank_name_is_none_so_that_the_token_is_the_author(
+        self, tmp_path: Path, databases: Databases, value: str
+    ) -> None:
+        with secured_service(tmp_path, databases, trusted_proxies="127.0.0.1") as secured:
+            token = secured.make_token(Role.OPERATOR, "proxy")["token"]
+            headers = [f"Authorization: Bearer {token}", f"X-Forwarded-User:{value}"]
+            body = json.dumps(block()).encode()
+            put = request("/blocklist/nodes/n1", *headers, "Content-Type: application/json", method="PUT", body=body)
+            assert send_request(secured.process.port, put, "PUT").status == 201
+            with secured.client(token) as client:
+                (change,) = all_changes(client)
+                assert change["createdBy"] == "proxy"
+                (claim,) = client.get("/blocklist/nodes/n1/claims").json()["claims"]
+                assert (claim["owner"], claim["createdBy"]) == ("proxy", "proxy")
+            assert "proxy" in send_request(secured.process.port, request("/whoami", *headers)).body.decode()
+            # A name beside it may be that of the client: the proxy has added its blank one, and not replaced it.
+            both = send_request(secured.process.port, request("/whoami", *headers, "X-Forwarded-User: mallory"))
+            assert both.status == 400
+            # A name of blanks of other alphabets is no name, and not left out silently.
+            other = send_request(
+                secured.process.port, request("/whoami", *headers[:1], "X-Forwarded-User: \u00c2\u00a0")
+            )
+            assert (other.status, "is blank" in other.json()["detail"]) == (400, True)
+
+    def test_without_authentication_a_blank_name_leaves_the_author_unknown(self, start: Start) -> None:
+        service = start(trusted_proxies="127.0.0.1")
+        with service.client() as client:
+            for node, name in (("n1", ""), ("n2", "ann")):
+                answer = client.put(f"/blocklist/nodes/{node}", json=block(), headers={"X-Forwarded-User": name})
+                assert answer.status_code == 201
+            assert [change["createdBy"] for change in all_changes(client)] == [None, "ann"]
+            owners = [
+                client.get(f"/blocklist/nodes/{node}/claims").json()["claims"][0]["owner"] for node in ("n1", "n2")
+            ]
+            assert owners == ["anonymous", "ann"]
 
     def test_any_other_client_does_not(self, secured: SecuredService, admin: httpx.Client) -> None:
         admin.put("/blocklist/nodes/forwarded", json=block(), headers={"X-Forwarded-User": "ann"}).raise_for_status()

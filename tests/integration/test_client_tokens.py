@@ -47,6 +47,7 @@ def test_a_token_is_an_argument_or_from_the_environment(
     with BlocklistClient(url) as client, pytest.raises(UnauthorizedError) as error:
         client.snapshot()
     assert not error.value.given
+    assert "BLOCKLIST_TOKEN_FILE" in str(error.value)
     with BlocklistClient(url, token=reader) as client:
         assert client.snapshot().nodes is not None
     file = tmp_path / "token"

@@ -46,6 +46,7 @@ def problem(status: str, detail: str) -> bytes:
 
 UNKNOWN = problem("404 Not Found", "There is no such listener: register again.")
 FENCED = problem("409 Conflict", "Listener app-1 is registered with another session.")
+TAKEN_OVER = problem("409 Conflict", "Session 0-1 of listener app-1 was taken over by 0-2.")
 REFUSED = problem("400 Bad Request", "taskManagers: give at most 10,000.")
 USUAL = {
     "PUT": ours("201 Created", {"secret": "whsec_AAAA"}),
@@ -74,9 +75,9 @@ class Registrar:
         return [request.partition(b" ")[0].decode() for request in self.known.requests]
 
     def heartbeats(self) -> list[Said]:
-        """The heartbeats, without the session, which is always the same."""
+        """The heartbeats, without the session, which is the same until refusals cannot be reported."""
         bodies = [json.loads(request.partition(b"\r\n\r\n")[2]) for request in self.of("POST")]
-        assert {body.pop("sessionId") for body in bodies} <= {"0-1"}
+        assert {body.pop("sessionId") for body in bodies} <= {"0-1", "0-1.1"}
         return bodies
 
     def of(self, method: str) -> list[bytes]:
@@ -220,14 +221,34 @@ def test_when_taken_over_it_stops_for_good(
 ) -> None:
     wait_until(lambda: len(registrar.heartbeats()) == 1)
     registrar.prepared["POST"] = [FENCED]
+    registrar.prepared["PUT"] = [TAKEN_OVER]
     listener_session.report(acked=3)
     wait_until(lambda: listener_session.fenced)
     assert not listener_session.registered
     listener_session.report(acked=4)
     listener_session.close()
-    assert registrar.methods() == ["PUT", "POST", "POST"]
-    assert listener_session.last_error == "Listener app-1 is registered with another session."
-    assert warnings_in(caplog) == [f"Listener app-1 stopped: {listener_session.last_error}"]
+    assert registrar.methods() == ["PUT", "POST", "POST", "PUT"]
+    assert listener_session.last_error == "Session 0-1 of listener app-1 was taken over by 0-2."
+    [message] = [record.getMessage() for record in caplog.records if record.levelno == logging.ERROR]
+    assert message == (
+        "Listener app-1 reports no more: another process has registered this id and taken over (Session 0-1 of listener"
+        " app-1 was taken over by 0-2.) Stop one of the two, or give each an id of its own."
+    )
+
+
+def test_when_a_restored_service_has_a_session_that_has_ended_it_registers_again(
+    registrar: Registrar, listener_session: ListenerSession
+) -> None:
+    """The service refuses only a session that was taken over."""
+    listener_session.report(Report(task_managers={"app-1:0": "n1"}), acked=3)
+    everything = {"ackedRevision": 3, "taskManagers": {"app-1:0": "n1"}}
+    wait_until(lambda: everything in registrar.heartbeats())
+    registrar.prepared["POST"] = [FENCED]
+    listener_session.report(acked=4)
+    wait_until(lambda: len(registrar.of("PUT")) == 2)
+    wait_until(lambda: registrar.heartbeats()[-1] == everything | {"ackedRevision": 4})
+    wait_until(lambda: listener_session.registered and listener_session.last_error is None)
+    assert not listener_session.fenced
 
 
 def test_a_session_that_was_taken_over_does_not_start(registrar: Registrar) -> None:
@@ -263,6 +284,61 @@ def test_a_rejected_report_stops_neither_renewal_nor_acknowledgement(
     assert len(warnings_in(caplog)) == 1
 
 
+def test_what_is_refused_is_sent_with_the_acknowledgement_also_if_the_rest_is_rejected(
+    registrar: Registrar, listener_session: ListenerSession
+) -> None:
+    wait_until(lambda: len(registrar.heartbeats()) == 1)
+    registrar.prepared["POST"] = [REFUSED]
+    listener_session.report(Report(task_managers={"?": "n1"}, refused={"n2": "no slots"}), acked=3)
+    wait_until(lambda: len(registrar.heartbeats()) > 2)
+    assert registrar.heartbeats()[2] == {"ackedRevision": 3, "refused": {"n2": "no slots"}}
+
+
+def test_what_may_not_be_true_any_more_is_not_sent_until_the_next_report(registrar: Registrar) -> None:
+    session = joined(registrar, interval=0.02)
+    wait_until(lambda: len(registrar.heartbeats()) > 0)
+    session.report(acked=3, valid_until=time.monotonic() + 0.2)
+    wait_until(lambda: {"ackedRevision": 3} in registrar.heartbeats())
+    time.sleep(0.5)
+    sent = len(registrar.heartbeats())
+    # Neither a change nor an interval makes it send what was observed before.
+    session.report(acked=4, valid_until=time.monotonic() - 1)
+    time.sleep(0.2)
+    assert len(registrar.heartbeats()) == sent
+    session.report(acked=4, valid_until=time.monotonic() + 60)
+    wait_until(lambda: len(registrar.heartbeats()) > sent)
+    assert registrar.heartbeats()[sent] == {"ackedRevision": 4}
+    session.close()
+
+
+def test_a_rejected_report_is_not_acknowledged_without_its_refusals(
+    registrar: Registrar, listener_session: ListenerSession
+) -> None:
+    wait_until(lambda: len(registrar.heartbeats()) == 1)
+    registrar.prepared["POST"] = [REFUSED, REFUSED, slow := Held(USUAL["POST"])]
+    listener_session.report(Report(task_managers={"?": "n1"}, refused={"n1": "why"}), acked=3)
+    assert slow.asked.wait(30)
+    refusals = {"refused": {"n1": "why"}}
+    everything = {"ackedRevision": 3, "taskManagers": {"?": "n1"}} | refusals
+    assert registrar.heartbeats()[1:] == [everything, {"ackedRevision": 3} | refusals, refusals]
+    slow.go_on.set()
+    wait_until(lambda: registrar.heartbeats()[-1] == everything)
+
+
+def test_refusals_that_are_rejected_do_not_count_as_applied(registrar: Registrar) -> None:
+    """The service takes no acknowledgement back: a new session begins, which has none."""
+    membership = joined(registrar)
+    membership.report(Report(refused={}), acked=3)
+    wait_until(lambda: any("ackedRevision" in body for body in registrar.heartbeats()))
+    registrar.prepared["POST"] = [REFUSED] * 3
+    membership.report(Report(refused={"n1": "why"}))
+    wait_until(lambda: len(registrar.of("PUT")) == 2)
+    assert json.loads(registrar.of("PUT")[1].partition(b"\r\n\r\n")[2])["sessionId"] == "0-1.1"
+    wait_until(lambda: membership.registered and membership.last_error is None)
+    membership.close()
+    assert registrar.of("DELETE")[0].startswith(b"DELETE /listeners/app-1?sessionId=0-1.1 ")
+
+
 @pytest.mark.parametrize(
     "trouble",
     [
@@ -271,12 +347,24 @@ def test_a_rejected_report_stops_neither_renewal_nor_acknowledgement(
         REFUSED,
         problem("503 Service Unavailable", "The database is away."),
         http_response(b"{}", "200 OK"),
+        http_response(b"<h1>Conflict</h1>", "409 Conflict", "Content-Type: text/html"),
         http_response(b"[]", "201 Created", *SERVICE_HEADERS),
         b"\x00\xff\x17 no HTTP at all",
         respond_and_reset(),
         respond_and_hang(),
     ],
-    ids=["no such route", "404", "400", "503", "stranger", "no object", "noise", "reset", "silence"],
+    ids=[
+        "no such route",
+        "404",
+        "400",
+        "503",
+        "stranger",
+        "stranger's conflict",
+        "no object",
+        "noise",
+        "reset",
+        "silence",
+    ],
 )
 @pytest.mark.parametrize("method", ["PUT", "POST"])
 def test_a_failure_is_logged_once_and_retried(

@@ -10,6 +10,7 @@ import httpx
 import pytest
 
 from tests.integration.bodies import block, later, now_ms, revision_of
+from tests.integration.conftest import Start
 from tests.integration.listeners import (
     RM,
     get_listener,
@@ -87,6 +88,24 @@ class TestStatus:
         assert int(body["at"]) <= int(applied["appliedAt"]) <= now_ms()
         assert applied["lateMs"] == int(applied["appliedAt"]) - int(body["at"])
         assert of_listener(listener_client, "n", "b") == {"id": "b", "role": RM, **waiting}
+
+    def test_after_a_restart_what_was_acknowledged_counts_from_the_next_heartbeat(self, start: Start) -> None:
+        """What it refused is lost, and it may have ended meanwhile."""
+        service = start()
+        with service.client() as client:
+            register(client, "a")
+            revision = put(client, "n")
+            heartbeat(client, "a", ackedRevision=revision, refused={"n": "its last host"})
+        service.stop()
+        service.start()
+        with service.client() as client:
+            progress = of_listener(client, "n", "a")
+            assert (progress["applied"], progress["refused"]) == (False, None)
+            answer = client.get("/blocklist/nodes/n/status").json()
+            assert (answer["applied"], answer["of"]) == (0, 1)
+            heartbeat(client, "a", refused={})
+            progress = of_listener(client, "n", "a")
+            assert (progress["applied"], progress["appliedAt"]) == (True, None)
 
     def test_the_time_of_applying_does_not_change(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")

@@ -33,6 +33,12 @@ def client(start: Start, file: Path) -> Iterator[httpx.Client]:
         yield client
 
 
+def wait_faulty(client: httpx.Client) -> None:
+    """Wait until the service has seen the fault. Only then do two requests have to agree."""
+    wait_until(lambda: "cannot be used" in client.get("/readyz").text)
+    assert is_faulty(client)
+
+
 def is_faulty(client: httpx.Client) -> bool:
     faulty = "cannot be used" in client.get("/readyz").text
     assert faulty == ("blocklist_nodes_file_faulty 1.0" in client.get("/metrics").text)
@@ -135,7 +141,7 @@ def test_whatever_happens_to_the_file_the_last_good_one_stays_in_force_and_the_f
     client: httpx.Client, file: Path, spoil: Callable[[Path], object]
 ) -> None:
     spoil(file)
-    wait_until(lambda: is_faulty(client))
+    wait_faulty(client)
     assert client.get("/nodes/10.0.0.7").json()["labels"] == {"rack": "r12"}
     if file.is_dir():
         file.rmdir()
@@ -214,7 +220,7 @@ def test_each_replica_reads_its_own_copy(start_replicas: StartReplicas, file: Pa
     replicas = start_replicas(nodes_file=str(file))
     file.unlink()
     for client in replicas.clients:
-        wait_until(lambda client=client: is_faulty(client))  # type: ignore[misc]
+        wait_faulty(client)
         assert total(client) == 1
     file.write_text("id\nworker-8\nworker-9\n")
     for client in replicas.clients:

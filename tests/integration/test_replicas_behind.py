@@ -123,6 +123,8 @@ class TestAcknowledgements:
         heartbeat(pair.behind, "jm")
         with pair.without_notifications():
             revision = put(pair.one, node_id)
+            # 503 as long as the replica has not read the list by itself.
+            wait_until(lambda: post_heartbeat(pair.behind, "jm", ackedRevision=revision + 1).status_code != 503)
             problem_of(post_heartbeat(pair.behind, "jm", ackedRevision=revision + 1), 400)
 
 

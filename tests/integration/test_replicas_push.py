@@ -153,6 +153,8 @@ class TestTakeover:
                 receiver.register(owner_replica, f"l-{number}")
             with changing(restartable_replicas.processes[1]):
                 wait_for_pushes(receivers, 3)
+                # What a listener has acknowledged only to the replica that is killed, it gets again, as a whole list.
+                wait_until(lambda: all(get_listener(other_replica, f"l-{n}")["ackedRevision"] for n in range(6)))
                 restartable_replicas.processes[0].kill()
                 wait_for_pushes(receivers, 3)
                 restartable_replicas.processes[0].start()

@@ -99,7 +99,24 @@ class TestOwner:
         assert check_owner(owner) == owner
 
     @pytest.mark.parametrize(
-        "owner", ["", "x" * 129, "a*", "a//b", "/a", "a/", "a/../b", ".", "a\n", "\ud800", "caf\ufffd"]
+        "owner",
+        [
+            "",
+            "x" * 129,
+            "a*",
+            "a//b",
+            "/a",
+            "a/",
+            "a/../b",
+            ".",
+            "a\n",
+            "\ud800",
+            "caf\ufffd",
+            " ",
+            "a ",
+            " a/b",
+            "a/ /b",
+        ],
     )
     def test_what_is_not_an_owner(self, owner: str) -> None:
         with pytest.raises(InvalidError):
@@ -171,16 +188,23 @@ class TestBlock:
     def test_too_many_claims_are_refused_but_not_more_of_one_owner(self) -> None:
         draft = drafted(*(claim(f"o{number}", node()) for number in range(MAX_CLAIMS)), author="anna")
         with pytest.raises(LimitError, match="has 32 claims"):
-            draft.block(node("x"), allow_merge=True)
-        with pytest.raises(LimitError):
             draft.put_claim("new", node())
         assert draft.changes == []
         assert not draft.put_claim("o1", node("x")).created
 
+    def test_what_an_author_claims_for_himself_always_fits(self) -> None:
+        """And the cause names it, though it has no room for the reasons of all."""
+        alerts = [claim(f"alertmanager/{number}", node(f"alert {number}")) for number in range(MAX_CLAIMS)]
+        draft = drafted(*alerts, author="anna")
+        assert draft.block(node("x", action=EVACUATE), allow_merge=True).cause.endswith("alert 31,x")
+        assert draft.put_claim("anna", node("y", action=EVACUATE)).node.action is EVACUATE
+        assert len(claims_in(draft)) == MAX_CLAIMS + 1
+        bob = drafted(*alerts, author="bob")
+        assert set(bob.block_many({"m": (node(node_id="m"), True), "n": (node("x"), True)})) == {"m", "n"}
+        assert drafted(*alerts, author="carol").put_claims("carol", {"n": node("x")})["n"].created
+
     def test_several_nodes_are_all_or_none_if_one_has_too_many(self) -> None:
         draft = drafted(*(claim(f"o{number}", node()) for number in range(MAX_CLAIMS)), author="anna")
-        with pytest.raises(LimitError):
-            draft.block_many({"m": (node(node_id="m"), True), "n": (node("x"), True)})
         with pytest.raises(LimitError):
             draft.put_claims("new", {"m": node(node_id="m"), "n": node("x")})
         assert draft.changes == []

@@ -54,4 +54,4 @@ def test_an_invalid_url_is_rejected_without_repeating_it(url: str) -> None:
 
 
 def test_printed_settings_show_no_password() -> None:
-    assert "secret" not in repr(Settings(database_url="postgresql://anna:secret@db.example/blocklist"))
+    assert "hunter2" not in repr(Settings(database_url="postgresql://anna:hunter2@db.example/blocklist"))

@@ -6,6 +6,7 @@ import asyncio
 import gc
 import tracemalloc
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -16,12 +17,14 @@ from app.listeners.known_nodes import KnownNodes
 from app.listeners.quota import ListenerQuota
 from app.listeners.usable_nodes import UsableNodes
 from app.store.listeners import Secret
-from blocklist.model.changes import Snapshot
+from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.confirmed_nodes import ConfirmedNodes
 from blocklist.model.evidence import TTL_MS, EvidenceRule, EvidenceStore, Finding, FindingKind
 from blocklist.model.inventory import Inventory
 from blocklist.model.listener import Listener, ListenerRole
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.report import Report
+from blocklist.model.reported_node import ReportedNode
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.json import dump_json, parse_json
 from blocklist.wire.listeners import HeartbeatBody
@@ -71,6 +74,27 @@ def test_a_changed_report_costs_what_changed_in_it_whatever_all_listeners_report
     asyncio.run(scenario())
 
 
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        ("worker-01O", "worker-010"),
+        ("worker-O1O", "worker-010"),
+        ("worker-l9", "worker-19"),
+        ("worker-01q", "worker-019"),
+    ],
+)
+def test_a_letter_that_looks_like_a_digit_is_meant_to_be_one(typed: str, meant: str) -> None:
+    async def scenario() -> None:
+        _, _, directory, _ = new_directory()
+        directory.add(entry := job_master())
+        nodes = [*(f"worker-{number:03}" for number in range(10, 20)), "worker-19"]
+        directory.apply_report(entry, Report(nodes=nodes), 0)
+        directory.inventory_updater.apply_all()
+        assert KnownNodes(directory.inventory).suggestion(typed) == meant
+
+    asyncio.run(scenario())
+
+
 NAMES = {
     "short": [f"N{number:05}" for number in range(5500)],
     "full": [f"N{number:05}.Rack1.example.com" for number in range(5500)],
@@ -111,6 +135,41 @@ def test_what_counts_against_the_limit_of_a_token_is_no_less_than_the_memory_it_
         tracemalloc.stop()
         counted = directory.counted_size(entry)
         assert taken <= counted <= 6 * taken
+
+    asyncio.run(scenario())
+
+
+def test_a_machine_is_one_usable_node_whatever_a_listener_calls_it() -> None:
+    async def scenario() -> None:
+        inventory = Inventory()
+        confirmed = ConfirmedNodes(authenticated=False, aliases=inventory.aliases, machine_of=inventory.machine_of)
+        tracker = BlocklistTracker(Snapshot(revision=0, history="0000000a", nodes={}), inventory.aliases)
+        view = ListView(tracker, lambda: 0, lambda: None)
+        evidence = EvidenceStore(
+            EvidenceRule(), view.task_managers.nodes_of, confirmed.confirmed_name, confirmed.principal_of
+        )
+        quota = ListenerQuota(max_listeners=9, max_bytes=10_000)
+        directory = ListenerDirectory(view, evidence, confirmed, inventory, quota, lambda: 0)
+        usable = UsableNodes(directory, view, confirmed)
+        for name, report in (
+            ("jm", Report(nodes=["n1", "10.0.0.1", "n2"])),
+            ("running", Report(task_managers={"tm-1": "n1", "tm-2": "10.0.0.1", "tm-3": "n2"})),
+        ):
+            directory.add(entry := job_master(name))
+            directory.apply_report(entry, report, 0)
+            assert usable.counter()(entry) == 3, "nobody has said that they are one"
+        manager = job_master("manager")
+        manager.listener = replace(manager.listener, role=ListenerRole.RESOURCE_MANAGER)
+        directory.add(manager)
+        directory.apply_report(manager, Report(nodes=[ReportedNode(id="n1", addresses=("10.0.0.1",))]), 0)
+        jm, running = directory.get("jm"), directory.get("running")
+        assert jm is not None
+        assert running is not None
+        assert [usable.counter()(jm), usable.counter()(running)] == [2, 2]
+        end = PERMANENT
+        blocked = BlockedNode(id="10.0.0.1", action=BlockAction.MARK_BLOCKED, start=0, end=end, cause="disk")
+        tracker.apply(Change(revision=1, type=ChangeType.BLOCKED, at=0, node=blocked))
+        assert [usable.counter()(jm), usable.counter()(running)] == [1, 1]
 
     asyncio.run(scenario())
 

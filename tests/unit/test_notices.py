@@ -264,6 +264,15 @@ class TestTarget:
 
 
 class TestUrls:
+    @pytest.mark.parametrize("receivers", [f"to={SECRET}", f"to=a@b.example,{SECRET}", f"to=a@b.example&cc={SECRET}"])
+    def test_a_receiver_that_would_be_left_out_is_an_error(
+        self, receivers: str, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        with pytest.raises(ValueError, match=r"^URL 1 has a part that apprise would leave out") as error:
+            make_senders(f"mailtos://u:p@example.com?{receivers}")
+        assert SECRET not in f"{error.value}{caplog.text}"
+        assert len(make_senders("mailtos://u:p@example.com?to=a@b.example,c@d.example&cc=e@f.example")) == 1
+
     def test_they_are_separated_by_commas_before_a_scheme(self) -> None:
         text = " json://h/a?to=x,y , slack://A/B/C,mailto://u:p@h,"
         assert split_urls(text) == ["json://h/a?to=x,y", "slack://A/B/C", "mailto://u:p@h"]
