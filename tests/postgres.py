@@ -104,7 +104,7 @@ class PostgresServer:
         command = [*_unprivileged_prefix(), str(_program("postgres")), "-D", str(self._data), "-p", str(self.port)]
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(command, cwd=self._folder, env=_environment(), stdout=log, stderr=log)
-        wait_until(self._is_ready, seconds=60)
+        wait_until(self._is_ready)
 
     @property
     def running(self) -> bool:

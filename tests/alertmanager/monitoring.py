@@ -81,7 +81,7 @@ def monitoring(folder: Path, url: str, *nodes: str, token: str = "not required")
         for name, options in _options(folder, ports).items():
             stack.enter_context(_running(programs[name], options, folder / f"{name}.log"))
         for name in ("alertmanager", "prometheus"):
-            wait_until(lambda port=ports[name]: _ready(port), seconds=60)  # type: ignore[misc]
+            wait_until(lambda port=ports[name]: _ready(port))  # type: ignore[misc]
         yield running
 
 

@@ -81,7 +81,7 @@ class Service:
         return [listener["id"] for listener in found if listener["state"] == "live"]
 
     def await_listener(self) -> None:
-        wait_until(lambda: len(self.listeners()) == 1, seconds=60)
+        wait_until(lambda: len(self.listeners()) == 1)
 
     def clear(self) -> None:
         """Free all nodes and remove all listeners."""

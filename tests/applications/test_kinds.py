@@ -24,7 +24,7 @@ def test_it_obeys_by_configuration_alone(kind: Kind, service: Service, start: St
 
     started = len(application.starts_on(B))
     application.begin_round(waiting_on=B)
-    wait_until(lambda: len(application.starts_on(B)) > started, seconds=60)
+    wait_until(lambda: len(application.starts_on(B)) > started)
     service.block(B, EVACUATE)
     result = application.result()
     assert result == Round(number=TASKS, hosts=frozenset({A, C})), "evacuated"

@@ -36,7 +36,7 @@ def test_with_dynamic_allocation_new_executors_on_a_blocked_host_get_no_task(
     assert application.round().hosts <= {A, C}
     service.await_listener()
     # All executors are idle and are removed; later ones come anew.
-    wait_until(lambda: not executors(cluster), seconds=60)
+    wait_until(lambda: not executors(cluster))
     assert application.round().hosts <= {A, C}
     assert not application.starts_on(B)
     service.unblock(B)
@@ -49,7 +49,7 @@ def test_with_dynamic_allocation_new_executors_on_a_blocked_host_get_no_task(
 
     wait_until(used_again, seconds=120)
     application.end()
-    wait_until(lambda: not service.listeners(), seconds=30)
+    wait_until(lambda: not service.listeners())
 
 
 def test_a_blocked_host_that_returns_first_waits_for_others(
@@ -73,7 +73,7 @@ def test_a_blocked_host_that_returns_first_waits_for_others(
             assert application.round() == Round(number=TASKS, hosts=frozenset({B}))
             registered = [int(at) for at in re.findall(r"(\d{13}) INFO .*Registered executor", application.log())]
             assert application.starts_on(B)[begun] - registered[-1] >= 4_500
-            wait_until(lambda: not executors(cluster), seconds=60)
+            wait_until(lambda: not executors(cluster))
         application.end()
     finally:
         for host in (A, C):
@@ -90,7 +90,7 @@ def test_a_block_of_the_only_host_just_after_it_joined_does_not_count_as_applied
         application = start(JAVA)
         service.await_listener()
         [registered] = await_registrations(application, 1)
-        wait_until(lambda: time.time() * 1000 >= registered + 2000, seconds=30)
+        wait_until(lambda: time.time() * 1000 >= registered + 2000)
         body = {"action": "MARK_BLOCKED", "cause": "test"}
         answer = service.client.put(f"/blocklist/nodes/{B}", json=body, headers={"Prefer": "wait=30"})
         assert (answer.headers["blocklist-applied"], answer.headers["blocklist-refused"]) == (
@@ -100,7 +100,7 @@ def test_a_block_of_the_only_host_just_after_it_joined_does_not_count_as_applied
         assert service.refused(B).startswith(f"Host {B} ")
         assert application.round().hosts == {B}
         assert not service.is_applied(B)
-        wait_until(lambda: "stays open" in service.refused(B), seconds=60)
+        wait_until(lambda: "stays open" in service.refused(B))
         application.end()
     finally:
         for host in (A, C):
@@ -113,7 +113,7 @@ def await_registrations(application: Application, count: int) -> list[int]:
     def found() -> list[int]:
         return [int(at) for at in re.findall(r"(\d{13}) INFO .*Registered executor", application.log())]
 
-    wait_until(lambda: len(found()) >= count, seconds=60)
+    wait_until(lambda: len(found()) >= count)
     return found()
 
 
@@ -130,7 +130,7 @@ def test_when_the_last_open_host_is_decommissioned_a_blocked_one_is_opened(
     [executor] = executors(cluster, C)
     os.kill(executor, signal.SIGPWR)
     assert application.result().number == TASKS
-    wait_until(lambda: executor not in executors(cluster, C), seconds=60)
+    wait_until(lambda: executor not in executors(cluster, C))
     assert application.round().number == TASKS
     assert not set(application.round().hosts) & {A}, "the weakest block gives way first"
     application.end()
@@ -164,7 +164,7 @@ def test_the_only_host_of_an_application_stays_open_and_is_reported_as_refused(
     [host] = application.used_hosts()
     service.await_listener()
     service.put(host, action=EVACUATE)
-    wait_until(lambda: bool(service.refused(host)), seconds=30)
+    wait_until(lambda: bool(service.refused(host)))
     assert not service.is_applied(host)
     assert application.round().number == TASKS
     application.end()
@@ -178,9 +178,9 @@ def test_a_barrier_stage_that_runs_is_not_harmed_by_an_evacuation_which_is_repor
     service.await_listener()
     started = len(application.starts_on(B))
     application.send("barrier 6 5000")
-    wait_until(lambda: len(application.starts_on(B)) > started, seconds=60)
+    wait_until(lambda: len(application.starts_on(B)) > started)
     service.put(B, action=EVACUATE)
-    wait_until(lambda: bool(service.refused(B)), seconds=30)
+    wait_until(lambda: bool(service.refused(B)))
     assert application.result().number == 6
     assert application.round().hosts <= {A, C}
     application.end()
@@ -197,7 +197,7 @@ def test_a_barrier_job_that_needs_more_slots_than_are_open_opens_the_weakest_hos
     application.send("barrier 4 50")
     result = application.result()
     assert result == Round(number=4, hosts=frozenset({B, C}))
-    wait_until(lambda: application.round().hosts == {C}, seconds=60)
+    wait_until(lambda: application.round().hosts == {C})
     application.end()
 
 
@@ -209,9 +209,9 @@ def test_an_evacuation_is_a_mark_for_continuous_streaming_and_is_reported(
     service.await_listener()
     application.send("stream")
     application.result()
-    wait_until(lambda: streams(application), seconds=60)
+    wait_until(lambda: streams(application))
     service.put(*HOSTS[:2], action=EVACUATE)
-    wait_until(lambda: bool(service.refused(A) or service.refused(B)), seconds=30)
+    wait_until(lambda: bool(service.refused(A) or service.refused(B)))
     assert streams(application)
     assert application.round().hosts == {C}
     application.end()
@@ -232,7 +232,7 @@ def test_a_driver_short_of_memory_survives_a_long_list(service: Service, start: 
     application.result()
     # Whatever failed for lack of memory is made up for.
     wait_until(lambda: application.round().hosts <= {A, C}, seconds=90)
-    wait_until(lambda: service.is_applied(B), seconds=60)
+    wait_until(lambda: service.is_applied(B))
     application.end()
 
 
@@ -256,7 +256,7 @@ def test_while_no_name_can_be_looked_up_the_job_runs_and_what_is_not_known_is_re
     result = application.round()
     assert result.number == TASKS
     assert result.hosts <= {A, C}
-    wait_until(lambda: "addresses are not known" in service.refused("a-name"), seconds=60)
+    wait_until(lambda: "addresses are not known" in service.refused("a-name"))
     assert not service.is_applied("a-name")
     assert not service.refused(B)
     assert application.round().hosts <= {A, C}

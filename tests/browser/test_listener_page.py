@@ -89,6 +89,6 @@ def test_a_node_shows_its_inventory_evidence_and_drift(page: Page, listener_clie
     expect(evidence.get_by_role("row", name="etl")).to_contain_text("three times as slow")
     revision = put(listener_client, "n7.example.com", cause="Disk", action=EVACUATE)
     heartbeat(listener_client, "slurm", ackedRevision=revision, schedulable={"n7.example.com": "IDLE"})
-    wait_until(lambda: bool(listener_client.get("/drift").json()["drift"]), seconds=60)
+    wait_until(lambda: bool(listener_client.get("/drift").json()["drift"]))
     page.reload()
     expect(page.get_by_role("region", name="Drift")).to_contain_text("slurm")

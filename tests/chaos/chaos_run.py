@@ -103,7 +103,7 @@ class ChaosRun:
 
     def _expect_within_a_minute(self, holds: Callable[[], bool], otherwise: str) -> None:
         try:
-            wait_until(holds, seconds=60)
+            wait_until(holds)
         except AssertionError:
             self._anomalies.append(otherwise)
 

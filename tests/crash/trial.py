@@ -94,7 +94,7 @@ class KillTrial:
 
     def _wait_for_changes(self, writing: list[Future[None]]) -> None:
         goal = self._acknowledged() + CHANGES_BETWEEN
-        wait_until(lambda: self._acknowledged() >= goal or any(done.done() for done in writing), seconds=60)
+        wait_until(lambda: self._acknowledged() >= goal or any(done.done() for done in writing))
         assert not any(done.done() for done in writing), [done.exception() for done in writing if done.done()]
         self._pause.wait(random.uniform(0, MAX_PAUSE_SECONDS))
 
@@ -122,7 +122,7 @@ class KillTrial:
             assert number <= len(log), f"revision {number} was acknowledged and is lost: {made}"
             change = log[number - 1]
             assert made == (change["type"], change["node"]["id"]), "another change has its revision"
-        wait_until(lambda: all(len(watcher.changes) >= revision for watcher in self._watchers), seconds=60)
+        wait_until(lambda: all(len(watcher.changes) >= revision for watcher in self._watchers))
         for watcher in self._watchers:
             assert watcher.changes[checked:revision] == log[checked:], "a watcher has each change once, in order"
 

@@ -77,7 +77,7 @@ def test_a_killed_bridge_takes_its_jvm_with_it_and_a_new_one_continues(
     view.wait_applied(ONE, bridge.id)
     child = bridge.child()
     bridge.kill()
-    wait_until(lambda: not _exists(child), seconds=60)
+    wait_until(lambda: not _exists(child))
     client.block(TWO, "bad disk")
     bridge.start()
     view.wait_applied(TWO, bridge.id)

@@ -63,7 +63,7 @@ class Writers:
     def wait_for_more(self, number: int = 100) -> None:
         """Wait until `number` more changes are acknowledged."""
         goal = len(self.acknowledged) + number
-        wait_until(lambda: len(self.acknowledged) >= goal, seconds=60)
+        wait_until(lambda: len(self.acknowledged) >= goal)
 
     def assert_all_in_log(self, log: Sequence[Any]) -> None:
         """The log must have no gap, and every acknowledged change at its revision."""

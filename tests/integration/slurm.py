@@ -68,7 +68,7 @@ class SlurmCluster:
         self.start_controller()
         for node in NODES:
             self._processes.append(self._start_process("slurmd", "-D", "-N", node))
-        wait_until(lambda: all(self.state(node) == "IDLE" for node in NODES), seconds=60)
+        wait_until(lambda: all(self.state(node) == "IDLE" for node in NODES))
 
     def stop(self) -> None:
         self.stop_controller()
@@ -77,7 +77,7 @@ class SlurmCluster:
 
     def start_controller(self) -> None:
         self._controller = self._start_process("slurmctld", "-D")
-        wait_until(lambda: self.run("scontrol", "ping").returncode == 0, seconds=60)
+        wait_until(lambda: self.run("scontrol", "ping").returncode == 0)
 
     def stop_controller(self) -> None:
         if self._controller is not None:

@@ -224,7 +224,7 @@ class TestReplicas:
             heartbeat(client, "slurm", unschedulable=states)
             return any("Nodes: y" in body for _, body in target.notices)
 
-        wait_until(notified, seconds=60)
+        wait_until(notified)
         assert sum("Nodes: x" in body for _, body in target.notices) == 1
 
 

@@ -104,7 +104,7 @@ class Flood:
                         self.responses.append(read_response(stream, "PUT"))
             return len(self.open_connections) <= left
 
-        wait_until(settled, seconds=60)
+        wait_until(settled)
 
 
 def _readable(connection: socket.socket) -> bool:

@@ -147,7 +147,7 @@ def test_drift_in_both_directions(client: TestClient, clock: ManualClock) -> Non
     register(client, "slurm", role=RM, leaseSeconds=600)
     state = "DRAIN, not by this manager"
     heartbeat(client, "slurm", ackedRevision=revision, schedulable={"n1": "IDLE"}, unschedulable={"n2": state})
-    wait_until(lambda: len(client.get("/drift").json()["drift"]) == 2, seconds=30)
+    wait_until(lambda: len(client.get("/drift").json()["drift"]) == 2)
     clock.now += 90_000
     page = get(client, "/page/nodes/n1")
     assert cells(page, "Difference") == ["blocked, but still gets work"]

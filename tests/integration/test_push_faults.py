@@ -83,7 +83,7 @@ def check(client: httpx.Client, receivers: list[Receiver]) -> None:
 def wait_for_pushes(receivers: list[Receiver], number: int) -> None:
     """Wait until each has applied `number` more pushes."""
     goals = [len(receiver.applied) + number for receiver in receivers]
-    wait_until(lambda: all(len(it.applied) >= goal for it, goal in zip(receivers, goals, strict=True)), seconds=60)
+    wait_until(lambda: all(len(it.applied) >= goal for it, goal in zip(receivers, goals, strict=True)))
 
 
 def test_the_service_is_killed_during_a_fan_out(fresh: ServiceProcess) -> None:

@@ -140,4 +140,4 @@ def _wait_for_progress(
         return [caller.statuses.total() for caller in callers] + heard
 
     goals = [number + 3 for number in steps()]
-    wait_until(lambda: all(now >= goal for now, goal in zip(steps(), goals, strict=True)), seconds=60)
+    wait_until(lambda: all(now >= goal for now, goal in zip(steps(), goals, strict=True)))

@@ -34,7 +34,7 @@ def manager(tmp_path: Path, fresh: ServiceProcess, cluster: SlurmCluster) -> Ite
         with BlocklistClient(fresh.url) as client:
             for node in client.snapshot().nodes:
                 client.unblock(node)
-        wait_until(lambda: all(cluster.state(node) == "IDLE" for node in NODES), seconds=60)
+        wait_until(lambda: all(cluster.state(node) == "IDLE" for node in NODES))
 
 
 @pytest.fixture
@@ -69,7 +69,7 @@ def test_running_jobs_finish_and_the_status_reports_it(
     going_on = tmp_path / "going-on"
     going_on.touch()
     job = cluster.start_job("n2", "sh", "-c", f"touch {tmp_path}/began; while test -e {going_on}; do sleep 0.1; done")
-    wait_until((tmp_path / "began").exists, seconds=60)
+    wait_until((tmp_path / "began").exists)
     client.block("n2", "Disk errors", action=EVACUATE)
     wait_until(lambda: "DRAIN" in cluster.state("n2"))
     assert cluster.reason("n2").startswith("blocklist: evacuate, without end, Disk errors")
@@ -134,7 +134,7 @@ def test_an_unreachable_slurmctld_is_retried(
 ) -> None:
     cluster.stop_controller()
     client.block("n1", "Hot machine")
-    wait_until(lambda: "Retrying in" in manager.log(), seconds=60)
+    wait_until(lambda: "Retrying in" in manager.log())
     assert acked_revision(fresh, "slurm") == 0
     cluster.start_controller()
     wait_until(lambda: acked_revision(fresh, "slurm") == 1, seconds=90)
@@ -160,4 +160,4 @@ def test_all_nodes_are_reported_and_the_minimum_is_kept(
         with pytest.raises(LimitError, match="no more is possible among its nodes"):
             client.block(NODES[1], "disk")
         client.unblock(NODES[0])
-        wait_until(lambda: all(cluster.state(node) == "IDLE" for node in NODES), seconds=60)
+        wait_until(lambda: all(cluster.state(node) == "IDLE" for node in NODES))

@@ -81,7 +81,7 @@ def facts(program: str, api_server: ApiServer) -> dict[str, str]:
     [
         "what an executor's host is called may be unknown",
         "executors lost beyond the limit",
-        "a killed task that still runs",
+        "a killed task that still runs is killed again",
         "an address that is used again",
         "a pod that is made while the template changes",
     ],

@@ -109,9 +109,8 @@ def test_in_cluster_mode_with_dynamic_allocation_and_findings_of_its_own(service
     service.unblock(W2)
     application.await_use(W2)
 
-    application.send(f"fail {W3}")
-    assert application.result().number == TASKS
-    wait_until(lambda: evidence(service) == {W3}, seconds=60)
+    fail_on(application, W3)
+    wait_until(lambda: evidence(service) == {W3})
     service.block(W2)
     await_executors(service, application, up=False)
     await_executors(service, application, up=True)
@@ -133,7 +132,7 @@ def evacuate(service: Service, application: YarnApplication, host: str) -> None:
     wait_until(lambda: len(application.starts_on(host)) > started, seconds=240)
     service.block(host, EVACUATE)
     assert application.result().hosts == set(HOSTS) - {host}
-    wait_until(lambda: [manager["runningTasks"] for manager in task_managers(service, host)] == [0], seconds=60)
+    wait_until(lambda: [manager["runningTasks"] for manager in task_managers(service, host)] == [0])
     service.unblock(host)
     application.await_use(host)
 
@@ -169,12 +168,24 @@ def block_all(service: Service, application: YarnApplication) -> None:
     service.block(W1, EVACUATE)
     service.block(W2, EVACUATE)
     service.put(W3)
-    wait_until(lambda: "stays open" in service.refused(W3), seconds=60)
+    wait_until(lambda: "stays open" in service.refused(W3))
     assert application.round().hosts == {W3}
     assert not service.is_applied(W3)
     for host in HOSTS:
         service.unblock(host)
     application.await_use(*HOSTS)
+
+
+def fail_on(application: YarnApplication, host: str) -> None:
+    """Let tasks fail on the host; dynamic allocation may have no executor there in the first rounds."""
+
+    def tasks_failed() -> bool:
+        before = len(application.starts_on(host))
+        application.send(f"fail {host}")
+        assert application.result().number == TASKS
+        return len(application.starts_on(host)) > before
+
+    wait_until(tasks_failed, seconds=240)
 
 
 def await_executors(service: Service, application: YarnApplication, *, up: bool) -> None:
@@ -186,7 +197,7 @@ def await_executors(service: Service, application: YarnApplication, *, up: bool)
 
 def ends_well(service: Service, application: YarnApplication) -> None:
     application.end()
-    wait_until(lambda: not service.listeners(), seconds=60)
+    wait_until(lambda: not service.listeners())
     assert "Executor is excluded" not in application.log()
 
 

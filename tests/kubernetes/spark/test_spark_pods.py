@@ -96,7 +96,7 @@ def test_pods_come_although_all_nodes_are_blocked(service: Service, start: Start
     [used] = application.round().hosts
     # Spark makes the first pods before it loads the agent, so both may be on one node.
     assert used == b or application.nodes() == [a, a], "the weakest block gives way"
-    wait_until(lambda: service.refused(used) != "", seconds=60)
+    wait_until(lambda: service.refused(used) != "")
     service.unblock(a)
     application.end()
 
@@ -113,7 +113,7 @@ def test_without_the_right_to_delete_pods_a_waiting_one_is_refused(
     service.await_listener()
     wait_until(lambda: len(application.pending()) == 1, seconds=120)
     service.put(b)
-    wait_until(lambda: "cannot be deleted" in service.refused(b), seconds=60)
+    wait_until(lambda: "cannot be deleted" in service.refused(b))
     assert application.round().hosts == {a}
     application.end()
 

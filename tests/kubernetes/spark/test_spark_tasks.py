@@ -27,4 +27,4 @@ def test_a_life_in_client_mode(service: Service, start: StartApplication, pool: 
     service.block(b, EVACUATE)
     assert application.result().hosts == {a, c}
     application.end()
-    wait_until(lambda: not service.listeners(), seconds=60)
+    wait_until(lambda: not service.listeners())

@@ -142,7 +142,7 @@ public final class SchedulerProgram {
     spark.parallelize(Arrays.asList(new Object[] {Integer.valueOf(1)})).count();
     print("what an executor's host is called may be unknown", unknownNames(spark));
     print("executors lost beyond the limit", lostExecutors(spark));
-    print("a killed task that still runs", killedTask(spark));
+    print("a killed task that still runs is killed again", killedTask(spark));
     print("an address that is used again", usedAddress(spark));
     print("a pod that is made while the template changes", madePod(spark, arguments[0]));
     System.out.flush();
@@ -227,6 +227,12 @@ public final class SchedulerProgram {
       killed = evacuation.tasksToKill(plan, 0);
     }
     evacuation.kill(killed);
+    List early, again;
+    synchronized (scheduler(spark)) {
+      early = evacuation.tasksToKill(plan, Evacuation.KILL_AGAIN_MILLIS - 1);
+      again = evacuation.tasksToKill(plan, Evacuation.KILL_AGAIN_MILLIS);
+    }
+    boolean repeated = early.isEmpty() && again.size() == 1;
     int running;
     long last = 4 * UnknownTasks.SETTLE_MILLIS;
     synchronized (scheduler(spark)) {
@@ -246,8 +252,8 @@ public final class SchedulerProgram {
       int settling = ((Executor) unknown.observe(state.executors(directory), last + 1000).get(0)).running;
       long end = last + UnknownTasks.SETTLE_MILLIS;
       int settled = ((Executor) unknown.observe(state.executors(directory), end).get(0)).running;
-      if (killed.size() == 1 && running == 1 && settling == -1 && settled == 0) return "true";
-      return killed.size() + " killed, then " + running + ", " + settling + ", " + settled;
+      if (killed.size() == 1 && repeated && running == 1 && settling == -1 && settled == 0) return "true";
+      return killed.size() + " killed, then again " + early.size() + " and " + again.size() + ", then " + running + ", " + settling + ", " + settled;
     }
   }
 

@@ -1,10 +1,10 @@
 package blocklist.spark;
 
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
+import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
 import org.apache.spark.SparkContext;
@@ -12,20 +12,23 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Kills the tasks on evacuated hosts, each once; Spark restarts them elsewhere, and does not count them as failed. The
- * executor stays, because its shuffle files may be needed. Tasks of barrier stages are left alone, because a killed one
- * fails the job, and so is what EvacuationLimit keeps.
+ * Kills the tasks on evacuated hosts; Spark restarts them elsewhere, and does not count them as failed. A task that still
+ * runs is killed again every KILL_AGAIN_MILLIS: Spark does not interrupt a task that is about to start, and code may
+ * swallow an interrupt. The executor stays, because its shuffle files may be needed. Tasks of barrier stages are left
+ * alone, because a killed one fails the job, and so is what EvacuationLimit keeps.
  *
  * <p>THREADING: the caller holds the monitor of the scheduler, except for {@code kill}. Memory: the running tasks that
  * have been killed, and EvacuationLimit.
  */
 final class Evacuation {
+  static final long KILL_AGAIN_MILLIS = 5000;
   private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
   private final SparkContext sc;
   private final SchedulerState state;
   private final EvacuationLimit limit;
   private final UnknownTasks unknown;
-  private final Set killed = Collections.newSetFromMap(new ConcurrentHashMap());
+  /* Task to when it was last killed. */
+  private final Map killed = new ConcurrentHashMap();
 
   Evacuation(SparkContext sc, SchedulerState state, EvacuationLimit limit, UnknownTasks unknown) {
     this.sc = sc;
@@ -43,9 +46,10 @@ final class Evacuation {
     observe(tasks, now);
     for (Iterator it = tasks.iterator(); it.hasNext();) {
       RunningTask task = (RunningTask) it.next();
-      if (!plan.evacuated.contains(task.host) || task.isBarrier() || killed.contains(task.id)) continue;
-      if (!limit.take(task.key(), task.host)) continue;
-      killed.add(task.id);
+      if (!plan.evacuated.contains(task.host) || task.isBarrier()) continue;
+      Long last = (Long) killed.get(task.id);
+      if (last == null ? !limit.take(task.key(), task.host) : now - last.longValue() < KILL_AGAIN_MILLIS) continue;
+      killed.put(task.id, Long.valueOf(now));
       unknown.onKilledTask(task.executor, now);
       pairs.add(new Object[] {task, plan.covered.get(task.host)});
     }
@@ -62,9 +66,9 @@ final class Evacuation {
     for (Iterator it = tasks.iterator(); it.hasNext();) {
       RunningTask task = (RunningTask) it.next();
       running.add(task.id);
-      if (killed.contains(task.id)) unknown.onKilledTask(task.executor, now);
+      if (killed.containsKey(task.id)) unknown.onKilledTask(task.executor, now);
     }
-    killed.retainAll(running);
+    killed.keySet().retainAll(running);
   }
 
   void kill(List pairs) {
