@@ -61,7 +61,7 @@ class Kubelets:
     """The kubelets of the nodes that are added. Use `running_kubelets`.
 
     `images` maps a container's image to what makes its command; `environment` is added to that of each container.
-    `hosts` is a file as /etc/hosts with the names of services; `folder` has a folder for each pod, in which it runs.
+    `hosts` is a file as /etc/hosts with the names of services; `folder` has a folder for each pod, named by its uid, in which it runs.
     Several of these in one cluster have folders with different names.
     """
 
@@ -155,9 +155,10 @@ class Kubelets:
         pods = self._api.get("/api/v1/pods", params=on_it).raise_for_status().json()["items"]
         return sorted(pod["metadata"]["name"] for pod in pods)
 
-    def log(self, pod: str) -> str:
-        """What the process of the pod has written."""
-        return (self.folder / pod / "log").read_text(errors="replace")
+    def log(self, pod_uid: str) -> str:
+        """What the process of the pod has written; empty before it has been started."""
+        file = self.folder / pod_uid / "log"
+        return file.read_text(errors="replace") if file.exists() else ""
 
     def process(self, pod_uid: str) -> subprocess.Popen[bytes]:
         """The process of a pod that has been started."""
@@ -215,7 +216,7 @@ class Kubelets:
             node = self._nodes[node_name]
             node.pods += 1
             host, address = f"127.0.{node.network}.1", f"127.0.{node.network}.{node.pods}"
-        home = self.folder / meta["name"]
+        home = self.folder / meta["uid"]
         home.mkdir()
         mounts = self._mount(pod, home)
         environment = self._environment(pod, mounts, {"status.podIP": address, "status.hostIP": host})

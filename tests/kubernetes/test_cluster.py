@@ -30,11 +30,11 @@ def test_a_pod_runs_as_a_process_on_its_node_until_it_is_deleted(
 def test_a_taint_keeps_pods_off_a_node(cluster: Cluster, kubelets: Kubelets, namespace: str) -> None:
     with kubelets.nodes("pods-18"), cluster.api() as api:
         cluster.kubectl("taint", "node", "pods-18", "test=1:NoSchedule")
-        make_pod(api, namespace, "waits", "echo", "it ran", node="pods-18")
+        uid = make_pod(api, namespace, "waits", "echo", "it ran", node="pods-18")
         wait_until(lambda: "untolerated taint" in cluster.kubectl("-n", namespace, "describe", "pod", "waits"))
         cluster.kubectl("taint", "node", "pods-18", "test-")
         wait_until(lambda: pod_phase(api, namespace, "waits") == "Succeeded", seconds=120)
-        assert kubelets.log("waits") == "it ran\n"
+        assert kubelets.log(uid) == "it ran\n"
 
 
 def test_a_service_account_may_only_do_what_its_rules_allow(cluster: Cluster, namespace: str) -> None:

@@ -285,8 +285,7 @@ class Application:
         """What the driver has logged so far."""
         log = (self.folder / "submit.log").read_text(errors="replace")
         for pod in self._pods("driver") if self._cluster_mode else ():
-            file = self._kubelets.folder / pod["metadata"]["name"] / "log"
-            log += file.read_text(errors="replace") if file.exists() else ""
+            log += self._kubelets.log(pod["metadata"]["uid"])
         return log
 
     def log_without_tasks(self) -> str:
