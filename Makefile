@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+PYTEST := $(BIN)/python -m pytest --dist loadgroup
+LIGHT_TESTS := tests/unit tests/integration
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
 .PHONY: run setup check unit test test-long kill-test lint format docs demo jar bench profile chaos soak-claims fuzz openapi settings lock \
@@ -25,11 +27,15 @@ unit: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest tests/unit $(ARGS)
 
 # On real services; takes long. `make test-long` has the rest: variations that take minutes each.
+# First what starts clusters and browsers, two at a time; then the rest, with more workers, as those tests often wait.
 test: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m "not long" $(ARGS)
+	@failed=; \
+	$(PYTEST) -n 2 -m "not long" $(addprefix --ignore=,$(LIGHT_TESTS)) $(ARGS) || failed=1; \
+	$(PYTEST) -n 3 -m "not long" $(LIGHT_TESTS) $(ARGS) || failed=1; \
+	test -z "$$failed"
 
 test-long: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest -n 2 --dist loadgroup -m long $(ARGS)
+	$(PYTEST) -n 2 -m long $(ARGS)
 
 # 200 times kill -9 under load; `ARGS="--kills 20"` for less.
 kill-test: $(VENV)/dev.stamp
