@@ -18,6 +18,7 @@ LOCKS = {
     "build": SAME,
     "spark": (*SAME, "pyproject.toml"),
     "dev": (*SAME, "pyproject.toml"),
+    "kerberos": SAME,
     "generators": (),
 }
 

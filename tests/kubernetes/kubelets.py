@@ -61,8 +61,8 @@ class Kubelets:
     """The kubelets of the nodes that are added. Use `running_kubelets`.
 
     `images` maps a container's image to what makes its command; `environment` is added to that of each container.
-    `hosts` is a file as /etc/hosts with the names of services; `folder` has a folder for each pod, named by its uid, in which it runs.
-    Several of these in one cluster have folders with different names.
+    `hosts` is a file as /etc/hosts with the names of services; `folder` has a folder for each pod, named by its uid, in
+    which it runs. Several of these in one cluster have folders with different names.
     """
 
     cluster: Cluster

@@ -1,4 +1,4 @@
-"""--kerberos without its library, and a login that the ResourceManager rejects. SPNEGO itself is not tested."""
+"""--kerberos without its library, and a login that the ResourceManager rejects. SPNEGO is tested in tests/yarn."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from blocklist.managers.yarn.kerberos import kerberos_auth
 from blocklist.model.errors import InvalidError
 from tests.integration.fake_servers import fake_server, http_response
 
-UNAUTHORIZED = http_response(b"", "401 Unauthorized", "WWW-Authenticate: Negotiate")
+UNAUTHORIZED = http_response(
+    b'{"message": "Authentication required", "status": "401"}', "401 Unauthorized", "WWW-Authenticate: Negotiate"
+)
 
 
 @pytest.mark.parametrize(
@@ -51,7 +53,10 @@ def test_the_server_must_prove_its_identity(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_rejected_login_says_what_to_do() -> None:
-    without = pytest.raises(RejectedError, match="It wants a login: use --kerberos, after kinit, or --user")
+    without = pytest.raises(
+        RejectedError,
+        match=r"with 401: Authentication required\. It wants a login: use --kerberos, after kinit, or --user",
+    )
     with fake_server(UNAUTHORIZED) as server, without:
         Connection(server.url, Access(user="ann"), Stop(), 60).get("/info")
     failed = pytest.raises(RejectedError, match="Kerberos gave no login: run klist, then kinit, or name a keytab")

@@ -21,6 +21,8 @@ from typing import Any, Final, Self
 
 from py4j.java_gateway import GatewayParameters, JavaGateway  # type: ignore[import-untyped]
 
+from blocklist.managers.yarn.kerberos import kerberos_auth
+from tests.yarn.kerberos import REALM, Realm
 from tests.yarn.rest import ResourceManagerRest
 
 DOMAIN: Final = "yarn.test"
@@ -28,6 +30,7 @@ PORT: Final = 8041
 """Of each NodeManager, unless it is started with another one."""
 MEGABYTES: Final = 2560
 VCORES: Final = 8
+ADMINISTRATOR: Final = "operator"
 SECONDS: Final = 180.0
 """Maximum time of each wait."""
 _CONF: Final = Path(__file__).with_name("conf")
@@ -38,11 +41,19 @@ _EMPTY_EXCLUDE_FILE: Final = '<?xml version="1.0"?>\n<hosts>\n</hosts>\n'
 class YarnCluster:
     """`folder` takes all files; `labels` enables node labels; `standby` adds a second ResourceManager.
 
-    With a standby, failover is by hand: `activate`.
+    With a standby, failover is by hand: `activate`. With a `realm`, everything is secured by Kerberos: its principal
+    ADMINISTRATOR is the administrator, and this process must be a client of it.
     """
 
     def __init__(
-        self, folder: Path, classpath: Sequence[str], *, nodes: int = 3, labels: bool = True, standby: bool = False
+        self,
+        folder: Path,
+        classpath: Sequence[str],
+        *,
+        nodes: int = 3,
+        labels: bool = True,
+        standby: bool = False,
+        realm: Realm | None = None,
     ) -> None:
         self.folder = folder
         self.nodes = [f"w{number}.{DOMAIN}" for number in range(1, nodes + 1)]
@@ -54,10 +65,13 @@ class YarnCluster:
             name: f"127.{network}.{number}" for name, number in [("rm1", 10), ("rm2", 11)][: 2 if standby else 1]
         }
         self.addresses = {host: f"127.{network}.{20 + number}" for number, host in enumerate(self.nodes, 1)}
+        auth = None if realm is None else kerberos_auth()
         self._rest = {
-            name: ResourceManagerRest(f"http://{address}:8088") for name, address in self.resource_managers.items()
+            name: ResourceManagerRest(f"http://{address}:8088", auth)
+            for name, address in self.resource_managers.items()
         }
         self._standby = standby
+        self._realm = realm
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._managers: dict[str, Any] = {}
         self._gateway: JavaGateway | None = None
@@ -271,23 +285,45 @@ class YarnCluster:
         else:
             managers = {"yarn.resourcemanager.hostname": self.resource_managers["rm1"]}
         values = {
-            "@RESOURCE_MANAGERS@": "\n".join(
-                f"  <property><name>{key}</name><value>{value}</value></property>" for key, value in managers.items()
-            ),
+            "@RESOURCE_MANAGERS@": _properties(managers),
+            "@SECURITY@": self._security(),
             "@EXCLUDE@": str(self.exclude_file),
             "@FOLDER@": str(self.folder),
             "@LABELS@": str(labels).lower(),
         }
-        site = self.conf / "yarn-site.xml"
-        text = site.read_text()
-        for mark, value in values.items():
-            text = text.replace(mark, value)
-        site.write_text(text)
+        for site in (self.conf / "yarn-site.xml", self.conf / "core-site.xml"):
+            text = site.read_text()
+            for mark, value in values.items():
+                text = text.replace(mark, value)
+            site.write_text(text)
         lines = ["127.0.0.1 localhost", f"127.0.0.1 {socket.gethostname()}"]
         lines += [f"{address} {name}.{DOMAIN}" for name, address in self.resource_managers.items()]
         lines += [f"{address} {host} {host.partition('.')[0]}" for host, address in self.addresses.items()]
         self.hosts_file.write_text("".join(f"{line}\n" for line in lines))
         self.exclude_file.write_text(_EMPTY_EXCLUDE_FILE)
+
+    def _security(self) -> str:
+        """The properties of a secured cluster; none without a realm."""
+        if self._realm is None:
+            return ""
+        web = f"HTTP/{self.resource_managers['rm1']}"
+        keytab = str(self._realm.keytab("rm/manager", "nm/nodes", web))
+        return _properties(
+            {
+                "hadoop.security.authentication": "kerberos",
+                "hadoop.http.filter.initializers": "org.apache.hadoop.security.AuthenticationFilterInitializer",
+                "hadoop.http.authentication.type": "kerberos",
+                "hadoop.http.authentication.kerberos.principal": f"{web}@{REALM}",
+                "hadoop.http.authentication.kerberos.keytab": keytab,
+                "yarn.resourcemanager.principal": f"rm/manager@{REALM}",
+                "yarn.resourcemanager.keytab": keytab,
+                "yarn.resourcemanager.webapp.spnego-principal": f"{web}@{REALM}",
+                "yarn.resourcemanager.webapp.spnego-keytab-file": keytab,
+                "yarn.nodemanager.principal": f"nm/nodes@{REALM}",
+                "yarn.nodemanager.keytab": keytab,
+                "yarn.admin.acl": ADMINISTRATOR,
+            }
+        )
 
     def _jvm(self, *options: str, heap: int = 192) -> list[str]:
         # A process that is killed, such as this one by its user, stops nothing: the kernel ends the JVM then.
@@ -301,6 +337,7 @@ class YarnCluster:
             "--add-opens=java.base/java.lang=ALL-UNNAMED",
             f"-Djdk.net.hosts.file={self.hosts_file}",
             f"-Djava.io.tmpdir={self.folder}",
+            *([] if self._realm is None else self._realm.java_options()),
             *options,
             "-cp",
             self._classpath,
@@ -340,6 +377,12 @@ class YarnCluster:
 
     def _end_of_log(self, name: str) -> str:
         return (self.folder / f"{name}.log").read_text(errors="replace")[-3000:]
+
+
+def _properties(values: Mapping[str, str]) -> str:
+    return "\n".join(
+        f"  <property><name>{key}</name><value>{value}</value></property>" for key, value in values.items()
+    )
 
 
 def _wait_or_kill(process: subprocess.Popen[bytes]) -> None:

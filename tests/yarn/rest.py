@@ -14,12 +14,13 @@ _EVERY_STATE: Final = "NEW,RUNNING,UNHEALTHY,DECOMMISSIONING,DECOMMISSIONED,LOST
 
 
 class ResourceManagerRest:
-    """`url` is that of one ResourceManager; as user root of a cluster without security."""
+    """`url` is that of one ResourceManager; as user root of a cluster without security, unless there is an `auth`."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, auth: httpx.Auth | None = None) -> None:
         self._http = httpx.Client(
             base_url=f"{url}/ws/v1/cluster",
-            params={"user.name": "root"},
+            auth=auth,
+            params={} if auth else {"user.name": "root"},
             headers={"Accept": "application/json"},
             timeout=20,
             trust_env=False,

@@ -122,12 +122,13 @@ class Connection:
         if status in {502, 503, 504}:
             raise NoAnswerError(f"The ResourceManager {self.url} answered {request} with {status}: {reason}.")
         hint = ""
-        if status == 401 and self._access.auth is not None:
+        # The ResourceManager answers 401, too, to a user that it knows, but who is no administrator.
+        if status == 403 or "not authorized" in reason:
+            hint = " The manager's user must be an administrator of YARN (yarn.admin.acl)."
+        elif status == 401 and self._access.auth is not None:
             hint = " Kerberos gave no login: run klist, then kinit, or name a keytab in KRB5_CLIENT_KTNAME."
         elif status == 401:
             hint = " It wants a login: use --kerberos, after kinit, or --user."
-        elif status == 403:
-            hint = " The manager's user must be an administrator of YARN (yarn.admin.acl)."
         raise RejectedError(f"The ResourceManager {self.url} rejected {request} with {status}: {reason}.{hint}")
 
 
@@ -162,9 +163,10 @@ def _exchange(
 
 
 def _exception_message(data: bytes) -> str:
-    """What the ResourceManager says in its RemoteException, without the end of the sentence."""
+    """What the ResourceManager, or the Jetty before it, says in its error, without the end of the sentence."""
     try:
-        text = str(json.loads(data)["RemoteException"]["message"])
-    except (ValueError, KeyError, TypeError, RecursionError):
+        error = json.loads(data)
+        text = str(error.get("RemoteException", error)["message"])
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
         text = data[:300].decode(errors="replace")
     return " ".join(text.split())[:300].rstrip(".") or "no reason"
