@@ -24,9 +24,9 @@ from tests.integration.process import ROOT, free_port, wait_until
 JAR: Final = ROOT / "blocklist" / "spark" / "blocklist-spark.jar"
 TASKS: Final = 24
 """Number of tasks in a round."""
-START_SECONDS: Final = 120
+START_SECONDS: Final = 240
 ROUND_SECONDS: Final = 180
-END_SECONDS: Final = 60
+END_SECONDS: Final = 120
 
 # The driver's log has a line for each task that starts, with Unix milliseconds, and all that the agent logs.
 _LOGGING: Final = """\

@@ -71,7 +71,7 @@ class MonitoredContext:
 def monitored(browser: Browser, url: str, size: tuple[int, int] = WIDE, **options: Any) -> Iterator[MonitoredContext]:
     """A context on the service at `url`; leaving it fails if there was an unexpected error."""
     context = browser.new_context(base_url=url, viewport={"width": size[0], "height": size[1]}, **options)
-    context.set_default_timeout(20_000)
+    context.set_default_timeout(60_000)
     monitor = MonitoredContext(context)
     monitor.install()
     try:

@@ -165,7 +165,7 @@ def test_more_than_the_service_changes_at_once_are_refused(page: Page, listener_
     for thousand in range(2):
         nodes = {f"m{thousand}{number:03}": block() for number in range(600)}
         assert listener_client.put("/blocklist/nodes", json=nodes).status_code == 200
-    page.context.set_default_timeout(30_000)
+    page.context.set_default_timeout(60_000)
     page.goto("/")
     answer = page.request.post("/page/selection", form={"all": "yes", "revision": "9999", "do": "unblock"})
     assert answer.status == 400

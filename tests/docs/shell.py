@@ -18,7 +18,7 @@ from typing import Final
 from tests.docs.console import Command, Event, Page
 from tests.docs.output_match import matches, starts_with
 
-SECONDS: Final = 60
+SECONDS: Final = 120
 # Colours, lines that are erased later, by going up again or in place, and whether the cursor is shown.
 _NOT_SHOWN: Final = re.compile(
     r"\x1b\[[\d;]*m|[^\n]*\n(?:\x1b\[\?25h)?\r\x1b\[1A\x1b\[2K|[^\n]*\r\x1b\[2K|\x1b\[\?25[lh]"

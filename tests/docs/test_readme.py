@@ -20,7 +20,7 @@ from tests.integration.command import install
 from tests.integration.process import ROOT, environment, free_port, url_of
 
 README: Final = ROOT / "README.md"
-SECONDS: Final = 60
+SECONDS: Final = 120
 
 
 @pytest.fixture
