@@ -19,14 +19,14 @@ from blocklist.cli.completion_words import COMMANDS, FLAGS, VALUED_OPTIONS
 from blocklist.cli.quick_completion import BLOCK_COMMANDS, NODE_COMMANDS
 from tests.integration.command import Command
 from tests.integration.databases import Databases
-from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond
+from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond, respond_endlessly
 from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
 from tests.integration.secured import SecuredService
 from tests.integration.test_tls import TlsProcess
 
 DAY: Final = 86_400_000
 MARK, EVACUATE = "MARK_BLOCKED", "MARK_BLOCKED_AND_EVACUATE_TASKS"
-HEAVY: Final = {"click", "httpx", "logging", "pydantic", "tempfile", "typer", "urllib.request"}
+HEAVY: Final = {"click", "email", "http", "httpx", "logging", "pydantic", "ssl", "tempfile", "typer", "urllib.request"}
 ORDINARY: Final = "import sys; from blocklist.cli.app import run; sys.exit(run(sys.argv[1:]))"
 LISTED: Final = {
     "action": MARK,
@@ -128,6 +128,10 @@ def test_a_wrong_setting_is_the_same_error(filled: Command, env: dict[str, str])
         http_response(json.dumps({"n1": LISTED}).encode(), "200 OK", *SERVICE_HEADERS),
         http_response(json.dumps({"n1": LISTED}).encode()),
         http_response(b"{}", "200 OK", *SERVICE_HEADERS, length=3),
+        http_response(b"{} more", "200 OK", *SERVICE_HEADERS, length=2),
+        http_response(b"2\r\n{}\r\n0\r\n\r\n", "200 OK", *SERVICE_HEADERS, "Transfer-Encoding: chunked"),
+        http_response(b"{}", "200 OK", *SERVICE_HEADERS).replace(b"Content-Length: 2\r\n", b""),
+        http_response(b"{}", "200 OK", *SERVICE_HEADERS, "X-Place: K\u00f6ln"),
         http_response(b"[]", "200 OK", *SERVICE_HEADERS),
         http_response(b"{", "200 OK", *SERVICE_HEADERS),
         http_response(b"[" * 100_000, "200 OK", *SERVICE_HEADERS),
@@ -148,6 +152,18 @@ def test_an_odd_field_is_the_same(command: Command, field: str, value: Any) -> N
     body = json.dumps({"n1": LISTED, "n2": LISTED | {field: value}}).encode()
     with fake_server(respond(http_response(body, "200 OK", *SERVICE_HEADERS))) as server:
         check_same(command, "list", "-o", "wide", BLOCKLIST_URL=server.url)
+
+
+def test_a_service_that_sends_byte_by_byte_is_left_to_the_ordinary_command_after_a_second(command: Command) -> None:
+    """Each byte comes in time; the last would come after 30 s."""
+    body = json.dumps({"n1": LISTED}).encode()
+    whole = http_response(body, "200 OK", *SERVICE_HEADERS)
+    drips = respond_endlessly(whole[:-100], b" ", 0.3)
+    with fake_server(drips, whole) as server:
+        began = time.monotonic()
+        done = command.run("list", BLOCKLIST_URL=server.url)
+        assert (done.returncode, len(server.requests)) == (0, 2), done.stderr
+        assert time.monotonic() - began < 15
 
 
 def test_tokens_and_token_files(binaries: Path, secured: SecuredService, tmp_path: Path) -> None:
