@@ -17,9 +17,17 @@ from blocklist import BlocklistClient
 from blocklist.cli import app
 from blocklist.cli.completion_words import COMMANDS, FLAGS, VALUED_OPTIONS
 from blocklist.cli.quick_completion import BLOCK_COMMANDS, NODE_COMMANDS
+from blocklist.client.quick_read import NotQuickError, quick_get
 from tests.integration.command import Command
 from tests.integration.databases import Databases
-from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond, respond_endlessly
+from tests.integration.fake_servers import (
+    SERVICE_HEADERS,
+    fake_server,
+    http_response,
+    respond,
+    respond_endlessly,
+    tcp_server,
+)
 from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
 from tests.integration.secured import SecuredService
 from tests.integration.test_tls import TlsProcess
@@ -180,6 +188,20 @@ def test_tls_with_and_without_trust(binaries: Path, tmp_path: Path, databases: D
         assert check_same(command, "list").returncode == 3
         check_same(command, "list", SSL_CERT_FILE=str(process.cert))
         check_same(command, "list", BLOCKLIST_URL=process.url.replace("https", "http"))
+
+
+def test_the_quick_way_speaks_tls_and_ipv6(
+    tmp_path: Path, databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TlsProcess(tmp_path, **databases.settings(tmp_path)) as process:
+        monkeypatch.setattr("certifi.where", lambda: str(process.cert))
+        monkeypatch.setattr("blocklist.client.quick_read._MAX_SECONDS", 30)
+        assert quick_get(process.url, "/blocklist", None, 30).body == {}
+        with pytest.raises(NotQuickError):
+            quick_get(process.url.replace("https", "http"), "/blocklist", None, 30)
+    whole = http_response(b"{}", "200 OK", *SERVICE_HEADERS, "Date: Sat, 21 Nov 2026 18:00:03 GMT")
+    with tcp_server(lambda connection: connection.sendall(whole * bool(connection.recv(65536))), "::1") as url:
+        assert quick_get(url, "/blocklist", None, 30) == ({}, "Sat, 21 Nov 2026 18:00:03 GMT")
 
 
 def test_closed_and_full_outputs(filled: Command) -> None:
