@@ -25,9 +25,6 @@ SERVER_CORE, GENERATOR_CORE = CORES[0], CORES[-1]
 PRIORITY = -10
 QUICK = "BENCH_QUICK"  # environment variable of a quick run, inherited by its children
 
-measured_pids: list[int] = []
-"""Processes that this one has started to measure them."""
-
 
 @dataclass(kw_only=True)
 class Server:
@@ -114,12 +111,10 @@ def running(
     pinned = ["taskset", "-c", ",".join(map(str, cores)), *command]
     with log.open("wb") as out:
         process = subprocess.Popen(pinned, cwd=ROOT, env={**os.environ, **(env or {})}, stdout=out, stderr=out)
-    measured_pids.append(process.pid)
     try:
         _await_ready(process, port, ready, log)
         yield Server(pid=process.pid, port=port)
     finally:
-        measured_pids.remove(process.pid)
         _end(process)
 
 

@@ -1,21 +1,22 @@
 """Samples in rotation, detection of a busy machine, and CPU time and memory of processes."""
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from operator import itemgetter
-from os import sysconf, times
 from pathlib import Path
 from typing import TypeVar
 
-from benchmarks.harness import measured_pids, unless_quick
+from benchmarks.harness import unless_quick
 from benchmarks.rows import Samples
 
 T = TypeVar("T")
 MAX_NOISE = 0.08  # maximum CPU seconds per second of other processes during a sample
 MAX_WAIT = 60.0  # seconds per row for waiting for a quiet machine and repeating samples
-TICK = sysconf("SC_CLK_TCK")
+TICK = os.sysconf("SC_CLK_TCK")
 TICK_ERROR = 3 / TICK  # rounding error of a short sample
 
 
@@ -56,17 +57,20 @@ def with_noise(sample: Callable[[], T]) -> tuple[T, float]:
 
 
 def _foreign_seconds() -> float:
-    """CPU seconds of all processes but this one, its finished children and its servers; without interrupts."""
+    """CPU seconds of all processes but this one and its descendants: servers, generators, a browser; no interrupts."""
     user, nice, system = (int(ticks) for ticks in Path("/proc/stat").read_text().split()[1:4])
-    return (user + nice + system) / TICK - sum(times()[:4]) - sum(map(cpu_seconds, measured_pids))
+    return (user + nice + system) / TICK - cpu_seconds(os.getpid())
 
 
 def cpu_seconds(pid: int) -> float:
-    """User and system time of a process, its children, and its finished children."""
-    process = Path(f"/proc/{pid}")
-    fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
-    children = (process / "task" / str(pid) / "children").read_text().split()
-    return sum(int(ticks) for ticks in fields[11:15]) / TICK + sum(cpu_seconds(int(child)) for child in children)
+    """User and system time of a process, its running descendants, and those of them that have ended."""
+    process, seconds = Path(f"/proc/{pid}"), 0.0
+    with suppress(FileNotFoundError, ProcessLookupError):  # It has just ended.
+        fields = (process / "stat").read_text().rsplit(")", 1)[1].split()
+        seconds = sum(int(ticks) for ticks in fields[11:15]) / TICK
+        for thread in (process / "task").iterdir():
+            seconds += sum(cpu_seconds(int(child)) for child in (thread / "children").read_text().split())
+    return seconds
 
 
 def megabytes(pid: int, name: str = "VmRSS") -> float:

@@ -16,7 +16,6 @@ from benchmarks.harness import (
     Server,
     fetch,
     free_port,
-    measured_pids,
     running,
 )
 from demo.java_home import java_home
@@ -74,11 +73,7 @@ def postgres(*, cores: Collection[int] = (SERVER_CORE,)) -> Iterator[PostgresSer
     os.sched_setaffinity(0, set(cores))
     with PostgresServer(durable=True) as server:
         os.sched_setaffinity(0, {GENERATOR_CORE})
-        measured_pids.append(server.pid)
-        try:
-            yield server
-        finally:
-            measured_pids.remove(server.pid)
+        yield server
 
 
 def block(server: Server, count: int) -> None:

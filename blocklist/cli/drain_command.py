@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -164,7 +165,7 @@ class DrainFollower:
         """
         deadline = self._started + timeout / 1000
         while True:
-            self.poll()
+            self.poll(deadline)
             left = [node_id for node_id, node in self._nodes.items() if not node.drained]
             took = format_duration(round(time.monotonic() - self._started) * 1000)
             if not left or all(self._nodes[node_id].stuck for node_id in left):
@@ -176,12 +177,15 @@ class DrainFollower:
         self._print_summary(left, took)
         return left
 
-    def poll(self) -> None:
-        """Read all nodes once."""
+    def poll(self, deadline: float = math.inf) -> None:
+        """Read all nodes once; those that are not read before the deadline (monotonic seconds) stay as they were."""
         try:
             blocks = self._client.snapshot().nodes
             lapsed = self._lapsed()
             for node_id in self._nodes:
+                # A service under load may take long for a rack.
+                if time.monotonic() >= deadline:
+                    break
                 ended = _why_not_draining(blocks.get(node_id))
                 (self._ended.discard if ended is None else self._ended.add)(node_id)
                 self._update(node_id, self._read(node_id, lapsed) if ended is None else ended)

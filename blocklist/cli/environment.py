@@ -52,11 +52,11 @@ def connect(seconds: float | None = None) -> BlocklistClient:
     timeout = request_timeout() if seconds is None else seconds
     # If click is installed, httpx imports its own command line, and with it rich and pygments.
     sys.modules.setdefault("httpx._main", None)  # type: ignore[arg-type]
-    from blocklist.client.client import BlocklistClient  # noqa: PLC0415
+    from blocklist.cli.limited_client import LimitedClient  # noqa: PLC0415
     from blocklist.client.credentials import BearerAuth  # noqa: PLC0415
 
     try:
-        return BlocklistClient(url, token=None if read_token is None else BearerAuth(read_token), timeout=timeout)
+        return LimitedClient(url, token=None if read_token is None else BearerAuth(read_token), timeout=timeout)
     except InvalidError as error:
         raise InvalidError(" ".join([error.detail, *url_source()])) from None
 

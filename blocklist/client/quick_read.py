@@ -1,7 +1,7 @@
-"""A GET without httpx and pydantic, which take longer to import than the request takes.
+"""A GET on a socket: httpx, pydantic and even http.client take longer to import than the request takes.
 
 It returns what the client would read, or raises NotQuickError: then ask the client, which knows what is the matter and
-how to say it.
+how to say it. Only the plainest response of the service is read here.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import json
 import os
 import re
+import socket
 import sys
-from contextlib import closing
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+import time
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
@@ -23,6 +23,7 @@ _URL: Final = re.compile(
 )
 _MAX_SECONDS: Final = 1.0
 """A slow service is asked again by the client, with its own timeout."""
+_MAX_BYTES: Final = 2**26
 
 
 class QuickResponse(NamedTuple):
@@ -42,32 +43,70 @@ def quick_get(url: str, path: str, read_token: Callable[[], str] | None, timeout
     if match is None:
         raise NotQuickError
     scheme, host, port, prefix = match.groups()
-    local = _is_loopback(host)
-    if not local and _may_have_proxy():
+    if not _is_loopback(host) and _may_have_proxy():
         raise NotQuickError
+    deadline = time.monotonic() + min(timeout, _MAX_SECONDS)
     try:
-        to: dict[str, Any] = {
-            "host": host.strip("[]"),
-            "port": int(port) if port else None,
-            "timeout": min(timeout, _MAX_SECONDS),
-        }
-        connection = HTTPSConnection(**to, context=_trust(local=local)) if scheme == "https" else HTTPConnection(**to)
-        return _get(connection, prefix + path, read_token)
-    except (OSError, HTTPException, ValueError, RecursionError) as error:
+        request = _request(url, prefix + path, read_token)
+        with _connect(scheme, host, port, deadline) as connection:
+            connection.sendall(request)
+            return _parsed(_receive(connection, deadline))
+    except (OSError, ValueError, RecursionError) as error:
         raise NotQuickError from error
 
 
-def _get(connection: HTTPConnection, path: str, read_token: Callable[[], str] | None) -> QuickResponse:
-    headers = {"Accept": "application/json"}
+def _request(url: str, target: str, read_token: Callable[[], str] | None) -> bytes:
+    authority = url.split("/")[2]
+    lines = [f"GET {target} HTTP/1.1", f"Host: {authority}", "Accept: application/json", "Connection: close"]
     if read_token is not None:
-        headers["Authorization"] = f"Bearer {read_token()}"
-    with closing(connection):
-        connection.request("GET", path, headers=headers)
-        response = connection.getresponse()
-        # Anything else may come from another server than the service.
-        if response.status != 200 or response.headers.get("Blocklist-Revision") is None:
+        lines.append(f"Authorization: Bearer {read_token()}")
+    return "\r\n".join([*lines, "", ""]).encode("ascii")
+
+
+def _connect(scheme: str, host: str, port: str | None, deadline: float) -> socket.socket:
+    name, usual_port = host.strip("[]"), 443 if scheme == "https" else 80
+    connection = socket.create_connection((name, int(port or usual_port)), _seconds_until(deadline))
+    if scheme == "http":
+        return connection
+    try:
+        return _trust(local=_is_loopback(host)).wrap_socket(connection, server_hostname=name)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def _receive(connection: socket.socket, deadline: float) -> bytes:
+    """What the service sends until it closes the connection."""
+    received = bytearray()
+    connection.settimeout(_seconds_until(deadline))
+    while data := connection.recv(65536):
+        received += data
+        if len(received) > _MAX_BYTES:
             raise NotQuickError
-        return QuickResponse(json.loads(response.read()), response.headers.get("Date"))
+        connection.settimeout(_seconds_until(deadline))
+    return bytes(received)
+
+
+def _parsed(response: bytes) -> QuickResponse:
+    head, _, body = response.partition(b"\r\n\r\n")
+    status, *lines = head.decode("ascii").split("\r\n")
+    headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
+    # Anything else may be incomplete, encoded, or from another server than the service.
+    if not (
+        status.startswith("HTTP/1.1 200 ")
+        and headers.get("content-length") == str(len(body))
+        and "transfer-encoding" not in headers
+        and "blocklist-revision" in headers
+    ):
+        raise NotQuickError
+    return QuickResponse(json.loads(body), headers.get("date"))
+
+
+def _seconds_until(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise NotQuickError
+    return left
 
 
 def _is_loopback(host: str) -> bool:

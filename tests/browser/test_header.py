@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import httpx
 import pytest
 from playwright.sync_api import Browser, Page, expect
@@ -28,6 +30,17 @@ def test_the_share_counts_machines_and_is_live(page: Page, listener_client: http
     expect(page.locator("#share")).to_have_text("1 of 40 nodes blocked (2.5 %)")
     page.goto("/page/history")
     expect(page.get_by_text("1 of 40 nodes blocked (2.5 %)")).to_be_visible()
+
+
+def test_a_storm_of_changes_loads_the_share_once_in_a_second(page: Page, listener_client: httpx.Client) -> None:
+    open_live(page)
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url) if "/page/share" in request.url else None)
+    started = time.monotonic()
+    for number in range(1, 61):
+        put(listener_client, f"storm-{number}")
+    expect(page.locator("#share")).to_have_text("60 nodes blocked")
+    assert len(asked) <= time.monotonic() - started + 2
 
 
 def test_the_share_is_shown_only_after_the_login(browser: Browser, secured: SecuredService) -> None:

@@ -112,6 +112,24 @@ def test_a_wall_display_fits_and_shows_changes_as_they_happen(
             " const box = cell.getBoundingClientRect(); return box.bottom <= innerHeight && box.right <= innerWidth; })"
         )
         assert page.evaluate("document.documentElement.scrollHeight <= innerHeight")
+        assert page.evaluate(
+            "() => {"
+            " const list = map(), racks = list.querySelector('.racks');"
+            " const size = parseInt(list.style.getPropertyValue('--cell'));"
+            " list.style.setProperty('--cell', `${size + 1}px`);"
+            " return size === 64 || racks.scrollHeight > racks.clientHeight + 1; }"
+        ), "larger cells would not fit"
+
+
+@pytest.mark.parametrize("path", ["/page/map", "/page/map?wall"])
+def test_each_rack_is_painted_by_itself(page: Page, listener_client: httpx.Client, path: str) -> None:
+    """Otherwise each frame, such as one while the pointer moves, paints all cells: 60 ms for 10,000."""
+    report_cluster(listener_client, 2, 4)
+    page.goto(path)
+    racks = page.locator(".rack")
+    assert set(racks.evaluate_all("racks => racks.map(rack => getComputedStyle(rack).contain)")) == {"paint"}
+    clips = page.locator(".cell").evaluate_all("cells => cells.map(cell => getComputedStyle(cell).overflow)")
+    assert set(clips) == {"visible"}
 
 
 @pytest.mark.parametrize("path", ["/page/map", "/page/map?wall"])

@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.command import TIMEOUT, Command, interrupt
 from tests.integration.conftest import Start
+from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond_endlessly
 from tests.integration.listeners import register
 from tests.integration.process import ServiceProcess, free_port, wait_until
 
@@ -94,6 +95,19 @@ def test_a_change_without_a_response_may_have_been_made(
     assert "may have been made" not in dry.stderr
     away = command.run("block", node_id, "-r", "Disk", BLOCKLIST_URL=f"http://127.0.0.1:{free_port()}")
     assert "may have been made" not in away.stderr
+
+
+@pytest.mark.parametrize("sent", [0, 30, 150])
+def test_a_response_byte_by_byte_does_not_hold_the_command(command: Command, sent: int) -> None:
+    """Each byte comes in time, but the last one after days, in the head or in the body."""
+    whole = http_response(b"", "200 OK", *SERVICE_HEADERS, length=10**6)
+    with fake_server(respond_endlessly(whole[:sent], b"x", 0.2)) as server:
+        own = {"BLOCKLIST_URL": server.url, "BLOCKLIST_TIMEOUT": "1s"}
+        asked = command.run("is-blocked", "n1", **own)
+        changed = command.run("block", "n1", "-r", "Disk", "--forever", **own)
+    assert (asked.returncode, changed.returncode) == (3, 3)
+    assert "is out of reach: the response is not complete after 2s" in asked.stderr
+    assert "The change may have been made" in changed.stderr
 
 
 def test_a_question_without_a_readable_token_is_a_configuration_error(command: Command) -> None:

@@ -17,16 +17,24 @@ from blocklist import BlocklistClient
 from blocklist.cli import app
 from blocklist.cli.completion_words import COMMANDS, FLAGS, VALUED_OPTIONS
 from blocklist.cli.quick_completion import BLOCK_COMMANDS, NODE_COMMANDS
+from blocklist.client.quick_read import NotQuickError, quick_get
 from tests.integration.command import Command
 from tests.integration.databases import Databases
-from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response, respond
+from tests.integration.fake_servers import (
+    SERVICE_HEADERS,
+    fake_server,
+    http_response,
+    respond,
+    respond_endlessly,
+    tcp_server,
+)
 from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
 from tests.integration.secured import SecuredService
 from tests.integration.test_tls import TlsProcess
 
 DAY: Final = 86_400_000
 MARK, EVACUATE = "MARK_BLOCKED", "MARK_BLOCKED_AND_EVACUATE_TASKS"
-HEAVY: Final = {"click", "httpx", "logging", "pydantic", "tempfile", "typer", "urllib.request"}
+HEAVY: Final = {"click", "email", "http", "httpx", "logging", "pydantic", "ssl", "tempfile", "typer", "urllib.request"}
 ORDINARY: Final = "import sys; from blocklist.cli.app import run; sys.exit(run(sys.argv[1:]))"
 LISTED: Final = {
     "action": MARK,
@@ -128,6 +136,10 @@ def test_a_wrong_setting_is_the_same_error(filled: Command, env: dict[str, str])
         http_response(json.dumps({"n1": LISTED}).encode(), "200 OK", *SERVICE_HEADERS),
         http_response(json.dumps({"n1": LISTED}).encode()),
         http_response(b"{}", "200 OK", *SERVICE_HEADERS, length=3),
+        http_response(b"{} more", "200 OK", *SERVICE_HEADERS, length=2),
+        http_response(b"2\r\n{}\r\n0\r\n\r\n", "200 OK", *SERVICE_HEADERS, "Transfer-Encoding: chunked"),
+        http_response(b"{}", "200 OK", *SERVICE_HEADERS).replace(b"Content-Length: 2\r\n", b""),
+        http_response(b"{}", "200 OK", *SERVICE_HEADERS, "X-Place: K\u00f6ln"),
         http_response(b"[]", "200 OK", *SERVICE_HEADERS),
         http_response(b"{", "200 OK", *SERVICE_HEADERS),
         http_response(b"[" * 100_000, "200 OK", *SERVICE_HEADERS),
@@ -150,6 +162,15 @@ def test_an_odd_field_is_the_same(command: Command, field: str, value: Any) -> N
         check_same(command, "list", "-o", "wide", BLOCKLIST_URL=server.url)
 
 
+def test_a_service_that_sends_byte_by_byte_is_left_to_the_ordinary_command_after_a_second(command: Command) -> None:
+    """Each byte comes in time; the last would come after days."""
+    body = json.dumps({"n1": LISTED}).encode()
+    endless = respond_endlessly(http_response(b"{", "200 OK", *SERVICE_HEADERS, length=10**6), b" ", 0.2)
+    with fake_server(endless, http_response(body, "200 OK", *SERVICE_HEADERS)) as server:
+        done = command.run("list", BLOCKLIST_URL=server.url)
+        assert (done.returncode, len(server.requests)) == (0, 2), done.stderr
+
+
 def test_tokens_and_token_files(binaries: Path, secured: SecuredService, tmp_path: Path) -> None:
     command, file = Command(binaries, secured.process.url), tmp_path / "token"
     file.write_text(f"{secured.admin}\n")
@@ -167,6 +188,20 @@ def test_tls_with_and_without_trust(binaries: Path, tmp_path: Path, databases: D
         assert check_same(command, "list").returncode == 3
         check_same(command, "list", SSL_CERT_FILE=str(process.cert))
         check_same(command, "list", BLOCKLIST_URL=process.url.replace("https", "http"))
+
+
+def test_the_quick_way_speaks_tls_and_ipv6(
+    tmp_path: Path, databases: Databases, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with TlsProcess(tmp_path, **databases.settings(tmp_path)) as process:
+        monkeypatch.setattr("certifi.where", lambda: str(process.cert))
+        monkeypatch.setattr("blocklist.client.quick_read._MAX_SECONDS", 30)
+        assert quick_get(process.url, "/blocklist", None, 30).body == {}
+        with pytest.raises(NotQuickError):
+            quick_get(process.url.replace("https", "http"), "/blocklist", None, 30)
+    whole = http_response(b"{}", "200 OK", *SERVICE_HEADERS, "Date: Sat, 21 Nov 2026 18:00:03 GMT")
+    with tcp_server(lambda connection: connection.sendall(whole * bool(connection.recv(65536))), "::1") as url:
+        assert quick_get(url, "/blocklist", None, 30) == ({}, "Sat, 21 Nov 2026 18:00:03 GMT")
 
 
 def test_closed_and_full_outputs(filled: Command) -> None:

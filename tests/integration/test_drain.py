@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.cli.drain_command import DrainFollower
 from blocklist.cli.drain_display import DrainDisplay
+from blocklist.wire.node_status import NodeStatusBody
 from tests.integration.command import Command, interrupt
 from tests.integration.labels import report_labels
 from tests.integration.listeners import RM, heartbeat, put, register, wait_until_lapsed
@@ -92,6 +94,30 @@ def test_a_listener_without_tasks_there_gets_a_line_only_if_it_takes_long(
         follower.poll()
     ended = {f"n1  {it}  nothing runs" for it in {"etl"} | pending}
     assert set(display.lines) == ended | {"n1  drained"}
+
+
+class SlowClient(BlocklistClient):
+    """Reads a status as from a service under load; `read` are the nodes whose status it has read."""
+
+    read: list[str]
+
+    def status(self, node_id: str) -> NodeStatusBody:
+        time.sleep(0.2)
+        self.read.append(node_id)
+        return super().status(node_id)
+
+
+def test_the_timeout_ends_a_drain_in_the_middle_of_a_rack(fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
+    rack = [f"n{number}" for number in range(1, 41)]
+    for node in rack:
+        put(fresh_client, node, action="MARK_BLOCKED_AND_EVACUATE_TASKS")
+    display = Lines()
+    with SlowClient(fresh.url) as client:
+        client.read = []
+        left = DrainFollower(client, rack, {}, display, ignore_lapsed=False).run(1000)
+    assert left == rack
+    assert len(client.read) <= 5
+    assert "  n40  unknown: not read yet" in display.lines
 
 
 def test_a_listener_is_not_said_to_have_ended_when_nobody_knows_the_node(

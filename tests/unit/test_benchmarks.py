@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import importlib
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -11,6 +15,7 @@ from benchmarks import report
 from benchmarks.groups import GROUPS, LONG
 from benchmarks.profile import count_samples, page
 from benchmarks.rows import Row, Target, at_least, at_most, ratios, target_met
+from benchmarks.sampling import cpu_seconds
 from benchmarks.tables import table
 
 OURS, THEIRS = "blocklist", "nginx"
@@ -29,6 +34,20 @@ def test_ratios_compare_samples_of_the_same_round() -> None:
 def test_a_median_of_zero_has_no_ratio() -> None:
     assert ratios(row([1, 2], [0, 0]), THEIRS) == []
     assert "| nginx | 0 | 0 | 0 |  |  |" in table([row([1, 2], [0, 0])])
+
+
+def test_a_running_process_that_a_thread_has_started_is_no_noise() -> None:
+    """Such as a browser, whose processes would otherwise make every sample a disturbed one."""
+    started = cpu_seconds(os.getpid())
+    work = "import sys, time\nwhile time.process_time() < 0.3: pass\nprint('done', flush=True)\nsys.stdin.read()"
+    with ThreadPoolExecutor() as pool:
+        process = pool.submit(
+            subprocess.Popen, [sys.executable, "-c", work], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        ).result()
+        with process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"done\n"
+            assert cpu_seconds(os.getpid()) - started >= 0.25
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,8 @@ class TestClock:
             ("", 0),
             ("yesterday", 0),
             ("Sat, 99 Nov 2026 18:00:00 GMT", 0),
+            ("Sat, 21 Mai 2026 18:00:00 GMT", 0),
+            ("Thu, 01 Jan 1970 00:00:00 GMT", -1_795_284_000_000),
         ],
     )
     def test_the_offset_is_that_of_the_date_header(

@@ -65,7 +65,9 @@ function fit() {
 }
 
 function largest(list, racks) {
-  let low = 4, high = 64;
+  // Each try takes a layout of the whole map: begin below the size with which the cells alone would fill it.
+  const full = Math.ceil(Math.sqrt((racks.clientWidth * racks.clientHeight) / cells.length));
+  let low = 4, high = Math.max(low, Math.min(64, full));
   while (low < high) {
     const size = Math.ceil((low + high) / 2);
     list.style.setProperty("--cell", `${size}px`);
