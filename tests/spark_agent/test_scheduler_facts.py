@@ -81,6 +81,7 @@ def facts(program: str, api_server: ApiServer) -> dict[str, str]:
     [
         "what an executor's host is called may be unknown",
         "executors lost beyond the limit",
+        "a report of a thousand lost executors holds up no task",
         "a killed task that still runs is killed again",
         "an address that is used again",
         "a pod that is made while the template changes",

@@ -6,6 +6,7 @@ import io.fabric8.kubernetes.api.model.PodSpec;
 import io.fabric8.kubernetes.client.Config;
 import io.fabric8.kubernetes.client.KubernetesClient;
 import io.fabric8.kubernetes.client.KubernetesClientBuilder;
+import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
@@ -142,6 +143,7 @@ public final class SchedulerProgram {
     spark.parallelize(Arrays.asList(new Object[] {Integer.valueOf(1)})).count();
     print("what an executor's host is called may be unknown", unknownNames(spark));
     print("executors lost beyond the limit", lostExecutors(spark));
+    print("a report of a thousand lost executors holds up no task", lostExecutorsCost(spark));
     print("a killed task that still runs is killed again", killedTask(spark));
     print("an address that is used again", usedAddress(spark));
     print("a pod that is made while the template changes", madePod(spark, arguments[0]));
@@ -215,13 +217,7 @@ public final class SchedulerProgram {
     SchedulerState state = new SchedulerState(scheduler(spark));
     UnknownTasks unknown = new UnknownTasks(directory);
     Evacuation evacuation = new Evacuation(spark.sc(), state, new EvacuationLimit(), unknown);
-    Map entries = new HashMap();
-    String host = (String) scheduler(spark).executorIdToHost().get("driver").get();
-    entries.put(host, new TableEntry(1, Long.MAX_VALUE, true, host, "disk"));
-    List hosts = new ArrayList();
-    hosts.add(new LiveHost(host, host, true, new String[0], LiveHost.LONG_AGO));
-    hosts.add(new LiveHost("other", "other", true, new String[0], LiveHost.LONG_AGO));
-    Plan plan = Plan.make(new Table(5, entries), hosts, new Requirements(1, 0, 0, false), 0);
+    Plan plan = evacuationPlan(spark);
     List killed;
     synchronized (scheduler(spark)) {
       killed = evacuation.tasksToKill(plan, 0);
@@ -254,6 +250,66 @@ public final class SchedulerProgram {
       int settled = ((Executor) unknown.observe(state.executors(directory), end).get(0)).running;
       if (killed.size() == 1 && repeated && running == 1 && settling == -1 && settled == 0) return "true";
       return killed.size() + " killed, then again " + early.size() + " and " + again.size() + ", then " + running + ", " + settling + ", " + settled;
+    }
+  }
+
+  /* The host of this JVM is evacuated, and another one is open. */
+  private static Plan evacuationPlan(JavaSparkContext spark) {
+    Map entries = new HashMap();
+    String host = host(spark);
+    entries.put(host, new TableEntry(1, Long.MAX_VALUE, true, host, "disk"));
+    List hosts = new ArrayList();
+    hosts.add(new LiveHost(host, host, true, new String[0], LiveHost.LONG_AGO));
+    hosts.add(new LiveHost("other", "other", true, new String[0], LiveHost.LONG_AGO));
+    return Plan.make(new Table(5, entries), hosts, new Requirements(1, 0, 0, false), 0);
+  }
+
+  private static String host(JavaSparkContext spark) {
+    return (String) scheduler(spark).executorIdToHost().get("driver").get();
+  }
+
+  /* A further host whose executor runs nothing. */
+  private static void addHost(JavaSparkContext spark, String host) throws Exception {
+    Field running = TaskSchedulerImpl.class.getDeclaredField("executorIdToRunningTaskIds");
+    running.setAccessible(true);
+    scala.collection.mutable.HashSet executors = new scala.collection.mutable.HashSet();
+    executors.add("on " + host);
+    synchronized (scheduler(spark)) {
+      ((scala.collection.mutable.HashMap) running.get(scheduler(spark))).put("on " + host, new scala.collection.mutable.HashSet());
+      scheduler(spark).executorIdToHost().put("on " + host, host);
+      scheduler(spark).hostToExecutors().put(host, executors);
+    }
+  }
+
+  private static void removeHost(JavaSparkContext spark, String host) {
+    synchronized (scheduler(spark)) {
+      scheduler(spark).hostToExecutors().remove(host);
+      scheduler(spark).executorIdToHost().remove("on " + host);
+    }
+  }
+
+  /* In a second, a scheduler starts thousands of tasks. */
+  private static Object lostExecutorsCost(JavaSparkContext spark) throws Exception {
+    for (int i = 0; i < UnknownTasks.MAX_LOST; i++) addHost(spark, "worker-" + i + ".example.com");
+    try {
+      Directory directory = new Directory();
+      directory.known = new String[0];
+      HostExclusions exclusions = new HostExclusions(spark.sc(), scheduler(spark), directory, new EvacuationLimit(), NOTHING);
+      exclusions.apply(table("evacuate"));
+      UnknownTasks unknown = new UnknownTasks(directory);
+      for (int i = 0; i < UnknownTasks.MAX_LOST; i++) {
+        String host = "worker-" + i + ".example.com";
+        unknown.onRemoved("lost " + i, new Executor("lost " + i, host, host, 2), 0);
+      }
+      long least = Long.MAX_VALUE;
+      for (int i = 0; i < 10; i++) {
+        long began = System.nanoTime();
+        unknown.refused(exclusions, System.currentTimeMillis());
+        least = Math.min(least, System.nanoTime() - began);
+      }
+      return least < 20000000L ? "true" : least / 1000 + " microseconds";
+    } finally {
+      for (int i = 0; i < UnknownTasks.MAX_LOST; i++) removeHost(spark, "worker-" + i + ".example.com");
     }
   }
 

@@ -175,12 +175,9 @@ final class HostExclusions {
     return ids;
   }
 
-  /** The block of an executor's host, which may not be live any more; null if nothing in the table means it. */
-  HostBlock blockOf(Executor executor, String[] furtherNames, long now) {
-    LiveHost host = new LiveHost(executor.host, executor.node, false, furtherNames, LiveHost.LONG_AGO);
-    List hosts = new ArrayList(liveHosts);
-    hosts.add(host);
-    return new HostMatcher(table, hosts, now).blockOf(host);
+  /** For hosts that are not live any more: it knows those that are. */
+  HostMatcher matcher(long now) {
+    return new HostMatcher(table, liveHosts, now);
   }
 
   /** Cheap, because Spark calls it in each round of offers: refreshes after a change, or once a second. */
