@@ -18,9 +18,13 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import org.apache.spark.SparkConf;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.TaskContext;
 import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.api.java.function.VoidFunction;
+import org.apache.spark.scheduler.OutputCommitCoordinator;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
+import org.apache.spark.scheduler.TaskSetManager;
 
 /*
  * Facts of the agent's classes with a scheduler of Spark, in this JVM alone. The argument is the URL of an API server of
@@ -32,6 +36,8 @@ public final class SchedulerProgram {
   };
   static final CountDownLatch STARTED = new CountDownLatch(1);
   static final CountDownLatch RELEASED = new CountDownLatch(1);
+  static final CountDownLatch COMMITTING = new CountDownLatch(1);
+  static final CountDownLatch COMMITTED = new CountDownLatch(1);
 
   /* A task that does not end when it is killed. */
   public static final class Stubborn implements VoidFunction {
@@ -145,6 +151,7 @@ public final class SchedulerProgram {
     print("executors lost beyond the limit", lostExecutors(spark));
     print("a report of a thousand lost executors holds up no task", lostExecutorsCost(spark));
     print("a killed task that still runs is killed again", killedTask(spark));
+    print("a task that commits its output is not killed", committingTask(spark));
     print("an address that is used again", usedAddress(spark));
     print("a pod that is made while the template changes", madePod(spark, arguments[0]));
     System.out.flush();
@@ -223,14 +230,19 @@ public final class SchedulerProgram {
       killed = evacuation.tasksToKill(plan, 0);
     }
     evacuation.kill(killed);
+    // It has just been launched, and may have missed the first interrupt. From then on it may be cleaning up.
+    long second = Evacuation.KILL_AGAIN_MILLIS;
+    long third = second + Evacuation.PATIENCE_MILLIS;
     List early, again;
+    boolean repeated;
     synchronized (scheduler(spark)) {
-      early = evacuation.tasksToKill(plan, Evacuation.KILL_AGAIN_MILLIS - 1);
-      again = evacuation.tasksToKill(plan, Evacuation.KILL_AGAIN_MILLIS);
+      early = evacuation.tasksToKill(plan, second - 1);
+      again = evacuation.tasksToKill(plan, second);
+      repeated = early.isEmpty() && again.size() == 1;
+      repeated &= evacuation.tasksToKill(plan, third - 1).isEmpty() && evacuation.tasksToKill(plan, third).size() == 1;
     }
-    boolean repeated = early.isEmpty() && again.size() == 1;
     int running;
-    long last = 4 * UnknownTasks.SETTLE_MILLIS;
+    long last = third + 4 * UnknownTasks.SETTLE_MILLIS;
     synchronized (scheduler(spark)) {
       evacuation.observe(last);
       running = ((Executor) unknown.observe(state.executors(directory), last).get(0)).running;
@@ -311,6 +323,54 @@ public final class SchedulerProgram {
     } finally {
       for (int i = 0; i < UnknownTasks.MAX_LOST; i++) removeHost(spark, "worker-" + i + ".example.com");
     }
+  }
+
+  /* Commits its output, which takes until it is released, as Spark's own tasks do that write files. */
+  public static final class Committer implements VoidFunction {
+    public void call(Object number) throws Exception {
+      TaskContext task = TaskContext.get();
+      OutputCommitCoordinator coordinator = SparkEnv.get().outputCommitCoordinator();
+      boolean permitted = coordinator.canCommit(task.stageId(), task.stageAttemptNumber(), task.partitionId(), task.attemptNumber());
+      COMMITTING.countDown();
+      if (permitted) COMMITTED.await();
+    }
+  }
+
+  private static Object committingTask(final JavaSparkContext spark) throws Exception {
+    final boolean[] failed = {false};
+    Thread job = new Thread() {
+      public void run() {
+        try {
+          spark.parallelize(Arrays.asList(new Object[] {Integer.valueOf(1)}), 1).foreach(new Committer());
+        } catch (Exception e) {
+          failed[0] = true;
+        }
+      }
+    };
+    job.start();
+    COMMITTING.await();
+    Directory directory = new Directory();
+    directory.known = new String[0];
+    SchedulerState state = new SchedulerState(scheduler(spark));
+    Evacuation evacuation = new Evacuation(spark.sc(), state, new EvacuationLimit(), new UnknownTasks(directory));
+    Plan plan = evacuationPlan(spark);
+    List early, late;
+    boolean denied, denies;
+    synchronized (scheduler(spark)) {
+      RunningTask task = (RunningTask) state.tasks().get(0);
+      early = evacuation.tasksToKill(plan, 0);
+      early.addAll(evacuation.tasksToKill(plan, Evacuation.COMMIT_MILLIS - 1));
+      late = evacuation.tasksToKill(plan, Evacuation.COMMIT_MILLIS);
+      OutputCommits commits = new OutputCommits(spark.sc());
+      denied = commits.deny(task);
+      OutputCommitCoordinator coordinator = spark.sc().env().outputCommitCoordinator();
+      RunningTask other = new RunningTask(Long.valueOf(-1), task.executor, task.host, (TaskSetManager) scheduler(spark).taskIdToTaskSetManager().get(task.id));
+      denies = commits.deny(other) && !coordinator.handleAskPermissionToCommit(other.stage(), other.stageAttempt(), 0, other.attempt());
+    }
+    COMMITTED.countDown();
+    job.join(120000);
+    if (early.isEmpty() && late.size() == 1 && !denied && denies && !failed[0]) return "true";
+    return early.size() + " " + late.size() + " " + denied + " " + denies + " " + failed[0];
   }
 
   private static Object usedAddress(JavaSparkContext spark) throws Exception {
