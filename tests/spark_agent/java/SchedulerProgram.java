@@ -152,6 +152,7 @@ public final class SchedulerProgram {
     print("a report of a thousand lost executors holds up no task", lostExecutorsCost(spark));
     print("a killed task that still runs is killed again", killedTask(spark));
     print("a task that commits its output is not killed", committingTask(spark));
+    print("blocks end by the clock of the service", serviceClock());
     print("an address that is used again", usedAddress(spark));
     print("a pod that is made while the template changes", madePod(spark, arguments[0]));
     System.out.flush();
@@ -174,7 +175,7 @@ public final class SchedulerProgram {
   /* Tasks may run on a host whose names are looked up: what was acknowledged before may not be so there. */
   private static Object unknownNames(JavaSparkContext spark) throws Exception {
     Directory directory = new Directory();
-    SchedulerControl control = new SchedulerControl(spark.sc(), directory, "agent", NOTHING);
+    SchedulerControl control = new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
     try {
       control.apply(table("mark"));
       Snapshot before = control.snapshot();
@@ -191,7 +192,7 @@ public final class SchedulerProgram {
   private static Object lostExecutors(JavaSparkContext spark) throws Exception {
     Directory directory = new Directory();
     directory.known = new String[0];
-    HostExclusions exclusions = new HostExclusions(spark.sc(), scheduler(spark), directory, new EvacuationLimit(), NOTHING);
+    HostExclusions exclusions = new HostExclusions(spark.sc(), scheduler(spark), directory, new EvacuationLimit(), new ServiceClock(), NOTHING);
     exclusions.apply(table("evacuate"));
     UnknownTasks unknown = new UnknownTasks(directory);
     int last = UnknownTasks.MAX_LOST + 1;
@@ -306,7 +307,7 @@ public final class SchedulerProgram {
     try {
       Directory directory = new Directory();
       directory.known = new String[0];
-      HostExclusions exclusions = new HostExclusions(spark.sc(), scheduler(spark), directory, new EvacuationLimit(), NOTHING);
+      HostExclusions exclusions = new HostExclusions(spark.sc(), scheduler(spark), directory, new EvacuationLimit(), new ServiceClock(), NOTHING);
       exclusions.apply(table("evacuate"));
       UnknownTasks unknown = new UnknownTasks(directory);
       for (int i = 0; i < UnknownTasks.MAX_LOST; i++) {
@@ -373,6 +374,29 @@ public final class SchedulerProgram {
     return early.size() + " " + late.size() + " " + denied + " " + denies + " " + failed[0];
   }
 
+  private static Object serviceClock() {
+    final long[] time = {1000000, 0};
+    ServiceClock clock = new ServiceClock() {
+      long own() {
+        return time[0];
+      }
+
+      long monotonic() {
+        return time[1];
+      }
+    };
+    boolean unknown = clock.now() == 1000000;
+    clock.onDate(999000);
+    boolean agrees = clock.now() == 1000000;
+    // Somebody sets this machine's clock, and 300 ms pass.
+    time[0] = 90000000;
+    time[1] = 300;
+    boolean jumped = clock.now() == 999300;
+    clock.onDate(0);
+    boolean kept = clock.now() == 999300;
+    return unknown && agrees && jumped && kept ? "true" : unknown + " " + agrees + " " + jumped + " " + kept;
+  }
+
   private static Object usedAddress(JavaSparkContext spark) throws Exception {
     TaskSchedulerImpl scheduler = new TaskSchedulerImpl(spark.sc());
     Pods pods = new Pods(null);
@@ -404,7 +428,7 @@ public final class SchedulerProgram {
     KubernetesClient client = new KubernetesClientBuilder().withConfig(config).build();
     Directory directory = new Directory();
     directory.known = new String[0];
-    SchedulerControl control = new SchedulerControl(spark.sc(), directory, "agent", NOTHING);
+    SchedulerControl control = new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
     Pods pods = new Pods(client);
     pods.next = Collections.singletonMap(Long.valueOf(7), pod(7, null, "uid-7"));
     PodPlacementLoop loop = new PodPlacementLoop(spark.sc(), control, pods);
@@ -418,7 +442,7 @@ public final class SchedulerProgram {
       pods.seen = new HashMap();
       loop.runOnce();
       long settled = control.snapshot().revision;
-      return early == -1 && settled == 5 ? "true" : early + " " + settled + " " + loop.status().refused(table("mark"));
+      return early == -1 && settled == 5 ? "true" : early + " " + settled + " " + loop.status().refused(table("mark"), 0);
     } finally {
       loop.close();
       loop.onEnd();

@@ -30,6 +30,7 @@ public final class BlocklistAgent implements ReportSource {
   private final SparkContext sc;
   private final Settings settings;
   private final Timer timer = new Timer("blocklist-timeouts", true);
+  private final ServiceClock clock = new ServiceClock();
   private final HostDirectory directory;
   private final SchedulerControl control;
   private final String unsupported;
@@ -107,7 +108,7 @@ public final class BlocklistAgent implements ReportSource {
     }
     unsupported = unknown;
     directory = kubernetes == null ? newResolver() : new PodDirectory(kubernetes, (TaskSchedulerImpl) sc.taskScheduler());
-    control = unsupported == null ? new SchedulerControl(sc, directory, this, new Runnable() {
+    control = unsupported == null ? new SchedulerControl(sc, directory, clock, this, new Runnable() {
       public void run() {
         reports.wake();
       }
@@ -159,6 +160,11 @@ public final class BlocklistAgent implements ReportSource {
     if (control != null) control.onNamesResolved();
     reports.wake();
     countDownIfInForce();
+  }
+
+  /** The service has answered a request for the table. */
+  void onDate(long date) {
+    clock.onDate(date);
   }
 
   void onTable(Table next, String itsHistory) {

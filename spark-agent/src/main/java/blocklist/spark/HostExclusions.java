@@ -31,6 +31,7 @@ final class HostExclusions {
   private final ExclusionEvents events;
   private final BarrierSlots barrier;
   private final Runnable onRefused;
+  private final ServiceClock clock;
 
   private HealthTracker own = null;
   private boolean withoutFailureHandling = true;
@@ -41,7 +42,7 @@ final class HostExclusions {
   /** Host to whether Spark itself offers it tasks. */
   private Map live = new HashMap();
   private List liveHosts = new ArrayList();
-  /** Host to the time in Unix ms at which its first executor came, and to the node that it was on then, if known. */
+  /** Host to the time in Unix ms, by the service's clock, at which its first executor came, and to the node that it was on then, if known. */
   private Map joined = new HashMap();
   private Map nodes = new HashMap();
   /** Host to the time until which it stays open, by the monotonic clock. */
@@ -52,8 +53,11 @@ final class HostExclusions {
   private String seen = "";
 
   /** {@code onRefused} is called when a block is refused that was not before. */
-  HostExclusions(SparkContext sc, TaskSchedulerImpl scheduler, HostDirectory directory, EvacuationLimit limit, Runnable onRefused) {
+  HostExclusions(
+    SparkContext sc, TaskSchedulerImpl scheduler, HostDirectory directory, EvacuationLimit limit, ServiceClock clock, Runnable onRefused
+  ) {
     this.sc = sc;
+    this.clock = clock;
     this.onRefused = onRefused;
     this.state = new SchedulerState(scheduler);
     this.directory = directory;
@@ -67,18 +71,18 @@ final class HostExclusions {
     this.own = own;
     this.withoutFailureHandling = withoutFailureHandling;
     first = true;
-    refresh(System.currentTimeMillis());
+    refresh(now());
   }
 
   void apply(Table table) throws Exception {
     this.table = table;
-    refresh(System.currentTimeMillis());
+    refresh(now());
   }
 
   void require(int keepHosts, int minNodes) throws Exception {
     this.keepHosts = keepHosts;
     this.minNodes = minNodes;
-    refresh(System.currentTimeMillis());
+    refresh(now());
   }
 
   /** Free all hosts. */
@@ -92,6 +96,11 @@ final class HostExclusions {
 
   boolean excludes(String host) {
     return plan.excludes(host);
+  }
+
+  /** By the clock that the ends of blocks are meant by. */
+  private long now() {
+    return clock.now();
   }
 
   void executorRemoved() {
@@ -182,7 +191,7 @@ final class HostExclusions {
 
   /** Cheap, because Spark calls it in each round of offers: refreshes after a change, or once a second. */
   void refreshIfNeeded() throws Exception {
-    long now = System.currentTimeMillis();
+    long now = now();
     String moved = state.executorCount() + " " + removals + " " + directory.version();
     if (own != null)
       moved += " " + own.nodeIdToExcludedExpiryTime().size() + " " + own.executorIdToExcludedStatus().size() + " " + own.nextExpiryTime();
