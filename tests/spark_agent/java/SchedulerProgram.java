@@ -152,6 +152,8 @@ public final class SchedulerProgram {
     print("a report of a thousand lost executors holds up no task", lostExecutorsCost(spark));
     print("a killed task that still runs is killed again", killedTask(spark));
     print("a task that commits its output is not killed", committingTask(spark));
+    print("an evacuation that is limited is refused with its table", limitedEvacuation(spark));
+    print("a host that was closed gets no task before its refusal is reported", announcedHost(spark));
     print("blocks end by the clock of the service", serviceClock());
     print("an address that is used again", usedAddress(spark));
     print("a pod that is made while the template changes", madePod(spark, arguments[0]));
@@ -372,6 +374,57 @@ public final class SchedulerProgram {
     job.join(120000);
     if (early.isEmpty() && late.size() == 1 && !denied && denies && !failed[0]) return "true";
     return early.size() + " " + late.size() + " " + denied + " " + denies + " " + failed[0];
+  }
+
+  /* A list that flaps: the fourth evacuation in a minute. What is seen of the table at any moment has the refusal. */
+  private static Object limitedEvacuation(JavaSparkContext spark) throws Exception {
+    Directory directory = new Directory();
+    directory.known = new String[0];
+    String host = host(spark);
+    addHost(spark, "other");
+    SchedulerControl control = new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
+    try {
+      for (int i = 0; i <= EvacuationLimit.MAX_PER_HOST; i++) {
+        control.apply(Table.EMPTY);
+        control.apply(Table.read(new java.io.StringReader("blocklist-table 1 7 1\n" + host + "\t9223372036854775807\tevacuate\tx\tdisk\n")));
+      }
+      Snapshot snapshot = control.snapshot();
+      return snapshot.revision == 7 && snapshot.refused.containsKey("x") ? "true" : snapshot.revision + " " + snapshot.refused;
+    } finally {
+      control.close();
+      removeHost(spark, "other");
+    }
+  }
+
+  /* The last open host leaves: the closed one is to be opened, and its block counts as applied until it is refused. */
+  private static Object announcedHost(JavaSparkContext spark) throws Exception {
+    Directory directory = new Directory();
+    directory.known = new String[0];
+    String host = host(spark);
+    addHost(spark, "other");
+    SchedulerControl control = new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
+    try {
+      control.apply(Table.read(new java.io.StringReader("blocklist-table 1 7 1\n" + host + "\t9223372036854775807\tmark\tx\tdisk\n")));
+      boolean applied = control.snapshot().refused.isEmpty() && control.excludes(host);
+      removeHost(spark, "other");
+      control.check();
+      Snapshot early = control.snapshot();
+      boolean waits = early.refused.containsKey("x") && control.excludes(host);
+      control.onReported(early.plan);
+      boolean reported = !control.excludes(host) && control.snapshot().refused.containsKey("x");
+      // Without a service that takes reports it opens as well.
+      addHost(spark, "other");
+      control.check();
+      boolean closed = control.excludes(host);
+      removeHost(spark, "other");
+      control.check();
+      long began = System.nanoTime();
+      for (; control.excludes(host) && System.nanoTime() - began < 60000000000L; Thread.sleep(20)) control.check();
+      return applied && waits && reported && closed && !control.excludes(host) ? "true" : applied + " " + waits + " " + reported + " " + closed;
+    } finally {
+      control.close();
+      removeHost(spark, "other");
+    }
   }
 
   private static Object serviceClock() {

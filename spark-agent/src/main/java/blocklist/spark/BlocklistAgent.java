@@ -183,6 +183,10 @@ public final class BlocklistAgent implements ReportSource {
     firstTable.countDown();
   }
 
+  public void onReported(Snapshot snapshot) {
+    if (control != null) control.onReported(snapshot.plan);
+  }
+
   /** No more requests follow. This may be long after {@code close}, if the service is slow. */
   public void onDeregistered() {
     timer.cancel();

@@ -78,6 +78,7 @@ final class SchedulerControl implements SchedulerHooks {
 
   /** Put the table in force; on hosts whose names are not known yet, once they are. */
   void apply(Table table) {
+    List tasks;
     synchronized (scheduler) {
       if (closed) return;
       try {
@@ -85,8 +86,10 @@ final class SchedulerControl implements SchedulerHooks {
       } catch (Throwable t) {
         fail(t);
       }
+      // Before anybody else can see the table: it is in force only with what the evacuation refuses.
+      tasks = decide();
     }
-    check();
+    evacuation.kill(tasks);
   }
 
   /**
@@ -107,21 +110,42 @@ final class SchedulerControl implements SchedulerHooks {
 
   /** Install the tracker if it is not in place, decide anew if something has changed, and evacuate. */
   void check() {
-    List tasks = new ArrayList();
+    List tasks;
     synchronized (scheduler) {
-      if (closed || sc.isStopped() || (failure != null && Times.monotonic() < retryAt)) return;
+      tasks = decide();
+    }
+    evacuation.kill(tasks);
+  }
+
+  /** The tasks to kill, without the monitor of the scheduler. */
+  private List decide() {
+    if (closed || sc.isStopped() || (failure != null && Times.monotonic() < retryAt)) return new ArrayList();
+    try {
+      if (!isInPlace()) install();
+      exclusions.refreshIfNeeded();
+      List tasks = evacuation.tasksToKill(exclusions.plan(), Times.monotonic());
+      exclusions.refuseLimited();
+      if (failure != null) LOG.info("The agent works again.");
+      failure = null;
+      failures = 0;
+      return tasks;
+    } catch (Throwable t) {
+      fail(t);
+      return new ArrayList();
+    }
+  }
+
+  /** The refusals of this plan have been reported. */
+  void onReported(Plan reported) {
+    if (reported.announced.isEmpty()) return;
+    synchronized (scheduler) {
+      if (closed || !isInPlace()) return;
       try {
-        if (!isInPlace()) install();
-        exclusions.refreshIfNeeded();
-        tasks = evacuation.tasksToKill(exclusions.plan(), Times.monotonic());
-        if (failure != null) LOG.info("The agent works again.");
-        failure = null;
-        failures = 0;
+        exclusions.onReported(reported);
       } catch (Throwable t) {
         fail(t);
       }
     }
-    evacuation.kill(tasks);
   }
 
   /** Decide anew: the names of a host have become known. */
@@ -181,6 +205,10 @@ final class SchedulerControl implements SchedulerHooks {
 
   public boolean excludes(String host) {
     return exclusions.excludes(host);
+  }
+
+  public boolean willOpen() {
+    return exclusions.willOpen();
   }
 
   public void executorRemoved(String executor) {
