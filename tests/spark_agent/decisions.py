@@ -67,6 +67,7 @@ class JavaPlan:
     matched: dict[str, tuple[str, int, bool, str]]
     covered: list[str]
     provisional: set[str]
+    announced: set[str]
     held: set[str]
     evacuated: set[str]
     refused: dict[str, str]
@@ -91,6 +92,7 @@ class JavaPlan:
             },
             covered=hosts("covered"),
             provisional=set(hosts("provisional")),
+            announced=set(hosts("announced")),
             held=set(hosts("held")),
             evacuated=set(hosts("evacuated")),
             refused={fields[0]: fields[1] for fields in lines.get("refused", ())},
@@ -215,7 +217,7 @@ def _decode(lines: Iterator[str], first: str | None = None) -> Tree:
 def _host_line(host: Host) -> str:
     names = "?" if host.names is None else " ".join(sorted(host.names))
     flags = (host.required, host.slots, host.runs_barrier_tasks, host.reached_evacuation_limit, host.machine, host.busy)
-    return _fields(host.name, host.open, names, host.joined, *flags)
+    return _fields(host.name, host.open, names, host.joined, *flags, host.unannounced)
 
 
 def _fields(*values: object) -> str:

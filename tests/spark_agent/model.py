@@ -30,6 +30,8 @@ class Host:
     reached_evacuation_limit: bool = False
     busy: bool = False
     """Whether it runs tasks."""
+    unannounced: bool = False
+    """Whether it gets no tasks at the moment, and its refusal is not reported yet."""
 
     @property
     def machine(self) -> str:
@@ -67,6 +69,7 @@ class ModelPlan:
     matched: list[str]
     covered: list[str]
     provisional: set[str]
+    announced: set[str]
     held: set[str]
     evacuated: set[str]
     refused: dict[str, str]
@@ -95,10 +98,12 @@ def plan(rows: Sequence[Row], hosts: Sequence[Host], needs: Requirements, now: i
         host for host in order if host.name in _left_open_later(order, hosts, held, needs) and host not in reasons
     ]
     provisional = {host.name for host in opening if host.is_new(now, JOIN - NOTICE)}
-    covered = [host for host in order if host not in reasons]
-    evacuated = {host.name for host in covered if _evacuates(found[host]) and not needs.continuous}
+    closed = [host for host in order if host not in reasons]
+    covered = [host for host in order if host not in reasons or host.unannounced]
+    announced = {host.name for host in covered if host in reasons or host in opening} - provisional
+    evacuated = {host.name for host in closed if _evacuates(found[host]) and not needs.continuous}
     refused = {}
-    for host in covered:
+    for host in closed:
         if reason := _not_evacuated(host, needs):
             refused.update({row.id: reason for row in found[host] if row.evacuate})
     for host in order:
@@ -108,6 +113,7 @@ def plan(rows: Sequence[Row], hosts: Sequence[Host], needs: Requirements, now: i
         matched=[host.name for host in order],
         covered=[host.name for host in covered],
         provisional=provisional,
+        announced=announced,
         held={host.name for host in held},
         evacuated=evacuated,
         refused=refused,

@@ -165,6 +165,16 @@ def test_a_host_that_will_take_the_place_of_the_open_one_is_refused_before_it_do
     assert (plan.covered, set(plan.refused)) == (["n1"], {"n2"})
 
 
+def test_a_host_that_was_closed_is_refused_before_it_is_opened(decisions: Decisions) -> None:
+    """It gets no task until its refusal is reported: its block may count as applied."""
+    closed = Host(name="n1", unannounced=True)
+    plan = make(decisions, [block("n1", "evacuate")], [closed])
+    assert (plan.covered, plan.announced, plan.evacuated) == (["n1"], {"n1"}, set())
+    assert REASONS["minimum"] in plan.refused["n1"]
+    plan = make(decisions, [block("n1", "evacuate")], [replace(closed, unannounced=False)])
+    assert (plan.covered, plan.announced, set(plan.refused)) == ([], set(), {"n1"})
+
+
 def test_the_last_host_stays_open_if_it_runs_tasks_however_new_it_is(decisions: Decisions) -> None:
     """It got them before the block. Spark aborts a job at once if all hosts are excluded and no executor is idle."""
     new = Host(name="n1", joined=NOW, names=None, busy=True)
@@ -268,6 +278,7 @@ hosts_ = st.lists(
         runs_barrier_tasks=st.booleans(),
         reached_evacuation_limit=st.booleans(),
         busy=st.booleans(),
+        unannounced=st.sampled_from([False, False, True]),
     ),
     max_size=8,
     unique_by=lambda host: host.name,
@@ -295,6 +306,7 @@ def test_the_plan_is_that_of_the_reference_model(
     assert list(plan.matched) == expected.matched
     assert plan.covered == expected.covered
     assert plan.provisional == expected.provisional
+    assert plan.announced == expected.announced
     assert plan.held == expected.held
     assert plan.evacuated == expected.evacuated
     assert set(plan.refused) == set(expected.refused)
@@ -307,6 +319,7 @@ def test_as_many_nodes_stay_open_as_must(
     decisions: Decisions, blocks: list[tuple[str, int, str, str]], hosts: list[Host], needs: Requirements
 ) -> None:
     """Hosts that have just joined do not count, and none of them is opened: others may join."""
+    hosts = [replace(host, unannounced=False) for host in hosts]
     plan = make(decisions, blocks, hosts, needs)
     usable = [host for host in hosts if host.open]
     closed = {*plan.covered, *plan.held}

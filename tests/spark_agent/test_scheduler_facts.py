@@ -81,7 +81,12 @@ def facts(program: str, api_server: ApiServer) -> dict[str, str]:
     [
         "what an executor's host is called may be unknown",
         "executors lost beyond the limit",
+        "a report of a thousand lost executors holds up no task",
         "a killed task that still runs is killed again",
+        "a task that commits its output is not killed",
+        "an evacuation that is limited is refused with its table",
+        "a host that was closed gets no task before its refusal is reported",
+        "blocks end by the clock of the service",
         "an address that is used again",
         "a pod that is made while the template changes",
     ],

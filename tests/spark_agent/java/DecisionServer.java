@@ -133,6 +133,7 @@ public final class DecisionServer {
     host.runsBarrierTasks = fields[6].equals("1");
     host.reachedEvacuationLimit = fields[7].equals("1");
     host.busy = fields[9].equals("1");
+    host.unannounced = fields[10].equals("1");
     return host;
   }
 
@@ -144,6 +145,7 @@ public final class DecisionServer {
     }
     for (Iterator it = plan.covered.keySet().iterator(); it.hasNext();) out.append("covered\t" + it.next() + "\n");
     for (Iterator it = plan.provisional.iterator(); it.hasNext();) out.append("provisional\t" + it.next() + "\n");
+    for (Iterator it = plan.announced.iterator(); it.hasNext();) out.append("announced\t" + it.next() + "\n");
     for (Iterator it = plan.held.iterator(); it.hasNext();) out.append("held\t" + it.next() + "\n");
     for (Iterator it = plan.evacuated.iterator(); it.hasNext();) out.append("evacuated\t" + it.next() + "\n");
     for (Iterator it = plan.refused.entrySet().iterator(); it.hasNext();) {

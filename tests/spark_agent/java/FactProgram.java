@@ -71,13 +71,13 @@ public final class FactProgram {
     Table before = new Table(5, entries);
     Table next = new Table(6, entries);
     PlacementStatus status = new PlacementStatus(before, Collections.EMPTY_SET, true, null, Collections.singletonMap("n1", "why"));
-    return status.refused(next).equals(Collections.singletonMap("n1", "why")) && status.refused(new Table(7, new HashMap())).isEmpty()
-      && !status.isInForce(next, Plan.EMPTY);
+    return status.refused(next, 0).equals(Collections.singletonMap("n1", "why")) && status.refused(new Table(7, new HashMap()), 0).isEmpty()
+      && !status.isInForce(next, Plan.EMPTY, 0);
   }
 
   private static boolean waitsHalfAMinute() {
-    HttpException error = new HttpException("GET /blocklist/table", new Response(503, null, null, 300, null));
-    return error.retryAfter == 30 && new HttpException("", new Response(503, null, null, 7, null)).retryAfter == 7;
+    HttpException error = new HttpException("GET /blocklist/table", new Response(503, null, null, 300, 0, null));
+    return error.retryAfter == 30 && new HttpException("", new Response(503, null, null, 7, 0, null)).retryAfter == 7;
   }
 
   /* The hosts file of this JVM is a pipe that nobody writes. Another host, should this JVM stand still too long. */

@@ -44,6 +44,8 @@ public final class ReportProgram {
         return revision < 0 ? "" : ",\"ackedRevision\":" + revision;
       }
 
+      public void onReported(Snapshot present) {}
+
       public void onDeregistered() {
         timer.cancel();
       }

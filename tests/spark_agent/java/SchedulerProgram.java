@@ -6,6 +6,7 @@ import io.fabric8.kubernetes.api.model.PodSpec;
 import io.fabric8.kubernetes.client.Config;
 import io.fabric8.kubernetes.client.KubernetesClient;
 import io.fabric8.kubernetes.client.KubernetesClientBuilder;
+import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collection;
@@ -17,9 +18,13 @@ import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import org.apache.spark.SparkConf;
+import org.apache.spark.SparkEnv;
+import org.apache.spark.TaskContext;
 import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.api.java.function.VoidFunction;
+import org.apache.spark.scheduler.OutputCommitCoordinator;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
+import org.apache.spark.scheduler.TaskSetManager;
 
 /*
  * Facts of the agent's classes with a scheduler of Spark, in this JVM alone. The argument is the URL of an API server of
@@ -31,6 +36,8 @@ public final class SchedulerProgram {
   };
   static final CountDownLatch STARTED = new CountDownLatch(1);
   static final CountDownLatch RELEASED = new CountDownLatch(1);
+  static final CountDownLatch COMMITTING = new CountDownLatch(1);
+  static final CountDownLatch COMMITTED = new CountDownLatch(1);
 
   /* A task that does not end when it is killed. */
   public static final class Stubborn implements VoidFunction {
@@ -142,7 +149,12 @@ public final class SchedulerProgram {
     spark.parallelize(Arrays.asList(new Object[] {Integer.valueOf(1)})).count();
     print("what an executor's host is called may be unknown", unknownNames(spark));
     print("executors lost beyond the limit", lostExecutors(spark));
+    print("a report of a thousand lost executors holds up no task", lostExecutorsCost(spark));
     print("a killed task that still runs is killed again", killedTask(spark));
+    print("a task that commits its output is not killed", committingTask(spark));
+    print("an evacuation that is limited is refused with its table", limitedEvacuation(spark));
+    print("a host that was closed gets no task before its refusal is reported", announcedHost(spark));
+    print("blocks end by the clock of the service", serviceClock());
     print("an address that is used again", usedAddress(spark));
     print("a pod that is made while the template changes", madePod(spark, arguments[0]));
     System.out.flush();
@@ -165,7 +177,7 @@ public final class SchedulerProgram {
   /* Tasks may run on a host whose names are looked up: what was acknowledged before may not be so there. */
   private static Object unknownNames(JavaSparkContext spark) throws Exception {
     Directory directory = new Directory();
-    SchedulerControl control = new SchedulerControl(spark.sc(), directory, "agent", NOTHING);
+    SchedulerControl control = new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
     try {
       control.apply(table("mark"));
       Snapshot before = control.snapshot();
@@ -182,7 +194,7 @@ public final class SchedulerProgram {
   private static Object lostExecutors(JavaSparkContext spark) throws Exception {
     Directory directory = new Directory();
     directory.known = new String[0];
-    HostExclusions exclusions = new HostExclusions(spark.sc(), scheduler(spark), directory, new EvacuationLimit(), NOTHING);
+    HostExclusions exclusions = new HostExclusions(spark.sc(), scheduler(spark), directory, new EvacuationLimit(), new ServiceClock(), NOTHING);
     exclusions.apply(table("evacuate"));
     UnknownTasks unknown = new UnknownTasks(directory);
     int last = UnknownTasks.MAX_LOST + 1;
@@ -215,26 +227,25 @@ public final class SchedulerProgram {
     SchedulerState state = new SchedulerState(scheduler(spark));
     UnknownTasks unknown = new UnknownTasks(directory);
     Evacuation evacuation = new Evacuation(spark.sc(), state, new EvacuationLimit(), unknown);
-    Map entries = new HashMap();
-    String host = (String) scheduler(spark).executorIdToHost().get("driver").get();
-    entries.put(host, new TableEntry(1, Long.MAX_VALUE, true, host, "disk"));
-    List hosts = new ArrayList();
-    hosts.add(new LiveHost(host, host, true, new String[0], LiveHost.LONG_AGO));
-    hosts.add(new LiveHost("other", "other", true, new String[0], LiveHost.LONG_AGO));
-    Plan plan = Plan.make(new Table(5, entries), hosts, new Requirements(1, 0, 0, false), 0);
+    Plan plan = evacuationPlan(spark);
     List killed;
     synchronized (scheduler(spark)) {
       killed = evacuation.tasksToKill(plan, 0);
     }
     evacuation.kill(killed);
+    // It has just been launched, and may have missed the first interrupt. From then on it may be cleaning up.
+    long second = Evacuation.KILL_AGAIN_MILLIS;
+    long third = second + Evacuation.PATIENCE_MILLIS;
     List early, again;
+    boolean repeated;
     synchronized (scheduler(spark)) {
-      early = evacuation.tasksToKill(plan, Evacuation.KILL_AGAIN_MILLIS - 1);
-      again = evacuation.tasksToKill(plan, Evacuation.KILL_AGAIN_MILLIS);
+      early = evacuation.tasksToKill(plan, second - 1);
+      again = evacuation.tasksToKill(plan, second);
+      repeated = early.isEmpty() && again.size() == 1;
+      repeated &= evacuation.tasksToKill(plan, third - 1).isEmpty() && evacuation.tasksToKill(plan, third).size() == 1;
     }
-    boolean repeated = early.isEmpty() && again.size() == 1;
     int running;
-    long last = 4 * UnknownTasks.SETTLE_MILLIS;
+    long last = third + 4 * UnknownTasks.SETTLE_MILLIS;
     synchronized (scheduler(spark)) {
       evacuation.observe(last);
       running = ((Executor) unknown.observe(state.executors(directory), last).get(0)).running;
@@ -255,6 +266,188 @@ public final class SchedulerProgram {
       if (killed.size() == 1 && repeated && running == 1 && settling == -1 && settled == 0) return "true";
       return killed.size() + " killed, then again " + early.size() + " and " + again.size() + ", then " + running + ", " + settling + ", " + settled;
     }
+  }
+
+  /* The host of this JVM is evacuated, and another one is open. */
+  private static Plan evacuationPlan(JavaSparkContext spark) {
+    Map entries = new HashMap();
+    String host = host(spark);
+    entries.put(host, new TableEntry(1, Long.MAX_VALUE, true, host, "disk"));
+    List hosts = new ArrayList();
+    hosts.add(new LiveHost(host, host, true, new String[0], LiveHost.LONG_AGO));
+    hosts.add(new LiveHost("other", "other", true, new String[0], LiveHost.LONG_AGO));
+    return Plan.make(new Table(5, entries), hosts, new Requirements(1, 0, 0, false), 0);
+  }
+
+  private static String host(JavaSparkContext spark) {
+    return (String) scheduler(spark).executorIdToHost().get("driver").get();
+  }
+
+  /* A further host whose executor runs nothing. */
+  private static void addHost(JavaSparkContext spark, String host) throws Exception {
+    Field running = TaskSchedulerImpl.class.getDeclaredField("executorIdToRunningTaskIds");
+    running.setAccessible(true);
+    scala.collection.mutable.HashSet executors = new scala.collection.mutable.HashSet();
+    executors.add("on " + host);
+    synchronized (scheduler(spark)) {
+      ((scala.collection.mutable.HashMap) running.get(scheduler(spark))).put("on " + host, new scala.collection.mutable.HashSet());
+      scheduler(spark).executorIdToHost().put("on " + host, host);
+      scheduler(spark).hostToExecutors().put(host, executors);
+    }
+  }
+
+  private static void removeHost(JavaSparkContext spark, String host) {
+    synchronized (scheduler(spark)) {
+      scheduler(spark).hostToExecutors().remove(host);
+      scheduler(spark).executorIdToHost().remove("on " + host);
+    }
+  }
+
+  /* In a second, a scheduler starts thousands of tasks. */
+  private static Object lostExecutorsCost(JavaSparkContext spark) throws Exception {
+    for (int i = 0; i < UnknownTasks.MAX_LOST; i++) addHost(spark, "worker-" + i + ".example.com");
+    try {
+      Directory directory = new Directory();
+      directory.known = new String[0];
+      HostExclusions exclusions = new HostExclusions(spark.sc(), scheduler(spark), directory, new EvacuationLimit(), new ServiceClock(), NOTHING);
+      exclusions.apply(table("evacuate"));
+      UnknownTasks unknown = new UnknownTasks(directory);
+      for (int i = 0; i < UnknownTasks.MAX_LOST; i++) {
+        String host = "worker-" + i + ".example.com";
+        unknown.onRemoved("lost " + i, new Executor("lost " + i, host, host, 2), 0);
+      }
+      long least = Long.MAX_VALUE;
+      for (int i = 0; i < 10; i++) {
+        long began = System.nanoTime();
+        unknown.refused(exclusions, System.currentTimeMillis());
+        least = Math.min(least, System.nanoTime() - began);
+      }
+      return least < 20000000L ? "true" : least / 1000 + " microseconds";
+    } finally {
+      for (int i = 0; i < UnknownTasks.MAX_LOST; i++) removeHost(spark, "worker-" + i + ".example.com");
+    }
+  }
+
+  /* Commits its output, which takes until it is released, as Spark's own tasks do that write files. */
+  public static final class Committer implements VoidFunction {
+    public void call(Object number) throws Exception {
+      TaskContext task = TaskContext.get();
+      OutputCommitCoordinator coordinator = SparkEnv.get().outputCommitCoordinator();
+      boolean permitted = coordinator.canCommit(task.stageId(), task.stageAttemptNumber(), task.partitionId(), task.attemptNumber());
+      COMMITTING.countDown();
+      if (permitted) COMMITTED.await();
+    }
+  }
+
+  private static Object committingTask(final JavaSparkContext spark) throws Exception {
+    final boolean[] failed = {false};
+    Thread job = new Thread() {
+      public void run() {
+        try {
+          spark.parallelize(Arrays.asList(new Object[] {Integer.valueOf(1)}), 1).foreach(new Committer());
+        } catch (Exception e) {
+          failed[0] = true;
+        }
+      }
+    };
+    job.start();
+    COMMITTING.await();
+    Directory directory = new Directory();
+    directory.known = new String[0];
+    SchedulerState state = new SchedulerState(scheduler(spark));
+    Evacuation evacuation = new Evacuation(spark.sc(), state, new EvacuationLimit(), new UnknownTasks(directory));
+    Plan plan = evacuationPlan(spark);
+    List early, late;
+    boolean denied, denies;
+    synchronized (scheduler(spark)) {
+      RunningTask task = (RunningTask) state.tasks().get(0);
+      early = evacuation.tasksToKill(plan, 0);
+      early.addAll(evacuation.tasksToKill(plan, Evacuation.COMMIT_MILLIS - 1));
+      late = evacuation.tasksToKill(plan, Evacuation.COMMIT_MILLIS);
+      OutputCommits commits = new OutputCommits(spark.sc());
+      denied = commits.deny(task);
+      OutputCommitCoordinator coordinator = spark.sc().env().outputCommitCoordinator();
+      RunningTask other = new RunningTask(Long.valueOf(-1), task.executor, task.host, (TaskSetManager) scheduler(spark).taskIdToTaskSetManager().get(task.id));
+      denies = commits.deny(other) && !coordinator.handleAskPermissionToCommit(other.stage(), other.stageAttempt(), 0, other.attempt());
+    }
+    COMMITTED.countDown();
+    job.join(120000);
+    if (early.isEmpty() && late.size() == 1 && !denied && denies && !failed[0]) return "true";
+    return early.size() + " " + late.size() + " " + denied + " " + denies + " " + failed[0];
+  }
+
+  /* A list that flaps: the fourth evacuation in a minute. What is seen of the table at any moment has the refusal. */
+  private static Object limitedEvacuation(JavaSparkContext spark) throws Exception {
+    Directory directory = new Directory();
+    directory.known = new String[0];
+    String host = host(spark);
+    addHost(spark, "other");
+    SchedulerControl control = new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
+    try {
+      for (int i = 0; i <= EvacuationLimit.MAX_PER_HOST; i++) {
+        control.apply(Table.EMPTY);
+        control.apply(Table.read(new java.io.StringReader("blocklist-table 1 7 1\n" + host + "\t9223372036854775807\tevacuate\tx\tdisk\n")));
+      }
+      Snapshot snapshot = control.snapshot();
+      return snapshot.revision == 7 && snapshot.refused.containsKey("x") ? "true" : snapshot.revision + " " + snapshot.refused;
+    } finally {
+      control.close();
+      removeHost(spark, "other");
+    }
+  }
+
+  /* The last open host leaves: the closed one is to be opened, and its block counts as applied until it is refused. */
+  private static Object announcedHost(JavaSparkContext spark) throws Exception {
+    Directory directory = new Directory();
+    directory.known = new String[0];
+    String host = host(spark);
+    addHost(spark, "other");
+    SchedulerControl control = new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
+    try {
+      control.apply(Table.read(new java.io.StringReader("blocklist-table 1 7 1\n" + host + "\t9223372036854775807\tmark\tx\tdisk\n")));
+      boolean applied = control.snapshot().refused.isEmpty() && control.excludes(host);
+      removeHost(spark, "other");
+      control.check();
+      Snapshot early = control.snapshot();
+      boolean waits = early.refused.containsKey("x") && control.excludes(host);
+      control.onReported(early.plan);
+      boolean reported = !control.excludes(host) && control.snapshot().refused.containsKey("x");
+      // Without a service that takes reports it opens as well.
+      addHost(spark, "other");
+      control.check();
+      boolean closed = control.excludes(host);
+      removeHost(spark, "other");
+      control.check();
+      long began = System.nanoTime();
+      for (; control.excludes(host) && System.nanoTime() - began < 60000000000L; Thread.sleep(20)) control.check();
+      return applied && waits && reported && closed && !control.excludes(host) ? "true" : applied + " " + waits + " " + reported + " " + closed;
+    } finally {
+      control.close();
+      removeHost(spark, "other");
+    }
+  }
+
+  private static Object serviceClock() {
+    final long[] time = {1000000, 0};
+    ServiceClock clock = new ServiceClock() {
+      long own() {
+        return time[0];
+      }
+
+      long monotonic() {
+        return time[1];
+      }
+    };
+    boolean unknown = clock.now() == 1000000;
+    clock.onDate(999000);
+    boolean agrees = clock.now() == 1000000;
+    // Somebody sets this machine's clock, and 300 ms pass.
+    time[0] = 90000000;
+    time[1] = 300;
+    boolean jumped = clock.now() == 999300;
+    clock.onDate(0);
+    boolean kept = clock.now() == 999300;
+    return unknown && agrees && jumped && kept ? "true" : unknown + " " + agrees + " " + jumped + " " + kept;
   }
 
   private static Object usedAddress(JavaSparkContext spark) throws Exception {
@@ -288,7 +481,7 @@ public final class SchedulerProgram {
     KubernetesClient client = new KubernetesClientBuilder().withConfig(config).build();
     Directory directory = new Directory();
     directory.known = new String[0];
-    SchedulerControl control = new SchedulerControl(spark.sc(), directory, "agent", NOTHING);
+    SchedulerControl control = new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
     Pods pods = new Pods(client);
     pods.next = Collections.singletonMap(Long.valueOf(7), pod(7, null, "uid-7"));
     PodPlacementLoop loop = new PodPlacementLoop(spark.sc(), control, pods);
@@ -302,7 +495,7 @@ public final class SchedulerProgram {
       pods.seen = new HashMap();
       loop.runOnce();
       long settled = control.snapshot().revision;
-      return early == -1 && settled == 5 ? "true" : early + " " + settled + " " + loop.status().refused(table("mark"));
+      return early == -1 && settled == 5 ? "true" : early + " " + settled + " " + loop.status().refused(table("mark"), 0);
     } finally {
       loop.close();
       loop.onEnd();

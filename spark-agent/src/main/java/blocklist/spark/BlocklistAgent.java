@@ -30,6 +30,7 @@ public final class BlocklistAgent implements ReportSource {
   private final SparkContext sc;
   private final Settings settings;
   private final Timer timer = new Timer("blocklist-timeouts", true);
+  private final ServiceClock clock = new ServiceClock();
   private final HostDirectory directory;
   private final SchedulerControl control;
   private final String unsupported;
@@ -107,7 +108,7 @@ public final class BlocklistAgent implements ReportSource {
     }
     unsupported = unknown;
     directory = kubernetes == null ? newResolver() : new PodDirectory(kubernetes, (TaskSchedulerImpl) sc.taskScheduler());
-    control = unsupported == null ? new SchedulerControl(sc, directory, this, new Runnable() {
+    control = unsupported == null ? new SchedulerControl(sc, directory, clock, this, new Runnable() {
       public void run() {
         reports.wake();
       }
@@ -161,6 +162,11 @@ public final class BlocklistAgent implements ReportSource {
     countDownIfInForce();
   }
 
+  /** The service has answered a request for the table. */
+  void onDate(long date) {
+    clock.onDate(date);
+  }
+
   void onTable(Table next, String itsHistory) {
     // In this order, see acknowledgement.
     table = next;
@@ -175,6 +181,10 @@ public final class BlocklistAgent implements ReportSource {
   /** The service is not reachable: a start does not wait for it. */
   void onNoTable() {
     firstTable.countDown();
+  }
+
+  public void onReported(Snapshot snapshot) {
+    if (control != null) control.onReported(snapshot.plan);
   }
 
   /** No more requests follow. This may be long after {@code close}, if the service is slow. */

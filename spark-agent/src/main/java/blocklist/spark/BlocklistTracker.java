@@ -63,8 +63,9 @@ public final class BlocklistTracker extends HealthTracker {
     if (own != null) own.handleRemovedExecutor(executor);
   }
 
+  /** Spark calls it to get another executor in its place. Not if a host is about to open: its shuffle files would be lost. */
   public void killExcludedIdleExecutor(String executor) {
-    if (own != null) own.killExcludedIdleExecutor(executor);
+    if (own != null && !hooks.willOpen()) own.killExcludedIdleExecutor(executor);
   }
 
   public void updateExcludedForFetchFailure(String host, String executor) {

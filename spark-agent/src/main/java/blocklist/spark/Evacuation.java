@@ -1,6 +1,7 @@
 package blocklist.spark;
 
 import java.util.ArrayList;
+import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.List;
@@ -12,53 +13,79 @@ import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
 
 /**
- * Kills the tasks on evacuated hosts; Spark restarts them elsewhere, and does not count them as failed. A task that still
- * runs is killed again every KILL_AGAIN_MILLIS: Spark does not interrupt a task that is about to start, and code may
- * swallow an interrupt. The executor stays, because its shuffle files may be needed. Tasks of barrier stages are left
- * alone, because a killed one fails the job, and so is what EvacuationLimit keeps.
+ * Kills the tasks on evacuated hosts; Spark restarts them elsewhere, and does not count them as failed. The executor stays,
+ * because its shuffle files may be needed. Tasks of barrier stages are left alone, because a killed one fails the job, and
+ * so is what EvacuationLimit keeps. A task that commits its output gets COMMIT_MILLIS to finish.
+ *
+ * <p>A task that still runs is killed again. Spark does not interrupt a task that is about to start, so one that had just
+ * been launched is killed again after KILL_AGAIN_MILLIS. Any other one was interrupted and may be cleaning up, which another
+ * interrupt would break off: only after PATIENCE_MILLIS has its code probably swallowed the interrupt.
  *
  * <p>THREADING: the caller holds the monitor of the scheduler, except for {@code kill}. Memory: the running tasks that
- * have been killed, and EvacuationLimit.
+ * have been killed or commit, and EvacuationLimit.
  */
 final class Evacuation {
   static final long KILL_AGAIN_MILLIS = 5000;
+  static final long PATIENCE_MILLIS = 30000;
+  static final long COMMIT_MILLIS = 30000;
+  private static final long JUST_LAUNCHED_MILLIS = 10000;
   private static final Logger LOG = LoggerFactory.getLogger("blocklist.spark");
   private final SparkContext sc;
   private final SchedulerState state;
   private final EvacuationLimit limit;
   private final UnknownTasks unknown;
-  /* Task to when it was last killed. */
+  private final OutputCommits commits;
+  /* Task to when it is to be killed again. */
   private final Map killed = new ConcurrentHashMap();
+  /* Task to when it was first found committing. */
+  private final Map committing = new HashMap();
 
   Evacuation(SparkContext sc, SchedulerState state, EvacuationLimit limit, UnknownTasks unknown) {
     this.sc = sc;
     this.state = state;
     this.limit = limit;
     this.unknown = unknown;
+    this.commits = new OutputCommits(sc);
   }
 
   /** Pairs of RunningTask and HostBlock. */
   List tasksToKill(Plan plan, long now) {
     List pairs = new ArrayList();
     limit.update(plan.evacuated, now);
-    if (killed.isEmpty() && plan.evacuated.isEmpty()) return pairs;
+    if (killed.isEmpty() && committing.isEmpty() && plan.evacuated.isEmpty()) return pairs;
     List tasks = state.tasks();
     observe(tasks, now);
     for (Iterator it = tasks.iterator(); it.hasNext();) {
       RunningTask task = (RunningTask) it.next();
-      if (!plan.evacuated.contains(task.host) || task.isBarrier()) continue;
-      Long last = (Long) killed.get(task.id);
-      if (last == null ? !limit.take(task.key(), task.host) : now - last.longValue() < KILL_AGAIN_MILLIS) continue;
-      killed.put(task.id, Long.valueOf(now));
+      if (!plan.evacuated.contains(task.host) || task.isBarrier() || !isDue(task, now)) continue;
+      boolean first = !killed.containsKey(task.id);
+      killed.put(task.id, Long.valueOf(now + (first && isJustLaunched(task) ? KILL_AGAIN_MILLIS : PATIENCE_MILLIS)));
       unknown.onKilledTask(task.executor, now);
       pairs.add(new Object[] {task, plan.covered.get(task.host)});
     }
     return pairs;
   }
 
+  private boolean isDue(RunningTask task, long now) {
+    Long next = (Long) killed.get(task.id);
+    if (next != null) return now >= next.longValue();
+    if (commits.isPermitted(task)) return isOverdue(task, now);
+    return limit.take(task.key(), task.host) && commits.deny(task);
+  }
+
+  /** Whether a commit takes so long that it may never end: the host is evacuated for a reason. */
+  private boolean isOverdue(RunningTask task, long now) {
+    if (!committing.containsKey(task.id)) committing.put(task.id, Long.valueOf(now));
+    return now - ((Long) committing.get(task.id)).longValue() >= COMMIT_MILLIS && limit.take(task.key(), task.host);
+  }
+
+  private static boolean isJustLaunched(RunningTask task) {
+    return Math.abs(System.currentTimeMillis() - task.launchedAt()) < JUST_LAUNCHED_MILLIS;
+  }
+
   /** See which of the killed tasks still run: what they leave behind settles only after they have ended. */
   void observe(long now) {
-    if (!killed.isEmpty()) observe(state.tasks(), now);
+    if (!killed.isEmpty() || !committing.isEmpty()) observe(state.tasks(), now);
   }
 
   private void observe(List tasks, long now) {
@@ -69,6 +96,7 @@ final class Evacuation {
       if (killed.containsKey(task.id)) unknown.onKilledTask(task.executor, now);
     }
     killed.keySet().retainAll(running);
+    committing.keySet().retainAll(running);
   }
 
   void kill(List pairs) {

@@ -21,6 +21,8 @@ final class HostExclusions {
   /** How long a host stays open that was opened for a task that could run nowhere else. */
   private static final long REQUIRED_MILLIS = 10000;
   private static final long REFRESH_MILLIS = 1000;
+  /** How long the opening of a host waits for the report of its refusal. */
+  private static final long ANNOUNCE_MILLIS = 1000;
   /** One more than can be reported: so many are not acknowledged. */
   private static final int MAX_UNKNOWN = Report.MAX_REFUSED + 1;
 
@@ -31,6 +33,7 @@ final class HostExclusions {
   private final ExclusionEvents events;
   private final BarrierSlots barrier;
   private final Runnable onRefused;
+  private final ServiceClock clock;
 
   private HealthTracker own = null;
   private boolean withoutFailureHandling = true;
@@ -41,19 +44,24 @@ final class HostExclusions {
   /** Host to whether Spark itself offers it tasks. */
   private Map live = new HashMap();
   private List liveHosts = new ArrayList();
-  /** Host to the time in Unix ms at which its first executor came, and to the node that it was on then, if known. */
+  /** Host to the time in Unix ms, by the service's clock, at which its first executor came, and to the node that it was on then, if known. */
   private Map joined = new HashMap();
   private Map nodes = new HashMap();
   /** Host to the time until which it stays open, by the monotonic clock. */
   private final Map requiredUntil = new HashMap();
+  /** Host that will be opened to the time at which it is, reported or not, by the monotonic clock. */
+  private final Map announced = new HashMap();
   private boolean first = true;
   private long removals = 0;
   private long nextRefresh = 0;
   private String seen = "";
 
   /** {@code onRefused} is called when a block is refused that was not before. */
-  HostExclusions(SparkContext sc, TaskSchedulerImpl scheduler, HostDirectory directory, EvacuationLimit limit, Runnable onRefused) {
+  HostExclusions(
+    SparkContext sc, TaskSchedulerImpl scheduler, HostDirectory directory, EvacuationLimit limit, ServiceClock clock, Runnable onRefused
+  ) {
     this.sc = sc;
+    this.clock = clock;
     this.onRefused = onRefused;
     this.state = new SchedulerState(scheduler);
     this.directory = directory;
@@ -67,18 +75,18 @@ final class HostExclusions {
     this.own = own;
     this.withoutFailureHandling = withoutFailureHandling;
     first = true;
-    refresh(System.currentTimeMillis());
+    refresh(now());
   }
 
   void apply(Table table) throws Exception {
     this.table = table;
-    refresh(System.currentTimeMillis());
+    refresh(now());
   }
 
   void require(int keepHosts, int minNodes) throws Exception {
     this.keepHosts = keepHosts;
     this.minNodes = minNodes;
-    refresh(System.currentTimeMillis());
+    refresh(now());
   }
 
   /** Free all hosts. */
@@ -86,12 +94,40 @@ final class HostExclusions {
     Plan before = plan;
     boolean freed = !before.covered.isEmpty() || !before.held.isEmpty();
     plan = Plan.EMPTY;
+    announced.clear();
     for (Iterator it = before.covered.keySet().iterator(); it.hasNext();) events.freed((String) it.next(), own);
     if (freed) sc.schedulerBackend().reviveOffers();
   }
 
   boolean excludes(String host) {
     return plan.excludes(host);
+  }
+
+  /** Whether a host will be opened: Spark needs to do nothing for tasks that can run nowhere at the moment. */
+  boolean willOpen() {
+    return !plan.announced.isEmpty() || !plan.provisional.isEmpty();
+  }
+
+  /** The refusals of this plan have been reported: its hosts may be opened. */
+  void onReported(Plan reported) throws Exception {
+    boolean waits = false;
+    for (Iterator it = reported.announced.iterator(); it.hasNext();) waits |= announced.replace(it.next(), Long.valueOf(0)) != null;
+    if (waits) refresh(now());
+  }
+
+  /** What EvacuationLimit has kept since the plan was made is refused at once, in one step with the rest of the table. */
+  void refuseLimited() throws Exception {
+    for (Iterator it = liveHosts.iterator(); it.hasNext();) {
+      LiveHost host = (LiveHost) it.next();
+      if (host.reachedEvacuationLimit == limit.isReachedOn(host.name)) continue;
+      refresh(now());
+      return;
+    }
+  }
+
+  /** By the clock that the ends of blocks are meant by. */
+  private long now() {
+    return clock.now();
   }
 
   void executorRemoved() {
@@ -175,17 +211,14 @@ final class HostExclusions {
     return ids;
   }
 
-  /** The block of an executor's host, which may not be live any more; null if nothing in the table means it. */
-  HostBlock blockOf(Executor executor, String[] furtherNames, long now) {
-    LiveHost host = new LiveHost(executor.host, executor.node, false, furtherNames, LiveHost.LONG_AGO);
-    List hosts = new ArrayList(liveHosts);
-    hosts.add(host);
-    return new HostMatcher(table, hosts, now).blockOf(host);
+  /** For hosts that are not live any more: it knows those that are. */
+  HostMatcher matcher(long now) {
+    return new HostMatcher(table, liveHosts, now);
   }
 
   /** Cheap, because Spark calls it in each round of offers: refreshes after a change, or once a second. */
   void refreshIfNeeded() throws Exception {
-    long now = System.currentTimeMillis();
+    long now = now();
     String moved = state.executorCount() + " " + removals + " " + directory.version();
     if (own != null)
       moved += " " + own.nodeIdToExcludedExpiryTime().size() + " " + own.executorIdToExcludedStatus().size() + " " + own.nextExpiryTime();
@@ -216,6 +249,8 @@ final class HostExclusions {
       if (slots.containsKey(name)) host.slots = ((Integer) slots.get(name)).intValue();
       host.runsBarrierTasks = barrierHosts.contains(name);
       host.busy = state.isBusy(name);
+      // One that runs tasks is opened at once: if no executor is idle, Spark aborts the job.
+      host.unannounced = !host.busy && plan.covered.containsKey(name) && !isAnnounced(name);
       host.reachedEvacuationLimit = limit.isReachedOn(name);
       hosts.add(host);
     }
@@ -252,8 +287,19 @@ final class HostExclusions {
     return requiredUntil.containsKey(host);
   }
 
+  private boolean isAnnounced(String host) {
+    Long until = (Long) announced.get(host);
+    return until != null && Times.monotonic() >= until.longValue();
+  }
+
+  private void announce(Plan next) {
+    announced.keySet().retainAll(next.announced);
+    for (Iterator it = next.announced.iterator(); it.hasNext();) announced.putIfAbsent(it.next(), Long.valueOf(Times.monotonic() + ANNOUNCE_MILLIS));
+  }
+
   private void replace(Plan next, Map liveBefore) {
     Plan before = plan;
+    announce(next);
     boolean freed = !next.held.containsAll(before.held);
     plan = next;
     nextRefresh = Math.min(nextRefresh, next.validUntil);

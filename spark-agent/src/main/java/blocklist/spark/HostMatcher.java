@@ -52,11 +52,21 @@ final class HostMatcher {
     return entries.isEmpty() ? null : new HostBlock(host.name, host.node, entries);
   }
 
+  /* The block of a host beside those that were given. An address is its own unless one of them has it, on another node. */
+  HostBlock blockOfFurther(LiveHost host) {
+    List entries = new ArrayList();
+    addEntries(host, entries);
+    List others = (List) hostsByNode.get(host.node);
+    for (int i = 0; others != null && i < others.size(); i++) addEntries((LiveHost) others.get(i), entries);
+    return entries.isEmpty() ? null : new HostBlock(host.name, host.node, entries);
+  }
+
   private void addEntries(LiveHost host, List entries) {
     addEntries(host.name, entries);
     for (int i = 0; host.names != null && i < host.names.length; i++) {
       String address = HostNames.address(host.names[i]);
-      if (address == null || host.node.equals(ownerByAddress.get(address))) addEntries(host.names[i], entries);
+      Object owner = address == null ? null : ownerByAddress.get(address);
+      if (owner == null || owner.equals(host.node)) addEntries(host.names[i], entries);
     }
   }
 

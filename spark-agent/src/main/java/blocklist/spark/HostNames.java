@@ -53,17 +53,25 @@ final class HostNames {
     return text.length() > 0;
   }
 
-  /* The four bytes of an address in its only form: no leading zeros, no fewer parts. */
+  /* The four bytes of an address in its only form: no leading zeros, no fewer parts. By hand: a driver with a thousand
+     hosts asks thousands of times while its scheduler waits. */
   private static int[] ipv4(String text) {
-    String[] parts = text.split("\\.", -1);
-    if (parts.length != 4) return null;
     int[] bytes = new int[4];
+    int at = 0;
     for (int i = 0; i < 4; i++) {
-      if (!parts[i].matches("0|[1-9][0-9]{0,2}")) return null;
-      bytes[i] = Integer.parseInt(parts[i]);
-      if (bytes[i] > 255) return null;
+      int begin = at;
+      int value = 0;
+      while (at < text.length() && at - begin < 3 && isDigit(text.charAt(at))) value = 10 * value + text.charAt(at++) - '0';
+      boolean hasLeadingZero = at - begin > 1 && text.charAt(begin) == '0';
+      if (at == begin || hasLeadingZero || value > 255 || (at == text.length()) != (i == 3)) return null;
+      if (i < 3 && text.charAt(at++) != '.') return null;
+      bytes[i] = value;
     }
     return bytes;
+  }
+
+  private static boolean isDigit(char c) {
+    return c >= '0' && c <= '9';
   }
 
   private static int[] ipv6(String text) {

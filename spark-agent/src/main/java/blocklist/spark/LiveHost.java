@@ -24,6 +24,8 @@ final class LiveHost {
   boolean runsBarrierTasks = false;
   /* Whether tasks run on it: so it was open before, and Spark does not wait for others if all executors are busy. */
   boolean busy = false;
+  /* Whether it has been closed, and may be opened only once that has been reported. */
+  boolean unannounced = false;
   /* Whether tasks on it are left alone because of EvacuationLimit. */
   boolean reachedEvacuationLimit = false;
   /* How long it may be held, in milliseconds. */

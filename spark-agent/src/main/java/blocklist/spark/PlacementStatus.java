@@ -30,8 +30,8 @@ final class PlacementStatus {
   }
 
   /** Whether the blocks of this table, other than the refused ones, are in force for new pods. */
-  boolean isInForce(Table present, Plan plan) {
-    if (this == OFF || failure != null || present.ended(System.currentTimeMillis())) return true;
+  boolean isInForce(Table present, Plan plan, long now) {
+    if (this == OFF || failure != null || present.ended(now)) return true;
     return settled && table == present && openNodes.equals(PlacementInput.openNodes(plan));
   }
 
@@ -39,10 +39,9 @@ final class PlacementStatus {
    * Node id to the reason why new executors may start there. Those of the table before stand until it is known what
    * follows from this one: the service counts a block that it was told of as applied once it is no longer refused.
    */
-  Map refused(Table present) {
+  Map refused(Table present, long now) {
     if (failure == null) return table == present ? refused : stillRefused(present);
     Map all = new TreeMap();
-    long now = System.currentTimeMillis();
     for (Iterator it = present.entries().values().iterator(); it.hasNext() && all.size() <= Report.MAX_REFUSED;) {
       TableEntry entry = (TableEntry) it.next();
       if (!entry.ended(now)) all.put(entry.id, failure);

@@ -23,6 +23,8 @@ import java.util.TreeSet;
  * after the other. Spark waits meanwhile and does not abort the job, as the executors are idle. A host that runs tasks is
  * neither held nor covered so: it was open before. Whether such a block is in force is not known until NOTICE_MILLIS
  * before the end; then it is refused, so that this is reported before the first task starts there.
+ *
+ * A host that was covered is not opened before its refusal is reported: it is covered for a moment more, as `unannounced`.
  */
 final class Plan {
   static final long HOLD_MILLIS = 2000;
@@ -34,6 +36,8 @@ final class Plan {
   final Map covered;
   /* Names of the covered hosts that will be opened unless others join, and whose blocks are not refused yet. */
   final Set provisional;
+  /* Names of the covered hosts whose blocks are refused, because they will be opened. */
+  final Set announced;
   /* Names of hosts that get no tasks until their further names are known. */
   final Set held;
   /* The covered hosts on which the tasks are to be stopped, so that they restart elsewhere. */
@@ -45,9 +49,12 @@ final class Plan {
   /* When the plan is to be made anew even if nothing else changes, in Unix milliseconds: a block or a hold ends. */
   final long validUntil;
 
-  private Plan(Map covered, Set provisional, Set held, Set evacuated, Map matched, Map refused, long validUntil) {
+  private Plan(
+    Map covered, Set provisional, Set announced, Set held, Set evacuated, Map matched, Map refused, long validUntil
+  ) {
     this.covered = Collections.unmodifiableMap(covered);
     this.provisional = Collections.unmodifiableSet(provisional);
+    this.announced = Collections.unmodifiableSet(announced);
     this.held = Collections.unmodifiableSet(held);
     this.evacuated = Collections.unmodifiableSet(evacuated);
     this.matched = Collections.unmodifiableMap(matched);
@@ -124,12 +131,14 @@ final class Plan {
       openLater(later);
       Map covered = new LinkedHashMap();
       Map matched = new LinkedHashMap();
+      Set announced = new HashSet(opening.keySet());
       for (Iterator it = blocks.iterator(); it.hasNext();) {
         HostBlock block = (HostBlock) it.next();
         matched.put(block.host, block);
-        if (!leftOpen.containsKey(block.host)) covered.put(block.host, block);
+        if (leftOpen.containsKey(block.host) && host(block).unannounced) announced.add(block.host);
+        if (!leftOpen.containsKey(block.host) || host(block).unannounced) covered.put(block.host, block);
       }
-      return new Plan(covered, provisional, held, evacuated(covered), matched, refused(), validUntil);
+      return new Plan(covered, provisional, announced, held, evacuated(covered), matched, refused(), validUntil);
     }
 
     private void openRequired() {
@@ -215,7 +224,7 @@ final class Plan {
       Set evacuated = new HashSet();
       for (Iterator it = covered.values().iterator(); !requirements.continuous && it.hasNext();) {
         HostBlock block = (HostBlock) it.next();
-        if (block.evacuate) evacuated.add(block.host);
+        if (block.evacuate && !leftOpen.containsKey(block.host)) evacuated.add(block.host);
       }
       return evacuated;
     }

@@ -75,7 +75,7 @@ final class PodPlacementLoop extends Loop {
 
   long runOnce() throws Exception {
     PlacementInput next = control.placementInput();
-    long now = System.currentTimeMillis();
+    long now = control.now();
     if (sc.isStopped() || isClosed() || (!active && next.table.ended(now))) return TICK;
     active = true;
     Map pods = backend.pods();

@@ -86,11 +86,15 @@ final class ReportLoop extends Loop {
     String ack = agent.acknowledgement(snapshot);
     long now = Times.monotonic();
     Map due = due(fields, now);
-    if (now < nextFull && due.isEmpty() && ack.equals(sentAck)) return TICK;
+    if (now < nextFull && due.isEmpty() && ack.equals(sentAck)) {
+      agent.onReported(snapshot);
+      return TICK;
+    }
     // An acknowledgement without the refusals would say more than is so, if the service has lost them.
     if (ack.length() > 0) due.put(REFUSED, fields.get(REFUSED));
     String response = heartbeat(ack, due);
     if (response == null) return TICK;
+    agent.onReported(snapshot);
     if (now >= nextFull) nextFull = now + INTERVAL;
     sentAck = ack;
     sent.putAll(due);

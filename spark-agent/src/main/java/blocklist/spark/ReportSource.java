@@ -15,6 +15,9 @@ interface ReportSource {
   /** The part of a heartbeat that acknowledges a revision; empty if there is none. */
   String acknowledgement(Snapshot snapshot);
 
+  /** The service has the refusals of this snapshot. */
+  void onReported(Snapshot snapshot);
+
   /** No more requests follow. */
   void onDeregistered();
 }

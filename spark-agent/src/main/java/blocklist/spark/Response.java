@@ -15,14 +15,17 @@ final class Response {
 
   /** Seconds to wait before the next request, 0 to MAX_RETRY_AFTER. */
   final long retryAfter;
+  /** Its Date, in Unix milliseconds; 0 without one. */
+  final long date;
   /** What the BodyReader has returned; null for a status other than 200. */
   final Object body;
 
-  Response(int status, String etag, String history, long retryAfter, Object body) {
+  Response(int status, String etag, String history, long retryAfter, long date, Object body) {
     this.status = status;
     this.etag = etag;
     this.history = history != null && history.matches("[0-9a-f]{8}") ? history : "";
     this.retryAfter = Math.min(MAX_RETRY_AFTER, Math.max(0, retryAfter));
+    this.date = date;
     this.body = body;
   }
 }

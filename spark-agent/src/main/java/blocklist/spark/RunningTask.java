@@ -19,11 +19,41 @@ final class RunningTask {
 
   /** Its stage and its number there: the same for each of its attempts. */
   String key() {
-    scala.Option info = stage.taskInfos().get(id);
-    return stage.taskSet().stageId() + "." + (info.isDefined() ? ((TaskInfo) info.get()).index() : -1);
+    TaskInfo info = info();
+    return stage() + "." + (info == null ? -1 : info.index());
   }
 
   boolean isBarrier() {
     return stage.isBarrier();
+  }
+
+  int stage() {
+    return stage.taskSet().stageId();
+  }
+
+  int stageAttempt() {
+    return stage.taskSet().stageAttemptId();
+  }
+
+  int partition() {
+    TaskInfo info = info();
+    return info == null ? -1 : info.partitionId();
+  }
+
+  int attempt() {
+    TaskInfo info = info();
+    return info == null ? -1 : info.attemptNumber();
+  }
+
+  /** Unix milliseconds by this machine's clock. */
+  long launchedAt() {
+    TaskInfo info = info();
+    return info == null ? 0 : info.launchTime();
+  }
+
+  /** Null if its stage has not noted it yet. */
+  private TaskInfo info() {
+    scala.Option info = stage.taskInfos().get(id);
+    return info.isDefined() ? (TaskInfo) info.get() : null;
   }
 }

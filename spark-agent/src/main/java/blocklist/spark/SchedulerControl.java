@@ -31,6 +31,7 @@ final class SchedulerControl implements SchedulerHooks {
   private final UnknownTasks unknown;
   private final HostDirectory directory;
   private final Runnable onRefused;
+  private final ServiceClock clock;
   private PodPlacementLoop placement = null;
   private BlocklistTracker tracker = null;
   private Throwable failure = null;
@@ -39,7 +40,8 @@ final class SchedulerControl implements SchedulerHooks {
   private boolean closed = false;
 
   /** {@code onRefused} is called, with the monitor of the scheduler, when a block is not in force any more: report it. */
-  SchedulerControl(SparkContext sc, HostDirectory directory, Object agent, Runnable onRefused) {
+  SchedulerControl(SparkContext sc, HostDirectory directory, ServiceClock clock, Object agent, Runnable onRefused) {
+    this.clock = clock;
     this.agent = agent;
     this.onRefused = onRefused;
     this.sc = sc;
@@ -47,7 +49,7 @@ final class SchedulerControl implements SchedulerHooks {
     scheduler = (TaskSchedulerImpl) sc.taskScheduler();
     slot = new TrackerSlot(sc, scheduler);
     EvacuationLimit limit = new EvacuationLimit();
-    exclusions = new HostExclusions(sc, scheduler, directory, limit, onRefused);
+    exclusions = new HostExclusions(sc, scheduler, directory, limit, clock, onRefused);
     state = new SchedulerState(scheduler);
     unknown = new UnknownTasks(directory);
     evacuation = new Evacuation(sc, state, limit, unknown);
@@ -58,6 +60,11 @@ final class SchedulerControl implements SchedulerHooks {
     synchronized (scheduler) {
       this.placement = placement;
     }
+  }
+
+  /** Unix milliseconds by the clock that the ends of blocks are meant by. */
+  long now() {
+    return clock.now();
   }
 
   PlacementInput placementInput() {
@@ -71,6 +78,7 @@ final class SchedulerControl implements SchedulerHooks {
 
   /** Put the table in force; on hosts whose names are not known yet, once they are. */
   void apply(Table table) {
+    List tasks;
     synchronized (scheduler) {
       if (closed) return;
       try {
@@ -78,8 +86,10 @@ final class SchedulerControl implements SchedulerHooks {
       } catch (Throwable t) {
         fail(t);
       }
+      // Before anybody else can see the table: it is in force only with what the evacuation refuses.
+      tasks = decide();
     }
-    check();
+    evacuation.kill(tasks);
   }
 
   /**
@@ -100,21 +110,42 @@ final class SchedulerControl implements SchedulerHooks {
 
   /** Install the tracker if it is not in place, decide anew if something has changed, and evacuate. */
   void check() {
-    List tasks = new ArrayList();
+    List tasks;
     synchronized (scheduler) {
-      if (closed || sc.isStopped() || (failure != null && Times.monotonic() < retryAt)) return;
+      tasks = decide();
+    }
+    evacuation.kill(tasks);
+  }
+
+  /** The tasks to kill, without the monitor of the scheduler. */
+  private List decide() {
+    if (closed || sc.isStopped() || (failure != null && Times.monotonic() < retryAt)) return new ArrayList();
+    try {
+      if (!isInPlace()) install();
+      exclusions.refreshIfNeeded();
+      List tasks = evacuation.tasksToKill(exclusions.plan(), Times.monotonic());
+      exclusions.refuseLimited();
+      if (failure != null) LOG.info("The agent works again.");
+      failure = null;
+      failures = 0;
+      return tasks;
+    } catch (Throwable t) {
+      fail(t);
+      return new ArrayList();
+    }
+  }
+
+  /** The refusals of this plan have been reported. */
+  void onReported(Plan reported) {
+    if (reported.announced.isEmpty()) return;
+    synchronized (scheduler) {
+      if (closed || !isInPlace()) return;
       try {
-        if (!isInPlace()) install();
-        exclusions.refreshIfNeeded();
-        tasks = evacuation.tasksToKill(exclusions.plan(), Times.monotonic());
-        if (failure != null) LOG.info("The agent works again.");
-        failure = null;
-        failures = 0;
+        exclusions.onReported(reported);
       } catch (Throwable t) {
         fail(t);
       }
     }
-    evacuation.kill(tasks);
   }
 
   /** Decide anew: the names of a host have become known. */
@@ -122,7 +153,7 @@ final class SchedulerControl implements SchedulerHooks {
     synchronized (scheduler) {
       if (closed || !isInPlace()) return;
       try {
-        exclusions.refresh(System.currentTimeMillis());
+        exclusions.refresh(clock.now());
       } catch (Throwable t) {
         fail(t);
       }
@@ -142,12 +173,12 @@ final class SchedulerControl implements SchedulerHooks {
     synchronized (scheduler) {
       boolean working = !closed && failure == null && isInPlace();
       String reason = working || closed ? null : "The agent failed and tries again: " + (failure == null ? "its tracker was replaced" : failure) + ".";
-      long now = System.currentTimeMillis();
+      long now = clock.now();
       evacuation.observe(Times.monotonic());
       List executors = unknown.observe(state.executors(directory), Times.monotonic());
       PlacementStatus pods = placement == null ? PlacementStatus.OFF : placement.status();
-      boolean inForce = working && pods.isInForce(exclusions.table(), exclusions.plan());
-      TreeMap refused = new TreeMap(pods.refused(exclusions.table()));
+      boolean inForce = working && pods.isInForce(exclusions.table(), exclusions.plan(), now);
+      TreeMap refused = new TreeMap(pods.refused(exclusions.table(), now));
       refused.putAll(exclusions.unknown(now));
       refused.putAll(unknown.refused(exclusions, now));
       refused.putAll(exclusions.plan().refused);
@@ -174,6 +205,10 @@ final class SchedulerControl implements SchedulerHooks {
 
   public boolean excludes(String host) {
     return exclusions.excludes(host);
+  }
+
+  public boolean willOpen() {
+    return exclusions.willOpen();
   }
 
   public void executorRemoved(String executor) {

@@ -7,6 +7,9 @@ interface SchedulerHooks {
 
   boolean excludes(String host);
 
+  /** Whether a host that is excluded now will be opened without anybody's doing. */
+  boolean willOpen();
+
   void executorRemoved(String executor);
 
   Object agent();

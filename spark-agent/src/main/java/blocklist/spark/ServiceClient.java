@@ -155,7 +155,7 @@ final class ServiceClient {
       in.close();
     }
     String history = connection.getHeaderField("Blocklist-History");
-    return new Response(status, connection.getHeaderField("ETag"), history, connection.getHeaderFieldLong("Retry-After", 0), found);
+    return new Response(status, connection.getHeaderField("ETag"), history, connection.getHeaderFieldLong("Retry-After", 0), connection.getDate(), found);
   }
 
   private static boolean isLoopback(String host) {

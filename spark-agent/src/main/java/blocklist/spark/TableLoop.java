@@ -38,6 +38,7 @@ final class TableLoop extends Loop {
     if (response.status != 200 && response.status != 304) throw new HttpException("GET /blocklist/table", response);
     // Before the table is in force, because a start returns then, and its status must not say that there is no service.
     connected = true;
+    agent.onDate(response.date);
     if (response.status == 200) {
       agent.onTable((Table) response.body, response.history);
       etag = response.etag;

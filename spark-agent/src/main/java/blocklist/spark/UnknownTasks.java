@@ -113,9 +113,11 @@ final class UnknownTasks {
   Map refused(HostExclusions exclusions, long now) {
     Map reasons = new TreeMap();
     if (further > 0) addFurther(reasons, exclusions.evacuatingIds(now));
+    // One for all: Spark's scheduler waits meanwhile.
+    HostMatcher matcher = lost.isEmpty() ? null : exclusions.matcher(now);
     for (Iterator it = lost.values().iterator(); it.hasNext();) {
       Lost one = (Lost) it.next();
-      HostBlock block = exclusions.blockOf(one.executor, one.names, now);
+      HostBlock block = matcher.blockOfFurther(new LiveHost(one.executor.host, one.executor.node, false, one.names, LiveHost.LONG_AGO));
       if (block == null) continue;
       String reason = "Unknown since " + one.since + ": executor " + one.executor.id + " on host " + one.executor.node
         + " was lost with " + one.tasks + " running tasks, whose processes may still write.";
