@@ -12,7 +12,7 @@ from pathlib import Path
 from pyspark.errors import PySparkException
 
 from blocklist.client.client import BlocklistClient
-from blocklist.detection import log_discovery, output, reader
+from blocklist.detection import backtest_command, log_discovery, output, reader
 from blocklist.detection.apply import apply, find_releases, history_of, remove_claims
 from blocklist.detection.follow_mode import BatchDecision, LogFollower
 from blocklist.detection.machine_kinds import check_service, machine_kinds
@@ -28,10 +28,12 @@ from blocklist.model.errors import BlocklistError, InvalidError, UnavailableErro
 
 def main(argv: list[str] | None = None) -> int:
     """Return the exit code: 0 success, 1 failure of Spark, of the service or of I/O, 2 usage error."""
-    command = parser()
-    args = command.parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    is_backtest = arguments[:1] == ["backtest"]
+    command = backtest_command.parser() if is_backtest else parser()
+    args = command.parse_args(arguments[is_backtest:])
     try:
-        return _run(args)
+        return backtest_command.run(args) if is_backtest else _run(args)
     except InvalidError as error:
         command.error(str(error))
     except (BlocklistError, OSError) as error:
