@@ -79,16 +79,16 @@ SELECT app, stage, attempt, partition FROM (
 CREATE TEMP TABLE servers AS
 WITH hosts AS (
     SELECT app, stage, attempt, host, count(*) AS own_tasks, median(fetch_wait_ms) AS wait, median(run_ms) AS run,
-        median(remote_bytes) AS remote, max(time) AS last
+        median(remote_bytes) AS remote, sum(fetch_wait_ms) AS waited, max(time) AS last
     FROM comparable WHERE remote_bytes > 0 GROUP BY ALL
 ), placed AS (
     SELECT *, list_sort(list(wait) OVER stage_) AS waits,
         row_number() OVER (PARTITION BY app, stage, attempt ORDER BY wait, host) AS place,
         median(run) OVER stage_ AS usual_run, median(remote) OVER stage_ AS usual_remote,
-        sum(own_tasks) OVER stage_ - own_tasks AS tasks
+        sum(own_tasks) OVER stage_ - own_tasks AS tasks, coalesce(sum(waited) OVER stage_ - waited, 0) AS lost_ms
     FROM hosts WINDOW stage_ AS (PARTITION BY app, stage, attempt)
 )
-SELECT app, stage, attempt, host, 'slow to serve shuffle blocks' AS failure, tasks, last FROM placed
+SELECT app, stage, attempt, host, 'slow to serve shuffle blocks' AS failure, tasks, lost_ms, last FROM placed
 WHERE place = 1 AND len(waits) >= $min_hosts AND list_median(waits[2:]) >= $min_wait_ratio * greatest(wait, 1.0)
     AND list_median(waits[2:]) >= $min_wait_share * usual_run AND remote >= usual_remote / 2;
 
@@ -100,6 +100,7 @@ WITH charged AS (
             THEN 'tasks that failed only there and succeeded elsewhere' ELSE failure END AS failure)
     FROM failed LEFT JOIN only_there USING (app, stage, attempt, partition)
 )
-SELECT app, stage, attempt, host, failure, count(*) AS tasks, max(time) AS last FROM charged
+SELECT app, stage, attempt, host, failure, count(*) AS tasks, coalesce(sum(duration), 0) AS lost_ms, max(time) AS last
+FROM charged
 WHERE host IS NOT NULL GROUP BY ALL
 UNION ALL SELECT * FROM servers;

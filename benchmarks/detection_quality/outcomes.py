@@ -13,9 +13,9 @@ from benchmarks.detection_quality.direct import CollectedEvidence, collect_evide
 from benchmarks.detection_quality.earlier import blamed_by_stages
 from benchmarks.detection_quality.facts import facts_table, host_name
 from benchmarks.detection_quality.runs import SyntheticRun
+from blocklist.detection.evidence import tally
 from blocklist.detection.heuristics import Rules, judge
-from blocklist.detection.node_summary import Comparison, Metric, NodeSummary
-from blocklist.detection.pipeline import tally_failures
+from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, Metric, NodeSummary
 
 OURS: Final = "blocklist.detection"
 EARLIER: Final = "its earlier rules"
@@ -75,7 +75,7 @@ def summaries(evidence: RunEvidence, applications: int) -> list[NodeSummary]:
     tasks: defaultdict[str, int] = defaultdict(int)
     for row in until["tasks"]:
         tasks[row["host"]] += int(row["tasks"])
-    failures = tally_failures(_failures(until["failures"]))
+    failures = tally({host: list(_failures(rows)) for host, rows in _by_host(until["failures"]).items()})
     compared, stages = _by_host(until["host_applications"]), _by_host(until["host_stages"])
     return [
         NodeSummary(
@@ -118,20 +118,21 @@ def _by_stages(rows: Rows) -> dict[str, Any]:
     }
 
 
-def _failures(rows: Rows) -> Iterable[dict[str, Any]]:
-    grouped: defaultdict[tuple[str, str], list[Mapping[str, Any]]] = defaultdict(list)
+def _failures(rows: Rows) -> Iterable[ApplicationFailures]:
+    """Those of one host."""
+    grouped: defaultdict[tuple[str, int], list[Mapping[str, Any]]] = defaultdict(list)
     for row in rows:
-        grouped[row["failure"], row["host"]].append(row)
-    for (failure, host), own in grouped.items():
-        yield {
-            "failure": failure,
-            "host": host,
-            "stages": len({(row["app"], row["stage"]) for row in own}),
-            "tasks": int(sum(row["tasks"] for row in own)),
-            "applications": len({row["app"] for row in own}),
-            "first": min(row["last"] for row in own),
-            "last": max(row["last"] for row in own),
-        }
+        grouped[row["failure"], row["app"]].append(row)
+    for (failure, app), own in grouped.items():
+        yield ApplicationFailures(
+            app=f"{app:04d}",
+            failure=FailureClass(failure),
+            stages=len({row["stage"] for row in own}),
+            tasks=int(sum(row["tasks"] for row in own)),
+            lost_ms=int(sum(row["lost_ms"] for row in own)),
+            first=int(min(row["last"] for row in own)),
+            last=int(max(row["last"] for row in own)),
+        )
 
 
 def _blamed_by_ours(run: SyntheticRun, nodes: Sequence[NodeSummary]) -> Iterable[str]:

@@ -3,39 +3,37 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 import time
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import nullcontext
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Final
 
 from pyspark.errors import PySparkException
-from pyspark.sql import SparkSession
 
 from blocklist.client.client import BlocklistClient
-from blocklist.detection import log_discovery, output, reader
-from blocklist.detection.apply import Proposal, apply, propose, propose_with_history
-from blocklist.detection.follow_mode import LogFollower
-from blocklist.detection.heuristics import NodeVerdict, Rules, judge
-from blocklist.detection.machine_kinds import machine_kinds
-from blocklist.detection.options import parse_rules, parser, validate
+from blocklist.detection import backtest_command, log_discovery, output, reader
+from blocklist.detection.apply import apply, find_releases, history_of, remove_claims
+from blocklist.detection.follow_mode import BatchDecision, LogFollower
+from blocklist.detection.machine_kinds import check_service, machine_kinds
+from blocklist.detection.options import parser, validate
 from blocklist.detection.pipeline import Analysis
+from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries, judge_with_history
+from blocklist.detection.releases import Release
 from blocklist.detection.report import render
-from blocklist.model.errors import BlocklistError, InvalidError
-
-_ROOT: Final = Path(__file__).parents[2]
+from blocklist.detection.rule_set import RuleSet, rule_set
+from blocklist.detection.session import known_nodes, open_client, session, warn
+from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
 
 
 def main(argv: list[str] | None = None) -> int:
     """Return the exit code: 0 success, 1 failure of Spark, of the service or of I/O, 2 usage error."""
-    command = parser()
-    args = command.parse_args(argv)
+    arguments = sys.argv[1:] if argv is None else argv
+    is_backtest = arguments[:1] == ["backtest"]
+    command = backtest_command.parser() if is_backtest else parser()
+    args = command.parse_args(arguments[is_backtest:])
     try:
-        validate(args)
-        return _run_follow(args) if args.follow else _run_once(args)
+        return backtest_command.run(args) if is_backtest else _run(args)
     except InvalidError as error:
         command.error(str(error))
     except (BlocklistError, OSError) as error:
@@ -44,91 +42,108 @@ def main(argv: list[str] | None = None) -> int:
         return _fail(f"Spark failed: {str(error).splitlines()[0]}")
 
 
-def _session() -> SparkSession:
-    """Use the session that spark-submit configured, else a local one. Settings of the operator take precedence."""
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
-    # Local Python workers import the package from the same place.
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, [str(_ROOT), os.environ.get("PYTHONPATH")]))
-    builder = SparkSession.builder.appName("blocklist.detection").config("spark.log.level", "ERROR")
-    spark = builder.config("spark.ui.showConsoleProgress", str(sys.stderr.isatty()).lower()).getOrCreate()
-    context = spark.sparkContext
-    if context.getConf().get("spark.sql.shuffle.partitions") is None:
-        spark.conf.set("spark.sql.shuffle.partitions", str(2 * context.defaultParallelism))
-    return spark
+def _run(args: argparse.Namespace) -> int:
+    validate(args)
+    rules = rule_set(args)
+    return _run_follow(args, rules) if args.follow else _run_once(args, rules)
 
 
-def _run_once(args: argparse.Namespace) -> int:
-    rules = parse_rules(args)
-    with _client(args) as client:
-        spark = _session()
+def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
+    with open_client(args) as client:
+        check_service(rules, client)
+        spark = session()
         found = log_discovery.discover(spark, args.event_logs)
         for sentence in found.problems:
-            _warn(sentence)
+            warn(sentence)
         facts = reader.within(reader.read_facts(spark, found.logs), args.since, args.until)
-        with Analysis.of(facts, partial(_known_nodes, client)) as analysis:
+        with Analysis.of(facts, partial(known_nodes, client)) as analysis:
             for sentence in analysis.problems:
-                _warn(sentence)
-            summaries = analysis.summaries()
-            proposal = cache(lambda verdict: _proposals(client, [verdict], rules)[0])
-            groups = machine_kinds(args, client, [node.host for node in summaries])
-            judged = judge(summaries, rules, lambda verdict: proposal(verdict).stale, groups)
-            proposals = [proposal(verdict) for verdict in judged.verdicts]
-            if args.apply and client is not None:
-                proposals = apply(client, proposals)
+                warn(sentence)
+            judged, releases = _decide(analysis.summaries, rules, client)
+            proposals = _carry_out(args, client, judged.proposals, releases)
             rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
-            _write(args, proposals, rows, [*judged.left_open.values(), *judged.near_misses.values()])
+            notes = [*judged.judgement.left_open.values(), *judged.judgement.near_misses.values()]
+            _write(args, proposals, releases, notes)
             if args.parquet:
                 analysis.write(args.parquet)
             if args.html:
-                notes = [*judged.left_open.values(), *judged.near_misses.values(), *found.problems, *analysis.problems]
-                args.html.write_text(render(analysis, summaries, rows, notes), encoding="utf-8")
+                sentences = [*(output.release_sentence(it, applied=args.apply) for it in releases), *notes]
+                notes = [*sentences, *found.problems, *analysis.problems]
+                args.html.write_text(render(analysis, judged.summaries, rows, notes), encoding="utf-8")
     return 0
 
 
-def _run_follow(args: argparse.Namespace) -> int:
-    rules = parse_rules(args)
+def _run_follow(args: argparse.Namespace, rules: RuleSet) -> int:
+    def decide(summaries: Summaries) -> BatchDecision:
+        with open_client(args) as client:
+            judged, releases = _decide(summaries, rules, client)
+        return BatchDecision(judged=judged, releases=releases)
 
-    def on_verdicts(verdicts: Sequence[NodeVerdict]) -> None:
-        with _client(args) as client:
-            proposals = _proposals(client, verdicts, rules)
-            if args.apply and client is not None:
-                proposals = apply(client, proposals)
-        rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
-        _write(args, proposals, rows, ())
+    def on_updates(proposals: Sequence[Proposal], releases: Sequence[Release], near_misses: Sequence[str]) -> None:
+        with open_client(args) as client:
+            done = _carry_out(args, client, proposals, releases)
+        _write(args, done, releases, near_misses)
 
-    def groups(hosts: Sequence[str]) -> Mapping[str, str]:
-        with _client(args) as client:
-            return machine_kinds(args, client, hosts)
-
-    LogFollower(_session(), Path(args.checkpoint), rules, on_verdicts, groups).run(args.event_logs)
+    with open_client(args) as client:
+        check_service(rules, client)
+    LogFollower(session(), Path(args.checkpoint), decide, on_updates).run(args.event_logs)
     return 0
 
 
-def _client(args: argparse.Namespace) -> BlocklistClient | nullcontext[None]:
-    """The service is used only with --apply, --url or BLOCKLIST_URL."""
-    needed = args.apply or args.url or os.environ.get("BLOCKLIST_URL")
-    return BlocklistClient(args.url) if needed else nullcontext()
+def _decide(
+    summaries: Summaries, rules: RuleSet, client: BlocklistClient | None
+) -> tuple[JudgedNodes, Sequence[Release]]:
+    """What to block, and whose claims to remove."""
+    history = history_of(client)
+    kinds: Callable[[Sequence[str]], Mapping[str, str]] = partial(machine_kinds, rules, client)
+    judged = judge_with_history(summaries, rules.rules, kinds, history, now=time.time_ns() // 1_000_000)
+    return judged, _releases(client, judged, summaries, rules)
 
 
-def _known_nodes(client: BlocklistClient | None) -> dict[str, str]:
-    """The node of each address in the service's inventory; nothing without a service."""
-    nodes = client.known_nodes().nodes if client is not None else []
-    return {address: node.id for node in nodes for address in node.addresses}
-
-
-def _proposals(client: BlocklistClient | None, verdicts: Sequence[NodeVerdict], rules: Rules) -> list[Proposal]:
-    now = time.time_ns() // 1_000_000
+def _releases(
+    client: BlocklistClient | None, judged: JudgedNodes, summaries: Summaries, rules: RuleSet
+) -> Sequence[Release]:
+    """None if the service cannot say: a claim that is not removed ends by itself."""
     if client is None:
-        return [propose(verdict, (), rules, now=now) for verdict in verdicts]
-    return propose_with_history(client, verdicts, rules, now=now)
+        return []
+    try:
+        return find_releases(client, judged, summaries, history_of(client), rules.rules)
+    except UnavailableError as error:
+        warn(f"No claim is removed early: {error}")
+        return []
+
+
+def _carry_out(
+    args: argparse.Namespace,
+    client: BlocklistClient | None,
+    proposals: Sequence[Proposal],
+    releases: Sequence[Release],
+) -> list[Proposal]:
+    """With --apply, block and release. A node that is released is no longer proposed."""
+    released = {it.host for it in releases}
+    kept = [it for it in proposals if it.verdict.host not in released]
+    if not args.apply or client is None:
+        return kept
+    remove_claims(client, releases)
+    return apply(client, kept)
 
 
 def _write(
-    args: argparse.Namespace, proposals: Sequence[Proposal], rows: Sequence[Mapping[str, str]], left_open: Iterable[str]
+    args: argparse.Namespace, proposals: Sequence[Proposal], releases: Sequence[Release], notes: Iterable[str]
 ) -> None:
-    lines = "".join(output.json_line(proposal, applied=args.apply) + "\n" for proposal in proposals)
+    lines = "".join(
+        f"{line}\n"
+        for line in (
+            *(output.json_line(proposal, applied=args.apply) for proposal in proposals),
+            *(output.release_line(it, applied=args.apply) for it in releases),
+        )
+    )
     if args.json != "-":
-        sys.stdout.write(output.table(rows) + "".join(f"{sentence}\n" for sentence in left_open))
+        rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
+        sentences = [*(output.release_sentence(it, applied=args.apply) for it in releases), *notes]
+        # In follow mode there may be nothing but a near miss.
+        shown = output.table(rows) if rows or not args.follow else ""
+        sys.stdout.write(shown + "".join(f"{sentence}\n" for sentence in sentences))
         sys.stdout.flush()
     if args.json == "-":
         sys.stdout.write(lines)
@@ -138,12 +153,8 @@ def _write(
             file.write(lines)
 
 
-def _warn(sentence: str) -> None:
-    sys.stderr.write(f"{sentence}\n")
-
-
 def _fail(sentence: str) -> int:
-    _warn(sentence)
+    warn(sentence)
     return 1
 
 

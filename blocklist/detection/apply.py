@@ -1,108 +1,31 @@
-"""Verdicts -> claims at the service. Idempotent: the same logs lead to the same claim."""
+"""Proposals -> claims at the service. Idempotent: the same logs lead to the same claim."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Final
+from contextlib import suppress
+from dataclasses import replace
 
 from blocklist.client.client import BlocklistClient
-from blocklist.detection.heuristics import NodeVerdict, Rules, extend_for_repeats
-from blocklist.model.changes import Change, ChangeType
-from blocklist.model.claims import Claim, Claims, automatic_claims, claim_of, expand
-from blocklist.model.errors import DismissedError, InvalidError
-from blocklist.model.host_matching import normalize_address
-from blocklist.model.node import BlockedNode, check_node_id
-
-DETECTION_OWNER: Final = "detection"
-"""The owner of the claims that verdicts lead to."""
-_ENDED: Final = "the block would already have ended"
-_UNBLOCKED: Final = "the node was unblocked by hand since then"
-HISTORY_MS: Final = 30 * 24 * 3_600_000
-"""Earlier blocks within this time before the evidence lengthen the next one."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Proposal:
-    """A verdict with the node's history at the service. `skip_reason`: why it is not applied, None if it is."""
-
-    verdict: NodeVerdict
-    earlier_blocks: int = 0
-    skip_reason: str | None = None
-
-    @property
-    def stale(self) -> bool:
-        """Whether its evidence blocks nothing any more."""
-        return self.skip_reason in {_ENDED, _UNBLOCKED}
+from blocklist.detection.heuristics import Rules
+from blocklist.detection.proposals import (
+    DETECTION_OWNER,
+    UNBLOCKED,
+    History,
+    JudgedNodes,
+    Proposal,
+    Summaries,
+    node_id,
+)
+from blocklist.detection.releases import Release, claimed_at, release
+from blocklist.model.errors import DismissedError, NotFoundError
+from blocklist.model.host_matching import normalize_address, same_machine
+from blocklist.model.node import is_node_id
 
 
-def propose(verdict: NodeVerdict, history: Sequence[Change], rules: Rules, *, now: int) -> Proposal:
-    """Extend the block for each earlier block, and decide whether to apply it. Pure.
-
-    An existing claim of detection becomes neither weaker nor shorter: it may rest on more logs.
-    """
-    since = verdict.last_evidence - HISTORY_MS
-    earlier = sum(
-        change.type is ChangeType.BLOCKED and since <= change.at <= verdict.last_evidence for change in history
-    )
-    verdict = extend_for_repeats(verdict, rules, earlier)
-    own = claim_of(_claims_after(history[-1]), DETECTION_OWNER) if history else None
-    if own is not None:
-        block = own.block
-        verdict = replace(verdict, action=max(verdict.action, block.action), end=max(verdict.end, block.end))
-    return Proposal(verdict=verdict, earlier_blocks=earlier, skip_reason=_skip_reason(verdict, own, history, now))
-
-
-def _skip_reason(verdict: NodeVerdict, own: Claim | None, history: Sequence[Change], now: int) -> str | None:
-    if verdict.end <= now:
-        return _ENDED
-    before: Claims = ()
-    for change in history:
-        after = _claims_after(change)
-        if change.at > verdict.last_evidence and _overrules(change, before, after):
-            return _UNBLOCKED
-        before = after
-    if own is not None and own.block == _block(verdict, own.block):
-        return "the node is already blocked for this"
-    return None
-
-
-def _block(verdict: NodeVerdict, block: BlockedNode) -> BlockedNode:
-    """The claimed block as the verdict has it."""
-    return replace(block, action=verdict.action, end=verdict.end, cause=verdict.cause)
-
-
-def _overrules(change: Change, before: Claims, after: Claims) -> bool:
-    """Whether a person unblocked the node, or removed the claim of detection. An alert that resolves overrules nothing.
-
-    Unblocking a node dismisses automatic claims: if there were some and none is dismissed, the last one was removed.
-    """
-    own = claim_of(before, DETECTION_OWNER)
-    removed = own is not None and not own.block.ended(change.at) and claim_of(after, DETECTION_OWNER) is None
-    by_hand = change.dismissed is not None or not automatic_claims(before)
-    return removed or (change.type is ChangeType.UNBLOCKED and by_hand)
-
-
-def _claims_after(change: Change) -> Claims:
-    return () if change.type.frees else expand(change.claims or change.created_by, change.node)
-
-
-def node_id(verdict: NodeVerdict) -> str:
-    """Return the id to block: Spark writes IPv6 addresses in brackets. Raises InvalidError for an invalid host."""
-    return check_node_id(normalize_address(verdict.host) or verdict.host)
-
-
-def propose_with_history(
-    client: BlocklistClient, verdicts: Sequence[NodeVerdict], rules: Rules, *, now: int
-) -> list[Proposal]:
-    """Return a proposal for each verdict. Raises BlocklistError."""
-    proposals = []
-    for verdict in verdicts:
-        try:
-            proposals.append(propose(verdict, client.history(node_id(verdict)), rules, now=now))
-        except InvalidError as error:
-            proposals.append(Proposal(verdict=verdict, skip_reason=str(error)))
-    return proposals
+def history_of(client: BlocklistClient | None) -> History:
+    """Return what the service knows about a host; nothing without a service. It raises BlocklistError."""
+    return lambda host: client.history(node_id(host)) if client is not None else ()
 
 
 def apply(client: BlocklistClient, proposals: Sequence[Proposal]) -> list[Proposal]:
@@ -117,7 +40,7 @@ def _apply_one(client: BlocklistClient, proposal: Proposal) -> Proposal:
     verdict = proposal.verdict
     try:
         client.put_claim(
-            node_id(verdict),
+            node_id(verdict.host),
             DETECTION_OWNER,
             verdict.cause,
             action=verdict.action,
@@ -125,5 +48,31 @@ def _apply_one(client: BlocklistClient, proposal: Proposal) -> Proposal:
             last_evidence=verdict.last_evidence,
         )
     except DismissedError:
-        return replace(proposal, skip_reason=_UNBLOCKED)
+        return replace(proposal, skip_reason=UNBLOCKED)
     return proposal
+
+
+def find_releases(
+    client: BlocklistClient, judged: JudgedNodes, summaries: Summaries, history: History, rules: Rules
+) -> list[Release]:
+    """Return the nodes whose claims are removed early. Raises BlocklistError.
+
+    A node that this run claims again keeps its claim.
+    """
+    claimed = {it.verdict.host for it in judged.proposals if it.skip_reason is None}
+    hosts = [node.host for node in judged.summaries if node.host not in claimed]
+    hosts = [host for host in hosts if is_node_id(normalize_address(host) or host)]
+    nodes = [claim.node for claim in client.all_claims(owner=DETECTION_OWNER)]
+    held = [host for host in hosts if any(same_machine(node, host) for node in nodes)]
+    since = {host: at for host in held if (at := claimed_at(history(host))) is not None}
+    if not since:
+        return []
+    recent = [node for node in summaries(since) if node.host in since]
+    return [found for node in recent if (found := release(node, rules)) is not None]
+
+
+def remove_claims(client: BlocklistClient, releases: Sequence[Release]) -> None:
+    """Remove the claims of detection. Raises BlocklistError; a claim that has ended meanwhile is no error."""
+    for it in releases:
+        with suppress(NotFoundError):
+            client.remove_claim(node_id(it.host), DETECTION_OWNER)

@@ -29,19 +29,28 @@ PATTERNS: Final = {
 
 def charged_failures(facts: DataFrame) -> DataFrame:
     """FACTS -> FAILURES."""
+    counted = (
+        charged_tasks(facts)
+        .where(F.col("host").isNotNull())
+        .groupBy(*STAGE, "host", "failure")
+        .agg(
+            F.count("*").alias("tasks"),
+            F.coalesce(F.sum("duration"), F.lit(0)).alias("lost_ms"),
+            F.first("message", True).alias("message"),
+            F.max("time").alias("last"),
+        )
+    )
+    return conform(counted, FAILURES).unionAll(slow_servers(comparable(facts)))
+
+
+def charged_tasks(facts: DataFrame) -> DataFrame:
+    """FACTS -> the failed tasks, with the class in `failure` and the charged host in `host`."""
     failed = facts.where(
         (F.col("kind") == "task") & ~F.col("outcome").isin("Success", "TaskKilled", "TaskCommitDenied", "Resubmitted")
     )
     classified = _with_failures_only_there(failed.withColumn("failure", _failure_class()), facts)
-    charged = classified.withColumn(
-        "host", F.when(F.col("failure") == FailureClass.FETCH.value, F.col("served_by")).otherwise(F.col("host"))
-    )
-    counted = (
-        charged.where(F.col("host").isNotNull())
-        .groupBy(*STAGE, "host", "failure")
-        .agg(F.count("*").alias("tasks"), F.first("message", True).alias("message"), F.max("time").alias("last"))
-    )
-    return conform(counted, FAILURES).unionAll(slow_servers(comparable(facts)))
+    is_fetch = F.col("failure") == FailureClass.FETCH.value
+    return classified.withColumn("host", F.when(is_fetch, F.col("served_by")).otherwise(F.col("host")))
 
 
 def _failure_class() -> Column:
@@ -105,6 +114,7 @@ def slow_servers(tasks: DataFrame) -> DataFrame:
         .agg(
             F.count("*").alias("own_tasks"),
             F.median("fetch_wait_ms").alias("wait"),
+            F.sum("fetch_wait_ms").alias("waited"),
             F.median("run_ms").alias("run"),
             F.median("remote_bytes").alias("remote"),
             F.max("time").alias("last"),
@@ -116,6 +126,7 @@ def slow_servers(tasks: DataFrame) -> DataFrame:
         .withColumn("usual_run", F.median("run").over(stage))
         .withColumn("usual_remote", F.median("remote").over(stage))
         .withColumn("tasks", F.sum("own_tasks").over(stage) - F.col("own_tasks"))
+        .withColumn("lost_ms", F.coalesce(F.sum("waited").over(stage) - F.col("waited"), F.lit(0)))
     )
     others = median_of_others("waits", F.lit(0))
     found = compared.where(

@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +17,10 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 from blocklist.detection import streaming_source
 from blocklist.detection.event_parser import parse_lines
 from blocklist.detection.fact_store import FactStore
-from blocklist.detection.heuristics import NodeVerdict, Rules, Severity, judge
+from blocklist.detection.heuristics import NodeVerdict
 from blocklist.detection.pipeline import Analysis
+from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries
+from blocklist.detection.releases import Release
 from blocklist.detection.schemas import FACTS
 
 TRIGGER_SECONDS: Final = 5
@@ -25,34 +28,38 @@ TRIGGER_SECONDS: Final = 5
 WINDOW_MS: Final = 24 * 3_600_000
 """Length of the window that is analysed, up to now."""
 
-OnVerdicts = Callable[[Sequence[NodeVerdict]], None]
-Groups = Callable[[Sequence[str]], Mapping[str, str]]
-"""The kind of machine of each host, as far as it is known."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class BatchDecision:
+    """What a batch leads to: whom to block, and whose claims to remove."""
+
+    judged: JudgedNodes
+    releases: Sequence[Release]
+
+
+Decide = Callable[[Summaries], BatchDecision]
+OnUpdates = Callable[[Sequence[Proposal], Sequence[Release], Sequence[str]], None]
+"""Receives proposals, releases and sentences about near misses that were not reported before."""
 
 
 class LogFollower:
     """Reads new lines, analyses the last 24 hours and reports new verdicts.
 
-    A verdict is reported once; again only if it becomes more severe or has evidence from after the end of its block.
-    All state is in `checkpoint`: after a restart nothing is read or reported twice. A verdict counts as reported once
-    `on_verdicts` has returned; its exceptions are raised, and the batch is repeated at the next start.
+    A verdict is reported once; again only if it becomes more severe, has evidence from after the end of its block, or
+    is new after the node was unblocked. A near miss is reported when it begins. All state is in `checkpoint`: after a
+    restart nothing is read or reported twice. What is new counts as reported once `on_updates` has returned; its
+    exceptions are raised, and the batch is repeated at the next start.
     """
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        checkpoint: Path,
-        rules: Rules,
-        on_verdicts: OnVerdicts,
-        groups: Groups = lambda _: {},
-    ) -> None:
+    def __init__(self, spark: SparkSession, checkpoint: Path, decide: Decide, on_updates: OnUpdates) -> None:
         self._spark = spark
         self._checkpoint = checkpoint
-        self._rules = rules
-        self._on_verdicts = on_verdicts
-        self._groups = groups
+        self._decide = decide
+        self._on_updates = on_updates
         self._store = FactStore(spark, checkpoint / "facts")
         self._reported = ReportedVerdicts(checkpoint / "told.json")
+        self._near_misses = ReportedHosts(checkpoint / "near-misses.json")
+        self._releases = ReportedHosts(checkpoint / "releases.json")
 
     def run(self, paths: Sequence[str]) -> None:
         """Run until SIGINT or SIGTERM. Raises what the stream raises."""
@@ -81,12 +88,21 @@ class LogFollower:
             return
         now = time.time_ns() // 1_000_000
         with Analysis.of(self._store.since(now - WINDOW_MS)) as analysis:
-            summaries = analysis.summaries()
-            groups = self._groups([node.host for node in summaries])
-            judged = judge(summaries, self._rules, lambda verdict: verdict.end <= now, groups)
-        if new := [verdict for verdict in judged.verdicts if self._reported.is_new(verdict)]:
-            self._on_verdicts(new)
-            self._reported.add(new)
+            decision = self._decide(analysis.summaries)
+        judgement = decision.judged.judgement
+        released = {it.host for it in decision.releases}
+        self._reported.forget(released)
+        proposals = [
+            it for it in decision.judged.proposals if it.verdict.host not in released and self._reported.is_new(it)
+        ]
+        near_misses = {**judgement.left_open, **judgement.near_misses}
+        sentences = [near_misses[host] for host in near_misses if host not in self._near_misses.hosts]
+        releases = [it for it in decision.releases if it.host not in self._releases.hosts]
+        if proposals or releases or sentences:
+            self._on_updates(proposals, releases, sentences)
+        self._reported.add([it.verdict for it in proposals])
+        self._near_misses.set(near_misses)
+        self._releases.set(released)
 
 
 class ReportedVerdicts:
@@ -98,13 +114,46 @@ class ReportedVerdicts:
         with suppress(FileNotFoundError):
             self._known = json.loads(path.read_text(encoding="utf-8"))
 
-    def is_new(self, verdict: NodeVerdict) -> bool:
-        severity, end = self._known.get(verdict.host, (0, 0))
-        return verdict.severity > Severity(severity or 1) or not severity or verdict.last_evidence >= end
+    def is_new(self, proposal: Proposal) -> bool:
+        verdict = proposal.verdict
+        if verdict.host not in self._known:
+            return True
+        # Earlier versions stored no time of the evidence.
+        severity, end, seen = [*self._known[verdict.host], verdict.last_evidence][:3]
+        is_after_unblock = seen < proposal.unblocked_at and not proposal.stale
+        return verdict.severity > severity or verdict.last_evidence >= end or is_after_unblock
 
     def add(self, verdicts: Sequence[NodeVerdict]) -> None:
-        self._known |= {verdict.host: [int(verdict.severity), verdict.end] for verdict in verdicts}
-        new = self._path.with_suffix(".new")
-        new.parent.mkdir(parents=True, exist_ok=True)
-        new.write_text(json.dumps(self._known), encoding="utf-8")
-        new.replace(self._path)
+        if verdicts:
+            new = {it.host: [int(it.severity), it.end, it.last_evidence] for it in verdicts}
+            self._known |= new
+            _replace(self._path, self._known)
+
+    def forget(self, hosts: Iterable[str]) -> None:
+        if released := [host for host in hosts if host in self._known]:
+            self._known = {host: it for host, it in self._known.items() if host not in released}
+            _replace(self._path, self._known)
+
+
+class ReportedHosts:
+    """A file with the hosts that were reported last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.hosts: frozenset[str] = frozenset()
+        with suppress(FileNotFoundError):
+            self.hosts = frozenset(json.loads(path.read_text(encoding="utf-8")))
+
+    def set(self, hosts: Iterable[str]) -> None:
+        now = frozenset(hosts)
+        if now != self.hosts:
+            self.hosts = now
+            _replace(self._path, sorted(now))
+
+
+def _replace(path: Path, content: Mapping[str, Sequence[int]] | Sequence[str]) -> None:
+    """Write a file whole or not at all."""
+    new = path.with_suffix(".new")
+    new.parent.mkdir(parents=True, exist_ok=True)
+    new.write_text(json.dumps(content), encoding="utf-8")
+    new.replace(path)

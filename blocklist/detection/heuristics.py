@@ -7,8 +7,9 @@ that machines cause concentrate on it?
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from enum import IntEnum
 from math import exp, floor, lgamma, log, log1p
 from typing import Final
@@ -16,17 +17,24 @@ from typing import Final
 from blocklist.detection.node_summary import (
     CHARGED_TO_NODE,
     COUNTED_BY_TASK,
+    ApplicationFailures,
+    Comparison,
     FailureClass,
+    FailureCounts,
     Metric,
     NodeSummary,
 )
-from blocklist.detection.slowness import TESTS, Slowness, SlownessLimits, find_slowness
-from blocklist.model.node import BlockAction
+from blocklist.detection.slowness import NEAR_MISS, TESTS, Slowness, SlownessLimits, find_slowness
+from blocklist.model.node import MAX_CAUSE_LENGTH, BlockAction
 
 SEVERE_SLOWDOWN: Final = 3.0
 """Minimum slowdown at which running tasks are evacuated too."""
 HOUR_MS: Final = 3_600_000
 """Milliseconds."""
+MAX_NAMED: Final = 3
+"""Maximum number of applications that a cause names."""
+MAX_NAME: Final = 60
+"""Maximum length of their names in a cause."""
 
 
 _PASSING: Final = (FailureClass.LOST_EXECUTOR, FailureClass.FETCH, FailureClass.SLOW_SERVER)
@@ -61,20 +69,41 @@ class Rules:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class HurtApplication:
+    """An application that a node has cost task time (`lost_ms`), from `first` on (Unix ms).
+
+    A task occupies one core, so an hour of it is a core-hour.
+    """
+
+    app: str
+    first: int
+    lost_ms: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeVerdict:
     """A proposed block; the same logs give the same verdict.
 
-    `cause` is the evidence in one sentence, `last_evidence` the time of the latest of it and `end` the end of the
-    block, both in Unix ms. `p_value` is the probability of at least this evidence on a healthy node.
+    `cause` is the evidence in one sentence, `first_evidence` and `last_evidence` the times of the earliest and the
+    latest of it, and `end` the end of the block, all in Unix ms. `p_value` is the probability of at least this evidence
+    on a healthy node. `hurt` are the applications that the node has cost task time, from the first one on in which it
+    differed.
     """
 
     host: str
     severity: Severity
     action: BlockAction
     cause: str
+    first_evidence: int
     last_evidence: int
     end: int
     p_value: float
+    hurt: tuple[HurtApplication, ...] = ()
+
+    @property
+    def since(self) -> HurtApplication | None:
+        """The first application in which the node differed."""
+        return min(self.hurt, key=lambda it: (it.first, it.app), default=None)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -82,7 +111,9 @@ class _Anomaly:
     severity: Severity
     sentence: str
     p_value: float
+    first_evidence: int
     last_evidence: int
+    hurt: Sequence[HurtApplication]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -95,6 +126,7 @@ class Judgement:
     verdicts: Sequence[NodeVerdict]
     left_open: Mapping[str, str]
     near_misses: Mapping[str, str]
+    left_open_verdicts: Sequence[NodeVerdict] = ()
 
 
 def judge(
@@ -122,6 +154,7 @@ def judge(
         verdicts=[verdict for verdict in verdicts if verdict.host not in left_open],
         left_open=left_open,
         near_misses={host: text for host, text in near_misses.items() if host not in anomalies},
+        left_open_verdicts=effective[max_blocks:],
     )
 
 
@@ -151,9 +184,12 @@ def _find_anomalies(
             )
     for node in summaries:
         kinds = (kind for kind in CHARGED_TO_NODE if kind in node.failures)
-        failing = (_find_failures(node, kind, summaries, rules, limit) for kind in kinds)
-        if anomalies := [anomaly for anomaly in failing if anomaly]:
-            found[node.host] += anomalies
+        for kind in kinds:
+            failing = _find_failures(node, kind, summaries, rules, limit)
+            if isinstance(failing, _Anomaly):
+                found[node.host].append(failing)
+            elif failing is not None:
+                near_misses.setdefault(node.host, failing)
     return found, near_misses
 
 
@@ -163,8 +199,14 @@ def _slow(slowness: Slowness) -> _Anomaly:
         severity=Severity.SEVERE if severe else Severity.SLOW,
         sentence=describe(slowness),
         p_value=slowness.p_value,
+        first_evidence=min(it.first for it in slowness.differing),
         last_evidence=slowness.last,
+        hurt=_hurt(slowness.differing),
     )
+
+
+def _hurt(found: Iterable[Comparison | ApplicationFailures]) -> list[HurtApplication]:
+    return [HurtApplication(app=it.app, first=it.first, lost_ms=it.lost_ms) for it in found]
 
 
 _BY_METRIC: Final = {
@@ -180,35 +222,78 @@ def describe(slowness: Slowness) -> str:
     slow = sum(it.slow_stages for it in slowness.comparisons)
     return (
         f"{slowness.slowdown:.1f}x slower than its peers{_BY_METRIC[slowness.metric]} in {slow} of {stages} stages"
-        f" of {len(slowness.comparisons)} applications"
-        f" (95 %: {slowness.low:.1f}x to {slowness.high:.1f}x; {slowness.lost_ms / HOUR_MS:.2f} task hours lost)"
+        f" of {len(slowness.comparisons)} applications (95 %: {slowness.low:.1f}x to {slowness.high:.1f}x)"
+        f"{_since(_hurt(slowness.differing))}"
     )
+
+
+def _since(hurt: Sequence[HurtApplication]) -> str:
+    """Since when, and at whose expense: the three applications that lost most. No comma."""
+    if not hurt:
+        return ""
+    first = min(hurt, key=lambda it: (it.first, it.app))
+    most = sorted(hurt, key=lambda it: (-it.lost_ms, it.app))
+    shares = [f"{it.lost_ms / HOUR_MS:.2f} of {_short(it.app)}" for it in most[:MAX_NAMED]]
+    others = [f"{len(most) - MAX_NAMED} more"] if len(most) > MAX_NAMED else []
+    began = f"{datetime.fromtimestamp(first.first / 1000, UTC):%Y-%m-%d %H:%M}"
+    total = sum(it.lost_ms for it in hurt) / HOUR_MS
+    return f" since {began} ({_short(first.app)}); {total:.2f} core-hours lost ({' + '.join([*shares, *others])})"
+
+
+def _short(app: str) -> str:
+    """The application as a cause may name it: a log without an App ID is named by its file."""
+    name = "".join(char if char.isprintable() and char != "," else "_" for char in app)
+    return name if len(name) <= MAX_NAME else f"{name[: MAX_NAME - 1]}…"
 
 
 def _find_failures(
     node: NodeSummary, kind: FailureClass, peers: Sequence[NodeSummary], rules: Rules, limit: float
-) -> _Anomaly | None:
+) -> _Anomaly | str | None:
+    """The anomaly, or why it is none although chance hardly explains it."""
     failures = node.failures[kind]
-    unit = "tasks" if kind in COUNTED_BY_TASK else "stages"
-    count, everywhere = (
-        (failures.tasks, failures.all_tasks) if kind in COUNTED_BY_TASK else (failures.stages, failures.all_stages)
-    )
-    if failures.applications < rules.min_applications or count < rules.min_stages:
-        return None
-    if kind is FailureClass.ONLY_THERE and failures.stages < rules.min_stages:
-        return None
-    if kind in _PASSING and failures.last - failures.first < rules.min_span_ms:
-        return None
+    unit, count, everywhere = _counted(failures, kind)
     p_value = binomial_tail(count, everywhere, max(1 / len(peers), node.share))
-    if p_value > limit:
-        return None
     sentence = (
         f"{kind} in {count} {unit} of {failures.applications} applications"
-        f" and in {everywhere - count} on all other nodes together"
+        f" and in {everywhere - count} on all other nodes together{_since(_hurt(failures.by_application))}"
     )
+    if excuse := _excuse(failures, kind, rules) or _chance(p_value, limit):
+        is_near_miss = p_value <= NEAR_MISS and count > 1
+        return f"Node {node.host} is not blamed ({sentence}): {excuse}." if is_near_miss else None
     severe = kind in {FailureClass.DISK_FULL, FailureClass.IO_ERROR}
-    severity = Severity.SEVERE if severe else Severity.FAILING
-    return _Anomaly(severity=severity, sentence=sentence, p_value=p_value, last_evidence=failures.last)
+    return _Anomaly(
+        severity=Severity.SEVERE if severe else Severity.FAILING,
+        sentence=sentence,
+        p_value=p_value,
+        first_evidence=failures.first,
+        last_evidence=failures.last,
+        hurt=_hurt(failures.by_application),
+    )
+
+
+def _counted(failures: FailureCounts, kind: FailureClass) -> tuple[str, int, int]:
+    """What is counted, on this node and on all."""
+    if kind in COUNTED_BY_TASK:
+        return "tasks", failures.tasks, failures.all_tasks
+    return "stages", failures.stages, failures.all_stages
+
+
+def _excuse(failures: FailureCounts, kind: FailureClass, rules: Rules) -> str | None:
+    """Why these failures are not sufficient, however improbable they are."""
+    unit, count, _ = _counted(failures, kind)
+    if failures.applications < rules.min_applications:
+        return f"only {failures.applications} of at least {rules.min_applications} applications"
+    if count < rules.min_stages:
+        return f"only {count} of at least {rules.min_stages} {unit}"
+    if kind is FailureClass.ONLY_THERE and failures.stages < rules.min_stages:
+        return f"only {failures.stages} of at least {rules.min_stages} stages"
+    if kind in _PASSING and failures.last - failures.first < rules.min_span_ms:
+        return f"all within {rules.min_span_ms // 60_000} minutes: it may have passed"
+    return None
+
+
+def _chance(p_value: float, limit: float) -> str | None:
+    return f"chance could explain it (p = {p_value:.0e}, limit {limit:.0e})" if p_value > limit else None
 
 
 def extend_for_repeats(verdict: NodeVerdict, rules: Rules, earlier: int) -> NodeVerdict:
@@ -224,12 +309,31 @@ def _verdict(host: str, anomalies: Sequence[_Anomaly], rules: Rules) -> NodeVerd
         host=host,
         severity=severity,
         action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS if evacuate else BlockAction.MARK_BLOCKED,
-        # Not a comma: a merge splits causes at commas.
-        cause="; ".join(anomaly.sentence for anomaly in anomalies),
+        cause=_cause(anomalies),
+        first_evidence=min(anomaly.first_evidence for anomaly in anomalies),
         last_evidence=last_evidence,
         end=last_evidence + rules.block_ms,
         p_value=min(anomaly.p_value for anomaly in anomalies),
+        hurt=_without_repetition(it for anomaly in anomalies for it in anomaly.hurt),
     )
+
+
+def _cause(anomalies: Sequence[_Anomaly]) -> str:
+    """All sentences, as far as they fit. Not a comma: a merge splits causes at commas."""
+    text = "; ".join(anomaly.sentence for anomaly in anomalies)
+    return text if len(text) <= MAX_CAUSE_LENGTH else f"{text[: MAX_CAUSE_LENGTH - 1]}…"
+
+
+def _without_repetition(hurt: Iterable[HurtApplication]) -> tuple[HurtApplication, ...]:
+    """One entry for each application, in the order of time: it lost what the worst anomaly cost it."""
+    by_app: defaultdict[str, list[HurtApplication]] = defaultdict(list)
+    for it in hurt:
+        by_app[it.app].append(it)
+    merged = (
+        HurtApplication(app=app, first=min(it.first for it in own), lost_ms=max(it.lost_ms for it in own))
+        for app, own in by_app.items()
+    )
+    return tuple(sorted(merged, key=lambda it: (it.first, it.app)))
 
 
 def binomial_tail(successes: int, trials: int, probability: float) -> float:

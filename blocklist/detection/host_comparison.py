@@ -70,10 +70,16 @@ def _incomplete_stages(facts: DataFrame) -> DataFrame:
 
 
 def host_applications(compared: DataFrame) -> DataFrame:
+    """HOST_STAGES -> HOST_APPLICATIONS, only the latest of each host."""
+    latest = Window.partitionBy("host", "metric").orderBy(F.desc("last"), F.desc("app"))
+    ranked = all_host_applications(compared).withColumn("rank", F.row_number().over(latest))
+    return conform(ranked.where(F.col("rank") <= MAX_APPLICATIONS), HOST_APPLICATIONS)
+
+
+def all_host_applications(compared: DataFrame) -> DataFrame:
     """HOST_STAGES -> HOST_APPLICATIONS."""
     slow = F.col("slow")
     lost = F.when(slow, F.col("time_ms") * (1 - 1 / F.col("slowdown")))
-    latest = Window.partitionBy("host", "metric").orderBy(F.desc("last"), F.desc("app"))
     found = compared.groupBy("app", "host", "metric").agg(
         F.count("*").alias("stages"),
         F.count_if(slow).alias("slow_stages"),
@@ -82,8 +88,7 @@ def host_applications(compared: DataFrame) -> DataFrame:
         F.coalesce(F.min(F.when(slow, F.col("first"))), F.min("first")).alias("first"),
         F.coalesce(F.max(F.when(slow, F.col("last"))), F.max("last")).alias("last"),
     )
-    ranked = found.withColumn("rank", F.row_number().over(latest))
-    return conform(ranked.where(F.col("rank") <= MAX_APPLICATIONS), HOST_APPLICATIONS)
+    return conform(found, HOST_APPLICATIONS)
 
 
 def nodes(facts: DataFrame, compared: DataFrame) -> DataFrame:

@@ -71,13 +71,30 @@ COUNTED_BY_TASK: Final = (FailureClass.DISK_FULL, FailureClass.IO_ERROR, Failure
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class ApplicationFailures:
+    """Failures of one class that are charged to a host in one application.
+
+    `lost_ms` is the time of the tasks that failed, or that they waited for the host. `first` and `last` are the times
+    of the earliest and the latest in Unix ms.
+    """
+
+    app: str
+    failure: FailureClass
+    stages: int
+    tasks: int
+    lost_ms: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class FailureCounts:
     """Failures of one class on one node and (`all_…`) on all nodes; `first` and `last` are the times of
     the earliest and the latest in Unix ms.
 
     A lost executor or server fails many tasks at once, so those classes are counted in stages. A full or broken disk
     fails each task separately, and Spark may avoid the host after the second one, so few stages are hit: counted in
-    tasks.
+    tasks. `by_application` has those of this node, the earliest first.
     """
 
     stages: int
@@ -87,6 +104,7 @@ class FailureCounts:
     all_tasks: int
     last: int
     first: int = 0
+    by_application: Sequence[ApplicationFailures] = ()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

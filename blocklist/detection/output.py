@@ -6,7 +6,9 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from blocklist.detection.apply import Proposal
+from blocklist.detection.heuristics import HOUR_MS, HurtApplication
+from blocklist.detection.proposals import Proposal
+from blocklist.detection.releases import Release
 
 _TITLES = {"node": "NODE", "severity": "SEVERITY", "until": "UNTIL (UTC)", "what": "", "cause": "EVIDENCE"}
 
@@ -38,9 +40,14 @@ def table(rows: Sequence[Mapping[str, str]]) -> str:
     """Return a table for a terminal."""
     if not rows:
         return "No nodes to block.\n"
-    lines = [_TITLES, *rows]
-    widths = {name: max(len(line[name]) for line in lines) for name in _TITLES}
-    return "".join("  ".join(line[name].ljust(widths[name]) for name in _TITLES).rstrip() + "\n" for line in lines)
+    return columns(_TITLES, rows)
+
+
+def columns(titles: Mapping[str, str], rows: Sequence[Mapping[str, str]]) -> str:
+    """Return rows under titles, as wide as necessary."""
+    lines = [titles, *rows]
+    widths = {name: max(len(line[name]) for line in lines) for name in titles}
+    return "".join("  ".join(line[name].ljust(widths[name]) for name in titles).rstrip() + "\n" for line in lines)
 
 
 def json_line(proposal: Proposal, *, applied: bool) -> str:
@@ -51,6 +58,10 @@ def json_line(proposal: Proposal, *, applied: bool) -> str:
         "severity": verdict.severity.name,
         "action": verdict.action.name,
         "cause": verdict.cause,
+        "since": verdict.since.first if verdict.since else None,
+        "sinceApplication": verdict.since.app if verdict.since else None,
+        "coreHoursLost": core_hours(sum(it.lost_ms for it in verdict.hurt)),
+        "applications": [_application(it) for it in verdict.hurt],
         "seen": verdict.last_evidence,
         "end": verdict.end,
         "chance": verdict.p_value,
@@ -59,3 +70,25 @@ def json_line(proposal: Proposal, *, applied: bool) -> str:
         "whyNot": proposal.skip_reason,
     }
     return json.dumps(body, ensure_ascii=False)
+
+
+def _application(hurt: HurtApplication) -> dict[str, str | int | float]:
+    return {"application": hurt.app, "since": hurt.first, "coreHoursLost": core_hours(hurt.lost_ms)}
+
+
+def core_hours(millis: float) -> float:
+    """Task time as core-hours: a task occupies one core."""
+    return round(millis / HOUR_MS, 4)
+
+
+def release_sentence(release: Release, *, applied: bool) -> str:
+    """Return a release in one sentence."""
+    what = "is no longer claimed" if applied else "would no longer be claimed"
+    return f"Node {release.host} {what}: {release.reason}."
+
+
+def release_line(release: Release, *, applied: bool) -> str:
+    """Return a release as one JSON object."""
+    applications = list(release.applications)
+    body = {"node": release.host, "released": True, "cause": release.reason, "cleanApplications": applications}
+    return json.dumps(body | {"applied": applied}, ensure_ascii=False)

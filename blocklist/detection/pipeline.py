@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import reduce
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
-from pyspark.sql import DataFrame, Row
+from pyspark.sql import Column, DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection import host_comparison
 from blocklist.detection.applications import assign_applications
+from blocklist.detection.evidence import NO_FAILURES, Failures, HostInApplication, TaskTime, join_evidence, tally
 from blocklist.detection.failures import charged_failures
-from blocklist.detection.node_summary import Comparison, FailureClass, FailureCounts, Metric, NodeSummary
+from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, Metric, NodeSummary
 from blocklist.detection.pods import KnownNodes, on_nodes
 from blocklist.detection.reader import problems
+from blocklist.detection.task_times import task_times
+
+IgnoredUntil = Mapping[str, int]
+"""Hosts of which earlier evidence does not count: until when, in Unix ms."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,14 +74,39 @@ class Analysis:
         for name, frame in frames.items():
             frame.write.mode("overwrite").parquet(f"{folder.rstrip('/')}/{name}")
 
-    def summaries(self) -> list[NodeSummary]:
+    def summaries(self, ignored_until: IgnoredUntil | None = None) -> list[NodeSummary]:
         """Return one summary per node, sorted by host."""
-        failed = _failures(self.failures)
-        compared = _comparisons(self.host_applications)
+        ignored = ignored_until or {}
+        failed = tally(_failures(self.failures.where(_counts(F.col("last"), ignored))))
+        host_applications = self.host_applications
+        if ignored:
+            counting = self.host_stages.where(_counts(F.col("first"), ignored))
+            host_applications = host_comparison.host_applications(counting)
+        compared = _comparisons(host_applications)
         return [
-            _summary(row, failed.get(row["host"], {}), compared.get(row["host"], ()))
+            _summary(row, failed.get(row["host"], NO_FAILURES), compared.get(row["host"], ()))
             for row in self.nodes.orderBy("host").collect()
         ]
+
+    def evidence(self) -> list[HostInApplication]:
+        """Return what each application shows about each host."""
+        compared = _comparisons(host_comparison.all_host_applications(self.host_stages))
+        failed = _failures(self.failures)
+        tasks = self.facts.where((F.col("kind") == "task") & F.col("host").isNotNull()).groupBy("app", "host")
+        counted = tasks.agg(
+            F.count("*").alias("tasks"), F.min("launched").alias("first"), F.max("time").alias("last")
+        ).collect()
+        return join_evidence((row.asDict() for row in counted), compared, failed)
+
+    def task_times(self) -> list[TaskTime]:
+        """Return where task time went, by host and minute."""
+        return [TaskTime(**row.asDict()) for row in task_times(self.facts, self.host_stages).collect()]
+
+
+def _counts(time: Column, ignored: IgnoredUntil) -> Column:
+    """Whether evidence of this time counts."""
+    outdated = ((F.col("host") == host) & (time < until) for host, until in ignored.items())
+    return reduce(lambda counts, old: counts & ~old, outdated, F.lit(True))
 
 
 def _comparisons(frame: DataFrame) -> dict[str, list[Comparison]]:
@@ -87,9 +118,7 @@ def _comparisons(frame: DataFrame) -> dict[str, list[Comparison]]:
     return found
 
 
-def _summary(
-    row: Row, failures: Mapping[FailureClass, FailureCounts], comparisons: Sequence[Comparison]
-) -> NodeSummary:
+def _summary(row: Row, failures: Failures, comparisons: Sequence[Comparison]) -> NodeSummary:
     return NodeSummary(
         host=row["host"],
         tasks=row["tasks"],
@@ -107,38 +136,17 @@ def _summary(
     )
 
 
-def _failures(frame: DataFrame) -> dict[str, dict[FailureClass, FailureCounts]]:
-    counted: Sequence[Row] = (
-        frame.groupBy("failure", "host")
-        .agg(
-            F.countDistinct("app", "stage", "attempt").alias("stages"),
-            F.sum("tasks").alias("tasks"),
-            F.countDistinct("app").alias("applications"),
-            F.min("last").alias("first"),
-            F.max("last").alias("last"),
-        )
-        .collect()
+def _failures(frame: DataFrame) -> dict[str, list[ApplicationFailures]]:
+    counted = frame.groupBy("app", "host", "failure").agg(
+        F.countDistinct("stage", "attempt").alias("stages"),
+        F.sum("tasks").alias("tasks"),
+        F.sum("lost_ms").alias("lost_ms"),
+        F.min("last").alias("first"),
+        F.max("last").alias("last"),
     )
-    return tally_failures(row.asDict() for row in counted)
-
-
-def tally_failures(counted: Iterable[Mapping[str, Any]]) -> dict[str, dict[FailureClass, FailureCounts]]:
-    """Return the failures of each host by class. A row has `failure`, `host` and the fields of FailureCounts."""
-    rows = list(counted)
-    all_stages, all_tasks = Counter[str](), Counter[str]()
-    for row in rows:
-        all_stages[row["failure"]] += row["stages"]
-        all_tasks[row["failure"]] += row["tasks"]
-    found: defaultdict[str, dict[FailureClass, FailureCounts]] = defaultdict(dict)
-    for row in rows:
-        failure = row["failure"]
-        found[row["host"]][FailureClass(failure)] = FailureCounts(
-            stages=row["stages"],
-            tasks=row["tasks"],
-            applications=row["applications"],
-            all_stages=all_stages[failure],
-            all_tasks=all_tasks[failure],
-            first=row["first"],
-            last=row["last"],
-        )
+    found: defaultdict[str, list[ApplicationFailures]] = defaultdict(list)
+    for row in counted.collect():
+        values = row.asDict()
+        failure = FailureClass(values.pop("failure"))
+        found[values.pop("host")].append(ApplicationFailures(failure=failure, **values))
     return found

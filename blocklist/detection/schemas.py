@@ -95,10 +95,19 @@ FAILURES: Final = _struct(
     host=_TEXT,  # charged host; of a fetch failure the one that served
     failure=_TEXT,  # a value of node_summary.Failure
     tasks=_NUMBER,
+    lost_ms=_NUMBER,  # time of these tasks; for SLOW_SERVER the time that they waited
     message=_TEXT,  # of one task
     last=_NUMBER,  # Unix ms
 )
 """Failed tasks by host, stage and class. For SLOW_SERVER: the tasks that waited for the host."""
+
+TASK_TIMES: Final = _struct(
+    host=_TEXT,
+    minute=_NUMBER,  # Unix ms, start of the minute
+    lost_ms=_NUMBER,  # what the host's faults cost the tasks that started in this minute
+    healthy_ms=_NUMBER,  # time of these tasks in which the host was as good as its peers
+)
+"""One row per node and minute in which tasks started there."""
 
 NODES: Final = _struct(
     host=_TEXT,

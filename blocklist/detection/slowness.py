@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 from math import exp, log, sqrt
 from statistics import fmean, median
 from typing import Final
@@ -39,8 +40,9 @@ TESTS: Final = len(WINDOWS) * len(Metric)
 class Slowness:
     """A host that is slow by one metric in its latest applications.
 
-    `slowdown` has the 95 % confidence interval from `low` to `high`. `since` and `last` (Unix ms) are the start and the
-    end of the evidence. `lost_ms` is task time beyond that of the peers. `excuse`: why it is not blamed; None if it is.
+    `slowdown` has the 95 % confidence interval from `low` to `high`. `first` and `last` (Unix ms) are the start and the
+    end of the evidence. `differing` are all applications in which it has been slow without interruption, the first one
+    included; `comparisons` are the latest of them. `excuse`: why it is not blamed; None if it is.
     """
 
     host: str
@@ -50,19 +52,16 @@ class Slowness:
     high: float
     p_value: float
     comparisons: Sequence[Comparison]
+    differing: Sequence[Comparison]
     excuse: str | None = None
 
     @property
-    def since(self) -> int:
+    def first(self) -> int:
         return min(it.first for it in self.comparisons)
 
     @property
     def last(self) -> int:
         return max(it.last for it in self.comparisons)
-
-    @property
-    def lost_ms(self) -> int:
-        return sum(it.lost_ms for it in self.comparisons)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,12 +113,13 @@ class _Table:
     def worst(self, host: str) -> Slowness | None:
         """The window with the strongest evidence: one that is sufficient, if there is one; None: nothing to report."""
         compared = [it for it in self._own[host] if it.app in self._excess.get(host, {})]
-        tested = [self._test(host, compared[-(length or len(compared)) :]) for length in WINDOWS if compared]
+        tested = [self._test(host, compared, length or len(compared)) for length in WINDOWS if compared]
         found = [it for it in tested if it is not None]
         return min(found, key=lambda it: (it.excuse is not None, it.p_value), default=self._alike(host))
 
-    def _test(self, host: str, window: Sequence[Comparison]) -> Slowness | None:
+    def _test(self, host: str, compared: Sequence[Comparison], length: int) -> Slowness | None:
         """One-sample t-test that the mean excess is above MIN_EFFECT, with the robust scale of the peers."""
+        window = compared[-length:]
         excess = [self._excess[host][it.app] for it in window]
         peers = [value for it in window for peer, value in self._by_application[it.app].items() if peer != host]
         error = max(MIN_SCALE, scale(peers)) / sqrt(len(excess))
@@ -136,9 +136,15 @@ class _Table:
             high=exp(mean + margin),
             p_value=p_value,
             comparisons=window,
+            differing=[*self._before(host, compared[:-length]), *window],
         )
         excuse = self._excuse(found, excess) or _common(peers, mean, len(window)) or self._like_another(found, mean)
         return replace(found, excuse=excuse)
+
+    def _before(self, host: str, earlier: Sequence[Comparison]) -> Sequence[Comparison]:
+        """The last of the earlier applications, as long as the host was slow in each."""
+        slow = takewhile(lambda it: self._excess[host][it.app] >= MIN_EFFECT, reversed(earlier))
+        return list(slow)[::-1]
 
     def _excuse(self, found: Slowness, excess: Sequence[float]) -> str | None:
         limits, window = self._limits, found.comparisons
@@ -149,7 +155,7 @@ class _Table:
         stages, slow = sum(it.stages for it in window), sum(it.slow_stages for it in window)
         if slow < max(limits.min_stages, MIN_SLOW_SHARE * stages):
             return f"slow in only {slow} of {stages} stages"
-        if found.last - found.since < limits.min_span_ms:
+        if found.last - found.first < limits.min_span_ms:
             return f"all within {limits.min_span_ms // 60_000} minutes: it may have passed"
         if found.p_value > limits.p_value:
             return f"chance could explain it (p = {found.p_value:.0e}, limit {limits.p_value:.0e})"
@@ -190,6 +196,7 @@ class _Table:
             high=slowdown,
             p_value=1.0,
             comparisons=own,
+            differing=own,
             excuse=excuse,
         )
 

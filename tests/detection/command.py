@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -14,6 +15,8 @@ from tests.class_archive import archive_option
 from tests.detection.synthetic_logs import event_log
 from tests.integration.process import ROOT, environment
 
+Command = Callable[..., tuple[int, str, str]]
+"""Runs the command in this process: its exit code, output and errors."""
 _QUICK: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 

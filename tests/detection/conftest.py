@@ -15,7 +15,7 @@ import pytest
 from demo.java_home import java_home
 from tests.browser.conftest import browser
 from tests.class_archive import archive_option
-from tests.detection.command import DryRun, dry_run
+from tests.detection.command import Command, DryRun, dry_run
 from tests.integration.conftest import databases, fresh, migrated, start
 from tests.integration.process import ROOT
 
@@ -49,3 +49,17 @@ def spark() -> Iterator[SparkSession]:
     spark = SparkSession.builder.master("local[2]").config(map=conf).getOrCreate()
     yield spark
     spark.stop()
+
+
+@pytest.fixture
+def run_command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
+    """The command in this process: its exit code, output and errors."""
+    from blocklist.detection.__main__ import main
+
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the command adds to it
+
+    def call(*arguments: str) -> tuple[int, str, str]:
+        code = main(list(arguments))
+        return code, *capsys.readouterr()
+
+    return call

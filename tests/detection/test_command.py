@@ -10,42 +10,26 @@ import re
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Self
 
 import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
-from pyspark.sql import SparkSession
 
 from blocklist import BlockAction, BlocklistClient
-from blocklist.detection.__main__ import main
 from blocklist.detection.schemas import FAILURES, HOST_STAGES, NODES
-from tests.detection.command import DryRun, now, run, settings
-from tests.detection.synthetic_logs import event_log
+from tests.detection.command import Command, DryRun, now, run, settings
+from tests.detection.synthetic_logs import HOSTS, event_log
+from tests.integration.labels import report_labels
 from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
 
 pytestmark = pytest.mark.xdist_group("detection")
 
 CAUSE = re.compile(
     r"2\.[0-9]x slower than its peers in [0-9]+ of [0-9]+ stages of [23] applications"
-    r" \(95 %: [12]\.[0-9]x to [23]\.[0-9]x; [0-9.]+ task hours lost\)"
+    r" \(95 %: [12]\.[0-9]x to [23]\.[0-9]x\) since 20[0-9-]+ [0-9:]+ \(app-0\);"
+    r" [0-9.]+ core-hours lost \([0-9.]+ of app-[0-2]( \+ [0-9.]+ of app-[0-2])+\)"
 )
-
-
-Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def run_command(spark: SparkSession, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Command:
-    """The command in this process: its exit code, output and errors."""
-    monkeypatch.setenv("PYTHONPATH", str(ROOT))  # the run_command adds to it
-
-    def call(*arguments: str) -> tuple[int, str, str]:
-        code = main(list(arguments))
-        return code, *capsys.readouterr()
-
-    return call
 
 
 @pytest.mark.timeout(600)
@@ -88,6 +72,9 @@ def test_a_dry_run_proposes_and_apply_is_idempotent(
         (["--event-logs", "/x", "--follow"], "--follow requires --checkpoint FOLDER."),
         (["--event-logs", "/x", "--checkpoint", "/y"], "--checkpoint requires --follow."),
         (["--event-logs", "/x", "--apply", "--dry-run"], "not allowed with argument"),
+        (["--event-logs", "/x", "--rules", "/missing.toml", "--hours", "0"], "must be hours, above 0 and at most 168"),
+        (["--event-logs", "/x", "--group-label", "machine"], "The group label 'machine' is one of the service's"),
+        (["backtest"], "the following arguments are required: --event-logs"),
         (["--event-logs", "/x", "--url", "example.com"], "'example.com' is not the URL of a service"),
     ],
 )
@@ -96,6 +83,30 @@ def test_a_usage_error_is_one_sentence(arguments: list[str], sentence: str) -> N
     assert done.returncode == 2
     assert sentence in done.stderr
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(("hosts", "blamed"), [("n3", []), ("n?", ["n3"])], ids=["alone", "with its peers"])
+def test_a_host_is_compared_with_those_of_its_group(
+    proposed: DryRun, run_command: Command, hosts: str, blamed: list[str]
+) -> None:
+    _, out, _ = run_command("--event-logs", str(proposed.logs), "--group", f"small={hosts}", "--json", "-")
+    assert [json.loads(line)["node"] for line in out.splitlines()] == blamed
+
+
+@pytest.mark.parametrize(("label", "blamed"), [("machine", []), ("rack", ["n3"])])
+def test_a_host_is_compared_with_those_of_the_same_label(
+    proposed: DryRun, fresh: ServiceProcess, run_command: Command, tmp_path: Path, label: str, blamed: list[str]
+) -> None:
+    """The label is in a file of rules; its value is in the service's inventory."""
+    kinds = {host: {"machine": "old" if host == "n3" else "new", "rack": "r1"} for host in HOSTS}
+    rules = tmp_path / "rules.toml"
+    rules.write_text(f"group-label = '{label}'")
+    with fresh.client() as http:
+        report_labels(http, kinds)
+        arguments = ("--event-logs", str(proposed.logs), "--rules", str(rules), "--url", fresh.url, "--json", "-")
+        code, out, err = run_command(*arguments)
+    assert code == 0, err
+    assert [json.loads(line)["node"] for line in out.splitlines()] == blamed
 
 
 def test_without_logs_there_is_a_message_and_no_verdict(tmp_path: Path, run_command: Command) -> None:
@@ -114,11 +125,20 @@ def test_an_unreachable_service_is_an_error_message(proposed: DryRun, run_comman
 
 
 class Following:
-    """The command with --follow, in a process of its own; `reported` are the nodes that it printed."""
+    """The command with --follow, in a process of its own; `reported` are the nodes that it wrote as JSON lines."""
 
     def __init__(self, logs: Path, checkpoint: Path, url: str) -> None:
-        arguments = ("--event-logs", str(logs), "--checkpoint", str(checkpoint), "--url", url, "--apply", "--json", "-")
-        self._command = [sys.executable, "-m", "blocklist.detection", "--follow", *arguments]
+        self._lines = checkpoint.with_suffix(".jsonl")
+        arguments = ("--event-logs", str(logs), "--checkpoint", str(checkpoint), "--url", url, "--apply")
+        self._command = [
+            sys.executable,
+            "-m",
+            "blocklist.detection",
+            "--follow",
+            *arguments,
+            "--json",
+            str(self._lines),
+        ]
         self._out, self._err = checkpoint.with_suffix(".out"), checkpoint.with_suffix(".err")
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -142,7 +162,11 @@ class Following:
         self.__enter__()
 
     def reported(self) -> list[str]:
-        return [json.loads(line)["node"] for line in self._out.read_text().splitlines()]
+        lines = self._lines.read_text().splitlines() if self._lines.exists() else []
+        return [json.loads(line)["node"] for line in lines]
+
+    def near_misses(self) -> list[str]:
+        return [line for line in self._out.read_text().splitlines() if line.startswith("Node ")]
 
 
 @pytest.mark.timeout(600)
@@ -162,6 +186,9 @@ def test_follow_mode_analyses_running_applications_and_continues_after_a_restart
         running.write_text(second[: len(second) // 20])
         read = checkpoint / "stream" / "commits" / "0"
         wait_until(read.exists, seconds=150)
+        wait_until(lambda: len(following.near_misses()) == 1, seconds=30)
+        assert following.near_misses()[0].startswith("Node n3 is not blamed (2.")
+        assert following.near_misses()[0].endswith("): only 1 of at least 2 applications.")
         assert following.reported() == []
         following.kill()
         running.write_text(second[: len(second) // 2])
@@ -176,3 +203,4 @@ def test_follow_mode_analyses_running_applications_and_continues_after_a_restart
         batches = list((checkpoint / "facts").glob("batch-*/_SUCCESS"))
         assert len(batches) >= 3
     assert following.reported() == ["n3"], "once"
+    assert len(following.near_misses()) == 1, "once, though the process was killed"

@@ -277,5 +277,28 @@ def test_partitions_that_fail_on_one_host_and_succeed_elsewhere_are_charged_to_i
     assert [verdict.host for verdict in judge(summaries, Rules()).verdicts] == ["n2"]
 
 
+def test_evidence_until_a_moment_does_not_count_for_a_host(spark: SparkSession) -> None:
+    """Somebody unblocked it then. Its peers are compared as before."""
+    facts = stages(half_speed)
+    for app in APPS:
+        facts.append(failed(app, 2, "n3", error="java.io.IOException", message="Input/output error"))
+    third = task("app-1", 3, "n3")["launched"]
+    with Analysis.of(spark.createDataFrame(facts, FACTS)) as analysis:
+        everything, later = analysis.summaries(), analysis.summaries({"n3": third})
+        minute = task("app-1", 1, "n3")["launched"] // 60_000 * 60_000
+        times = {it.host: it for it in analysis.task_times() if it.minute == minute}
+    for before, after in zip(everything, later, strict=True):
+        is_cut = before.host == "n3"
+        assert {it.stages for it in before.comparisons} == {5}
+        assert {it.stages for it in after.comparisons} == ({3} if is_cut else {5})
+        assert bool(before.failures) == is_cut
+        assert not after.failures
+    # In a minute of six tasks of 1 s in each of three applications, the slow host needs twice as long.
+    assert times["n3"].lost_ms == pytest.approx(18_000, rel=0.25)
+    assert times["n3"].healthy_ms == 0
+    assert times["n1"].lost_ms == 0
+    assert times["n1"].healthy_ms == pytest.approx(18_000, rel=0.25)
+
+
 def test_without_facts_there_are_no_nodes(spark: SparkSession) -> None:
     assert summarize(spark, []) == []

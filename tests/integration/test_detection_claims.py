@@ -2,20 +2,31 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
 
 import pytest
 
 from blocklist import BlocklistClient
-from blocklist.detection.apply import DETECTION_OWNER, apply, propose_with_history
+from blocklist.detection.apply import apply, find_releases, history_of, remove_claims
+from blocklist.detection.evidence import summarize
 from blocklist.detection.heuristics import HOUR_MS, NodeVerdict, Rules, Severity
+from blocklist.detection.proposals import (
+    DETECTION_OWNER,
+    JudgedNodes,
+    Proposal,
+    Summaries,
+    judge_with_history,
+    propose,
+)
 from blocklist.model.errors import DismissedError
 from blocklist.model.node import BlockAction
 from tests.integration.bodies import now_ms
 from tests.integration.databases import ON_SQLITE
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
+from tests.unit.slow_applications import APPLICATION, application
 
 pytestmark = ON_SQLITE
 
@@ -25,9 +36,13 @@ NODE: Final = "n3"
 
 def run_detection(client: BlocklistClient, verdict: NodeVerdict) -> str | None:
     """A run that finds this verdict: why it is not applied, None if it is."""
-    (proposal,) = propose_with_history(client, [verdict], Rules(), now=now_ms())
+    proposal = proposed(client, verdict)
     apply(client, [proposal])
     return proposal.skip_reason
+
+
+def proposed(client: BlocklistClient, verdict: NodeVerdict) -> Proposal:
+    return propose(verdict, client.history(NODE), Rules(), now=now_ms())
 
 
 def owners(client: BlocklistClient) -> list[str]:
@@ -42,6 +57,7 @@ def verdict() -> NodeVerdict:
         severity=Severity.SLOW,
         action=MARK,
         cause="2.1x slower than its peers",
+        first_evidence=seen - HOUR_MS,
         last_evidence=seen,
         end=seen + HOUR_MS,
         p_value=0.0,
@@ -83,13 +99,13 @@ def test_the_service_refuses_what_the_logs_said_before_the_node_was_unblocked(
 ) -> None:
     with BlocklistClient(fresh.url) as client:
         run_detection(client, verdict)
-        proposals = propose_with_history(client, [newer(verdict)], Rules(), now=now_ms())
+        proposal = proposed(client, newer(verdict))
         before = now_ms()
         client.unblock(NODE)
         with pytest.raises(DismissedError, match=f"detection was dismissed on {NODE.upper()} at 20"):
             client.put_claim(NODE.upper(), DETECTION_OWNER, "slow", last_evidence=before)
         # Unblocked between the proposals and their application.
-        outdated = replace(proposals[0], verdict=replace(proposals[0].verdict, last_evidence=before))
+        outdated = replace(proposal, verdict=replace(proposal.verdict, last_evidence=before))
         (applied,) = apply(client, [outdated])
         assert applied.skip_reason == "the node was unblocked by hand since then"
         client.put_claim("n4", DETECTION_OWNER, "slow", last_evidence=before)
@@ -118,3 +134,51 @@ def test_a_removed_claim_is_not_made_again_from_the_same_logs(fresh: ServiceProc
         assert run_detection(client, verdict) == "the node was unblocked by hand since then"
         assert owners(client) == ["anonymous"]
         assert run_detection(client, newer(verdict)) is None
+
+
+def judged_nodes(client: BlocklistClient, summaries: Summaries) -> JudgedNodes:
+    return judge_with_history(summaries, Rules(), lambda _: {}, history_of(client), now=now_ms())
+
+
+def ran_since(began: int, *slow: Mapping[str, float]) -> Summaries:
+    """Applications one after another from then on."""
+    evidence = [
+        each
+        for number, own in enumerate(slow)
+        for each in application(number, own, began=began + (number + 1) * APPLICATION)
+    ]
+    return lambda ignored: summarize(it for it in evidence if it.first >= ignored.get(it.host, 0))
+
+
+def releases(client: BlocklistClient, summaries: Summaries) -> list[str]:
+    judged = judged_nodes(client, summaries)
+    found = find_releases(client, judged, summaries, history_of(client), Rules())
+    remove_claims(client, found)
+    return [it.host for it in found]
+
+
+def test_a_node_that_has_recovered_is_released_before_its_block_ends(
+    fresh: ServiceProcess, verdict: NodeVerdict
+) -> None:
+    with BlocklistClient(fresh.url) as client:
+        client.block("n4", "kernel")
+        assert releases(client, ran_since(now_ms(), {}, {})) == [], "detection has no claim"
+        run_detection(client, verdict)
+        client.block(NODE, "kernel", allow_merge=True)
+        assert releases(client, ran_since(now_ms() - HOUR_MS, {}, {})) == [], "as it was before the claim"
+        assert releases(client, ran_since(now_ms(), {}, {NODE: 2.2})) == []
+        assert owners(client) == [DETECTION_OWNER, "anonymous"]
+        assert releases(client, ran_since(now_ms(), {NODE: 2.2}, {}, {})) == [NODE]
+        assert owners(client) == ["anonymous"]
+        assert run_detection(client, verdict) == "the node was unblocked by hand since then", "old evidence"
+        assert run_detection(client, newer(verdict)) is None
+
+
+def test_a_claim_that_is_gone_meanwhile_is_no_error(fresh: ServiceProcess, verdict: NodeVerdict) -> None:
+    with BlocklistClient(fresh.url) as client:
+        run_detection(client, verdict)
+        summaries = ran_since(now_ms(), {}, {})
+        found = find_releases(client, judged_nodes(client, summaries), summaries, history_of(client), Rules())
+        client.unblock(NODE)
+        remove_claims(client, found)
+        assert client.snapshot().nodes == {}

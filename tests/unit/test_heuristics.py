@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist import BlockAction
-from blocklist.detection.apply import Proposal, propose
 from blocklist.detection.heuristics import (
     HOUR_MS,
     Rules,
@@ -23,15 +22,17 @@ from blocklist.detection.heuristics import (
 from blocklist.detection.node_summary import (
     CHARGED_TO_NODE,
     COUNTED_BY_TASK,
+    ApplicationFailures,
     Comparison,
     FailureClass,
     FailureCounts,
     Metric,
     NodeSummary,
 )
+from blocklist.detection.proposals import Proposal, propose
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import Claim, merge_claims
-from blocklist.model.node import BlockedNode
+from blocklist.model.node import MAX_CAUSE_LENGTH, BlockedNode
 
 HOSTS = ["n1", "n2", "n3", "n4", "n5", "n6"]
 RULES = Rules()
@@ -139,6 +140,76 @@ def test_a_near_miss_has_its_reason() -> None:
     assert brief.near_misses["n1"].endswith("all within 6 minutes: it may have passed.")
     assert blamed_hosts(histories([2.0, 2.0], first=1000, last=2000), Rules(min_span_ms=0)) == ["n1"]
     assert "only 1 of at least 2 applications" in judge(histories([3.0]), RULES).near_misses["n1"]
+
+
+def test_a_verdict_says_since_when_and_which_applications_were_hurt() -> None:
+    """From the first application on in which the host was slow, though fewer are enough to blame it."""
+    (verdict,) = judge(histories([1.0] * 4 + [2.0] * 5, lost_ms=36_000), RULES).verdicts
+    assert verdict.since is not None
+    assert (verdict.since.app, verdict.since.first) == ("app-4", 4 * 600_000)
+    assert [(it.app, it.lost_ms) for it in verdict.hurt] == [(f"app-{number}", 36_000) for number in range(4, 9)]
+    assert verdict.cause.endswith(
+        " since 1970-01-01 00:40 (app-4); 0.05 core-hours lost (0.01 of app-4 + 0.01 of app-5 + 0.01 of app-6 + 2 more)"
+    )
+
+
+def failed_in(app: str, failure: FailureClass, first: int, lost_ms: int) -> ApplicationFailures:
+    return ApplicationFailures(
+        app=app, failure=failure, stages=3, tasks=6, lost_ms=lost_ms, first=first, last=first + HOUR_MS
+    )
+
+
+def test_applications_hurt_by_failures_are_named_once_and_safely() -> None:
+    """A log without an App ID is named by its file: a merge would part a cause at a comma, and a cause has a limit."""
+    name = "a,b\n" + "x" * 100
+    nodes = failing(FailureClass.DISK_FULL, 6)
+    kinds = {
+        kind: replace(
+            nodes[0].failures[FailureClass.DISK_FULL],
+            by_application=[failed_in(name, kind, 7, lost), failed_in("app-2", kind, 5, 1)],
+        )
+        for kind, lost in [(FailureClass.DISK_FULL, 100), (FailureClass.IO_ERROR, 300)]
+    }
+    (verdict,) = judge([replace(nodes[0], failures=kinds), *nodes[1:]], RULES).verdicts
+    assert [(it.app, it.first, it.lost_ms) for it in verdict.hurt] == [("app-2", 5, 1), (name, 7, 300)]
+    assert "," not in verdict.cause
+    BlockedNode(id="n1", action=verdict.action, start=0, end=1, cause=verdict.cause)
+
+
+def test_a_cause_is_never_too_long() -> None:
+    counts = failing(FailureClass.DISK_FULL, 20)[0].failures[FailureClass.DISK_FULL]
+    found = [failed_in("x" * 99 + str(number), FailureClass.DISK_FULL, number, 1) for number in range(9)]
+    every = {kind: replace(counts, by_application=found) for kind in CHARGED_TO_NODE}
+    (verdict,) = judge(among_healthy(failures=every), RULES).verdicts
+    assert len(verdict.cause) == MAX_CAUSE_LENGTH
+
+
+@pytest.mark.parametrize(
+    ("reason", "nodes"),
+    [
+        ("only 1 of at least 2 applications", failing(FailureClass.LOST_EXECUTOR, 50, 1)),
+        ("only 2 of at least 3 stages", failing(FailureClass.LOST_EXECUTOR, 2, 2, 2)),
+        ("chance could explain it (p = 5e-03, limit 1e-04)", failing(FailureClass.LOST_EXECUTOR, 3)),
+    ],
+)
+def test_a_near_miss_by_failures_has_its_reason(reason: str, nodes: list[NodeSummary]) -> None:
+    if "stages" in reason:
+        nodes = [replace(nodes[0], share=0.05), *(NodeSummary(host=f"m{number}", share=0.05) for number in range(19))]
+    (sentence,) = judge(nodes, RULES).near_misses.values()
+    assert sentence.startswith("Node n1 is not blamed (lost executor in ")
+    assert sentence.endswith(f": {reason}.")
+
+
+def test_failures_that_passed_are_a_near_miss() -> None:
+    nodes = failing(FailureClass.FETCH, 20)
+    brief = {FailureClass.FETCH: replace(nodes[0].failures[FailureClass.FETCH], first=500, last=600)}
+    judged = judge([replace(nodes[0], failures=brief), *nodes[1:]], RULES)
+    assert judged.near_misses["n1"].endswith("all within 6 minutes: it may have passed.")
+
+
+def test_one_failure_is_no_near_miss_however_many_nodes_there_are() -> None:
+    hosts = [NodeSummary(host=f"m{number}", tasks=1, share=0.001) for number in range(500)]
+    assert judge([*failing(FailureClass.LOST_EXECUTOR, 1, 1), *hosts], RULES).near_misses == {}
 
 
 @pytest.mark.parametrize(
@@ -273,6 +344,13 @@ def test_a_block_of_another_owner_does_not_replace_the_claim() -> None:
     """It may be withdrawn while the node is still slow."""
     made = [claimed(1500, ChangeType.BLOCKED, anna=replace(LATER, cause=VERDICT.cause))]
     assert propose(VERDICT, made, RULES, now=2000).skip_reason is None
+
+
+def test_the_block_that_is_extended_does_not_lengthen_itself() -> None:
+    """An application that ran on while the node was blocked shows it slow again."""
+    later = replace(VERDICT, last_evidence=1700)
+    history = [change(100), change(200, ChangeType.EXPIRED), claimed(1500, ChangeType.BLOCKED, detection=OWN)]
+    assert propose(later, history, RULES, now=2000).verdict.end == 1700 + 2 * HOUR_MS
 
 
 ALERT = {"alertmanager/1": LATER}
