@@ -16,11 +16,18 @@ from urllib.parse import urlsplit
 from blocklist.flink.job_reader import JobReader
 from blocklist.flink.jvm import ChildJvm, call
 from blocklist.flink.marking import NodeLease
-from blocklist.flink.state import FlinkJob, FlinkTaskManager
+from blocklist.flink.ssl_settings import is_readable, missing_ssl
+from blocklist.flink.state import FlinkError, FlinkJob, FlinkTaskManager
 
 TIMEOUT: Final = 5.0
 """Seconds for each call."""
 _ENDED_JOBS: Final = frozenset({"FINISHED", "FAILED", "CANCELED"})
+_NO_FLINK: Final = (
+    "The jars in --lib are not those of a Flink that can block nodes: give the folder lib of the cluster's Flink"
+)
+CHECK_JOB_MANAGER: Final = (
+    "Check that the JobManager runs, and that --conf-dir has its configuration, with its security.ssl settings"
+)
 _NO_HA: Final = frozenset({"", "NONE"})
 
 
@@ -48,17 +55,31 @@ class FlinkRpc:
         self._jvm: Any = child.jvm
         self._runtime: Any = child.jvm.org.apache.flink.runtime
         self._retrievers: dict[str, tuple[Any, Any]] = {}
-        call("Flink's RPC does not start", lambda: self._start(conf_dir, bind_address))
+        call(_NO_FLINK, lambda: self._class("blocklist.BlockedNode"))
+        sentence = f"The configuration in {conf_dir} cannot be read. Correct it, or give another --conf-dir"
+        self._configuration = call(sentence, lambda: self._read_configuration(conf_dir))
+        self._settings = call(sentence, lambda: dict(self._configuration.toMap()))
+        if (missing := missing_ssl(self._settings, is_readable)) is not None:
+            raise FlinkError(f"{missing} in {conf_dir}")
+        call(f"Flink's RPC does not start with --bind-address {bind_address}", lambda: self._start(bind_address))
 
-    def _start(self, conf_dir: Path, bind_address: str) -> None:
+    def _read_configuration(self, conf_dir: Path) -> Any:
+        return self._jvm.org.apache.flink.configuration.GlobalConfiguration.loadConfiguration(str(conf_dir))
+
+    def _start(self, bind_address: str) -> None:
         jvm, runtime, core = self._jvm, self._runtime, self._jvm.org.apache.flink.core
-        self._configuration = jvm.org.apache.flink.configuration.GlobalConfiguration.loadConfiguration(str(conf_dir))
         plugins = core.plugin.PluginUtils.createPluginManagerFromRootFolder(self._configuration)
         # Metadata of high availability may be in a file system that is a plugin.
         core.fs.FileSystem.initialize(self._configuration, plugins)
         self._system = runtime.rpc.RpcSystem.load(self._configuration)
         self._service = runtime.rpc.RpcUtils.createRemoteRpcService(
-            self._system, self._configuration, bind_address, "0", None, jvm.java.util.Optional.empty()
+            # Without the second address Flink listens on all addresses of the machine.
+            self._system,
+            self._configuration,
+            bind_address,
+            "0",
+            bind_address,
+            jvm.java.util.Optional.empty(),
         )
         self._executor = jvm.java.util.concurrent.Executors.newCachedThreadPool()
         self._ha = runtime.highavailability.HighAvailabilityServicesUtils.createHighAvailabilityServices(
@@ -80,7 +101,7 @@ class FlinkRpc:
 
     def setting(self, name: str, default: str) -> str:
         """A value of the configuration in `conf_dir`."""
-        return str(self._configuration.toMap().getOrDefault(name, default))
+        return str(self._settings.get(name, default))
 
     def version(self) -> str:
         """The version of Flink's jars."""
@@ -163,7 +184,7 @@ class FlinkRpc:
         return call("RPC fails", lambda: self._service.connect(leader.address, token, gateway))
 
     def _connect(self, what: str, leader: Leader, token: Any, gateway: str) -> Any:
-        sentence = f"The {what} at {leader.address} cannot be reached"
+        sentence = f"The {what} at {leader.address} cannot be reached. {CHECK_JOB_MANAGER}"
         return self.get(
             sentence, call(sentence, lambda: self._service.connect(leader.address, token, self._class(gateway)))
         )
@@ -299,6 +320,8 @@ def _task_manager(info: Mapping[str, Any]) -> FlinkTaskManager:
         slots=int(info["slotsNumber"]),
         free_slots=int(info["freeSlots"]),
         blocked=bool(info.get("blocked")),
+        # In spite of its name this is a moment.
+        heartbeat_at=int(info.get("timeSinceLastHeartbeat") or 0),
     )
 
 

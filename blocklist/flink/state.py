@@ -35,13 +35,17 @@ class JobKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlinkTaskManager:
-    """A TaskManager as the ResourceManager reports it; `host` is from the address of its RPC."""
+    """A TaskManager as the ResourceManager reports it; `host` is from the address of its RPC.
+
+    `heartbeat_at` is when its last heartbeat came, in Unix milliseconds of the JobManager's clock; 0 before the first.
+    """
 
     id: str
     host: str
     slots: int
     free_slots: int
     blocked: bool
+    heartbeat_at: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
