@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,9 +30,10 @@ from blocklist.flink.evidence import job_evidence
 from blocklist.flink.guards import GuardContext
 from blocklist.flink.inventory_names import NoAliases, NodeAliases
 from blocklist.flink.job_listeners import JobListeners, close_aside
+from blocklist.flink.leader_clock import MIN_AHEAD
 from blocklist.flink.leader_configuration import LeaderConfiguration
 from blocklist.flink.listeners import FlinkListener, OpenSession, job_report
-from blocklist.flink.marking import NodeLease, node_leases, report_validity
+from blocklist.flink.marking import Clocks, NodeLease, node_leases, report_validity
 from blocklist.flink.node_names import FlinkNodeIds
 from blocklist.flink.state import ClusterState, FlinkError, FlinkJob
 from blocklist.model.backoff import Backoff
@@ -79,14 +80,18 @@ class Bridge:
         open_session: OpenSession,
         options: BridgeOptions,
         aliases: NodeAliases | None = None,
+        service_ahead: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`aliases`: what else the service calls the nodes on the list."""
+        """`aliases`: what else the service calls the nodes on the list. `service_ahead`: milliseconds by which its
+        clock, by which blocks end, is ahead of this machine's.
+        """
         self._connection = connection
         self._options = options
         role = ListenerRole.RESOURCE_MANAGER
         self._manager = FlinkListener(options.listener_id, role, open_session, connection.lease)
         self._jobs = JobListeners(options.listener_id, open_session, connection.lease)
         self._names, self._aliases = FlinkNodeIds(), aliases or NoAliases()
+        self._service_ahead = service_ahead
         self._evacuator = Evacuator(connection, drop_results=options.drop_results)
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._configuration = LeaderConfiguration(connection)
@@ -147,7 +152,7 @@ class Bridge:
         try:
             watch.apply_pending()
             if watch.tracker is not None:
-                blocked = watch.tracker.blocked(time.time_ns() // 1_000_000)
+                blocked = watch.tracker.blocked(time.time_ns() // 1_000_000 + self._service_ahead())
                 self._round(_List(revision=watch.tracker.revision, history=watch.tracker.history, blocked=blocked))
         except FlinkError as error:
             self._on_error(error)
@@ -196,19 +201,24 @@ class Bridge:
     # What Flink receives, and what is learnt.
 
     def _exchange(self, blocked: Mapping[str, BlockedNode]) -> ClusterState:
-        """Notify and read; once more if that brought further ids of blocked nodes to light."""
+        """Notify and read; once more if that brought further ids of blocked nodes to light, or that the leader's clock
+        is ahead.
+        """
         evacuates = any(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in blocked.values())
         for _ in range(2):
-            notified = self._blocks(blocked)
+            notified, ahead = self._blocks(blocked), self._connection.clock_ahead
             state = self._connection.exchange(lambda: self._blocks(blocked), read_failures=evacuates)
             self._names.update(state)
             self._matches = self._match(blocked)
-            if {it.node for it in self._blocks(blocked)} <= {it.node for it in notified}:
+            known = {it.node for it in self._blocks(blocked)} <= {it.node for it in notified}
+            # A lease that Flink received before its clock was known may have ended there.
+            if known and self._connection.clock_ahead <= ahead + MIN_AHEAD:
                 break
         return state
 
     def _blocks(self, blocked: Mapping[str, BlockedNode]) -> list[NodeLease]:
-        return node_leases(blocked, self._matches, time.time_ns() // 1_000_000, self._connection.lease)
+        clocks = Clocks(service=self._service_ahead(), leader=self._connection.clock_ahead)
+        return node_leases(blocked, self._matches, time.time_ns() // 1_000_000, self._connection.lease, clocks)
 
     def _receive(self, blocked: Mapping[str, BlockedNode]) -> None:
         """Note when each block was received."""

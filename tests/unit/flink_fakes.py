@@ -33,6 +33,7 @@ class FakeRpc:
         self.close_error: Exception | None = None
         self.notified: list[list[NodeLease]] = []
         self.failed_slots: list[str] = []
+        self.heartbeat_at = 0
         self.configuration_done, self.configurations_read = True, 0
         self._blocked: set[str] = set()
 
@@ -73,7 +74,9 @@ class FakeRpc:
         if self.error is not None:
             raise self.error
         return {
-            name: FlinkTaskManager(id=name, host=host, slots=2, free_slots=2, blocked=host in self._blocked)
+            name: FlinkTaskManager(
+                id=name, host=host, slots=2, free_slots=2, blocked=host in self._blocked, heartbeat_at=self.heartbeat_at
+            )
             for name, host in self.task_manager_hosts.items()
         }
 

@@ -65,8 +65,8 @@ class FakeSession:
 class FakeWatch:
     """A list that does not change; before each round it runs the next step, and after the last one the bridge stops."""
 
-    def __init__(self, action: BlockAction) -> None:
-        node = BlockedNode(id=NODE, action=action, start=1, end=PERMANENT, cause="disk")
+    def __init__(self, action: BlockAction, end: int) -> None:
+        node = BlockedNode(id=NODE, action=action, start=1, end=end, cause="disk")
         self.tracker = BlocklistTracker(Snapshot(revision=7, nodes={NODE: node}, history="00000000"))
         self.steps: list[Callable[[], None]] = []
         self.bridge: Bridge | None = None
@@ -91,13 +91,21 @@ class FakeWatch:
 class Harness:
     """A bridge whose rounds follow one another at once."""
 
-    def __init__(self, rpc: FakeRpc, action: BlockAction = BlockAction.MARK_BLOCKED, lease: int = 30_000) -> None:
+    def __init__(
+        self,
+        rpc: FakeRpc,
+        action: BlockAction = BlockAction.MARK_BLOCKED,
+        lease: int = 30_000,
+        end: int = PERMANENT,
+        service_ahead: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.may_close = threading.Event()
         self.may_close.set()
         self.sessions: list[FakeSession] = []
         self.rpc = rpc
-        self.bridge = Bridge(connection_to(rpc, lease=lease), self._open, BridgeOptions(listener_id="flink"))
-        self._watch = FakeWatch(action)
+        options = BridgeOptions(listener_id="flink")
+        self.bridge = Bridge(connection_to(rpc, lease=lease), self._open, options, service_ahead=service_ahead)
+        self._watch = FakeWatch(action, end)
         self._watch.bridge = self.bridge
 
     @property
@@ -273,6 +281,23 @@ def test_a_block_that_flink_has_forgotten_is_sent_again_at_once() -> None:
     assert harness.run(nothing, forget, check, nothing)
     assert len(rpc.notified) == 2
     assert harness.manager.refused == {}
+
+
+def test_leases_are_longer_in_the_same_round_if_the_jobmanager_s_clock_is_ahead() -> None:
+    rpc = _rpc()
+    began = time.time_ns() // 1_000_000
+    rpc.heartbeat_at = began + 40_000
+    assert Harness(rpc).run(nothing)
+    short, long = (nodes[0].end - began for nodes in rpc.notified)
+    # The first one had ended in Flink when it came.
+    assert short < 40_000 < 65_000 < long
+
+
+def test_a_block_ends_by_the_service_s_clock() -> None:
+    rpc = _rpc()
+    harness = Harness(rpc, end=time.time_ns() // 1_000_000 - 1_000, service_ahead=lambda: -60_000)
+    assert harness.run(nothing)
+    assert {it.node for it in rpc.notified[0]} == {NODE}
 
 
 def test_a_rest_api_that_does_not_answer_delays_no_round() -> None:

@@ -22,10 +22,12 @@ from blocklist.flink.durations import duration_seconds
 from blocklist.flink.effects import Observation, job_master_effects, resource_manager_effects, with_unknown_jobs
 from blocklist.flink.evidence import job_evidence
 from blocklist.flink.guards import GuardContext, hindrance
+from blocklist.flink.leader_clock import LeaderClock
 from blocklist.flink.listeners import job_listener_id
-from blocklist.flink.marking import MAX_LEASE, NodeLease, is_due, node_leases
+from blocklist.flink.marking import MAX_LEASE, Clocks, NodeLease, is_due, node_leases
 from blocklist.flink.node_names import FlinkNodeIds
 from blocklist.flink.restarts import UNLIMITED, restarts_left
+from blocklist.flink.ssl_settings import missing_ssl
 from blocklist.flink.start_checks import LINES_TO_ADD, check_configuration
 from blocklist.flink.state import (
     MAX_FAILURES,
@@ -42,6 +44,10 @@ from blocklist.model.listener import MAX_REASON_LENGTH
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
 NOW = 1_000_000
+SSL = {"security.ssl.internal.enabled": "true"} | {
+    f"security.ssl.internal.{name}": "/store"
+    for name in ("keystore", "truststore", "keystore-password", "key-password", "truststore-password")
+}
 JOB = "ab12"
 
 
@@ -98,6 +104,44 @@ def test_of_two_blocks_of_one_machine_the_later_end_is_told() -> None:
 )
 def test_a_lease_is_renewed_when_a_sixth_of_it_has_passed(notified: Mapping[str, int], now: int, due: bool) -> None:
     assert is_due(node_leases({"n": _node("n", 99_000)}, {}, now), notified, now) is due
+
+
+def test_a_lease_is_by_the_jobmanager_s_clock_and_ends_with_the_block_by_the_service_s() -> None:
+    blocked = {"n1": _node("n1"), "n2": _node("n2", NOW + 7_000)}
+    leases = node_leases(blocked, {}, NOW, clocks=Clocks(service=6_000, leader=20_000))
+    assert {it.node: it.end for it in leases} == {"n1": NOW + MAX_LEASE + 20_000, "n2": NOW + 1_000 + 20_000}
+
+
+@pytest.mark.parametrize(("heartbeat", "ahead"), [(0, 0), (NOW - 9_000, 0), (NOW + 400, 0), (NOW + 20_000, 20_000)])
+def test_the_jobmanager_s_clock_shows_at_least_the_time_of_a_heartbeat(heartbeat: int, ahead: int) -> None:
+    clock = LeaderClock()
+    clock.observe([heartbeat], NOW, 0.0)
+    assert clock.ahead() == ahead
+
+
+def test_the_jobmanager_s_clock_is_known_between_heartbeats_and_forgotten_after_a_window() -> None:
+    clock = LeaderClock()
+    for second in range(10):
+        clock.observe([NOW + 20_000], NOW + second * 1_000, float(second))
+    assert clock.ahead() == 20_000
+    clock.observe([], NOW + 70_000, 70.0)
+    assert clock.ahead() == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ({}, None),
+        (SSL, None),
+        ({"security.ssl.internal.enabled": "true"}, "security.ssl.internal.keystore, "),
+        (SSL | {"security.ssl.internal.key-password": ""}, "security.ssl.internal.key-password is not set"),
+        (SSL | {"security.ssl.internal.truststore": "/gone"}, "/gone cannot be read by this user"),
+        ({name.replace("internal.keystore", "keystore"): value for name, value in SSL.items()}, None),
+    ],
+)
+def test_tls_needs_all_of_its_settings(settings: Mapping[str, str], missing: str | None) -> None:
+    found = missing_ssl(settings, lambda file: file == "/store")
+    assert (found is None) if missing is None else missing in str(found)
 
 
 def test_a_block_that_is_extended_shortly_before_its_end_is_told_at_once() -> None:
