@@ -35,7 +35,8 @@ from blocklist.flink.leader_configuration import LeaderConfiguration
 from blocklist.flink.listeners import FlinkListener, OpenSession, job_report
 from blocklist.flink.marking import Clocks, NodeLease, node_leases, report_validity
 from blocklist.flink.node_names import FlinkNodeIds
-from blocklist.flink.state import ClusterState, FlinkError, FlinkJob
+from blocklist.flink.rpc import LEADER_INTERVAL
+from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, LeaderChangedError
 from blocklist.model.backoff import Backoff
 from blocklist.model.listener import ListenerRole
 from blocklist.model.node import BlockAction, BlockedNode, is_node_id
@@ -49,6 +50,7 @@ BUSY_ROUND: Final = 0.2
 """Seconds between two rounds while something is expected soon."""
 CLOSE_TIMEOUT: Final = 10.0
 """Seconds that deregistering all listeners may take at the end."""
+_LEADER_CHANGED: Final = "Another JobManager leads now: it is being notified of the blocked nodes."
 _BACKOFF: Final = Backoff(initial=0.5, cap=5.0, floor=0.2)
 
 
@@ -103,7 +105,7 @@ class Bridge:
         self._validity = report_validity(connection.lease)
         self._failures = 0
         self._error = ""
-        self._busy = False
+        self._busy = self._leader_changed = False
 
     def wake(self) -> None:
         """Begin the next round soon."""
@@ -120,7 +122,7 @@ class Bridge:
         while not (self._stopping.is_set() or self.fenced_listeners()):
             self._wake.clear()
             self._try_round(watch)
-            self._wake.wait(self._wait_seconds())
+            self._wait()
         return self._stopping.is_set()
 
     def close(self) -> None:
@@ -139,7 +141,17 @@ class Bridge:
         """The blocks of which Flink was notified in the last round."""
         return {node_id: node for node_id, (node, _) in self._received.items()}
 
+    def _wait(self) -> None:
+        """Until the next round is due; a new leader is to get the list before it starts tasks."""
+        end = time.monotonic() + self._wait_seconds()
+        while (left := end - time.monotonic()) > 0 and not self._wake.wait(min(left, LEADER_INTERVAL)):
+            if self._connection.leader_changed():
+                self._withdraw(_LEADER_CHANGED)
+                return
+
     def _wait_seconds(self) -> float:
+        if self._leader_changed:
+            return 0.0
         if self._failures:
             return _BACKOFF.delay(self._failures, random.random())  # noqa: S311
         return BUSY_ROUND if self._busy else min(ROUND, self._validity / 3)
@@ -149,6 +161,7 @@ class Bridge:
 
     def _try_round(self, watch: WatchThread) -> None:
         """A round; whatever fails in it, the next one follows."""
+        self._leader_changed = False
         try:
             watch.apply_pending()
             if watch.tracker is not None:
@@ -156,6 +169,9 @@ class Bridge:
                 self._round(_List(revision=watch.tracker.revision, history=watch.tracker.history, blocked=blocked))
         except FlinkError as error:
             self._on_error(error)
+        except LeaderChangedError:
+            self._leader_changed = True
+            self._withdraw(_LEADER_CHANGED)
         except Exception as error:
             log.exception("Unexpected error; retrying.")
             self._on_error(FlinkError(str(error) or type(error).__name__))

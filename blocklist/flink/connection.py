@@ -14,8 +14,8 @@ from typing import Any, Final
 from blocklist.flink.job_masters import JobMaster, JobMasters
 from blocklist.flink.leader_clock import WARN_AHEAD, LeaderClock
 from blocklist.flink.marking import MAX_LEASE, NodeLease, is_due
-from blocklist.flink.rpc import TIMEOUT, FlinkRpc, Leader, RestRequest
-from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, FlinkTaskManager
+from blocklist.flink.rpc import TIMEOUT, FlinkRpc, Leader, RestRequest, no_check
+from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, FlinkTaskManager, LeaderChangedError
 
 log = logging.getLogger("blocklist.flink")
 
@@ -65,6 +65,7 @@ class FlinkConnection:
         self._rpc: FlinkRpc | None = None
         self._masters: JobMasters | None = None
         self._leader: Leader | None = None
+        self._seen: Leader | None = None
         self._resource_manager: Any = None
         self._dispatcher: tuple[Leader, Any] | None = None
         self._notified: Mapping[str, int] = {}
@@ -76,8 +77,8 @@ class FlinkConnection:
         """Milliseconds by which the JobManager's clock is ahead of this machine's, as far as it is known."""
 
     def exchange(self, blocks: Callable[[], Sequence[NodeLease]], *, read_failures: bool = False) -> ClusterState:
-        """Tell Flink what it does not know or has to be renewed, then read its state. Raises FlinkError, or
-        whatever else fails.
+        """Tell Flink what it does not know or has to be renewed, then read its state. Raises FlinkError,
+        LeaderChangedError, or whatever else fails.
 
         `blocks` makes the list with the present time.
         """
@@ -88,8 +89,19 @@ class FlinkConnection:
             # Whatever failed, what Flink was notified of is not certain any more.
             self._disconnect()
             raise
+        finally:
+            if self._rpc is not None:
+                self._rpc.check_leader = no_check
         self._worked_at = time.monotonic()
         return state
+
+    def leader_changed(self) -> bool:
+        """Whether there is another leader, or another one than none, since the last exchange."""
+        try:
+            return self._rpc is not None and self._rpc.with_ha and self._rpc.resource_manager_leader() != self._seen
+        except FlinkError:
+            # The next exchange says what is wrong.
+            return False
 
     def request_configuration(self) -> RestRequest | None:
         """Ask for the configuration of the running JobManager; None while it has no REST API. Raises FlinkError."""
@@ -145,6 +157,7 @@ class FlinkConnection:
         rpc = self._open_rpc()
         rpc.release_objects()
         leader = self._follow_resource_manager(rpc)
+        rpc.check_leader = self._check_leader
         wanted = _WantedBlocks(rpc, blocks(), _now() + self.clock_ahead)
         if is_due(wanted.blocks, self._notified, wanted.now, self.lease):
             rpc.get("The ResourceManager does not answer", rpc.notify(self._resource_manager, wanted.nodes()))
@@ -163,6 +176,10 @@ class FlinkConnection:
                 self.clock_ahead / 1000,
             )
         self._clock_warned = self.clock_ahead >= WARN_AHEAD
+
+    def _check_leader(self) -> None:
+        if self.leader_changed():
+            raise LeaderChangedError
 
     def _exchange_with_jobs(
         self, rpc: FlinkRpc, leader: Leader, task_managers: Mapping[str, FlinkTaskManager], wanted: _WantedBlocks
@@ -207,6 +224,8 @@ class FlinkConnection:
                 jobs[job_id] = rpc.read_job(future, deadline, with_failures=self._read_failures)
             except FlinkError as error:
                 failed[job_id] = f"{error}."
+            except LeaderChangedError:
+                raise
             except Exception:
                 # One job that cannot be read must not hold back the others.
                 log.exception("Job %s cannot be read; retrying.", job_id)
@@ -235,7 +254,7 @@ class FlinkConnection:
             log.exception("The former JVM did not end properly.")
 
     def _follow_resource_manager(self, rpc: FlinkRpc) -> Leader:
-        leader = rpc.resource_manager_leader()
+        leader = self._seen = rpc.resource_manager_leader()
         if leader is None:
             raise FlinkError(f"The cluster has no leading ResourceManager. {CHECK_HIGH_AVAILABILITY}")
         if self._resource_manager is None or leader != self._leader:

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 
 from blocklist.flink.job_reader import JobReader
 from blocklist.flink.jvm import ChildJvm, call
@@ -21,6 +23,8 @@ from blocklist.flink.state import FlinkError, FlinkJob, FlinkTaskManager
 
 TIMEOUT: Final = 5.0
 """Seconds for each call."""
+LEADER_INTERVAL: Final = 0.2
+"""Seconds after which it is noticed that another ResourceManager leads."""
 _ENDED_JOBS: Final = frozenset({"FINISHED", "FAILED", "CANCELED"})
 _NO_FLINK: Final = (
     "The jars in --lib are not those of a Flink that can block nodes: give the folder lib of the cluster's Flink"
@@ -55,6 +59,8 @@ class FlinkRpc:
         self._jvm: Any = child.jvm
         self._runtime: Any = child.jvm.org.apache.flink.runtime
         self._retrievers: dict[str, tuple[Any, Any]] = {}
+        self.check_leader: Callable[[], None] = no_check
+        """Called while an answer is awaited: a leader that has ended gives none. It may raise LeaderChangedError."""
         call(_NO_FLINK, lambda: self._class("blocklist.BlockedNode"))
         sentence = f"The configuration in {conf_dir} cannot be read. Correct it, or give another --conf-dir"
         self._configuration = call(sentence, lambda: self._read_configuration(conf_dir))
@@ -292,8 +298,18 @@ class FlinkRpc:
     # Values.
 
     def get(self, sentence: str, future: Any, seconds: float = TIMEOUT) -> Any:
-        """The result of a future. Raises FlinkError with the sentence and the reason."""
-        return call(sentence, lambda: future.get(int(seconds * 1000), self._millis))
+        """The result of a future. Raises FlinkError with the sentence and the reason, or what `check_leader` raises."""
+        return call(sentence, lambda: self._get(future, time.monotonic() + seconds))
+
+    def _get(self, future: Any, deadline: float) -> Any:
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                return future.get(int(min(left, LEADER_INTERVAL) * 1000), self._millis)
+            except Py4JJavaError:
+                if left <= LEADER_INTERVAL or future.isDone():
+                    raise
+            self.check_leader()
 
     def is_done(self, future: Any) -> bool:
         """Whether a future has a result or an error."""
@@ -311,6 +327,10 @@ class FlinkRpc:
         if str(self._runtime.rpc.RpcUtils.INF_TIMEOUT.getClass().getSimpleName()) == "Time":
             return self._jvm.org.apache.flink.api.common.time.Time.milliseconds(millis)
         return self._jvm.java.time.Duration.ofMillis(millis)
+
+
+def no_check() -> None:
+    """The leader does not matter now."""
 
 
 def _task_manager(info: Mapping[str, Any]) -> FlinkTaskManager:

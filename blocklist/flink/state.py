@@ -26,6 +26,10 @@ class FlinkError(Exception):
     """Flink could not be reached, or refused a call; retry later. The message is a sentence for the operator."""
 
 
+class LeaderChangedError(Exception):
+    """Another ResourceManager leads: it has not been notified of any block, and the former one may never answer."""
+
+
 class JobKind(StrEnum):
     """Flink's JobType."""
 

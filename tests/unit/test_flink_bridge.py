@@ -17,6 +17,7 @@ from blocklist.flink.bridge import Bridge, BridgeOptions
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.leader_configuration import LeaderConfiguration
 from blocklist.flink.marking import MAX_LEASE, MIN_LEASE, NodeLease, is_due, report_validity
+from blocklist.flink.rpc import Leader
 from blocklist.flink.state import FlinkError, FlinkJob, FlinkTask, JobKind
 from blocklist.model.changes import Snapshot
 from blocklist.model.listener import Registration
@@ -27,6 +28,8 @@ from tests.unit.flink_fakes import ENABLED, FakeRpc, connection_to
 
 NODE, JOB = "n1", "ab12"
 EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+
+OTHER_LEADER = Leader("pekko.tcp://flink@127.0.0.2:6123/user/rpc/resourcemanager_1", "other")
 
 
 class FakeSession:
@@ -396,3 +399,32 @@ def test_the_configuration_of_a_former_leader_is_forgotten() -> None:
 
 def _wait(event: threading.Event) -> None:
     assert event.wait(60)
+
+
+def test_a_round_ends_when_another_leader_appears_and_meanwhile_nothing_counts_as_applied() -> None:
+    """The former one may never answer."""
+    rpc = _rpc()
+    harness = Harness(rpc)
+
+    def change() -> None:
+        assert harness.manager.refused == {}
+        rpc.on_read = lambda: setattr(rpc, "leader", OTHER_LEADER)
+
+    def check() -> None:
+        reason = "Another JobManager leads now: it is being notified of the blocked nodes."
+        assert harness.manager.refused == {NODE: reason}
+
+    assert harness.run(nothing, change, check, nothing)
+    assert harness.manager.refused == {}
+    assert len(rpc.notified) == 2
+
+
+def test_a_new_leader_ends_the_pause_after_an_error() -> None:
+    rpc = _rpc()
+    connection = connection_to(rpc)
+    rpc.error = FlinkError("gone")
+    with pytest.raises(FlinkError):
+        connection.exchange(list)
+    assert not connection.leader_changed()
+    rpc.leader = OTHER_LEADER
+    assert connection.leader_changed()
