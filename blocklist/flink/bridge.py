@@ -35,6 +35,7 @@ from blocklist.flink.leader_configuration import LeaderConfiguration
 from blocklist.flink.listeners import FlinkListener, OpenSession, job_report
 from blocklist.flink.marking import Clocks, NodeLease, node_leases, report_validity
 from blocklist.flink.node_names import FlinkNodeIds
+from blocklist.flink.regions import kept_slots
 from blocklist.flink.rpc import LEADER_INTERVAL
 from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, LeaderChangedError
 from blocklist.model.backoff import Backoff
@@ -379,11 +380,24 @@ class Bridge:
         for target in wanted:
             at_jobs[target.job][target.node] = self._evacuator.effect(target)
         self._add_results(blocked, observation, at_jobs)
+        self._add_kept_slots(observation, at_jobs)
 
     def _evacuated(self, blocked: Mapping[str, BlockedNode], observation: Observation) -> set[str]:
         """The nodes that are to be evacuated and have TaskManagers."""
         evacuate = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
         return {it for it, node in blocked.items() if node.action is evacuate and observation.task_managers[it]}
+
+    def _add_kept_slots(self, observation: Observation, at_jobs: dict[str, dict[str, Effect]]) -> None:
+        """Report the tasks that may start again on a node that the job has not left."""
+        for job_id, effects in at_jobs.items():
+            for node_id, task_managers in observation.task_managers.items():
+                job = observation.state.jobs[job_id]
+                slots = kept_slots(job, task_managers, self._configuration.values)
+                if slots and effects[node_id].state is EffectState.IN_FORCE:
+                    effects[node_id] = refused(
+                        f"Tasks that fail may start again on this node, in {slots} slot{'s' if slots > 1 else ''} that"
+                        " other tasks of the job keep: they restart separately. Evacuate the node to prevent it."
+                    )
 
     def _add_results(
         self, blocked: Mapping[str, BlockedNode], observation: Observation, at_jobs: dict[str, dict[str, Effect]]

@@ -26,6 +26,7 @@ from blocklist.flink.leader_clock import LeaderClock
 from blocklist.flink.listeners import job_listener_id
 from blocklist.flink.marking import MAX_LEASE, Clocks, NodeLease, is_due, node_leases
 from blocklist.flink.node_names import FlinkNodeIds
+from blocklist.flink.regions import kept_slots
 from blocklist.flink.restarts import UNLIMITED, restarts_left
 from blocklist.flink.ssl_settings import missing_ssl
 from blocklist.flink.start_checks import LINES_TO_ADD, check_configuration
@@ -33,6 +34,7 @@ from blocklist.flink.state import (
     MAX_FAILURES,
     OWN_REASON,
     ClusterState,
+    FlinkEdge,
     FlinkJob,
     FlinkTask,
     FlinkTaskManager,
@@ -259,6 +261,50 @@ def test_a_job_acknowledges_once_no_task_waits_in_a_slot_on_the_node() -> None:
     assert job_master_effects(running, observation, at_manager)["n1"] is IN_FORCE
     untold = _observation(_state(_task_manager("tm-1", "n1", blocked=True), jobs=[running], notified=False))
     assert job_master_effects(running, untold, at_manager)["n1"] == pending("The JobMaster has not been notified yet.")
+
+
+def _regions_job(*edges: FlinkEdge, parallelism: Mapping[str, int]) -> FlinkJob:
+    """A streaming job; the subtasks with the same number share a slot of TaskManager tm-1."""
+    tasks = [
+        replace(_task("tm-1"), vertex=vertex, subtask=number, allocation=f"slot-{number}")
+        for vertex, count in parallelism.items()
+        for number in range(count)
+    ]
+    return replace(_job(*tasks), edges=edges)
+
+
+@pytest.mark.parametrize(
+    ("edges", "parallelism", "kept"),
+    [
+        pytest.param([("a", "b", False)], {"a": 2, "b": 2}, 0, id="all to all"),
+        pytest.param([("a", "b", True)], {"a": 2, "b": 2}, 0, id="pointwise: a region for each slot"),
+        pytest.param([("a", "b", True)], {"a": 1, "b": 2}, 1, id="pointwise, and not known which tasks"),
+        pytest.param([], {"a": 2, "b": 2}, 2, id="two pipelines"),
+        pytest.param([("a", "c", True), ("b", "c", True)], {"a": 2, "b": 2, "c": 2}, 0, id="a common sink"),
+        pytest.param([], {"a": 2}, 0, id="one vertex"),
+    ],
+)
+def test_a_slot_with_tasks_that_do_not_restart_together_is_kept(
+    edges: list[tuple[str, str, bool]], parallelism: Mapping[str, int], kept: int
+) -> None:
+    job = _regions_job(*(FlinkEdge(*edge) for edge in edges), parallelism=parallelism)
+    assert kept_slots(job, {"tm-1"}, {}) == kept
+    assert kept_slots(job, {"tm-2"}, {}) == 0
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        {"jobmanager.scheduler": "Adaptive"},
+        {"scheduler-mode": "reactive"},
+        {"jobmanager.execution.failover-strategy": "full"},
+    ],
+)
+def test_no_slot_is_kept_if_a_failure_restarts_the_whole_job(configuration: Mapping[str, str]) -> None:
+    job = _regions_job(parallelism={"a": 1, "b": 1})
+    assert kept_slots(job, {"tm-1"}, None) == 1
+    assert kept_slots(job, {"tm-1"}, configuration) == 0
+    assert kept_slots(replace(job, edges=None), {"tm-1"}, None) == 0
 
 
 def test_a_node_that_flink_never_forgets_is_refused_with_the_fault() -> None:
