@@ -18,6 +18,7 @@ from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
 from blocklist.flink.job_reader import JobReader
 from blocklist.flink.jvm import ChildJvm, call
 from blocklist.flink.marking import NodeLease
+from blocklist.flink.serialized_nodes import serialize_nodes
 from blocklist.flink.ssl_settings import is_readable, missing_ssl
 from blocklist.flink.state import FlinkError, FlinkJob, FlinkTaskManager
 
@@ -262,13 +263,10 @@ class FlinkRpc:
 
     def blocked_nodes(self, blocks: Iterable[NodeLease]) -> Any:
         """The list as Flink's own objects, for `notify`."""
-        return call("The list cannot be made", lambda: self._blocked_nodes(blocks))
-
-    def _blocked_nodes(self, blocks: Iterable[NodeLease]) -> Any:
-        nodes, make = self._jvm.java.util.ArrayList(), self._runtime.blocklist.BlockedNode
-        for block in blocks:
-            nodes.add(make(block.node, block.cause, block.end))
-        return nodes
+        data = serialize_nodes(list(blocks))
+        loader = self._class("blocklist.BlockedNode").getClassLoader()
+        deserialize = self._jvm.org.apache.flink.util.InstantiationUtil.deserializeObject
+        return call("The list cannot be made", lambda: deserialize(data, loader))
 
     def notify(self, gateway: Any, nodes: Any) -> Any:
         """Tell a ResourceManager or a JobMaster; the future of its answer, which proves nothing about the effect."""

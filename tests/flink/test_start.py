@@ -11,12 +11,13 @@ import pytest
 
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.jvm import ChildJvm, find_java
+from blocklist.flink.marking import NodeLease
 from blocklist.flink.options import listener_id
 from blocklist.flink.rpc import FlinkRpc
 from blocklist.flink.state import FlinkError
 from blocklist.model.errors import InvalidError
 from tests.flink.conftest import FindLib
-from tests.flink.package import FLINK_2
+from tests.flink.package import FLINK_1, FLINK_2
 from tests.integration.process import free_port
 
 pytestmark = [pytest.mark.xdist_group("flink"), pytest.mark.timeout(300)]
@@ -49,6 +50,19 @@ def test_the_bridge_listens_at_its_bind_address_only(start: Start) -> None:
     socket.create_connection(("127.0.0.5", port), timeout=5).close()
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", port), timeout=5)
+
+
+@pytest.mark.parametrize("version", [FLINK_1, FLINK_2])
+def test_blocked_nodes_arrive_as_flink_s_objects(start: Start, find_lib: FindLib, version: str) -> None:
+    rpc = start(_job_manager_at(6123), lib=find_lib(version))
+    leases = [
+        NodeLease("n1", "disk \U0001f4a5 \0 \u00e9", 2**40),
+        NodeLease("n2", "", 5),
+        NodeLease("n1", "x" * 200, 7),
+    ]
+    found = [(it.getNodeId(), it.getCause(), it.getEndTimestamp()) for it in rpc.blocked_nodes(leases)]
+    assert found == leases
+    assert len(rpc.blocked_nodes([])) == 0
 
 
 def test_jars_that_are_not_flink_s_are_named(start: Start, tmp_path: Path) -> None:
