@@ -20,7 +20,8 @@ from tests.flink.cluster import NODES, FlinkCluster
 from tests.flink.compiling import compile_job
 from tests.flink.package import PackageMissingError, flink_lib
 
-NODE: Final = NODES[0]
+TASKS: Final = 8
+"""Number of tasks of the job: two stages of four."""
 WELCOME: Final = """\
 A blocklist service, a Flink cluster of three nodes, all on this machine, and a streaming job with checkpoints. A node
 is evacuated, and freed again. Ctrl-C stops and removes everything. The first time, Flink is downloaded (330 MB).
@@ -56,14 +57,16 @@ def _run(folder: Path) -> None:
             view = ServiceView(http)
             listener = view.of_job(job)
             say(f"The bridge runs, and the job is a listener: {listener}.")
-            watch(cluster, job, lambda: len(cluster.tasks(job)) == 8)
-            client.block(NODE, "Bad disk", action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
-            say(f"$ blocklist block {NODE} --evacuate --reason 'Bad disk'")
-            watch(cluster, job, lambda: view.applied(NODE, listener) and NODE not in used(cluster, job))
+            watch(cluster, job, lambda: all_run(cluster, job))
+            node = min(used(cluster, job))
+            client.block(node, "Bad disk", action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
+            say(f"$ blocklist block {node} --evacuate --reason 'Bad disk'")
+            watch(cluster, job, lambda: view.applied(node, listener) and all_run(cluster, job, without=node))
             say("The job left the node, from a checkpoint: nothing is lost, nothing is counted twice.")
-            client.unblock(NODE)
-            say(f"$ blocklist unblock {NODE}\nFlink forgets the block when its lease has ended.")
-            watch(cluster, job, lambda: view.applied(NODE, bridge.id) and not any(cluster.task_managers().values()))
+            client.unblock(node)
+            say(f"$ blocklist unblock {node}")
+            say("Flink forgets the block when its lease has ended.")
+            watch(cluster, job, lambda: view.applied(node, bridge.id) and not any(cluster.task_managers().values()))
             say("The node is free again.")
 
 
@@ -78,6 +81,12 @@ def say(text: str) -> None:
 def used(cluster: FlinkCluster, job: str) -> set[str]:
     """The nodes with tasks of the job."""
     return {NODES[int(where[-1]) - 1] for _, where in cluster.tasks(job) if where.startswith("tm-")}
+
+
+def all_run(cluster: FlinkCluster, job: str, without: str | None = None) -> bool:
+    """Whether all tasks of the job run, none of them on this node."""
+    states = [state for state, _ in cluster.tasks(job)]
+    return len(states) == TASKS and set(states) == {"RUNNING"} and without not in used(cluster, job)
 
 
 def watch(cluster: FlinkCluster, job: str, until: Callable[[], bool]) -> None:

@@ -29,7 +29,9 @@ MIN_RELOAD_INTERVAL_SECONDS: Final = 0.1
 """Minimum time between two reads for tokens that are not known here."""
 SAVE_INTERVAL_SECONDS: Final = 60.0
 """Interval at which the times of last use are saved."""
-_NOT_VALID: Final = "The token is not valid: it is unknown, revoked or expired."
+_NOT_VALID: Final = (
+    "The token is not valid: it is unknown, revoked or expired. An admin creates another one: blocklist token create."
+)
 
 
 class JwtVerifier(Protocol):

@@ -13,10 +13,9 @@ from pathlib import Path
 from blocklist.client.client import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch_thread import WatchThread
-from blocklist.flink.options import build_parser, check_folders, default_id
+from blocklist.flink.options import build_parser, check_folders, listener_id
 from blocklist.model.errors import BlocklistError, InvalidError
 from blocklist.model.listener import Registration
-from blocklist.model.node import check_node_id
 
 log = logging.getLogger("blocklist.flink")
 
@@ -62,7 +61,7 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
             raise
 
     options = BridgeOptions(
-        listener_id=check_node_id(args.id or default_id()),
+        listener_id=listener_id(args.id),
         drop_results=args.drop_results,
         grows=args.grows,
         report_evidence=args.report_evidence,
@@ -76,8 +75,10 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
     def wake() -> None:
         bridge.wake()
 
-    names = InventoryNames(BlocklistClient(args.url).known_node, wake)
-    bridge = Bridge(connection, open_session, options, names)
+    # It looks up each blocked node, so it knows the service's clock before a block is acknowledged.
+    client = BlocklistClient(args.url)
+    names = InventoryNames(client.known_node, wake)
+    bridge = Bridge(connection, open_session, options, names, lambda: client.clock_offset or 0)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: bridge.stop())
     watch = WatchThread(BlocklistClient(args.url).watch, bridge.wake)

@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -30,11 +30,14 @@ from blocklist.flink.evidence import job_evidence
 from blocklist.flink.guards import GuardContext
 from blocklist.flink.inventory_names import NoAliases, NodeAliases
 from blocklist.flink.job_listeners import JobListeners, close_aside
+from blocklist.flink.leader_clock import MIN_AHEAD
 from blocklist.flink.leader_configuration import LeaderConfiguration
 from blocklist.flink.listeners import FlinkListener, OpenSession, job_report
-from blocklist.flink.marking import NodeLease, node_leases, report_validity
+from blocklist.flink.marking import Clocks, NodeLease, node_leases, report_validity
 from blocklist.flink.node_names import FlinkNodeIds
-from blocklist.flink.state import ClusterState, FlinkError, FlinkJob
+from blocklist.flink.regions import kept_slots
+from blocklist.flink.rpc import LEADER_INTERVAL
+from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, LeaderChangedError
 from blocklist.model.backoff import Backoff
 from blocklist.model.listener import ListenerRole
 from blocklist.model.node import BlockAction, BlockedNode, is_node_id
@@ -48,6 +51,7 @@ BUSY_ROUND: Final = 0.2
 """Seconds between two rounds while something is expected soon."""
 CLOSE_TIMEOUT: Final = 10.0
 """Seconds that deregistering all listeners may take at the end."""
+_LEADER_CHANGED: Final = "Another JobManager leads now: it is being notified of the blocked nodes."
 _BACKOFF: Final = Backoff(initial=0.5, cap=5.0, floor=0.2)
 
 
@@ -79,14 +83,18 @@ class Bridge:
         open_session: OpenSession,
         options: BridgeOptions,
         aliases: NodeAliases | None = None,
+        service_ahead: Callable[[], int] = lambda: 0,
     ) -> None:
-        """`aliases`: what else the service calls the nodes on the list."""
+        """`aliases`: what else the service calls the nodes on the list. `service_ahead`: milliseconds by which its
+        clock, by which blocks end, is ahead of this machine's.
+        """
         self._connection = connection
         self._options = options
         role = ListenerRole.RESOURCE_MANAGER
         self._manager = FlinkListener(options.listener_id, role, open_session, connection.lease)
         self._jobs = JobListeners(options.listener_id, open_session, connection.lease)
         self._names, self._aliases = FlinkNodeIds(), aliases or NoAliases()
+        self._service_ahead = service_ahead
         self._evacuator = Evacuator(connection, drop_results=options.drop_results)
         self._wake, self._stopping = threading.Event(), threading.Event()
         self._configuration = LeaderConfiguration(connection)
@@ -98,7 +106,7 @@ class Bridge:
         self._validity = report_validity(connection.lease)
         self._failures = 0
         self._error = ""
-        self._busy = False
+        self._busy = self._leader_changed = False
 
     def wake(self) -> None:
         """Begin the next round soon."""
@@ -115,7 +123,7 @@ class Bridge:
         while not (self._stopping.is_set() or self.fenced_listeners()):
             self._wake.clear()
             self._try_round(watch)
-            self._wake.wait(self._wait_seconds())
+            self._wait()
         return self._stopping.is_set()
 
     def close(self) -> None:
@@ -134,7 +142,17 @@ class Bridge:
         """The blocks of which Flink was notified in the last round."""
         return {node_id: node for node_id, (node, _) in self._received.items()}
 
+    def _wait(self) -> None:
+        """Until the next round is due; a new leader is to get the list before it starts tasks."""
+        end = time.monotonic() + self._wait_seconds()
+        while (left := end - time.monotonic()) > 0 and not self._wake.wait(min(left, LEADER_INTERVAL)):
+            if self._connection.leader_changed():
+                self._withdraw(_LEADER_CHANGED)
+                return
+
     def _wait_seconds(self) -> float:
+        if self._leader_changed:
+            return 0.0
         if self._failures:
             return _BACKOFF.delay(self._failures, random.random())  # noqa: S311
         return BUSY_ROUND if self._busy else min(ROUND, self._validity / 3)
@@ -144,13 +162,17 @@ class Bridge:
 
     def _try_round(self, watch: WatchThread) -> None:
         """A round; whatever fails in it, the next one follows."""
+        self._leader_changed = False
         try:
             watch.apply_pending()
             if watch.tracker is not None:
-                blocked = watch.tracker.blocked(time.time_ns() // 1_000_000)
+                blocked = watch.tracker.blocked(time.time_ns() // 1_000_000 + self._service_ahead())
                 self._round(_List(revision=watch.tracker.revision, history=watch.tracker.history, blocked=blocked))
         except FlinkError as error:
             self._on_error(error)
+        except LeaderChangedError:
+            self._leader_changed = True
+            self._withdraw(_LEADER_CHANGED)
         except Exception as error:
             log.exception("Unexpected error; retrying.")
             self._on_error(FlinkError(str(error) or type(error).__name__))
@@ -196,19 +218,24 @@ class Bridge:
     # What Flink receives, and what is learnt.
 
     def _exchange(self, blocked: Mapping[str, BlockedNode]) -> ClusterState:
-        """Notify and read; once more if that brought further ids of blocked nodes to light."""
+        """Notify and read; once more if that brought further ids of blocked nodes to light, or that the leader's clock
+        is ahead.
+        """
         evacuates = any(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in blocked.values())
         for _ in range(2):
-            notified = self._blocks(blocked)
+            notified, ahead = self._blocks(blocked), self._connection.clock_ahead
             state = self._connection.exchange(lambda: self._blocks(blocked), read_failures=evacuates)
             self._names.update(state)
             self._matches = self._match(blocked)
-            if {it.node for it in self._blocks(blocked)} <= {it.node for it in notified}:
+            known = {it.node for it in self._blocks(blocked)} <= {it.node for it in notified}
+            # A lease that Flink received before its clock was known may have ended there.
+            if known and self._connection.clock_ahead <= ahead + MIN_AHEAD:
                 break
         return state
 
     def _blocks(self, blocked: Mapping[str, BlockedNode]) -> list[NodeLease]:
-        return node_leases(blocked, self._matches, time.time_ns() // 1_000_000, self._connection.lease)
+        clocks = Clocks(service=self._service_ahead(), leader=self._connection.clock_ahead)
+        return node_leases(blocked, self._matches, time.time_ns() // 1_000_000, self._connection.lease, clocks)
 
     def _receive(self, blocked: Mapping[str, BlockedNode]) -> None:
         """Note when each block was received."""
@@ -353,11 +380,24 @@ class Bridge:
         for target in wanted:
             at_jobs[target.job][target.node] = self._evacuator.effect(target)
         self._add_results(blocked, observation, at_jobs)
+        self._add_kept_slots(observation, at_jobs)
 
     def _evacuated(self, blocked: Mapping[str, BlockedNode], observation: Observation) -> set[str]:
         """The nodes that are to be evacuated and have TaskManagers."""
         evacuate = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
         return {it for it, node in blocked.items() if node.action is evacuate and observation.task_managers[it]}
+
+    def _add_kept_slots(self, observation: Observation, at_jobs: dict[str, dict[str, Effect]]) -> None:
+        """Report the tasks that may start again on a node that the job has not left."""
+        for job_id, effects in at_jobs.items():
+            for node_id, task_managers in observation.task_managers.items():
+                job = observation.state.jobs[job_id]
+                slots = kept_slots(job, task_managers, self._configuration.values)
+                if slots and effects[node_id].state is EffectState.IN_FORCE:
+                    effects[node_id] = refused(
+                        f"Tasks that fail may start again on this node, in {slots} slot{'s' if slots > 1 else ''} that"
+                        " other tasks of the job keep: they restart separately. Evacuate the node to prevent it."
+                    )
 
     def _add_results(
         self, blocked: Mapping[str, BlockedNode], observation: Observation, at_jobs: dict[str, dict[str, Effect]]

@@ -12,9 +12,10 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from blocklist.flink.job_masters import JobMaster, JobMasters
+from blocklist.flink.leader_clock import WARN_AHEAD, LeaderClock
 from blocklist.flink.marking import MAX_LEASE, NodeLease, is_due
-from blocklist.flink.rpc import TIMEOUT, FlinkRpc, Leader, RestRequest
-from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, FlinkTaskManager
+from blocklist.flink.rpc import TIMEOUT, FlinkRpc, Leader, RestRequest, no_check
+from blocklist.flink.state import ClusterState, FlinkError, FlinkJob, FlinkTaskManager, LeaderChangedError
 
 log = logging.getLogger("blocklist.flink")
 
@@ -22,12 +23,21 @@ RESTART_AFTER: Final = 60.0
 """Seconds without a successful exchange after which the JVM is replaced."""
 
 
+CHECK_HIGH_AVAILABILITY: Final = (
+    "Check that a JobManager runs, and that --conf-dir has its configuration, with its high-availability settings"
+)
+
+
+def _now() -> int:
+    return time.time_ns() // 1_000_000
+
+
 class _WantedBlocks:
     """The leases that Flink is to have now. They are made into Flink's objects once, and only if they are sent."""
 
-    def __init__(self, rpc: FlinkRpc, blocks: Sequence[NodeLease]) -> None:
+    def __init__(self, rpc: FlinkRpc, blocks: Sequence[NodeLease], now: int) -> None:
         self.blocks = blocks
-        self.now = time.time_ns() // 1_000_000
+        self.now = now
         self._rpc = rpc
         self._nodes: Any = None
 
@@ -55,16 +65,20 @@ class FlinkConnection:
         self._rpc: FlinkRpc | None = None
         self._masters: JobMasters | None = None
         self._leader: Leader | None = None
+        self._seen: Leader | None = None
         self._resource_manager: Any = None
         self._dispatcher: tuple[Leader, Any] | None = None
         self._notified: Mapping[str, int] = {}
         self._worked_at = 0.0
         self._read_failures = False
+        self._clock, self._clock_warned = LeaderClock(), False
         self.generation = 0
+        self.clock_ahead = 0
+        """Milliseconds by which the JobManager's clock is ahead of this machine's, as far as it is known."""
 
     def exchange(self, blocks: Callable[[], Sequence[NodeLease]], *, read_failures: bool = False) -> ClusterState:
-        """Tell Flink what it does not know or has to be renewed, then read its state. Raises FlinkError, or
-        whatever else fails.
+        """Tell Flink what it does not know or has to be renewed, then read its state. Raises FlinkError,
+        LeaderChangedError, or whatever else fails.
 
         `blocks` makes the list with the present time.
         """
@@ -75,8 +89,19 @@ class FlinkConnection:
             # Whatever failed, what Flink was notified of is not certain any more.
             self._disconnect()
             raise
+        finally:
+            if self._rpc is not None:
+                self._rpc.check_leader = no_check
         self._worked_at = time.monotonic()
         return state
+
+    def leader_changed(self) -> bool:
+        """Whether there is another leader, or another one than none, since the last exchange."""
+        try:
+            return self._rpc is not None and self._rpc.with_ha and self._rpc.resource_manager_leader() != self._seen
+        except FlinkError:
+            # The next exchange says what is wrong.
+            return False
 
     def request_configuration(self) -> RestRequest | None:
         """Ask for the configuration of the running JobManager; None while it has no REST API. Raises FlinkError."""
@@ -132,12 +157,29 @@ class FlinkConnection:
         rpc = self._open_rpc()
         rpc.release_objects()
         leader = self._follow_resource_manager(rpc)
-        wanted = _WantedBlocks(rpc, blocks())
+        rpc.check_leader = self._check_leader
+        wanted = _WantedBlocks(rpc, blocks(), _now() + self.clock_ahead)
         if is_due(wanted.blocks, self._notified, wanted.now, self.lease):
             rpc.get("The ResourceManager does not answer", rpc.notify(self._resource_manager, wanted.nodes()))
             self._notified = wanted.ends()
         task_managers = rpc.task_managers(self._resource_manager)
+        self._observe_clock(task_managers)
         return self._exchange_with_jobs(rpc, leader, task_managers, wanted)
+
+    def _observe_clock(self, task_managers: Mapping[str, FlinkTaskManager]) -> None:
+        self._clock.observe((it.heartbeat_at for it in task_managers.values()), _now(), time.monotonic())
+        self.clock_ahead = self._clock.ahead()
+        if self.clock_ahead >= WARN_AHEAD and not self._clock_warned:
+            log.warning(
+                "The JobManager's clock is %.0f s ahead of this machine's. Leases are made longer accordingly; have the"
+                " clocks synchronized (NTP).",
+                self.clock_ahead / 1000,
+            )
+        self._clock_warned = self.clock_ahead >= WARN_AHEAD
+
+    def _check_leader(self) -> None:
+        if self.leader_changed():
+            raise LeaderChangedError
 
     def _exchange_with_jobs(
         self, rpc: FlinkRpc, leader: Leader, task_managers: Mapping[str, FlinkTaskManager], wanted: _WantedBlocks
@@ -182,6 +224,8 @@ class FlinkConnection:
                 jobs[job_id] = rpc.read_job(future, deadline, with_failures=self._read_failures)
             except FlinkError as error:
                 failed[job_id] = f"{error}."
+            except LeaderChangedError:
+                raise
             except Exception:
                 # One job that cannot be read must not hold back the others.
                 log.exception("Job %s cannot be read; retrying.", job_id)
@@ -210,13 +254,14 @@ class FlinkConnection:
             log.exception("The former JVM did not end properly.")
 
     def _follow_resource_manager(self, rpc: FlinkRpc) -> Leader:
-        leader = rpc.resource_manager_leader()
+        leader = self._seen = rpc.resource_manager_leader()
         if leader is None:
-            raise FlinkError("The cluster has no leading ResourceManager")
+            raise FlinkError(f"The cluster has no leading ResourceManager. {CHECK_HIGH_AVAILABILITY}")
         if self._resource_manager is None or leader != self._leader:
             self._disconnect()
             self._resource_manager = rpc.resource_manager(leader)
             self._leader = leader
+            self._clock, self.clock_ahead = LeaderClock(), 0
             self.generation += 1
             log.info("Connected to the ResourceManager at %s.", leader.address)
         return leader
@@ -224,7 +269,7 @@ class FlinkConnection:
     def _dispatcher_gateway(self, rpc: FlinkRpc) -> Any:
         leader = rpc.dispatcher_leader()
         if leader is None:
-            raise FlinkError("The cluster has no leading Dispatcher")
+            raise FlinkError(f"The cluster has no leading Dispatcher. {CHECK_HIGH_AVAILABILITY}")
         if self._dispatcher is None or self._dispatcher[0] != leader:
             self._dispatcher = leader, rpc.dispatcher(leader)
         return self._dispatcher[1]

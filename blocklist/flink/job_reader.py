@@ -10,16 +10,18 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
-from blocklist.flink.state import MAX_FAILURES, FlinkJob, FlinkTask, JobFailure, JobKind
+from blocklist.flink.state import MAX_FAILURES, FlinkEdge, FlinkJob, FlinkTask, JobFailure, JobKind
 
 MAX_FAILURE_TEXT: Final = 500
 _RUNTIME: Final = "org.apache.flink.runtime"
 _GRAPH: Final = f"{_RUNTIME}.executiongraph"
-_TEXTS: Final = ("clusterframework.types.ResourceID", "clusterframework.types.AllocationID")
+_TEXTS: Final = ("clusterframework.types.ResourceID", "clusterframework.types.AllocationID", "jobgraph.JobVertexID")
+_POINTWISE: Final = frozenset({"FORWARD", "RESCALE"})
+"""How an edge distributes records if each task sends to some tasks of the next vertex only."""
 # What is not needed, cannot be written, or would ask the name service (the host names).
 _IGNORED: Final[Mapping[str, tuple[str, ...]]] = {
     f"{_GRAPH}.ArchivedExecutionJobVertex": (
-        "aggregateState", "aggregatedUserAccumulatorsStringified", "jobVertexId", "maxParallelism", "parallelism",
+        "aggregateState", "aggregatedUserAccumulatorsStringified", "maxParallelism", "parallelism",
         "operatorIDs", "resourceProfile", "slotSharingGroup",
     ),
     f"{_GRAPH}.ArchivedExecutionVertex": (
@@ -47,6 +49,8 @@ class JobReader:
         for name in _TEXTS:
             module.addSerializer(find(f"{_RUNTIME}.{name}"), jackson.databind.ser.std.ToStringSerializer())
         self._mapper.registerModule(module)
+        methods = find(f"{_GRAPH}.ArchivedExecutionGraph").getMethods()
+        self._plan_is_text = any(method.getName() == "getJsonPlan" for method in methods)
 
     def read(self, info: Any, *, with_failures: bool) -> FlinkJob:
         """The job; without its failures, which are a round trip each, unless they are asked for."""
@@ -63,7 +67,12 @@ class JobReader:
             completed_checkpoints=_completed_checkpoints(graph),
             restart_strategy=_restart_strategy(graph),
             failures=list(_failures(info)) if with_failures else (),
+            edges=_edges(json.loads(self._plan(graph))),
         )
+
+    def _plan(self, graph: Any) -> str:
+        """The plan as JSON: a text in Flink 1, an object in Flink 2."""
+        return str(graph.getJsonPlan() if self._plan_is_text else self._mapper.writeValueAsString(graph.getPlan()))
 
 
 def _tasks(vertices: list[dict[str, Any]]) -> Iterator[FlinkTask]:
@@ -79,7 +88,22 @@ def _tasks(vertices: list[dict[str, Any]]) -> Iterator[FlinkTask]:
                     task_manager=location.get("resourceID"),
                     node=location.get("nodeId"),
                     allocation=execution["assignedAllocationID"],
+                    vertex=str(vertex["jobVertexId"]),
+                    subtask=int(execution["parallelSubtaskIndex"]),
                 )
+
+
+def _edges(plan: Mapping[str, Any]) -> list[FlinkEdge] | None:
+    """Those whose tasks run at the same time; None without a plan."""
+    nodes = plan.get("nodes")
+    if not nodes:
+        return None
+    inputs = [(source, str(node["id"])) for node in nodes for source in node.get("inputs") or ()]
+    return [
+        FlinkEdge(str(source["id"]), target, source.get("ship_strategy") in _POINTWISE)
+        for source, target in inputs
+        if str(source.get("exchange") or "").startswith("pipelined")
+    ]
 
 
 def _completed_checkpoints(graph: Any) -> int:

@@ -169,6 +169,8 @@ def root_cause(exception: Any) -> str:
 
 def find_java(given: Path | None = None) -> Path:
     """The Java to use: the given one, else that of JAVA_HOME, else the one in PATH. Raises InvalidError without one."""
+    if given is not None and not given.is_file():
+        raise InvalidError(f"--java: {given} is not a file. Give the Java that runs Flink, such as /usr/bin/java.")
     home, found = os.environ.get("JAVA_HOME"), shutil.which("java")
     candidates = [given, Path(home, "bin", "java") if home else None, Path(found) if found else None]
     for java in candidates:

@@ -42,17 +42,29 @@ class NodeLease(NamedTuple):
     end: int
 
 
+class Clocks(NamedTuple):
+    """By how many milliseconds the clocks of the service and of the JobManager are ahead of this machine's."""
+
+    service: int = 0
+    leader: int = 0
+
+
 def node_leases(
-    blocked: Mapping[str, BlockedNode], matches: Mapping[str, Collection[str]], now: int, lease: int = MAX_LEASE
+    blocked: Mapping[str, BlockedNode],
+    matches: Mapping[str, Collection[str]],
+    now: int,
+    lease: int = MAX_LEASE,
+    clocks: Clocks = Clocks(),  # noqa: B008 - it is a constant
 ) -> list[NodeLease]:
     """Each blocked node under its id on the list, and under the ids that Flink uses for it.
 
-    `now` is in Unix milliseconds, `lease` in milliseconds. Flink receives the id on the list even if no TaskManager has
+    `now` is in Unix milliseconds, `lease` in milliseconds. The ends of blocks are by the service's clock, those of the
+    leases by the JobManager's. Flink receives the id on the list even if no TaskManager has
     it yet: one that registers later is blocked at once.
     """
     found: dict[str, NodeLease] = {}
     for node_id, node in blocked.items():
-        end = min(node.end, now + lease)
+        end = min(node.end - clocks.service, now + lease) + clocks.leader
         for name in {it for known in (node_id, *matches.get(node_id, ())) for it in _spellings(known)}:
             before = found.get(name)
             if before is None or before.end < end:

@@ -10,6 +10,7 @@ from pathlib import Path
 from blocklist.client import DEFAULT_URL
 from blocklist.flink.marking import MAX_LEASE, MIN_LEASE
 from blocklist.model.errors import InvalidError
+from blocklist.model.node import check_node_id
 
 
 def build_parser() -> argparse.ArgumentParser:
@@ -18,6 +19,8 @@ def build_parser() -> argparse.ArgumentParser:
         prog="blocklist flink",
         description="Makes a Flink cluster follow the blocklist: marks nodes, evacuates tasks, and reports what is in"
         " force. Runs beside the JobManager until it is stopped; it can be restarted at any time.",
+        epilog="If the service requires tokens, the bridge needs one with the role listener: it is read from"
+        " BLOCKLIST_TOKEN, else from the file that BLOCKLIST_TOKEN_FILE names.",
     )
     parser.add_argument("--url", help=f"URL of the service (default: BLOCKLIST_URL, else {DEFAULT_URL})")
     parser.add_argument(
@@ -41,8 +44,8 @@ def build_parser() -> argparse.ArgumentParser:
         "--bind-address",
         default="127.0.0.1",
         metavar="ADDRESS",
-        help="address of this end of Flink's RPC; an address of this host if JobManagers are on others, too (default:"
-        " 127.0.0.1)",
+        help="where the bridge listens for the answers of Flink's RPC; if a JobManager runs on another host, give an"
+        " address of this host that it reaches (default: 127.0.0.1)",
     )
     parser.add_argument(
         "--drop-results",
@@ -57,7 +60,8 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--report-evidence",
         action="store_true",
-        help="report nodes that Flink blocked as slow, or on which tasks of a job failed again and again",
+        help="report to the service nodes that Flink blocked as slow, or on which tasks of a job failed three times"
+        " within ten minutes",
     )
     return parser
 
@@ -68,9 +72,12 @@ def _lease(text: str) -> int:
     return int(text)
 
 
-def default_id() -> str:
-    """The id of the ResourceManager's listener on this host."""
-    return f"flink-{socket.gethostname()}"
+def listener_id(given: str | None) -> str:
+    """The id of the ResourceManager's listener: the given one, else one for this host. Raises InvalidError."""
+    try:
+        return check_node_id(given or f"flink-{socket.gethostname()}")
+    except InvalidError as error:
+        raise InvalidError(f"--id: {error}") from error
 
 
 def check_folders(conf_dir: Path, lib: Path) -> None:

@@ -8,19 +8,31 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+
 from blocklist.flink.job_reader import JobReader
 from blocklist.flink.jvm import ChildJvm, call
 from blocklist.flink.marking import NodeLease
-from blocklist.flink.state import FlinkJob, FlinkTaskManager
+from blocklist.flink.serialized_nodes import serialize_nodes
+from blocklist.flink.ssl_settings import is_readable, missing_ssl
+from blocklist.flink.state import FlinkError, FlinkJob, FlinkTaskManager
 
 TIMEOUT: Final = 5.0
 """Seconds for each call."""
+LEADER_INTERVAL: Final = 0.2
+"""Seconds after which it is noticed that another ResourceManager leads."""
 _ENDED_JOBS: Final = frozenset({"FINISHED", "FAILED", "CANCELED"})
+_NO_FLINK: Final = (
+    "The jars in --lib are not those of a Flink that can block nodes: give the folder lib of the cluster's Flink"
+)
+CHECK_JOB_MANAGER: Final = (
+    "Check that the JobManager runs, and that --conf-dir has its configuration, with its security.ssl settings"
+)
 _NO_HA: Final = frozenset({"", "NONE"})
 
 
@@ -48,17 +60,33 @@ class FlinkRpc:
         self._jvm: Any = child.jvm
         self._runtime: Any = child.jvm.org.apache.flink.runtime
         self._retrievers: dict[str, tuple[Any, Any]] = {}
-        call("Flink's RPC does not start", lambda: self._start(conf_dir, bind_address))
+        self.check_leader: Callable[[], None] = no_check
+        """Called while an answer is awaited: a leader that has ended gives none. It may raise LeaderChangedError."""
+        call(_NO_FLINK, lambda: self._class("blocklist.BlockedNode"))
+        sentence = f"The configuration in {conf_dir} cannot be read. Correct it, or give another --conf-dir"
+        self._configuration = call(sentence, lambda: self._read_configuration(conf_dir))
+        self._settings = call(sentence, lambda: dict(self._configuration.toMap()))
+        if (missing := missing_ssl(self._settings, is_readable)) is not None:
+            raise FlinkError(f"{missing} in {conf_dir}")
+        call(f"Flink's RPC does not start with --bind-address {bind_address}", lambda: self._start(bind_address))
 
-    def _start(self, conf_dir: Path, bind_address: str) -> None:
+    def _read_configuration(self, conf_dir: Path) -> Any:
+        return self._jvm.org.apache.flink.configuration.GlobalConfiguration.loadConfiguration(str(conf_dir))
+
+    def _start(self, bind_address: str) -> None:
         jvm, runtime, core = self._jvm, self._runtime, self._jvm.org.apache.flink.core
-        self._configuration = jvm.org.apache.flink.configuration.GlobalConfiguration.loadConfiguration(str(conf_dir))
         plugins = core.plugin.PluginUtils.createPluginManagerFromRootFolder(self._configuration)
         # Metadata of high availability may be in a file system that is a plugin.
         core.fs.FileSystem.initialize(self._configuration, plugins)
         self._system = runtime.rpc.RpcSystem.load(self._configuration)
         self._service = runtime.rpc.RpcUtils.createRemoteRpcService(
-            self._system, self._configuration, bind_address, "0", None, jvm.java.util.Optional.empty()
+            # Without the second address Flink listens on all addresses of the machine.
+            self._system,
+            self._configuration,
+            bind_address,
+            "0",
+            bind_address,
+            jvm.java.util.Optional.empty(),
         )
         self._executor = jvm.java.util.concurrent.Executors.newCachedThreadPool()
         self._ha = runtime.highavailability.HighAvailabilityServicesUtils.createHighAvailabilityServices(
@@ -80,7 +108,7 @@ class FlinkRpc:
 
     def setting(self, name: str, default: str) -> str:
         """A value of the configuration in `conf_dir`."""
-        return str(self._configuration.toMap().getOrDefault(name, default))
+        return str(self._settings.get(name, default))
 
     def version(self) -> str:
         """The version of Flink's jars."""
@@ -163,7 +191,7 @@ class FlinkRpc:
         return call("RPC fails", lambda: self._service.connect(leader.address, token, gateway))
 
     def _connect(self, what: str, leader: Leader, token: Any, gateway: str) -> Any:
-        sentence = f"The {what} at {leader.address} cannot be reached"
+        sentence = f"The {what} at {leader.address} cannot be reached. {CHECK_JOB_MANAGER}"
         return self.get(
             sentence, call(sentence, lambda: self._service.connect(leader.address, token, self._class(gateway)))
         )
@@ -235,13 +263,10 @@ class FlinkRpc:
 
     def blocked_nodes(self, blocks: Iterable[NodeLease]) -> Any:
         """The list as Flink's own objects, for `notify`."""
-        return call("The list cannot be made", lambda: self._blocked_nodes(blocks))
-
-    def _blocked_nodes(self, blocks: Iterable[NodeLease]) -> Any:
-        nodes, make = self._jvm.java.util.ArrayList(), self._runtime.blocklist.BlockedNode
-        for block in blocks:
-            nodes.add(make(block.node, block.cause, block.end))
-        return nodes
+        data = serialize_nodes(list(blocks))
+        loader = self._class("blocklist.BlockedNode").getClassLoader()
+        deserialize = self._jvm.org.apache.flink.util.InstantiationUtil.deserializeObject
+        return call("The list cannot be made", lambda: deserialize(data, loader))
 
     def notify(self, gateway: Any, nodes: Any) -> Any:
         """Tell a ResourceManager or a JobMaster; the future of its answer, which proves nothing about the effect."""
@@ -271,8 +296,18 @@ class FlinkRpc:
     # Values.
 
     def get(self, sentence: str, future: Any, seconds: float = TIMEOUT) -> Any:
-        """The result of a future. Raises FlinkError with the sentence and the reason."""
-        return call(sentence, lambda: future.get(int(seconds * 1000), self._millis))
+        """The result of a future. Raises FlinkError with the sentence and the reason, or what `check_leader` raises."""
+        return call(sentence, lambda: self._get(future, time.monotonic() + seconds))
+
+    def _get(self, future: Any, deadline: float) -> Any:
+        while True:
+            left = max(0.0, deadline - time.monotonic())
+            try:
+                return future.get(int(min(left, LEADER_INTERVAL) * 1000), self._millis)
+            except Py4JJavaError:
+                if left <= LEADER_INTERVAL or future.isDone():
+                    raise
+            self.check_leader()
 
     def is_done(self, future: Any) -> bool:
         """Whether a future has a result or an error."""
@@ -292,6 +327,10 @@ class FlinkRpc:
         return self._jvm.java.time.Duration.ofMillis(millis)
 
 
+def no_check() -> None:
+    """The leader does not matter now."""
+
+
 def _task_manager(info: Mapping[str, Any]) -> FlinkTaskManager:
     return FlinkTaskManager(
         id=str(info["id"]),
@@ -299,6 +338,8 @@ def _task_manager(info: Mapping[str, Any]) -> FlinkTaskManager:
         slots=int(info["slotsNumber"]),
         free_slots=int(info["freeSlots"]),
         blocked=bool(info.get("blocked")),
+        # In spite of its name this is a moment.
+        heartbeat_at=int(info.get("timeSinceLastHeartbeat") or 0),
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final
+from typing import Final, NamedTuple
 
 WAITING_STATES: Final = frozenset({"SCHEDULED", "DEPLOYING"})
 """States of a task that has a slot and has not started in it."""
@@ -26,6 +26,10 @@ class FlinkError(Exception):
     """Flink could not be reached, or refused a call; retry later. The message is a sentence for the operator."""
 
 
+class LeaderChangedError(Exception):
+    """Another ResourceManager leads: it has not been notified of any block, and the former one may never answer."""
+
+
 class JobKind(StrEnum):
     """Flink's JobType."""
 
@@ -35,21 +39,25 @@ class JobKind(StrEnum):
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlinkTaskManager:
-    """A TaskManager as the ResourceManager reports it; `host` is from the address of its RPC."""
+    """A TaskManager as the ResourceManager reports it; `host` is from the address of its RPC.
+
+    `heartbeat_at` is when its last heartbeat came, in Unix milliseconds of the JobManager's clock; 0 before the first.
+    """
 
     id: str
     host: str
     slots: int
     free_slots: int
     blocked: bool
+    heartbeat_at: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class FlinkTask:
-    """One attempt of a task. The last three are None until it has a slot. `stage` is its place in the topological
-    order.
+    """One attempt of a task. `task_manager`, `node` and `allocation` are None until it has a slot. `stage` is its place
+    in the topological order.
 
-    `allocation` is Flink's id of the slot.
+    `allocation` is Flink's id of the slot, `vertex` that of the task's vertex, `subtask` its number there.
     """
 
     name: str
@@ -59,6 +67,16 @@ class FlinkTask:
     task_manager: str | None = None
     node: str | None = None
     allocation: str | None = None
+    vertex: str = ""
+    subtask: int = 0
+
+
+class FlinkEdge(NamedTuple):
+    """Tasks of the vertex `target` read records of tasks of `source` while these run; if `pointwise`, each of some."""
+
+    source: str
+    target: str
+    pointwise: bool
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,6 +94,7 @@ class FlinkJob:
 
     `restart_strategy` is Flink's description; `completed_checkpoints` counts those of the present JobMaster and the one
     that the job was restored from. `failures` are the latest, at most MAX_FAILURES and `web.exception-history-size`.
+    `edges` are None if they are not known.
     """
 
     id: str
@@ -87,6 +106,7 @@ class FlinkJob:
     completed_checkpoints: int = 0
     restart_strategy: str = ""
     failures: Sequence[JobFailure] = ()
+    edges: Sequence[FlinkEdge] | None = None
 
     @property
     def is_batch(self) -> bool:

@@ -16,6 +16,7 @@ import org.apache.flink.streaming.api.datastream.KeyedStream;
 import org.apache.flink.streaming.api.environment.StreamExecutionEnvironment;
 import org.apache.flink.streaming.api.functions.KeyedProcessFunction;
 import org.apache.flink.streaming.api.functions.sink.filesystem.rollingpolicies.OnCheckpointRollingPolicy;
+import org.apache.flink.streaming.api.functions.sink.v2.DiscardingSink;
 import org.apache.flink.util.Collector;
 
 /**
@@ -23,7 +24,7 @@ import org.apache.flink.util.Collector;
  * number is visible. Written for Janino, which knows neither lambdas nor the inference of generic types.
  *
  * Arguments: STREAMING or BATCH, n, microseconds for each number in the first and in the second stage, parallelism, folder
- * of the results, name, and options as key=value.
+ * of the results, name, and options as key=value; with second.pipeline the job has another one that is not connected.
  */
 public class CountJob {
   public static class Slow implements MapFunction {
@@ -81,6 +82,12 @@ public class CountJob {
     FileSink.DefaultRowFormatBuilder builder = FileSink.forRowFormat(new Path(args[5]), new SimpleStringEncoder());
     builder.withRollingPolicy(OnCheckpointRollingPolicy.build());
     counted.sinkTo(builder.build()).name("sink").uid("sink");
+    if (conf.containsKey("second.pipeline")) {
+      // Not connected with the first one: its tasks share slots with those, but restart separately.
+      DataStream second = env.fromSequence(0L, Long.parseLong(args[1]) - 1L).map(new Slow(Long.parseLong(args[2])))
+        .returns(Types.LONG).name("second").uid("second");
+      second.sinkTo(new DiscardingSink()).name("discarding").uid("discarding");
+    }
     env.executeAsync(args[6]);
   }
 }

@@ -51,7 +51,7 @@ def _downloaded(cache: Path, version: str) -> Path:
     """The archive: a wheel, or, for versions before 2, a source distribution that contains the jars."""
     if found := _archive(cache, version):
         return found
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-build-isolation"]
+    command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps"]
     done = subprocess.run(
         [*command, "--dest", str(cache), f"{PACKAGE}=={version}"],
         capture_output=True,
@@ -60,9 +60,14 @@ def _downloaded(cache: Path, version: str) -> Path:
         check=False,
     )
     if (found := _archive(cache, version)) is None:
-        reason = (done.stderr.strip().splitlines() or ["no reason given"])[-1]
-        raise PackageMissingError(f"The package {PACKAGE} {version} could not be downloaded: {reason[:200]}")
+        raise PackageMissingError(f"The package {PACKAGE} {version} could not be downloaded: {_reason(done.stderr)}")
     return found
+
+
+def _reason(output: str) -> str:
+    """The last line with which pip names an error; hints follow it."""
+    lines = [line.strip() for line in output.splitlines()] or ["no reason given"]
+    return next((line for line in reversed(lines) if line.lower().startswith("error")), lines[-1])[:200]
 
 
 def _archive(cache: Path, version: str) -> Path | None:

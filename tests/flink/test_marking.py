@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from blocklist import BlocklistClient
+from blocklist import BlockAction, BlocklistClient
 from tests.flink.bridge_process import LEASE, BridgeProcess, ServiceView
 from tests.flink.cluster import NODES, FlinkCluster
 from tests.integration.bodies import later
@@ -43,6 +43,25 @@ def test_a_marked_node_is_acknowledged_when_flink_reports_it_and_gets_no_tasks(
     client.unblock(ONE)
     view.wait_applied(ONE, bridge.id, job)
     assert not any(cluster.task_managers().values())
+
+
+def test_a_job_whose_tasks_may_start_again_in_slots_on_the_node_says_so_until_it_is_evacuated(
+    cluster: FlinkCluster,
+    client: BlocklistClient,
+    view: ServiceView,
+    bridge: BridgeProcess,
+    submit: Callable[..., str],
+) -> None:
+    """Flink starts them there: the tasks of the other pipeline keep the slot."""
+    job_id = submit("STREAMING", ENDLESS, 500, CHECKPOINTS, "second.pipeline=true")
+    job = view.of_job(job_id)
+    wait_until(lambda: {state for state, _ in cluster.tasks(job_id)} == {"RUNNING"}, seconds=150)
+    node = NODES[int(cluster.tasks(job_id)[0][1][-1]) - 1]
+    client.block(node, "bad disk")
+    view.wait_applied(node, bridge.id)
+    view.wait_refused(node, job, "Tasks that fail may start again on this node")
+    client.block(node, "bad disk", action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS, allow_merge=True)
+    view.wait_applied(node, bridge.id, job)
 
 
 def test_a_block_ends_in_flink_at_its_end(

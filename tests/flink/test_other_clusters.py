@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -94,6 +95,32 @@ def test_flink_1_20_obeys(
         assert not any(cluster.task_managers().values())
 
 
+def test_a_cluster_with_tls_obeys(
+    java: Path,
+    find_lib: FindLib,
+    job_jar: Path,
+    service: ServiceProcess,
+    client: BlocklistClient,
+    view: ServiceView,
+    tmp_path: Path,
+) -> None:
+    with (
+        FlinkCluster(java, find_lib(FLINK_2), tmp_path / "cluster", SPECULATION | _tls(java, tmp_path)) as cluster,
+        BridgeProcess(tmp_path, service.url, cluster, listener_id="tls") as bridge,
+    ):
+        cluster.start(2)
+        arguments = ("STREAMING", ENDLESS, 500, 0, 2, f"file://{tmp_path}/out", "tls", CHECKPOINTS)
+        job_id = cluster.submit(job_jar, *arguments)
+        job = view.of_job(job_id)
+        wait_until(lambda: len(_runs_on(cluster, job_id)) == 1, seconds=150)
+        (left,) = _runs_on(cluster, job_id)
+        node = NODES[int(left[-1]) - 1]
+        client.block(node, "bad disk", action=EVACUATE)
+        view.wait_applied(node, bridge.id, job)
+        assert cluster.task_managers()[left]
+        wait_until(lambda: _runs_on(cluster, job_id) not in ({left}, set()), seconds=150)
+
+
 def test_without_speculative_execution_no_block_is_applied(
     java: Path,
     find_lib: FindLib,
@@ -112,6 +139,17 @@ def test_without_speculative_execution_no_block_is_applied(
         assert not view.applied(ONE, bridge.id)
         assert not cluster.task_managers()["tm-1"]
         assert "  slow-task-detector.check-interval: 15 s" in bridge.log()
+
+
+def _tls(java: Path, folder: Path) -> dict[str, str]:
+    """One certificate for all processes, which trust only that."""
+    store = folder / "internal.keystore"
+    key = ("-genkeypair", "-alias", "internal", "-keyalg", "RSA", "-dname", "CN=internal", "-storepass", "secret1")
+    subprocess.run([java.with_name("keytool"), *key, "-keystore", store], check=True, capture_output=True, timeout=120)
+    files = {f"security.ssl.internal.{name}": str(store) for name in ("keystore", "truststore")}
+    passwords = ("keystore-password", "key-password", "truststore-password")
+    settings = {f"security.ssl.internal.{name}": "secret1" for name in passwords}
+    return {"security.ssl.internal.enabled": "true", **files, **settings}
 
 
 def _runs_on(cluster: FlinkCluster, job: str) -> set[str]:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, cast
 
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.marking import NodeLease
-from blocklist.flink.rpc import FlinkRpc, Leader, RestRequest
+from blocklist.flink.rpc import FlinkRpc, Leader, RestRequest, no_check
 from blocklist.flink.state import FlinkError, FlinkJob, FlinkTaskManager
 
 LEADER = Leader("pekko.tcp://flink@127.0.0.1:6123/user/rpc/resourcemanager_1", "token")
@@ -33,11 +33,15 @@ class FakeRpc:
         self.close_error: Exception | None = None
         self.notified: list[list[NodeLease]] = []
         self.failed_slots: list[str] = []
+        self.heartbeat_at = 0
+        self.leader = LEADER
+        self.check_leader: Callable[[], None] = no_check
+        self.on_read: Callable[[], None] = no_check
         self.configuration_done, self.configurations_read = True, 0
         self._blocked: set[str] = set()
 
     def resource_manager_leader(self) -> Leader:
-        return LEADER
+        return self.leader
 
     def dispatcher_leader(self) -> Leader:
         return LEADER
@@ -70,10 +74,16 @@ class FakeRpc:
             raise self.close_error
 
     def task_managers(self, gateway: str) -> dict[str, FlinkTaskManager]:
+        """`on_read` is what happens while the answer is awaited."""
+        happens, self.on_read = self.on_read, no_check
+        happens()
+        self.check_leader()
         if self.error is not None:
             raise self.error
         return {
-            name: FlinkTaskManager(id=name, host=host, slots=2, free_slots=2, blocked=host in self._blocked)
+            name: FlinkTaskManager(
+                id=name, host=host, slots=2, free_slots=2, blocked=host in self._blocked, heartbeat_at=self.heartbeat_at
+            )
             for name, host in self.task_manager_hosts.items()
         }
 

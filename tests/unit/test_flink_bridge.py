@@ -17,6 +17,7 @@ from blocklist.flink.bridge import Bridge, BridgeOptions
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.leader_configuration import LeaderConfiguration
 from blocklist.flink.marking import MAX_LEASE, MIN_LEASE, NodeLease, is_due, report_validity
+from blocklist.flink.rpc import Leader
 from blocklist.flink.state import FlinkError, FlinkJob, FlinkTask, JobKind
 from blocklist.model.changes import Snapshot
 from blocklist.model.listener import Registration
@@ -27,6 +28,8 @@ from tests.unit.flink_fakes import ENABLED, FakeRpc, connection_to
 
 NODE, JOB = "n1", "ab12"
 EVACUATE = BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
+
+OTHER_LEADER = Leader("pekko.tcp://flink@127.0.0.2:6123/user/rpc/resourcemanager_1", "other")
 
 
 class FakeSession:
@@ -65,8 +68,8 @@ class FakeSession:
 class FakeWatch:
     """A list that does not change; before each round it runs the next step, and after the last one the bridge stops."""
 
-    def __init__(self, action: BlockAction) -> None:
-        node = BlockedNode(id=NODE, action=action, start=1, end=PERMANENT, cause="disk")
+    def __init__(self, action: BlockAction, end: int) -> None:
+        node = BlockedNode(id=NODE, action=action, start=1, end=end, cause="disk")
         self.tracker = BlocklistTracker(Snapshot(revision=7, nodes={NODE: node}, history="00000000"))
         self.steps: list[Callable[[], None]] = []
         self.bridge: Bridge | None = None
@@ -91,13 +94,21 @@ class FakeWatch:
 class Harness:
     """A bridge whose rounds follow one another at once."""
 
-    def __init__(self, rpc: FakeRpc, action: BlockAction = BlockAction.MARK_BLOCKED, lease: int = 30_000) -> None:
+    def __init__(
+        self,
+        rpc: FakeRpc,
+        action: BlockAction = BlockAction.MARK_BLOCKED,
+        lease: int = 30_000,
+        end: int = PERMANENT,
+        service_ahead: Callable[[], int] = lambda: 0,
+    ) -> None:
         self.may_close = threading.Event()
         self.may_close.set()
         self.sessions: list[FakeSession] = []
         self.rpc = rpc
-        self.bridge = Bridge(connection_to(rpc, lease=lease), self._open, BridgeOptions(listener_id="flink"))
-        self._watch = FakeWatch(action)
+        options = BridgeOptions(listener_id="flink")
+        self.bridge = Bridge(connection_to(rpc, lease=lease), self._open, options, service_ahead=service_ahead)
+        self._watch = FakeWatch(action, end)
         self._watch.bridge = self.bridge
 
     @property
@@ -275,6 +286,23 @@ def test_a_block_that_flink_has_forgotten_is_sent_again_at_once() -> None:
     assert harness.manager.refused == {}
 
 
+def test_leases_are_longer_in_the_same_round_if_the_jobmanager_s_clock_is_ahead() -> None:
+    rpc = _rpc()
+    began = time.time_ns() // 1_000_000
+    rpc.heartbeat_at = began + 40_000
+    assert Harness(rpc).run(nothing)
+    short, long = (nodes[0].end - began for nodes in rpc.notified)
+    # The first one had ended in Flink when it came.
+    assert short < 40_000 < 65_000 < long
+
+
+def test_a_block_ends_by_the_service_s_clock() -> None:
+    rpc = _rpc()
+    harness = Harness(rpc, end=time.time_ns() // 1_000_000 - 1_000, service_ahead=lambda: -60_000)
+    assert harness.run(nothing)
+    assert {it.node for it in rpc.notified[0]} == {NODE}
+
+
 def test_a_rest_api_that_does_not_answer_delays_no_round() -> None:
     rpc = _rpc()
     rpc.configuration_done = False
@@ -371,3 +399,32 @@ def test_the_configuration_of_a_former_leader_is_forgotten() -> None:
 
 def _wait(event: threading.Event) -> None:
     assert event.wait(60)
+
+
+def test_a_round_ends_when_another_leader_appears_and_meanwhile_nothing_counts_as_applied() -> None:
+    """The former one may never answer."""
+    rpc = _rpc()
+    harness = Harness(rpc)
+
+    def change() -> None:
+        assert harness.manager.refused == {}
+        rpc.on_read = lambda: setattr(rpc, "leader", OTHER_LEADER)
+
+    def check() -> None:
+        reason = "Another JobManager leads now: it is being notified of the blocked nodes."
+        assert harness.manager.refused == {NODE: reason}
+
+    assert harness.run(nothing, change, check, nothing)
+    assert harness.manager.refused == {}
+    assert len(rpc.notified) == 2
+
+
+def test_a_new_leader_ends_the_pause_after_an_error() -> None:
+    rpc = _rpc()
+    connection = connection_to(rpc)
+    rpc.error = FlinkError("gone")
+    with pytest.raises(FlinkError):
+        connection.exchange(list)
+    assert not connection.leader_changed()
+    rpc.leader = OTHER_LEADER
+    assert connection.leader_changed()

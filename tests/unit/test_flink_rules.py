@@ -22,15 +22,19 @@ from blocklist.flink.durations import duration_seconds
 from blocklist.flink.effects import Observation, job_master_effects, resource_manager_effects, with_unknown_jobs
 from blocklist.flink.evidence import job_evidence
 from blocklist.flink.guards import GuardContext, hindrance
+from blocklist.flink.leader_clock import LeaderClock
 from blocklist.flink.listeners import job_listener_id
-from blocklist.flink.marking import MAX_LEASE, NodeLease, is_due, node_leases
+from blocklist.flink.marking import MAX_LEASE, Clocks, NodeLease, is_due, node_leases
 from blocklist.flink.node_names import FlinkNodeIds
+from blocklist.flink.regions import kept_slots
 from blocklist.flink.restarts import UNLIMITED, restarts_left
+from blocklist.flink.ssl_settings import missing_ssl
 from blocklist.flink.start_checks import LINES_TO_ADD, check_configuration
 from blocklist.flink.state import (
     MAX_FAILURES,
     OWN_REASON,
     ClusterState,
+    FlinkEdge,
     FlinkJob,
     FlinkTask,
     FlinkTaskManager,
@@ -42,6 +46,10 @@ from blocklist.model.listener import MAX_REASON_LENGTH
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 
 NOW = 1_000_000
+SSL = {"security.ssl.internal.enabled": "true"} | {
+    f"security.ssl.internal.{name}": "/store"
+    for name in ("keystore", "truststore", "keystore-password", "key-password", "truststore-password")
+}
 JOB = "ab12"
 
 
@@ -98,6 +106,44 @@ def test_of_two_blocks_of_one_machine_the_later_end_is_told() -> None:
 )
 def test_a_lease_is_renewed_when_a_sixth_of_it_has_passed(notified: Mapping[str, int], now: int, due: bool) -> None:
     assert is_due(node_leases({"n": _node("n", 99_000)}, {}, now), notified, now) is due
+
+
+def test_a_lease_is_by_the_jobmanager_s_clock_and_ends_with_the_block_by_the_service_s() -> None:
+    blocked = {"n1": _node("n1"), "n2": _node("n2", NOW + 7_000)}
+    leases = node_leases(blocked, {}, NOW, clocks=Clocks(service=6_000, leader=20_000))
+    assert {it.node: it.end for it in leases} == {"n1": NOW + MAX_LEASE + 20_000, "n2": NOW + 1_000 + 20_000}
+
+
+@pytest.mark.parametrize(("heartbeat", "ahead"), [(0, 0), (NOW - 9_000, 0), (NOW + 400, 0), (NOW + 20_000, 20_000)])
+def test_the_jobmanager_s_clock_shows_at_least_the_time_of_a_heartbeat(heartbeat: int, ahead: int) -> None:
+    clock = LeaderClock()
+    clock.observe([heartbeat], NOW, 0.0)
+    assert clock.ahead() == ahead
+
+
+def test_the_jobmanager_s_clock_is_known_between_heartbeats_and_forgotten_after_a_window() -> None:
+    clock = LeaderClock()
+    for second in range(10):
+        clock.observe([NOW + 20_000], NOW + second * 1_000, float(second))
+    assert clock.ahead() == 20_000
+    clock.observe([], NOW + 70_000, 70.0)
+    assert clock.ahead() == 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "missing"),
+    [
+        ({}, None),
+        (SSL, None),
+        ({"security.ssl.internal.enabled": "true"}, "security.ssl.internal.keystore, "),
+        (SSL | {"security.ssl.internal.key-password": ""}, "security.ssl.internal.key-password is not set"),
+        (SSL | {"security.ssl.internal.truststore": "/gone"}, "/gone cannot be read by this user"),
+        ({name.replace("internal.keystore", "keystore"): value for name, value in SSL.items()}, None),
+    ],
+)
+def test_tls_needs_all_of_its_settings(settings: Mapping[str, str], missing: str | None) -> None:
+    found = missing_ssl(settings, lambda file: file == "/store")
+    assert (found is None) if missing is None else missing in str(found)
 
 
 def test_a_block_that_is_extended_shortly_before_its_end_is_told_at_once() -> None:
@@ -215,6 +261,50 @@ def test_a_job_acknowledges_once_no_task_waits_in_a_slot_on_the_node() -> None:
     assert job_master_effects(running, observation, at_manager)["n1"] is IN_FORCE
     untold = _observation(_state(_task_manager("tm-1", "n1", blocked=True), jobs=[running], notified=False))
     assert job_master_effects(running, untold, at_manager)["n1"] == pending("The JobMaster has not been notified yet.")
+
+
+def _regions_job(*edges: FlinkEdge, parallelism: Mapping[str, int]) -> FlinkJob:
+    """A streaming job; the subtasks with the same number share a slot of TaskManager tm-1."""
+    tasks = [
+        replace(_task("tm-1"), vertex=vertex, subtask=number, allocation=f"slot-{number}")
+        for vertex, count in parallelism.items()
+        for number in range(count)
+    ]
+    return replace(_job(*tasks), edges=edges)
+
+
+@pytest.mark.parametrize(
+    ("edges", "parallelism", "kept"),
+    [
+        pytest.param([("a", "b", False)], {"a": 2, "b": 2}, 0, id="all to all"),
+        pytest.param([("a", "b", True)], {"a": 2, "b": 2}, 0, id="pointwise: a region for each slot"),
+        pytest.param([("a", "b", True)], {"a": 1, "b": 2}, 1, id="pointwise, and not known which tasks"),
+        pytest.param([], {"a": 2, "b": 2}, 2, id="two pipelines"),
+        pytest.param([("a", "c", True), ("b", "c", True)], {"a": 2, "b": 2, "c": 2}, 0, id="a common sink"),
+        pytest.param([], {"a": 2}, 0, id="one vertex"),
+    ],
+)
+def test_a_slot_with_tasks_that_do_not_restart_together_is_kept(
+    edges: list[tuple[str, str, bool]], parallelism: Mapping[str, int], kept: int
+) -> None:
+    job = _regions_job(*(FlinkEdge(*edge) for edge in edges), parallelism=parallelism)
+    assert kept_slots(job, {"tm-1"}, {}) == kept
+    assert kept_slots(job, {"tm-2"}, {}) == 0
+
+
+@pytest.mark.parametrize(
+    "configuration",
+    [
+        {"jobmanager.scheduler": "Adaptive"},
+        {"scheduler-mode": "reactive"},
+        {"jobmanager.execution.failover-strategy": "full"},
+    ],
+)
+def test_no_slot_is_kept_if_a_failure_restarts_the_whole_job(configuration: Mapping[str, str]) -> None:
+    job = _regions_job(parallelism={"a": 1, "b": 1})
+    assert kept_slots(job, {"tm-1"}, None) == 1
+    assert kept_slots(job, {"tm-1"}, configuration) == 0
+    assert kept_slots(replace(job, edges=None), {"tm-1"}, None) == 0
 
 
 def test_a_node_that_flink_never_forgets_is_refused_with_the_fault() -> None:
