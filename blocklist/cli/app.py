@@ -30,6 +30,7 @@ from blocklist.cli import (
     watch_commands,
 )
 from blocklist.cli.completed_line import COMPLETE
+from blocklist.cli.option_hints import HintingTyper
 from blocklist.client.token_file import TokenFileError
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError, UnknownNodeError
 
@@ -131,7 +132,7 @@ def _command_tree() -> typer.Typer:
 
 def _group(**settings: Any) -> typer.Typer:
     # No markup: importing rich takes as long as all other imports together.
-    return typer.Typer(rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, **settings)
+    return HintingTyper(rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, **settings)
 
 
 def _print_version(requested: bool) -> None:
