@@ -62,7 +62,9 @@ async def get_extend(request: Request, visitor: OperatorVisitor, node_id: NodeId
 @router.post("/page/nodes/{node_id}/extend")
 async def post_extend(request: Request, visitor: OperatorVisitor, node_id: NodeId, form: SubmittedForm) -> Response:
     """Merge another block into the current one: extend it, or change its action or cause, never to a weaker block."""
-    node = _blocked_node(components_of(request), node_id)
+    node = components_of(request).engine.view.get(node_id)
+    if node is None:
+        return _block_again(request, visitor, node_id, form)
     return await _block(request, visitor, {**form, "nodes": node_id}, node)
 
 
@@ -184,6 +186,15 @@ def _form(
     return render_page(
         request, "block.html.j2", visitor, status, form=values, errors=errors or {}, node=node, path=path
     )
+
+
+def _block_again(request: Request, visitor: Visitor, node_id: str, form: Form) -> Response:
+    """The form that blocks, with what was typed to extend a block that is gone by now."""
+    typed = {name: form[name] for name in ("action", "cause", "until") if name in form}
+    if (ends := form.get("ends")) in {"until", "never"}:
+        typed["ends"] = ends
+    gone = f"{not_blocked_message(node_id).removesuffix('.')} any more. To block it again, use this form."
+    return _form(request, visitor, {**typed, "nodes": node_id}, errors={"nodes": gone})
 
 
 def _typed_before(request: Request) -> Form:

@@ -11,11 +11,13 @@ import typer
 import blocklist
 from blocklist.cli import (
     block_commands,
+    completion_scripts,
     config_commands,
     drain_command,
     environment,
     extend_command,
     flink_command,
+    full_completion,
     inventory_commands,
     manager_command,
     messages,
@@ -27,6 +29,8 @@ from blocklist.cli import (
     token_commands,
     watch_commands,
 )
+from blocklist.cli.completed_line import COMPLETE
+from blocklist.cli.option_hints import HintingTyper
 from blocklist.client.token_file import TokenFileError
 from blocklist.model.errors import BlocklistError, ConflictError, InvalidError, UnavailableError, UnknownNodeError
 
@@ -39,9 +43,10 @@ def run(arguments: list[str]) -> int:
     """Run the command and return its exit code. Errors are sentences on stderr."""
     sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
-        if environment.COMPLETE in os.environ:
-            # TAB shows the nodes of the service that the line will use.
-            environment.take_context(environment.completed_line()[0])
+        if os.environ.get(COMPLETE) in full_completion.REQUESTS:
+            full_completion.run(_command_tree())
+            return 0
+        completion_scripts.use_for(arguments)
         own, others = manager_command.split(arguments)
         _command_tree()([*environment.take_context(own), *others], prog_name="blocklist")
     except BlocklistError as error:
@@ -127,7 +132,7 @@ def _command_tree() -> typer.Typer:
 
 def _group(**settings: Any) -> typer.Typer:
     # No markup: importing rich takes as long as all other imports together.
-    return typer.Typer(rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, **settings)
+    return HintingTyper(rich_markup_mode=None, no_args_is_help=True, pretty_exceptions_enable=False, **settings)
 
 
 def _print_version(requested: bool) -> None:

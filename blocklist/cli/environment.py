@@ -5,8 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -29,9 +28,6 @@ _SIMILARITY: Final = 0.8
 """Names at least this similar to a setting are misspelt. The settings of the service, which may be in the same
 environment, are less similar (`TOKEN_FILE` and `ADMIN_TOKEN_FILE`: 0.77)."""
 DEFAULT_TIMEOUT: Final = "5s"
-COMPLETE: Final = "_BLOCKLIST_COMPLETE"
-"""The variable with which the scripts of `blocklist completion` ask for completions."""
-_QUOTES: Final = frozenset("\"'\\")
 _WRONG_CLOCK: Final = 60_000
 """Milliseconds by which the clocks of this machine and of the service may differ without a message."""
 COMPLETION_TIMEOUT: Final = 0.5
@@ -109,40 +105,6 @@ def take_context(arguments: list[str]) -> list[str]:
             raise InvalidError(f"--context needs the name of a context before {found[:64]}: see blocklist config list.")
         use_context(found)
     return rest + arguments[len(head) :]
-
-
-def completed_line() -> tuple[list[str], str]:
-    """The words before the one that TAB completes, without the command's name, and the beginning of that word.
-
-    They are as typer's scripts for bash, zsh and fish pass them; quotes are removed, unless one is still open.
-    """
-    if os.environ[COMPLETE] == "complete_bash":
-        words, place = _unquoted(os.environ.get("COMP_WORDS", "")), int(os.environ.get("COMP_CWORD", "0"))
-        return _with_values(words[1:place]), words[place] if place < len(words) else ""
-    line = os.environ.get("_TYPER_COMPLETE_ARGS", "")
-    words = _unquoted(line)[1:]
-    return (words, "") if not words or line.endswith(" ") else (words[:-1], words[-1])
-
-
-def _unquoted(line: str) -> list[str]:
-    if not _QUOTES.isdisjoint(line):
-        import shlex  # noqa: PLC0415 - rarely needed
-
-        with suppress(ValueError):  # A quote is still open.
-            return shlex.split(line)
-    return line.split()
-
-
-def _with_values(words: Sequence[str]) -> list[str]:
-    """`--context=lab` as one word: bash makes `=` a word."""
-    joined: list[str] = []
-    rest = iter(words)
-    for word in rest:
-        if word == "=" and joined:
-            joined[-1] += "=" + next(rest, "")
-        else:
-            joined.append(word)
-    return joined
 
 
 def use_context(name: str) -> None:

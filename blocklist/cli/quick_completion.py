@@ -2,17 +2,18 @@
 
 Commands that block complete the nodes of the inventory, others the blocked ones.
 
-What is printed is what the scripts of typer expect. Everything else, such as options, is left to typer.
+Everything else, such as options, is left to full_completion.
 """
 
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import Any, Final
 
-from blocklist.cli import contexts, environment, output
+from blocklist.cli import completed_line, contexts, environment
+from blocklist.cli.completion_output import print_completions
 from blocklist.cli.completion_words import COMMANDS, CONTEXT_COMMANDS, FLAGS, VALUED_OPTIONS
 from blocklist.client.quick_read import NotQuickError, quick_get
 from blocklist.model.errors import BlocklistError
@@ -20,29 +21,27 @@ from blocklist.model.errors import BlocklistError
 NODE_COMMANDS: Final = ("extend", "unblock", "is-blocked", "history", "status", "claims", "get")
 """The commands that take blocked nodes; the last only one."""
 BLOCK_COMMANDS: Final = ("block", "drain")
-_SPECIAL: Final = frozenset("\"'\\$`")
-"""Characters that a shell may still interpret."""
+_CONTEXT: Final = "--context="
 
 
 def run() -> bool:
     """Print the completions if it is known here which there are; return whether it is."""
     try:
-        words, incomplete = environment.completed_line()
-        if not _SPECIAL.isdisjoint("".join([*words, incomplete])):
-            return False
-        if words[-1:] == ["--context"]:
-            print_completions(_contexts(incomplete))
-            return True
-        words = environment.take_context(words)
-        if incomplete.startswith("-"):
-            return False
-        print_completions(_completions(words, incomplete))
+        words, incomplete, kept = completed_line.read()
+        print_completions(_completions(words, incomplete), kept=kept)
     except (NotQuickError, BlocklistError, OSError):
         return False
     return True
 
 
 def _completions(words: list[str], incomplete: str) -> Sequence[str] | Mapping[str, str]:
+    if words[-1:] == ["--context"]:
+        return _contexts(incomplete)
+    if incomplete.startswith(_CONTEXT):
+        return [_CONTEXT + name for name in _contexts(incomplete.removeprefix(_CONTEXT))]
+    words = environment.take_context(words)
+    if incomplete.startswith("-"):
+        raise NotQuickError
     group = " ".join(words)
     if group in COMMANDS:
         return {name: text for name, text in COMMANDS[group].items() if name.startswith(incomplete)}
@@ -54,31 +53,10 @@ def _completions(words: list[str], incomplete: str) -> Sequence[str] | Mapping[s
 
 
 def _contexts(incomplete: str) -> list[str]:
-    return [name for name in contexts.load().contexts if name.startswith(incomplete)]
-
-
-def print_completions(found: Sequence[str] | Mapping[str, str]) -> None:
-    """Print them for the shell that asks, commands with their help.
-
-    For fish, which also asks whether there are any, exit with the answer.
-    """
-    texts = found if isinstance(found, Mapping) else dict.fromkeys(found, "")
-    match os.environ[environment.COMPLETE]:
-        case "complete_zsh" if texts:
-            quoted = "\n".join(":".join(f'"{_for_zsh(part)}"' for part in item if part) for item in texts.items())
-            output.print_lines(f"_arguments '*: :(({quoted}))'")
-        case "complete_zsh":
-            output.print_lines("_files")
-        case "complete_fish" if os.environ.get("_TYPER_COMPLETE_FISH_ACTION") == "is-args":
-            sys.exit(0 if texts else 1)
-        case "complete_fish":
-            output.print_lines("\n".join("\t".join(filter(None, item)) for item in texts.items()))
-        case _:
-            output.print_lines("\n".join(texts))
-
-
-def _for_zsh(text: str) -> str:
-    return text.replace("'", "''").replace(":", r"\\:")
+    """None if the file of the contexts cannot be read: an error would be printed into the line."""
+    with suppress(BlocklistError):
+        return [name for name in contexts.load().contexts if name.startswith(incomplete)]
+    return []
 
 
 def _is_node(words: list[str]) -> bool:

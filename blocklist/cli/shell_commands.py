@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from blocklist.cli import options
+from blocklist.cli import completion_scripts, options
 from blocklist.cli.environment import connect
 from blocklist.cli.output import print_lines, print_stderr
 
@@ -44,7 +44,4 @@ ShellName = Annotated[
 
 def completion(shell: ShellName) -> None:
     """Print the completion for a shell: source <(blocklist completion bash)."""
-    from typer.completion import get_completion_script  # type: ignore[attr-defined] # noqa: PLC0415
-
-    script = get_completion_script(prog_name="blocklist", complete_var="_BLOCKLIST_COMPLETE", shell=shell.value)
-    print_lines(script)
+    print_lines(completion_scripts.SCRIPTS[shell])

@@ -150,3 +150,22 @@ def test_config_check_shows_the_context_and_what_it_sets(
     assert shown["CONTEXT"] == "lab"
     assert shown["URL"] == f"{service.url} (context lab)"
     assert shown["TOKEN"] == f"in the file {tmp_path / 'token'} (context lab)"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "meant"),
+    [
+        ("list --contxt prod", "--context"),
+        ("unblock n1 --conext=prod", "--context"),
+        ("config check --contex prod", "--context"),
+        ("config --contxt prod check", "--context"),
+        ("--contxt prod list", "--context"),
+        ("list --ouput json", "--output"),
+    ],
+)
+def test_the_hint_for_a_misspelt_option_names_the_one_that_was_meant(
+    command: Command, arguments: str, meant: str
+) -> None:
+    done = command.run(*arguments.split())
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.endswith(f"(Possible options: {meant})\n")

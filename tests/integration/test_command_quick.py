@@ -309,7 +309,9 @@ def test_a_quoted_reason_does_not_keep_the_nodes_from_being_completed(filled: Co
     line = 'unblock n3 --wait "5 s" n2'
     words = {**bash(line), "COMP_CWORD": "5"}
     assert check_same(filled, **words).stdout.split() == ["n2.example.com"]
-    assert check_same(filled, **zsh(line)).stdout == """_arguments '*: :(("n2.example.com"))'\n"""
+    assert check_same(filled, **zsh(line)).stdout == (
+        "local -a blocklist_words=('n2.example.com'); _describe -V blocklist blocklist_words\n"
+    )
 
 
 def test_contexts_are_completed(filled: Command) -> None:

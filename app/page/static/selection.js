@@ -3,9 +3,21 @@
 
 const chosen = new Set();
 let anchor = null;
+let wholeChosen = false;
+let filter = selectionForm()?.elements.filter.value;
+
+function selectionForm() {
+  return document.getElementById("selection");
+}
 
 function boxes() {
-  return [...document.querySelectorAll("#list input[name=node]")];
+  return [...document.querySelectorAll("#list input[name=node]:not([type=hidden])")];
+}
+
+// Nodes that newer blocks have moved to another page of the list.
+function notShown() {
+  const shown = new Set(boxes().map((box) => box.value));
+  return [...chosen].filter((value) => !shown.has(value));
 }
 
 function showChosen() {
@@ -18,8 +30,24 @@ function showChosen() {
   const count = shown.filter((box) => box.checked).length;
   page.checked = count > 0 && count === shown.length;
   page.indeterminate = count > 0 && count < shown.length;
-  const text = whole?.checked ? "All selected" : count ? `${count} selected` : "";
+  const others = notShown();
+  submitAlso(others);
+  const all = count + others.length;
+  const where = others.length ? `, ${others.length} of them on another page` : "";
+  const text = whole?.checked ? "All selected" : all ? `${all} selected${where}` : "";
   if (output.textContent !== text) output.textContent = text;
+}
+
+// In one field: the service reads a limited number of them.
+function submitAlso(names) {
+  const form = selectionForm();
+  form.querySelector("input[type=hidden][name=node]")?.remove();
+  if (names.length === 0) return;
+  const field = document.createElement("input");
+  field.type = "hidden";
+  field.name = "node";
+  field.value = names.join(" ");
+  form.append(field);
 }
 
 function remember(box) {
@@ -28,9 +56,18 @@ function remember(box) {
 }
 
 function restore() {
+  const form = selectionForm();
+  const newFilter = form?.elements.filter.value;
   const shown = boxes();
-  const values = new Set(shown.map((box) => box.value));
-  for (const value of chosen) if (!values.has(value)) chosen.delete(value);
+  const whole = form?.elements.all;
+  // All are on this page now: what is not shown is not in the list any more.
+  const onePage = !document.querySelector("#list nav.pages");
+  if (onePage || newFilter !== filter) for (const value of notShown()) chosen.delete(value);
+  if (newFilter !== filter) wholeChosen = false;
+  if (wholeChosen && !whole) for (const box of shown) chosen.add(box.value);
+  wholeChosen = wholeChosen && Boolean(whole);
+  filter = newFilter;
+  if (whole) whole.checked = wholeChosen;
   for (const box of shown) box.checked = chosen.has(box.value);
   showChosen();
 }
@@ -51,7 +88,10 @@ document.addEventListener("click", (event) => {
 });
 
 document.addEventListener("change", (event) => {
-  if (event.target.id === "choose-page") {
+  if (event.target.name === "all") {
+    wholeChosen = event.target.checked;
+  } else if (event.target.id === "choose-page") {
+    if (!event.target.checked) chosen.clear();
     for (const box of boxes()) {
       box.checked = event.target.checked;
       remember(box);
@@ -66,5 +106,6 @@ document.addEventListener("htmx:after:swap", restore);
 // The browser keeps what was checked when it goes back.
 addEventListener("pageshow", () => {
   boxes().forEach(remember);
+  wholeChosen = Boolean(selectionForm()?.elements.all?.checked);
   showChosen();
 });
