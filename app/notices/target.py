@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from enum import StrEnum
 from queue import Full, Queue
 from threading import Thread
@@ -23,9 +22,7 @@ log = structlog.get_logger(__name__)
 MAX_QUEUED: Final = 20
 """Maximum number of notices that wait for a target; further ones are left out, and the next notice says so."""
 SEND_SECONDS: Final = 30.0
-"""A notice that was not sent within this time has failed."""
-_GIVE_UP_SECONDS: Final = 1.0
-"""Time after that in which its thread stops sending it, so that the next one is sent."""
+"""A notice that was not sent within this time has failed. Its thread cannot be stopped, so others wait for it."""
 
 
 class Result(StrEnum):
@@ -34,10 +31,6 @@ class Result(StrEnum):
     SENT = "sent"
     FAILED = "failed"
     TIMED_OUT = "timed_out"
-
-
-class _TooLateError(BaseException):
-    """Ends sending. No Exception: the libraries that send would handle it and go on."""
 
 
 class Target:
@@ -99,10 +92,9 @@ class Target:
     def _send(self, notice: Notice) -> None:
         started_at = self._sending_since = monotonic()
         try:
-            with _time_limit(SEND_SECONDS + _GIVE_UP_SECONDS):
-                sent = self._send_text(text.title(notice), text.body(notice))
+            sent = self._send_text(text.title(notice), text.body(notice))
             error = "refused or unreachable"
-        except (Exception, _TooLateError) as raised:
+        except Exception as raised:
             sent, error = False, type(raised).__name__
         self._sending_since = None
         if self._timed_out != started_at:
@@ -116,23 +108,3 @@ class Target:
             log.warning("notices cannot be sent", setting="BLOCKLIST_NOTIFY_URL", url_number=self._position, why=error)
         elif self._works and not works:
             log.info("notices are sent again", setting="BLOCKLIST_NOTIFY_URL", url_number=self._position)
-
-
-@contextmanager
-def _time_limit(seconds: float) -> Iterator[None]:
-    """Raises _TooLateError in this thread after this time, at the next call of a function.
-
-    Each read has a timeout of its own, which a receiver that sends its answer byte by byte never reaches: between two
-    bytes the libraries call functions.
-    """
-    deadline = monotonic() + seconds
-
-    def check(*_: object) -> None:
-        if monotonic() > deadline:
-            raise _TooLateError
-
-    sys.setprofile(check)
-    try:
-        yield
-    finally:
-        sys.setprofile(None)
