@@ -123,9 +123,15 @@ class TestAcknowledgements:
         heartbeat(pair.behind, "jm")
         with pair.without_notifications():
             revision = put(pair.one, node_id)
-            # 503 as long as the replica has not read the list by itself.
-            wait_until(lambda: post_heartbeat(pair.behind, "jm", ackedRevision=revision + 1).status_code != 503)
-            problem_of(post_heartbeat(pair.behind, "jm", ackedRevision=revision + 1), 400)
+            answers = []
+
+            def is_known() -> bool:
+                answers.append(post_heartbeat(pair.behind, "jm", ackedRevision=revision + 1))
+                return answers[-1].status_code != 503
+
+            # 503 while the replica does not know that it has the whole list: between two of its own reads.
+            wait_until(is_known)
+            problem_of(answers[-1], 400)
 
 
 class TestSupersededSessions:
