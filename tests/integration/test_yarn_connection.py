@@ -65,6 +65,8 @@ def test_a_stop_ends_a_request_at_once() -> None:
         (http_response(b"", "307 Temporary Redirect", "Location: http://rm2:8088/"), NoAnswerError, "is a standby"),
         (http_response(b"", "503 Service Unavailable"), NoAnswerError, "with 503: no reason"),
         (http_response(b"<html>This is standby RM"), NoAnswerError, "without JSON: <html>This is standby RM"),
+        (http_response(b"<html><title>About\n it</title><p>"), NoAnswerError, "without JSON: About it$"),
+        (http_response(b"", "404 Not Found"), RejectedError, "with 404: no reason. Give the address of its web interf"),
         (http_response(b"[" * 100_000), NoAnswerError, "without JSON"),
         (http_response(b'{"RemoteException": {"message": "no."}}', "403 Forbidden"), RejectedError, "yarn.admin.acl"),
         (http_response(b"", "401 Unauthorized"), RejectedError, "--kerberos"),
@@ -90,6 +92,14 @@ def test_a_scheduler_that_ignores_labels_is_an_error() -> None:
     scheduler = http_response(b'{"scheduler": {"schedulerInfo": {"type": "fairScheduler"}}}')
     ignored = pytest.raises(RejectedError, match=r"\(fairScheduler\) is not the CapacityScheduler")
     with fake_server(info("ACTIVE"), scheduler) as server, ignored:
+        ResourceManager([server.url], Access(), Stop(), 60).find_active()
+
+
+def test_what_would_reject_a_change_is_an_error_before_anything_is_blocked() -> None:
+    disabled = b'{"RemoteException": {"message": "Node-label-based scheduling is disabled."}}'
+    scheduler = http_response(b'{"scheduler": {"schedulerInfo": {"type": "capacityScheduler"}}}')
+    answers = info("ACTIVE"), scheduler, http_response(disabled, "400 Bad Request")
+    with fake_server(*answers) as server, pytest.raises(RejectedError, match="Set yarn"):
         ResourceManager([server.url], Access(), Stop(), 60).find_active()
 
 

@@ -257,9 +257,57 @@ class TestRejections:
 
         yarn.hook = set_label
         with managing(yarn) as manager:
-            apply(manager, "w1", action=EVACUATE)
+            refused = apply(manager, "w1", action=EVACUATE)
+            assert refused == {"w1": "Node w1:8041 has no label of the manager, although it was set."}
             assert yarn.effective() == {"w1": "gpu"}
             assert apply(manager, "w1", action=EVACUATE) == {}
+            assert yarn.effective() == {"w1": "blocklist--gpu"}
+
+    def test_resources_that_somebody_sets_during_an_evacuation_are_kept(self) -> None:
+        """Or a NodeManager that registers again with others."""
+        yarn = HookedYarn(["w1", "w2"], containers=2)
+        seen: list[int] = []
+
+        def set_resources(method: str, path: str) -> None:
+            if (method, path) == ("GET", "/nodes") and not yarn.memory["w1"]:
+                seen.append(0)
+                yarn.memory["w1"] = 4096 if len(seen) == 2 else 0
+
+        yarn.hook = set_resources
+        with managing(yarn) as manager:
+            assert apply(manager, "w1", "w2", action=EVACUATE) == {}
+        assert yarn.memory == {"w1": 4096, "w2": MEGABYTES}
+        assert yarn.effective() == {"w1": "blocklist", "w2": "blocklist"}
+
+    def test_a_container_that_starts_before_its_node_is_marked_is_evacuated_too(self) -> None:
+        yarn = HookedYarn(["w1"])
+
+        def start_container(_method: str, path: str) -> None:
+            if path == "/replace-node-to-labels" and not yarn.effective():
+                yarn.containers["w1"] = 1
+
+        yarn.hook = start_container
+        with managing(yarn) as manager:
+            assert apply(manager, "w1", action=EVACUATE) == {}
+        assert yarn.containers == {"w1": 0}
+        assert yarn.memory == {"w1": MEGABYTES}
+
+    @pytest.mark.parametrize("slow", ["resolver", "/apps"])
+    def test_a_label_that_somebody_sets_while_a_plan_is_made_is_kept(self, slow: str) -> None:
+        yarn = HookedYarn(["w1"], containers=1)
+        yarn.labels = {"gpu": True}
+
+        def set_label(_method: str, path: str) -> None:
+            if path == slow:
+                yarn.host_labels = {"w1": "gpu"}
+
+        def look_up(_address: str) -> list[str]:
+            set_label("", "resolver")
+            return ["w1"]
+
+        yarn.hook = set_label
+        with managing(yarn, look_up) as manager:
+            apply(manager, ADDRESS, action=MARK if slow == "resolver" else EVACUATE)
             assert yarn.effective() == {"w1": "blocklist--gpu"}
 
     def test_an_evacuation_does_not_depend_on_the_names_of_applications(self) -> None:

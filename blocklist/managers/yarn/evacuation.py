@@ -87,16 +87,16 @@ class Evacuation:
         remembering, refused = self._labels(nodes)
         self._resource_manager.add_labels(sorted(set(remembering.values())))
         self._resource_manager.set_labels(remembering)
-        begun: list[YarnNode] = []
+        taken: dict[str, Capacity] = {}
         try:
             for node in nodes:
                 if node.id in remembering:
                     self._stop.check()
-                    begun.append(node)
+                    taken[node.id] = node.capacity
                     refused |= self._take(node)
-            self._wait_until_empty(remembering.keys() - refused.keys())
+            self._wait_until_empty(taken, refused.keys())
         finally:
-            self._restore(begun)
+            self._restore(taken)
         return refused | self._forget(nodes, remembering)
 
     def _labels(self, nodes: Sequence[YarnNode]) -> tuple[dict[str, str], dict[str, str]]:
@@ -122,27 +122,38 @@ class Evacuation:
             return {node.id: f"Node {node.id} is not evacuated: {error}"}
         return {}
 
-    def _wait_until_empty(self, node_ids: Collection[str]) -> None:
-        """Wait until two answers in a row show no containers: while YARN changes the resources of a node, one may."""
+    def _wait_until_empty(self, taken: dict[str, Capacity], refused: Collection[str]) -> None:
+        """Wait until two answers in a row show no containers: while YARN changes the resources of a node, one may.
+
+        A node that had no resources and has some again leaves `taken`: an administrator has set them, or its
+        NodeManager has registered with others.
+        """
         deadline = time.monotonic() + _EMPTY_SECONDS
+        seen_empty: set[str] = set()
         empty = 0
         while empty < 2 and time.monotonic() < deadline:
-            empty = 0 if any(node.containers for node in self._read(node_ids)) else empty + 1
+            nodes = self._read(taken.keys() - refused)
+            for node in nodes:
+                if node.capacity.is_zero:
+                    seen_empty.add(node.id)
+                elif node.id in seen_empty:
+                    del taken[node.id]
+            empty = 0 if any(node.containers for node in nodes if node.id in taken) else empty + 1
             self._stop.sleep(_POLL_SECONDS)
 
-    def _restore(self, nodes: Sequence[YarnNode]) -> None:
+    def _restore(self, taken: Mapping[str, Capacity]) -> None:
         """Give all resources back, also when the manager is to stop. What is missing then is logged."""
-        left = {node.id: node.capacity for node in nodes}
+        left = dict(taken)
         deadline = time.monotonic() + _RESTORE_SECONDS
-        for node in nodes:
+        for node_id, capacity in taken.items():
             seconds = deadline - time.monotonic()
             if seconds <= 0:
                 break
             try:
-                self._resource_manager.set_capacity(node.id, node.capacity, seconds=seconds)
-                del left[node.id]
+                self._resource_manager.set_capacity(node_id, capacity, seconds=seconds)
+                del left[node_id]
             except ManagerError as error:
-                log.warning("Node %s does not get its resources back: %s", node.id, error)
+                log.warning("Node %s does not get its resources back: %s", node_id, error)
         if left:
             _log_left(left)
 
