@@ -83,6 +83,10 @@ def test_the_active_one_of_several_is_found_and_all_are_named_if_there_is_none()
         found.find_active(needs_labels=False)
         assert found.url == active.url
     with fake_server(info("STANDBY")) as standby:
+        alone = pytest.raises(NoAnswerError, match=r"\(STANDBY\)\. Is there another one\? Give --resource-manager for")
+        with alone:
+            ResourceManager([standby.url], Access(), Stop(), 60).find_active()
+    with fake_server(info("STANDBY")) as standby:
         found = ResourceManager([standby.url, "http://127.0.0.1:9"], Access(), Stop(), 60)
         with pytest.raises(NoAnswerError, match=r"is not active \(STANDBY\).* does not answer GET /info"):
             found.find_active()

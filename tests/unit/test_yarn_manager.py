@@ -279,6 +279,21 @@ class TestRejections:
         assert yarn.memory == {"w1": 4096, "w2": MEGABYTES}
         assert yarn.effective() == {"w1": "blocklist", "w2": "blocklist"}
 
+    def test_an_interrupted_evacuation_whose_request_is_still_queued_gives_the_resources_back(self) -> None:
+        yarn = HookedYarn(["w1"])
+        interrupted(yarn, "w1")
+        yarn.memory["w1"] = MEGABYTES
+
+        def take(_method: str, path: str) -> None:
+            if path == "/metrics" and not yarn.requests["GET /metrics"]:
+                yarn.memory["w1"] = 0
+
+        yarn.hook = take
+        with managing(yarn) as manager:
+            assert apply(manager) == {}
+        assert yarn.memory == {"w1": MEGABYTES}
+        assert yarn.effective() == {}
+
     def test_a_container_that_starts_before_its_node_is_marked_is_evacuated_too(self) -> None:
         yarn = HookedYarn(["w1"])
 

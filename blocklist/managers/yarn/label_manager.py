@@ -52,6 +52,10 @@ class LabelManager:
         """Read the cluster and compare."""
         self._resource_manager.find_active()
         state = self._read()
+        if _unfinished(state, self._marks):
+            # The request that takes the resources may still be queued: the label must not be removed before.
+            self._resource_manager.wait_for_scheduler()
+            state = self._read()
         self._names.begin()
         blocks = resolve(desired.nodes, self._known_hosts(state), self._names)
         plan = make_plan(blocks, state, self._marks, min_nodes=self._min_nodes)
@@ -157,6 +161,12 @@ class LabelManager:
             for node in nodes
             if node.host in plan.ids and not self._is_mark(node.label)
         }
+
+
+def _unfinished(state: YarnState, marks: MarkLabels) -> bool:
+    """Whether an evacuation was interrupted, and its node still has resources."""
+    found = [marks.mark(node.label) for node in state.nodes if node.live and not node.capacity.is_zero]
+    return any(mark is not None and mark.capacity is not None for mark in found)
 
 
 def _busy(state: YarnState, plan: LabelPlan) -> list[YarnNode]:

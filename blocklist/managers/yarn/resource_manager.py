@@ -60,6 +60,7 @@ class ResourceManager:
         """
         others = [connection for connection in self._connections if connection is not self._active]
         reasons = []
+        standby = False
         for connection in [self._active, *others]:
             try:
                 info = _fields(connection.get("/info"), "clusterInfo")
@@ -71,7 +72,10 @@ class ResourceManager:
                 if needs_labels:
                     self._check_labels((connection.url, info.get("startedOn")))
                 return
+            standby = info.get("haState") == "STANDBY"
             reasons.append(f"The ResourceManager {connection.url} is not active ({info.get('haState', 'no haState')}).")
+        if standby and not others:
+            reasons.append("Is there another one? Give --resource-manager for each.")
         raise NoAnswerError(" ".join(reasons))
 
     def read(self) -> YarnState:
