@@ -266,18 +266,24 @@ class TestRejections:
     def test_resources_that_somebody_sets_during_an_evacuation_are_kept(self) -> None:
         """Or a NodeManager that registers again with others."""
         yarn = HookedYarn(["w1", "w2"], containers=2)
-        seen: list[int] = []
 
         def set_resources(method: str, path: str) -> None:
             if (method, path) == ("GET", "/nodes") and not yarn.memory["w1"]:
-                seen.append(0)
-                yarn.memory["w1"] = 4096 if len(seen) == 2 else 0
+                yarn.memory["w1"] = 4096
 
         yarn.hook = set_resources
         with managing(yarn) as manager:
             assert apply(manager, "w1", "w2", action=EVACUATE) == {}
         assert yarn.memory == {"w1": 4096, "w2": MEGABYTES}
         assert yarn.effective() == {"w1": "blocklist", "w2": "blocklist"}
+
+    def test_resources_are_back_before_the_node_manager_has_ended_the_containers(self) -> None:
+        """One that learned that it has none would be refused by a ResourceManager that restarts."""
+        yarn = SlowNodeManager(["w1"], containers=2)
+        with managing(yarn) as manager:
+            assert apply(manager, "w1", action=EVACUATE) == {}
+        assert yarn.seen[-1] == (MEGABYTES, 0)
+        assert (MEGABYTES, 2) in yarn.seen[yarn.seen.index((0, 2)) :]
 
     def test_an_interrupted_evacuation_whose_request_is_still_queued_gives_the_resources_back(self) -> None:
         yarn = HookedYarn(["w1"])
@@ -438,6 +444,27 @@ class Forgetful(SimulatedYarn):
         if path.startswith(f"/nodes/{self.forgets}:") and body["resource"]["memory"]:
             return None
         return super().answer(method, path, body)
+
+
+class SlowNodeManager(HookedYarn):
+    """Its containers end only some answers after their node has lost its resources. `seen`: memory and containers."""
+
+    def __init__(self, hosts: Iterable[str], containers: int = 0) -> None:
+        super().__init__(hosts, containers)
+        self.seen: list[tuple[int, int]] = []
+        self._last_answers = 10
+
+    def answer(self, method: str, path: str, body: Any) -> Any:
+        before = self.containers["w1"]
+        answer = super().answer(method, path, body)
+        if path.endswith("/resource"):
+            self.containers["w1"] = before
+        elif path == "/nodes":
+            self.seen.append((self.memory["w1"], self.containers["w1"]))
+            self._last_answers -= any(memory == 0 for memory, _ in self.seen)
+            if self._last_answers == 0:
+                self.containers["w1"] = 0
+        return answer
 
 
 class Queueing(SimulatedYarn):
