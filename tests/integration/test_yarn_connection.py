@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -99,11 +100,21 @@ def test_a_scheduler_that_ignores_labels_is_an_error() -> None:
         ResourceManager([server.url], Access(), Stop(), 60).find_active()
 
 
-def test_what_would_reject_a_change_is_an_error_before_anything_is_blocked() -> None:
-    disabled = b'{"RemoteException": {"message": "Node-label-based scheduling is disabled."}}'
+@pytest.mark.parametrize(
+    ("status", "message", "text"),
+    [
+        ("400 Bad Request", "Node-label-based scheduling is disabled.", "Set yarn.node-labels.enabled"),
+        ("401 Unauthorized", "User ann not authorized", "must be an administrator"),
+        ("500 Server Error", "no labels", None),
+    ],
+)
+def test_what_would_reject_a_change_is_an_error_before_anything_is_blocked(
+    status: str, message: str, text: str | None
+) -> None:
     scheduler = http_response(b'{"scheduler": {"schedulerInfo": {"type": "capacityScheduler"}}}')
-    answers = info("ACTIVE"), scheduler, http_response(disabled, "400 Bad Request")
-    with fake_server(*answers) as server, pytest.raises(RejectedError, match="Set yarn"):
+    rejection = http_response(f'{{"RemoteException": {{"message": "{message}"}}}}'.encode(), status)
+    error = nullcontext() if text is None else pytest.raises(RejectedError, match=text)
+    with fake_server(info("ACTIVE"), scheduler, rejection) as server, error:
         ResourceManager([server.url], Access(), Stop(), 60).find_active()
 
 

@@ -32,7 +32,11 @@ class NoAnswerError(ManagerError):
 
 
 class RejectedError(ManagerError):
-    """A ResourceManager answered that it does not do this."""
+    """A ResourceManager answered that it does not do this; `status` is that of HTTP, 0 if it was not in an answer."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -135,7 +139,7 @@ class Connection:
             hint = " It wants a login: use --kerberos, after kinit, or --user."
         elif status == 404 and request == "GET /info":
             hint = " Give the address of its web interface, such as http://rm:8088."
-        raise RejectedError(f"The ResourceManager {self.url} rejected {request} with {status}: {reason}.{hint}")
+        raise RejectedError(f"The ResourceManager {self.url} rejected {request} with {status}: {reason}.{hint}", status)
 
 
 def _exchange(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -19,6 +20,8 @@ from blocklist.managers.yarn.connection import Access, Connection, NoAnswerError
 from blocklist.managers.yarn.interruptible import Stop
 from blocklist.managers.yarn.mark import Capacity
 
+log = logging.getLogger("blocklist.managers")
+
 _EVERY_STATE: Final = "NEW,RUNNING,UNHEALTHY,DECOMMISSIONING,DECOMMISSIONED,LOST,REBOOTED,SHUTDOWN"
 _ACTIVE_APPLICATIONS: Final = "ACCEPTED,RUNNING"
 _LABELS_PER_REQUEST: Final = 1000
@@ -27,6 +30,7 @@ _QUEUE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 1.0
 """The same wait where the ResourceManager does not show its queue (before Hadoop 3.5)."""
 _CAPACITY_SCHEDULER: Final = "capacityScheduler"
+_NO_RIGHT: Final = frozenset({401, 403})
 
 
 class ResourceManager:
@@ -184,22 +188,33 @@ class ResourceManager:
                 f"The scheduler of the ResourceManager {self.url} ({scheduler}) is not the CapacityScheduler:"
                 " it ignores node labels. Use --by exclude-file."
             )
-        # Changes nothing, but is rejected as a change would be.
-        self._post_labels([])
+        try:
+            # Changes nothing, but is rejected as a change would be.
+            self._post_labels([])
+        except RejectedError as error:
+            # Another version may only want a label in it.
+            if error.status not in _NO_RIGHT and not _is_disabled(error):
+                log.debug("Whether labels may be set is not known: %s", error)
+            else:
+                raise
         self._checked = start
 
     def _post_labels(self, entries: Sequence[Mapping[str, str]]) -> None:
         try:
             self._active.post("/add-node-labels", {"nodeLabelInfo": entries})
         except RejectedError as error:
-            if "is disabled" not in str(error) and "not enabled" not in str(error):
+            if not _is_disabled(error):
                 raise
             raise RejectedError(
-                f"{error} Set yarn.node-labels.enabled in yarn-site.xml, or use --by exclude-file."
+                f"{error} Set yarn.node-labels.enabled in yarn-site.xml, or use --by exclude-file.", error.status
             ) from error
 
     def _unexpected(self, error: ValueError) -> NoAnswerError:
         return NoAnswerError(f"The ResourceManager {self.url} gave an unexpected answer: {error}.")
+
+
+def _is_disabled(error: RejectedError) -> bool:
+    return "is disabled" in str(error) or "not enabled" in str(error)
 
 
 def _fields(body: object, key: str) -> Mapping[str, Any]:
