@@ -32,8 +32,9 @@ class ListenerProgress:
     """Whether a live listener has applied a change of a node.
 
     `applied_at` is when it reported that (Unix milliseconds), `delay_ms` how long after the change: None if it has not
-    applied the change, or if the time is no longer known. `task_managers` are those of the listener on the node; they
-    are unknown unless it `reports_task_managers`.
+    applied the change, or if the time is no longer known. `pending_reason` is what it last reported of the blocked node
+    while it has not acknowledged the change: why it cannot yet, or why it refused an earlier block. `task_managers` are
+    those of the listener on the node; they are unknown unless it `reports_task_managers`.
     """
 
     id: str
@@ -42,6 +43,7 @@ class ListenerProgress:
     applied_at: int | None
     delay_ms: int | None
     refused: str | None
+    pending_reason: str | None
     task_managers: Sequence[TaskManager]
     reports_task_managers: bool
 
@@ -55,14 +57,17 @@ class ListenerProgress:
         """The current state; `task_managers` are those of the listener on the node of the change."""
         applied = entry.has_applied(change.revision, change.node.id)
         applied_at = entry.acked_at(change.revision) if applied else None
+        reason = entry.refusal_of(change.node.id)
+        acked = entry.has_acked(change.revision)
         return cls(
             id=entry.id,
             role=entry.listener.role.value,
             applied=applied,
             applied_at=applied_at,
             delay_ms=None if applied_at is None else max(0, applied_at - change.at),
-            # Before it has acknowledged the change, it can only have refused an earlier one.
-            refused=entry.refusal_of(change.node.id) if entry.has_acked(change.revision) else None,
+            # Before it has acknowledged the change, it can only have refused an earlier one, or be at it.
+            refused=reason if acked else None,
+            pending_reason=None if acked or change.type.frees else reason,
             task_managers=task_managers,
             reports_task_managers=entry.report.task_managers is not None,
         )

@@ -189,6 +189,7 @@ def _progress_body(progress: ListenerProgress) -> Json:
         "appliedAt": None if progress.applied_at is None else str(progress.applied_at),
         "lateMs": progress.delay_ms,
         "refused": progress.refused,
+        "pendingReason": progress.pending_reason,
         "taskManagers": [
             {"id": task_manager.id, "runningTasks": task_manager.running_tasks}
             for task_manager in progress.task_managers

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 R = TypeVar("R")
 _MAX_NODES_FOR_REASONS: Final = 20
+_Reasons = tuple[Mapping[str, str], Mapping[str, str]]
+"""Listeners that refuse a change, with a reason of each; pending ones, with what they last reported."""
 
 
 def block(
@@ -100,7 +102,7 @@ def _report_block(
         progress = unchanged if progress is None or unchanged is None else progress.and_also(unchanged)
     print_block_results(result, node_ids, spec.start)
     if progress is not None:
-        reasons = _refusals(client, node_ids[:_MAX_NODES_FOR_REASONS]) if progress.refused else {}
+        reasons: _Reasons = ({}, {}) if progress.complete else _reasons(client, node_ids[:_MAX_NODES_FOR_REASONS])
         _report_no_longer_blocked(client, result, progress)
         _report_progress(progress, reasons)
 
@@ -131,23 +133,26 @@ def print_block_results(result: EnsureResult[BlockNodesResult], node_ids: Sequen
         print_stderr(*messages.unknown_messages(response.unknown), *messages.ambiguous_messages(response.ambiguous))
 
 
-def _report_progress(progress: AppliedCount, reasons: Mapping[str, str]) -> None:
+def _report_progress(progress: AppliedCount, reasons: _Reasons) -> None:
     """Print which listeners have applied the change. Raises Exit with code 1 unless all have, or if there are none."""
-    print_message(messages.applied_message(progress, reasons))
+    print_message(messages.applied_message(progress, *reasons))
     if not progress.complete:
         raise typer.Exit(1)
 
 
-def _refusals(client: BlocklistClient, node_ids: Sequence[str]) -> dict[str, str]:
-    """The live listeners that refuse a change of these nodes, with a reason of each."""
-    reasons: dict[str, str] = {}
+def _reasons(client: BlocklistClient, node_ids: Sequence[str]) -> _Reasons:
+    """Of the live listeners."""
+    refused: dict[str, str] = {}
+    pending: dict[str, str] = {}
     for node_id in node_ids:
         # The change is made, so an error here must not hide what is known about it.
         with suppress(BlocklistError):
             for listener in client.status(node_id).listeners:
                 if listener.refused is not None:
-                    reasons.setdefault(listener.id, listener.refused)
-    return reasons
+                    refused.setdefault(listener.id, listener.refused)
+                elif listener.pending_reason is not None:
+                    pending.setdefault(listener.id, listener.pending_reason)
+    return refused, pending
 
 
 def print_dry_run_block(result: EnsureResult[DryRunBody], now: int) -> None:
@@ -182,9 +187,9 @@ def _unblock(client: BlocklistClient, node_ids: Sequence[str], wait: int | None)
     outcome, progress = unblock_all(client, node_ids, wait)
     if progress is not None:
         # The response to an unblocking is about the last node only.
-        reasons = _refusals(client, [*outcome.done, *outcome.not_blocked])
+        reasons = _reasons(client, [*outcome.done, *outcome.not_blocked])
         _report_blocked_again(progress)
-        _report_progress(progress.with_refused(reasons), reasons)
+        _report_progress(progress.with_refused(reasons[0]), reasons)
     _exit_if_ambiguous(outcome)
 
 

@@ -46,8 +46,10 @@ def error_lines(error: BlocklistError) -> list[str]:
     return [f"{error.title or 'Error'}: {detail}", *(f"  {line}" for line in lines)]
 
 
-def applied_message(progress: AppliedCount, reasons: Mapping[str, str]) -> str:
-    """Which live listeners have applied a change; `reasons` maps listeners that refused it to their reason.
+def applied_message(progress: AppliedCount, reasons: Mapping[str, str], reports: Mapping[str, str]) -> str:
+    """Which live listeners have applied a change.
+
+    `reasons` maps listeners that refused it to their reason, `reports` pending ones to what they last reported.
 
     `Applied by 4 of 6; refused by etl-nightly (its last host); pending: app-7`
     """
@@ -56,10 +58,11 @@ def applied_message(progress: AppliedCount, reasons: Mapping[str, str]) -> str:
     if progress.complete:
         return f"Applied by {_count_listeners(progress.total)}."
     refused = [f"{name} ({reasons[name]})" if name in reasons else name for name in progress.refused]
+    pending = [f"{name} (last report: {reports[name]})" if name in reports else name for name in progress.missing]
     parts = [
         f"Applied by {progress.applied} of {progress.total}",
         *([f"refused by {', '.join(refused)}"] if refused else []),
-        *([f"pending: {', '.join(progress.missing)}"] if progress.missing else []),
+        *([f"pending: {', '.join(pending)}"] if pending else []),
     ]
     return "; ".join(parts)
 

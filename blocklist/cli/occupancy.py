@@ -97,7 +97,8 @@ def _holder(listener: AppliedBody) -> Holder:
     if listener.refused is not None:
         return Holder(Hold.REFUSED, ", ".join(filter(None, [f"refuses: {listener.refused}", running])))
     if not listener.applied:
-        text = ", ".join(filter(None, ["has not applied it yet", running]))
+        report = f" (last report: {listener.pending_reason})" if listener.pending_reason else ""
+        text = ", ".join(filter(None, [f"has not applied it yet{report}", running]))
         return Holder(Hold.PENDING, text, idle=not tasks.may_run)
     if tasks.known:
         return Holder(Hold.RUNNING, running)

@@ -247,6 +247,7 @@ def _print_status(status: NodeStatusBody, view_options: OutputOptions) -> None:
         # On stderr: stdout contains only the table.
         applied = f"{status.applied} of {status.of} listeners have applied its last change"
         print_stderr(f"{status.id} {state}; {applied} (revision {status.revision}).", *_repeat_lines(status))
+        print_stderr(*(f"{it.id} reports: {it.pending_reason}" for it in status.listeners if it.pending_reason))
     print_items(columns.APPLIED, status.listeners, view_options)
 
 

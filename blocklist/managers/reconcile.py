@@ -75,6 +75,7 @@ class ReconcileLoop(Generic[P]):
         self._interval = interval
         self._wake, self._stopping, self._requested = threading.Event(), threading.Event(), threading.Event()
         self._failures, self._last_failure = 0, ""
+        self._reconciled = False
         self._next_run = 0.0
         self._next_end = PERMANENT
         self._logged_refusals: frozenset[str] = frozenset()
@@ -201,8 +202,9 @@ class ReconcileLoop(Generic[P]):
         log.log(level, "%s Retrying in %.1f s.", message, delay)
 
     def _log_result(self, result: ReconcileResult) -> None:
-        if self._failures:
-            log.info("Reconciled with the list again.")
+        if self._failures or not self._reconciled:
+            log.info("Reconciled with the list%s.", " again" if self._reconciled else "")
+        self._reconciled = True
         for sentence in result.actions:
             log.info("%s", sentence)
         refused = frozenset(result.refused.values())

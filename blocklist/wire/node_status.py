@@ -36,6 +36,13 @@ class AppliedBody(Body):
     applied_at: Annotated[MillisOut | None, Field(description="Null if it has not, or if the time is unknown.")]
     late_ms: Annotated[int | None, Field(description="Milliseconds from the change until it was applied.")]
     refused: Annotated[str | None, Field(description="Why it refuses to carry out the block.")]
+    pending_reason: Annotated[
+        str | None,
+        Field(
+            description="What it last reported of the blocked node while it has not acknowledged the change: why it"
+            " cannot apply it yet, or why it refused an earlier block."
+        ),
+    ] = None
     task_managers: list[TaskManagerOnNode]
     reports_task_managers: Annotated[
         bool,

@@ -162,7 +162,13 @@ class TestWait:
             done = command.run(*change, "--wait", "500ms")
             assert (done.returncode, done.stdout.splitlines()[-1]) == (1, "Applied by 0 of 1; pending: slow")
         with connect(fresh.url) as client:
-            client.heartbeat("slow", "s", acked=client.snapshot().revision)
+            client.heartbeat("slow", "s", report=Report(refused={"m": "no answer"}))
+        done = command.run("block", "m", "-r", "disk", "--wait", "500ms")
+        last = "Applied by 0 of 1; pending: slow (last report: no answer)"
+        assert (done.returncode, done.stdout.splitlines()[-1]) == (1, last)
+        assert "slow reports: no answer" in command.run("status", "m").stderr
+        with connect(fresh.url) as client:
+            client.heartbeat("slow", "s", acked=client.snapshot().revision, report=Report(refused={}))
         # The node is already blocked; the command still waits until it is applied.
         assert "Applied by 1 listener." in command.stdout_of("block", "m", "-r", "disk", "--wait", "30s")
 

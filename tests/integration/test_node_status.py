@@ -63,6 +63,21 @@ class TestStatus:
         heartbeat(listener_client, "a", ackedRevision=revision, refused={"n": "the manager is down"})
         assert of_listener(listener_client, "n", "a")["refused"] == "the manager is down"
 
+    def test_what_a_listener_reports_before_it_acknowledges_a_block_is_why_it_is_pending(
+        self, listener_client: httpx.Client
+    ) -> None:
+        register(listener_client, "a")
+        revision = put(listener_client, "n")
+        heartbeat(listener_client, "a", refused={"n": "the manager is down"})
+        pending = of_listener(listener_client, "n", "a")
+        assert (pending["applied"], pending["refused"]) == (False, None)
+        assert pending["pendingReason"] == "the manager is down"
+        heartbeat(listener_client, "a", ackedRevision=revision)
+        refused = of_listener(listener_client, "n", "a")
+        assert (refused["refused"], refused["pendingReason"]) == ("the manager is down", None)
+        unblock(listener_client, "n")
+        assert of_listener(listener_client, "n", "a")["pendingReason"] is None, "a reason not to block is none to free"
+
     def test_which_listeners_have_applied_it_and_when(self, listener_client: httpx.Client) -> None:
         for name, role in (("b", RM), ("a", "JOB_MASTER"), ("C", "JOB_MASTER")):
             register(listener_client, name, role=role)
@@ -72,6 +87,7 @@ class TestStatus:
             "appliedAt": None,
             "lateMs": None,
             "refused": None,
+            "pendingReason": None,
             "taskManagers": [],
             "reportsTaskManagers": False,
         }

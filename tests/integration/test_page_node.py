@@ -65,6 +65,15 @@ def test_it_says_what_the_machine_is_and_who_reports_it(client: TestClient, cloc
     assert facts(get(client, "/page/nodes/n2"))["Labels"] == "none are reported"
 
 
+def test_it_says_what_a_listener_that_has_not_applied_the_block_reports(client: TestClient) -> None:
+    register(client, "yarn", role=RM)
+    put(client, "n1", cause="disk")
+    heartbeat(client, "yarn", refused={"n1": "<down>"})
+    page = get(client, "/page/nodes/n1")
+    assert "not yet last report: <down>" in text_of(page)
+    assert "<down>" not in page
+
+
 def test_nobody_knows_the_node(client: TestClient) -> None:
     answer = client.get("/page/nodes/n3")
     assert answer.status_code == 404

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ssl
 import threading
 import time
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +66,8 @@ def test_a_stop_ends_a_request_at_once() -> None:
         (http_response(b"", "307 Temporary Redirect", "Location: http://rm2:8088/"), NoAnswerError, "is a standby"),
         (http_response(b"", "503 Service Unavailable"), NoAnswerError, "with 503: no reason"),
         (http_response(b"<html>This is standby RM"), NoAnswerError, "without JSON: <html>This is standby RM"),
+        (http_response(b"<html><title>About\n it</title><p>"), NoAnswerError, "without JSON: About it$"),
+        (http_response(b"", "404 Not Found"), RejectedError, "with 404: no reason. Give the address of its web interf"),
         (http_response(b"[" * 100_000), NoAnswerError, "without JSON"),
         (http_response(b'{"RemoteException": {"message": "no."}}', "403 Forbidden"), RejectedError, "yarn.admin.acl"),
         (http_response(b"", "401 Unauthorized"), RejectedError, "--kerberos"),
@@ -81,6 +84,10 @@ def test_the_active_one_of_several_is_found_and_all_are_named_if_there_is_none()
         found.find_active(needs_labels=False)
         assert found.url == active.url
     with fake_server(info("STANDBY")) as standby:
+        alone = pytest.raises(NoAnswerError, match=r"\(STANDBY\)\. Is there another one\? Give --resource-manager for")
+        with alone:
+            ResourceManager([standby.url], Access(), Stop(), 60).find_active()
+    with fake_server(info("STANDBY")) as standby:
         found = ResourceManager([standby.url, "http://127.0.0.1:9"], Access(), Stop(), 60)
         with pytest.raises(NoAnswerError, match=r"is not active \(STANDBY\).* does not answer GET /info"):
             found.find_active()
@@ -90,6 +97,24 @@ def test_a_scheduler_that_ignores_labels_is_an_error() -> None:
     scheduler = http_response(b'{"scheduler": {"schedulerInfo": {"type": "fairScheduler"}}}')
     ignored = pytest.raises(RejectedError, match=r"\(fairScheduler\) is not the CapacityScheduler")
     with fake_server(info("ACTIVE"), scheduler) as server, ignored:
+        ResourceManager([server.url], Access(), Stop(), 60).find_active()
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "text"),
+    [
+        ("400 Bad Request", "Node-label-based scheduling is disabled.", "Set yarn.node-labels.enabled"),
+        ("401 Unauthorized", "User ann not authorized", "must be an administrator"),
+        ("500 Server Error", "no labels", None),
+    ],
+)
+def test_what_would_reject_a_change_is_an_error_before_anything_is_blocked(
+    status: str, message: str, text: str | None
+) -> None:
+    scheduler = http_response(b'{"scheduler": {"schedulerInfo": {"type": "capacityScheduler"}}}')
+    rejection = http_response(f'{{"RemoteException": {{"message": "{message}"}}}}'.encode(), status)
+    error = nullcontext() if text is None else pytest.raises(RejectedError, match=text)
+    with fake_server(info("ACTIVE"), scheduler, rejection) as server, error:
         ResourceManager([server.url], Access(), Stop(), 60).find_active()
 
 

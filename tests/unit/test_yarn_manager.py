@@ -257,9 +257,78 @@ class TestRejections:
 
         yarn.hook = set_label
         with managing(yarn) as manager:
-            apply(manager, "w1", action=EVACUATE)
+            refused = apply(manager, "w1", action=EVACUATE)
+            assert refused == {"w1": "Node w1:8041 has no label of the manager, although it was set."}
             assert yarn.effective() == {"w1": "gpu"}
             assert apply(manager, "w1", action=EVACUATE) == {}
+            assert yarn.effective() == {"w1": "blocklist--gpu"}
+
+    def test_resources_that_somebody_sets_during_an_evacuation_are_kept(self) -> None:
+        """Or a NodeManager that registers again with others."""
+        yarn = HookedYarn(["w1", "w2"], containers=2)
+
+        def set_resources(method: str, path: str) -> None:
+            if (method, path) == ("GET", "/nodes") and not yarn.memory["w1"]:
+                yarn.memory["w1"] = 4096
+
+        yarn.hook = set_resources
+        with managing(yarn) as manager:
+            assert apply(manager, "w1", "w2", action=EVACUATE) == {}
+        assert yarn.memory == {"w1": 4096, "w2": MEGABYTES}
+        assert yarn.effective() == {"w1": "blocklist", "w2": "blocklist"}
+
+    def test_resources_are_back_before_the_node_manager_has_ended_the_containers(self) -> None:
+        """One that learned that it has none would be refused by a ResourceManager that restarts."""
+        yarn = SlowNodeManager(["w1"], containers=2)
+        with managing(yarn) as manager:
+            assert apply(manager, "w1", action=EVACUATE) == {}
+        assert yarn.seen[-1] == (MEGABYTES, 0)
+        assert (MEGABYTES, 2) in yarn.seen[yarn.seen.index((0, 2)) :]
+
+    def test_an_interrupted_evacuation_whose_request_is_still_queued_gives_the_resources_back(self) -> None:
+        yarn = HookedYarn(["w1"])
+        interrupted(yarn, "w1")
+        yarn.memory["w1"] = MEGABYTES
+
+        def take(_method: str, path: str) -> None:
+            if path == "/metrics" and not yarn.requests["GET /metrics"]:
+                yarn.memory["w1"] = 0
+
+        yarn.hook = take
+        with managing(yarn) as manager:
+            assert apply(manager) == {}
+        assert yarn.memory == {"w1": MEGABYTES}
+        assert yarn.effective() == {}
+
+    def test_a_container_that_starts_before_its_node_is_marked_is_evacuated_too(self) -> None:
+        yarn = HookedYarn(["w1"])
+
+        def start_container(_method: str, path: str) -> None:
+            if path == "/replace-node-to-labels" and not yarn.effective():
+                yarn.containers["w1"] = 1
+
+        yarn.hook = start_container
+        with managing(yarn) as manager:
+            assert apply(manager, "w1", action=EVACUATE) == {}
+        assert yarn.containers == {"w1": 0}
+        assert yarn.memory == {"w1": MEGABYTES}
+
+    @pytest.mark.parametrize("slow", ["resolver", "/apps"])
+    def test_a_label_that_somebody_sets_while_a_plan_is_made_is_kept(self, slow: str) -> None:
+        yarn = HookedYarn(["w1"], containers=1)
+        yarn.labels = {"gpu": True}
+
+        def set_label(_method: str, path: str) -> None:
+            if path == slow:
+                yarn.host_labels = {"w1": "gpu"}
+
+        def look_up(_address: str) -> list[str]:
+            set_label("", "resolver")
+            return ["w1"]
+
+        yarn.hook = set_label
+        with managing(yarn, look_up) as manager:
+            apply(manager, ADDRESS, action=MARK if slow == "resolver" else EVACUATE)
             assert yarn.effective() == {"w1": "blocklist--gpu"}
 
     def test_an_evacuation_does_not_depend_on_the_names_of_applications(self) -> None:
@@ -375,6 +444,27 @@ class Forgetful(SimulatedYarn):
         if path.startswith(f"/nodes/{self.forgets}:") and body["resource"]["memory"]:
             return None
         return super().answer(method, path, body)
+
+
+class SlowNodeManager(HookedYarn):
+    """Its containers end only some answers after their node has lost its resources. `seen`: memory and containers."""
+
+    def __init__(self, hosts: Iterable[str], containers: int = 0) -> None:
+        super().__init__(hosts, containers)
+        self.seen: list[tuple[int, int]] = []
+        self._last_answers = 10
+
+    def answer(self, method: str, path: str, body: Any) -> Any:
+        before = self.containers["w1"]
+        answer = super().answer(method, path, body)
+        if path.endswith("/resource"):
+            self.containers["w1"] = before
+        elif path == "/nodes":
+            self.seen.append((self.memory["w1"], self.containers["w1"]))
+            self._last_answers -= any(memory == 0 for memory, _ in self.seen)
+            if self._last_answers == 0:
+                self.containers["w1"] = 0
+        return answer
 
 
 class Queueing(SimulatedYarn):

@@ -112,6 +112,8 @@ def test_nothing_is_lost_when_everything_is_killed_in_turn(scene: Scene) -> None
         scene.block(W2, EVACUATE)
         manager.start()
         scene.wait(lambda: "does not answer GET /info" in manager.log())
+        reason = "Not known to be in force: The ResourceManager"
+        scene.wait(lambda: (scene.listener(W2).get("pendingReason") or "").startswith(reason))
         scene.unblock(W1)
         scene.service.kill()  # And the service.
         yarn.start_resource_manager()

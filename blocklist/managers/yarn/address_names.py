@@ -36,7 +36,8 @@ class AddressNames:
     """Remembers what it has looked up, and asks again after some minutes. A look-up that fails takes no name away.
 
     A name counts only if the address is one of its own: the reverse zone of an address is not always kept up. Memory is
-    bounded by the list: an address that a plan does not ask for is forgotten.
+    bounded by the list: an address that a plan does not ask for is forgotten. `looked_up`: this plan has waited for the
+    resolver.
     """
 
     def __init__(self, stop: Stop, look_up: Callable[[str], Collection[str]] | None = None) -> None:
@@ -45,6 +46,7 @@ class AddressNames:
         self._known: dict[str, _Known] = {}
         self._asked: set[str] = set()
         self._plans = 0
+        self.looked_up = False
         self._deadline = 0.0
 
     def begin(self) -> None:
@@ -52,6 +54,7 @@ class AddressNames:
         self._known = {address: known for address, known in self._known.items() if address in self._asked}
         self._asked.clear()
         self._plans += 1
+        self.looked_up = False
         self._deadline = time.monotonic() + _LOOK_UP_SECONDS
 
     def __call__(self, address: str) -> Collection[str]:
@@ -66,6 +69,7 @@ class AddressNames:
         return known.names
 
     def _refresh(self, address: str, known: _Known, now: float) -> None:
+        self.looked_up = True
         try:
             names = self._stop.call(lambda: self._look_up(address), self._deadline - now)
         except (OSError, UnicodeError) as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,6 +21,8 @@ REQUEST_SECONDS: Final = 10.0
 _MAX_BYTES: Final = 256 * 1024 * 1024
 """About 100,000 nodes."""
 _PATH: Final = "/ws/v1/cluster"
+_MAX_PAGE: Final = 4096
+_TITLE: Final = re.compile("<title>(.+?)</title>", re.IGNORECASE | re.DOTALL)
 # The ResourceManager may want the last one against requests that a browser was made to send.
 _HEADERS: Final = {"Accept": "application/json", "X-XSRF-Header": "blocklist"}
 
@@ -29,7 +32,11 @@ class NoAnswerError(ManagerError):
 
 
 class RejectedError(ManagerError):
-    """A ResourceManager answered that it does not do this."""
+    """A ResourceManager answered that it does not do this; `status` is that of HTTP, 0 if it was not in an answer."""
+
+    def __init__(self, message: str, status: int = 0) -> None:
+        super().__init__(message)
+        self.status = status
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -114,8 +121,9 @@ class Connection:
         try:
             return json.loads(data)
         except (ValueError, RecursionError) as error:
-            start = " ".join(data[:200].decode(errors="replace").split())
-            raise NoAnswerError(f"The ResourceManager {self.url} answered {request} without JSON: {start}") from error
+            raise NoAnswerError(
+                f"The ResourceManager {self.url} answered {request} without JSON: {_text(data)}"
+            ) from error
 
     def _raise_rejected(self, request: str, status: int, data: bytes) -> None:
         reason = _exception_message(data)
@@ -129,7 +137,9 @@ class Connection:
             hint = " Kerberos gave no login: run klist, then kinit, or name a keytab in KRB5_CLIENT_KTNAME."
         elif status == 401:
             hint = " It wants a login: use --kerberos, after kinit, or --user."
-        raise RejectedError(f"The ResourceManager {self.url} rejected {request} with {status}: {reason}.{hint}")
+        elif status == 404 and request == "GET /info":
+            hint = " Give the address of its web interface, such as http://rm:8088."
+        raise RejectedError(f"The ResourceManager {self.url} rejected {request} with {status}: {reason}.{hint}", status)
 
 
 def _exchange(
@@ -168,5 +178,12 @@ def _exception_message(data: bytes) -> str:
         error = json.loads(data)
         text = str(error.get("RemoteException", error)["message"])
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        text = data[:300].decode(errors="replace")
+        text = _text(data)
     return " ".join(text.split())[:300].rstrip(".") or "no reason"
+
+
+def _text(data: bytes) -> str:
+    """The beginning of an answer that is not JSON, in one line; of a page its title."""
+    text = data[:_MAX_PAGE].decode(errors="replace")
+    title = _TITLE.search(text)
+    return " ".join((text if title is None else title[1]).split())[:200]

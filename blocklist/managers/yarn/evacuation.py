@@ -1,11 +1,12 @@
 """An evacuation: a NodeManager has no resources for a moment, and YARN ends its containers as preempted.
 
-The moment is short, and what it takes is remembered in the node's label: a NodeManager that has no resources while the
-ResourceManager restarts is refused, and exits.
+The moment lasts until the scheduler knows, and what it takes is remembered in the node's label: a NodeManager that has
+learned that it has no resources, and then registers, is refused and exits.
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -14,7 +15,7 @@ from typing import Final
 
 from blocklist.managers.plan import ManagerError
 from blocklist.managers.yarn.cluster_state import YarnNode
-from blocklist.managers.yarn.connection import RejectedError
+from blocklist.managers.yarn.connection import NoAnswerError, RejectedError
 from blocklist.managers.yarn.interruptible import Stop, StoppedError
 from blocklist.managers.yarn.mark import Capacity, MarkLabels, NodeMark
 from blocklist.managers.yarn.resource_manager import ResourceManager
@@ -22,8 +23,10 @@ from blocklist.managers.yarn.resource_manager import ResourceManager
 log = logging.getLogger("blocklist.managers")
 
 _NODES_AT_ONCE: Final = 50
+_TAKE_SECONDS: Final = 5.0
+"""How long to wait until nodes have no resources."""
 _EMPTY_SECONDS: Final = 10.0
-"""How long nodes stay without resources at most, if their containers do not end."""
+"""How long to wait until the NodeManagers have ended the containers."""
 _RESTORE_SECONDS: Final = 5.0
 """For all nodes of a batch, also when the manager is to stop."""
 _POLL_SECONDS: Final = 0.05
@@ -50,7 +53,9 @@ class Evacuation:
         refused: dict[str, str] = {}
         rest = iter(node_ids)
         while batch := set(islice(rest, _NODES_AT_ONCE)):
-            refused |= self._empty([node for node in self._read(batch) if node.live and not node.capacity.is_zero])
+            nodes = [node for node in self._read(batch) if node.live and not node.capacity.is_zero]
+            refused |= self._end_containers(nodes)
+        self._wait_until_empty(set(node_ids) - refused.keys())
         self._stop.sleep(_KILL_SECONDS)
         left = {
             node.id: f"{node.containers} containers still run on node {node.id}; the evacuation is tried again."
@@ -82,21 +87,21 @@ class Evacuation:
     def _read(self, node_ids: Collection[str]) -> list[YarnNode]:
         return [node for node in self._resource_manager.read_nodes() if node.id in node_ids]
 
-    def _empty(self, nodes: Sequence[YarnNode]) -> dict[str, str]:
-        """Empty nodes that have resources; a sentence for each of which it is known that it is not done."""
+    def _end_containers(self, nodes: Sequence[YarnNode]) -> dict[str, str]:
+        """Of nodes that have resources; a sentence for each of which it is known that it is not done."""
         remembering, refused = self._labels(nodes)
         self._resource_manager.add_labels(sorted(set(remembering.values())))
         self._resource_manager.set_labels(remembering)
-        begun: list[YarnNode] = []
+        taken: dict[str, Capacity] = {}
         try:
             for node in nodes:
                 if node.id in remembering:
                     self._stop.check()
-                    begun.append(node)
+                    taken[node.id] = node.capacity
                     refused |= self._take(node)
-            self._wait_until_empty(remembering.keys() - refused.keys())
+            self._wait_until_taken(taken, taken.keys() - refused.keys())
         finally:
-            self._restore(begun)
+            self._restore(taken)
         return refused | self._forget(nodes, remembering)
 
     def _labels(self, nodes: Sequence[YarnNode]) -> tuple[dict[str, str], dict[str, str]]:
@@ -122,6 +127,24 @@ class Evacuation:
             return {node.id: f"Node {node.id} is not evacuated: {error}"}
         return {}
 
+    def _wait_until_taken(self, taken: dict[str, Capacity], node_ids: Collection[str]) -> None:
+        """Wait until the scheduler knows that these nodes have no resources: it ends their containers then.
+
+        A node that has others than before leaves `taken`: an administrator has set them, or its NodeManager has
+        registered with them.
+        """
+        deadline = time.monotonic() + _TAKE_SECONDS
+        while any(node.live and node.capacity == taken[node.id] for node in self._read(node_ids)):
+            if time.monotonic() > deadline:
+                break
+            self._stop.sleep(_POLL_SECONDS)
+        # One that is behind ends the containers later: it takes both requests in their order.
+        with contextlib.suppress(NoAnswerError):
+            self._resource_manager.wait_for_scheduler()
+        for node in self._read(node_ids):
+            if not node.capacity.is_zero and node.capacity != taken[node.id]:
+                del taken[node.id]
+
     def _wait_until_empty(self, node_ids: Collection[str]) -> None:
         """Wait until two answers in a row show no containers: while YARN changes the resources of a node, one may."""
         deadline = time.monotonic() + _EMPTY_SECONDS
@@ -130,19 +153,19 @@ class Evacuation:
             empty = 0 if any(node.containers for node in self._read(node_ids)) else empty + 1
             self._stop.sleep(_POLL_SECONDS)
 
-    def _restore(self, nodes: Sequence[YarnNode]) -> None:
+    def _restore(self, taken: Mapping[str, Capacity]) -> None:
         """Give all resources back, also when the manager is to stop. What is missing then is logged."""
-        left = {node.id: node.capacity for node in nodes}
+        left = dict(taken)
         deadline = time.monotonic() + _RESTORE_SECONDS
-        for node in nodes:
+        for node_id, capacity in taken.items():
             seconds = deadline - time.monotonic()
             if seconds <= 0:
                 break
             try:
-                self._resource_manager.set_capacity(node.id, node.capacity, seconds=seconds)
-                del left[node.id]
+                self._resource_manager.set_capacity(node_id, capacity, seconds=seconds)
+                del left[node_id]
             except ManagerError as error:
-                log.warning("Node %s does not get its resources back: %s", node.id, error)
+                log.warning("Node %s does not get its resources back: %s", node_id, error)
         if left:
             _log_left(left)
 

@@ -8,7 +8,7 @@ real ResourceManager with NodeManagers.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 
 from blocklist.managers.plan import DesiredState, ManagerError
@@ -51,13 +51,19 @@ class LabelManager:
     def plan(self, desired: DesiredState) -> LabelPlan:
         """Read the cluster and compare."""
         self._resource_manager.find_active()
-        state = self._resource_manager.read()
-        self._check_labels(state)
+        state = self._read()
+        if _unfinished(state, self._marks):
+            # The request that takes the resources may still be queued: the label must not be removed before.
+            self._resource_manager.wait_for_scheduler()
+            state = self._read()
         self._names.begin()
         blocks = resolve(desired.nodes, self._known_hosts(state), self._names)
         plan = make_plan(blocks, state, self._marks, min_nodes=self._min_nodes)
-        if plan.evacuate:
-            plan = make_plan(blocks, state, self._marks, min_nodes=self._min_nodes, masters=self._masters())
+        if self._names.looked_up or plan.evacuate:
+            masters = self._masters() if plan.evacuate else {}
+            # That may have taken seconds, and a label that somebody has set meanwhile must not be lost.
+            state = self._read()
+            plan = make_plan(blocks, state, self._marks, min_nodes=self._min_nodes, masters=masters)
         return replace(
             plan,
             all_nodes=describe(state.nodes, self._marks),
@@ -74,10 +80,13 @@ class LabelManager:
         self._set_labels(plan, {host_of(node_id) for node_id in without_resources})
         if self._unconfirmed:
             self._resource_manager.wait_for_scheduler()
-        unmarked = self._unmarked(plan) if plan.labels or plan.then_labels or plan.evacuate else {}
+        nodes = self._resource_manager.read_nodes() if plan.labels or plan.then_labels or plan.evacuate else []
         self._unconfirmed = False
-        evacuate = [node_id for node_id in plan.evacuate if node_id not in unmarked]
-        left = self._evacuation.run(evacuate) if evacuate else {}
+        left: Mapping[str, str] = {}
+        if evacuate := self._busy_and_marked(plan, nodes):
+            left = self._evacuation.run(evacuate)
+            nodes = self._resource_manager.read_nodes()
+        unmarked = self._unmarked(plan, nodes)
         found = {**left, **without_resources, **unmarked}
         refused = {node_id: sentence for name, sentence in found.items() for node_id in plan.ids.get(host_of(name), ())}
         not_freed = [sentence for name, sentence in found.items() if host_of(name) not in plan.ids]
@@ -99,6 +108,11 @@ class LabelManager:
             self._unconfirmed = True
             self._resource_manager.add_labels(sorted(label for label in used if self._is_mark(label)))
             self._resource_manager.set_host_labels(labels, then_labels)
+
+    def _read(self) -> YarnState:
+        state = self._resource_manager.read()
+        self._check_labels(state)
+        return state
 
     def _masters(self) -> Mapping[str, Sequence[str]]:
         """For each node the applications whose ApplicationMaster is there; only for the log."""
@@ -132,13 +146,27 @@ class LabelManager:
                 " answer to GET /get-node-labels does not list it. Nothing is changed."
             )
 
-    def _unmarked(self, plan: LabelPlan) -> Mapping[str, str]:
-        """Read back that all hosts are marked; a sentence for each node that is not, by node id."""
+    def _busy_and_marked(self, plan: LabelPlan, nodes: Iterable[YarnNode]) -> list[str]:
+        """The NodeManagers to evacuate, by id: a container may have started between the plan and the mark."""
+        return [
+            node.id
+            for node in nodes
+            if node.host in plan.evacuated and node.live and node.containers and self._is_mark(node.label)
+        ]
+
+    def _unmarked(self, plan: LabelPlan, nodes: Iterable[YarnNode]) -> Mapping[str, str]:
+        """A sentence for each node that is not marked although its host was, by node id."""
         return {
             node.id: f"Node {node.id} has no label of the manager, although it was set."
-            for node in self._resource_manager.read_nodes()
+            for node in nodes
             if node.host in plan.ids and not self._is_mark(node.label)
         }
+
+
+def _unfinished(state: YarnState, marks: MarkLabels) -> bool:
+    """Whether an evacuation was interrupted, and its node still has resources."""
+    found = [marks.mark(node.label) for node in state.nodes if node.live and not node.capacity.is_zero]
+    return any(mark is not None and mark.capacity is not None for mark in found)
 
 
 def _busy(state: YarnState, plan: LabelPlan) -> list[YarnNode]:

@@ -25,14 +25,16 @@ class LabelPlan(ManagerPlan):
     """`labels` are set first, `then_labels` afterwards, as the labels of a host replace those of its NodeManagers.
 
     `restore` has the resources that an interrupted evacuation has left to restore, `evacuate` the ids of NodeManagers
-    with containers on hosts to evacuate. `ids` maps each host that is to be marked to the ids that mean it. `withheld`
-    are marked hosts that no known name on the list means, and that are not freed: `unresolved` addresses may mean them.
+    with containers on `evacuated`, the hosts to evacuate. `ids` maps each host that is to be marked to the ids that
+    mean it. `withheld` are marked hosts that no known name on the list means, and that are not freed: `unresolved`
+    addresses may mean them.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
     then_labels: Mapping[str, str] = field(default_factory=dict)
     restore: Mapping[str, Capacity] = field(default_factory=dict)
     evacuate: tuple[str, ...] = ()
+    evacuated: frozenset[str] = frozenset()
     ids: Mapping[str, Sequence[str]] = field(default_factory=dict)
     withheld: tuple[str, ...] = ()
     unresolved: Sequence[str] = ()
@@ -82,6 +84,7 @@ def make_plan(
         then_labels=changes.then_labels,
         restore=changes.restore,
         evacuate=tuple(changes.evacuate),
+        evacuated=frozenset(host for host in changes.ids if evacuates(blocks.by_host[host])),
         ids=changes.ids,
         withheld=tuple(changes.withheld),
         unresolved=blocks.unresolved,

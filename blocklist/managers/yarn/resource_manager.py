@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import islice
@@ -19,6 +20,8 @@ from blocklist.managers.yarn.connection import Access, Connection, NoAnswerError
 from blocklist.managers.yarn.interruptible import Stop
 from blocklist.managers.yarn.mark import Capacity
 
+log = logging.getLogger("blocklist.managers")
+
 _EVERY_STATE: Final = "NEW,RUNNING,UNHEALTHY,DECOMMISSIONING,DECOMMISSIONED,LOST,REBOOTED,SHUTDOWN"
 _ACTIVE_APPLICATIONS: Final = "ACCEPTED,RUNNING"
 _LABELS_PER_REQUEST: Final = 1000
@@ -27,6 +30,7 @@ _QUEUE_SECONDS: Final = 10.0
 _SETTLE_SECONDS: Final = 1.0
 """The same wait where the ResourceManager does not show its queue (before Hadoop 3.5)."""
 _CAPACITY_SCHEDULER: Final = "capacityScheduler"
+_NO_RIGHT: Final = frozenset({401, 403})
 
 
 class ResourceManager:
@@ -40,8 +44,7 @@ class ResourceManager:
         self._active = self._connections[0]
         self._stop = stop
         self._seconds = seconds
-        self._started: object = None
-        self._scheduler = ""
+        self._checked: object = None
 
     @property
     def url(self) -> str:
@@ -56,10 +59,12 @@ class ResourceManager:
     def find_active(self, *, needs_labels: bool = True) -> None:
         """Find the active one, beginning with the last. Raises NoAnswerError with what each answered.
 
-        `needs_labels`: raises RejectedError if its scheduler ignores node labels.
+        `needs_labels`: raises RejectedError if node labels are disabled, its scheduler ignores them, or this user may
+        not change them.
         """
         others = [connection for connection in self._connections if connection is not self._active]
         reasons = []
+        standby = False
         for connection in [self._active, *others]:
             try:
                 info = _fields(connection.get("/info"), "clusterInfo")
@@ -69,9 +74,12 @@ class ResourceManager:
             if info.get("haState") == "ACTIVE" and info.get("state", "STARTED") == "STARTED":
                 self._active = connection
                 if needs_labels:
-                    self._check_scheduler((connection.url, info.get("startedOn")))
+                    self._check_labels((connection.url, info.get("startedOn")))
                 return
+            standby = info.get("haState") == "STANDBY"
             reasons.append(f"The ResourceManager {connection.url} is not active ({info.get('haState', 'no haState')}).")
+        if standby and not others:
+            reasons.append("Is there another one? Give --resource-manager for each.")
         raise NoAnswerError(" ".join(reasons))
 
     def read(self) -> YarnState:
@@ -103,17 +111,8 @@ class ResourceManager:
 
     def add_labels(self, names: Iterable[str]) -> None:
         """Create exclusive labels; those that are there already stay."""
-        entries = [{"name": name, "exclusivity": "true"} for name in names]
-        if not entries:
-            return
-        try:
-            self._active.post("/add-node-labels", {"nodeLabelInfo": entries})
-        except RejectedError as error:
-            if "is disabled" not in str(error) and "not enabled" not in str(error):
-                raise
-            raise RejectedError(
-                f"{error} Set yarn.node-labels.enabled in yarn-site.xml, or use --by exclude-file."
-            ) from error
+        if entries := [{"name": name, "exclusivity": "true"} for name in names]:
+            self._post_labels(entries)
 
     def set_labels(self, labels: Mapping[str, str], *, seconds: float | None = None) -> None:
         """Replace the labels of hosts (`host:0`) and NodeManagers (`host:port`); an empty one removes it.
@@ -178,20 +177,44 @@ class ResourceManager:
                 )
             self._stop.sleep(0.05)
 
-    def _check_scheduler(self, started: object) -> None:
-        """Once for each start of a ResourceManager. Raises RejectedError if its scheduler ignores labels."""
-        if started != self._started:
-            answer = _fields(self._active.get("/scheduler"), "scheduler")
-            self._scheduler = str(_fields(answer, "schedulerInfo").get("type", ""))
-            self._started = started
-        if self._scheduler != _CAPACITY_SCHEDULER:
+    def _check_labels(self, start: object) -> None:
+        """Once for each start of a ResourceManager, also while nothing is blocked. Raises RejectedError."""
+        if start == self._checked:
+            return
+        answer = _fields(self._active.get("/scheduler"), "scheduler")
+        scheduler = str(_fields(answer, "schedulerInfo").get("type", ""))
+        if scheduler != _CAPACITY_SCHEDULER:
             raise RejectedError(
-                f"The scheduler of the ResourceManager {self.url} ({self._scheduler}) is not the CapacityScheduler:"
+                f"The scheduler of the ResourceManager {self.url} ({scheduler}) is not the CapacityScheduler:"
                 " it ignores node labels. Use --by exclude-file."
             )
+        try:
+            # Changes nothing, but is rejected as a change would be.
+            self._post_labels([])
+        except RejectedError as error:
+            # Another version may only want a label in it.
+            if error.status not in _NO_RIGHT and not _is_disabled(error):
+                log.debug("Whether labels may be set is not known: %s", error)
+            else:
+                raise
+        self._checked = start
+
+    def _post_labels(self, entries: Sequence[Mapping[str, str]]) -> None:
+        try:
+            self._active.post("/add-node-labels", {"nodeLabelInfo": entries})
+        except RejectedError as error:
+            if not _is_disabled(error):
+                raise
+            raise RejectedError(
+                f"{error} Set yarn.node-labels.enabled in yarn-site.xml, or use --by exclude-file.", error.status
+            ) from error
 
     def _unexpected(self, error: ValueError) -> NoAnswerError:
         return NoAnswerError(f"The ResourceManager {self.url} gave an unexpected answer: {error}.")
+
+
+def _is_disabled(error: RejectedError) -> bool:
+    return "is disabled" in str(error) or "not enabled" in str(error)
 
 
 def _fields(body: object, key: str) -> Mapping[str, Any]:
