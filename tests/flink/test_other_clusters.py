@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -40,8 +41,7 @@ def test_a_new_leader_gets_the_list_and_the_adaptive_scheduler_obeys(
             BridgeProcess(tmp_path, service.url, cluster, listener_id="ha") as bridge,
         ):
             cluster.start(2)
-            arguments = ("STREAMING", ENDLESS, 500, 0, 2, f"file://{tmp_path}/out", "ha", CHECKPOINTS)
-            job_id = cluster.submit(job_jar, *arguments)
+            job_id = cluster.submit(job_jar, *_endless(tmp_path, "ha"))
             job = view.of_job(job_id)
             wait_until(lambda: _runs_on(cluster, job_id) != set(), seconds=150)
             (left,) = _runs_on(cluster, job_id)
@@ -80,18 +80,10 @@ def test_flink_1_20_obeys(
         BridgeProcess(tmp_path, service.url, cluster, listener_id="flink-1") as bridge,
     ):
         cluster.start(2)
-        arguments = ("STREAMING", ENDLESS, 500, 0, 2, f"file://{tmp_path}/out", "old", CHECKPOINTS)
-        job_id = cluster.submit(job_jar, *arguments)
-        job = view.of_job(job_id)
-        wait_until(lambda: len(_runs_on(cluster, job_id)) == 1, seconds=150)
-        (left,) = _runs_on(cluster, job_id)
-        node = NODES[int(left[-1]) - 1]
-        client.block(node, "bad disk", action=EVACUATE)
-        view.wait_applied(node, bridge.id, job)
-        assert cluster.task_managers()[left]
-        wait_until(lambda: _runs_on(cluster, job_id) not in ({left}, set()), seconds=150)
+        job_id = cluster.submit(job_jar, *_endless(tmp_path, "old"))
+        node = _evacuate(cluster, job_id, bridge, client, view)
         client.unblock(node)
-        view.wait_applied(node, bridge.id, job)
+        view.wait_applied(node, bridge.id, view.of_job(job_id))
         assert not any(cluster.task_managers().values())
 
 
@@ -109,16 +101,7 @@ def test_a_cluster_with_tls_obeys(
         BridgeProcess(tmp_path, service.url, cluster, listener_id="tls") as bridge,
     ):
         cluster.start(2)
-        arguments = ("STREAMING", ENDLESS, 500, 0, 2, f"file://{tmp_path}/out", "tls", CHECKPOINTS)
-        job_id = cluster.submit(job_jar, *arguments)
-        job = view.of_job(job_id)
-        wait_until(lambda: len(_runs_on(cluster, job_id)) == 1, seconds=150)
-        (left,) = _runs_on(cluster, job_id)
-        node = NODES[int(left[-1]) - 1]
-        client.block(node, "bad disk", action=EVACUATE)
-        view.wait_applied(node, bridge.id, job)
-        assert cluster.task_managers()[left]
-        wait_until(lambda: _runs_on(cluster, job_id) not in ({left}, set()), seconds=150)
+        _evacuate(cluster, cluster.submit(job_jar, *_endless(tmp_path, "tls")), bridge, client, view)
 
 
 def test_without_speculative_execution_no_block_is_applied(
@@ -150,6 +133,25 @@ def _tls(java: Path, folder: Path) -> dict[str, str]:
     passwords = ("keystore-password", "key-password", "truststore-password")
     settings = {f"security.ssl.internal.{name}": "secret1" for name in passwords}
     return {"security.ssl.internal.enabled": "true", **files, **settings}
+
+
+def _endless(folder: Path, name: str) -> Sequence[str | int]:
+    """The arguments of a streaming job with checkpoints."""
+    return ("STREAMING", ENDLESS, 500, 0, 2, f"file://{folder}/out", name, CHECKPOINTS)
+
+
+def _evacuate(
+    cluster: FlinkCluster, job_id: str, bridge: BridgeProcess, client: BlocklistClient, view: ServiceView
+) -> str:
+    """Block the only node that the job uses, and wait until it has left; the node."""
+    wait_until(lambda: len(_runs_on(cluster, job_id)) == 1, seconds=150)
+    (left,) = _runs_on(cluster, job_id)
+    node = NODES[int(left[-1]) - 1]
+    client.block(node, "bad disk", action=EVACUATE)
+    view.wait_applied(node, bridge.id, view.of_job(job_id))
+    assert cluster.task_managers()[left]
+    wait_until(lambda: _runs_on(cluster, job_id) not in ({left}, set()), seconds=150)
+    return node
 
 
 def _runs_on(cluster: FlinkCluster, job: str) -> set[str]:
