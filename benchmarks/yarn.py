@@ -1,4 +1,7 @@
-"""The YARN manager: 1,000 nodes of which it blocks 100, on the answers of a simulated ResourceManager."""
+"""The YARN manager: 1,000 nodes of which it blocks 100, on the answers of a simulated ResourceManager.
+
+Then a Spark job with the agent on a real YARN of three nodes.
+"""
 
 import json
 import subprocess
@@ -6,12 +9,16 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 
-from benchmarks import systems
+from benchmarks import systems, yarn_spark
 from benchmarks.harness import Server, fetch, scratch, unless_quick
 from benchmarks.rows import Row
 from benchmarks.sampling import cpu_seconds, megabytes
+from blocklist import BlocklistClient
 from tests.integration.process import ROOT
+from tests.yarn.cluster import YarnCluster
+from tests.yarn.jars import yarn_classpath
 from tests.yarn.simulated import SimulatedYarn, serving
 
 NODES = unless_quick(1000, 100)
@@ -32,10 +39,21 @@ def run() -> list[Row]:
         manager = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.DEVNULL)
         try:
             _wait(lambda: yarn.requests["GET /nodes"] > 1)
-            return list(_rows(service, yarn, manager.pid))
+            found = list(_rows(service, yarn, manager.pid))
         finally:
             manager.terminate()
             manager.wait(60)
+        return [*found, *_spark_rows(service, folder)]
+
+
+def _spark_rows(service: Server, folder: Path) -> list[Row]:
+    with YarnCluster(_made(folder / "yarn"), yarn_classpath()) as yarn, BlocklistClient(service.url) as client:
+        return yarn_spark.rows(yarn, client, service.url, _made(folder / "spark"))
+
+
+def _made(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
 
 
 def _rows(service: Server, yarn: SimulatedYarn, pid: int) -> Iterator[Row]:
