@@ -18,7 +18,7 @@ GROUPS = {
     "command": "Start-up time of the `blocklist` command.",
     "page-map": "The map of 10,000 hosts on the page: CPU of the service, and Chromium.",
     "spark": "Time until a block is in force in Spark, and the overhead of the agent.",
-    "yarn": "The YARN manager with 1,000 nodes: marks, evacuations, its cost at rest; and a Spark job on YARN.",
+    "yarn": "The YARN manager with 1,000 nodes: marks, evacuations, cost at rest; containers and a Spark job on YARN.",
     "agent": "What the agent costs a driver that obeys by configuration alone, and how soon it acts.",
 }
 LONG = {

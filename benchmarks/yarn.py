@@ -1,6 +1,6 @@
 """The YARN manager: 1,000 nodes of which it blocks 100, on the answers of a simulated ResourceManager.
 
-Then a Spark job with the agent on a real YARN of three nodes.
+Then single containers, and a Spark job with the agent, on a real YARN of three nodes.
 """
 
 import json
@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
-from benchmarks import systems, yarn_spark
+from benchmarks import systems, yarn_containers, yarn_spark
 from benchmarks.harness import Server, fetch, scratch, unless_quick
 from benchmarks.rows import Row
 from benchmarks.sampling import cpu_seconds, megabytes
@@ -43,12 +43,13 @@ def run() -> list[Row]:
         finally:
             manager.terminate()
             manager.wait(60)
-        return [*found, *_spark_rows(service, folder)]
+        return [*found, *_real_rows(service, folder)]
 
 
-def _spark_rows(service: Server, folder: Path) -> list[Row]:
+def _real_rows(service: Server, folder: Path) -> list[Row]:
     with YarnCluster(_made(folder / "yarn"), yarn_classpath()) as yarn, BlocklistClient(service.url) as client:
-        return yarn_spark.rows(yarn, client, service.url, _made(folder / "spark"))
+        containers = yarn_containers.rows(yarn, client, service.url, folder)
+        return [*containers, *yarn_spark.rows(yarn, client, service.url, _made(folder / "spark"))]
 
 
 def _made(folder: Path) -> Path:
