@@ -18,7 +18,7 @@ from benchmarks.rows import Row
 from benchmarks.sampling import cpu_seconds, megabytes
 from blocklist import BlockedNode, BlocklistClient
 from blocklist.model.node import PERMANENT, BlockAction
-from tests.integration.process import ServiceProcess, run_app, wait_until
+from tests.integration.process import migrated_service, wait_until
 from tests.kubernetes.cluster import Cluster, Json, running_cluster
 from tests.kubernetes.control_plane import require_control_plane
 from tests.kubernetes.manager import KEY, manager_process
@@ -81,9 +81,7 @@ def _measure(size: int) -> Figures:
         names = [f"bench-{number}" for number in range(size)]
         _make_nodes(cluster, names)
         cluster.make_namespace(PODS)
-        service = ServiceProcess(folder / "service")
-        run_app("migrate", env=service.environment())
-        stack.enter_context(service)
+        service = stack.enter_context(migrated_service(folder / "service"))
         client = stack.enter_context(BlocklistClient(service.url, timeout=60))
         process = manager_process(folder, cluster, service)
         began = time.monotonic()

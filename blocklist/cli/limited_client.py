@@ -7,15 +7,15 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+from typing import Any
 
 import httpx
 
 from blocklist.client.client import BlocklistClient
-from blocklist.client.response import ApiResponse, Params
+from blocklist.client.response import ApiResponse
 from blocklist.client.transport import unreachable_message
 from blocklist.model.durations import format_duration
 from blocklist.model.errors import UnavailableError
-from blocklist.wire.json import Json
 
 
 class LimitedClient(BlocklistClient):
@@ -24,18 +24,10 @@ class LimitedClient(BlocklistClient):
     Not once: a server that cannot be reached, or says nothing, is reported as such.
     """
 
-    def _request(
-        self,
-        method: str,
-        path: str,
-        *,
-        params: Params | None = None,
-        json: Json | None = None,
-        wait: int | None = None,
-    ) -> ApiResponse:
+    def _request(self, method: str, path: str, *, wait: int | None = None, **options: Any) -> ApiResponse:
         try:
             with _time_limit(2 * self._timeout + (wait or 0)):
-                return super()._request(method, path, params=params, json=json, wait=wait)
+                return super()._request(method, path, wait=wait, **options)
         except httpx.ReadTimeout as error:
             # It came when the client had just finished.
             raise UnavailableError(unreachable_message(self.url, error)) from error

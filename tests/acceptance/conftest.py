@@ -13,7 +13,7 @@ from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, session, wait_until
 from tests.acceptance.jobs import used_hosts
 from tests.class_archive import archive_option
-from tests.integration.process import ServiceProcess, run_app
+from tests.integration.process import ServiceProcess, migrated_service
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -71,10 +71,8 @@ def spark(applications: Applications) -> SparkSession:
 
 @pytest.fixture(scope="package")
 def service_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    process = ServiceProcess(tmp_path_factory.mktemp("service"))
-    assert run_app("migrate", env=process.environment()).returncode == 0
-    yield process.start()
-    process.stop()
+    with migrated_service(tmp_path_factory.mktemp("service")) as process:
+        yield process
 
 
 @pytest.fixture

@@ -24,7 +24,7 @@ import httpx
 from blocklist import PERMANENT, BlockAction, BlocklistClient
 from demo.cluster import Cluster, session, wait_until
 from tests.acceptance.jobs import EXCLUDING, SPECULATING, Job, await_use, slow_on, used_hosts
-from tests.integration.process import NO_TLS, ROOT, ServiceProcess, run_app
+from tests.integration.process import NO_TLS, ROOT, migrated_service
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -72,13 +72,8 @@ def environment(version: str) -> Path:
 
 @contextmanager
 def _service(folder: Path) -> Iterator[str]:
-    service = ServiceProcess(folder)
-    assert run_app("migrate", env=service.environment()).returncode == 0
-    service.start()
-    try:
+    with migrated_service(folder) as service:
         yield service.url
-    finally:
-        service.stop()
 
 
 class BlockChecks:

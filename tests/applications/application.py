@@ -28,8 +28,7 @@ START_SECONDS: Final = 240
 ROUND_SECONDS: Final = 180
 END_SECONDS: Final = 120
 
-# The driver's log has a line for each task that starts, with Unix milliseconds, and all that the agent logs.
-_LOGGING: Final = """\
+LOGGING: Final = """\
 rootLogger.level = warn
 rootLogger.appenderRef.console.ref = console
 appender.console.type = Console
@@ -39,15 +38,15 @@ appender.console.layout.type = PatternLayout
 appender.console.layout.pattern = %d{UNIX_MILLIS} %p %c{1}: %m%n%ex
 logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
 logger.tasks.level = info
-logger.executors.name = org.apache.spark.scheduler.cluster
-logger.executors.level = info
 logger.blocklist.name = blocklist
 logger.blocklist.level = info
 """
-_RESULT: Final = re.compile(r"ROUND (\d+)((?: (?:127\.0\.0\.\d+|w\d\.yarn\.test))*)")
-_START: Final = re.compile(
+"""The driver's log has a line for each task that starts, with Unix milliseconds, and all that the agent logs."""
+TASK_START: Final = re.compile(
     r"^(\d{13}) INFO TaskSetManager: (?:\[[^]]*\] )?Starting task \S+ in stage \S+ \(TID \d+\) \(([^,]+),", re.MULTILINE
 )
+_EXECUTORS: Final = "logger.executors.name = org.apache.spark.scheduler.cluster\nlogger.executors.level = info\n"
+_RESULT: Final = re.compile(r"ROUND (\d+)((?: (?:127\.0\.0\.\d+|w\d\.yarn\.test))*)")
 
 
 class EndedError(Exception):
@@ -136,7 +135,7 @@ class Application:
         self._received = 0
         self._begun = time.time()
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "log4j2.properties").write_text(_LOGGING)
+        (folder / "log4j2.properties").write_text(LOGGING + _EXECUTORS)
         lines = {**_defaults(cluster, folder), **kind.conf, **conf}
         if lines.get("spark.driver.extraClassPath") == str(JAR):
             lines["spark.driver.extraJavaOptions"] = (
@@ -201,11 +200,11 @@ class Application:
 
     def starts_on(self, *hosts: str) -> list[int]:
         """The Unix times in ms at which tasks were started on these hosts, as logged by Spark's scheduler."""
-        return [int(at) for at, host in _START.findall(self.log()) if host in hosts]
+        return [int(at) for at, host in TASK_START.findall(self.log()) if host in hosts]
 
     def used_hosts(self) -> set[str]:
         """The hosts on which tasks were started, by Spark's names."""
-        return {host for _, host in _START.findall(self.log())}
+        return {host for _, host in TASK_START.findall(self.log())}
 
     def end(self) -> None:
         """Let the application end by itself; its exit code must be 0."""

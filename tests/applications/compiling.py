@@ -20,12 +20,32 @@ _SCALA: Final = "scala.tools.nsc.Main"
 
 def compile_applications(spark_home: Path, folder: Path) -> Path:
     """Return a jar in `folder` with the Java and the Scala application, for this Spark."""
-    jars, classes = spark_home / "jars", folder / "classes"
+    classes = _made(folder)
+    _compile_java(spark_home, classes, SOURCES / "Rounds.java")
+    _run(spark_home, _SCALA, "-usejavacp", "-d", classes, SOURCES / "Rounds.scala")
+    return _archive(classes, folder)
+
+
+def compile_java(spark_home: Path, folder: Path, source: Path) -> Path:
+    """Return a jar in `folder` with one Java application."""
+    classes = _made(folder)
+    _compile_java(spark_home, classes, source)
+    return _archive(classes, folder)
+
+
+def _made(folder: Path) -> Path:
+    classes = folder / "classes"
     classes.mkdir(parents=True)
+    return classes
+
+
+def _compile_java(spark_home: Path, classes: Path, source: Path) -> None:
     # Janino needs all of Spark's jars: it reads the signatures of a whole class before it picks a method.
-    path = os.pathsep.join(str(jar) for jar in sorted(jars.glob("*.jar")))
-    _run(jars, _JANINO, "-d", classes, "-classpath", path, SOURCES / "Rounds.java")
-    _run(jars, _SCALA, "-usejavacp", "-d", classes, SOURCES / "Rounds.scala")
+    path = os.pathsep.join(str(jar) for jar in sorted((spark_home / "jars").glob("*.jar")))
+    _run(spark_home, _JANINO, "-d", classes, "-classpath", path, source)
+
+
+def _archive(classes: Path, folder: Path) -> Path:
     jar = folder / "applications.jar"
     with zipfile.ZipFile(jar, "w") as archive:
         for file in sorted(classes.rglob("*.class")):
@@ -33,9 +53,9 @@ def compile_applications(spark_home: Path, folder: Path) -> Path:
     return jar
 
 
-def _run(jars: Path, main: str, *arguments: object) -> None:
+def _run(spark_home: Path, main: str, *arguments: object) -> None:
     java = java_home() / "bin" / "java"
-    command = [java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{jars}/*", main, *arguments]
+    command = [java, "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", f"{spark_home}/jars/*", main, *arguments]
     done = subprocess.run([str(part) for part in command], capture_output=True, text=True, timeout=300, check=False)
     if done.returncode:
         raise RuntimeError(f"{main} failed:\n{done.stdout}{done.stderr}")

@@ -17,7 +17,7 @@ from tests.applications.application import JAR, Application, Installation, Kind,
 from tests.applications.compiling import compile_applications
 from tests.class_archive import archive_option
 from tests.integration.bodies import current_list
-from tests.integration.process import ServiceProcess, run_app, wait_until
+from tests.integration.process import ServiceProcess, migrated_service, wait_until
 
 A, B, C = HOSTS = ("127.0.0.31", "127.0.0.32", "127.0.0.33")
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
@@ -98,10 +98,8 @@ class Service:
 
 @pytest.fixture(scope="package")
 def service_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    process = ServiceProcess(tmp_path_factory.mktemp("service"))
-    assert run_app("migrate", env=process.environment()).returncode == 0
-    yield process.start()
-    process.stop()
+    with migrated_service(tmp_path_factory.mktemp("service")) as process:
+        yield process
 
 
 @pytest.fixture

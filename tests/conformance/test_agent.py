@@ -21,7 +21,7 @@ from tests.conformance.scenario import JM, Node, Notification, Register, Report,
 from tests.conformance.scenarios import SCENARIOS
 from tests.conformance.test_watch import WatchSubject
 from tests.integration.bodies import PERMANENT, current_list
-from tests.integration.process import ServiceProcess, run_app, wait_until
+from tests.integration.process import ServiceProcess, migrated_service, wait_until
 
 pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(300)]
 
@@ -113,10 +113,8 @@ def _node(end: str, evacuates: bool, cause: str) -> Node:
 
 @pytest.fixture(scope="module")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    process = ServiceProcess(tmp_path_factory.mktemp("service"))
-    assert run_app("migrate", env=process.environment()).returncode == 0
-    yield process.start()
-    process.stop()
+    with migrated_service(tmp_path_factory.mktemp("service")) as process:
+        yield process
 
 
 @pytest.fixture(scope="module")

@@ -10,7 +10,7 @@ from statistics import median
 from tempfile import mkdtemp
 
 from tests.crash.trial import KillTrial
-from tests.integration.process import ServiceProcess, run_app
+from tests.integration.process import migrated_service
 
 
 def main() -> None:
@@ -19,9 +19,8 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=200)
     kills = parser.parse_args().kills
     begin = time.monotonic()
-    service = ServiceProcess(Path(mkdtemp(prefix="blocklist-kills-")))
+    service = migrated_service(Path(mkdtemp(prefix="blocklist-kills-")))
     print(f"Data and log of the service: {service.folder}.", flush=True)
-    assert run_app("migrate", env=service.environment()).returncode == 0
     with service:
         stats = KillTrial(service).run(kills)
     shutil.rmtree(service.folder)

@@ -14,7 +14,7 @@ from tests.docs.console import Page, parse_page
 from tests.docs.operator_host import OperatorHost, PageListeners
 from tests.docs.shell import Shell
 from tests.docs.systemctl import Unit
-from tests.integration.process import ROOT, ServiceProcess, environment, run_app
+from tests.integration.process import ROOT, environment, migrated_service
 
 DOCS: Final = ROOT / "docs"
 MAX_SKIPPED: Final = 3
@@ -77,9 +77,7 @@ OTHER_PAGES: Final = sorted(path.name for path in DOCS.glob("*.md") if path.stem
 @pytest.mark.parametrize("name", [name for name in OTHER_PAGES if parse_page(DOCS / name).steps])
 def test_each_other_page_shows_real_output(tmp_path: Path, name: str) -> None:
     """On a service with default settings."""
-    service = ServiceProcess(tmp_path)
-    assert run_app("migrate", env=service.environment()).returncode == 0
-    with service:
+    with migrated_service(tmp_path) as service:
         shell = Shell(tmp_path, {"http://127.0.0.1:8224": service.url}, environment(), cwd=tmp_path)
         mismatches = shell.run_page(parse_page(DOCS / name), {})
     assert not mismatches, "\n".join(mismatches)

@@ -14,7 +14,7 @@ from tests.flink.bridge_process import BridgeProcess, ServiceView
 from tests.flink.cluster import FlinkCluster
 from tests.flink.compiling import compile_job
 from tests.flink.package import FLINK_2, PackageMissingError, flink_lib
-from tests.integration.process import ServiceProcess, run_app, wait_until
+from tests.integration.process import ServiceProcess, migrated_service, wait_until
 
 FindLib = Callable[[str], Path]
 
@@ -53,10 +53,8 @@ def cluster(java: Path, find_lib: FindLib, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="package")
 def service(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    process = ServiceProcess(tmp_path_factory.mktemp("service"))
-    assert run_app("migrate", env=process.environment()).returncode == 0
-    yield process.start()
-    process.stop()
+    with migrated_service(tmp_path_factory.mktemp("service")) as process:
+        yield process
 
 
 @pytest.fixture(scope="package")

@@ -16,7 +16,7 @@ import pytest
 from tests.integration.command import Command, install
 from tests.integration.databases import Databases, PostgresDatabases, SqliteFiles
 from tests.integration.nginx import nginx_before
-from tests.integration.process import ServiceProcess, environment, run_app, url_of, wait_until
+from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
 from tests.integration.receiver import Receiver, receiving
 from tests.integration.replicas import Replicas, running_replicas
 from tests.integration.secured import SecuredService, secured_service
@@ -226,3 +226,14 @@ def binaries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def command(binaries: Path, service: ServiceProcess) -> Command:
     """The command, set up for the shared service."""
     return Command(binaries, service.url)
+
+
+@pytest.fixture
+def configured(binaries: Path, service: ServiceProcess, tmp_path: Path) -> Command:
+    """Two contexts and no BLOCKLIST_URL: the service is `lab`, the current one; nothing listens at `prod`."""
+    command = Command(binaries, service.url)
+    command.env["XDG_CONFIG_HOME"] = str(tmp_path)
+    del command.env["BLOCKLIST_URL"]
+    command.stdout_of("config", "set", "lab", "url", service.url)
+    command.stdout_of("config", "set", "prod", "url", f"http://127.0.0.1:{free_port()}")
+    return command

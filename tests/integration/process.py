@@ -147,6 +147,13 @@ def run_app(*arguments: str, env: dict[str, str], wrapper: tuple[str, ...] = ())
     return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
 
 
+def migrated_service(folder: Path) -> ServiceProcess:
+    """A service with an empty database of its own in `folder`; it is not started yet."""
+    service = ServiceProcess(folder)
+    assert run_app("migrate", env=service.environment()).returncode == 0
+    return service
+
+
 def environment(**settings: str) -> dict[str, str]:
     """The environment of this process with exactly these settings of the service.
 

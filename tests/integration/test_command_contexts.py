@@ -8,18 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.command import Command
-from tests.integration.process import ServiceProcess, free_port
-
-
-@pytest.fixture
-def configured(binaries: Path, service: ServiceProcess, tmp_path: Path) -> Command:
-    """Two contexts and no BLOCKLIST_URL: the service is `lab`, the current one; nothing listens at `prod`."""
-    command = Command(binaries, service.url)
-    command.env["XDG_CONFIG_HOME"] = str(tmp_path)
-    del command.env["BLOCKLIST_URL"]
-    command.stdout_of("config", "set", "lab", "url", service.url)
-    command.stdout_of("config", "set", "prod", "url", f"http://127.0.0.1:{free_port()}")
-    return command
+from tests.integration.process import ServiceProcess
 
 
 def test_a_change_prints_the_context_and_a_read_does_not(

@@ -7,18 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.command import Command
-from tests.integration.process import ServiceProcess, free_port
-
-
-@pytest.fixture
-def configured(binaries: Path, service: ServiceProcess, tmp_path: Path) -> Command:
-    """The context `lab`, which is the service, and `prod`, at which nothing listens; no BLOCKLIST_URL."""
-    command = Command(binaries, service.url)
-    command.env["XDG_CONFIG_HOME"] = str(tmp_path)
-    del command.env["BLOCKLIST_URL"]
-    command.stdout_of("config", "set", "lab", "url", service.url)
-    command.stdout_of("config", "set", "prod", "url", f"http://127.0.0.1:{free_port()}")
-    return command
+from tests.integration.process import ServiceProcess
 
 
 def test_config_use_says_if_the_environment_still_decides(configured: Command, service: ServiceProcess) -> None:

@@ -230,6 +230,17 @@ def table_text(revision: int, lines: Iterable[str]) -> str:
     return "\n".join((f"blocklist-table 1 {revision} {len(rows)}", *rows, ""))
 
 
+def render_blocks(blocks: Iterable[tuple[str, int, str, str]]) -> str:
+    """The table with these blocks (node id, end, action and cause), each under the keys that the service gives it."""
+    keys = {}
+    for node_id, end, action, cause in blocks:
+        normal = node_id.lower()
+        label, dot, _ = normal.partition(".")
+        further = () if label.isdigit() or ":" in normal else (label,) if dot else (f"{label}.",)
+        keys.update(dict.fromkeys((normal, *further), (end, action, node_id, cause)))
+    return render(keys)
+
+
 def render(keys: Mapping[str, tuple[int, str, str, str]]) -> str:
     """A table of keys in this order, each with its end, action, id and cause."""
     return table_text(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from blocklist.model.host_matching import normalize_address
 from blocklist.model.node import PERMANENT
-from tests.spark_agent.decisions import Decisions, JavaPlacement, Tree, render
+from tests.spark_agent.decisions import Decisions, JavaPlacement, Tree, render, render_blocks
 from tests.spark_agent.test_plan import block
 
 NOW = 10_000
@@ -29,13 +29,7 @@ def place(
     now: int = NOW,
 ) -> JavaPlacement:
     """The placement for these blocks, the weakest first; each has the keys that the service gives it."""
-    keys = {}
-    for node_id, end, action, cause in blocks:
-        normal = node_id.lower()
-        label, dot, _ = normal.partition(".")
-        further = () if label.isdigit() or ":" in normal else (label,) if dot else (f"{label}.",)
-        keys.update(dict.fromkeys((normal, *further), (end, action, node_id, cause)))
-    assert decisions.read_table(render(keys)) is None
+    assert decisions.read_table(render_blocks(blocks)) is None
     return decisions.placement(nodes, giving_way, max_names, now)
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from blocklist.model.host_matching import same_machine
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from tests.spark_agent import model
-from tests.spark_agent.decisions import Decisions, JavaPlan, render
+from tests.spark_agent.decisions import Decisions, JavaPlan, render_blocks
 from tests.spark_agent.model import HOLD, JOIN, LONG_AGO, NOTICE, Host, Requirements, Row
 
 NOW = 10_000
@@ -41,13 +41,7 @@ def make(
     now: int = NOW,
 ) -> JavaPlan:
     """The plan for these blocks, the weakest first; each has the keys that the service gives it."""
-    keys = {}
-    for node_id, end, action, cause in blocks:
-        normal = node_id.lower()
-        label, dot, _ = normal.partition(".")
-        further = () if label.isdigit() or ":" in normal else (label,) if dot else (f"{label}.",)
-        keys.update(dict.fromkeys((normal, *further), (end, action, node_id, cause)))
-    assert decisions.read_table(render(keys)) is None
+    assert decisions.read_table(render_blocks(blocks)) is None
     return decisions.plan(hosts, needs or Requirements(), now)
 
 

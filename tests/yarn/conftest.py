@@ -6,11 +6,12 @@ from collections.abc import Iterator
 
 import pytest
 
+from tests.applications.conftest import service, service_process
 from tests.integration.conftest import databases, fresh, migrated, start
 from tests.yarn.cluster import YarnCluster
 from tests.yarn.jars import yarn_classpath_or_skip
 
-__all__ = ["databases", "fresh", "migrated", "start"]
+__all__ = ["databases", "fresh", "migrated", "service", "service_process", "start"]
 
 
 @pytest.fixture(scope="session")

@@ -16,7 +16,7 @@ from tests.applications.application import TASKS, Installation, Kind
 from tests.applications.compiling import compile_applications
 from tests.applications.conftest import EVACUATE, Service
 from tests.integration.bodies import now_ms
-from tests.integration.process import ServiceProcess, run_app, wait_until
+from tests.integration.process import wait_until
 from tests.yarn.cluster import YarnCluster
 from tests.yarn.spark_on_yarn import CLIENT, CLUSTER, SparkOnYarn, YarnApplication
 
@@ -47,22 +47,6 @@ DYNAMIC: Final = {
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return compile_applications(spark_home(), tmp_path_factory.mktemp("compiled"))
-
-
-@pytest.fixture(scope="module")
-def service_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    process = ServiceProcess(tmp_path_factory.mktemp("service"))
-    assert run_app("migrate", env=process.environment()).returncode == 0
-    yield process.start()
-    process.stop()
-
-
-@pytest.fixture
-def service(service_process: ServiceProcess) -> Iterator[Service]:
-    found = Service(service_process)
-    with found.client:
-        found.clear()
-        yield found
 
 
 Start = Callable[..., YarnApplication]

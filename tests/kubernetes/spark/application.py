@@ -8,7 +8,6 @@ import re
 import signal
 import subprocess
 import time
-import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,8 @@ from types import TracebackType
 from typing import Final, Self
 
 from demo.java_home import java_home
-from tests.applications.application import JAR, EndedError, Round
+from tests.applications.application import JAR, LOGGING, TASK_START, EndedError, Round
+from tests.applications.compiling import compile_java
 from tests.class_archive import archive_option
 from tests.integration.process import wait_until
 from tests.kubernetes.cluster import Cluster, Json
@@ -45,24 +45,7 @@ ROLE: Final[tuple[Json, ...]] = (
 )
 """What docs/kubernetes.md gives Spark's drivers: nothing of it is for the agent alone."""
 _FAST: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# The driver's log has a line for each task that starts, with Unix milliseconds, and all that the agent logs.
-_LOGGING: Final = """\
-rootLogger.level = warn
-rootLogger.appenderRef.console.ref = console
-appender.console.type = Console
-appender.console.name = console
-appender.console.target = SYSTEM_ERR
-appender.console.layout.type = PatternLayout
-appender.console.layout.pattern = %d{UNIX_MILLIS} %p %c{1}: %m%n%ex
-logger.tasks.name = org.apache.spark.scheduler.TaskSetManager
-logger.tasks.level = info
-logger.blocklist.name = blocklist
-logger.blocklist.level = info
-"""
 _RESULT: Final = re.compile(r"ROUND (\d+)(.*)\n")
-_START: Final = re.compile(
-    r"^(\d{13}) INFO TaskSetManager: (?:\[[^]]*\] )?Starting task \S+ in stage \S+ \(TID \d+\) \(([^,]+),", re.MULTILINE
-)
 _SOURCES: Final = Path(__file__).parent / "sources"
 
 
@@ -76,22 +59,7 @@ class Spark:
     @classmethod
     def prepare(cls, home: Path, folder: Path) -> Self:
         """Compile the application by the compiler that Spark ships."""
-        jars, classes = home / "jars", folder / "classes"
-        classes.mkdir(parents=True)
-        path = os.pathsep.join(str(jar) for jar in sorted(jars.glob("*.jar")))
-        compiler = [
-            str(java_home() / "bin/java"),
-            "-cp",
-            f"{jars}/*",
-            "org.codehaus.commons.compiler.samples.CompilerDemo",
-        ]
-        command = [*compiler, "-d", str(classes), "-classpath", path, str(_SOURCES / "NodeRounds.java")]
-        subprocess.run(command, check=True, capture_output=True, timeout=300)
-        jar = folder / "rounds.jar"
-        with zipfile.ZipFile(jar, "w") as archive:
-            for file in sorted(classes.rglob("*.class")):
-                archive.write(file, file.relative_to(classes))
-        return cls(home=home, jar=jar)
+        return cls(home=home, jar=compile_java(home, folder, _SOURCES / "NodeRounds.java"))
 
     def image(self, hosts: Path) -> Image:
         return Image(self, hosts)
@@ -176,7 +144,7 @@ class Application:
         self.image = f"spark-{namespace}-{folder.name}"
         kubelets.images[self.image] = spark.image(kubelets.hosts)
         folder.mkdir(parents=True, exist_ok=True)
-        (folder / "log4j2.properties").write_text(_LOGGING)
+        (folder / "log4j2.properties").write_text(LOGGING)
         lines = {
             **_defaults(kubelets.cluster, folder, namespace, self.image, pool),
             **(_cluster_mode if cluster_mode else _client_mode)(kubelets.cluster, token),
@@ -254,7 +222,7 @@ class Application:
 
     def starts(self) -> list[tuple[int, str]]:
         """The start of each task: Unix time in ms and the address of the pod, as logged by Spark's scheduler."""
-        return [(int(at), address) for at, address in _START.findall(self.log())]
+        return [(int(at), address) for at, address in TASK_START.findall(self.log())]
 
     def starts_on(self, network: str) -> list[int]:
         """The Unix times in ms at which tasks were started in a network, such as `127.0.100.`."""

@@ -13,11 +13,12 @@ import pytest
 
 from blocklist import BlockAction
 from demo.cluster import spark_home
-from tests.applications.conftest import SPARK_HOME, Service
-from tests.integration.process import ServiceProcess, run_app
+from tests.applications.conftest import SPARK_HOME, Service, service, service_process
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelets import Kubelets
 from tests.kubernetes.spark.application import ROLE, Application, Spark, obeying
+
+__all__ = ["service", "service_process"]
 
 MARK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 ACCOUNT: Final = "spark"
@@ -27,23 +28,6 @@ ACCOUNT: Final = "spark"
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Spark:
     home = Path(os.environ.get(SPARK_HOME) or spark_home())
     return Spark.prepare(home, tmp_path_factory.mktemp("rounds"))
-
-
-@pytest.fixture(scope="package")
-def service_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServiceProcess]:
-    process = ServiceProcess(tmp_path_factory.mktemp("service"))
-    assert run_app("migrate", env=process.environment()).returncode == 0
-    yield process.start()
-    process.stop()
-
-
-@pytest.fixture
-def service(service_process: ServiceProcess) -> Iterator[Service]:
-    """The running service; its list and its listeners are removed before the test."""
-    found = Service(service_process)
-    with found.client:
-        found.clear()
-        yield found
 
 
 class Pool:
