@@ -16,17 +16,13 @@ import pytest
 
 from blocklist import BlockAction, BlocklistClient
 from tests.conformance.driver_process import DriverProcess
+from tests.conformance.programs import WITHOUT_REPORTS, Differences, ProgramSubject
 from tests.conformance.runner import run
-from tests.conformance.scenario import JM, Node, Notification, Register, Report, Scenario
-from tests.conformance.scenarios import SCENARIOS
-from tests.conformance.test_watch import WatchSubject
+from tests.conformance.scenario import JM, Node, Register, Scenario
 from tests.integration.bodies import PERMANENT, current_list
-from tests.integration.process import ServiceProcess, migrated_service, wait_until
+from tests.integration.process import ServiceProcess, migrated_service
 
 pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(300)]
-
-# The agent reports its executors and nothing else: tests/acceptance/test_listener.py.
-WITHOUT_REPORTS = [scenario for scenario in SCENARIOS if not any(isinstance(s.action, Report) for s in scenario.steps)]
 
 
 class AgentParty:
@@ -34,27 +30,26 @@ class AgentParty:
 
     def __init__(self, driver: DriverProcess) -> None:
         self.driver = driver
-        self.calls: list[Notification] = []
         self.running = True
-        self._nodes: dict[str, Node] = {}
+        self._differences = Differences[Node](lambda node: node, self._reason)
+        self.calls = self._differences.calls
         self._ends: dict[str, int] = {}
-        self._received = False
 
     def receive(self, table: Mapping[str, Any]) -> None:
         """Add what has changed since the last call as a notification."""
-        nodes = {node_id: _node(*values) for node_id, values in table["nodes"].items()}
-        blocked = {node_id: node for node_id, node in nodes.items() if self._nodes.get(node_id) != node}
-        freed = {node_id: self._reason(node_id) for node_id in self._nodes.keys() - nodes.keys()}
-        if blocked or freed:
-            self.calls.append(Notification(blocked=blocked, unblocked=freed, snapshot=not self._received))
-        self._received, self._nodes = True, nodes
+        self._differences.receive({node_id: _node(*values) for node_id, values in table["nodes"].items()})
         self._ends = {node_id: int(end) for node_id, (end, _, _) in table["nodes"].items()}
 
-    def _reason(self, node_id: str) -> str:
+    def close(self) -> None:
+        if self.running:
+            self.running = False
+            assert self.driver.ask("stop") is False
+
+    def _reason(self, node_id: str, _: Node) -> str:
         return "expired" if self._ends[node_id] <= time.time() * 1000 else "unblocked"
 
 
-class AgentSubject(WatchSubject):
+class AgentSubject(ProgramSubject[AgentParty]):
     """A JobMaster's listener id is its application's."""
 
     def __init__(
@@ -63,47 +58,26 @@ class AgentSubject(WatchSubject):
         super().__init__(client, reader, stack)
         self._drivers = list(drivers)
         self._used: dict[str, DriverProcess] = {}
-        self._agents: dict[str, AgentParty] = {}
 
     def register(self, step: Register) -> None:
         if step.role != JM:
             return super().register(step)
         driver = self._used[step.id] = self._used.get(step.id) or self._drivers.pop()
         assert driver.ask("start") is True
-        self._agents[step.party] = AgentParty(driver)
+        self.programs[step.party] = AgentParty(driver)
         self.listeners[step.party] = driver.id
-        wait_until(lambda: self._acknowledged(driver, current_list(self.client)[0]))
+        self.await_acknowledged(step.party, current_list(self.client)[0])
         return None
 
-    def leave(self, party: str) -> None:
-        if party not in self._agents:
-            return super().leave(party)
-        self._agents[party].running = False
-        assert self._agents[party].driver.ask("stop") is False
-        assert self.client.get(f"/listeners/{self.listeners.pop(party)}").status_code == 404
-        return None
-
-    def notifications(self, party: str, number: int) -> list[Notification]:
-        if party not in self._agents:
-            return super().notifications(party, number)
-        agent = self._agents[party]
-        if agent.running:
-            revision = current_list(self.client)[0]
-            wait_until(lambda: self._acknowledged(agent.driver, revision))
-            table = agent.driver.ask("table")
-            assert table["revision"] == table["table"] == revision
-            agent.receive(table)
-        return agent.calls
+    def receive(self, program: AgentParty, revision: int) -> None:
+        table = program.driver.ask("table")
+        assert table["revision"] == table["table"] == revision
+        program.receive(table)
 
     def close(self) -> None:
-        """Stop what still runs."""
-        for party, agent in self._agents.items():
+        for party, agent in self.programs.items():
             if agent.running:
                 self.leave(party)
-
-    def _acknowledged(self, driver: DriverProcess, revision: int) -> bool:
-        answer = self.client.get(f"/listeners/{driver.id}")
-        return answer.is_success and int(answer.json()["ackedRevision"]) >= revision
 
 
 def _node(end: str, evacuates: bool, cause: str) -> Node:
@@ -130,9 +104,7 @@ def subject(service: ServiceProcess, drivers: list[DriverProcess]) -> Iterator[A
     with service.client() as client, BlocklistClient(service.url) as reader, ExitStack() as stack:
         for node_id in current_list(client)[1]:
             client.delete(f"/blocklist/nodes/{node_id}")
-        subject = AgentSubject(client, reader, stack, drivers)
-        stack.callback(subject.close)
-        yield subject
+        yield AgentSubject(client, reader, stack, drivers)
 
 
 @pytest.mark.parametrize("scenario", WITHOUT_REPORTS, ids=lambda scenario: scenario.name)

@@ -7,7 +7,6 @@ must have exactly these nodes marked then.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 
@@ -28,21 +27,15 @@ from blocklist.managers.yarn.mark import MarkLabels
 from blocklist.managers.yarn.resource_manager import ResourceManager
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.node import BlockedNode
+from tests.conformance.programs import WITH_MANAGERS, WITHOUT_REPORTS, Differences, ProgramSubject, why_free
 from tests.conformance.runner import run
-from tests.conformance.scenario import RM, Node, Notification, Register, Report, Scenario
-from tests.conformance.scenarios import SCENARIOS
-from tests.conformance.test_watch import WatchSubject
-from tests.integration.bodies import current_list
+from tests.conformance.scenario import RM, Register, Scenario
+from tests.conformance.test_watch import scenario_node
 from tests.integration.process import ServiceProcess, wait_until
 from tests.yarn.simulated import SimulatedYarn, serving
 
 # A manager reports the containers on blocked nodes and nothing else.
-WITH_MANAGERS = [
-    scenario
-    for scenario in SCENARIOS
-    if any(isinstance(it.action, Register) and it.action.role == RM for it in scenario.steps)
-    and not any(isinstance(it.action, Report) for it in scenario.steps)
-]
+SUITABLE = [scenario for scenario in WITH_MANAGERS if scenario in WITHOUT_REPORTS]
 
 
 class AnyHost(SimulatedYarn):
@@ -62,12 +55,11 @@ class ManagerParty(LabelManager):
         stop = Stop()
         resource_manager = ResourceManager([stack.enter_context(serving(self.yarn))], Access(), stop, 60)
         super().__init__(resource_manager, MarkLabels(), stop, AddressNames(stop), min_nodes=0)
-        self.calls: list[Notification] = []
+        self._differences = Differences(scenario_node, why_free)
+        self.calls = self._differences.calls
         self.running = True
-        self._received = False
         self._planned: Mapping[str, BlockedNode] = {}
         self._applied: Mapping[str, BlockedNode] = {}
-        self._shown: Mapping[str, BlockedNode] = {}
         registration = Registration(id=step.id, role=ListenerRole.RESOURCE_MANAGER, session=step.party)
         self.session = ListenerSession(url, registration)
         self._loop = ReconcileLoop(self, self.session)
@@ -88,15 +80,10 @@ class ManagerParty(LabelManager):
 
     def receive(self) -> None:
         """Add what has changed since the last call as a notification."""
-        before, now = self._shown, self._applied
-        assert self.yarn.marked() == set(now)
-        blocked = {node_id: _node(node) for node_id, node in now.items() if before.get(node_id) != node}
-        freed = {node_id: _reason(before[node_id]) for node_id in before.keys() - now.keys()}
-        if blocked or freed:
-            self.calls.append(Notification(blocked=blocked, unblocked=freed, snapshot=not self._received))
-        self._received, self._shown = True, now
+        assert self.yarn.marked() == set(self._applied)
+        self._differences.receive(self._applied)
 
-    def end(self) -> None:
+    def close(self) -> None:
         """Stop as a process does at SIGTERM."""
         if self.running:
             self.running = False
@@ -107,60 +94,30 @@ class ManagerParty(LabelManager):
             self._resource_manager.close()
 
 
-class ManagerSubject(WatchSubject):
+class ManagerSubject(ProgramSubject[ManagerParty]):
     """Each ResourceManager of a scenario is a manager."""
-
-    def __init__(self, client: httpx.Client, reader: BlocklistClient, stack: ExitStack) -> None:
-        super().__init__(client, reader, stack)
-        self._managers: dict[str, ManagerParty] = {}
-        self._url = reader.url
 
     def register(self, step: Register) -> None:
         if step.role != RM:
             return super().register(step)
         former = [party for party, listener in self.listeners.items() if listener == step.id]
         self.listeners[step.party] = step.id
-        manager = self._managers[step.party] = ManagerParty(self._url, step, self._stack)
-        self._stack.callback(manager.end)
+        manager = self.programs[step.party] = ManagerParty(self._reader.url, step, self._stack)
+        # Before its YARN ends.
+        self._stack.callback(manager.close)
         for party in former:
             self.fenced(party)
         return None
 
-    def leave(self, party: str) -> None:
-        if party not in self._managers:
-            return super().leave(party)
-        self._managers[party].end()
-        assert self.client.get(f"/listeners/{self.listeners.pop(party)}").status_code == 404
-        return None
-
     def fenced(self, party: str) -> None:
-        if party not in self._managers:
+        if party not in self.programs:
             return super().fenced(party)
-        wait_until(lambda: self._managers[party].session.fenced)
-        self._managers[party].end()
+        wait_until(lambda: self.programs[party].session.fenced)
+        self.programs[party].close()
         return None
 
-    def notifications(self, party: str, number: int) -> list[Notification]:
-        if party not in self._managers:
-            return super().notifications(party, number)
-        manager = self._managers[party]
-        if manager.running:
-            revision = current_list(self.client)[0]
-            wait_until(lambda: self._acknowledged(party, revision))
-            manager.receive()
-        return manager.calls
-
-    def _acknowledged(self, party: str, revision: int) -> bool:
-        answer = self.client.get(f"/listeners/{self.listeners[party]}").json()
-        return answer.get("ackedRevision") is not None and int(answer["ackedRevision"]) >= revision
-
-
-def _node(node: BlockedNode) -> Node:
-    return Node(node.cause, node.action, brief=not node.permanent)
-
-
-def _reason(node: BlockedNode) -> str:
-    return "expired" if node.end <= time.time() * 1000 else "unblocked"
+    def receive(self, program: ManagerParty, revision: int) -> None:
+        program.receive()
 
 
 @pytest.fixture
@@ -169,6 +126,6 @@ def managed(listener_client: httpx.Client, listener_service: ServiceProcess) -> 
         yield ManagerSubject(listener_client, reader, stack)
 
 
-@pytest.mark.parametrize("scenario", WITH_MANAGERS, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", SUITABLE, ids=lambda scenario: scenario.name)
 def test_manager(scenario: Scenario, managed: ManagerSubject) -> None:
     run(scenario, managed)

@@ -93,16 +93,17 @@ def _notification(items: list[Snapshot | Change]) -> Notification | None:
         return None
     if isinstance(items[0], Snapshot):
         return Notification(
-            blocked={node_id: _scenario_node(node) for node_id, node in items[0].nodes.items()}, snapshot=True
+            blocked={node_id: scenario_node(node) for node_id, node in items[0].nodes.items()}, snapshot=True
         )
     last = {change.node.id: change for change in items if isinstance(change, Change)}
     return Notification(
-        blocked={node_id: _scenario_node(change.node) for node_id, change in last.items() if not change.type.frees},
+        blocked={node_id: scenario_node(change.node) for node_id, change in last.items() if not change.type.frees},
         unblocked={node_id: change.type.value for node_id, change in last.items() if change.type.frees},
     )
 
 
-def _scenario_node(node: BlockedNode) -> Node:
+def scenario_node(node: BlockedNode) -> Node:
+    """The node as scenarios describe it."""
     return Node(node.cause, node.action, brief=not node.permanent)
 
 

@@ -7,8 +7,7 @@ step. JobMasters read a watch.
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -22,11 +21,10 @@ from blocklist.flink.bridge import Bridge, BridgeOptions
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.jvm import ChildJvm
 from blocklist.flink.rpc import FlinkRpc
-from blocklist.model.node import BlockedNode
+from tests.conformance.programs import WITH_MANAGERS, WITHOUT_REPORTS, Differences, ProgramSubject, why_free
 from tests.conformance.runner import run
-from tests.conformance.scenario import RM, Node, Notification, Register, Report, Scenario
-from tests.conformance.scenarios import SCENARIOS
-from tests.conformance.test_watch import WatchSubject
+from tests.conformance.scenario import RM, Register, Scenario
+from tests.conformance.test_watch import scenario_node
 from tests.flink.cluster import FlinkCluster
 from tests.integration.bodies import current_list
 from tests.integration.process import ServiceProcess, wait_until
@@ -34,12 +32,7 @@ from tests.integration.process import ServiceProcess, wait_until
 pytestmark = [pytest.mark.xdist_group("flink"), pytest.mark.timeout(900)]
 
 # The bridge reports TaskManagers itself, and nothing else: test_marking.py.
-WITH_MANAGER = [
-    scenario
-    for scenario in SCENARIOS
-    if any(isinstance(it.action, Register) and it.action.role == RM for it in scenario.steps)
-    and not any(isinstance(it.action, Report) for it in scenario.steps)
-]
+SUITABLE = [scenario for scenario in WITH_MANAGERS if scenario in WITHOUT_REPORTS]
 
 
 class SharedConnection(FlinkConnection):
@@ -56,9 +49,8 @@ class BridgeParty:
     """A bridge in a thread of its own."""
 
     def __init__(self, url: str, listener_id: str, connection: SharedConnection) -> None:
-        self.calls: list[Notification] = []
-        self._nodes: Mapping[str, BlockedNode] = {}
-        self._received = False
+        self._differences = Differences(scenario_node, why_free)
+        self.calls = self._differences.calls
         self._bridge = Bridge(
             connection,
             lambda registration: ListenerSession(url, registration, interval=registration.lease / 3000),
@@ -74,12 +66,7 @@ class BridgeParty:
 
     def receive(self) -> None:
         """Add what has changed since the last call as a notification."""
-        nodes = self._bridge.notified_nodes()
-        blocked = {node_id: _node(node) for node_id, node in nodes.items() if self._nodes.get(node_id) != node}
-        freed = {node_id: _reason(self._nodes[node_id]) for node_id in self._nodes.keys() - nodes.keys()}
-        if blocked or freed:
-            self.calls.append(Notification(blocked=blocked, unblocked=freed, snapshot=not self._received))
-        self._received, self._nodes = True, nodes
+        self._differences.receive(self._bridge.notified_nodes())
 
     def close(self) -> None:
         self._bridge.stop()
@@ -89,7 +76,7 @@ class BridgeParty:
         self._bridge.close()
 
 
-class BridgeSubject(WatchSubject):
+class BridgeSubject(ProgramSubject[BridgeParty]):
     def __init__(
         self,
         client: httpx.Client,
@@ -100,52 +87,21 @@ class BridgeSubject(WatchSubject):
     ) -> None:
         super().__init__(client, reader, stack)
         self._url, self._connections = url, list(connections)
-        self._bridges: dict[str, BridgeParty] = {}
 
     def register(self, step: Register) -> None:
         if step.role != RM:
             return super().register(step)
         former = [party for party, listener in self.listeners.items() if listener == step.id]
         self.listeners[step.party] = step.id
-        self._bridges[step.party] = BridgeParty(self._url, step.id, self._connections.pop())
+        self.programs[step.party] = BridgeParty(self._url, step.id, self._connections.pop())
         for party in former:
             # The session of the former bridge has been taken over: it stops by itself.
-            wait_until(lambda party=party: not self._bridges[party].running, seconds=150)  # type: ignore[misc]
-        wait_until(lambda: self._acknowledged(step.party), seconds=150)
+            wait_until(lambda party=party: not self.programs[party].running, seconds=150)  # type: ignore[misc]
+        self.await_acknowledged(step.party, current_list(self.client)[0])
         return None
 
-    def leave(self, party: str) -> None:
-        if party not in self._bridges:
-            return super().leave(party)
-        self._bridges[party].close()
-        assert self.client.get(f"/listeners/{self.listeners.pop(party)}").status_code == 404
-        return None
-
-    def notifications(self, party: str, number: int) -> list[Notification]:
-        if party not in self._bridges:
-            return super().notifications(party, number)
-        bridge = self._bridges[party]
-        if bridge.running:
-            wait_until(lambda: self._acknowledged(party), seconds=150)
-            bridge.receive()
-        return bridge.calls
-
-    def close(self) -> None:
-        """End what still runs."""
-        for bridge in self._bridges.values():
-            bridge.close()
-
-    def _acknowledged(self, party: str) -> bool:
-        answer = self.client.get(f"/listeners/{self.listeners[party]}")
-        return answer.is_success and int(answer.json()["ackedRevision"]) >= current_list(self.client)[0]
-
-
-def _node(node: BlockedNode) -> Node:
-    return Node(node.cause, node.action, brief=not node.permanent)
-
-
-def _reason(node: BlockedNode) -> str:
-    return "expired" if node.ended(time.time_ns() // 1_000_000) else "unblocked"
+    def receive(self, program: BridgeParty, revision: int) -> None:
+        program.receive()
 
 
 @pytest.fixture(scope="module")
@@ -170,11 +126,9 @@ def subject(service: ServiceProcess, connections: list[SharedConnection]) -> Ite
     with service.client() as client, BlocklistClient(service.url) as reader, ExitStack() as stack:
         for node_id in current_list(client)[1]:
             client.delete(f"/blocklist/nodes/{node_id}")
-        subject = BridgeSubject(client, reader, stack, service.url, connections)
-        stack.callback(subject.close)
-        yield subject
+        yield BridgeSubject(client, reader, stack, service.url, connections)
 
 
-@pytest.mark.parametrize("scenario", WITH_MANAGER, ids=lambda scenario: scenario.name)
+@pytest.mark.parametrize("scenario", SUITABLE, ids=lambda scenario: scenario.name)
 def test_bridge(scenario: Scenario, subject: BridgeSubject) -> None:
     run(scenario, subject)
