@@ -21,15 +21,15 @@ _SCALA: Final = "scala.tools.nsc.Main"
 def compile_applications(spark_home: Path, folder: Path) -> Path:
     """Return a jar in `folder` with the Java and the Scala application, for this Spark."""
     classes = _made(folder)
-    _compile_java(spark_home, classes, SOURCES / "Rounds.java")
+    _compile_java(spark_home, classes)
     _run(spark_home, _SCALA, "-usejavacp", "-d", classes, SOURCES / "Rounds.scala")
     return _archive(classes, folder)
 
 
-def compile_java(spark_home: Path, folder: Path, source: Path) -> Path:
-    """Return a jar in `folder` with one Java application."""
+def compile_java(spark_home: Path, folder: Path) -> Path:
+    """Return a jar in `folder` with the Java application alone: the compiler of Scala is slow."""
     classes = _made(folder)
-    _compile_java(spark_home, classes, source)
+    _compile_java(spark_home, classes)
     return _archive(classes, folder)
 
 
@@ -39,10 +39,10 @@ def _made(folder: Path) -> Path:
     return classes
 
 
-def _compile_java(spark_home: Path, classes: Path, source: Path) -> None:
+def _compile_java(spark_home: Path, classes: Path) -> None:
     # Janino needs all of Spark's jars: it reads the signatures of a whole class before it picks a method.
     path = os.pathsep.join(str(jar) for jar in sorted((spark_home / "jars").glob("*.jar")))
-    _run(spark_home, _JANINO, "-d", classes, "-classpath", path, source)
+    _run(spark_home, _JANINO, "-d", classes, "-classpath", path, SOURCES / "Rounds.java")
 
 
 def _archive(classes: Path, folder: Path) -> Path:

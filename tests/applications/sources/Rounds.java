@@ -12,7 +12,8 @@ import org.apache.spark.sql.SparkSession;
 
 /*
  * Rounds COMMANDS RESULTS: for each line of COMMANDS, runs 24 tasks and appends to RESULTS on which hosts they ran.
- * Tasks on the host that the line names take ten minutes. It uses nothing of the blocklist. For Janino: no lambdas.
+ * Tasks on the host that the line names take ten minutes; a number behind that name is the number of tasks. It uses
+ * nothing of the blocklist. For Janino: no lambdas.
  */
 public class Rounds {
   public static class Host implements Function, Serializable {
@@ -23,31 +24,38 @@ public class Rounds {
     }
 
     public Object call(Object number) throws Exception {
-      // YARN names the host of a container; standalone workers here have theirs in Spark's variable.
-      String host = String.valueOf(System.getenv(System.getenv("NM_HOST") != null ? "NM_HOST" : "SPARK_LOCAL_IP"));
+      String host = host();
       Thread.sleep(host.equals(slow) ? 600000L : 50L);
       return host;
     }
+  }
+
+  /* Kubernetes and YARN name the host of a container; standalone workers here have theirs in Spark's variable. */
+  private static String host() {
+    if (System.getenv("NODE_NAME") != null) return System.getenv("NODE_NAME");
+    return String.valueOf(System.getenv(System.getenv("NM_HOST") != null ? "NM_HOST" : "SPARK_LOCAL_IP"));
   }
 
   public static void main(String[] arguments) throws Exception {
     SparkSession spark = SparkSession.builder().appName("java").getOrCreate();
     JavaSparkContext context = new JavaSparkContext(spark.sparkContext());
     BufferedReader commands = new BufferedReader(new FileReader(arguments[0]));
-    for (String slow = commands.readLine(); slow != null; slow = commands.readLine()) {
-      List hosts = context.parallelize(numbers(), 24).map(new Host(slow)).collect();
-      StringBuilder line = new StringBuilder("ROUND " + hosts.size());
-      for (Iterator each = new TreeSet(hosts).iterator(); each.hasNext();) line.append(" ").append(each.next());
+    for (String line = commands.readLine(); line != null; line = commands.readLine()) {
+      String[] words = line.split(" ");
+      int tasks = words.length > 1 ? Integer.parseInt(words[1]) : 24;
+      List hosts = context.parallelize(numbers(tasks), tasks).map(new Host(words[0])).collect();
+      StringBuilder result = new StringBuilder("ROUND " + hosts.size());
+      for (Iterator each = new TreeSet(hosts).iterator(); each.hasNext();) result.append(" ").append(each.next());
       FileWriter results = new FileWriter(arguments[1], true);
-      results.write(line.append("\n").toString());
+      results.write(result.append("\n").toString());
       results.close();
     }
     spark.stop();
   }
 
-  private static List numbers() {
+  private static List numbers(int count) {
     List numbers = new ArrayList();
-    for (int i = 0; i < 24; i++) numbers.add(Integer.valueOf(i));
+    for (int i = 0; i < count; i++) numbers.add(Integer.valueOf(i));
     return numbers;
   }
 }

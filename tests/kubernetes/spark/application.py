@@ -46,7 +46,6 @@ ROLE: Final[tuple[Json, ...]] = (
 """What docs/kubernetes.md gives Spark's drivers: nothing of it is for the agent alone."""
 _FAST: Final = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 _RESULT: Final = re.compile(r"ROUND (\d+)(.*)\n")
-_SOURCES: Final = Path(__file__).parent / "sources"
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -59,7 +58,7 @@ class Spark:
     @classmethod
     def prepare(cls, home: Path, folder: Path) -> Self:
         """Compile the application by the compiler that Spark ships."""
-        return cls(home=home, jar=compile_java(home, folder, _SOURCES / "NodeRounds.java"))
+        return cls(home=home, jar=compile_java(home, folder))
 
     def image(self, hosts: Path) -> Image:
         return Image(self, hosts)
@@ -163,7 +162,7 @@ class Application:
         mode = "cluster" if self._cluster_mode else "client"
         # Not in SPARK_CONF_DIR: with files in its class path, Java uses no class archive.
         properties = ["--properties-file", str(self.folder / "spark-defaults.conf")]
-        submit = [f"{self._spark.home}/bin/spark-submit", *properties, "--deploy-mode", mode, "--class", "NodeRounds"]
+        submit = [f"{self._spark.home}/bin/spark-submit", *properties, "--deploy-mode", mode, "--class", "Rounds"]
         jar = f"local://{self._spark.jar}"
         environment = {name: value for name, value in os.environ.items() if name != "SPARK_HOME"} | {
             "SPARK_CONF_DIR": str(self.folder / "none"),
@@ -203,7 +202,7 @@ class Application:
 
     def begin_round(self, tasks: int = TASKS, *, waiting_on: str = "-") -> None:
         """Begin a round whose tasks on a node take ten minutes."""
-        os.write(self._pipe, f"{tasks} {waiting_on}\n".encode())
+        os.write(self._pipe, f"{waiting_on} {tasks}\n".encode())
 
     def result(self) -> Round:
         """Wait for the result of what was sent last. Raises EndedError if the application ends before."""
