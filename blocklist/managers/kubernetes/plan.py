@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import reduce
 from typing import Final
 
 from blocklist.managers.kubernetes.kubernetes_node import KubernetesNode
 from blocklist.managers.kubernetes.names import NodeNames
 from blocklist.managers.kubernetes.taint_patch import Assessment, BlockMark, Condition, OwnTaint, assess
-from blocklist.managers.plan import DesiredState, ManagerPlan, PlanStep, StepAction, block_step, evacuates, format_end
+from blocklist.managers.plan import (
+    DesiredState,
+    ManagerPlan,
+    PlanStep,
+    StepAction,
+    block_step,
+    evacuates,
+    format_end,
+    merged_block,
+)
 from blocklist.model.claims import ClaimsOrAuthor
-from blocklist.model.node import BlockedNode, merge
+from blocklist.model.node import BlockedNode
 
 MAX_CAUSE: Final = 300
 """Characters of a cause in an annotation, an event and a log line."""
@@ -152,18 +160,13 @@ def _wanted(desired: DesiredState, names: NodeNames) -> tuple[dict[str, _Wanted]
             refused[node_id] = why
         for name in names.meant_by(node_id):
             ids[name].append(node_id)
-    return {name: _want(desired, node_ids) for name, node_ids in ids.items()}, refused
+    return {name: _want(desired, name, node_ids) for name, node_ids in ids.items()}, refused
 
 
-def _want(desired: DesiredState, ids: Sequence[str]) -> _Wanted:
-    block = _merged([desired.nodes[node_id] for node_id in ids])
+def _want(desired: DesiredState, name: str, ids: Sequence[str]) -> _Wanted:
+    block = merged_block(name, (desired.nodes[node_id] for node_id in ids))
     authors = (author_of(desired.claims.get(node_id)) for node_id in ids)
     by = ", ".join(dict.fromkeys(author for author in authors if author)) or None
     cause = block.cause if len(block.cause) <= MAX_CAUSE else block.cause[:MAX_CAUSE] + "…"
     mark = BlockMark(until=format_end(block), action=block.action.short_name, cause=cause, by=by)
     return _Wanted(block=block, ids=tuple(ids), mark=mark)
-
-
-def _merged(blocks: Iterable[BlockedNode]) -> BlockedNode:
-    """One block for a node that several ids mean."""
-    return reduce(lambda a, b: merge(a, replace(b, id=a.id)), blocks)
