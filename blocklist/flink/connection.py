@@ -119,10 +119,6 @@ class FlinkConnection:
         """Flink does not have what it was notified of: the next exchange notifies it of the whole list."""
         self._notified = {}
 
-    def version(self) -> str:
-        """The version of Flink; empty before the first exchange."""
-        return "" if self._rpc is None else self._rpc.version()
-
     def close(self) -> None:
         """End the JVM."""
         # A connection that fails to close must not stay in use.
