@@ -56,7 +56,7 @@ class CordonMirror:
 
     def plan(self, nodes: Mapping[str, KubernetesNode]) -> CordonPlan:
         """What is missing. Raises BlocklistError if the claims cannot be read."""
-        claimed = self._read_claims(nodes) if self._claimed is None else self._claimed
+        claimed = self._known_claims(nodes)
         cordoned = {name: node.uid for name, node in nodes.items() if node.cordoned}
         self._mirrored = {name: uid for name, uid in self._mirrored.items() if cordoned.get(name) == uid}
         return CordonPlan(
@@ -81,7 +81,7 @@ class CordonMirror:
         return True
 
     def _apply(self, plan: CordonPlan, nodes: Mapping[str, KubernetesNode]) -> None:
-        claimed = set(self._read_claims(nodes) if self._claimed is None else self._claimed)
+        claimed = set(self._known_claims(nodes))
         self._claimed = None  # Until all has succeeded.
         for step in plan.steps():
             log.info("%s", step.reason)
@@ -94,6 +94,12 @@ class CordonMirror:
                 self._client.remove_claim(name, OWNER)
             claimed.discard(name)
         self._claimed = claimed
+
+    def _known_claims(self, nodes: Mapping[str, KubernetesNode]) -> set[str]:
+        """The nodes that this manager has claimed; read at the start, and after a failure."""
+        if self._claimed is None:
+            self._claimed = self._read_claims(nodes)
+        return self._claimed
 
     def _read_claims(self, nodes: Mapping[str, KubernetesNode]) -> set[str]:
         """The nodes that this manager has claimed before. Another cluster may have nodes of the same names."""
