@@ -68,7 +68,10 @@ class CordonMirror:
         )
 
     def reconcile(self, nodes: Mapping[str, KubernetesNode]) -> bool:
-        """Make and remove claims; False if the service refused, or could not be reached: it has to be tried again."""
+        """Make and remove the claims that `plan` has for these nodes; the loop logs its steps.
+
+        False if the service refused, or could not be reached: it has to be tried again.
+        """
         try:
             plan = self.plan(nodes)
             self._apply(plan, nodes)
@@ -83,8 +86,6 @@ class CordonMirror:
     def _apply(self, plan: CordonPlan, nodes: Mapping[str, KubernetesNode]) -> None:
         claimed = set(self._known_claims(nodes))
         self._claimed = None  # Until all has succeeded.
-        for step in plan.steps():
-            log.info("%s", step.reason)
         for name, cause in plan.claim.items():
             self._client.put_claim(name, OWNER, cause)
             claimed.add(name)
