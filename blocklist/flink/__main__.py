@@ -25,8 +25,8 @@ def main(argv: list[str] | None = None) -> int:
     parser = build_parser()
     args = parser.parse_args(argv)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(message)s", stream=sys.stderr)
-    for name in ("httpx", "py4j"):
-        logging.getLogger(name).setLevel(logging.CRITICAL if name == "py4j" else logging.WARNING)
+    logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("py4j").setLevel(logging.CRITICAL)
     try:
         check_folders(args.conf_dir, args.lib)
         with tempfile.TemporaryDirectory(prefix="blocklist-flink-") as folder:

@@ -11,7 +11,7 @@ import logging
 import random
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -67,7 +67,7 @@ class BridgeOptions:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class _List:
-    """The list at a moment. `task_managers` maps its nodes to the TaskManagers there."""
+    """The list at a moment."""
 
     revision: int
     history: str | None
@@ -261,9 +261,10 @@ class Bridge:
         at_manager = with_unknown_jobs(
             at_manager, self._evacuated(wanted.blocked, observation), self._jobs.unknown_jobs()
         )
+        slow_nodes = self._slow_nodes(observation) if self._options.report_evidence else set()
         for job_id, listener in self._jobs.items().items():
             if job_id in at_jobs:
-                report = self._job_report(state.jobs[job_id], observation)
+                report = self._job_report(state.jobs[job_id], slow_nodes)
                 effects = at_jobs[job_id]
                 listener.report(wanted.blocked, wanted.revision, wanted.history, effects, report, valid_until)
             else:
@@ -285,9 +286,7 @@ class Bridge:
         for task_manager in state.task_managers.keys() | used:
             by_node.setdefault(self._names.node_of(task_manager), set()).add(task_manager)
         task_managers = {
-            node_id: frozenset(
-                it for name in {node_id, *self._matches.get(node_id, ())} for it in by_node.get(name, ())
-            )
+            node_id: frozenset(it for name in self._names_of(node_id) for it in by_node.get(name, ()))
             for node_id in blocked
         }
         for node_id in blocked:
@@ -311,10 +310,7 @@ class Bridge:
     ) -> dict[str, float]:
         """Freed nodes that Flink still reports as blocked, with seconds. What it blocks by itself is not among them."""
         now = time.monotonic()
-        matched = {it for found in task_managers.values() for it in found}
-        closed = {
-            self._names.node_of(it.id) for it in state.task_managers.values() if it.blocked and it.id not in matched
-        }
+        closed = self._closed_unlisted(state, task_managers)
         # Those of a former bridge end within this time.
         young = now - self._started < end_after
         ours = {node for node in closed if node in self._owner_of or young}
@@ -330,10 +326,12 @@ class Bridge:
 
     def _slow_nodes(self, observation: Observation) -> set[str]:
         """Nodes that Flink blocked by itself."""
-        known = observation.state.task_managers
-        listed = {it for found in observation.task_managers.values() for it in found}
-        closed = {self._names.node_of(it.id) for it in known.values() if it.blocked and it.id not in listed}
-        return closed - self._lingering.keys()
+        return self._closed_unlisted(observation.state, observation.task_managers) - self._lingering.keys()
+
+    def _closed_unlisted(self, state: ClusterState, task_managers: Mapping[str, frozenset[str]]) -> set[str]:
+        """Nodes that Flink reports as blocked and no id on the list means. `task_managers`: those of each listed id."""
+        listed = {it for found in task_managers.values() for it in found}
+        return {self._names.node_of(it.id) for it in state.task_managers.values() if it.blocked and it.id not in listed}
 
     def _manager_report(self, state: ClusterState) -> Report:
         """All nodes; and the TaskManagers on which no task runs, as the others are reported by their JobMasters."""
@@ -342,11 +340,11 @@ class Bridge:
         nodes = {self._names.node_of(it) for it in state.task_managers}
         return job_report(idle, self._names.node_of, None).over(Report(nodes=sorted(filter(is_node_id, nodes))))
 
-    def _job_report(self, job: FlinkJob, observation: Observation) -> Report:
+    def _job_report(self, job: FlinkJob, slow_nodes: Collection[str]) -> Report:
         evidence = None
         if self._options.report_evidence:
             now = time.time_ns() // 1_000_000
-            evidence = job_evidence(job, self._slow_nodes(observation), self._names.node_of, now)
+            evidence = job_evidence(job, slow_nodes, self._names.node_of, now)
         return job_report(job.running(), self._names.node_of, evidence)
 
     # Evacuation.

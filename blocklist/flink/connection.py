@@ -40,14 +40,12 @@ class _WantedBlocks:
         self.now = now
         self._rpc = rpc
         self._nodes: Any = None
+        self.ends: Mapping[str, int] = {block.node: block.end for block in blocks}
 
     def nodes(self) -> Any:
         if self._nodes is None:
             self._nodes = self._rpc.blocked_nodes(self.blocks)
         return self._nodes
-
-    def ends(self) -> dict[str, int]:
-        return {block.node: block.end for block in self.blocks}
 
 
 class FlinkConnection:
@@ -119,10 +117,6 @@ class FlinkConnection:
         """Flink does not have what it was notified of: the next exchange notifies it of the whole list."""
         self._notified = {}
 
-    def version(self) -> str:
-        """The version of Flink; empty before the first exchange."""
-        return "" if self._rpc is None else self._rpc.version()
-
     def close(self) -> None:
         """End the JVM."""
         # A connection that fails to close must not stay in use.
@@ -161,7 +155,7 @@ class FlinkConnection:
         wanted = _WantedBlocks(rpc, blocks(), _now() + self.clock_ahead)
         if is_due(wanted.blocks, self._notified, wanted.now, self.lease):
             rpc.get("The ResourceManager does not answer", rpc.notify(self._resource_manager, wanted.nodes()))
-            self._notified = wanted.ends()
+            self._notified = wanted.ends
         task_managers = rpc.task_managers(self._resource_manager)
         self._observe_clock(task_managers)
         return self._exchange_with_jobs(rpc, leader, task_managers, wanted)
@@ -198,7 +192,7 @@ class FlinkConnection:
             jobs=jobs,
             unreachable=failed,
             ended=frozenset(job_id for job_id, ended in found.items() if ended),
-            notified=frozenset(job_id for job_id in jobs if wanted.ends().keys() <= known[job_id].notified.keys()),
+            notified=frozenset(job_id for job_id in jobs if wanted.ends.keys() <= known[job_id].notified.keys()),
         )
 
     def _notify_jobs(self, rpc: FlinkRpc, masters: Mapping[str, JobMaster], wanted: _WantedBlocks) -> dict[str, str]:
@@ -210,7 +204,7 @@ class FlinkConnection:
         for job_id, answer in answers.items():
             try:
                 rpc.get("Its JobMaster does not answer", answer, max(0.0, deadline - time.monotonic()))
-                masters[job_id].notified = wanted.ends()
+                masters[job_id].notified = wanted.ends
             except FlinkError as error:
                 failed[job_id] = f"{error}."
         return failed

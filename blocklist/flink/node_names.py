@@ -55,10 +55,6 @@ class FlinkNodeIds:
         found = self._by_task_manager.get(task_manager)
         return task_manager if found is None else found.id
 
-    def nodes_of(self, task_managers: Iterable[str]) -> list[str]:
-        """The node ids of these TaskManagers, for the inventory."""
-        return sorted({self.node_of(task_manager) for task_manager in task_managers})
-
     def matches(
         self, listed: Iterable[str], aliases: Mapping[str, Collection[str]] = _NO_ALIASES
     ) -> dict[str, set[str]]:

@@ -110,10 +110,6 @@ class FlinkRpc:
         """A value of the configuration in `conf_dir`."""
         return str(self._settings.get(name, default))
 
-    def version(self) -> str:
-        """The version of Flink's jars."""
-        return str(self._runtime.util.EnvironmentInformation.getVersion())
-
     # Leaders.
 
     def resource_manager_leader(self) -> Leader | None:

@@ -7,12 +7,13 @@ has no state of its own that a restart would lose, so it may be stopped at any p
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from functools import reduce
 from typing import Protocol, TypeVar, runtime_checkable
 
 from blocklist.model.claims import ClaimsOrAuthor
-from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.node import BlockAction, BlockedNode, merge
 from blocklist.model.node_facts import NodeFacts
 from blocklist.model.time import to_utc
 
@@ -103,6 +104,11 @@ class Stoppable(Protocol):
 
         Call it from any thread or signal handler.
         """
+
+
+def merged_block(name: str, blocks: Iterable[BlockedNode]) -> BlockedNode:
+    """One block for a node that several ids mean, with the node's name as its id."""
+    return reduce(merge, (replace(block, id=name) for block in blocks))
 
 
 def evacuates(node: BlockedNode) -> bool:

@@ -12,7 +12,7 @@ from typing import Any, Final, Generic
 
 from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch_thread import WatchThread
-from blocklist.managers.plan import DesiredState, Manager, ManagerError, P, Stoppable, TransientError
+from blocklist.managers.plan import DesiredState, Manager, ManagerError, ManagerPlan, P, Stoppable, TransientError
 from blocklist.model.backoff import Backoff
 from blocklist.model.listener import MAX_ENTRIES, truncate_reasons
 from blocklist.model.node import PERMANENT, is_node_id
@@ -38,28 +38,21 @@ _POLL_INTERVAL: Final = 5.0
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ReconcileResult:
-    """A sentence for each step, the refused ids with reasons, and what the plan shows of other nodes."""
+    """The plan that was applied, and all refused ids with reasons."""
 
-    actions: tuple[str, ...]
+    plan: ManagerPlan
     refused: Mapping[str, str]
-    all_nodes: Sequence[NodeFacts] | None = None
-    unschedulable: Mapping[str, str] | None = None
-    schedulable: Mapping[str, str] | None = None
-    containers: Mapping[str, tuple[str, int]] | None = None
+
+    @property
+    def actions(self) -> tuple[str, ...]:
+        """A sentence for each step."""
+        return tuple(step.reason for step in self.plan.steps)
 
 
 def reconcile(manager: Manager[P], desired: DesiredState) -> ReconcileResult:
     """Plan and apply once. Raises ManagerError; some steps may have been carried out before it."""
     plan = manager.plan(desired)
-    refused = {**plan.refused, **manager.apply(plan)}
-    return ReconcileResult(
-        actions=tuple(step.reason for step in plan.steps),
-        refused=refused,
-        all_nodes=plan.all_nodes,
-        unschedulable=plan.unschedulable,
-        schedulable=plan.schedulable,
-        containers=plan.containers,
-    )
+    return ReconcileResult(plan=plan, refused={**plan.refused, **manager.apply(plan)})
 
 
 class ReconcileLoop(Generic[P]):
@@ -155,22 +148,23 @@ class ReconcileLoop(Generic[P]):
         self._session.report(self._report_of(result), acked=desired.revision, history=desired.history)
         self._failures, self._last_failure = 0, ""
         # What was changed has an effect on what the next plan shows, such as containers that have ended.
-        soon = bool(result.actions) and result.containers is not None
+        soon = bool(result.plan.steps) and result.plan.containers is not None
         self._next_run = time.monotonic() + min(self._interval, _SOON if soon else self._interval)
         return True
 
     def _report_of(self, result: ReconcileResult) -> Report:
-        states = {node: state for node, state in (result.unschedulable or {}).items() if is_node_id(node)}
-        schedulable = result.schedulable or {}
+        plan = result.plan
+        states = {node: state for node, state in (plan.unschedulable or {}).items() if is_node_id(node)}
+        schedulable = plan.schedulable or {}
         # Left out until there are any: a service of an older version rejects a report with these fields.
         self._any_unschedulable |= bool(states)
         self._any_schedulable |= bool(schedulable)
         return Report(
             refused=truncate_reasons(result.refused),
-            nodes=self._reportable_nodes(result.all_nodes),
+            nodes=self._reportable_nodes(plan.all_nodes),
             unschedulable=truncate_reasons(states) if self._any_unschedulable else None,
             schedulable=truncate_reasons(schedulable) if self._any_schedulable else None,
-            **_work_of(result.containers),
+            **_work_of(plan.containers),
         )
 
     def _on_failure(self, desired: DesiredState, message: str, refused: Mapping[str, str] | None = None) -> None:

@@ -15,8 +15,7 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final
 
@@ -29,9 +28,10 @@ from blocklist.managers.plan import (
     evacuates,
     format_end,
     free_steps,
+    merged_block,
 )
 from blocklist.model.host_matching import HostMatcher, normalize_address
-from blocklist.model.node import BlockedNode, merge
+from blocklist.model.node import BlockedNode
 from blocklist.model.node_facts import NodeFacts, make_label_value
 
 MARK: Final = "blocklist: "
@@ -164,7 +164,7 @@ def make_plan(blocked: Mapping[str, BlockedNode], current: Iterable[SlurmNode]) 
     """The steps from `current` to `blocked`. HostMatcher decides which nodes an id means."""
     nodes = {node.name: node for node in current}
     matches = _matching_nodes(blocked, nodes.values())
-    merged = {name: _merged(blocks) for name, blocks in _blocks_by_node(matches, blocked).items()}
+    merged = {name: merged_block(name, blocks) for name, blocks in _blocks_by_node(matches, blocked).items()}
     reasons = {name: drain_reason(node) for name, node in sorted(merged.items()) if not nodes[name].out_of_service}
     drain = {name: why for name, why in reasons.items() if not nodes[name].drained or nodes[name].reason != why}
     resume = sorted(name for name, node in nodes.items() if node.drained_by_us and node.drained and name not in merged)
@@ -206,11 +206,6 @@ def _blocks_by_node(
         for name in names:
             by_node[name].append(blocked[node_id])
     return by_node
-
-
-def _merged(blocks: Sequence[BlockedNode]) -> BlockedNode:
-    """One block for a node that several ids mean."""
-    return reduce(lambda a, b: merge(a, replace(b, id=a.id)), blocks[1:], blocks[0])
 
 
 def _step_reason(name: str, node: BlockedNode) -> str:

@@ -83,7 +83,7 @@ def test_a_cordon_is_drift_and_on_request_a_claim_that_goes_with_the_uncordon(
             ((kind, reason),) = drift(client, "cordoned-85")
             assert kind == "unschedulable"
             assert reason.startswith("cordoned by kubectl")
-        with manager_process(tmp_path, cluster, fresh, "--mirror-cordons"):
+        with manager_process(tmp_path, cluster, fresh, "--mirror-cordons") as manager:
             wait_until(lambda: "cordoned-85" in client.snapshot().nodes, seconds=120)
             (claim,) = client.claims("cordoned-85")
             assert claim.owner == "kubernetes"
@@ -95,6 +95,8 @@ def test_a_cordon_is_drift_and_on_request_a_claim_that_goes_with_the_uncordon(
             assert is_blocked(kubelets.node("cordoned-85"))
             client.unblock("cordoned-85")
             wait_until(lambda: is_free(kubelets.node("cordoned-85")), seconds=120)
+            assert manager.log().count("Node cordoned-85 is claimed for kubernetes") == 1
+            assert manager.log().count("the claim of kubernetes is removed") == 1
 
 
 def test_nobody_loses_a_taint_while_all_write_the_same_node(

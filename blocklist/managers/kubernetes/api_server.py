@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import socket
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from http import HTTPStatus
 from types import TracebackType
 from typing import Any, Final, Self
@@ -47,14 +46,6 @@ class ApiError(ManagerError):
 
 class GoneError(ApiError):
     """The resourceVersion, or the page of a list, is too old: list again."""
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Listed:
-    """All objects of a list, and the version from which to watch."""
-
-    items: list[Json]
-    version: str
 
 
 class ApiServer:

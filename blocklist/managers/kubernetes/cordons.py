@@ -56,7 +56,7 @@ class CordonMirror:
 
     def plan(self, nodes: Mapping[str, KubernetesNode]) -> CordonPlan:
         """What is missing. Raises BlocklistError if the claims cannot be read."""
-        claimed = self._read_claims(nodes) if self._claimed is None else self._claimed
+        claimed = self._known_claims(nodes)
         cordoned = {name: node.uid for name, node in nodes.items() if node.cordoned}
         self._mirrored = {name: uid for name, uid in self._mirrored.items() if cordoned.get(name) == uid}
         return CordonPlan(
@@ -68,7 +68,10 @@ class CordonMirror:
         )
 
     def reconcile(self, nodes: Mapping[str, KubernetesNode]) -> bool:
-        """Make and remove claims; False if the service refused, or could not be reached: it has to be tried again."""
+        """Make and remove the claims that `plan` has for these nodes; the loop logs its steps.
+
+        False if the service refused, or could not be reached: it has to be tried again.
+        """
         try:
             plan = self.plan(nodes)
             self._apply(plan, nodes)
@@ -81,10 +84,8 @@ class CordonMirror:
         return True
 
     def _apply(self, plan: CordonPlan, nodes: Mapping[str, KubernetesNode]) -> None:
-        claimed = set(self._read_claims(nodes) if self._claimed is None else self._claimed)
+        claimed = set(self._known_claims(nodes))
         self._claimed = None  # Until all has succeeded.
-        for step in plan.steps():
-            log.info("%s", step.reason)
         for name, cause in plan.claim.items():
             self._client.put_claim(name, OWNER, cause)
             claimed.add(name)
@@ -94,6 +95,12 @@ class CordonMirror:
                 self._client.remove_claim(name, OWNER)
             claimed.discard(name)
         self._claimed = claimed
+
+    def _known_claims(self, nodes: Mapping[str, KubernetesNode]) -> set[str]:
+        """The nodes that this manager has claimed; read at the start, and after a failure."""
+        if self._claimed is None:
+            self._claimed = self._read_claims(nodes)
+        return self._claimed
 
     def _read_claims(self, nodes: Mapping[str, KubernetesNode]) -> set[str]:
         """The nodes that this manager has claimed before. Another cluster may have nodes of the same names."""

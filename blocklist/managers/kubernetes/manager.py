@@ -120,7 +120,7 @@ class KubernetesManager:
             tainted = [name for name, ids in plan.evacuated.items() if not refused.keys() & {*ids}]
             remaining = self._evictor.evacuate(tainted)
             refused |= {node_id: why for name, why in remaining.items() for node_id in plan.evacuated[name]}
-        if self._cordons is not None and not self._cordons.reconcile(self._source.nodes()):
+        if self._cordons is not None and not self._cordons.reconcile(plan.nodes):
             self._request_in(_RETRY_SECONDS)
         return refused
 

@@ -21,13 +21,21 @@ NODES: Final = "/api/v1/nodes"
 _BACKOFF: Final = Backoff(initial=0.2, cap=10.0, floor=0.1)
 
 
+def read_node(body: Json, annotation: str) -> KubernetesNode:
+    """The node in an answer of the API server. Raises ManagerError if it is none."""
+    try:
+        return parse_node(body, annotation)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ManagerError(f"The API server answered with what is not a node: {error!r}.") from error
+
+
 def list_nodes(api: ApiServer, annotation: str) -> tuple[dict[str, KubernetesNode], str]:
     """All nodes by name, and the version from which to watch. Raises ManagerError."""
     nodes: dict[str, KubernetesNode] = {}
     version = ""
     for page in api.pages(NODES):
         version = page["metadata"]["resourceVersion"]
-        nodes |= {node.name: node for node in (_parse(body, annotation) for body in page["items"])}
+        nodes |= {node.name: node for node in (read_node(body, annotation) for body in page["items"])}
     return nodes, version
 
 
@@ -128,7 +136,7 @@ class NodeCache:
         kind, body = change["type"], change["object"]
         if kind == "BOOKMARK":
             return False
-        node = _parse(body, self._annotation)
+        node = read_node(body, self._annotation)
         with self._lock:
             if kind != "DELETED":
                 return self._put(node)
@@ -155,10 +163,3 @@ class NodeCache:
         if self._failures == 2:  # One alone may be a restart of the API server, or of a proxy.
             log.warning("%s. Retrying.", self._error)
         self._connection.aborted.wait(_BACKOFF.delay(self._failures, random.random()))  # noqa: S311
-
-
-def _parse(body: Json, annotation: str) -> KubernetesNode:
-    try:
-        return parse_node(body, annotation)
-    except (KeyError, TypeError, ValueError) as error:
-        raise ManagerError(f"The API server answered with what is not a node: {error!r}.") from error

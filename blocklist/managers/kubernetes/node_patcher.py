@@ -9,8 +9,8 @@ from http import HTTPStatus
 from typing import Final
 
 from blocklist.managers.kubernetes.api_server import ApiError, ApiServer
-from blocklist.managers.kubernetes.kubernetes_node import Json, KubernetesNode, parse_node
-from blocklist.managers.kubernetes.node_cache import NODES
+from blocklist.managers.kubernetes.kubernetes_node import Json, KubernetesNode
+from blocklist.managers.kubernetes.node_cache import NODES, read_node
 from blocklist.managers.kubernetes.plan import NodeChange, reason_of
 from blocklist.managers.kubernetes.taint_patch import Assessment, Condition, OwnTaint, assess, is_tainted
 from blocklist.managers.plan import ManagerError
@@ -81,9 +81,6 @@ class NodePatcher:
         return is_tainted(node, self._taint) == (change.wanted is not None)
 
     def _parse(self, body: Json) -> KubernetesNode:
-        try:
-            node = parse_node(body, self._taint.key)
-        except (KeyError, TypeError, ValueError) as error:
-            raise ManagerError(f"The API server answered with what is not a node: {error!r}.") from error
+        node = read_node(body, self._taint.key)
         self._on_read(node)
         return node

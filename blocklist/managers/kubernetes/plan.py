@@ -3,18 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import reduce
 from typing import Final
 
 from blocklist.managers.kubernetes.kubernetes_node import KubernetesNode
 from blocklist.managers.kubernetes.names import NodeNames
 from blocklist.managers.kubernetes.taint_patch import Assessment, BlockMark, Condition, OwnTaint, assess
-from blocklist.managers.plan import DesiredState, ManagerPlan, PlanStep, StepAction, block_step, evacuates, format_end
+from blocklist.managers.plan import (
+    DesiredState,
+    ManagerPlan,
+    PlanStep,
+    StepAction,
+    block_step,
+    evacuates,
+    format_end,
+    merged_block,
+)
 from blocklist.model.claims import ClaimsOrAuthor
-from blocklist.model.node import BlockedNode, merge
+from blocklist.model.node import BlockedNode
 
 MAX_CAUSE: Final = 300
 """Characters of a cause in an annotation, an event and a log line."""
@@ -43,11 +51,13 @@ class NodeChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KubernetesPlan(ManagerPlan):
-    """`changes` are carried out in parallel. `evacuated` maps the nodes to be evacuated to their ids on the list.
+    """`nodes` are those that it was made from. `changes` are carried out in parallel.
 
-    `drifted` maps the nodes whose taint somebody has removed or changed to a sentence.
+    `evacuated` maps the nodes to be evacuated to their ids on the list, `drifted` the nodes whose taint somebody has
+    removed or changed to a sentence.
     """
 
+    nodes: Mapping[str, KubernetesNode] = field(default_factory=dict)
     changes: tuple[NodeChange, ...] = ()
     evacuated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     drifted: Mapping[str, str] = field(default_factory=dict)
@@ -102,6 +112,7 @@ def make_plan(
         all_nodes=[node.facts for node in nodes.values()],
         schedulable=drifted if on_drift is DriftPolicy.REPORT else {},
         unschedulable={name: why for name, node in nodes.items() if (why := node.unschedulable) is not None},
+        nodes=nodes,
         changes=tuple(changes),
         evacuated={name: each.ids for name, each in wanted.items() if evacuates(each.block) and name in nodes},
         drifted=drifted,
@@ -152,18 +163,13 @@ def _wanted(desired: DesiredState, names: NodeNames) -> tuple[dict[str, _Wanted]
             refused[node_id] = why
         for name in names.meant_by(node_id):
             ids[name].append(node_id)
-    return {name: _want(desired, node_ids) for name, node_ids in ids.items()}, refused
+    return {name: _want(desired, name, node_ids) for name, node_ids in ids.items()}, refused
 
 
-def _want(desired: DesiredState, ids: Sequence[str]) -> _Wanted:
-    block = _merged([desired.nodes[node_id] for node_id in ids])
+def _want(desired: DesiredState, name: str, ids: Sequence[str]) -> _Wanted:
+    block = merged_block(name, (desired.nodes[node_id] for node_id in ids))
     authors = (author_of(desired.claims.get(node_id)) for node_id in ids)
     by = ", ".join(dict.fromkeys(author for author in authors if author)) or None
     cause = block.cause if len(block.cause) <= MAX_CAUSE else block.cause[:MAX_CAUSE] + "…"
     mark = BlockMark(until=format_end(block), action=block.action.short_name, cause=cause, by=by)
     return _Wanted(block=block, ids=tuple(ids), mark=mark)
-
-
-def _merged(blocks: Iterable[BlockedNode]) -> BlockedNode:
-    """One block for a node that several ids mean."""
-    return reduce(lambda a, b: merge(a, replace(b, id=a.id)), blocks)

@@ -71,7 +71,7 @@ class Assessment:
 def assess(node: KubernetesNode, wanted: BlockMark | None, taint: OwnTaint, *, was_tainted: bool = False) -> Assessment:
     """Compare a node with what it should carry; None is nothing. `was_tainted`: it has carried the taint before."""
     index = node.taint_index(taint.key)
-    own = index is not None and node.taints[index].value == taint.value
+    own = is_tainted(node, taint)
     marked = parse_mark(node.mark).get(_MANAGER) == taint.value
     if wanted is None:
         return _release(node, index if own else None, taint, marked=marked)

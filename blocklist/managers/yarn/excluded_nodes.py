@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from blocklist.managers.plan import evacuates
 from blocklist.managers.yarn.cluster_state import RUNNING, YarnNode
 from blocklist.managers.yarn.exclude_file import Entries
-from blocklist.managers.yarn.node_names import Blocks
+from blocklist.managers.yarn.node_names import Blocks, in_service_message
 from blocklist.model.node import BlockAction, BlockedNode
 
 _EXITS = "would end its NodeManager, and the end of the block would not bring it back (see --accept-exits)."
@@ -45,15 +45,12 @@ def choose(
         excluded, reason = _excluded(block, rules, new=new, idle=not containers[host])
         if excluded is not None and new and host in running and in_service - 1 < rules.min_nodes:
             excluded = None
-            reason = (
-                f"Node {host} stays in service: without it fewer than {rules.min_nodes} nodes (--min-nodes) would be"
-                " left."
-            )
+            reason = in_service_message(host, rules.min_nodes)
         if excluded is not None:
             in_service -= new and host in running
             chosen[host] = excluded
         if reason:
-            refused |= _for_ids(blocks.ids[host], reason)
+            refused |= dict.fromkeys(blocks.ids[host], reason)
     return chosen, refused
 
 
@@ -66,7 +63,3 @@ def _excluded(block: BlockedNode, rules: Excludable, *, new: bool, idle: bool) -
         marked = replace(block, action=BlockAction.MARK_BLOCKED)
         return marked, f"Node {block.id} gets no new containers, but is not evacuated: that {_EXITS}"
     return block, ""
-
-
-def _for_ids(ids: Sequence[str], reason: str) -> Mapping[str, str]:
-    return dict.fromkeys(ids, reason)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from dataclasses import dataclass, field
 
+from blocklist.managers.plan import merged_block
 from blocklist.model.host_matching import NameIndex, normalize_address, normalize_name
-from blocklist.model.node import BlockedNode, merge
+from blocklist.model.node import BlockedNode
 
 NamesOf = Callable[[str], Collection[str]]
 """The host names of an address in its shortest form, as the resolver of this machine knows them.
@@ -67,8 +67,13 @@ def resolve(blocked: Mapping[str, BlockedNode], hosts: Iterable[str], names_of: 
             ids[host].append(node_id)
         if not found:
             unknown[node_id] = f"YARN has no node {node_id}."
-    merged = {host: _merged(host, [blocked[node_id] for node_id in its]) for host, its in ids.items()}
+    merged = {host: merged_block(host, (blocked[node_id] for node_id in its)) for host, its in ids.items()}
     return Blocks(by_host=merged, ids=dict(ids), unknown=unknown, unresolved=unresolved)
+
+
+def in_service_message(host: str, min_nodes: int) -> str:
+    """Why a host on the list is not blocked."""
+    return f"Node {host} stays in service: without it fewer than {min_nodes} nodes (--min-nodes) would be left."
 
 
 def withheld_message(hosts: Sequence[str], unresolved: Sequence[str]) -> str:
@@ -77,8 +82,3 @@ def withheld_message(hosts: Sequence[str], unresolved: Sequence[str]) -> str:
         f"Node {hosts[0]} is not freed, nor any other: it may be the one that {unresolved[0]} on the list means, for"
         " which the resolver of this machine does not answer. Repair it, or block the node by its name instead."
     )
-
-
-def _merged(host: str, blocks: Sequence[BlockedNode]) -> BlockedNode:
-    """One block for a host that several ids mean."""
-    return reduce(merge, [replace(block, id=host) for block in blocks])
