@@ -15,6 +15,7 @@ from pathlib import Path
 from benchmarks import systems
 from benchmarks.harness import CORES, GENERATOR_CORE, scratch, unless_quick
 from benchmarks.rows import Row, at_most
+from benchmarks.sampling import megabytes
 from blocklist import BlockAction, BlocklistClient
 from blocklist.flink.connection import FlinkConnection
 from blocklist.flink.jvm import ChildJvm
@@ -158,16 +159,11 @@ def _renewals(cluster: FlinkCluster, folder: Path) -> Row:
 
 
 def _memory(bridge: BridgeProcess) -> list[Row]:
-    resident = {"the bridge": _resident(bridge.pid()), "its JVM": _resident(bridge.child())}
+    resident = {"the bridge": megabytes(bridge.pid()), "its JVM": megabytes(bridge.child())}
     return [
-        Row(name=f"resident memory of {name}", unit="MB", ours=OURS, samples={OURS: [megabytes]})
-        for name, megabytes in resident.items()
+        Row(name=f"resident memory of {name}", unit="MB", ours=OURS, samples={OURS: [size]})
+        for name, size in resident.items()
     ]
-
-
-def _resident(pid: int) -> float:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) / 1024 for line in lines if line.startswith("VmRSS"))
 
 
 def _runs(state: ClusterState, job: str, without: str | None = None) -> bool:
