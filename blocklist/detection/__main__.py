@@ -6,7 +6,7 @@ import argparse
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from pyspark.errors import PySparkException
@@ -18,7 +18,7 @@ from blocklist.detection.follow_mode import BatchDecision, LogFollower
 from blocklist.detection.machine_kinds import check_service, machine_kinds
 from blocklist.detection.options import parser, validate
 from blocklist.detection.pipeline import Analysis
-from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries, judge_with_history
+from blocklist.detection.proposals import History, JudgedNodes, Proposal, Summaries, judge_with_history
 from blocklist.detection.releases import Release
 from blocklist.detection.report import render
 from blocklist.detection.rule_set import RuleSet, rule_set
@@ -61,15 +61,14 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
                 warn(sentence)
             judged, releases = _decide(analysis.summaries, rules, client)
             proposals = _carry_out(args, client, judged.proposals, releases)
-            rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
             notes = [*judged.judgement.left_open.values(), *judged.judgement.near_misses.values()]
             _write(args, proposals, releases, notes)
             if args.parquet:
                 analysis.write(args.parquet)
             if args.html:
-                sentences = [*(output.release_sentence(it, applied=args.apply) for it in releases), *notes]
-                notes = [*sentences, *found.problems, *analysis.problems]
-                args.html.write_text(render(analysis, judged.summaries, rows, notes), encoding="utf-8")
+                rows, sentences = _as_texts(args, proposals, releases, notes)
+                sentences += [*found.problems, *analysis.problems]
+                args.html.write_text(render(analysis, judged.summaries, rows, sentences), encoding="utf-8")
     return 0
 
 
@@ -94,20 +93,20 @@ def _decide(
     summaries: Summaries, rules: RuleSet, client: BlocklistClient | None
 ) -> tuple[JudgedNodes, Sequence[Release]]:
     """What to block, and whose claims to remove."""
-    history = history_of(client)
+    history = cache(history_of(client))
     kinds: Callable[[Sequence[str]], Mapping[str, str]] = partial(machine_kinds, rules, client)
     judged = judge_with_history(summaries, rules.rules, kinds, history, now=time.time_ns() // 1_000_000)
-    return judged, _releases(client, judged, summaries, rules)
+    return judged, _releases(client, judged, summaries, history, rules)
 
 
 def _releases(
-    client: BlocklistClient | None, judged: JudgedNodes, summaries: Summaries, rules: RuleSet
+    client: BlocklistClient | None, judged: JudgedNodes, summaries: Summaries, history: History, rules: RuleSet
 ) -> Sequence[Release]:
-    """None if the service cannot say: a claim that is not removed ends by itself."""
+    """No releases if the service cannot say: a claim that is not removed ends by itself."""
     if client is None:
         return []
     try:
-        return find_releases(client, judged, summaries, history_of(client), rules.rules)
+        return find_releases(client, judged, summaries, history, rules.rules)
     except UnavailableError as error:
         warn(f"No claim is removed early: {error}")
         return []
@@ -138,19 +137,26 @@ def _write(
             *(output.release_line(it, applied=args.apply) for it in releases),
         )
     )
-    if args.json != "-":
-        rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
-        sentences = [*(output.release_sentence(it, applied=args.apply) for it in releases), *notes]
-        # In follow mode there may be nothing but a near miss.
-        shown = output.table(rows) if rows or not args.follow else ""
-        sys.stdout.write(shown + "".join(f"{sentence}\n" for sentence in sentences))
-        sys.stdout.flush()
     if args.json == "-":
-        sys.stdout.write(lines)
-        sys.stdout.flush()
-    elif args.json:
+        shown = lines
+    else:
+        rows, sentences = _as_texts(args, proposals, releases, notes)
+        # In follow mode there may be nothing but a near miss.
+        table = output.table(rows) if rows or not args.follow else ""
+        shown = table + "".join(f"{sentence}\n" for sentence in sentences)
+    sys.stdout.write(shown)
+    sys.stdout.flush()
+    if args.json and args.json != "-":
         with Path(args.json).open("a" if args.follow else "w", encoding="utf-8") as file:
             file.write(lines)
+
+
+def _as_texts(
+    args: argparse.Namespace, proposals: Sequence[Proposal], releases: Sequence[Release], notes: Iterable[str]
+) -> tuple[list[dict[str, str]], list[str]]:
+    """The rows and the sentences that people read."""
+    rows = [output.row(proposal, applied=args.apply) for proposal in proposals]
+    return rows, [*(output.release_sentence(it, applied=args.apply) for it in releases), *notes]
 
 
 def _fail(sentence: str) -> int:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from math import log
 from typing import Final
 
-from blocklist.detection.evidence import HostInApplication
+from blocklist.detection.evidence import HostInApplication, by_host
 from blocklist.detection.node_summary import CHARGED_TO_NODE
 from blocklist.detection.slowness import MIN_EFFECT
 from blocklist.model.changes import Change
@@ -62,7 +61,7 @@ def actual_blocks(changes: Iterable[Change]) -> list[ActualBlock]:
         before = open_blocks.pop(node.id, None)
         if change.type.frees:
             if before is not None:
-                found.append(_ended(before, change.at))
+                found.append(replace(before, end=change.at))
             continue
         owners = [claim.owner for claim in expand(change.claims or change.created_by, node)]
         open_blocks[node.id] = ActualBlock(
@@ -75,22 +74,16 @@ def actual_blocks(changes: Iterable[Change]) -> list[ActualBlock]:
     return sorted([*found, *open_blocks.values()], key=lambda it: (it.start, it.node))
 
 
-def _ended(block: ActualBlock, at: int) -> ActualBlock:
-    return replace(block, end=at)
-
-
 def compare_with_evidence(blocks: Sequence[ActualBlock], evidence: Iterable[HostInApplication]) -> list[ActualBlock]:
     """Return the blocks of which later evidence can be looked for, with what it says.
 
     An application counts for a block if its first task on the host started after the block began, and before the next
     one of the host or AFTERWARDS_MS after the end. A block that began after the last application is left out.
     """
-    by_host: defaultdict[str, list[HostInApplication]] = defaultdict(list)
-    for each in evidence:
-        by_host[each.host].append(each)
-    latest = max((it.last for own in by_host.values() for it in own), default=0)
+    known = by_host(evidence)
+    latest = max((it.last for own in known.values() for it in own), default=0)
     own = {
-        node: [it for host, found in by_host.items() if same_machine(node, host) for it in found]
+        node: [it for host, found in known.items() if same_machine(node, host) for it in found]
         for node in {block.node for block in blocks}
     }
     return [_compared(it, _until(it, blocks), own[it.node]) for it in blocks if it.start <= latest]

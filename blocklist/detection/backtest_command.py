@@ -5,19 +5,19 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
 from blocklist.client.client import BlocklistClient
 from blocklist.detection import log_discovery, reader
-from blocklist.detection.actual_blocks import ActualBlock, actual_blocks, compare_with_evidence
+from blocklist.detection.actual_blocks import actual_blocks, compare_with_evidence
 from blocklist.detection.backtest_output import Backtest, RuleResult, json_body, text
-from blocklist.detection.evidence import HostInApplication
+from blocklist.detection.evidence import HostInApplication, by_host
 from blocklist.detection.machine_kinds import check_service, machine_kinds
 from blocklist.detection.options import add_input, add_rules
 from blocklist.detection.pipeline import Analysis
-from blocklist.detection.replay import Times, effect, replay, times_by_host
+from blocklist.detection.replay import Times, effect, replay
 from blocklist.detection.rule_set import RuleSet, read_rules, rule_set
 from blocklist.detection.session import known_nodes, open_client, session, warn
 from blocklist.model.changes import Change
@@ -56,9 +56,11 @@ def run(args: argparse.Namespace) -> int:
             check_service(rules, client)
         changes = _changes(args.change_log, client)
         evidence, times = _read(args, client)
-        hosts = {each.host for each in evidence}
-        results = [_result(name, rules, client, evidence, times) for name, rules in sets.items()]
-    blocks = None if changes is None else _actual(changes, evidence)
+        hosts = sorted({each.host for each in evidence})
+        results = [
+            _result(name, rules, machine_kinds(rules, client, hosts), evidence, times) for name, rules in sets.items()
+        ]
+    blocks = None if changes is None else compare_with_evidence(actual_blocks(changes), evidence)
     found = Backtest(
         applications=len({each.app for each in evidence}), hosts=len(hosts), results=results, actual_blocks=blocks
     )
@@ -74,19 +76,14 @@ def _read(args: argparse.Namespace, client: BlocklistClient | None) -> tuple[Seq
     with Analysis.of(facts, partial(known_nodes, client)) as analysis:
         for sentence in (*found.problems, *analysis.problems):
             warn(sentence)
-        return analysis.evidence(), times_by_host(analysis.task_times())
+        return analysis.evidence(), by_host(analysis.task_times())
 
 
 def _result(
-    name: str, rules: RuleSet, client: BlocklistClient | None, evidence: Sequence[HostInApplication], times: Times
+    name: str, rules: RuleSet, kinds: Mapping[str, str], evidence: Sequence[HostInApplication], times: Times
 ) -> RuleResult:
-    kinds = machine_kinds(rules, client, sorted({each.host for each in evidence}))
     blocks = replay(evidence, rules.rules, lambda _: kinds)
     return RuleResult(name=name, blocks=[(block, effect(block, times)) for block in blocks])
-
-
-def _actual(changes: Sequence[Change], evidence: Sequence[HostInApplication]) -> Sequence[ActualBlock]:
-    return compare_with_evidence(actual_blocks(changes), evidence)
 
 
 def _changes(path: Path | None, client: BlocklistClient | None) -> Sequence[Change] | None:

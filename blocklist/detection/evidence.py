@@ -52,6 +52,9 @@ class TaskTime:
     healthy_ms: int
 
 
+_OfHost = TypeVar("_OfHost", HostInApplication, TaskTime)
+
+
 def join_evidence(
     counted: Iterable[Mapping[str, Any]],
     comparisons: Mapping[str, Sequence[Comparison]],
@@ -86,13 +89,19 @@ def _by_application(by_host: Mapping[str, Sequence[_Item]]) -> Mapping[tuple[str
     return found
 
 
+def by_host(items: Iterable[_OfHost]) -> Mapping[str, list[_OfHost]]:
+    """Group what is known of hosts."""
+    found: defaultdict[str, list[_OfHost]] = defaultdict(list)
+    for item in items:
+        found[item.host].append(item)
+    return found
+
+
 def summarize(evidence: Iterable[HostInApplication]) -> list[NodeSummary]:
     """Return what is judged of each host, sorted by host."""
-    by_host: defaultdict[str, list[HostInApplication]] = defaultdict(list)
-    for each in evidence:
-        by_host[each.host].append(each)
-    failures = tally({host: [it for each in own for it in each.failures] for host, own in by_host.items()})
-    tasks = {host: sum(each.tasks for each in own) for host, own in by_host.items()}
+    known = by_host(evidence)
+    failures = tally({host: [it for each in own for it in each.failures] for host, own in known.items()})
+    tasks = {host: sum(each.tasks for each in own) for host, own in known.items()}
     total = sum(tasks.values())
     return [
         NodeSummary(
@@ -103,7 +112,7 @@ def summarize(evidence: Iterable[HostInApplication]) -> list[NodeSummary]:
             failures=failures.get(host, NO_FAILURES),
             comparisons=_latest(own),
         )
-        for host, own in sorted(by_host.items())
+        for host, own in sorted(known.items())
         if tasks[host]
     ]
 

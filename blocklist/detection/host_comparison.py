@@ -27,6 +27,8 @@ MIN_BYTES: Final = 100_000
 """Minimum number of bytes that a task fetches or writes if its time per byte is compared."""
 MIN_TIME_SHARE: Final = 0.1
 """Minimum share of the run time that fetching or writing must take to make a host slow."""
+TIME_BY_METRIC: Final = {Metric.COMPUTE: "run_ms", Metric.NETWORK: "fetch_wait_ms", Metric.DISK: "write_ms"}
+"""The column of FACTS with the time that a metric is about."""
 _KIND: Final = (*STAGE, "near", "bucket")
 
 
@@ -170,10 +172,9 @@ def _by_kind(tasks: DataFrame) -> DataFrame:
 
 def _by_metric(kinds: DataFrame) -> DataFrame:
     """A row per metric that applies: its median and its sum of time, both named alike for all metrics."""
-    sums = {Metric.COMPUTE: "run_ms", Metric.NETWORK: "fetch_wait_ms", Metric.DISK: "write_ms"}
     metrics = [
         F.struct(F.lit(metric.value).alias("metric"), F.col(metric.value).alias("work"), F.col(time).alias("time_ms"))
-        for metric, time in sums.items()
+        for metric, time in TIME_BY_METRIC.items()
     ]
     rows = kinds.withColumn("measure", F.explode(F.array(*metrics))).select("*", "measure.*")
     return rows.where(F.col("work") > 0)

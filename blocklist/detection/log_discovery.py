@@ -12,12 +12,12 @@ from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untype
 from pyspark.sql import SparkSession
 
 from blocklist.detection.decoders import Decoder, decoder_for
+from blocklist.detection.event_parser import EVENT_PREFIX
 from blocklist.detection.log_file import COMPACT, IN_PROGRESS, STATUS_PREFIX, LogFile, is_hidden, without_status_suffix
 
 MAX_COMPRESSED_BYTES: Final = 256 * 1024 * 1024
 """Maximum size of a compressed log: it is held in memory. Spark rolls logs over at half of this size."""
 
-_START: Final = b'{"Event":"'
 _UNSUPPORTED: Final = (".snappy", ".lzf")
 _HEAD, _COMPRESSED_HEAD = 256, 256 * 1024  # bytes that always contain the first line: zstd blocks have 128 KiB
 _THREADS: Final = 8
@@ -156,7 +156,9 @@ def _event_logs(files: _HadoopFiles, logs: Sequence[LogFile], problems: list[str
 
 def _starts_like_event_log(head: bytes | str, log: LogFile) -> bool:
     """Whether the file begins as an event log does; one in progress may hold only the first bytes so far."""
-    return isinstance(head, bytes) and (head.startswith(_START) or (log.in_progress and _START.startswith(head)))
+    if not isinstance(head, bytes):
+        return False
+    return head.startswith(EVENT_PREFIX) or (log.in_progress and EVENT_PREFIX.startswith(head))
 
 
 def _head(files: _HadoopFiles, log: LogFile) -> bytes | str:

@@ -130,3 +130,7 @@ class NodeSummary:
     failures: Mapping[FailureClass, FailureCounts] = field(default_factory=dict)
     exclusions: int = 0
     comparisons: Sequence[Comparison] = ()
+
+    def comparisons_by(self, metric: Metric) -> list[Comparison]:
+        """Return those by this metric, in the order of time."""
+        return sorted((it for it in self.comparisons if it.metric is metric), key=lambda it: (it.last, it.app))

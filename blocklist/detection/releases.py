@@ -34,8 +34,7 @@ def release(node: NodeSummary, rules: Rules) -> Release | None:
     applications, stages and minutes are needed as for a verdict. In the latest of them the node must not be slower than
     its peers by any time, and no failure may be charged to it.
     """
-    compared = sorted((it for it in node.comparisons if it.metric is Metric.COMPUTE), key=lambda it: (it.last, it.app))
-    latest = compared[-rules.min_applications :]
+    latest = node.comparisons_by(Metric.COMPUTE)[-rules.min_applications :]
     apps = [it.app for it in latest]
     enough = len(apps) == rules.min_applications and sum(it.stages for it in latest) >= rules.min_stages
     if not enough or latest[-1].last - min(it.first for it in latest) < rules.min_span_ms:
@@ -52,8 +51,8 @@ def claimed_at(history: Sequence[Change]) -> int | None:
     if found is None:
         return None
     at = history[-1].at
-    for number in range(len(history) - 1, -1, -1):
-        if own_claim(history[: number + 1]) != found:
+    for change in reversed(history):
+        if own_claim([change]) != found:
             break
-        at = history[number].at
+        at = change.at
     return at

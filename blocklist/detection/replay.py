@@ -49,14 +49,6 @@ Times = Mapping[str, Sequence[TaskTime]]
 """The task times of each host."""
 
 
-def times_by_host(times: Iterable[TaskTime]) -> Times:
-    """Group task times."""
-    found: defaultdict[str, list[TaskTime]] = defaultdict(list)
-    for each in times:
-        found[each.host].append(each)
-    return found
-
-
 def effect(block: PastBlock, times: Times) -> BlockEffect:
     """What a block would have saved and cost, in the minutes that begin during it."""
     during = [it for it in times.get(block.host, ()) if block.start <= it.minute < block.end]

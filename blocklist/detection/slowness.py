@@ -93,10 +93,7 @@ class _Table:
     ) -> None:
         self._metric = metric
         self._limits = limits
-        self._own = {
-            node.host: sorted((it for it in node.comparisons if it.metric is metric), key=lambda it: (it.last, it.app))
-            for node in summaries
-        }
+        self._own = {node.host: node.comparisons_by(metric) for node in summaries}
         effects = {host: {it.app: log(it.slowdown) for it in own} for host, own in self._own.items() if own}
         self._slower = frozenset[str]() if groups else slower_by_design(effects, limits.min_applications)
         kinds = {host: groups.get(host, "slower" if host in self._slower else "") for host in effects}

@@ -8,12 +8,11 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection.failures import charged_tasks
-from blocklist.detection.host_comparison import STAGE
+from blocklist.detection.host_comparison import STAGE, TIME_BY_METRIC
 from blocklist.detection.node_summary import CHARGED_TO_NODE, Metric
 from blocklist.detection.schemas import TASK_TIMES, conform
 
 MINUTE_MS: Final = 60_000
-_TIMES: Final = {Metric.COMPUTE: "run_ms", Metric.NETWORK: "fetch_wait_ms", Metric.DISK: "write_ms"}
 
 
 def task_times(facts: DataFrame, compared: DataFrame) -> DataFrame:
@@ -53,4 +52,4 @@ def _excess(metric: Metric) -> Column:
 
 def _lost() -> Column:
     """What a task has lost by the worst metric; null if its host was not slow in the stage."""
-    return F.greatest(*(F.col(f"{metric.value}_excess") * F.col(time) for metric, time in _TIMES.items()))
+    return F.greatest(*(F.col(f"{metric.value}_excess") * F.col(time) for metric, time in TIME_BY_METRIC.items()))

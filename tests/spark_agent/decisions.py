@@ -37,7 +37,8 @@ Tree = str | list["Tree"] | dict[str, "Tree"]
 """JSON values whose leaves are texts."""
 _SERVER: Final = Path(__file__).parent / "java/DecisionServer.java"
 _PROGRAMS: Final = [
-    Path(__file__).parent / "java" / f"{name}.java" for name in ("ReportProgram", "FactProgram", "SchedulerProgram")
+    Path(__file__).parent / "java" / f"{name}.java"
+    for name in ("ReportProgram", "FactProgram", "GivenNames", "GivenPods", "SchedulerProgram")
 ]
 _JARS: Final = Path(pyspark.__file__).parent / "jars"
 

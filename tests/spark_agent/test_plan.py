@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from blocklist.model.driver_table import DriverTable
 from blocklist.model.host_matching import same_machine
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from tests.spark_agent import model
@@ -393,8 +394,7 @@ class TestTablesOfTheService:
     def test_a_host_is_blocked_exactly_if_an_id_means_the_same_machine(
         self, decisions: Decisions, nodes: list[BlockedNode], names: set[str]
     ) -> None:
-        table = pytest.importorskip("blocklist.model.driver_table", reason="The service does not write tables yet.")
-        assert decisions.read_table(table.DriverTable(nodes).text(7)) is None
+        assert decisions.read_table(DriverTable(nodes).text(7)) is None
         plan = decisions.plan([Host(name=name) for name in names], Requirements(keep_hosts=0), NOW)
         assert set(plan.covered) == {name for name in names if matching(nodes, name)}
         for name in plan.covered:

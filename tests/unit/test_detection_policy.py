@@ -12,7 +12,7 @@ from blocklist.detection.evidence import summarize
 from blocklist.detection.follow_mode import ReportedHosts, ReportedVerdicts
 from blocklist.detection.heuristics import HOUR_MS, NodeVerdict, Rules, Severity
 from blocklist.detection.node_summary import ApplicationFailures, FailureClass, Metric, NodeSummary
-from blocklist.detection.proposals import History, JudgedNodes, Proposal, Summaries, judge_with_history
+from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries, judge_with_history
 from blocklist.detection.releases import claimed_at, release
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import Claim, merge_claims
@@ -41,7 +41,9 @@ def summaries(*slow: Mapping[str, float]) -> Summaries:
 
 
 def judged(found: Summaries, rules: Rules | None = None, **changes: Sequence[Change]) -> JudgedNodes:
-    history: History = lambda host: changes.get(host, ())  # noqa: E731
+    def history(host: str) -> Sequence[Change]:
+        return changes.get(host, ())
+
     return judge_with_history(found, rules or Rules(), lambda _: {}, history, now=NOW)
 
 

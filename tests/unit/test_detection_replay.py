@@ -8,10 +8,10 @@ from dataclasses import replace
 import pytest
 
 from blocklist.detection.actual_blocks import Agreement, actual_blocks, compare_with_evidence
-from blocklist.detection.evidence import HostInApplication, TaskTime, join_evidence, summarize
+from blocklist.detection.evidence import HostInApplication, TaskTime, by_host, join_evidence, summarize
 from blocklist.detection.heuristics import HOUR_MS, Rules
 from blocklist.detection.node_summary import ApplicationFailures, FailureClass
-from blocklist.detection.replay import BlockEffect, PastBlock, effect, replay, times_by_host
+from blocklist.detection.replay import BlockEffect, PastBlock, effect, replay
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import Claim, merge_claims
 from blocklist.model.node import BlockAction, BlockedNode
@@ -67,7 +67,7 @@ def test_the_limit_on_blocks_counts_at_each_moment() -> None:
 
 def test_saved_and_cost_are_of_tasks_that_started_while_the_host_would_have_been_blocked() -> None:
     block = PastBlock(host="n3", start=90_000, end=240_000, action=BlockAction.MARK_BLOCKED, cause="slow")
-    times = times_by_host(
+    times = by_host(
         TaskTime(host=host, minute=minute * MINUTE, lost_ms=1000, healthy_ms=100)
         for host in ("n2", "n3")
         for minute in range(6)

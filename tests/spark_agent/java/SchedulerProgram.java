@@ -6,6 +6,7 @@ import io.fabric8.kubernetes.api.model.PodSpec;
 import io.fabric8.kubernetes.client.Config;
 import io.fabric8.kubernetes.client.KubernetesClient;
 import io.fabric8.kubernetes.client.KubernetesClientBuilder;
+import java.io.StringReader;
 import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.Arrays;
@@ -13,13 +14,13 @@ import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
-import java.util.Iterator;
 import java.util.List;
 import java.util.Map;
 import java.util.concurrent.CountDownLatch;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;
 import org.apache.spark.TaskContext;
+import org.apache.spark.api.java.JavaRDD;
 import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.api.java.function.VoidFunction;
 import org.apache.spark.scheduler.OutputCommitCoordinator;
@@ -34,6 +35,9 @@ public final class SchedulerProgram {
   private static final Runnable NOTHING = new Runnable() {
     public void run() {}
   };
+  private static final String[] NO_NAMES = {};
+  /* Of all pods. */
+  private static final String ADDRESS = "10.1.0.5";
   static final CountDownLatch STARTED = new CountDownLatch(1);
   static final CountDownLatch RELEASED = new CountDownLatch(1);
   static final CountDownLatch COMMITTING = new CountDownLatch(1);
@@ -54,90 +58,24 @@ public final class SchedulerProgram {
     }
   }
 
-  /* The names of all hosts, as the test says. */
-  private static final class Directory implements HostDirectory {
-    String[] known = null;
+  /* Runs this in one task. */
+  private static final class Job extends Thread {
+    private final JavaSparkContext spark;
+    private final VoidFunction work;
+    volatile boolean failed = false;
 
-    public String[] names(String host) {
-      return known;
+    Job(JavaSparkContext spark, VoidFunction work) {
+      this.spark = spark;
+      this.work = work;
     }
 
-    public String[] machineNames(String host) {
-      return known;
-    }
-
-    public String node(String host) {
-      return host;
-    }
-
-    public String lastNode(String host) {
-      return host;
-    }
-
-    public String executorNode(String executor, String host) {
-      return host;
-    }
-
-    public String[] executorNames(String executor, String host) {
-      return known;
-    }
-
-    public long overdue(String host) {
-      return 0;
-    }
-
-    public boolean isPending(String host) {
-      return known == null;
-    }
-
-    public String overdueReason() {
-      return "whose addresses are not known";
-    }
-
-    public boolean namesMachines() {
-      return true;
-    }
-
-    public long holdMillis() {
-      return Plan.HOLD_MILLIS;
-    }
-
-    public long version() {
-      return 0;
-    }
-
-    public void retain(Collection hosts) {}
-
-    public void close() {}
-  }
-
-  /* The pods of a driver: `next` replaces those that are seen as soon as `made` is asked. */
-  private static final class Pods implements ExecutorPods {
-    private final Object client;
-    Map seen = new HashMap();
-    Map next = new HashMap();
-
-    Pods(Object client) {
-      this.client = client;
-    }
-
-    public Object client() {
-      return client;
-    }
-
-    public String unsteerable() {
-      return null;
-    }
-
-    public Map pods() {
-      return seen;
-    }
-
-    public MadePods made() {
-      seen = next;
-      long last = 0;
-      for (Iterator it = next.keySet().iterator(); it.hasNext();) last = Math.max(last, ((Long) it.next()).longValue());
-      return new MadePods(last, new HashSet());
+    public void run() {
+      try {
+        oneTask(spark).foreach(work);
+      } catch (Exception e) {
+        failed = true;
+        e.printStackTrace();
+      }
     }
   }
 
@@ -146,7 +84,7 @@ public final class SchedulerProgram {
     conf.set("spark.driver.host", "127.0.0.1").set("spark.driver.bindAddress", "127.0.0.1");
     JavaSparkContext spark = new JavaSparkContext(conf);
     // The scheduler knows a host after the first offer.
-    spark.parallelize(Arrays.asList(new Object[] {Integer.valueOf(1)})).count();
+    oneTask(spark).count();
     print("what an executor's host is called may be unknown", unknownNames(spark));
     print("executors lost beyond the limit", lostExecutors(spark));
     print("a report of a thousand lost executors holds up no task", lostExecutorsCost(spark));
@@ -165,23 +103,47 @@ public final class SchedulerProgram {
     System.out.println("FACT\t" + fact + "\t" + result);
   }
 
+  private static JavaRDD oneTask(JavaSparkContext spark) {
+    return spark.parallelize(Arrays.asList(new Object[] {Integer.valueOf(1)}), 1);
+  }
+
   private static TaskSchedulerImpl scheduler(JavaSparkContext spark) {
     return (TaskSchedulerImpl) spark.sc().taskScheduler();
   }
 
+  private static SchedulerControl control(JavaSparkContext spark, HostDirectory directory) {
+    return new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
+  }
+
+  /* With the table of evacuations. */
+  private static HostExclusions evacuating(JavaSparkContext spark, HostDirectory directory) throws Exception {
+    HostExclusions exclusions = new HostExclusions(spark.sc(), scheduler(spark), directory, new EvacuationLimit(), new ServiceClock(), NOTHING);
+    exclusions.apply(table("evacuate"));
+    return exclusions;
+  }
+
+  /* A name and an address. */
   private static Table table(String action) throws Exception {
-    String lines = "w1\t9223372036854775807\t" + action + "\tw1\tdisk\n10.0.0.7\t9223372036854775807\t" + action + "\t10.0.0.7\tdisk\n";
-    return Table.read(new java.io.StringReader("blocklist-table 1 5 2\n" + lines));
+    return Table.read(new StringReader("blocklist-table 1 5 2\n" + entry("w1", action, "w1") + entry("10.0.0.7", action, "10.0.0.7")));
+  }
+
+  /* This host alone, as the node x. */
+  private static Table tableOf(String host, String action) throws Exception {
+    return Table.read(new StringReader("blocklist-table 1 7 1\n" + entry(host, action, "x")));
+  }
+
+  private static String entry(String key, String action, String id) {
+    return key + "\t" + Long.MAX_VALUE + "\t" + action + "\t" + id + "\tdisk\n";
   }
 
   /* Tasks may run on a host whose names are looked up: what was acknowledged before may not be so there. */
   private static Object unknownNames(JavaSparkContext spark) throws Exception {
-    Directory directory = new Directory();
-    SchedulerControl control = new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
+    GivenNames directory = new GivenNames(null);
+    SchedulerControl control = control(spark, directory);
     try {
       control.apply(table("mark"));
       Snapshot before = control.snapshot();
-      directory.known = new String[0];
+      directory.known = NO_NAMES;
       Snapshot after = control.snapshot();
       boolean unknown = before.revision == -1 && before.refused.keySet().equals(Collections.singleton("w1"));
       if (unknown && after.revision == 5 && after.refused.isEmpty()) return "true";
@@ -192,10 +154,8 @@ public final class SchedulerProgram {
   }
 
   private static Object lostExecutors(JavaSparkContext spark) throws Exception {
-    Directory directory = new Directory();
-    directory.known = new String[0];
-    HostExclusions exclusions = new HostExclusions(spark.sc(), scheduler(spark), directory, new EvacuationLimit(), new ServiceClock(), NOTHING);
-    exclusions.apply(table("evacuate"));
+    GivenNames directory = new GivenNames(NO_NAMES);
+    HostExclusions exclusions = evacuating(spark, directory);
     UnknownTasks unknown = new UnknownTasks(directory);
     int last = UnknownTasks.MAX_LOST + 1;
     for (int i = 1; i <= last; i++) unknown.onRemoved(String.valueOf(i), new Executor(String.valueOf(i), "h" + i, "h" + i, 2), 0);
@@ -210,20 +170,11 @@ public final class SchedulerProgram {
     return found.running + " " + refused + " " + later;
   }
 
-  private static Object killedTask(final JavaSparkContext spark) throws Exception {
-    Thread job = new Thread() {
-      public void run() {
-        try {
-          spark.parallelize(Arrays.asList(new Object[] {Integer.valueOf(1)}), 1).foreach(new Stubborn());
-        } catch (Exception e) {
-          e.printStackTrace();
-        }
-      }
-    };
+  private static Object killedTask(JavaSparkContext spark) throws Exception {
+    Job job = new Job(spark, new Stubborn());
     job.start();
     STARTED.await();
-    Directory directory = new Directory();
-    directory.known = new String[0];
+    GivenNames directory = new GivenNames(NO_NAMES);
     SchedulerState state = new SchedulerState(scheduler(spark));
     UnknownTasks unknown = new UnknownTasks(directory);
     Evacuation evacuation = new Evacuation(spark.sc(), state, new EvacuationLimit(), unknown);
@@ -303,19 +254,18 @@ public final class SchedulerProgram {
     }
   }
 
+  private static String worker(int number) {
+    return "worker-" + number + ".example.com";
+  }
+
   /* In a second, a scheduler starts thousands of tasks. */
   private static Object lostExecutorsCost(JavaSparkContext spark) throws Exception {
-    for (int i = 0; i < UnknownTasks.MAX_LOST; i++) addHost(spark, "worker-" + i + ".example.com");
+    for (int i = 0; i < UnknownTasks.MAX_LOST; i++) addHost(spark, worker(i));
     try {
-      Directory directory = new Directory();
-      directory.known = new String[0];
-      HostExclusions exclusions = new HostExclusions(spark.sc(), scheduler(spark), directory, new EvacuationLimit(), new ServiceClock(), NOTHING);
-      exclusions.apply(table("evacuate"));
+      GivenNames directory = new GivenNames(NO_NAMES);
+      HostExclusions exclusions = evacuating(spark, directory);
       UnknownTasks unknown = new UnknownTasks(directory);
-      for (int i = 0; i < UnknownTasks.MAX_LOST; i++) {
-        String host = "worker-" + i + ".example.com";
-        unknown.onRemoved("lost " + i, new Executor("lost " + i, host, host, 2), 0);
-      }
+      for (int i = 0; i < UnknownTasks.MAX_LOST; i++) unknown.onRemoved("lost " + i, new Executor("lost " + i, worker(i), worker(i), 2), 0);
       long least = Long.MAX_VALUE;
       for (int i = 0; i < 10; i++) {
         long began = System.nanoTime();
@@ -324,7 +274,7 @@ public final class SchedulerProgram {
       }
       return least < 20000000L ? "true" : least / 1000 + " microseconds";
     } finally {
-      for (int i = 0; i < UnknownTasks.MAX_LOST; i++) removeHost(spark, "worker-" + i + ".example.com");
+      for (int i = 0; i < UnknownTasks.MAX_LOST; i++) removeHost(spark, worker(i));
     }
   }
 
@@ -339,21 +289,11 @@ public final class SchedulerProgram {
     }
   }
 
-  private static Object committingTask(final JavaSparkContext spark) throws Exception {
-    final boolean[] failed = {false};
-    Thread job = new Thread() {
-      public void run() {
-        try {
-          spark.parallelize(Arrays.asList(new Object[] {Integer.valueOf(1)}), 1).foreach(new Committer());
-        } catch (Exception e) {
-          failed[0] = true;
-        }
-      }
-    };
+  private static Object committingTask(JavaSparkContext spark) throws Exception {
+    Job job = new Job(spark, new Committer());
     job.start();
     COMMITTING.await();
-    Directory directory = new Directory();
-    directory.known = new String[0];
+    GivenNames directory = new GivenNames(NO_NAMES);
     SchedulerState state = new SchedulerState(scheduler(spark));
     Evacuation evacuation = new Evacuation(spark.sc(), state, new EvacuationLimit(), new UnknownTasks(directory));
     Plan plan = evacuationPlan(spark);
@@ -372,21 +312,20 @@ public final class SchedulerProgram {
     }
     COMMITTED.countDown();
     job.join(120000);
-    if (early.isEmpty() && late.size() == 1 && !denied && denies && !failed[0]) return "true";
-    return early.size() + " " + late.size() + " " + denied + " " + denies + " " + failed[0];
+    if (early.isEmpty() && late.size() == 1 && !denied && denies && !job.failed) return "true";
+    return early.size() + " " + late.size() + " " + denied + " " + denies + " " + job.failed;
   }
 
   /* A list that flaps: the fourth evacuation in a minute. What is seen of the table at any moment has the refusal. */
   private static Object limitedEvacuation(JavaSparkContext spark) throws Exception {
-    Directory directory = new Directory();
-    directory.known = new String[0];
+    GivenNames directory = new GivenNames(NO_NAMES);
     String host = host(spark);
     addHost(spark, "other");
-    SchedulerControl control = new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
+    SchedulerControl control = control(spark, directory);
     try {
       for (int i = 0; i <= EvacuationLimit.MAX_PER_HOST; i++) {
         control.apply(Table.EMPTY);
-        control.apply(Table.read(new java.io.StringReader("blocklist-table 1 7 1\n" + host + "\t9223372036854775807\tevacuate\tx\tdisk\n")));
+        control.apply(tableOf(host, "evacuate"));
       }
       Snapshot snapshot = control.snapshot();
       return snapshot.revision == 7 && snapshot.refused.containsKey("x") ? "true" : snapshot.revision + " " + snapshot.refused;
@@ -398,13 +337,12 @@ public final class SchedulerProgram {
 
   /* The last open host leaves: the closed one is to be opened, and its block counts as applied until it is refused. */
   private static Object announcedHost(JavaSparkContext spark) throws Exception {
-    Directory directory = new Directory();
-    directory.known = new String[0];
+    GivenNames directory = new GivenNames(NO_NAMES);
     String host = host(spark);
     addHost(spark, "other");
-    SchedulerControl control = new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
+    SchedulerControl control = control(spark, directory);
     try {
-      control.apply(Table.read(new java.io.StringReader("blocklist-table 1 7 1\n" + host + "\t9223372036854775807\tmark\tx\tdisk\n")));
+      control.apply(tableOf(host, "mark"));
       boolean applied = control.snapshot().refused.isEmpty() && control.excludes(host);
       removeHost(spark, "other");
       control.check();
@@ -452,26 +390,26 @@ public final class SchedulerProgram {
 
   private static Object usedAddress(JavaSparkContext spark) throws Exception {
     TaskSchedulerImpl scheduler = new TaskSchedulerImpl(spark.sc());
-    Pods pods = new Pods(null);
+    GivenPods pods = new GivenPods(null);
     PodDirectory directory = new PodDirectory(pods, scheduler);
-    Collection hosts = Collections.singleton("10.1.0.5");
+    Collection hosts = Collections.singleton(ADDRESS);
     pods.seen = Collections.singletonMap(Long.valueOf(1), pod(1, "node-a", null));
-    scheduler.executorIdToHost().put("1", "10.1.0.5");
+    scheduler.executorIdToHost().put("1", ADDRESS);
     directory.retain(hosts);
-    boolean known = "node-a".equals(directory.node("10.1.0.5"));
+    boolean known = "node-a".equals(directory.node(ADDRESS));
     // Spark forgets the pod before its executor, which is still there.
     pods.seen = new HashMap();
     directory.retain(hosts);
-    known &= "node-a".equals(directory.node("10.1.0.5")) && !directory.isPending("10.1.0.5");
+    known &= "node-a".equals(directory.node(ADDRESS)) && !directory.isPending(ADDRESS);
     // Its address is another pod's, of which Spark has missed the node.
-    scheduler.executorIdToHost().put("2", "10.1.0.5");
+    scheduler.executorIdToHost().put("2", ADDRESS);
     directory.retain(hosts);
-    boolean unknown = directory.node("10.1.0.5") == null && directory.names("10.1.0.5") == null && directory.isPending("10.1.0.5");
-    unknown &= "node-a".equals(directory.executorNode("1", "10.1.0.5")) && directory.executorNode("2", "10.1.0.5") == null;
+    boolean unknown = directory.node(ADDRESS) == null && directory.names(ADDRESS) == null && directory.isPending(ADDRESS);
+    unknown &= "node-a".equals(directory.executorNode("1", ADDRESS)) && directory.executorNode("2", ADDRESS) == null;
     pods.seen = Collections.singletonMap(Long.valueOf(2), pod(2, "node-b", null));
     directory.retain(hosts);
-    boolean found = "node-b".equals(directory.node("10.1.0.5")) && "node-a".equals(directory.executorNode("1", "10.1.0.5"));
-    found &= "node-b".equals(directory.executorNode("2", "10.1.0.5"));
+    boolean found = "node-b".equals(directory.node(ADDRESS)) && "node-a".equals(directory.executorNode("1", ADDRESS));
+    found &= "node-b".equals(directory.executorNode("2", ADDRESS));
     return known && unknown && found ? "true" : known + " " + unknown + " " + found;
   }
 
@@ -479,10 +417,9 @@ public final class SchedulerProgram {
     Config config = Config.empty();
     config.setMasterUrl(url);
     KubernetesClient client = new KubernetesClientBuilder().withConfig(config).build();
-    Directory directory = new Directory();
-    directory.known = new String[0];
-    SchedulerControl control = new SchedulerControl(spark.sc(), directory, new ServiceClock(), "agent", NOTHING);
-    Pods pods = new Pods(client);
+    GivenNames directory = new GivenNames(NO_NAMES);
+    SchedulerControl control = control(spark, directory);
+    GivenPods pods = new GivenPods(client);
     pods.next = Collections.singletonMap(Long.valueOf(7), pod(7, null, "uid-7"));
     PodPlacementLoop loop = new PodPlacementLoop(spark.sc(), control, pods);
     try {
@@ -511,6 +448,6 @@ public final class SchedulerProgram {
     Pod pod = new Pod();
     pod.setMetadata(metadata);
     pod.setSpec(new PodSpec());
-    return new ExecutorPod(id, "exec-" + id, node, new String[0], new String[] {"10.1.0.5"}, false, false, pod);
+    return new ExecutorPod(id, "exec-" + id, node, new String[0], new String[] {ADDRESS}, false, false, pod);
   }
 }

@@ -1,6 +1,5 @@
 package blocklist.spark;
 
-import java.lang.reflect.Method;
 import java.math.BigDecimal;
 import java.math.RoundingMode;
 import java.util.HashMap;
@@ -50,19 +49,13 @@ final class BarrierSlots {
       scala.collection.Iterator it = ((scala.collection.mutable.HashMap) known.getMethod(EXECUTORS, new Class[0]).invoke(backend, new Object[0])).iterator();
       while (it.hasNext()) {
         Object executor = ((scala.Tuple2) it.next())._2();
-        Object host = call(executor, "executorHost");
-        int cores = ((Integer) call(executor, "totalCores")).intValue();
+        Object host = Reflection.call(executor, "executorHost");
+        int cores = ((Integer) Reflection.call(executor, "totalCores")).intValue();
         int more = new BigDecimal(cores).divide(cpus, 0, RoundingMode.DOWN).intValue();
         Integer before = (Integer) slots.get(host);
         slots.put(host, Integer.valueOf(before == null ? more : before.intValue() + more));
       }
     }
     return slots;
-  }
-
-  private static Object call(Object target, String method) throws Exception {
-    Method found = target.getClass().getMethod(method, new Class[0]);
-    found.setAccessible(true);
-    return found.invoke(target, new Object[0]);
   }
 }

@@ -1,7 +1,6 @@
 package blocklist.spark;
 
 import java.lang.reflect.Field;
-import java.lang.reflect.Method;
 import java.util.Collection;
 import java.util.Collections;
 import java.util.HashMap;
@@ -61,11 +60,11 @@ final class KubernetesBackend implements ExecutorPods {
     Object present = snapshot.get(store);
     if (present == seen) return pods;
     Map read = new HashMap();
-    scala.collection.Iterator it = iterator(call(present, "executorPods"));
+    scala.collection.Iterator it = iterator(Reflection.call(present, "executorPods"));
     while (it.hasNext()) {
       scala.Tuple2 entry = (scala.Tuple2) it.next();
       Long id = (Long) entry._1();
-      read.put(id, PodReader.read(id.longValue(), call(entry._2(), "pod")));
+      read.put(id, PodReader.read(id.longValue(), Reflection.call(entry._2(), "pod")));
     }
     pods = Collections.unmodifiableMap(read);
     seen = present;
@@ -95,13 +94,7 @@ final class KubernetesBackend implements ExecutorPods {
   }
 
   private static scala.collection.Iterator iterator(Object collection) throws Exception {
-    return (scala.collection.Iterator) call(collection, "iterator");
-  }
-
-  private static Object call(Object target, String method) throws Exception {
-    Method found = target.getClass().getMethod(method, new Class[0]);
-    found.setAccessible(true);
-    return found.invoke(target, new Object[0]);
+    return (scala.collection.Iterator) Reflection.call(collection, "iterator");
   }
 
   private static Object value(Object target, String name) throws Exception {

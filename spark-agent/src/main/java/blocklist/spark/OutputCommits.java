@@ -1,7 +1,6 @@
 package blocklist.spark;
 
 import java.lang.reflect.Field;
-import java.lang.reflect.Method;
 import org.apache.spark.SparkContext;
 import org.apache.spark.TaskResultLost$;
 import org.apache.spark.scheduler.OutputCommitCoordinator;
@@ -57,18 +56,12 @@ final class OutputCommits {
     stages.setAccessible(true);
     scala.Option state = ((scala.collection.mutable.HashMap) stages.get(coordinator)).get(Integer.valueOf(task.stage()));
     if (state.isEmpty()) return false;
-    Object[] committers = (Object[]) call(state.get(), "authorizedCommitters");
+    Object[] committers = (Object[]) Reflection.call(state.get(), "authorizedCommitters");
     int partition = task.partition();
     Object committer = partition >= 0 && partition < committers.length ? committers[partition] : null;
     if (committer == null) return false;
-    boolean sameStage = Integer.valueOf(task.stageAttempt()).equals(call(committer, "stageAttempt"));
-    return sameStage && Integer.valueOf(task.attempt()).equals(call(committer, "taskAttempt"));
-  }
-
-  private static Object call(Object target, String name) throws Exception {
-    Method method = target.getClass().getMethod(name, new Class[0]);
-    method.setAccessible(true);
-    return method.invoke(target, new Object[0]);
+    boolean sameStage = Integer.valueOf(task.stageAttempt()).equals(Reflection.call(committer, "stageAttempt"));
+    return sameStage && Integer.valueOf(task.attempt()).equals(Reflection.call(committer, "taskAttempt"));
   }
 
   private void onError(Exception e) {

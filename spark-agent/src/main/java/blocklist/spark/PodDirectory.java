@@ -12,7 +12,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.concurrent.ConcurrentHashMap;
-import java.util.concurrent.TimeUnit;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
 
 /**
@@ -102,7 +101,7 @@ final class PodDirectory implements HostDirectory {
 
   private long missingMillis(String host) {
     Long since = (Long) missing.get(host);
-    return since == null ? 0 : millis() - since.longValue();
+    return since == null ? 0 : Times.monotonic() - since.longValue();
   }
 
   public String overdueReason() {
@@ -144,7 +143,7 @@ final class PodDirectory implements HostDirectory {
       Object place = newest.containsKey(host) ? executors.get(String.valueOf(newest.get(host))) : null;
       if (place != null) places.put(host, place);
       if (places.containsKey(host)) missing.remove(host);
-      else if (!missing.containsKey(host)) missing.put(host, Long.valueOf(millis()));
+      else if (!missing.containsKey(host)) missing.put(host, Long.valueOf(Times.monotonic()));
     }
   }
 
@@ -197,9 +196,5 @@ final class PodDirectory implements HostDirectory {
       gone.put(host, node);
       if (gone.size() > MAX_GONE) gone.remove(gone.keySet().iterator().next());
     }
-  }
-
-  private static long millis() {
-    return TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
   }
 }

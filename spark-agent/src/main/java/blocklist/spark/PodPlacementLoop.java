@@ -10,7 +10,6 @@ import java.util.List;
 import java.util.Map;
 import java.util.Set;
 import java.util.TreeMap;
-import java.util.concurrent.TimeUnit;
 import org.apache.spark.SparkContext;
 import org.slf4j.Logger;
 import org.slf4j.LoggerFactory;
@@ -105,7 +104,7 @@ final class PodPlacementLoop extends Loop {
   }
 
   private PlacementStatus status(boolean settled, Map refused) {
-    long now = millis();
+    long now = Times.monotonic();
     if (settled) unsettledSince = -1;
     else if (unsettledSince < 0) unsettledSince = now;
     if (!settled && now - unsettledSince >= UNKNOWN_MILLIS) return failed("it is not known whether pods made before the block have a node");
@@ -155,7 +154,7 @@ final class PodPlacementLoop extends Loop {
   }
 
   private void giveWay(boolean waiting) {
-    int next = guard.update(input.hasOpenExecutor, waiting, millis());
+    int next = guard.update(input.hasOpenExecutor, waiting, Times.monotonic());
     if (next == givingWay) return;
     if (next > 0) LOG.warn("No node takes new executors, and none runs on an open node: {} blocks give way.", Integer.valueOf(next));
     givingWay = next;
@@ -195,8 +194,8 @@ final class PodPlacementLoop extends Loop {
   /** Delete a pod once, or again after a while; never another one of the same name. Returns false if that fails. */
   private boolean delete(ExecutorPod pod) {
     Long at = (Long) retryAt.get(pod.name);
-    if (at != null && millis() < at.longValue()) return !undeletable.containsKey(pod.name);
-    retryAt.put(pod.name, Long.valueOf(millis() + RETRY_MILLIS));
+    if (at != null && Times.monotonic() < at.longValue()) return !undeletable.containsKey(pod.name);
+    retryAt.put(pod.name, Long.valueOf(Times.monotonic() + RETRY_MILLIS));
     try {
       PodReader.delete(backend.client(), pod.pod);
       LOG.info("Pod {} is deleted, so that Spark replaces it by one that keeps off blocked nodes.", pod.name);
@@ -219,7 +218,7 @@ final class PodPlacementLoop extends Loop {
   private void forgetAllBut(Set unbound) {
     excludedByPod.keySet().retainAll(unbound);
     undeletable.keySet().retainAll(unbound);
-    for (Iterator it = retryAt.values().iterator(); it.hasNext();) if (millis() >= ((Long) it.next()).longValue()) it.remove();
+    for (Iterator it = retryAt.values().iterator(); it.hasNext();) if (Times.monotonic() >= ((Long) it.next()).longValue()) it.remove();
     if (formerNames.size() > 10 * Placement.MAX_NAMES) formerNames.retainAll(placement.names);
   }
 
@@ -249,16 +248,12 @@ final class PodPlacementLoop extends Loop {
 
   /** Let Spark end what it is doing with the file, and replace the pods that wait because of it. */
   private void leave() throws Exception {
-    long end = millis() + LEAVE_MILLIS;
-    while (backend.made() == null && millis() < end) Thread.sleep(SHORT_TICK / 10);
+    long end = Times.monotonic() + LEAVE_MILLIS;
+    while (backend.made() == null && Times.monotonic() < end) Thread.sleep(SHORT_TICK / 10);
     placement = Placement.make(Table.EMPTY, new ArrayList(), 0, 1, 0);
     for (Iterator it = backend.pods().values().iterator(); it.hasNext();) {
       ExecutorPod pod = (ExecutorPod) it.next();
       if (pod.isUnbound(input.registered) && pod.unschedulable && keepsOffFreedNode(pod)) delete(pod);
     }
-  }
-
-  private static long millis() {
-    return TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
   }
 }

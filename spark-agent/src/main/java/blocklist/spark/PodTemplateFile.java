@@ -15,7 +15,6 @@ import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.concurrent.TimeUnit;
 import org.apache.spark.SparkConf;
 import org.apache.spark.deploy.k8s.KubernetesUtils;
 import org.apache.spark.deploy.k8s.SparkPod;
@@ -114,7 +113,7 @@ final class PodTemplateFile {
   }
 
   private Map cached(String setting) throws Exception {
-    long now = TimeUnit.NANOSECONDS.toMillis(System.nanoTime());
+    long now = Times.monotonic();
     if (cached == null || !setting.equals(cachedSetting) || now >= cachedUntil) {
       cached = PodReader.json(load(setting));
       cachedSetting = setting;
