@@ -106,7 +106,7 @@ async def _reports(components: Components) -> _Reports:
         refused |= nodes
     complete, lapsed = directory.last_reports.hosts()
     return _Reports(
-        acked=min((-1 if entry.listener.acked is None else entry.listener.acked for entry in live), default=None),
+        acked=min((entry.confirmed_revision for entry in live), default=None),
         refused=frozenset(refused),
         # As `blocklist drain` decides that nothing runs there.
         complete=complete and bool(jobs) and all(entry.report.task_managers is not None for entry in jobs),
