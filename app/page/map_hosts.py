@@ -115,9 +115,7 @@ async def _reports(components: Components) -> _Reports:
 
 
 def _blocked_host(components: Components, node: BlockedNode, reports: _Reports) -> BlockedHost:
-    last_change = components.engine.last_changes.get(node.id)
-    # An unknown last change counts as the newest.
-    revision = components.engine.view.tracker.revision if last_change is None else last_change.revision
+    revision = components.engine.last_changes.revision_of(node.id, components.engine.view.tracker.revision)
     there: Sequence[TaskManager] = task_managers_on(components, node.id)
     tasks = TaskCount.of(each.running_tasks for each in there)
     silent = bool(reports.lapsed) and not reports.lapsed.isdisjoint(
