@@ -45,6 +45,11 @@ class LastChanges:
         """The last change of a node that is on the list, or has ended without its `expired` change; else None."""
         return self._by_node.get(node_id)
 
+    def revision_of(self, node_id: str, newest: int) -> int:
+        """The revision of a blocked node's last change; an unknown one counts as the newest of the list."""
+        last_change = self._by_node.get(node_id)
+        return newest if last_change is None else last_change.revision
+
     def created_by(self, node_id: str) -> str | None:
         """The author of a blocked node's last change; None if unknown, or if the node is free."""
         last_change = self._by_node.get(node_id)

@@ -119,9 +119,8 @@ class DriftMonitor:
         return find_blocked(self._view.tracker, name, self._view.clock())
 
     def _has_acked(self, entry: ListenerEntry, node: BlockedNode) -> bool:
-        """Whether it has acknowledged the node's last change; an unknown one counts as the newest."""
-        last_change = self._last_changes.get(node.id)
-        return entry.has_acked(self._view.tracker.revision if last_change is None else last_change.revision)
+        """Whether it has acknowledged the node's last change."""
+        return entry.has_acked(self._last_changes.revision_of(node.id, self._view.tracker.revision))
 
 
 def _reported_nodes(entry: ListenerEntry) -> int:

@@ -83,6 +83,12 @@ class ListenerEntry:
         """Whether it has acknowledged `revision`, and is known to have been alive since this process started."""
         return self.confirmed and self.has_acked(revision)
 
+    @property
+    def confirmed_revision(self) -> int:
+        """The revision up to which `has_confirmed` holds; -1 if for none."""
+        acked = self.listener.acked
+        return acked if acked is not None and self.confirmed else -1
+
     def has_applied(self, revision: int, node_id: str) -> bool:
         """Whether the change of the node at `revision` is in force there."""
         return self.has_confirmed(revision) and self.refusal_of(node_id) is None

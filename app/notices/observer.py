@@ -65,7 +65,7 @@ class ListenerObserver:
     async def _evacuated(self, live: list[ListenerEntry]) -> list[Event]:
         if not live:
             return []
-        acked = min(-1 if entry.listener.acked is None else entry.listener.acked for entry in live)
+        acked = min(entry.confirmed_revision for entry in live)
         refusing = [entry for entry in live if entry.refused]
         found: list[Event] = []
         for number, (name, node) in enumerate(self._nodes.evacuating()):

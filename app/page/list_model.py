@@ -105,7 +105,7 @@ def list_page(components: Components, list_filter: ListFilter) -> ListPage:
     list_filter = replace(list_filter, page=min(list_filter.page, last))
     shown = matched[(list_filter.page - 1) * PAGE_SIZE : list_filter.page * PAGE_SIZE]
     live = components.listeners.directory.live()
-    acked = sorted(_acked(entry) for entry in live)
+    acked = sorted(entry.confirmed_revision for entry in live)
     refusals = _refusals(live, shown)
     return ListPage(
         rows=[_row(components, node, acked, refusals.get(node.id, ())) for node in shown],
@@ -151,17 +151,13 @@ def _filtered(components: Components, nodes: Sequence[BlockedNode], list_filter:
     ]
 
 
-def _acked(entry: ListenerEntry) -> int:
-    return -1 if entry.listener.acked is None else entry.listener.acked
-
-
 def _refusals(live: Sequence[ListenerEntry], shown: Sequence[BlockedNode]) -> dict[str, list[int]]:
     """For each refused node, the acknowledged revisions of the listeners that refuse it."""
     refusals = defaultdict[str, list[int]](list)
     for entry in live:
         for node in shown if entry.refused else ():
             if entry.refusal_of(node.id) is not None:
-                refusals[node.id].append(_acked(entry))
+                refusals[node.id].append(entry.confirmed_revision)
     return refusals
 
 

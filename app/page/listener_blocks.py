@@ -10,7 +10,5 @@ from blocklist.model.node import BlockedNode
 
 def block_at(components: Components, entry: ListenerEntry, block: BlockedNode) -> BlockAtListener:
     """Whether the listener has applied the last change of a block, or refuses the block."""
-    last_change = components.engine.last_changes.get(block.id)
-    # An unknown last change counts as the newest.
-    revision = components.engine.view.tracker.revision if last_change is None else last_change.revision
+    revision = components.engine.last_changes.revision_of(block.id, components.engine.view.tracker.revision)
     return BlockAtListener(block, entry.has_confirmed(revision), entry.refusal_of(block.id))

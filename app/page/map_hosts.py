@@ -106,7 +106,7 @@ async def _reports(components: Components) -> _Reports:
         refused |= nodes
     complete, lapsed = directory.last_reports.hosts()
     return _Reports(
-        acked=min((-1 if entry.listener.acked is None else entry.listener.acked for entry in live), default=None),
+        acked=min((entry.confirmed_revision for entry in live), default=None),
         refused=frozenset(refused),
         # As `blocklist drain` decides that nothing runs there.
         complete=complete and bool(jobs) and all(entry.report.task_managers is not None for entry in jobs),
@@ -115,9 +115,7 @@ async def _reports(components: Components) -> _Reports:
 
 
 def _blocked_host(components: Components, node: BlockedNode, reports: _Reports) -> BlockedHost:
-    last_change = components.engine.last_changes.get(node.id)
-    # An unknown last change counts as the newest.
-    revision = components.engine.view.tracker.revision if last_change is None else last_change.revision
+    revision = components.engine.last_changes.revision_of(node.id, components.engine.view.tracker.revision)
     there: Sequence[TaskManager] = task_managers_on(components, node.id)
     tasks = TaskCount.of(each.running_tasks for each in there)
     silent = bool(reports.lapsed) and not reports.lapsed.isdisjoint(

@@ -102,7 +102,6 @@ async def _render(request: Request, visitor: Visitor, template: str) -> Response
         map=host_map,
         rows=await cache.rows(host_map, variant),
         table_url=table_url,
-        by_name=BY_NAME,
         legends=LEGENDS,
         wall=wall,
         path=variant.value,

@@ -120,6 +120,21 @@ def use_context(name: str) -> None:
     _context_option.append(name)
 
 
+def hand_over_context() -> None:
+    """Put the service and the token of the context into the environment, for another program of this package.
+
+    A token in the environment is for another service if the context has its own. Raises InvalidError as
+    current_context does, and for a misspelt setting.
+    """
+    check_names(os.environ)
+    if (context := current_context()) is None:
+        return
+    os.environ["BLOCKLIST_URL"] = context.settings["url"]
+    if context.token_file is not None:
+        os.environ.pop("BLOCKLIST_TOKEN", None)
+        os.environ["BLOCKLIST_TOKEN_FILE"] = str(context.token_file)
+
+
 def print_context(client: BlocklistClient) -> None:
     """Print on stderr which service is about to be changed, if there is a context that it could be mistaken for."""
     if (context := current_context()) is not None:

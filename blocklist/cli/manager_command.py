@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from typing import Final
 
 import typer
 
-from blocklist.cli import environment
+from blocklist.cli.environment import hand_over_context
 
 NAME: Final = "manager"
 
@@ -24,12 +23,7 @@ def split(arguments: list[str]) -> tuple[list[str], list[str]]:
 
 def manager(context: typer.Context) -> None:
     """Keep a cluster manager in line with the list: yarn, slurm, kubernetes or exec; see `manager KIND --help`."""
-    environment.check_names(os.environ)
-    if (current := environment.current_context()) is not None:
-        os.environ["BLOCKLIST_URL"] = current.settings["url"]
-        if current.token_file is not None:
-            os.environ.pop("BLOCKLIST_TOKEN", None)
-            os.environ["BLOCKLIST_TOKEN_FILE"] = str(current.token_file)
+    hand_over_context()
     from blocklist.managers.__main__ import main  # noqa: PLC0415 - rarely needed
 
     raise typer.Exit(main(context.args, prog="blocklist manager"))

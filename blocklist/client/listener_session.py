@@ -196,9 +196,9 @@ class ListenerSession:
             self._nodes_due = 0.0 if reported is None else now + NODES_SECONDS
         elif reported is not None and _NODES not in reported:
             self._send_nodes_again()
-        if reported is not None and _REFUSED not in {*reported, *names}:
+        if reported is not None and _REFUSED not in {*reported, *names} and self._report.refused:
             # The service has lost it, as it was restarted: what is refused must not count as applied there.
-            self._full_report_due = 0.0 if self._report.refused else self._full_report_due
+            self._full_report_due = 0.0
 
     def _due_names(self, now: float) -> set[str]:
         """What to send: everything at each interval, in between what has changed."""

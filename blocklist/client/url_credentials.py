@@ -10,22 +10,17 @@ from blocklist.model.errors import InvalidError
 _CREDENTIALS: Final = re.compile(r"^(https?:(?=//))?.*@", re.DOTALL | re.IGNORECASE)
 
 
-def has_credentials(url: str) -> bool:
-    """Whether there may be a user name or a password before the host.
-
-    That is any `@`: in a mistyped URL, such as one without `//` or with a `/` in the password, it may be anywhere.
-    """
-    return "@" in url
-
-
 def without_credentials(url: str) -> str:
     """The URL with `…` in place of them."""
     return _CREDENTIALS.sub(lambda match: f"{match[1] or ''}//…@", url)
 
 
 def check_no_credentials(url: str) -> None:
-    """Raises InvalidError, with a message that does not show them, if the URL of the service has them."""
-    if has_credentials(url):
+    """Raises InvalidError, with a message that does not show them, if the URL of the service has them.
+
+    That is any `@`: in a mistyped URL, such as one without `//` or with a `/` in the password, it may be anywhere.
+    """
+    if "@" in url:
         raise InvalidError(
             "The URL of the service has a user name or a password in it, which the service does not use: leave them"
             " out. A token is given as BLOCKLIST_TOKEN_FILE, or as token_file of a context."

@@ -333,3 +333,27 @@ def test_the_command_runs_managers_with_the_service_of_its_context(tmp_path: Pat
     assert done.returncode == 2
     assert "usage: blocklist manager" in done.stderr
     assert "Name the cluster: --kubeconfig FILE" in done.stderr
+
+
+@pytest.mark.parametrize(("command", "stops_at"), [("flink", "py4j"), ("manager", "blocklist.managers.__main__")])
+def test_a_token_of_the_environment_is_not_handed_to_the_service_of_a_context_with_its_own(
+    command: str, stops_at: str, tmp_path: Path
+) -> None:
+    home = {"HOME": str(tmp_path), "XDG_CONFIG_HOME": str(tmp_path)}
+    for key, value in (("url", "http://127.0.0.1:1"), ("token_file", "/own.token")):
+        assert run_module("blocklist.cli", "config", "set", "test", key, value, **home).returncode == 0
+    (tmp_path / "sitecustomize.py").write_text(
+        "import os, sys\n"
+        "class Stop:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        f"        if name == {stops_at!r}:\n"
+        "            names = ('URL', 'TOKEN', 'TOKEN_FILE')\n"
+        "            sys.exit(str([os.environ.get('BLOCKLIST_' + name) for name in names]))\n"
+        "sys.meta_path.insert(0, Stop())\n"
+    )
+    (tmp_path / "flink-dist-2.3.0.jar").touch()
+    (tmp_path / "config.yaml").touch()
+    folders = ("--conf-dir", str(tmp_path), "--lib", str(tmp_path)) if command == "flink" else ()
+    more = {**home, "BLOCKLIST_TOKEN": "of-another-service", "PYTHONPATH": str(tmp_path)}
+    done = run_module("blocklist.cli", command, *folders, **more)
+    assert done.stderr == "['http://127.0.0.1:1', None, '/own.token']\n"

@@ -24,6 +24,7 @@ from tests.integration.listeners import (
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 from tests.integration.receiver import Receiver, fails, receiving
+from tests.integration.test_page_tasks import cells
 
 Change = Callable[[httpx.Client, str, str], httpx.Response]
 
@@ -122,6 +123,23 @@ class TestStatus:
             heartbeat(client, "a", refused={})
             progress = of_listener(client, "n", "a")
             assert (progress["applied"], progress["appliedAt"]) == (True, None)
+
+    def test_after_a_restart_the_list_and_the_map_count_it_from_then_too(self, start: Start) -> None:
+        service = start()
+        with service.client() as client:
+            register(client, "a")
+            heartbeat(client, "a", ackedRevision=put(client, "n"))
+        service.stop()
+        service.start()
+
+        def states(client: httpx.Client) -> tuple[str, dict[str, int]]:
+            counts = client.get("/page/map/cells").json()["counts"]
+            return cells(client.get("/").text, "Applied")[0], {code: count for code, count in counts.items() if count}
+
+        with service.client() as client:
+            assert states(client) == ("0/1", {"p": 1})
+            heartbeat(client, "a", refused={})
+            wait_until(lambda: states(client) == ("1/1", {"m": 1}))
 
     def test_the_time_of_applying_does_not_change(self, listener_client: httpx.Client) -> None:
         register(listener_client, "jm")
