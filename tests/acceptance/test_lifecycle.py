@@ -64,7 +64,9 @@ def test_starts_share_one_agent_which_ends_with_the_last(
     # Of two values the stricter one counts.
     second = start_agent(spark, keep_hosts=2)
     assert spark.sparkContext._jsc.sc().taskScheduler().healthTrackerOpt().get() == tracker
-    assert first.status().blocked == second.status().blocked == {B: B}
+    assert set(first.status().refused) == set(second.status().refused) == {A}
+    # Opened once the refusal is reported.
+    wait_until(lambda: first.status().blocked == second.status().blocked == {B: B}, 30, "A to be opened")
     first.stop()
     first.stop()
     assert not first.status().running
