@@ -117,10 +117,10 @@ async def _group(components: Components, now: int) -> Incidents:
 async def _row(
     components: Components, incident: Incident, refused: Sequence[tuple[ListenerEntry, set[str]]]
 ) -> IncidentRow:
+    newest = components.engine.view.tracker.revision
     revision, racks, running, task_managers = 0, Counter[str](), list[int | None](), 0
     async for node in in_turns(incident.nodes):
-        last_change = components.engine.last_changes.get(node.id)
-        revision = max(revision, 0 if last_change is None else last_change.revision)
+        revision = max(revision, components.engine.last_changes.revision_of(node.id, newest))
         racks[_rack(components, node)] += 1
         there = task_managers_on(components, node.id)
         task_managers += len(there)

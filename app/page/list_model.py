@@ -163,12 +163,12 @@ def _refusals(live: Sequence[ListenerEntry], shown: Sequence[BlockedNode]) -> di
 
 def _row(components: Components, node: BlockedNode, acked: Sequence[int], refusals: Sequence[int]) -> ListRow:
     """`acked` are the acknowledged revisions of the listeners, sorted; `refusals` of those that refuse the node."""
-    last_change = components.engine.last_changes.get(node.id)
-    revision = last_change.revision if last_change is not None else 0
+    last_changes = components.engine.last_changes
+    revision = last_changes.revision_of(node.id, components.engine.view.tracker.revision)
     task_managers = task_managers_on(components, node.id)
     return ListRow(
         node=node,
-        created_by=last_change.created_by if last_change is not None else None,
+        created_by=last_changes.created_by(node.id),
         task_managers=len(task_managers),
         tasks=TaskCount.of(each.running_tasks for each in task_managers),
         applied=len(acked) - bisect_left(acked, revision) - sum(own >= revision for own in refusals),

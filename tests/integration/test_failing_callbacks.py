@@ -26,6 +26,8 @@ from app.main import create_app
 from app.metrics.metrics import Metrics
 from app.notices.grouping import NoticeGroups
 from app.notices.notifier import Notifier
+from app.page.incident_rows import IncidentCache
+from app.page.list_model import list_page, parse_filter
 from app.push.pusher import Pusher
 from app.settings import Settings
 from app.store.listener_store import ListenerStore
@@ -149,6 +151,23 @@ class TestWriter:
             assert [line for line in events[0].decode().splitlines() if line.startswith("id: ")] == [
                 f"id: {revision}-{feed.history}" for revision in range(1, 5)
             ]
+
+    def test_a_block_whose_last_change_is_unknown_counts_as_applied_by_nobody(
+        self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        with serve() as client:
+            register(client, "jm", leaseSeconds=3600)
+            client.put("/blocklist/nodes/a", json=block())
+            heartbeat(client, "jm", ackedRevision=1)
+            failures = break_method(monkeypatch, LastChanges, "apply")
+            client.put("/blocklist/nodes/b", json=block(cause="fan"))
+            assert failures
+            components = components_of(client)
+            rows = list_page(components, parse_filter({"sort": "node"})).rows
+            assert [(row.node.id, row.applied, row.listeners) for row in rows] == [("a", 1, 1), ("b", 0, 1)]
+            assert client.portal is not None
+            incidents = client.portal.call(IncidentCache(components).page, 1)[2]
+            assert {row.incident.nodes[0].id: row.pending for row in incidents} == {"a": [], "b": ["jm"]}
 
     def test_a_refusal_that_cannot_be_counted_is_a_refusal(
         self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
