@@ -156,13 +156,13 @@ def block(service: BlocklistClient, agent: BlocklistAgent) -> BlockNode:
     def block(node_id: str, action: BlockAction = MARK, *, end: int = PERMANENT, refused: bool = False) -> None:
         service.block(node_id, "test", action=action, end=end, allow_merge=True)
         known = (lambda: node_id in agent.status().refused) if refused else (lambda: is_blocked(agent, node_id))
-        wait_until(known, 30, f"{node_id} in {agent.status()}")
+        wait_until(known, 90, f"{node_id} in {agent.status()}")
 
     return block
 
 
 def await_registration(agent: BlocklistAgent) -> None:
-    wait_until(lambda: agent.status().registered, 30, "the registration")
+    wait_until(lambda: agent.status().registered, 90, "the registration")
 
 
 def is_blocked(agent: BlocklistAgent, node_id: str) -> bool:
@@ -172,4 +172,4 @@ def is_blocked(agent: BlocklistAgent, node_id: str) -> bool:
 def unblock(service: BlocklistClient, agent: BlocklistAgent, node_id: str) -> None:
     """Unblock a node and wait until Spark has applied it."""
     service.unblock(node_id)
-    wait_until(lambda: not is_blocked(agent, node_id), 30, f"{node_id} to be free")
+    wait_until(lambda: not is_blocked(agent, node_id), 90, f"{node_id} to be free")

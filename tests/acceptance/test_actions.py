@@ -26,7 +26,7 @@ def test_a_marked_host_gets_no_task_and_its_running_tasks_finish(
 ) -> None:
     job = Job(spark, cluster, 24, hold_on=(A, B, C))
     job.await_running(A, B, C)
-    wait_until(lambda: len(job.starts()) == 6, 30, "all slots to be taken")
+    wait_until(lambda: len(job.starts()) == 6, 90, "all slots to be taken")
     block(B)
     job.release()
     hosts = job.hosts()
@@ -71,7 +71,7 @@ def test_a_block_ends_at_its_end(
     block(B, end=end)
     starts = await_use(spark, cluster, B)
     assert min(start.at for start in starts if start.host == B) >= end
-    wait_until(lambda: not is_blocked(agent, B), 30, "the agent to know")
+    wait_until(lambda: not is_blocked(agent, B), 90, "the agent to know")
 
 
 def test_a_block_ends_even_if_the_service_is_dead(
@@ -109,7 +109,7 @@ def test_a_shuffle_job_is_correct_while_hosts_are_blocked_and_freed(
             for host in ((A, B), (B, C), (A, C))[flips % 3]:
                 service.block(host, "flip", action=MARK if flips % 10 else EVACUATE)
             flips += 1
-            wait_until(lambda: len(agent.status().blocked) == 2, 30, "both to be blocked")
+            wait_until(lambda: len(agent.status().blocked) == 2, 90, "both to be blocked")
             for host in list(service.snapshot().nodes):
                 service.unblock(host)
 

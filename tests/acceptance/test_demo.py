@@ -34,7 +34,7 @@ def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Demo]:
             process.kill()
     assert list(tmp_path.iterdir()) == []
     # PySpark's workers end when they notice that their executor has ended.
-    wait_until(lambda: not _processes_of(tmp_path), 20, "all processes to end")
+    wait_until(lambda: not _processes_of(tmp_path), 90, "all processes to end")
 
 
 @pytest.mark.parametrize("demo", [("--exit",)], indirect=True)

@@ -64,14 +64,14 @@ def test_two_applications_whose_tasks_fail_on_a_host_block_it_for_all(
     first = spark.sparkContext.applicationId
     agent = start_agent(spark, report_evidence=True)
     await_exclusion(spark, cluster, B)
-    wait_until(lambda: [own["application"] for own in evidence()] == [first], 30, "evidence")
+    wait_until(lambda: [own["application"] for own in evidence()] == [first], 90, "evidence")
     (own,) = evidence()
     assert (own["node"], own["kind"], own["believed"]) == (B, "excluded", True)
     # First for the stage, then for all stages.
-    wait_until(lambda: reason(B) == "Spark excluded the host for the application.", 30, "the exclusion for all stages")
+    wait_until(lambda: reason(B) == "Spark excluded the host for the application.", 90, "the exclusion for all stages")
     assert service.snapshot().nodes == {}
     second_application.fail_on(cluster.hosts[B])
-    wait_until(lambda: B in agent.status().blocked, 30, f"the block in {evidence()}")
+    wait_until(lambda: B in agent.status().blocked, 90, f"the block in {evidence()}")
     says = "; ".join(
         rf"{own} \(Spark excluded the host for [a-z0-9. ]+\)" for own in sorted([first, second_application.id])
     )
@@ -79,7 +79,7 @@ def test_two_applications_whose_tasks_fail_on_a_host_block_it_for_all(
     assert not service.get(B).permanent
     # A block by the agent, which Spark shows as an exclusion, is not evidence.
     service.block(C, "test")
-    wait_until(lambda: C in agent.status().blocked, 30, "the other block")
+    wait_until(lambda: C in agent.status().blocked, 90, "the other block")
     await_next_report(evidence, first)
     assert {own["node"] for own in evidence()} == {B}
 
@@ -95,7 +95,7 @@ def test_without_report_evidence_an_agent_reports_none(
     agent = start_agent(spark)
     await_exclusion(spark, cluster, B)
     service.block(A, "test")
-    wait_until(lambda: A in agent.status().blocked and agent.status().registered, 30, "the block")
+    wait_until(lambda: A in agent.status().blocked and agent.status().registered, 90, "the block")
     assert evidence() == []
 
 
@@ -150,4 +150,4 @@ def await_next_report(evidence: Callable[[], list[Body]], application: str) -> N
         return max(int(own["lastSeen"]) for own in evidence() if own["application"] == application)
 
     before = max(last(), time.time_ns() // 1_000_000)
-    wait_until(lambda: last() > before, 30, "the next heartbeat")
+    wait_until(lambda: last() > before, 90, "the next heartbeat")

@@ -61,8 +61,8 @@ def test_an_agent_that_reports_nodes_describes_the_hosts_of_its_executors(
     """Addresses of loopback, which the workers have here, tell no machines apart and are not reported."""
     agent = start_agent(spark, report_nodes=True)
     service.block("worker-c", "test")
-    wait_until(lambda: agent.status().blocked == {C: "worker-c"}, 30, "the block")
-    wait_until(lambda: names_of(service, "worker-c") == (C,), 30, "the name of its host")
+    wait_until(lambda: agent.status().blocked == {C: "worker-c"}, 90, "the block")
+    wait_until(lambda: names_of(service, "worker-c") == (C,), 90, "the name of its host")
     [reporter] = service.known_node("worker-c").reported_by
     assert (reporter.kind, service.known_node(C).id) == ("JOB_MASTER", "worker-c")
 

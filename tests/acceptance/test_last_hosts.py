@@ -39,9 +39,9 @@ def test_of_equal_blocks_the_oldest_is_refused_and_applied_when_another_ends(
     block(B)
     block(A)
     service.block(C, "test")
-    wait_until(lambda: set(agent.status().refused) == {B}, 30, "the oldest to be refused")
+    wait_until(lambda: set(agent.status().refused) == {B}, 90, "the oldest to be refused")
     service.unblock(A)
-    wait_until(lambda: agent.status().blocked == {B: B, C: C} and not agent.status().refused, 30, "the block on B")
+    wait_until(lambda: agent.status().blocked == {B: B, C: C} and not agent.status().refused, 90, "the block on B")
     assert used_hosts(spark, cluster) == {A}
 
 
@@ -62,7 +62,7 @@ def test_tasks_continue_on_a_host_whose_evacuation_is_refused(
     job = Job(spark, cluster, 12, hold_on=[B])
     job.await_running(B)
     service.block(B, "test", action=EVACUATE)
-    wait_until(lambda: set(agent.status().refused) == {B}, 30, "the refusal")
+    wait_until(lambda: set(agent.status().refused) == {B}, 90, "the refusal")
     job.release()
     assert B in job.hosts()
     assert len(job.starts()) == 12
@@ -87,10 +87,10 @@ def test_when_the_last_open_host_dies_another_is_reopened(
     wait_until(lambda: len(job.starts()) == 6, 60, "all slots to be taken")
     block(A)
     block(B, EVACUATE)
-    wait_until(lambda: executor_hosts(spark) == {A, B, C}, 30, "all hosts")
+    wait_until(lambda: executor_hosts(spark) == {A, B, C}, 90, "all hosts")
     cluster.kill_worker(C)
     try:
-        wait_until(lambda: set(agent.status().refused) == {A}, 30, "the weakest to be refused")
+        wait_until(lambda: set(agent.status().refused) == {A}, 90, "the weakest to be refused")
         assert agent.status().blocked == {B: B}
         job.release()
         hosts = job.hosts()
@@ -98,7 +98,7 @@ def test_when_the_last_open_host_dies_another_is_reopened(
     finally:
         cluster.start_worker(C)
     await_use(spark, cluster, C)
-    wait_until(lambda: agent.status().blocked == {A: A, B: B} and not agent.status().refused, 30, "both blocks")
+    wait_until(lambda: agent.status().blocked == {A: A, B: B} and not agent.status().refused, 90, "both blocks")
     assert used_hosts(spark, cluster) == {C}
 
 
@@ -108,11 +108,11 @@ def test_a_host_that_returns_is_blocked_from_its_first_executor_on(
     """Even under another name than on the list. Spark does not reject its executor."""
     block("Worker-C", EVACUATE)
     cluster.kill_worker(C)
-    wait_until(lambda: executor_hosts(spark) == {A, B}, 30, "the executor to be gone")
+    wait_until(lambda: executor_hosts(spark) == {A, B}, 90, "the executor to be gone")
     job = Job(spark, cluster, 400, hold_on=(A, B))
     cluster.start_worker(C)
     wait_until(lambda: executor_hosts(spark) == {A, B, C}, 60, "the executor to come back")
-    wait_until(lambda: agent.status().blocked == {C: "Worker-C"}, 30, "the agent to know")
+    wait_until(lambda: agent.status().blocked == {C: "Worker-C"}, 90, "the agent to know")
     job.release()
     assert C not in job.hosts()
     service.unblock("Worker-C")

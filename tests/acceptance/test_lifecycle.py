@@ -66,7 +66,7 @@ def test_starts_share_one_agent_which_ends_with_the_last(
     assert spark.sparkContext._jsc.sc().taskScheduler().healthTrackerOpt().get() == tracker
     assert set(first.status().refused) == set(second.status().refused) == {A}
     # Opened once the refusal is reported.
-    wait_until(lambda: first.status().blocked == second.status().blocked == {B: B}, 30, "A to be opened")
+    wait_until(lambda: first.status().blocked == second.status().blocked == {B: B}, 90, "A to be opened")
     first.stop()
     first.stop()
     assert not first.status().running
@@ -96,12 +96,12 @@ def test_it_stops_with_its_application_and_the_next_has_its_own(
     service.block(B, "test")
     agent = start_agent(applications.get())
     applications.stop()
-    wait_until(lambda: not agent.status().running, 30, "the agent to end")
+    wait_until(lambda: not agent.status().running, 90, "the agent to end")
     agent.stop()
     spark = applications.get()
-    wait_until(lambda: agent_threads(spark) == [], 30, "threads to end")
+    wait_until(lambda: agent_threads(spark) == [], 90, "threads to end")
     next_one = start_agent(spark)
-    wait_until(lambda: next_one.status().blocked == {B: B}, 30, "the block")
+    wait_until(lambda: next_one.status().blocked == {B: B}, 90, "the block")
     assert used_hosts(spark, cluster) == {A, C}
 
 
@@ -123,7 +123,7 @@ def test_it_deregisters_although_the_application_has_ended_meanwhile(
         assert held.wait(30)
         applications.stop()
         free.set()
-        wait_until(lambda: not listeners.by_id(), 30, "the end of the registration")
+        wait_until(lambda: not listeners.by_id(), 90, "the end of the registration")
 
 
 @pytest.mark.parametrize("keep_hosts", [0, -1])

@@ -28,12 +28,12 @@ def test_a_block_that_would_leave_too_few_hosts_is_refused(
 ) -> None:
     application = spark.sparkContext.applicationId
     start_agent(spark, min_nodes=2)
-    wait_until(lambda: listeners.by_id().get(application, {}).get("usableNodes") == 3, 30, "the hosts")
+    wait_until(lambda: listeners.by_id().get(application, {}).get("usableNodes") == 3, 90, "the hosts")
     assert listeners.by_id()[application]["minNodes"] == 2
     service.block(A, "test")
     with pytest.raises(LimitError, match=f"Listener {application} would be left with 1 usable node and needs 2"):
         service.block(C.upper().partition(".")[0], "test")
-    wait_until(lambda: listeners.by_id()[application]["usableNodes"] == 2, 30, "the block")
+    wait_until(lambda: listeners.by_id()[application]["usableNodes"] == 2, 90, "the block")
     with pytest.raises(ValueError, match="min_nodes"):
         start_agent(spark, min_nodes=-1)
 
@@ -43,12 +43,12 @@ def test_the_application_is_a_job_master_until_the_agent_stops(
 ) -> None:
     service.block(B, "test")
     application = spark.sparkContext.applicationId
-    wait_until(lambda: listeners.by_id()[application]["ackedRevision"] == service.snapshot().revision, 30, "the ack")
+    wait_until(lambda: listeners.by_id()[application]["ackedRevision"] == service.snapshot().revision, 90, "the ack")
     assert agent.status().registered
     listener = listeners.by_id()[application]
     assert (listener["role"], listener["state"], listener["callbackUrl"]) == ("JOB_MASTER", "live", None)
     assert re.fullmatch(r"0-[0-9]{13}", listener["sessionId"])
-    wait_until(lambda: bool(listeners.task_managers(B)), 30, "the executors")
+    wait_until(lambda: bool(listeners.task_managers(B)), 90, "the executors")
     agent.stop()
     assert not agent.status().registered
     assert (listeners.by_id(), listeners.task_managers(B)) == ({}, [])
@@ -73,7 +73,7 @@ def test_an_agent_that_stops_during_a_slow_heartbeat_deregisters(
         agent.stop()
         assert spark.sparkContext.applicationId in listeners.by_id()
         free.set()
-        wait_until(lambda: not listeners.by_id(), 30, "the end of the registration")
+        wait_until(lambda: not listeners.by_id(), 90, "the end of the registration")
 
 
 def test_an_agent_deregisters_although_its_heartbeats_fail(
@@ -89,9 +89,9 @@ def test_an_agent_deregisters_although_its_heartbeats_fail(
     with forwarding(port := free_port(), service.url, on_data=fail):
         agent = start_agent(spark, url=f"http://127.0.0.1:{port}")
         assert failed.wait(30)
-        wait_until(lambda: not agent.status().registered, 30, "the failure to be noticed")
+        wait_until(lambda: not agent.status().registered, 90, "the failure to be noticed")
         agent.stop()
-        wait_until(lambda: not listeners.by_id(), 30, "the end of the registration")
+        wait_until(lambda: not listeners.by_id(), 90, "the end of the registration")
 
 
 def test_a_blocked_node_shows_the_executors_on_it(
@@ -102,7 +102,7 @@ def test_a_blocked_node_shows_the_executors_on_it(
     block(B)
     wait_until(
         lambda: len(listeners.task_managers("Worker-C")) == len(listeners.task_managers(B)) == 1,
-        30,
+        90,
         "the executors",
     )
     (executor,) = listeners.task_managers("Worker-C")
@@ -111,7 +111,7 @@ def test_a_blocked_node_shows_the_executors_on_it(
     assert (where["nodeId"], where["blocked"], where["blockedNode"]["id"]) == ("Worker-C", True, "Worker-C")
     cluster.kill_worker(C)
     try:
-        wait_until(lambda: listeners.task_managers("Worker-C") == [], 30, "the executor to be gone")
+        wait_until(lambda: listeners.task_managers("Worker-C") == [], 90, "the executor to be gone")
     finally:
         cluster.start_worker(C)
     wait_until(lambda: listeners.task_managers("Worker-C") not in ([], [executor]), 60, "the next executor")
@@ -124,15 +124,15 @@ def test_the_status_shows_that_a_block_is_applied_and_what_still_runs(
     job = Job(spark, cluster, 6, hold_on=[B])
     job.await_running(B)
     block(B)
-    wait_until(lambda: listeners.status(B)["applied"] and any(listeners.running(B)), 30, "status")
+    wait_until(lambda: listeners.status(B)["applied"] and any(listeners.running(B)), 90, "status")
     status = listeners.status(B)
     assert (status["id"], status["refused"]) == (spark.sparkContext.applicationId, None)
     assert status["lateMs"] is not None
     assert int(status["appliedAt"]) >= int(listeners.get(f"/blocklist/nodes/{B}/status")["at"])
-    wait_until(lambda: listeners.running(B) == [job.running_on(B)], 30, "the tasks that run there")
+    wait_until(lambda: listeners.running(B) == [job.running_on(B)], 90, "the tasks that run there")
     job.release()
     job.hosts()
-    wait_until(lambda: listeners.running(B) == [0], 30, "nothing to run there")
+    wait_until(lambda: listeners.running(B) == [0], 90, "nothing to run there")
 
 
 def test_after_an_evacuation_no_task_runs(
@@ -151,13 +151,13 @@ def test_what_a_lost_executor_ran_is_unknown_because_its_processes_may_still_wri
     job = Job(spark, cluster, 6, hold_on=[B])
     job.await_running(B)
     block(B)
-    wait_until(lambda: any(listeners.running(B)), 30, "the running tasks")
+    wait_until(lambda: any(listeners.running(B)), 90, "the running tasks")
     cluster.kill_worker(B)
     try:
         wait_until(lambda: listeners.running(B) == [None], 60, "unknown tasks")
         # The host has no executor now.
         service.block(B, "test", action=EVACUATE, allow_merge=True)
-        wait_until(lambda: bool(listeners.status(B)["refused"]), 30, "the refusal")
+        wait_until(lambda: bool(listeners.status(B)["refused"]), 90, "the refusal")
         assert not listeners.status(B)["applied"]
         reason = listeners.status(B)["refused"]
         assert re.search(rf"^Unknown since .* on host {B} was lost with \d+ running tasks, .* may still write", reason)
@@ -208,7 +208,7 @@ def test_a_refusal_has_a_reason(block: BlockNode, listeners: ListenerApi) -> Non
         block(node_id, EVACUATE)
     block(B, refused=True)
     # Of a host that has just joined, it is first that it will be opened.
-    wait_until(lambda: "stays open" in (listeners.status(B)["refused"] or ""), 30, "the refusal")
+    wait_until(lambda: "stays open" in (listeners.status(B)["refused"] or ""), 90, "the refusal")
     assert listeners.status(B)["refused"] == (
         f"Host {B} stays open although {B} is blocked (test): the job must keep a host with a live executor, and this"
         " is the weakest block."
@@ -241,7 +241,7 @@ def test_a_restarted_service_receives_all_reports_again(
     block: BlockNode, listeners: ListenerApi, service_process: ServiceProcess
 ) -> None:
     block(B)
-    wait_until(lambda: len(listeners.task_managers(B)) == 1, 30, "the executors")
+    wait_until(lambda: len(listeners.task_managers(B)) == 1, 90, "the executors")
     service_process.kill()
     service_process.start()
     wait_until(
@@ -258,7 +258,7 @@ def test_a_service_without_listeners_does_no_harm(
     with forwarding(port, service.url, refuse=b"/listeners"):
         agent = start_agent(spark, url=f"http://127.0.0.1:{port}")
         service.block(B, "test")
-        wait_until(lambda: agent.status().blocked == {B: B}, 30, "the block")
+        wait_until(lambda: agent.status().blocked == {B: B}, 90, "the block")
         assert used_hosts(spark, cluster) == {A, C}
         status = agent.status()
         assert (status.running, status.connected, status.registered, status.last_error) == (True, True, False, None)

@@ -24,8 +24,8 @@ def test_a_tracker_that_is_replaced_comes_back(
     block(B)
     scheduler = spark.sparkContext._jsc.sc().taskScheduler()
     set_field(spark, scheduler, "healthTrackerOpt", spark.sparkContext._jvm.scala.Option.empty())  # type: ignore[union-attr]
-    wait_until(lambda: scheduler.healthTrackerOpt().isDefined(), 30, "the tracker")
-    wait_until(lambda: agent.status().blocked == {B: B}, 30, "the block")
+    wait_until(lambda: scheduler.healthTrackerOpt().isDefined(), 90, "the tracker")
+    wait_until(lambda: agent.status().blocked == {B: B}, 90, "the block")
     assert used_hosts(spark, cluster) == {A, C}
 
 
@@ -39,12 +39,12 @@ def test_an_internal_error_withdraws_the_acknowledgement_until_the_agent_works_a
 ) -> None:
     await_registration(agent)
     block(B)
-    wait_until(lambda: bool(listeners.status(B)["applied"]), 30, "the acknowledgement")
+    wait_until(lambda: bool(listeners.status(B)["applied"]), 90, "the acknowledgement")
     exclusions = field(spark, control(spark), "exclusions")
     barrier = field(spark, exclusions, "barrier")
     set_field(spark, exclusions, "barrier", None)
     try:
-        wait_until(lambda: listeners.status(B)["refused"] is not None, 30, "the withdrawal")
+        wait_until(lambda: listeners.status(B)["refused"] is not None, 90, "the withdrawal")
         assert not listeners.status(B)["applied"]
         assert listeners.status(B)["refused"].startswith("The agent failed and tries again: ")
         assert agent.status().last_error is not None
@@ -54,7 +54,7 @@ def test_an_internal_error_withdraws_the_acknowledgement_until_the_agent_works_a
         assert used_hosts(spark, cluster) == {A, B, C}
         # Nothing that comes meanwhile is acknowledged.
         service.block(A, "test")
-        wait_until(lambda: listeners.status(A)["refused"] is not None, 30, "the refusal")
+        wait_until(lambda: listeners.status(A)["refused"] is not None, 90, "the refusal")
         assert not listeners.status(A)["applied"]
     finally:
         set_field(spark, exclusions, "barrier", barrier)
@@ -80,7 +80,7 @@ def test_an_unknown_scheduler_is_reported_and_nothing_is_acknowledged(
         await_registration(agent)
         service.block(B, "test")
         wait_until(
-            lambda: B in listeners.get("/blocklist") and listeners.status(B)["refused"] is not None, 30, "the refusal"
+            lambda: B in listeners.get("/blocklist") and listeners.status(B)["refused"] is not None, 90, "the refusal"
         )
         assert listeners.status(B)["refused"] == f"The agent does not know Spark {spark.version}."
         assert not listeners.status(B)["applied"]

@@ -34,7 +34,7 @@ def test_without_service_the_last_list_stays_in_force_and_the_agent_reconnects(
     block(B)
     service_process.kill()
     try:
-        wait_until(lambda: not agent.status().connected, 30, "the agent to notice")
+        wait_until(lambda: not agent.status().connected, 90, "the agent to notice")
         assert used_hosts(spark, cluster) == {A, C}
         assert agent.status().blocked == {B: B}
     finally:

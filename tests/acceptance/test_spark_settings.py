@@ -34,7 +34,7 @@ def excluding_spark(applications: Applications, cluster: Cluster) -> SparkSessio
     )
     if B not in exclusions(spark):
         Job(spark, cluster, 12, fail_on=[B]).hosts()
-        wait_until(lambda: B in exclusions(spark), 30, "Spark to exclude it")
+        wait_until(lambda: B in exclusions(spark), 90, "Spark to exclude it")
     return spark
 
 
@@ -54,7 +54,7 @@ def test_a_job_that_tolerates_no_failure_survives_all_actions(
     wait_until(lambda: len(job.starts()) == 6, 60, "all slots to be taken")
     for host in (A, B, C):
         service.block(host, "test", action=EVACUATE)
-    wait_until(lambda: len(agent.status().blocked) == 2 and len(agent.status().refused) == 1, 30, "all blocks")
+    wait_until(lambda: len(agent.status().blocked) == 2 and len(agent.status().refused) == 1, 90, "all blocks")
     job.release()
     job.hosts()
     assert len(used_hosts(single_failure_spark, cluster)) == 1
@@ -67,7 +67,7 @@ def test_spark_s_own_exclusion_stays_before_during_and_after_a_block(
     agent = start_agent(excluding_spark)
     assert used_hosts(excluding_spark, cluster) == {A, C}
     service.block(B, "test", action=EVACUATE)
-    wait_until(lambda: agent.status().blocked == {B: B}, 30, "the block")
+    wait_until(lambda: agent.status().blocked == {B: B}, 90, "the block")
     unblock(service, agent, B)
     assert exclusions(excluding_spark) == before
     assert used_hosts(excluding_spark, cluster) == {A, C}
@@ -97,7 +97,7 @@ def test_a_host_is_reopened_for_a_task_that_can_run_nowhere_else(
     # Both slots of A stay busy; in this case Spark aborts at once.
     job.await_running(A)
     service.block(A, "test")
-    wait_until(lambda: A in agent.status().refused, 30, "the refusal")
+    wait_until(lambda: A in agent.status().refused, 90, "the refusal")
     assert agent.status().refused[A].endswith("a task that failed on other hosts can run nowhere else.")
     assert agent.status().blocked == {B: B}
     job.release()

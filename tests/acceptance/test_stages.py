@@ -55,12 +55,12 @@ def test_tasks_of_a_barrier_stage_are_not_evacuated(
     job = BarrierJob(spark, cluster, 6)
     wait_until(lambda: job.started() == 6, 60, "all tasks")
     service.block(B, "test", action=EVACUATE)
-    wait_until(lambda: B in agent.status().refused, 30, "the refusal")
+    wait_until(lambda: B in agent.status().refused, 90, "the refusal")
     assert "barrier stage" in agent.status().refused[B]
     assert B in agent.status().blocked
     hosts = job.release()
     assert len(hosts) == job.started() == 6
-    wait_until(lambda: not agent.status().refused, 30, "the evacuation to be complete")
+    wait_until(lambda: not agent.status().refused, 90, "the evacuation to be complete")
 
 
 def test_a_barrier_stage_that_needs_a_blocked_host_gets_it(
@@ -73,7 +73,7 @@ def test_a_barrier_stage_that_needs_a_blocked_host_gets_it(
     wait_until(lambda: job.started() == 4, 60, "all tasks")
     hosts = job.release()
     assert set(hosts) == {cluster.hosts[B], cluster.hosts[C]}
-    wait_until(lambda: agent.status().blocked == {A: A, B: B}, 30, "both blocks")
+    wait_until(lambda: agent.status().blocked == {A: A, B: B}, 90, "both blocks")
 
 
 def test_a_continuous_query_is_not_evacuated(
@@ -92,7 +92,7 @@ def test_a_continuous_query_is_not_evacuated(
         wait_until(lambda: "epoch" in query.status["message"] or not query.isActive, 60, "the first epoch")
         for host in (A, B):
             service.block(host, "test", action=EVACUATE)
-        wait_until(lambda: set(agent.status().refused) == {A, B}, 30, "the refusals")
+        wait_until(lambda: set(agent.status().refused) == {A, B}, 90, "the refusals")
         assert all("continuous query" in reason for reason in agent.status().refused.values())
         assert set(agent.status().blocked) == {A, B}
         await_next_epoch()
@@ -115,7 +115,7 @@ def test_a_task_that_is_evacuated_again_and_again_is_left_alone(
             service.unblock(host)
         service.block(last, "test", action=EVACUATE, allow_merge=True)
         begun = len(job.starts())
-        wait_until(lambda: len(job.starts()) > begun or bool(agent.status().refused), 30, "the task to restart")
+        wait_until(lambda: len(job.starts()) > begun or bool(agent.status().refused), 90, "the task to restart")
         return bool(agent.status().refused)
 
     wait_until(flip, 90, "the limit")

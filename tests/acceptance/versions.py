@@ -112,9 +112,9 @@ class BlockChecks:
         job = Job(self.spark, self.cluster, 6, hold_on=[B])
         job.await_running(B)
         self.block(B)
-        wait_until(lambda: self.running(B) == [job.running_on(B)], 30, "its tasks")
+        wait_until(lambda: self.running(B) == [job.running_on(B)], 90, "its tasks")
         job.release()
-        wait_until(lambda: self.running(B) == [0], 30, "no task")
+        wait_until(lambda: self.running(B) == [0], 90, "no task")
         job.hosts()
 
     def the_last_open_host_may_die(self) -> None:
@@ -123,13 +123,13 @@ class BlockChecks:
         self.block(A)
         self.block(B)
         self.cluster.kill_worker(C)
-        wait_until(lambda: set(self.agent.status().refused) == {A}, 30, "a refusal")
+        wait_until(lambda: set(self.agent.status().refused) == {A}, 90, "a refusal")
         job.release()
         assert set(job.hosts()) >= {A}
 
     def block(self, host: str, action: BlockAction = MARK, *, end: int = PERMANENT) -> None:
         self.client.block(host, "test", action=action, end=end)
-        wait_until(lambda: host in self.agent.status().blocked, 30, f"{host} to be blocked")
+        wait_until(lambda: host in self.agent.status().blocked, 90, f"{host} to be blocked")
 
     def running(self, host: str) -> list[int]:
         """Return the number of running tasks on the host, by executor, as reported by the service."""
@@ -201,7 +201,7 @@ def here(url: str) -> None:
                 _report(check)
                 for host in client.snapshot().nodes:
                     client.unblock(host)
-                wait_until(lambda: not agent.status().blocked, 30, "all to be free")
+                wait_until(lambda: not agent.status().blocked, 90, "all to be free")
         spark.stop()
     with Cluster(HOSTS) as cluster:
         for check in EvidenceChecks(cluster, url).all():
