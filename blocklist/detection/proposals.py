@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -152,14 +152,17 @@ def own_claim(history: Sequence[Change]) -> Claim | None:
 
 def unblocked_at(history: Sequence[Change]) -> int:
     """When the node was last unblocked by hand, or the claim of detection removed; 0: never."""
+    return max((change.at for change in manual_unblocks(history)), default=0)
+
+
+def manual_unblocks(history: Sequence[Change]) -> Iterator[Change]:
+    """The changes with which somebody unblocked the node, or removed the claim of detection."""
     before: Claims = ()
-    found = 0
     for change in history:
         after = _claims_after(change)
         if _overrules(change, before, after):
-            found = change.at
+            yield change
         before = after
-    return found
 
 
 def _overrules(change: Change, before: Claims, after: Claims) -> bool:
