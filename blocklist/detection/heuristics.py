@@ -153,6 +153,7 @@ class Judgement:
     near_misses: Mapping[str, str]
     left_open_verdicts: Sequence[NodeVerdict] = ()
     near_miss_findings: Sequence[Finding] = ()
+    limit_text: str = ""
 
 
 def judge(
@@ -183,6 +184,7 @@ def judge(
         near_misses={finding.host: finding.near_miss for finding in near_misses},
         left_open_verdicts=effective[max_blocks:],
         near_miss_findings=near_misses,
+        limit_text=limit_text,
     )
 
 
@@ -239,11 +241,12 @@ def _hurt(found: Iterable[Comparison | ApplicationFailures]) -> tuple[HurtApplic
     return tuple(HurtApplication(app=it.app, first=it.first, lost_ms=it.lost_ms) for it in found)
 
 
-_BY_METRIC: Final = {
+BY_METRIC: Final = {
     Metric.COMPUTE: "",
     Metric.NETWORK: " to fetch shuffle blocks",
     Metric.DISK: " to write shuffle blocks",
 }
+"""What a node is slower at."""
 
 
 def describe(slowness: Slowness) -> str:
@@ -251,7 +254,7 @@ def describe(slowness: Slowness) -> str:
     stages = sum(it.stages for it in slowness.comparisons)
     slow = sum(it.slow_stages for it in slowness.comparisons)
     return (
-        f"{slowness.slowdown:.1f}x slower than its peers{_BY_METRIC[slowness.metric]} in {slow} of {stages} stages"
+        f"{slowness.slowdown:.1f}x slower than its peers{BY_METRIC[slowness.metric]} in {slow} of {stages} stages"
         f" of {len(slowness.comparisons)} applications (95 %: {slowness.low:.1f}x to {slowness.high:.1f}x)"
     )
 
