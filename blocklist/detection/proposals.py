@@ -10,13 +10,11 @@ from typing import Final
 from blocklist.detection.heuristics import Judgement, NodeVerdict, Rules, extend_for_repeats, judge
 from blocklist.detection.node_summary import NodeSummary
 from blocklist.model.changes import Change, ChangeType
-from blocklist.model.claims import Claim, Claims, automatic_claims, claim_of, expand
+from blocklist.model.claims import DETECTION_OWNER, Claim, Claims, automatic_claims, claim_of, expand
 from blocklist.model.errors import InvalidError
 from blocklist.model.host_matching import normalize_address
 from blocklist.model.node import BlockedNode, check_node_id
 
-DETECTION_OWNER: Final = "detection"
-"""The owner of the claims that verdicts lead to."""
 UNBLOCKED: Final = "the node was unblocked by hand since then"
 ALREADY_BLOCKED: Final = "the node is already blocked for this"
 _ENDED: Final = "the block would already have ended"
