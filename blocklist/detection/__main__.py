@@ -20,7 +20,7 @@ from blocklist.detection.options import parser, validate
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import History, JudgedNodes, Proposal, Summaries, judge_with_history
 from blocklist.detection.releases import Release
-from blocklist.detection.report import Report, render, reported_nodes
+from blocklist.detection.report import DetectionReport, blamed_nodes, render
 from blocklist.detection.rule_set import RuleSet, rule_set
 from blocklist.detection.session import known_nodes, open_client, session, warn
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
@@ -67,8 +67,8 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
             if args.parquet:
                 analysis.write(args.parquet)
             if args.html:
-                report = Report(
-                    nodes=reported_nodes(proposals, judged.judgement, history if client else None, applied=args.apply),
+                report = DetectionReport(
+                    nodes=blamed_nodes(proposals, judged.judgement, history if client else None, applied=args.apply),
                     near_misses=judged.judgement.near_miss_findings,
                     summaries=judged.summaries,
                     releases=[output.release_sentence(it, applied=args.apply) for it in releases],

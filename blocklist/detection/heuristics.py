@@ -82,7 +82,7 @@ class HurtApplication:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Finding:
+class NodeFinding:
     """That a node is slow by a metric, or fails in one way (`subject`), with the `effect` in one sentence.
 
     `applications` are those that were tested, `hurt` those that the node has cost task time, from the first one on in
@@ -133,7 +133,7 @@ class NodeVerdict:
     end: int
     p_value: float
     hurt: tuple[HurtApplication, ...] = ()
-    findings: tuple[Finding, ...] = ()
+    findings: tuple[NodeFinding, ...] = ()
 
     @property
     def since(self) -> HurtApplication | None:
@@ -152,7 +152,7 @@ class Judgement:
     left_open: Mapping[str, str]
     near_misses: Mapping[str, str]
     left_open_verdicts: Sequence[NodeVerdict] = ()
-    near_miss_findings: Sequence[Finding] = ()
+    near_miss_findings: Sequence[NodeFinding] = ()
     limit_text: str = ""
 
 
@@ -190,10 +190,10 @@ def judge(
 
 def _find_anomalies(
     summaries: Sequence[NodeSummary], rules: Rules, groups: Mapping[str, str]
-) -> tuple[Mapping[str, Sequence[Finding]], Mapping[str, Finding]]:
+) -> tuple[Mapping[str, Sequence[NodeFinding]], Mapping[str, NodeFinding]]:
     """What is wrong with each node, and the near miss of each."""
-    found: defaultdict[str, list[Finding]] = defaultdict(list)
-    near_misses: dict[str, Finding] = {}
+    found: defaultdict[str, list[NodeFinding]] = defaultdict(list)
+    near_misses: dict[str, NodeFinding] = {}
     if len(summaries) < 3:
         return found, near_misses  # of two nodes it cannot be known which one is slow
     # Bonferroni, half of the alarm rate for slowness and half for failures.
@@ -220,9 +220,9 @@ def _find_anomalies(
     return found, near_misses
 
 
-def _slow(slowness: Slowness) -> Finding:
+def _slow(slowness: Slowness) -> NodeFinding:
     severe = slowness.metric is Metric.COMPUTE and slowness.slowdown >= SEVERE_SLOWDOWN
-    return Finding(
+    return NodeFinding(
         host=slowness.host,
         subject=slowness.metric,
         severity=Severity.SEVERE if severe else Severity.SLOW,
@@ -280,7 +280,7 @@ def _short(app: str) -> str:
 
 def _find_failures(
     node: NodeSummary, kind: FailureClass, peers: Sequence[NodeSummary], rules: Rules, limit: float
-) -> Finding | None:
+) -> NodeFinding | None:
     """The anomaly or near miss; None if chance may explain the failures."""
     failures = node.failures[kind]
     unit, count, everywhere = _counted(failures, kind)
@@ -289,7 +289,7 @@ def _find_failures(
     if excuse and (p_value > NEAR_MISS or count < 2):
         return None
     severe = kind in {FailureClass.DISK_FULL, FailureClass.IO_ERROR}
-    return Finding(
+    return NodeFinding(
         host=node.host,
         subject=kind,
         severity=Severity.SEVERE if severe else Severity.FAILING,
@@ -334,7 +334,7 @@ def extend_for_repeats(verdict: NodeVerdict, rules: Rules, earlier: int) -> Node
     return replace(verdict, end=verdict.last_evidence + min(rules.max_block_ms, rules.block_ms * 2 ** min(earlier, 20)))
 
 
-def _verdict(host: str, anomalies: Sequence[Finding], rules: Rules) -> NodeVerdict:
+def _verdict(host: str, anomalies: Sequence[NodeFinding], rules: Rules) -> NodeVerdict:
     severity = max(anomaly.severity for anomaly in anomalies)
     evacuate = severity is Severity.SEVERE
     last_evidence = max(anomaly.last_evidence for anomaly in anomalies)
@@ -352,7 +352,7 @@ def _verdict(host: str, anomalies: Sequence[Finding], rules: Rules) -> NodeVerdi
     )
 
 
-def _cause(anomalies: Sequence[Finding]) -> str:
+def _cause(anomalies: Sequence[NodeFinding]) -> str:
     """All sentences, as far as they fit. Not a comma: a merge splits causes at commas."""
     text = "; ".join(anomaly.sentence for anomaly in anomalies)
     return text if len(text) <= MAX_CAUSE_LENGTH else f"{text[: MAX_CAUSE_LENGTH - 1]}…"

@@ -10,7 +10,7 @@ from typing import Final
 from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from blocklist.detection import report_queries as queries
-from blocklist.detection.heuristics import HOUR_MS, Finding, Judgement, NodeVerdict
+from blocklist.detection.heuristics import HOUR_MS, Judgement, NodeFinding, NodeVerdict
 from blocklist.detection.node_summary import FailureClass, Metric, NodeSummary
 from blocklist.detection.output import format_time, row
 from blocklist.detection.pipeline import Analysis
@@ -23,8 +23,8 @@ from blocklist.detection.report_data import (
     StageTimes,
     Suspect,
 )
-from blocklist.detection.report_plots import CountsPicture, TimesPicture, counts_picture, times_picture
-from blocklist.detection.report_timeline import NodeHistory, Timeline, span_of, timeline
+from blocklist.detection.report_plots import CountsPicture, TimesPicture, count_of, counts_picture, times_picture
+from blocklist.detection.report_timeline import BlockHistory, Timeline, span_of, timeline
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import PERMANENT
 
@@ -37,7 +37,7 @@ MAX_COSTS: Final = 50
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class ReportedNode:
+class BlamedNode:
     """A node with a verdict: what is done about it, and its history at the service; None if no service was asked.
 
     Evidence before `since` (Unix ms) does not count.
@@ -45,16 +45,16 @@ class ReportedNode:
 
     verdict: NodeVerdict
     status: str
-    history: NodeHistory | None
+    history: BlockHistory | None
     since: int = 0
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Report:
+class DetectionReport:
     """What a run has found. `releases` and `notes` are sentences; `notes` name what was skipped."""
 
-    nodes: Sequence[ReportedNode]
-    near_misses: Sequence[Finding]
+    nodes: Sequence[BlamedNode]
+    near_misses: Sequence[NodeFinding]
     summaries: Sequence[NodeSummary]
     releases: Sequence[str] = ()
     notes: Sequence[str] = ()
@@ -72,7 +72,7 @@ class StageView:
 class FindingView:
     """A finding with the stages that are shown; of `hidden` others, the node was slow in `hidden_slow`."""
 
-    finding: Finding
+    finding: NodeFinding
     stages: Sequence[StageView]
     hidden: int = 0
     hidden_slow: int = 0
@@ -97,7 +97,7 @@ class NodeView:
     `failures`: the classes that the timeline shows.
     """
 
-    node: ReportedNode
+    node: BlamedNode
     findings: Sequence[FindingView]
     failures: str = ""
     timeline: Timeline | None = None
@@ -116,32 +116,32 @@ class Cost:
     nodes: Sequence[tuple[str, int]]
 
 
-def reported_nodes(
+def blamed_nodes(
     proposals: Sequence[Proposal], judgement: Judgement, history: History | None, *, applied: bool
-) -> list[ReportedNode]:
+) -> list[BlamedNode]:
     """The nodes with verdicts: those that are proposed, and those that one run may not block. `history`: None without
     a service.
     """
     proposed = [(it.verdict, row(it, applied=applied)["what"]) for it in proposals]
     left_open = [(it, f"not blocked: {judgement.limit_text}") for it in judgement.left_open_verdicts]
-    return [_reported(verdict, status, history) for verdict, status in (*proposed, *left_open)]
+    return [_blamed(verdict, status, history) for verdict, status in (*proposed, *left_open)]
 
 
-def _reported(verdict: NodeVerdict, status: str, history: History | None) -> ReportedNode:
+def _blamed(verdict: NodeVerdict, status: str, history: History | None) -> BlamedNode:
     try:
         changes = () if history is None else history(verdict.host)
     except InvalidError:
         changes = ()  # what cannot be a node of the service was never blocked
     at = unblocked_at(changes)
-    return ReportedNode(
+    return BlamedNode(
         verdict=verdict,
         status=status,
-        history=None if history is None else NodeHistory.of(changes),
+        history=None if history is None else BlockHistory.of(changes),
         since=at if verdict.first_evidence >= at else 0,
     )
 
 
-def render(analysis: Analysis, report: Report) -> str:
+def render(analysis: Analysis, report: DetectionReport) -> str:
     """Return the page."""
     views, costs = _node_views(analysis, report.nodes), _costs(report.nodes)
     blamed = {it.verdict.host for it in report.nodes} | {it.host for it in report.near_misses}
@@ -158,7 +158,7 @@ def render(analysis: Analysis, report: Report) -> str:
     )
 
 
-def _node_views(analysis: Analysis, nodes: Sequence[ReportedNode]) -> list[NodeView]:
+def _node_views(analysis: Analysis, nodes: Sequence[BlamedNode]) -> list[NodeView]:
     pictured, others = nodes[:MAX_PICTURED], nodes[MAX_PICTURED:]
     suspects = [Suspect(host=it.verdict.host, findings=it.verdict.findings, since=it.since) for it in pictured]
     slow = queries.slow_stages(analysis, suspects) | queries.slow_server_stages(analysis, suspects)
@@ -187,7 +187,7 @@ def _node_views(analysis: Analysis, nodes: Sequence[ReportedNode]) -> list[NodeV
 
 
 def _finding_view(
-    finding: Finding,
+    finding: NodeFinding,
     slow: Mapping[FindingKey, Stages[StageTimes]],
     failed: Mapping[FindingKey, Stages[StageFailures]],
 ) -> FindingView:
@@ -209,7 +209,7 @@ def _finding_view(
     )
 
 
-def _costs(nodes: Sequence[ReportedNode]) -> list[Cost]:
+def _costs(nodes: Sequence[BlamedNode]) -> list[Cost]:
     """The applications that lost most first."""
     found: defaultdict[str, list[tuple[str, int]]] = defaultdict(list)
     for it in nodes:
@@ -222,7 +222,7 @@ def _costs(nodes: Sequence[ReportedNode]) -> list[Cost]:
     return sorted(costs, key=lambda it: (-it.lost_ms, it.app))
 
 
-def _applications(views: Sequence[NodeView], report: Report) -> set[str]:
+def _applications(views: Sequence[NodeView], report: DetectionReport) -> set[str]:
     """All that the page names."""
     findings = [*(it.finding for view in views for it in view.findings), *report.near_misses]
     runs = [row.run.app for view in views if view.timeline for row in view.timeline.runs]
@@ -237,7 +237,7 @@ def _environment(applications: Mapping[str, ApplicationTotal]) -> Template:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters |= {"utc": _utc, "core_hours": _core_hours, "count": _count}
+    environment.filters |= {"utc": _utc, "core_hours": _core_hours, "count": count_of}
     environment.globals |= {"applications": applications}
     return environment.get_template("report.html.j2")
 
@@ -250,7 +250,3 @@ def _core_hours(millis: float) -> str:
     """Two digits, or as many as show that it is not nothing."""
     hours = millis / HOUR_MS
     return f"{hours:,.2f}" if hours >= 0.1 or not hours else f"{hours:.2g}"
-
-
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 from blocklist.detection.evidence import HostInApplication
-from blocklist.detection.heuristics import Finding
+from blocklist.detection.heuristics import NodeFinding
 from blocklist.detection.node_summary import CHARGED_TO_NODE, FailureClass
 
 MAX_STAGES: Final = 12
@@ -24,7 +24,7 @@ class Suspect:
     """A node with findings; evidence before `since` (Unix ms) does not count."""
 
     host: str
-    findings: Sequence[Finding]
+    findings: Sequence[NodeFinding]
     since: int = 0
 
     @property

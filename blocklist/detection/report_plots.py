@@ -94,13 +94,13 @@ def times_picture(stage: StageTimes, subject: Metric | FailureClass) -> TimesPic
     def strip(name: str, spread: Spread) -> Strip:
         slowest = spread.quantiles[-1]
         return Strip(
-            text=f"{name}: {_count(spread.tasks, 'task')}, median {text(spread.median)}",
+            text=f"{name}: {count_of(spread.tasks, 'task')}, median {text(spread.median)}",
             path="".join(f"M{_x(it, end)} 0v14" for it in dict.fromkeys(spread.quantiles) if it <= end),
             median=_x(spread.median, end),
             beyond=f"slowest {text(slowest)}" if slowest > end else None,
         )
 
-    own, peers = strip("this host", stage.own), strip(_count(stage.peers.hosts, "peer"), stage.peers)
+    own, peers = strip("this host", stage.own), strip(count_of(stage.peers.hosts, "peer"), stage.peers)
     ranges = [f"{text(it.quantiles[0])} to {text(it.quantiles[-1])}" for it in (stage.own, stage.peers)]
     return TimesPicture(
         own=own,
@@ -126,8 +126,8 @@ def counts_picture(stage: StageFailures, failure: FailureClass, most: int) -> Co
     if failure not in _COUNTED:
         of_own = f" of its {stage.own_tasks:,}"
         of_peers = f" of {stage.peer_tasks:,}"
-    own_text = f"this host: {stage.own:,}{of_own} tasks"
-    peers_text = f"worst of {_count(stage.peer_hosts, 'peer')}: {stage.peer_max:,}"
+    own_text = f"this host: {stage.own:,}{of_own} tasks" if of_own else f"this host: {count_of(stage.own, 'task')}"
+    peers_text = f"worst of {count_of(stage.peer_hosts, 'peer')}: {stage.peer_max:,}"
     return CountsPicture(
         own_text=own_text,
         own=_x(stage.own, end) - LEFT,
@@ -165,7 +165,7 @@ def failure_bars(counts: Iterable[tuple[int, int]], highest: int) -> list[Bar]:
             kind="failed",
             x=round(column * wide, 1),
             width=round(wide, 1),
-            title=_count(count, "task"),
+            title=count_of(count, "task"),
             y=round(BAR_HEIGHT - tall, 1),
             height=round(tall, 1),
         )
@@ -193,5 +193,6 @@ def _short(number: float) -> str:
     return f"{number:,.0f}" if number >= 100 else f"{number:.3g}"
 
 
-def _count(number: int, noun: str) -> str:
+def count_of(number: int, noun: str) -> str:
+    """Return the number with its noun."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"

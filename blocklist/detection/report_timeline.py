@@ -13,7 +13,7 @@ from blocklist.detection.heuristics import BY_METRIC, NodeVerdict
 from blocklist.detection.node_summary import CHARGED_TO_NODE
 from blocklist.detection.proposals import manual_unblocks
 from blocklist.detection.report_data import FailureBin
-from blocklist.detection.report_plots import Bar, bar, failure_bars
+from blocklist.detection.report_plots import Bar, bar, count_of, failure_bars
 from blocklist.detection.slowness import MIN_EFFECT
 from blocklist.model.changes import Change
 
@@ -26,14 +26,14 @@ Span = tuple[int, int]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class NodeHistory:
+class BlockHistory:
     """The blocks of a node at the service, and the changes with which somebody unblocked it by hand."""
 
     blocks: Sequence[ActualBlock]
     unblocks: Sequence[Change]
 
     @classmethod
-    def of(cls, changes: Sequence[Change]) -> NodeHistory:
+    def of(cls, changes: Sequence[Change]) -> BlockHistory:
         return cls(blocks=actual_blocks(changes)[-MAX_BLOCKS:], unblocks=list(manual_unblocks(changes))[-MAX_BLOCKS:])
 
 
@@ -55,7 +55,7 @@ class Timeline:
     """
 
     span: Span
-    history: NodeHistory | None
+    history: BlockHistory | None
     block_bars: Sequence[Bar]
     unblock_bars: Sequence[Bar]
     own_failures: Sequence[Bar]
@@ -66,7 +66,7 @@ class Timeline:
     earlier: int
 
 
-def span_of(runs: Sequence[HostInApplication], history: NodeHistory | None) -> Span:
+def span_of(runs: Sequence[HostInApplication], history: BlockHistory | None) -> Span:
     """From the first application that is shown to the end of the last one.
 
     It is longer by up to half of that in each direction if there were blocks or unblocks.
@@ -82,7 +82,7 @@ def span_of(runs: Sequence[HostInApplication], history: NodeHistory | None) -> S
 def timeline(
     verdict: NodeVerdict,
     runs: Sequence[HostInApplication],
-    history: NodeHistory | None,
+    history: BlockHistory | None,
     failures: Sequence[FailureBin],
     since: int,
     span: Span,
@@ -117,12 +117,14 @@ def _run_row(run: HostInApplication, lost: Mapping[str, int], span: Span, since:
 def what_it_shows(run: HostInApplication) -> str:
     """What an application shows about the node, in one sentence."""
     slow = [
-        f"{it.slowdown:.1f}x slower{BY_METRIC[it.metric]} in {it.slow_stages} of {it.stages} stages"
+        f"{it.slowdown:.1f}x slower{BY_METRIC[it.metric]} in {it.slow_stages} of {count_of(it.stages, 'stage')}"
         for it in run.comparisons
         if log(it.slowdown) >= MIN_EFFECT and it.slow_stages
     ]
     failed = [
-        f"{it.failure}: {it.tasks} tasks in {it.stages} stages" for it in run.failures if it.failure in CHARGED_TO_NODE
+        f"{it.failure}: {count_of(it.tasks, 'task')} in {count_of(it.stages, 'stage')}"
+        for it in run.failures
+        if it.failure in CHARGED_TO_NODE
     ]
     if slow or failed:
         return "; ".join([*slow, *failed])
