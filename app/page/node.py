@@ -11,6 +11,7 @@ from app.api.applied import ListenerProgress, applied_by_live_listeners
 from app.api.parameters import NodeId
 from app.components import Components, components_of
 from app.page.errors import HtmlRoute
+from app.page.evidence_claims import latest_evidence_claims
 from app.page.excerpt import Excerpt
 from app.page.forms import int_param
 from app.page.node_history import STRIP_DAYS, NodeHistory, node_history
@@ -50,6 +51,8 @@ async def _render(request: Request, visitor: Visitor, template: str, asked: str)
     last = None if history is None else history.last
     state = node_state(components, asked, node_id, node)
     listeners = [] if last is None else _progress(components, last)
+    claims = () if node is None else claims_on(engine.view.tracker, node, now)
+    changes = history.changes if history is not None and before is None else ()
     known = node is not None or history is None or last is not None or state.is_reported
     return render_page(
         request,
@@ -62,7 +65,8 @@ async def _render(request: Request, visitor: Visitor, template: str, asked: str)
         known=known,
         node=node,
         by=engine.last_changes.created_by(node_id),
-        claims=() if node is None else claims_on(engine.view.tracker, node, now),
+        claims=claims,
+        evidence_claims=latest_evidence_claims(changes, claims),
         dismissals=engine.dismissals.of_node(node_id),
         probation_end=engine.automatic_blocks.probation_end(engine.view.tracker, node_id, now),
         history=history,

@@ -20,7 +20,7 @@ from blocklist.detection.options import parser, validate
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import History, JudgedNodes, Proposal, Summaries, judge_with_history
 from blocklist.detection.releases import Release
-from blocklist.detection.report import render
+from blocklist.detection.report import DetectionReport, blamed_nodes, render
 from blocklist.detection.rule_set import RuleSet, rule_set
 from blocklist.detection.session import known_nodes, open_client, session, warn
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
@@ -59,23 +59,29 @@ def _run_once(args: argparse.Namespace, rules: RuleSet) -> int:
         with Analysis.of(facts, partial(known_nodes, client)) as analysis:
             for sentence in analysis.problems:
                 warn(sentence)
-            judged, releases = _decide(analysis.summaries, rules, client)
+            history = cache(history_of(client))
+            judged, releases = _decide(analysis.summaries, rules, client, history)
             proposals = _carry_out(args, client, judged.proposals, releases)
             notes = [*judged.judgement.left_open.values(), *judged.judgement.near_misses.values()]
             _write(args, proposals, releases, notes)
             if args.parquet:
                 analysis.write(args.parquet)
             if args.html:
-                rows, sentences = _as_texts(args, proposals, releases, notes)
-                sentences += [*found.problems, *analysis.problems]
-                args.html.write_text(render(analysis, judged.summaries, rows, sentences), encoding="utf-8")
+                report = DetectionReport(
+                    nodes=blamed_nodes(proposals, judged.judgement, history if client else None, applied=args.apply),
+                    near_misses=judged.judgement.near_miss_findings,
+                    summaries=judged.summaries,
+                    releases=[output.release_sentence(it, applied=args.apply) for it in releases],
+                    notes=[*found.problems, *analysis.problems],
+                )
+                args.html.write_text(render(analysis, report), encoding="utf-8")
     return 0
 
 
 def _run_follow(args: argparse.Namespace, rules: RuleSet) -> int:
     def decide(summaries: Summaries) -> BatchDecision:
         with open_client(args) as client:
-            judged, releases = _decide(summaries, rules, client)
+            judged, releases = _decide(summaries, rules, client, cache(history_of(client)))
         return BatchDecision(judged=judged, releases=releases)
 
     def on_updates(proposals: Sequence[Proposal], releases: Sequence[Release], near_misses: Sequence[str]) -> None:
@@ -90,10 +96,9 @@ def _run_follow(args: argparse.Namespace, rules: RuleSet) -> int:
 
 
 def _decide(
-    summaries: Summaries, rules: RuleSet, client: BlocklistClient | None
+    summaries: Summaries, rules: RuleSet, client: BlocklistClient | None, history: History
 ) -> tuple[JudgedNodes, Sequence[Release]]:
     """What to block, and whose claims to remove."""
-    history = cache(history_of(client))
     kinds: Callable[[Sequence[str]], Mapping[str, str]] = partial(machine_kinds, rules, client)
     judged = judge_with_history(summaries, rules.rules, kinds, history, now=time.time_ns() // 1_000_000)
     return judged, _releases(client, judged, summaries, history, rules)

@@ -96,10 +96,11 @@ def _until(block: ActualBlock, blocks: Sequence[ActualBlock]) -> int:
 
 def _compared(block: ActualBlock, until: int, evidence: Sequence[HostInApplication]) -> ActualBlock:
     later = [it for it in evidence if block.start <= it.first < until and (it.comparisons or _failed(it))]
-    return replace(block, applications=len(later), differed=sum(_differed(it) for it in later))
+    return replace(block, applications=len(later), differed=sum(differed(it) for it in later))
 
 
-def _differed(evidence: HostInApplication) -> bool:
+def differed(evidence: HostInApplication) -> bool:
+    """Whether the host was slow, or failed, in the application."""
     slow = any(log(it.slowdown) >= MIN_EFFECT and it.slow_stages for it in evidence.comparisons)
     return slow or _failed(evidence)
 

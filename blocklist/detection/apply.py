@@ -9,7 +9,6 @@ from dataclasses import replace
 from blocklist.client.client import BlocklistClient
 from blocklist.detection.heuristics import Rules
 from blocklist.detection.proposals import (
-    DETECTION_OWNER,
     UNBLOCKED,
     History,
     JudgedNodes,
@@ -18,6 +17,7 @@ from blocklist.detection.proposals import (
     node_id,
 )
 from blocklist.detection.releases import Release, claimed_at, release
+from blocklist.model.claims import DETECTION_OWNER
 from blocklist.model.errors import DismissedError, NotFoundError
 from blocklist.model.host_matching import normalize_address, same_machine
 from blocklist.model.node import is_node_id

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import IntEnum
+from itertools import chain
 from math import exp, floor, lgamma, log, log1p
 from typing import Final
 
@@ -81,13 +82,46 @@ class HurtApplication:
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class NodeFinding:
+    """That a node is slow by a metric, or fails in one way (`subject`), with the `effect` in one sentence.
+
+    `applications` are those that were tested, `hurt` those that the node has cost task time, from the first one on in
+    which it differed. `p_value` is the probability of at least this evidence on a healthy node. `first_evidence` and
+    `last_evidence` are Unix ms. `strangers` are hosts of other kinds of machine, which are no peers. `excuse`: why the
+    node is not blamed for it; None if it is.
+    """
+
+    host: str
+    subject: Metric | FailureClass
+    severity: Severity
+    effect: str
+    p_value: float
+    first_evidence: int
+    last_evidence: int
+    applications: tuple[str, ...]
+    hurt: tuple[HurtApplication, ...]
+    strangers: frozenset[str] = frozenset()
+    excuse: str | None = None
+
+    @property
+    def sentence(self) -> str:
+        """The effect, since when, and at whose expense."""
+        return f"{self.effect}{_since(self.hurt)}"
+
+    @property
+    def near_miss(self) -> str:
+        """That and why the node is not blamed."""
+        return f"Node {self.host} is not blamed ({self.sentence}): {self.excuse}."
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class NodeVerdict:
     """A proposed block; the same logs give the same verdict.
 
     `cause` is the evidence in one sentence, `first_evidence` and `last_evidence` the times of the earliest and the
     latest of it, and `end` the end of the block, all in Unix ms. `p_value` is the probability of at least this evidence
     on a healthy node. `hurt` are the applications that the node has cost task time, from the first one on in which it
-    differed.
+    differed. `findings` are what it rests on.
     """
 
     host: str
@@ -99,21 +133,12 @@ class NodeVerdict:
     end: int
     p_value: float
     hurt: tuple[HurtApplication, ...] = ()
+    findings: tuple[NodeFinding, ...] = ()
 
     @property
     def since(self) -> HurtApplication | None:
         """The first application in which the node differed."""
         return min(self.hurt, key=lambda it: (it.first, it.app), default=None)
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Anomaly:
-    severity: Severity
-    sentence: str
-    p_value: float
-    first_evidence: int
-    last_evidence: int
-    hurt: Sequence[HurtApplication]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -127,6 +152,8 @@ class Judgement:
     left_open: Mapping[str, str]
     near_misses: Mapping[str, str]
     left_open_verdicts: Sequence[NodeVerdict] = ()
+    near_miss_findings: Sequence[NodeFinding] = ()
+    limit_text: str = ""
 
 
 def judge(
@@ -139,8 +166,9 @@ def judge(
 
     Verdicts that are stale block nothing any more, so they do not count in `max_share`.
     """
-    anomalies, near_misses = _find_anomalies(summaries, rules, groups or {})
+    anomalies, doubtful = _find_anomalies(summaries, rules, groups or {})
     verdicts = [_verdict(host, found, rules) for host, found in anomalies.items()]
+    near_misses = [finding for host, finding in doubtful.items() if host not in anomalies]
     verdicts.sort(key=lambda verdict: (-verdict.severity, verdict.p_value, verdict.host))
     total = len(summaries)
     max_blocks = max(1, floor(rules.max_share * total))
@@ -153,17 +181,19 @@ def judge(
     return Judgement(
         verdicts=[verdict for verdict in verdicts if verdict.host not in left_open],
         left_open=left_open,
-        near_misses={host: text for host, text in near_misses.items() if host not in anomalies},
+        near_misses={finding.host: finding.near_miss for finding in near_misses},
         left_open_verdicts=effective[max_blocks:],
+        near_miss_findings=near_misses,
+        limit_text=limit_text,
     )
 
 
 def _find_anomalies(
     summaries: Sequence[NodeSummary], rules: Rules, groups: Mapping[str, str]
-) -> tuple[Mapping[str, Sequence[_Anomaly]], Mapping[str, str]]:
-    """What is wrong with each node, and near misses."""
-    found: defaultdict[str, list[_Anomaly]] = defaultdict(list)
-    near_misses: dict[str, str] = {}
+) -> tuple[Mapping[str, Sequence[NodeFinding]], Mapping[str, NodeFinding]]:
+    """What is wrong with each node, and the near miss of each."""
+    found: defaultdict[str, list[NodeFinding]] = defaultdict(list)
+    near_misses: dict[str, NodeFinding] = {}
     if len(summaries) < 3:
         return found, near_misses  # of two nodes it cannot be known which one is slow
     # Bonferroni, half of the alarm rate for slowness and half for failures.
@@ -175,55 +205,57 @@ def _find_anomalies(
         min_stages=rules.min_stages,
         min_span_ms=rules.min_span_ms,
     )
-    for slowness in find_slowness(summaries, limits, groups):
-        if slowness.excuse is None:
-            found[slowness.host].append(_slow(slowness))
+    slow = (_slow(slowness) for slowness in find_slowness(summaries, limits, groups))
+    failing = (
+        finding
+        for node in summaries
+        for kind in CHARGED_TO_NODE
+        if kind in node.failures and (finding := _find_failures(node, kind, summaries, rules, limit)) is not None
+    )
+    for finding in chain(slow, failing):
+        if finding.excuse is None:
+            found[finding.host].append(finding)
         else:
-            near_misses.setdefault(
-                slowness.host, f"Node {slowness.host} is not blamed ({describe(slowness)}): {slowness.excuse}."
-            )
-    for node in summaries:
-        kinds = (kind for kind in CHARGED_TO_NODE if kind in node.failures)
-        for kind in kinds:
-            failing = _find_failures(node, kind, summaries, rules, limit)
-            if isinstance(failing, _Anomaly):
-                found[node.host].append(failing)
-            elif failing is not None:
-                near_misses.setdefault(node.host, failing)
+            near_misses.setdefault(finding.host, finding)
     return found, near_misses
 
 
-def _slow(slowness: Slowness) -> _Anomaly:
+def _slow(slowness: Slowness) -> NodeFinding:
     severe = slowness.metric is Metric.COMPUTE and slowness.slowdown >= SEVERE_SLOWDOWN
-    return _Anomaly(
+    return NodeFinding(
+        host=slowness.host,
+        subject=slowness.metric,
         severity=Severity.SEVERE if severe else Severity.SLOW,
-        sentence=describe(slowness),
+        effect=describe(slowness),
         p_value=slowness.p_value,
         first_evidence=min(it.first for it in slowness.differing),
         last_evidence=slowness.last,
+        applications=tuple(it.app for it in slowness.comparisons),
         hurt=_hurt(slowness.differing),
+        strangers=slowness.strangers,
+        excuse=slowness.excuse,
     )
 
 
-def _hurt(found: Iterable[Comparison | ApplicationFailures]) -> list[HurtApplication]:
-    return [HurtApplication(app=it.app, first=it.first, lost_ms=it.lost_ms) for it in found]
+def _hurt(found: Iterable[Comparison | ApplicationFailures]) -> tuple[HurtApplication, ...]:
+    return tuple(HurtApplication(app=it.app, first=it.first, lost_ms=it.lost_ms) for it in found)
 
 
-_BY_METRIC: Final = {
+BY_METRIC: Final = {
     Metric.COMPUTE: "",
     Metric.NETWORK: " to fetch shuffle blocks",
     Metric.DISK: " to write shuffle blocks",
 }
+"""What a node is slower at."""
 
 
 def describe(slowness: Slowness) -> str:
-    """Return the evidence in one sentence, with its 95 % interval. No comma: a merge splits causes at commas."""
+    """Return the effect in one sentence, with its 95 % interval. No comma: a merge splits causes at commas."""
     stages = sum(it.stages for it in slowness.comparisons)
     slow = sum(it.slow_stages for it in slowness.comparisons)
     return (
-        f"{slowness.slowdown:.1f}x slower than its peers{_BY_METRIC[slowness.metric]} in {slow} of {stages} stages"
+        f"{slowness.slowdown:.1f}x slower than its peers{BY_METRIC[slowness.metric]} in {slow} of {stages} stages"
         f" of {len(slowness.comparisons)} applications (95 %: {slowness.low:.1f}x to {slowness.high:.1f}x)"
-        f"{_since(_hurt(slowness.differing))}"
     )
 
 
@@ -248,26 +280,27 @@ def _short(app: str) -> str:
 
 def _find_failures(
     node: NodeSummary, kind: FailureClass, peers: Sequence[NodeSummary], rules: Rules, limit: float
-) -> _Anomaly | str | None:
-    """The anomaly, or why it is none although chance hardly explains it."""
+) -> NodeFinding | None:
+    """The anomaly or near miss; None if chance may explain the failures."""
     failures = node.failures[kind]
     unit, count, everywhere = _counted(failures, kind)
     p_value = binomial_tail(count, everywhere, max(1 / len(peers), node.share))
-    sentence = (
-        f"{kind} in {count} {unit} of {failures.applications} applications"
-        f" and in {everywhere - count} on all other nodes together{_since(_hurt(failures.by_application))}"
-    )
-    if excuse := _excuse(failures, kind, rules) or _chance(p_value, limit):
-        is_near_miss = p_value <= NEAR_MISS and count > 1
-        return f"Node {node.host} is not blamed ({sentence}): {excuse}." if is_near_miss else None
+    excuse = _excuse(failures, kind, rules) or _chance(p_value, limit)
+    if excuse and (p_value > NEAR_MISS or count < 2):
+        return None
     severe = kind in {FailureClass.DISK_FULL, FailureClass.IO_ERROR}
-    return _Anomaly(
+    return NodeFinding(
+        host=node.host,
+        subject=kind,
         severity=Severity.SEVERE if severe else Severity.FAILING,
-        sentence=sentence,
+        effect=f"{kind} in {count} {unit} of {failures.applications} applications"
+        f" and in {everywhere - count} on all other nodes together",
         p_value=p_value,
         first_evidence=failures.first,
         last_evidence=failures.last,
+        applications=tuple(it.app for it in failures.by_application),
         hurt=_hurt(failures.by_application),
+        excuse=excuse,
     )
 
 
@@ -301,7 +334,7 @@ def extend_for_repeats(verdict: NodeVerdict, rules: Rules, earlier: int) -> Node
     return replace(verdict, end=verdict.last_evidence + min(rules.max_block_ms, rules.block_ms * 2 ** min(earlier, 20)))
 
 
-def _verdict(host: str, anomalies: Sequence[_Anomaly], rules: Rules) -> NodeVerdict:
+def _verdict(host: str, anomalies: Sequence[NodeFinding], rules: Rules) -> NodeVerdict:
     severity = max(anomaly.severity for anomaly in anomalies)
     evacuate = severity is Severity.SEVERE
     last_evidence = max(anomaly.last_evidence for anomaly in anomalies)
@@ -315,10 +348,11 @@ def _verdict(host: str, anomalies: Sequence[_Anomaly], rules: Rules) -> NodeVerd
         end=last_evidence + rules.block_ms,
         p_value=min(anomaly.p_value for anomaly in anomalies),
         hurt=_without_repetition(it for anomaly in anomalies for it in anomaly.hurt),
+        findings=tuple(anomalies),
     )
 
 
-def _cause(anomalies: Sequence[_Anomaly]) -> str:
+def _cause(anomalies: Sequence[NodeFinding]) -> str:
     """All sentences, as far as they fit. Not a comma: a merge splits causes at commas."""
     text = "; ".join(anomaly.sentence for anomaly in anomalies)
     return text if len(text) <= MAX_CAUSE_LENGTH else f"{text[: MAX_CAUSE_LENGTH - 1]}…"

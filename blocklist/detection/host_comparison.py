@@ -29,7 +29,8 @@ MIN_TIME_SHARE: Final = 0.1
 """Minimum share of the run time that fetching or writing must take to make a host slow."""
 TIME_BY_METRIC: Final = {Metric.COMPUTE: "run_ms", Metric.NETWORK: "fetch_wait_ms", Metric.DISK: "write_ms"}
 """The column of FACTS with the time that a metric is about."""
-_KIND: Final = (*STAGE, "near", "bucket")
+KIND: Final = (*STAGE, "near", "bucket")
+"""The columns that identify tasks of one kind."""
 
 
 def host_stages(facts: DataFrame) -> DataFrame:
@@ -154,7 +155,7 @@ def _per_byte(time: str, size: str) -> Column:
 
 def _by_kind(tasks: DataFrame) -> DataFrame:
     """The medians of each host's tasks of one kind."""
-    return tasks.groupBy(*_KIND, "host").agg(
+    return tasks.groupBy(*KIND, "host").agg(
         F.count("*").alias("tasks"),
         F.median("work").alias("compute"),
         F.median("fetching").alias("network"),
@@ -182,7 +183,7 @@ def _by_metric(kinds: DataFrame) -> DataFrame:
 
 def _slowdowns(kinds: DataFrame) -> DataFrame:
     """Add the host's median time over the median of the other hosts, divided by how much larger its tasks were."""
-    kind = Window.partitionBy(*_KIND, "metric")
+    kind = Window.partitionBy(*KIND, "metric")
     larger = F.greatest(
         F.col("size") / F.median("size").over(kind), F.col("records") / F.median("records").over(kind), F.lit(1.0)
     )

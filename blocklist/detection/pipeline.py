@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce
 from types import TracebackType
@@ -88,11 +88,12 @@ class Analysis:
             for row in self.nodes.orderBy("host").collect()
         ]
 
-    def evidence(self) -> list[HostInApplication]:
-        """Return what each application shows about each host."""
-        compared = _comparisons(host_comparison.all_host_applications(self.host_stages))
-        failed = _failures(self.failures)
-        tasks = self.facts.where((F.col("kind") == "task") & F.col("host").isNotNull()).groupBy("app", "host")
+    def evidence(self, hosts: Collection[str] | None = None) -> list[HostInApplication]:
+        """Return what each application shows about each host, or about these ones."""
+        wanted = F.col("host").isNotNull() if hosts is None else F.col("host").isin(list(hosts))
+        compared = _comparisons(host_comparison.all_host_applications(self.host_stages.where(wanted)))
+        failed = _failures(self.failures.where(wanted))
+        tasks = self.facts.where((F.col("kind") == "task") & wanted).groupBy("app", "host")
         counted = tasks.agg(
             F.count("*").alias("tasks"), F.min("launched").alias("first"), F.max("time").alias("last")
         ).collect()

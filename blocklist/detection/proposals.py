@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Final
@@ -10,13 +10,11 @@ from typing import Final
 from blocklist.detection.heuristics import Judgement, NodeVerdict, Rules, extend_for_repeats, judge
 from blocklist.detection.node_summary import NodeSummary
 from blocklist.model.changes import Change, ChangeType
-from blocklist.model.claims import Claim, Claims, automatic_claims, claim_of, expand
+from blocklist.model.claims import DETECTION_OWNER, Claim, Claims, automatic_claims, claim_of, expand
 from blocklist.model.errors import InvalidError
 from blocklist.model.host_matching import normalize_address
 from blocklist.model.node import BlockedNode, check_node_id
 
-DETECTION_OWNER: Final = "detection"
-"""The owner of the claims that verdicts lead to."""
 UNBLOCKED: Final = "the node was unblocked by hand since then"
 ALREADY_BLOCKED: Final = "the node is already blocked for this"
 _ENDED: Final = "the block would already have ended"
@@ -152,14 +150,17 @@ def own_claim(history: Sequence[Change]) -> Claim | None:
 
 def unblocked_at(history: Sequence[Change]) -> int:
     """When the node was last unblocked by hand, or the claim of detection removed; 0: never."""
+    return max((change.at for change in manual_unblocks(history)), default=0)
+
+
+def manual_unblocks(history: Sequence[Change]) -> Iterator[Change]:
+    """The changes with which somebody unblocked the node, or removed the claim of detection."""
     before: Claims = ()
-    found = 0
     for change in history:
         after = _claims_after(change)
         if _overrules(change, before, after):
-            found = change.at
+            yield change
         before = after
-    return found
 
 
 def _overrules(change: Change, before: Claims, after: Claims) -> bool:

@@ -17,9 +17,9 @@ from dataclasses import dataclass, replace
 
 from blocklist.detection.evidence import HostInApplication, TaskTime, summarize
 from blocklist.detection.heuristics import NodeVerdict, Rules
-from blocklist.detection.proposals import DETECTION_OWNER, MachineKinds, judge_with_history, node_id
+from blocklist.detection.proposals import MachineKinds, judge_with_history, node_id
 from blocklist.model.changes import Change, ChangeType
-from blocklist.model.claims import Claim
+from blocklist.model.claims import DETECTION_OWNER, Claim
 from blocklist.model.node import BlockAction, BlockedNode
 
 

@@ -42,7 +42,8 @@ class Slowness:
 
     `slowdown` has the 95 % confidence interval from `low` to `high`. `first` and `last` (Unix ms) are the start and the
     end of the evidence. `differing` are all applications in which it has been slow without interruption, the first one
-    included; `comparisons` are the latest of them. `excuse`: why it is not blamed; None if it is.
+    included; `comparisons` are the latest of them. `strangers` are hosts of other kinds. `excuse`: why it is not
+    blamed; None if it is.
     """
 
     host: str
@@ -53,6 +54,7 @@ class Slowness:
     p_value: float
     comparisons: Sequence[Comparison]
     differing: Sequence[Comparison]
+    strangers: frozenset[str]
     excuse: str | None = None
 
     @property
@@ -96,7 +98,7 @@ class _Table:
         self._own = {node.host: node.comparisons_by(metric) for node in summaries}
         effects = {host: {it.app: log(it.slowdown) for it in own} for host, own in self._own.items() if own}
         self._slower = frozenset[str]() if groups else slower_by_design(effects, limits.min_applications)
-        kinds = {host: groups.get(host, "slower" if host in self._slower else "") for host in effects}
+        self._kinds = kinds = {host: groups.get(host, "slower" if host in self._slower else "") for host in effects}
         self._excess = _beyond_peers(effects, kinds)
         self._by_application: defaultdict[str, dict[str, float]] = defaultdict(dict)
         for host, own in self._excess.items():
@@ -134,6 +136,7 @@ class _Table:
             p_value=p_value,
             comparisons=window,
             differing=[*self._before(host, compared[:-length]), *window],
+            strangers=self._strangers(host),
         )
         excuse = self._excuse(found, excess) or _common(peers, mean, len(window)) or self._like_another(found, mean)
         return replace(found, excuse=excuse)
@@ -194,8 +197,12 @@ class _Table:
             p_value=1.0,
             comparisons=own,
             differing=own,
+            strangers=self._strangers(host),
             excuse=excuse,
         )
+
+    def _strangers(self, host: str) -> frozenset[str]:
+        return frozenset(other for other, kind in self._kinds.items() if kind != self._kinds[host])
 
 
 def _common(peers: Sequence[float], excess: float, applications: int) -> str | None:

@@ -17,7 +17,9 @@ from blocklist.model.repeats import Repeat
 
 ANONYMOUS: Final = "anonymous"
 """The owner of what callers without a name claim."""
-AUTOMATIC_OWNERS: Final = ("alertmanager/*", "detection", "evidence")
+DETECTION_OWNER: Final = "detection"
+"""The owner of the claims that verdicts on event logs lead to."""
+AUTOMATIC_OWNERS: Final = ("alertmanager/*", DETECTION_OWNER, "evidence")
 """Patterns of the owners whose claims no person makes. Unblocking a node dismisses their reasons."""
 MAX_OWNER_LENGTH: Final = 128
 MAX_CLAIMS: Final = MAX_CAUSES

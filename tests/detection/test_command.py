@@ -111,7 +111,12 @@ def test_a_host_is_compared_with_those_of_the_same_label(
 
 def test_without_logs_there_is_a_message_and_no_verdict(tmp_path: Path, run_command: Command) -> None:
     (tmp_path / "empty").mkdir()
-    code, out, err = run_command("--event-logs", str(tmp_path / "empty"), str(tmp_path / "missing"))
+    html = tmp_path / "report.html"
+    code, out, err = run_command(
+        "--event-logs", str(tmp_path / "empty"), str(tmp_path / "missing"), "--html", str(html)
+    )
+    assert "No events were read." in html.read_text()
+    assert "missing cannot be read" in html.read_text()
     assert (code, out) == (0, "No nodes to block.\n"), err
     assert f"{tmp_path}/empty contains no event log." in err
     assert f"{tmp_path}/missing cannot be read: " in err

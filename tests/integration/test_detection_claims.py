@@ -13,13 +13,13 @@ from blocklist.detection.apply import apply, find_releases, history_of, remove_c
 from blocklist.detection.evidence import summarize
 from blocklist.detection.heuristics import HOUR_MS, NodeVerdict, Rules, Severity
 from blocklist.detection.proposals import (
-    DETECTION_OWNER,
     JudgedNodes,
     Proposal,
     Summaries,
     judge_with_history,
     propose,
 )
+from blocklist.model.claims import DETECTION_OWNER
 from blocklist.model.errors import DismissedError
 from blocklist.model.node import BlockAction
 from tests.integration.bodies import now_ms
