@@ -159,6 +159,8 @@ def render(analysis: Analysis, report: DetectionReport) -> str:
 
 
 def _node_views(analysis: Analysis, nodes: Sequence[BlamedNode]) -> list[NodeView]:
+    if not nodes:
+        return []
     pictured, others = nodes[:MAX_PICTURED], nodes[MAX_PICTURED:]
     suspects = [Suspect(host=it.verdict.host, findings=it.verdict.findings, since=it.since) for it in pictured]
     slow = queries.slow_stages(analysis, suspects) | queries.slow_server_stages(analysis, suspects)

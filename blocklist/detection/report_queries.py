@@ -6,7 +6,7 @@ Spark computes quantiles and sums of a bounded number of stages: no tasks are co
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from pyspark.sql import Column, DataFrame, Row, Window
@@ -104,9 +104,11 @@ def failures_over_time(analysis: Analysis, suspects: Sequence[Suspect], spans: S
 
 def slow_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[FindingKey, Stages[StageTimes]]:
     """The task times of each slow host against those of its peers, in the stages in which it spent most time."""
+    if (findings := _findings(analysis, suspects, [*Metric])) is None:
+        return {}
     chosen = _most(
         analysis.host_stages.withColumnRenamed("metric", "subject")
-        .join(F.broadcast(_findings(analysis, suspects, Metric)), ["app", "subject"])
+        .join(findings, ["app", "subject"])
         .where((F.col("host") == F.col("suspect")) & (F.col("first") >= F.col("since"))),
         "time_ms",
         F.col("slow"),
@@ -120,10 +122,11 @@ def slow_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[Finding
 
 def slow_server_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[FindingKey, Stages[StageTimes]]:
     """The fetch wait of each host that serves slowly against that of its peers, where these waited most."""
+    if (findings := _findings(analysis, suspects, [FailureClass.SLOW_SERVER])) is None:
+        return {}
     chosen = _most(
         analysis.failures.withColumnRenamed("failure", "subject")
-        .where(F.col("subject") == FailureClass.SLOW_SERVER.value)
-        .join(F.broadcast(_findings(analysis, suspects, FailureClass)), ["app", "subject"])
+        .join(findings, ["app", "subject"])
         .where((F.col("host") == F.col("suspect")) & (F.col("last") >= F.col("since"))),
         "lost_ms",
         F.lit(True),
@@ -144,11 +147,14 @@ def slow_server_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[
 
 def failed_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[FindingKey, Stages[StageFailures]]:
     """The failures of each failing host against those of its peers, in the stages in which it failed most."""
+    # Because of a slow server, no task fails.
+    failing = [it for it in FailureClass if it is not FailureClass.SLOW_SERVER]
+    if (findings := _findings(analysis, suspects, failing)) is None:
+        return {}
     is_own = F.col("host") == F.col("suspect")
     counted = (
         analysis.failures.withColumnRenamed("failure", "subject")
-        .join(F.broadcast(_findings(analysis, suspects, FailureClass)), ["app", "subject"])
-        .where(F.col("subject") != FailureClass.SLOW_SERVER.value)  # no task fails
+        .join(findings, ["app", "subject"])
         .where(~is_own | (F.col("last") >= F.col("since")))
         .groupBy(*STAGE, *_FINDING, "strangers")
         .agg(
@@ -185,16 +191,18 @@ def failed_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[Findi
     return {key: Stages(shown=own, **_counts(chosen, key)) for key, own in found.items()}
 
 
-def _findings(analysis: Analysis, suspects: Sequence[Suspect], kind: type[Metric | FailureClass]) -> DataFrame:
-    """A row for each finding of this kind and each of its applications."""
+def _findings(
+    analysis: Analysis, suspects: Sequence[Suspect], wanted: Collection[Metric | FailureClass]
+) -> DataFrame | None:
+    """A row for each finding about one of these subjects and each of its applications; None if there is none."""
     rows = [
         (suspect.host, finding.subject.value, app, suspect.since, sorted(finding.strangers))
         for suspect in suspects
         for finding in suspect.findings
-        if isinstance(finding.subject, kind)
+        if finding.subject in wanted
         for app in finding.applications
     ]
-    return _frame(analysis, rows, _FINDINGS)
+    return F.broadcast(_frame(analysis, rows, _FINDINGS)) if rows else None
 
 
 def _most(stages: DataFrame, weight: str, slow: Column) -> DataFrame:
