@@ -16,8 +16,17 @@ from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection.decoders import decoder_for
 from blocklist.detection.event_parser import FactParser, parse_lines
-from blocklist.detection.line_reader import decoded_lines, file_pieces, open_log, pieces, plain_lines, unreadable
+from blocklist.detection.line_reader import (
+    SKIPPED,
+    decoded_lines,
+    file_pieces,
+    open_log,
+    pieces,
+    plain_lines,
+    unreadable,
+)
 from blocklist.detection.log_file import LogFile
+from blocklist.detection.problem import Problem
 from blocklist.detection.schemas import FACTS
 from blocklist.detection.splits import Split, pack
 
@@ -121,17 +130,28 @@ def within(facts: DataFrame, since: int | None, until: int | None) -> DataFrame:
     return facts
 
 
-def problems(facts: DataFrame) -> list[str]:
-    """Return a sentence for each of the 20 files with most broken lines, and one for all other such files."""
+def problems(facts: DataFrame) -> list[Problem]:
+    """Return a problem for each of the 20 files with most broken lines, and one for all other such files."""
     broken = facts.where(F.col("kind") == "broken").groupBy("file")
     counted = broken.agg(F.count("*").alias("lines"), F.min("detail").alias("first")).orderBy(F.desc("lines"), "file")
     rows = counted.collect()
-    sentences = [
-        f"{row['file']}: {_line_count(row['lines'])} skipped, such as {row['first']!r}." for row in rows[:_MAX_NAMED]
+    found = [
+        Problem(
+            subject=f"lines of {row['file']}", sentence=f"{row['file']}{_what_is_skipped(row['lines'], row['first'])}."
+        )
+        for row in rows[:_MAX_NAMED]
     ]
     if rest := rows[_MAX_NAMED:]:
-        sentences.append(f"{len(rest)} more files: {_line_count(sum(row['lines'] for row in rest))} skipped.")
-    return sentences
+        files = f"{len(rest)} more files"
+        sentence = f"{files}: {_line_count(sum(row['lines'] for row in rest))} skipped."
+        found.append(Problem(subject=f"lines of {files}", sentence=sentence))
+    return found
+
+
+def _what_is_skipped(lines: int, first: str) -> str:
+    if lines == 1 and first.startswith(SKIPPED):
+        return f" is skipped: {first[len(SKIPPED) : -1]}"
+    return f": {_line_count(lines)} skipped, such as {first!r}"
 
 
 def _line_count(count: int) -> str:

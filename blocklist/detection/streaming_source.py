@@ -16,8 +16,16 @@ from typing import Any, BinaryIO, Final
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
 
 from blocklist.detection.decoders import BOMB, Decoder, decoder_for
-from blocklist.detection.line_reader import LineSplitter, open_log, unreadable
-from blocklist.detection.log_file import IN_PROGRESS, is_hidden
+from blocklist.detection.line_reader import DAMAGED, LineSplitter, open_log, skipped, unreadable
+from blocklist.detection.log_checks import (
+    COMPRESSED_HEAD,
+    HEAD,
+    NOT_AN_EVENT,
+    begins_with_event,
+    decoded_head,
+    refusal,
+)
+from blocklist.detection.log_file import IN_PROGRESS, LogFile, is_databricks_part, is_hidden
 
 FORMAT: Final = "blocklist-event-logs"
 CHUNK: Final = 128 * 1024
@@ -73,10 +81,14 @@ class _StreamReader(DataSourceStreamReader):
 def lines(name: str, start: int, end: int, chunk: int = CHUNK) -> Iterator[bytes]:
     """Yield the lines that end in these bytes of the file, and one that says so where it cannot be read.
 
-    None if the file is gone or its start is missing.
+    None if the file is gone or its start is missing. Of a file that is no log, the first bytes yield one line.
     """
     try:
         with open_log(name) as file:
+            if reason := _refusal(file, name, end):
+                if _refusal(file, name, start) is None:
+                    yield skipped(reason)
+                return
             decode = decoder_for(name)
             if decode is None:
                 yield from _plain(file, start, end, chunk)
@@ -86,6 +98,22 @@ def lines(name: str, start: int, end: int, chunk: int = CHUNK) -> Iterator[bytes
         return
     except OSError as error:
         yield unreadable(error)
+
+
+def _refusal(file: BinaryIO, name: str, size: int) -> str | None:
+    """Why the file is not read when it has this size; None if it is, or if there are not enough bytes to know."""
+    log = LogFile(path=name, size=size, in_progress=True)
+    if size == 0 or (reason := refusal(log)):
+        return None if size == 0 else reason
+    if log.rolled or is_databricks_part(log.name):
+        return None  # a part may begin anywhere
+    file.seek(0)
+    decode = decoder_for(name)
+    read = file.read(min(size, COMPRESSED_HEAD if decode else HEAD))
+    head = decoded_head(decode, read) if decode else read
+    if decode and decode.damaged and not head:
+        return NOT_AN_EVENT
+    return None if begins_with_event(head, is_open=True) else NOT_AN_EVENT
 
 
 def _plain(file: BinaryIO, start: int, end: int, chunk: int) -> Iterator[bytes]:
@@ -98,11 +126,11 @@ def _compressed(file: BinaryIO, decode: Decoder, start: int, end: int, chunk: in
     splitter = LineSplitter()
     for piece in _pieces(file, 0, start, chunk):
         splitter.split(decode(piece))
-    reported = decode.bomb
+    reported = decode.damaged
     for piece in _pieces(file, start, end, chunk):
         yield from splitter.split(decode(piece))
-    if decode.bomb and not reported:
-        yield BOMB.encode()
+    if decode.damaged and not reported:
+        yield BOMB.encode() if decode.bomb else DAMAGED
 
 
 def _file_sizes(path: Path) -> Iterator[tuple[str, int]]:

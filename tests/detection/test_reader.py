@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import Row, SparkSession
 
+from blocklist.detection.events import MAX_TIME
 from blocklist.detection.log_discovery import discover
 from blocklist.detection.reader import problems, read_facts, within
 from blocklist.detection.schemas import FACTS
@@ -119,6 +121,10 @@ def test_a_truncated_log_is_read_up_to_its_end(read: Read, spark: SparkSession, 
         b'{"Event":"SparkListenerTaskEnd",\xff\xfe}',
         b'{"Event":"org.apache.spark.scheduler.SparkListenerNodeExcluded","time":1}',
         b'{"Event":"SparkListenerTaskEnd","Stage ID":1,{"Event":"SparkListenerTaskEnd"}',
+        b'{ "Event": "SparkListenerTaskEnd", "Stage ID": 1 }',
+        b'{"Event":"SparkListenerTaskEnd","Stage ID":1,"Task End Reason":{"Reason":"Success"},'
+        b'"Task Info":{"Host":"a","Launch Time":1,"Finish Time":%d}}' % MAX_TIME,
+        b'{"x": %s1%s}' % (b"[" * 5000, b"]" * 5000),
     ],
 )
 def test_a_broken_line_is_reported_and_its_neighbours_are_read(
@@ -129,8 +135,30 @@ def test_a_broken_line_is_reported_and_its_neighbours_are_read(
     (tmp_path / "app-1").write_bytes(b"".join([start, line, b"\n", *rest]))
     facts = read_facts(spark, discover(spark, [str(tmp_path)]).logs)
     assert kinds(facts.collect()) == {"log": 1, "application": 1, "task": 10, "broken": 1}
-    (sentence,) = problems(facts)
-    assert sentence.startswith(f"file:{tmp_path}/app-1: 1 broken line was skipped, such as ")
+    (problem,) = problems(facts)
+    assert problem.sentence.startswith(f"file:{tmp_path}/app-1: 1 broken line was skipped, such as ")
+
+
+def _spaced(line: str) -> str:
+    return json.dumps(json.loads(line))
+
+
+def _sorted(line: str) -> str:
+    return json.dumps(json.loads(line), sort_keys=True, separators=(",", ":"))
+
+
+def _with_carriage_return(line: str) -> str:
+    return line.rstrip("\n") + "\r"
+
+
+@pytest.mark.parametrize("spelling", [_spaced, _sorted, _with_carriage_return])
+def test_a_log_that_another_tool_has_written_again_is_read(
+    read: Read, tmp_path: Path, spelling: Callable[[str], str]
+) -> None:
+    (log,) = (LOGS / VERSIONS[-1] / "plain").iterdir()
+    lines = log.read_text().splitlines(keepends=True)
+    (tmp_path / "app-1").write_text("".join(spelling(line) + "\n" for line in lines) + "\r\n")
+    assert [fact[3:] for fact in read(tmp_path)] == [fact[3:] for fact in read(log)]
 
 
 def test_exclusions_by_the_agent_are_ignored(read: Read, tmp_path: Path) -> None:
