@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 EVENT_PREFIX: Final = b'{"Event":"'
 """Prefix of each line as Spark writes it. Other tools write spaces, or the fields in another order."""
+BATCH: Final = 20_000
+"""Number of facts that are returned at once."""
 MAX_DETAIL: Final = 100
 """Maximum number of characters of a broken line."""
 
@@ -34,8 +36,10 @@ _EVENTS: Final[dict[str, type[msgspec.Struct]]] = {
     "SparkListenerEnvironmentUpdate": events.EnvironmentUpdate,
     f"{_SCHEDULER}SparkListenerNodeExcluded": events.NodeExcluded,
     f"{_SCHEDULER}SparkListenerNodeExcludedForStage": events.NodeExcluded,
+    f"{_SCHEDULER}SparkListenerNodeBlacklisted": events.NodeExcluded,
+    f"{_SCHEDULER}SparkListenerNodeBlacklistedForStage": events.NodeExcluded,
 }
-"""Spark 3 logs each exclusion also as a …Blacklisted… event, which is ignored."""
+"""Until 3.0, Spark logs an exclusion as …Blacklisted…, and from 3.1 on under both names: host_comparison.exclusions."""
 _DECODERS: Final = {event: msgspec.json.Decoder(kind) for event, kind in _EVENTS.items()}
 _PREFIXES: Final = tuple(EVENT_PREFIX + event.encode() + b'"' for event in _DECODERS)
 _NAMES: Final = msgspec.json.Decoder(events.AnyEvent)

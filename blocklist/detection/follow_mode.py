@@ -12,10 +12,8 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection import streaming_source
-from blocklist.detection.event_parser import parse_lines
 from blocklist.detection.fact_store import FactStore
 from blocklist.detection.heuristics import NodeVerdict
 from blocklist.detection.pipeline import Analysis
@@ -23,7 +21,6 @@ from blocklist.detection.pods import KnownNodes
 from blocklist.detection.problem import Problem
 from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries
 from blocklist.detection.releases import Release
-from blocklist.detection.schemas import FACTS
 
 TRIGGER_SECONDS: Final = 5
 """Seconds between two batches."""
@@ -79,9 +76,7 @@ class LogFollower:
     def run(self, paths: Sequence[str]) -> None:
         """Run until SIGINT or SIGTERM. Raises what the stream raises."""
         self._spark.dataSource.register(streaming_source.EventLogSource)
-        logs = self._spark.readStream.format(streaming_source.FORMAT).option("paths", json.dumps(list(paths))).load()
-        # The source yields complete lines only, so no line is truncated because its log is in progress.
-        facts = logs.withColumn("open", F.lit(False)).mapInArrow(parse_lines, FACTS)
+        facts = self._spark.readStream.format(streaming_source.FORMAT).option("paths", json.dumps(list(paths))).load()
         query = (
             facts.writeStream.foreachBatch(self.add_batch)
             .option("checkpointLocation", str(self._checkpoint / "stream"))

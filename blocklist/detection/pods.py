@@ -57,7 +57,8 @@ def on_nodes(facts: DataFrame, known_nodes: KnownNodes) -> tuple[DataFrame, Sequ
 
 def _on_kubernetes(facts: DataFrame) -> list[str]:
     """The applications on Kubernetes, by their configuration; by the App ID if the log has lost that line."""
-    by_master = F.when(F.col("kind") == "environment", F.col("detail").startswith("k8s://"))
+    told = (F.col("kind") == "environment") & ~F.col("detail").startswith("*")  # Spark may redact it
+    by_master = F.when(told, F.col("detail").startswith("k8s://"))
     by_id = F.when(F.col("kind") == "application", F.col("app_id").rlike(_APP_ID))
     apps = facts.where(F.col("kind").isin("environment", "application")).groupBy("app")
     found = apps.agg(F.coalesce(F.max(by_master), F.max(by_id)).alias("is_pod")).where("is_pod")

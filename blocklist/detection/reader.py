@@ -11,11 +11,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection.decoders import decoder_for
-from blocklist.detection.event_parser import FactParser, parse_lines
+from blocklist.detection.event_parser import BATCH, FactParser, parse_lines
 from blocklist.detection.line_reader import (
     SKIPPED,
     decoded_lines,
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 _MAX_NAMED: Final = 20  # maximum number of files named one by one
-_BATCH: Final = 20_000  # facts returned to the JVM at once
 _LOCAL: Final = "file:"
 _Batches = Iterator["pa.RecordBatch"]
 
@@ -84,7 +83,7 @@ def _facts(file: str, lines: Iterable[Sequence[bytes]]) -> _Batches:
     parser = FactParser(file)
     for some in lines:
         parser.add(some)
-        if parser.size >= _BATCH:
+        if parser.size >= BATCH:
             yield from parser.batches()
     yield from parser.batches()
 
@@ -131,27 +130,26 @@ def within(facts: DataFrame, since: int | None, until: int | None) -> DataFrame:
 
 
 def problems(facts: DataFrame) -> list[Problem]:
-    """Return a problem for each of the 20 files with most broken lines, and one for all other such files."""
+    """Return a problem for each skipped file, for each of the 20 with most broken lines, and one for all others."""
     broken = facts.where(F.col("kind") == "broken").groupBy("file")
     counted = broken.agg(F.count("*").alias("lines"), F.min("detail").alias("first")).orderBy(F.desc("lines"), "file")
     rows = counted.collect()
-    found = [
-        Problem(
-            subject=f"lines of {row['file']}", sentence=f"{row['file']}{_what_is_skipped(row['lines'], row['first'])}."
-        )
-        for row in rows[:_MAX_NAMED]
+    skipped = [row for row in rows if row["lines"] == 1 and row["first"].startswith(SKIPPED)]
+    damaged = [row for row in rows if row not in skipped]
+    found = [_problem(row, f" is skipped: {row['first'][len(SKIPPED) : -1]}") for row in skipped]
+    found += [
+        _problem(row, f": {_line_count(row['lines'])} skipped, such as {row['first']!r}")
+        for row in damaged[:_MAX_NAMED]
     ]
-    if rest := rows[_MAX_NAMED:]:
+    if rest := damaged[_MAX_NAMED:]:
         files = f"{len(rest)} more files"
         sentence = f"{files}: {_line_count(sum(row['lines'] for row in rest))} skipped."
         found.append(Problem(subject=f"lines of {files}", sentence=sentence))
     return found
 
 
-def _what_is_skipped(lines: int, first: str) -> str:
-    if lines == 1 and first.startswith(SKIPPED):
-        return f" is skipped: {first[len(SKIPPED) : -1]}"
-    return f": {_line_count(lines)} skipped, such as {first!r}"
+def _problem(row: Row, what: str) -> Problem:
+    return Problem(subject=f"lines of {row['file']}", sentence=f"{row['file']}{what}.")
 
 
 def _line_count(count: int) -> str:

@@ -1,4 +1,6 @@
-"""A Structured Streaming source of the new lines of event logs that are still being written.
+"""A Structured Streaming source of the new facts of event logs that are still being written.
+
+Lines are parsed where they are read: Spark would put ten thousand of them into one batch, and one may have megabytes.
 
 An offset is the size of each file, compressed or not: a batch has the lines that end between two sizes. A compressed
 file can only be read from its start, so each batch decodes it again; Spark's rolling bounds its size. The driver and
@@ -11,11 +13,13 @@ import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import TYPE_CHECKING, Any, BinaryIO, Final
 
 from pyspark.sql.datasource import DataSource, DataSourceStreamReader, InputPartition
+from pyspark.sql.types import StructType
 
 from blocklist.detection.decoders import BOMB, Decoder, decoder_for
+from blocklist.detection.event_parser import BATCH, FactParser
 from blocklist.detection.line_reader import DAMAGED, LineSplitter, open_log, skipped, unreadable
 from blocklist.detection.log_checks import (
     COMPRESSED_HEAD,
@@ -26,6 +30,10 @@ from blocklist.detection.log_checks import (
     refusal,
 )
 from blocklist.detection.log_file import IN_PROGRESS, LogFile, is_databricks_part, is_hidden
+from blocklist.detection.schemas import FACTS
+
+if TYPE_CHECKING:
+    import pyarrow as pa  # type: ignore[import-untyped]
 
 FORMAT: Final = "blocklist-event-logs"
 CHUNK: Final = 128 * 1024
@@ -44,14 +52,14 @@ class ByteRange(InputPartition):
 
 
 class EventLogSource(DataSource):
-    """Columns `file` (a log, without `.inprogress`) and `value` (a line of it). Option `paths`: a JSON array."""
+    """schemas.FACTS; `file` has no `.inprogress`. Option `paths`: a JSON array."""
 
     @classmethod
     def name(cls) -> str:
         return FORMAT
 
-    def schema(self) -> str:
-        return "file string, value string"
+    def schema(self) -> StructType:
+        return FACTS
 
     def streamReader(self, schema: Any) -> DataSourceStreamReader:  # noqa: ARG002, N802 - Spark's name
         return _StreamReader(json.loads(self.options["paths"]))
@@ -72,10 +80,15 @@ class _StreamReader(DataSourceStreamReader):
         changed = ((name, start.get(name, 0), size) for name, size in sorted(end.items()))
         return [ByteRange(name, begin if begin <= size else 0, size) for name, begin, size in changed if begin != size]
 
-    def read(self, partition: InputPartition) -> Iterator[tuple[str, str]]:
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         assert isinstance(partition, ByteRange)
+        parser = FactParser(partition.path)
+        # Only complete lines are read: none is broken because its log is in progress.
         for line in lines(partition.path, partition.start, partition.end):
-            yield partition.path, line.decode(errors="replace")
+            parser.add([line])
+            if parser.size >= BATCH:
+                yield from parser.batches()
+        yield from parser.batches()
 
 
 def lines(name: str, start: int, end: int, chunk: int = CHUNK) -> Iterator[bytes]:

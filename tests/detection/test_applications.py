@@ -59,12 +59,15 @@ def test_pods_are_reported_as_their_nodes_or_left_out(spark: SparkSession, tmp_p
     assert problems.startswith("Pods of application spark-1 on unknown nodes are left out: 1.")
 
 
-def test_pods_of_a_log_that_has_lost_its_configuration_are_not_taken_for_nodes(
-    spark: SparkSession, tmp_path: Path
+@pytest.mark.parametrize("master", [None, "*********(redacted)"])
+def test_pods_of_a_log_that_does_not_tell_its_master_are_not_taken_for_nodes(
+    spark: SparkSession, tmp_path: Path, master: str | None
 ) -> None:
     app = "spark-110be3a8424d4a2789cb88134418217b"  # as only Spark on Kubernetes names applications
     lines = on_pods(event_log(app, BEGAN), {host: f"10.1.0.{host[1:]}" for host in HOSTS})
-    damaged = [line[:60] + "\n" if "EnvironmentUpdate" in line else line for line in lines]
+    (environment,) = [line for line in lines if "EnvironmentUpdate" in line]
+    other = environment.replace("k8s://https://api", master) if master else environment[:60] + "\n"
+    damaged = [other if line == environment else line for line in lines]
     (tmp_path / "events").write_text("".join(damaged))
     _, hosts, problems = analyse(spark, tmp_path)
     assert not hosts
