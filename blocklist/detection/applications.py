@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection.log_file import log_of
-from blocklist.detection.problem import Problem
+from blocklist.detection.omissions import Omission
 from blocklist.detection.schemas import FACTS, conform
 
 
@@ -37,10 +37,10 @@ class Applications:
     """The application of each file; None for a copy. `problems`: one for each log that is not read."""
 
     of_file: Mapping[str, str | None]
-    problems: Sequence[Problem]
+    problems: Sequence[Omission]
 
 
-def assign_applications(facts: DataFrame) -> tuple[DataFrame, Sequence[Problem]]:
+def assign_applications(facts: DataFrame) -> tuple[DataFrame, Sequence[Omission]]:
     """FACTS -> FACTS with the application of each row, without copies, and a problem for each copy.
 
     Reads the facts once: persist them before.
@@ -75,7 +75,7 @@ def applications(files: Iterable[FileFacts]) -> Applications:
             # Without an App ID, files in different folders may have the same name.
             name = parts[0].name
             of_file |= {part.file: name if names[name] == 1 else log for part in parts}
-    problems: list[Problem] = []
+    problems: list[Omission] = []
     began: defaultdict[str, set[int | None]] = defaultdict(set)
     for app_id, at in same:
         began[app_id].add(at)
@@ -88,8 +88,8 @@ def applications(files: Iterable[FileFacts]) -> Applications:
     return Applications(of_file=of_file, problems=problems)
 
 
-def _copy(log: str, kept: str, app_id: str) -> Problem:
-    return Problem(
+def _copy(log: str, kept: str, app_id: str) -> Omission:
+    return Omission(
         subject=f"copy {log}", sentence=f"{log} is skipped: a copy of {kept}, the log of application {app_id}."
     )
 

@@ -16,9 +16,9 @@ from pyspark.sql import DataFrame, SparkSession
 from blocklist.detection import streaming_source
 from blocklist.detection.fact_store import FactStore
 from blocklist.detection.heuristics import NodeVerdict
+from blocklist.detection.omissions import Omission
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.pods import KnownNodes
-from blocklist.detection.problem import Problem
 from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries
 from blocklist.detection.releases import Release
 
@@ -116,7 +116,7 @@ class LogFollower:
         self._near_misses.set(near_misses)
         self._releases.set(released)
 
-    def _report_problems(self, problems: Sequence[Problem]) -> None:
+    def _report_problems(self, problems: Sequence[Omission]) -> None:
         new = [it.sentence for it in problems if it.subject not in self._problems.names]
         if new:
             self._on_problems(new)

@@ -17,8 +17,8 @@ from blocklist.detection.applications import assign_applications
 from blocklist.detection.evidence import NO_FAILURES, Failures, HostInApplication, TaskTime, join_evidence, tally
 from blocklist.detection.failures import charged_failures
 from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, Metric, NodeSummary
+from blocklist.detection.omissions import Omission
 from blocklist.detection.pods import KnownNodes, on_nodes
-from blocklist.detection.problem import Problem
 from blocklist.detection.reader import problems
 from blocklist.detection.task_times import task_times
 
@@ -38,7 +38,7 @@ class Analysis:
     host_applications: DataFrame
     failures: DataFrame
     nodes: DataFrame
-    left_out: Sequence[Problem]
+    left_out: Sequence[Omission]
 
     @classmethod
     def of(cls, read: DataFrame, known_nodes: KnownNodes = dict) -> Self:

@@ -15,7 +15,7 @@ from typing import Final
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from blocklist.detection.problem import Problem
+from blocklist.detection.omissions import Omission
 from blocklist.detection.schemas import FACTS, conform
 
 KnownNodes = Callable[[], Mapping[str, str]]
@@ -30,10 +30,10 @@ class PodNodes:
     """The node by application and address. `problems`: one for each application with pods on unknown nodes."""
 
     of_address: Mapping[tuple[str, str], str]
-    problems: Sequence[Problem]
+    problems: Sequence[Omission]
 
 
-def on_nodes(facts: DataFrame, known_nodes: KnownNodes) -> tuple[DataFrame, Sequence[Problem]]:
+def on_nodes(facts: DataFrame, known_nodes: KnownNodes) -> tuple[DataFrame, Sequence[Omission]]:
     """FACTS -> FACTS whose hosts are nodes, and a problem for each application of which pods are left out."""
     apps = _on_kubernetes(facts)
     if not apps:
@@ -57,8 +57,8 @@ def on_nodes(facts: DataFrame, known_nodes: KnownNodes) -> tuple[DataFrame, Sequ
 
 def _on_kubernetes(facts: DataFrame) -> list[str]:
     """The applications on Kubernetes, by their configuration; by the App ID if the log has lost that line."""
-    told = (F.col("kind") == "environment") & ~F.col("detail").startswith("*")  # Spark may redact it
-    by_master = F.when(told, F.col("detail").startswith("k8s://"))
+    stated = (F.col("kind") == "environment") & ~F.col("detail").startswith("*")  # Spark may redact it
+    by_master = F.when(stated, F.col("detail").startswith("k8s://"))
     by_id = F.when(F.col("kind") == "application", F.col("app_id").rlike(_APP_ID))
     apps = facts.where(F.col("kind").isin("environment", "application")).groupBy("app")
     found = apps.agg(F.coalesce(F.max(by_master), F.max(by_id)).alias("is_pod")).where("is_pod")
@@ -79,7 +79,7 @@ def pod_nodes(executors: Iterable[Row], used: Iterable[Row], known_nodes: KnownN
     for pod in pods:
         unknown[pod[0]] += pod not in of_address
     problems = [
-        Problem(
+        Omission(
             subject=f"pods of {app}",
             sentence=f"Pods of application {app} on unknown nodes are left out: {count}. {_NODE_NAMES}",
         )

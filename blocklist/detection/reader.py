@@ -26,7 +26,7 @@ from blocklist.detection.line_reader import (
     unreadable,
 )
 from blocklist.detection.log_file import LogFile
-from blocklist.detection.problem import Problem
+from blocklist.detection.omissions import Omission
 from blocklist.detection.schemas import FACTS
 from blocklist.detection.splits import Split, pack
 
@@ -129,7 +129,7 @@ def within(facts: DataFrame, since: int | None, until: int | None) -> DataFrame:
     return facts
 
 
-def problems(facts: DataFrame) -> list[Problem]:
+def problems(facts: DataFrame) -> list[Omission]:
     """Return a problem for each skipped file, for each of the 20 with most broken lines, and one for all others."""
     broken = facts.where(F.col("kind") == "broken").groupBy("file")
     counted = broken.agg(F.count("*").alias("lines"), F.min("detail").alias("first")).orderBy(F.desc("lines"), "file")
@@ -144,12 +144,12 @@ def problems(facts: DataFrame) -> list[Problem]:
     if rest := damaged[_MAX_NAMED:]:
         files = f"{len(rest)} more files"
         sentence = f"{files}: {_line_count(sum(row['lines'] for row in rest))} skipped."
-        found.append(Problem(subject=f"lines of {files}", sentence=sentence))
+        found.append(Omission(subject=f"lines of {files}", sentence=sentence))
     return found
 
 
-def _problem(row: Row, what: str) -> Problem:
-    return Problem(subject=f"lines of {row['file']}", sentence=f"{row['file']}{what}.")
+def _problem(row: Row, what: str) -> Omission:
+    return Omission(subject=f"lines of {row['file']}", sentence=f"{row['file']}{what}.")
 
 
 def _line_count(count: int) -> str:

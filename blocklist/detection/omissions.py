@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class Problem:
+class Omission:
     """Lines, logs or pods that are left out. `subject`: which ones; the counts in `sentence` may grow."""
 
     subject: str
