@@ -16,7 +16,7 @@ from blocklist.detection import backtest_command, log_discovery, output, reader
 from blocklist.detection.apply import apply, find_releases, history_of, remove_claims
 from blocklist.detection.follow_mode import BatchDecision, LogFollower
 from blocklist.detection.machine_kinds import check_service, machine_kinds
-from blocklist.detection.options import parser, validate
+from blocklist.detection.options import local_paths, parser, validate
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.proposals import History, JudgedNodes, Proposal, Summaries, judge_with_history
 from blocklist.detection.releases import Release
@@ -89,9 +89,19 @@ def _run_follow(args: argparse.Namespace, rules: RuleSet) -> int:
             done = _carry_out(args, client, proposals, releases)
         _write(args, done, releases, near_misses)
 
+    def on_problems(sentences: Sequence[str]) -> None:
+        for sentence in sentences:
+            warn(sentence)
+
+    def nodes() -> Mapping[str, str]:
+        with open_client(args) as client:
+            return known_nodes(client)
+
+    paths = local_paths(args.event_logs)
     with open_client(args) as client:
         check_service(rules, client)
-    LogFollower(session(), Path(args.checkpoint), decide, on_updates).run(args.event_logs)
+    on_problems([f"{path} does not exist yet." for path in paths if not Path(path).exists()])
+    LogFollower(session(), Path(args.checkpoint), decide, on_updates, on_problems, nodes).run(paths)
     return 0
 
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
-from blocklist.detection.log_file import LogFile
+from blocklist.detection.log_file import log_of
+from blocklist.detection.omissions import Omission
 from blocklist.detection.schemas import FACTS, conform
 
 
@@ -33,14 +34,14 @@ class FileFacts:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Applications:
-    """The application of each file; None for a copy. `problems`: a sentence for each log that is not read."""
+    """The application of each file; None for a copy. `problems`: one for each log that is not read."""
 
     of_file: Mapping[str, str | None]
-    problems: Sequence[str]
+    problems: Sequence[Omission]
 
 
-def assign_applications(facts: DataFrame) -> tuple[DataFrame, Sequence[str]]:
-    """FACTS -> FACTS with the application of each row, without copies, and a sentence for each copy.
+def assign_applications(facts: DataFrame) -> tuple[DataFrame, Sequence[Omission]]:
+    """FACTS -> FACTS with the application of each row, without copies, and a problem for each copy.
 
     Reads the facts once: persist them before.
     """
@@ -63,7 +64,7 @@ def applications(files: Iterable[FileFacts]) -> Applications:
     """Return the application of each file."""
     logs: defaultdict[str, list[FileFacts]] = defaultdict(list)
     for each in sorted(files, key=lambda file: file.file):
-        logs[LogFile(path=each.file, size=0, in_progress=False).log].append(each)
+        logs[log_of(each.file)].append(each)
     names = Counter(parts[0].name for parts in logs.values())
     same: defaultdict[tuple[str, int | None], list[str]] = defaultdict(list)
     of_file: dict[str, str | None] = {}
@@ -74,7 +75,7 @@ def applications(files: Iterable[FileFacts]) -> Applications:
             # Without an App ID, files in different folders may have the same name.
             name = parts[0].name
             of_file |= {part.file: name if names[name] == 1 else log for part in parts}
-    problems: list[str] = []
+    problems: list[Omission] = []
     began: defaultdict[str, set[int | None]] = defaultdict(set)
     for app_id, at in same:
         began[app_id].add(at)
@@ -83,8 +84,14 @@ def applications(files: Iterable[FileFacts]) -> Applications:
         name = app_id if len(began[app_id]) == 1 else f"{app_id} ({at})"
         of_file |= {part.file: name for part in logs[kept]}
         of_file |= {part.file: None for log in others for part in logs[log]}
-        problems += [f"{log} is skipped: a copy of {kept}, the log of application {app_id}." for log in others]
+        problems += [_copy(log, kept, app_id) for log in others]
     return Applications(of_file=of_file, problems=problems)
+
+
+def _copy(log: str, kept: str, app_id: str) -> Omission:
+    return Omission(
+        subject=f"copy {log}", sentence=f"{log} is skipped: a copy of {kept}, the log of application {app_id}."
+    )
 
 
 def _identity(parts: Sequence[FileFacts]) -> tuple[str, int | None] | None:

@@ -10,7 +10,6 @@ from blocklist.detection.actual_blocks import ActualBlock, Agreement
 from blocklist.detection.heuristics import HOUR_MS
 from blocklist.detection.output import columns, core_hours, format_time
 from blocklist.detection.replay import BlockEffect, PastBlock
-from blocklist.model.node import PERMANENT
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,7 +98,7 @@ def _actual_row(block: ActualBlock) -> Mapping[str, str]:
     return {
         "node": block.node,
         "from": format_time(block.start),
-        "until": "never" if block.end == PERMANENT else format_time(block.end),
+        "until": format_time(block.end),
         "owners": " ".join(block.owners),
         "evidence": f"{block.agreement}{seen}",
     }

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 EVENT_PREFIX: Final = b'{"Event":"'
-"""Prefix of each line of an event log."""
+"""Prefix of each line as Spark writes it. Other tools write spaces, or the fields in another order."""
+BATCH: Final = 20_000
+"""Number of facts that are returned at once."""
 MAX_DETAIL: Final = 100
 """Maximum number of characters of a broken line."""
 
@@ -34,10 +36,13 @@ _EVENTS: Final[dict[str, type[msgspec.Struct]]] = {
     "SparkListenerEnvironmentUpdate": events.EnvironmentUpdate,
     f"{_SCHEDULER}SparkListenerNodeExcluded": events.NodeExcluded,
     f"{_SCHEDULER}SparkListenerNodeExcludedForStage": events.NodeExcluded,
+    f"{_SCHEDULER}SparkListenerNodeBlacklisted": events.NodeExcluded,
+    f"{_SCHEDULER}SparkListenerNodeBlacklistedForStage": events.NodeExcluded,
 }
-"""Spark 3 logs each exclusion also as a …Blacklisted… event, which is ignored."""
-_DECODERS: Final = {event.encode(): msgspec.json.Decoder(kind) for event, kind in _EVENTS.items()}
-_PREFIXES: Final = tuple(EVENT_PREFIX + event + b'"' for event in _DECODERS)
+"""Until 3.0, Spark logs an exclusion as …Blacklisted…, and from 3.1 on under both names: host_comparison.exclusions."""
+_DECODERS: Final = {event: msgspec.json.Decoder(kind) for event, kind in _EVENTS.items()}
+_PREFIXES: Final = tuple(EVENT_PREFIX + event.encode() + b'"' for event in _DECODERS)
+_NAMES: Final = msgspec.json.Decoder(events.AnyEvent)
 _APPLICATION: Final = re.compile(r"(?:events_\d+_)?(.+?)(?:\.(?:inprogress|compact|zstd|lz4|gz))*")
 
 
@@ -75,30 +80,38 @@ class FactParser:
 
     def _parse(self, line: bytes) -> bool:
         """Add the fact of a line, if it has one. Returns False for a broken line."""
-        if not line.startswith(_PREFIXES):
-            return not line or _is_complete(line)
+        if line.startswith(EVENT_PREFIX) and not line.startswith(_PREFIXES):
+            return line.endswith(b"}") or line.rstrip().endswith(b"}")
         try:
             event = _decode(line)
         except ValueError:
-            return False
+            return not line.strip()
         if isinstance(event, events.TaskEnd):
             self._tasks.append(event)
-        elif fact := _FACTS[type(event)](event):
+        elif event is not None and (fact := _FACTS[type(event)](event)):
             self._others.append(fact)
         return True
 
 
-def _is_complete(line: bytes) -> bool:
-    return line.startswith(EVENT_PREFIX) and line.endswith(b"}")
-
-
 def _decode(line: bytes) -> Any:
-    """Decode a relevant event. Raises ValueError for a broken line."""
-    decoder = _DECODERS[line[len(EVENT_PREFIX) : line.index(b'"', len(EVENT_PREFIX))]]
+    """Decode a relevant event; None for another event. Raises ValueError for a broken line."""
+    decoder = _DECODERS.get(_name(line))
+    if decoder is None:
+        return None
     try:
         return decoder.decode(line)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return events.decode_leniently(line, decoder.type)
+
+
+def _name(line: bytes) -> str:
+    """The event's name. Raises ValueError if there is none."""
+    if line.startswith(EVENT_PREFIX):
+        return line[len(EVENT_PREFIX) : line.index(b'"', len(EVENT_PREFIX))].decode()
+    try:
+        return _NAMES.decode(line).event
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise ValueError(str(error)) from None
 
 
 def application_name(file: str) -> str:
@@ -112,7 +125,7 @@ def application_name(file: str) -> str:
 
 def _stage(event: events.StageSubmitted) -> dict[str, Any]:
     info = event.info
-    time = info.submitted if info.submitted is not None and 0 <= info.submitted <= events.MAX_TIME else None
+    time = info.submitted if info.submitted is not None and 0 <= info.submitted < events.MAX_TIME else None
     return {"kind": "stage", "stage": info.stage, "attempt": info.attempt, "tasks": info.tasks, "time": time}
 
 

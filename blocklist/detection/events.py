@@ -13,12 +13,18 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import fields
 
 MAX_TIME: Final = 253_402_300_800_000
-"""Unix ms: the year 10000, which Python's datetime does not have."""
+"""Unix ms: the year 10000, which Python's datetime does not have. Times are before it."""
 
 _Int = Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)]
-_Time = Annotated[int, Meta(ge=0, le=MAX_TIME)]
+_Time = Annotated[int, Meta(ge=0, lt=MAX_TIME)]
 _OptionalInt = _Int | None
 _Event = TypeVar("_Event", bound=Struct)
+
+
+class AnyEvent(Struct, gc=False):
+    """An event of any name."""
+
+    event: str = field(name="Event")
 
 
 class BlockManagerAddress(Struct, gc=False):

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import operator
 import shutil
+from functools import reduce
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from blocklist.detection.log_file import COMPACT, log_of
 from blocklist.detection.reader import within
 from blocklist.detection.schemas import FACTS
 
@@ -40,7 +43,7 @@ class FactStore:
         batches = self._batches()
         if len(batches) > COMPACT_AFTER:
             self._compact(batches, since)
-        return within(self._read(), since, None)
+        return within(_without_repetition(self._read()), since, None)
 
     def _read(self) -> DataFrame:
         until = self._compacted_until()
@@ -51,9 +54,11 @@ class FactStore:
     def _compact(self, batches: list[int], since: int) -> None:
         before, last = self._compacted_until(), max(batches)
         stored = self._read()
-        live = stored.where(F.col("time") >= since).select("file").distinct()
-        # What a log says of itself is needed as long as the log has events.
-        recent = within(stored, since, None).join(live, "file", "left_semi")
+        live = {log_of(file) for file in _files(stored.where(F.col("time") >= since))}
+        # What a log says of itself, in its first part, is needed as long as any part has events.
+        kept = [(file,) for file in _files(stored) if log_of(file) in live]
+        files = F.broadcast(self._spark.createDataFrame(kept, "file string"))
+        recent = within(stored, since, None).join(files, "file", "left_semi")
         recent.coalesce(4).write.mode("overwrite").parquet(self._path("until", last))
         for number in batches:
             shutil.rmtree(self._path("batch", number))
@@ -73,3 +78,18 @@ class FactStore:
     def _batches(self) -> list[int]:
         until = self._compacted_until()
         return [number for number in self._completed("batch") if number > until]
+
+
+def _files(facts: DataFrame) -> list[str]:
+    return [row["file"] for row in facts.select("file").distinct().collect()]
+
+
+def _without_repetition(facts: DataFrame) -> DataFrame:
+    """The facts without those that a compacted part repeats: the parts that it replaces may have been read before."""
+    compacted = {log_of(file) for file in _files(facts.where(F.col("file").endswith(COMPACT)))}
+    if not compacted:
+        return facts
+    of_these = reduce(operator.or_, (F.col("file").startswith(f"{log}/") for log in compacted))
+    repeated = of_these & (F.col("kind") != "broken")
+    columns = [name for name in FACTS.fieldNames() if name != "file"]
+    return facts.where(~repeated).unionAll(facts.where(repeated).dropDuplicates(columns))

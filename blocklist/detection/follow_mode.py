@@ -12,16 +12,15 @@ from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection import streaming_source
-from blocklist.detection.event_parser import parse_lines
 from blocklist.detection.fact_store import FactStore
 from blocklist.detection.heuristics import NodeVerdict
+from blocklist.detection.omissions import Omission
 from blocklist.detection.pipeline import Analysis
+from blocklist.detection.pods import KnownNodes
 from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries
 from blocklist.detection.releases import Release
-from blocklist.detection.schemas import FACTS
 
 TRIGGER_SECONDS: Final = 5
 """Seconds between two batches."""
@@ -40,35 +39,46 @@ class BatchDecision:
 Decide = Callable[[Summaries], BatchDecision]
 OnUpdates = Callable[[Sequence[Proposal], Sequence[Release], Sequence[str]], None]
 """Receives proposals, releases and sentences about near misses that were not reported before."""
+OnProblems = Callable[[Sequence[str]], None]
+"""Receives a sentence for each line, log and pod that is left out and was not reported before."""
 
 
 class LogFollower:
     """Reads new lines, analyses the last 24 hours and reports new verdicts.
 
     A verdict is reported once; again only if it becomes more severe, has evidence from after the end of its block, or
-    is new after the node was unblocked. A near miss is reported when it begins. All state is in `checkpoint`: after a
-    restart nothing is read or reported twice. What is new counts as reported once `on_updates` has returned; its
-    exceptions are raised, and the batch is repeated at the next start.
+    is new after the node was unblocked. A near miss, or a problem, is reported when it begins. All state is in
+    `checkpoint`: after a restart nothing is read or reported twice. What is new counts as reported once `on_updates`
+    has returned; its exceptions are raised, and the batch is repeated at the next start.
     """
 
-    def __init__(self, spark: SparkSession, checkpoint: Path, decide: Decide, on_updates: OnUpdates) -> None:
+    def __init__(
+        self,
+        spark: SparkSession,
+        checkpoint: Path,
+        decide: Decide,
+        on_updates: OnUpdates,
+        on_problems: OnProblems,
+        known_nodes: KnownNodes = dict,
+    ) -> None:
         self._spark = spark
         self._checkpoint = checkpoint
         self._decide = decide
         self._on_updates = on_updates
+        self._on_problems = on_problems
+        self._known_nodes = known_nodes
         self._store = FactStore(spark, checkpoint / "facts")
         self._reported = ReportedVerdicts(checkpoint / "told.json")
-        self._near_misses = ReportedHosts(checkpoint / "near-misses.json")
-        self._releases = ReportedHosts(checkpoint / "releases.json")
+        self._near_misses = ReportedNames(checkpoint / "near-misses.json")
+        self._releases = ReportedNames(checkpoint / "releases.json")
+        self._problems = ReportedNames(checkpoint / "problems.json")
 
     def run(self, paths: Sequence[str]) -> None:
         """Run until SIGINT or SIGTERM. Raises what the stream raises."""
         self._spark.dataSource.register(streaming_source.EventLogSource)
-        logs = self._spark.readStream.format(streaming_source.FORMAT).option("paths", json.dumps(list(paths))).load()
-        # The source yields complete lines only, so no line is truncated because its log is in progress.
-        facts = logs.withColumn("open", F.lit(False)).mapInArrow(parse_lines, FACTS)
+        facts = self._spark.readStream.format(streaming_source.FORMAT).option("paths", json.dumps(list(paths))).load()
         query = (
-            facts.writeStream.foreachBatch(self._batch)
+            facts.writeStream.foreachBatch(self.add_batch)
             .option("checkpointLocation", str(self._checkpoint / "stream"))
             .trigger(processingTime=f"{TRIGGER_SECONDS} seconds")
             .start()
@@ -83,11 +93,13 @@ class LogFollower:
             time.sleep(0.1)
         query.stop()
 
-    def _batch(self, facts: DataFrame, number: int) -> None:
+    def add_batch(self, facts: DataFrame, number: int) -> None:
+        """Store the facts of a batch, analyse the window, and report what is new."""
         if not self._store.add(number, facts):
             return
         now = time.time_ns() // 1_000_000
-        with Analysis.of(self._store.since(now - WINDOW_MS)) as analysis:
+        with Analysis.of(self._store.since(now - WINDOW_MS), self._known_nodes) as analysis:
+            self._report_problems(analysis.left_out)
             decision = self._decide(analysis.summaries)
         judgement = decision.judged.judgement
         released = {it.host for it in decision.releases}
@@ -96,13 +108,19 @@ class LogFollower:
             it for it in decision.judged.proposals if it.verdict.host not in released and self._reported.is_new(it)
         ]
         near_misses = {**judgement.left_open, **judgement.near_misses}
-        sentences = [near_misses[host] for host in near_misses if host not in self._near_misses.hosts]
-        releases = [it for it in decision.releases if it.host not in self._releases.hosts]
+        sentences = [near_misses[host] for host in near_misses if host not in self._near_misses.names]
+        releases = [it for it in decision.releases if it.host not in self._releases.names]
         if proposals or releases or sentences:
             self._on_updates(proposals, releases, sentences)
         self._reported.add([it.verdict for it in proposals])
         self._near_misses.set(near_misses)
         self._releases.set(released)
+
+    def _report_problems(self, problems: Sequence[Omission]) -> None:
+        new = [it.sentence for it in problems if it.subject not in self._problems.names]
+        if new:
+            self._on_problems(new)
+        self._problems.set(it.subject for it in problems)
 
 
 class ReportedVerdicts:
@@ -135,19 +153,19 @@ class ReportedVerdicts:
             _replace(self._path, self._known)
 
 
-class ReportedHosts:
-    """A file with the hosts that were reported last."""
+class ReportedNames:
+    """A file with what was reported last: hosts, or subjects of problems."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
-        self.hosts: frozenset[str] = frozenset()
+        self.names: frozenset[str] = frozenset()
         with suppress(FileNotFoundError):
-            self.hosts = frozenset(json.loads(path.read_text(encoding="utf-8")))
+            self.names = frozenset(json.loads(path.read_text(encoding="utf-8")))
 
-    def set(self, hosts: Iterable[str]) -> None:
-        now = frozenset(hosts)
-        if now != self.hosts:
-            self.hosts = now
+    def set(self, names: Iterable[str]) -> None:
+        now = frozenset(names)
+        if now != self.names:
+            self.names = now
             _replace(self._path, sorted(now))
 
 

@@ -106,7 +106,7 @@ def nodes(facts: DataFrame, compared: DataFrame) -> DataFrame:
         F.try_divide(F.sum("fetch_wait_ms"), F.sum("run_ms")).alias("fetch_wait_share"),
         F.try_divide(F.sum(shuffled), F.sum(read)).alias("shuffle_share"),
     )
-    excluded = facts.where(F.col("kind") == "excluded").groupBy("host").agg(F.count("*").alias("exclusions"))
+    excluded = exclusions(facts).groupBy("host").agg(F.count("*").alias("exclusions"))
     compared = compared.where(F.col("metric") == Metric.COMPUTE.value)
     slow = F.when(F.col("slow_stages") >= F.col("stages") / 2, F.lit(1))
     by_app = compared.groupBy("app", "host").agg(
@@ -126,6 +126,11 @@ def nodes(facts: DataFrame, compared: DataFrame) -> DataFrame:
     return conform(
         joined.fillna(0, counts).withColumn("share", F.col("tasks") / F.sum("tasks").over(everywhere)), NODES
     )
+
+
+def exclusions(facts: DataFrame) -> DataFrame:
+    """A row per exclusion of a host: Spark 3 logs each under two names."""
+    return facts.where(F.col("kind") == "excluded").select("host", "time", *STAGE).distinct()
 
 
 def comparable(facts: DataFrame) -> DataFrame:

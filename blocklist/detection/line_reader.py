@@ -17,6 +17,8 @@ MAX_LINE: Final = 64 * 1024 * 1024
 """Maximum number of bytes of a line that is kept."""
 LONG_LINE: Final = f"(a line of more than {MAX_LINE // 2**20} MiB)".encode()
 """Stands for a longer line."""
+SKIPPED: Final = "(the file is skipped: "
+"""Beginning of the line that stands for a file that is not read."""
 DAMAGED: Final = b"(the file is damaged or truncated here)"
 
 
@@ -125,6 +127,11 @@ def decoded_lines(content: Iterable[bytes], decode: Decoder, *, is_open: bool = 
         yield last
     elif not (decode.complete or is_open):
         yield [DAMAGED]
+
+
+def skipped(reason: str) -> bytes:
+    """The line that stands for a file that is not read."""
+    return f"{SKIPPED}{reason})".encode()
 
 
 def unreadable(error: OSError) -> bytes:

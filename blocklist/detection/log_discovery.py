@@ -11,15 +11,18 @@ from typing import Any, Final, Self
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
 from pyspark.sql import SparkSession
 
-from blocklist.detection.decoders import Decoder, decoder_for
-from blocklist.detection.event_parser import EVENT_PREFIX
-from blocklist.detection.log_file import COMPACT, IN_PROGRESS, STATUS_PREFIX, LogFile, is_hidden, without_status_suffix
+from blocklist.detection.decoders import decoder_for
+from blocklist.detection.log_checks import (
+    COMPRESSED_HEAD,
+    HEAD,
+    NOT_AN_EVENT,
+    begins_with_event,
+    decoded_head,
+    refusal,
+    without_compacted,
+)
+from blocklist.detection.log_file import IN_PROGRESS, STATUS_PREFIX, LogFile, is_hidden
 
-MAX_COMPRESSED_BYTES: Final = 256 * 1024 * 1024
-"""Maximum size of a compressed log: it is held in memory. Spark rolls logs over at half of this size."""
-
-_UNSUPPORTED: Final = (".snappy", ".lzf")
-_HEAD, _COMPRESSED_HEAD = 256, 256 * 1024  # bytes that always contain the first line: zstd blocks have 128 KiB
 _THREADS: Final = 8
 
 
@@ -46,9 +49,7 @@ def discover(spark: SparkSession, paths: Iterable[str]) -> DiscoveredLogs:
             problems.append(f"{path} contains no event log.")
         seen |= below
     usable = [
-        log
-        for log in _without_compacted(sorted(seen.values(), key=lambda log: log.path))
-        if _is_readable(log, problems)
+        log for log in without_compacted(sorted(seen.values(), key=lambda log: log.path)) if _is_readable(log, problems)
     ]
     return DiscoveredLogs(logs=tuple(_event_logs(files, usable, problems)), problems=tuple(problems))
 
@@ -90,24 +91,14 @@ class _HadoopFiles:
         decode = decoder_for(log.name)
         stream = system.open(path)
         try:
-            read: bytes = stream.readNBytes(_COMPRESSED_HEAD if decode else _HEAD)
+            read: bytes = stream.readNBytes(COMPRESSED_HEAD if decode else HEAD)
         finally:
             stream.close()
-        return _decoded_head(decode, read) if decode else read
+        return decoded_head(decode, read) if decode else read
 
     def _at(self, path: str) -> tuple[Any, Any]:
         found = self.jvm.org.apache.hadoop.fs.Path(path)
         return found.getFileSystem(self.conf), found
-
-
-def _decoded_head(decode: Decoder, read: bytes) -> bytes:
-    """Decode no more than necessary: a few bytes may expand to gigabytes."""
-    head = b""
-    for at in range(0, len(read), _HEAD):
-        head += decode(read[at : at + _HEAD])
-        if len(head) >= _HEAD:
-            break
-    return head[:_HEAD]
 
 
 def _mark_last_in_progress(logs: Sequence[LogFile]) -> list[LogFile]:
@@ -116,28 +107,13 @@ def _mark_last_in_progress(logs: Sequence[LogFile]) -> list[LogFile]:
     return [LogFile(path=log.path, size=log.size, in_progress=log.in_progress or log.index == last) for log in logs]
 
 
-def _without_compacted(logs: Sequence[LogFile]) -> Iterator[LogFile]:
-    """Drop the parts that a compacted part replaces."""
-    for _, group in groupby(logs, key=lambda log: log.folder if log.rolled else log.path):
-        parts = list(group)
-        since = max((log.index for log in parts if log.name.endswith(COMPACT)), default=0)
-        yield from (log for log in parts if log.index > since or log.name.endswith(COMPACT) or not log.rolled)
-
-
 def _is_readable(log: LogFile, problems: list[str]) -> bool:
-    name = without_status_suffix(log.name)
-    if name.endswith(_UNSUPPORTED):
-        problems.append(f"{log.path} is skipped: unsupported compression {name.rpartition('.')[2]}.")
-    elif log.compressed and log.size > MAX_COMPRESSED_BYTES:
-        size = f"{log.size / 2**20:,.0f} MiB"
-        problems.append(
-            f"{log.path} is skipped: a compressed log of {size}; the maximum is {MAX_COMPRESSED_BYTES // 2**20} MiB."
-        )
-    elif log.size == 0 and not log.in_progress:
+    if reason := refusal(log):
+        problems.append(f"{log.path} is skipped: {reason}.")
+        return False
+    if log.size == 0 and not log.in_progress:
         problems.append(f"{log.path} is empty.")
-    else:
-        return log.size > 0
-    return False
+    return log.size > 0
 
 
 def _event_logs(files: _HadoopFiles, logs: Sequence[LogFile], problems: list[str]) -> Iterator[LogFile]:
@@ -151,14 +127,11 @@ def _event_logs(files: _HadoopFiles, logs: Sequence[LogFile], problems: list[str
         if any(_starts_like_event_log(heads[log.path], log) for log in read):
             yield from read
         elif read:
-            problems.append(f"{read[0].log} is not an event log: it does not begin with an event.")
+            problems.append(f"{read[0].log} is not an event log: {NOT_AN_EVENT}.")
 
 
 def _starts_like_event_log(head: bytes | str, log: LogFile) -> bool:
-    """Whether the file begins as an event log does; one in progress may hold only the first bytes so far."""
-    if not isinstance(head, bytes):
-        return False
-    return head.startswith(EVENT_PREFIX) or (log.in_progress and EVENT_PREFIX.startswith(head))
+    return isinstance(head, bytes) and begins_with_event(head, is_open=log.in_progress)
 
 
 def _head(files: _HadoopFiles, log: LogFile) -> bytes | str:

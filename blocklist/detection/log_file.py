@@ -56,6 +56,11 @@ class LogFile:
         return codec_of(self.name) is not None
 
 
+def log_of(path: str) -> str:
+    """The path that all parts of one log share."""
+    return LogFile(path=path, size=0, in_progress=False).log
+
+
 def is_databricks_part(name: str) -> bool:
     """Whether a file is one part of a log as Databricks delivers it: `eventlog` and `eventlog-<time>.gz`."""
     return _DATABRICKS.fullmatch(name) is not None

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import re
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
+from urllib.parse import unquote, urlsplit
 
 from blocklist.client.client import DEFAULT_URL
 from blocklist.detection import rule_set
@@ -87,6 +90,20 @@ def _timestamp(text: str) -> int:
     except ValueError:
         raise argparse.ArgumentTypeError(f"{text!r} is not a time; write it as 2026-11-21T12:00") from None
     return round((time if time.tzinfo else time.replace(tzinfo=UTC)).timestamp() * 1000)
+
+
+def local_paths(paths: Sequence[str]) -> list[str]:
+    """The paths without `file:`, for --follow. Raises InvalidError for other file systems."""
+    return [_local_path(path) for path in paths]
+
+
+def _local_path(path: str) -> str:
+    scheme = re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", path)
+    if scheme is None:
+        return path
+    if scheme[0].lower() != "file:":
+        raise InvalidError(f"--follow reads folders of this machine, not {path}.")
+    return unquote(urlsplit(path).path)
 
 
 def validate(args: argparse.Namespace) -> None:

@@ -6,6 +6,7 @@ import json
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+from blocklist.detection.events import MAX_TIME
 from blocklist.detection.heuristics import HOUR_MS, HurtApplication
 from blocklist.detection.proposals import Proposal
 from blocklist.detection.releases import Release
@@ -32,8 +33,8 @@ def row(proposal: Proposal, *, applied: bool) -> dict[str, str]:
 
 
 def format_time(millis: int) -> str:
-    """Format Unix ms in UTC."""
-    return f"{datetime.fromtimestamp(millis // 1000, UTC):%Y-%m-%d %H:%M:%S}"
+    """Format Unix ms in UTC; `never` from the year 10000 on, as for the end of a permanent block."""
+    return "never" if millis >= MAX_TIME else f"{datetime.fromtimestamp(millis // 1000, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def table(rows: Sequence[Mapping[str, str]]) -> str:

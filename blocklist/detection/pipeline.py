@@ -17,6 +17,7 @@ from blocklist.detection.applications import assign_applications
 from blocklist.detection.evidence import NO_FAILURES, Failures, HostInApplication, TaskTime, join_evidence, tally
 from blocklist.detection.failures import charged_failures
 from blocklist.detection.node_summary import ApplicationFailures, Comparison, FailureClass, Metric, NodeSummary
+from blocklist.detection.omissions import Omission
 from blocklist.detection.pods import KnownNodes, on_nodes
 from blocklist.detection.reader import problems
 from blocklist.detection.task_times import task_times
@@ -28,9 +29,7 @@ IgnoredUntil = Mapping[str, int]
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Analysis:
     """The results as DataFrames (schemas.FACTS, HOST_STAGES, HOST_APPLICATIONS, FAILURES, NODES), cached until the
-    context exits.
-
-    `problems`: a sentence for each line, log and pod that was left out.
+    context exits. `left_out`: the lines, logs and pods that were.
     """
 
     facts: DataFrame
@@ -39,7 +38,7 @@ class Analysis:
     host_applications: DataFrame
     failures: DataFrame
     nodes: DataFrame
-    problems: Sequence[str]
+    left_out: Sequence[Omission]
 
     @classmethod
     def of(cls, read: DataFrame, known_nodes: KnownNodes = dict) -> Self:
@@ -56,8 +55,13 @@ class Analysis:
             host_applications=host_comparison.host_applications(host_stages),
             failures=failures,
             nodes=host_comparison.nodes(facts, host_stages),
-            problems=(*problems(read), *copies, *pods),
+            left_out=(*problems(read), *copies, *pods),
         )
+
+    @property
+    def problems(self) -> list[str]:
+        """A sentence for each problem."""
+        return [it.sentence for it in self.left_out]
 
     def __enter__(self) -> Self:
         return self

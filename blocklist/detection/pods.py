@@ -15,28 +15,27 @@ from typing import Final
 from pyspark.sql import DataFrame, Row
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
+from blocklist.detection.omissions import Omission
 from blocklist.detection.schemas import FACTS, conform
 
 KnownNodes = Callable[[], Mapping[str, str]]
 """Returns the node of each address in the inventory."""
+_APP_ID: Final = "^spark-[0-9a-f]{32}$"
+"""App IDs that only Spark on Kubernetes makes."""
 _NODE_NAMES: Final = "Set SPARK_EXECUTOR_ATTRIBUTE_NODE_NAME in the executors' pod template to include them."
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PodNodes:
-    """The node by application and address. `problems`: a sentence for each application with pods on unknown nodes."""
+    """The node by application and address. `problems`: one for each application with pods on unknown nodes."""
 
     of_address: Mapping[tuple[str, str], str]
-    problems: Sequence[str]
+    problems: Sequence[Omission]
 
 
-def on_nodes(facts: DataFrame, known_nodes: KnownNodes) -> tuple[DataFrame, Sequence[str]]:
-    """FACTS -> FACTS whose hosts are nodes, and a sentence for each application of which pods are left out."""
-    on_kubernetes = F.col("detail").startswith("k8s://")
-    apps = [
-        row["app"]
-        for row in facts.where((F.col("kind") == "environment") & on_kubernetes).select("app").distinct().collect()
-    ]
+def on_nodes(facts: DataFrame, known_nodes: KnownNodes) -> tuple[DataFrame, Sequence[Omission]]:
+    """FACTS -> FACTS whose hosts are nodes, and a problem for each application of which pods are left out."""
+    apps = _on_kubernetes(facts)
     if not apps:
         return facts, ()
     of_these = facts.where(F.col("app").isin(apps))
@@ -56,6 +55,16 @@ def on_nodes(facts: DataFrame, known_nodes: KnownNodes) -> tuple[DataFrame, Sequ
     return conform(named.where(~left_out), FACTS), found.problems
 
 
+def _on_kubernetes(facts: DataFrame) -> list[str]:
+    """The applications on Kubernetes, by their configuration; by the App ID if the log has lost that line."""
+    stated = (F.col("kind") == "environment") & ~F.col("detail").startswith("*")  # Spark may redact it
+    by_master = F.when(stated, F.col("detail").startswith("k8s://"))
+    by_id = F.when(F.col("kind") == "application", F.col("app_id").rlike(_APP_ID))
+    apps = facts.where(F.col("kind").isin("environment", "application")).groupBy("app")
+    found = apps.agg(F.coalesce(F.max(by_master), F.max(by_id)).alias("is_pod")).where("is_pod")
+    return [row["app"] for row in found.collect()]
+
+
 def pod_nodes(executors: Iterable[Row], used: Iterable[Row], known_nodes: KnownNodes) -> PodNodes:
     """Find the node of each address that tasks ran at. `executors`: app, host, detail (the node); `used`: app, host."""
     reported: defaultdict[tuple[str, str], set[str]] = defaultdict(set)
@@ -70,7 +79,10 @@ def pod_nodes(executors: Iterable[Row], used: Iterable[Row], known_nodes: KnownN
     for pod in pods:
         unknown[pod[0]] += pod not in of_address
     problems = [
-        f"Pods of application {app} on unknown nodes are left out: {count}. {_NODE_NAMES}"
+        Omission(
+            subject=f"pods of {app}",
+            sentence=f"Pods of application {app} on unknown nodes are left out: {count}. {_NODE_NAMES}",
+        )
         for app, count in sorted(unknown.items())
         if count
     ]

@@ -11,13 +11,22 @@ from collections.abc import Iterable, Iterator, Sequence
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final
 
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, Row, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the usual name
 
 from blocklist.detection.decoders import decoder_for
-from blocklist.detection.event_parser import FactParser, parse_lines
-from blocklist.detection.line_reader import decoded_lines, file_pieces, open_log, pieces, plain_lines, unreadable
+from blocklist.detection.event_parser import BATCH, FactParser, parse_lines
+from blocklist.detection.line_reader import (
+    SKIPPED,
+    decoded_lines,
+    file_pieces,
+    open_log,
+    pieces,
+    plain_lines,
+    unreadable,
+)
 from blocklist.detection.log_file import LogFile
+from blocklist.detection.omissions import Omission
 from blocklist.detection.schemas import FACTS
 from blocklist.detection.splits import Split, pack
 
@@ -25,7 +34,6 @@ if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
 
 _MAX_NAMED: Final = 20  # maximum number of files named one by one
-_BATCH: Final = 20_000  # facts returned to the JVM at once
 _LOCAL: Final = "file:"
 _Batches = Iterator["pa.RecordBatch"]
 
@@ -75,7 +83,7 @@ def _facts(file: str, lines: Iterable[Sequence[bytes]]) -> _Batches:
     parser = FactParser(file)
     for some in lines:
         parser.add(some)
-        if parser.size >= _BATCH:
+        if parser.size >= BATCH:
             yield from parser.batches()
     yield from parser.batches()
 
@@ -121,17 +129,27 @@ def within(facts: DataFrame, since: int | None, until: int | None) -> DataFrame:
     return facts
 
 
-def problems(facts: DataFrame) -> list[str]:
-    """Return a sentence for each of the 20 files with most broken lines, and one for all other such files."""
+def problems(facts: DataFrame) -> list[Omission]:
+    """Return a problem for each skipped file, for each of the 20 with most broken lines, and one for all others."""
     broken = facts.where(F.col("kind") == "broken").groupBy("file")
     counted = broken.agg(F.count("*").alias("lines"), F.min("detail").alias("first")).orderBy(F.desc("lines"), "file")
     rows = counted.collect()
-    sentences = [
-        f"{row['file']}: {_line_count(row['lines'])} skipped, such as {row['first']!r}." for row in rows[:_MAX_NAMED]
+    skipped = [row for row in rows if row["lines"] == 1 and row["first"].startswith(SKIPPED)]
+    damaged = [row for row in rows if row not in skipped]
+    found = [_problem(row, f" is skipped: {row['first'][len(SKIPPED) : -1]}") for row in skipped]
+    found += [
+        _problem(row, f": {_line_count(row['lines'])} skipped, such as {row['first']!r}")
+        for row in damaged[:_MAX_NAMED]
     ]
-    if rest := rows[_MAX_NAMED:]:
-        sentences.append(f"{len(rest)} more files: {_line_count(sum(row['lines'] for row in rest))} skipped.")
-    return sentences
+    if rest := damaged[_MAX_NAMED:]:
+        files = f"{len(rest)} more files"
+        sentence = f"{files}: {_line_count(sum(row['lines'] for row in rest))} skipped."
+        found.append(Omission(subject=f"lines of {files}", sentence=sentence))
+    return found
+
+
+def _problem(row: Row, what: str) -> Omission:
+    return Omission(subject=f"lines of {row['file']}", sentence=f"{row['file']}{what}.")
 
 
 def _line_count(count: int) -> str:

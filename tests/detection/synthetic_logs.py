@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 HOSTS = [f"n{number}" for number in range(1, 7)]
@@ -20,6 +20,25 @@ def event_log(app: str, began: int, slow: str | None = None) -> list[str]:
     ]
     tasks = [task for stage in range(STAGES) for task in _stage(stage, began + stage * 10_000, slow, dice)]
     return [json.dumps(event, separators=(",", ":")) + "\n" for event in [*head, *tasks]]
+
+
+def on_pods(lines: list[str], addresses: Mapping[str, str], nodes: Mapping[str, str] | None = None) -> list[str]:
+    """The log as of an application on Kubernetes: hosts are addresses. `nodes`: what executors say of theirs."""
+    environment = {"Event": "SparkListenerEnvironmentUpdate", "Spark Properties": {"spark.master": "k8s://https://api"}}
+    executors = [
+        {
+            "Event": "SparkListenerExecutorAdded",
+            "Timestamp": 1_700_000_000_000,
+            "Executor ID": host[1:],
+            "Executor Info": {"Host": host, "Total Cores": 1, "Attributes": {"NODE_NAME": node}},
+        }
+        for host, node in (nodes or {}).items()
+    ]
+    head = [json.dumps(event, separators=(",", ":")) + "\n" for event in (environment, *executors)]
+    text = "".join([*lines[:2], *head, *lines[2:]])
+    for host, address in addresses.items():
+        text = text.replace(f'"Host":"{host}"', f'"Host":"{address}"')
+    return text.splitlines(keepends=True)
 
 
 def _stage(stage: int, began: int, slow: str | None, dice: random.Random) -> Iterator[dict[str, Any]]:

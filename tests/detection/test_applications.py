@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
-from typing import Any
 
 import pytest
 from pyspark.sql import SparkSession
@@ -13,7 +11,7 @@ from pyspark.sql import SparkSession
 from blocklist.detection.log_discovery import discover
 from blocklist.detection.pipeline import Analysis
 from blocklist.detection.reader import read_facts
-from tests.detection.synthetic_logs import HOSTS, event_log
+from tests.detection.synthetic_logs import HOSTS, event_log, on_pods
 
 pytestmark = pytest.mark.xdist_group("detection")
 BEGAN = 1_700_000_000_000
@@ -53,24 +51,24 @@ def test_an_application_has_its_id_whatever_its_files_are_called(spark: SparkSes
 def test_pods_are_reported_as_their_nodes_or_left_out(spark: SparkSession, tmp_path: Path) -> None:
     """Four pods whose executors name their node, one that uses its node's network, one that is unknown."""
     pods = {host: f"10.1.0.{number}" for number, host in enumerate(HOSTS, 1)}
-    head: list[dict[str, Any]] = [
-        {"Event": "SparkListenerEnvironmentUpdate", "Spark Properties": {"spark.master": "k8s://https://api"}}
-    ]
-    head += [
-        {
-            "Event": "SparkListenerExecutorAdded",
-            "Timestamp": BEGAN,
-            "Executor ID": host[1:],
-            "Executor Info": {"Host": pods[host], "Total Cores": 1, "Attributes": {"NODE_NAME": f"worker-{host[1:]}"}},
-        }
-        for host in HOSTS[:4]
-    ]
-    lines = event_log("spark-1", BEGAN)
-    text = "".join([*lines[:2], *(json.dumps(event, separators=(",", ":")) + "\n" for event in head), *lines[2:]])
-    for host, address in pods.items():
-        text = text.replace(f'"Host":"{host}"', f'"Host":"{address}"')
-    (tmp_path / "spark-1").write_text(text)
+    nodes = {host: f"worker-{host[1:]}" for host in HOSTS[:4]}
+    (tmp_path / "spark-1").write_text("".join(on_pods(event_log("spark-1", BEGAN), pods, nodes)))
     (tmp_path / "app-1").write_text("".join(event_log("app-1", BEGAN)))
     _, hosts, problems = analyse(spark, tmp_path, {"10.1.0.5": "worker-5"})
     assert hosts == {*HOSTS, *(f"worker-{number}" for number in range(1, 6))}
     assert problems.startswith("Pods of application spark-1 on unknown nodes are left out: 1.")
+
+
+@pytest.mark.parametrize("master", [None, "*********(redacted)"])
+def test_pods_of_a_log_that_does_not_tell_its_master_are_not_taken_for_nodes(
+    spark: SparkSession, tmp_path: Path, master: str | None
+) -> None:
+    app = "spark-110be3a8424d4a2789cb88134418217b"  # as only Spark on Kubernetes names applications
+    lines = on_pods(event_log(app, BEGAN), {host: f"10.1.0.{host[1:]}" for host in HOSTS})
+    (environment,) = [line for line in lines if "EnvironmentUpdate" in line]
+    other = environment.replace("k8s://https://api", master) if master else environment[:60] + "\n"
+    damaged = [other if line == environment else line for line in lines]
+    (tmp_path / "events").write_text("".join(damaged))
+    _, hosts, problems = analyse(spark, tmp_path)
+    assert not hosts
+    assert f"Pods of application {app} on unknown nodes are left out: 6." in problems

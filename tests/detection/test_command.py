@@ -19,10 +19,11 @@ import pytest
 from blocklist import BlockAction, BlocklistClient
 from blocklist.detection.schemas import FAILURES, HOST_STAGES, NODES
 from tests.detection.command import Command, DryRun, now, run, settings
-from tests.detection.synthetic_logs import HOSTS, event_log
-from tests.integration.labels import report_labels
+from tests.detection.synthetic_logs import HOSTS, event_log, on_pods
+from tests.integration.labels import report_addresses, report_labels
 from tests.integration.process import ROOT, ServiceProcess, free_port, wait_until
 
+ADDRESSES = {host: f"10.9.0.{host[1:]}" for host in HOSTS}
 pytestmark = pytest.mark.xdist_group("detection")
 
 CAUSE = re.compile(
@@ -71,6 +72,10 @@ def test_a_dry_run_proposes_and_apply_is_idempotent(
         (["--event-logs", "/x", "--applications", "x"], "must be an integer from 1 to 1000"),
         (["--event-logs", "/x", "--follow"], "--follow requires --checkpoint FOLDER."),
         (["--event-logs", "/x", "--checkpoint", "/y"], "--checkpoint requires --follow."),
+        (
+            ["--event-logs", "hdfs://x/y", "--follow", "--checkpoint", "/y"],
+            "--follow reads folders of this machine, not hdfs://x/y.",
+        ),
         (["--event-logs", "/x", "--apply", "--dry-run"], "not allowed with argument"),
         (["--event-logs", "/x", "--rules", "/missing.toml", "--hours", "0"], "must be hours, above 0 and at most 168"),
         (["--event-logs", "/x", "--group-label", "machine"], "The group label 'machine' is one of the service's"),
@@ -170,6 +175,9 @@ class Following:
         lines = self._lines.read_text().splitlines() if self._lines.exists() else []
         return [json.loads(line)["node"] for line in lines]
 
+    def errors(self) -> str:
+        return self._err.read_text()
+
     def near_misses(self) -> list[str]:
         return [line for line in self._out.read_text().splitlines() if line.startswith("Node ")]
 
@@ -182,9 +190,13 @@ def test_follow_mode_analyses_running_applications_and_continues_after_a_restart
     logs.mkdir()
     # What lasts less than six minutes is not blamed.
     started_at = now() - 900_000
-    first = "".join(event_log("app-1", started_at, slow="n3"))
-    second = "".join(event_log("app-2", started_at + 450_000, slow="n3"))
+    # Pods that use their node's network: the inventory knows the nodes.
+    first = "".join(on_pods(event_log("app-1", started_at, slow="n3"), ADDRESSES))
+    second = "".join(on_pods(event_log("app-2", started_at + 450_000, slow="n3"), ADDRESSES))
     (logs / "app-1").write_text(first)
+    (logs / "notes.txt").write_text("Ask Kim about rack 7.\n")
+    with fresh.client() as http:
+        report_addresses(http, ADDRESSES)
     running = logs / "app-2.inprogress"
     with Following(logs, checkpoint, fresh.url) as following, BlocklistClient(fresh.url) as client:
         # Ends in the middle of a line; the evidence of one application is not sufficient.
@@ -209,3 +221,5 @@ def test_follow_mode_analyses_running_applications_and_continues_after_a_restart
         assert len(batches) >= 3
     assert following.reported() == ["n3"], "once"
     assert len(following.near_misses()) == 1, "once, though the process was killed"
+    skipped = f"{logs}/notes.txt is skipped: it does not begin with an event."
+    assert following.errors().count(skipped) == 1, "once, though the process was killed"

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 
-from blocklist.detection.log_discovery import MAX_COMPRESSED_BYTES, DiscoveredLogs, discover
+from blocklist.detection.log_checks import MAX_COMPRESSED_BYTES
+from blocklist.detection.log_discovery import DiscoveredLogs, discover
 from tests.detection.make_logs import LOGS
 
 pytestmark = pytest.mark.xdist_group("detection")
@@ -105,6 +106,11 @@ def test_a_compacted_part_replaces_earlier_parts(spark: SparkSession, tmp_path: 
     parts = ("events_2_app-1.compact", "events_1_app-1", "events_2_app-1", "events_3_app-1")
     make_rolled(tmp_path / "eventlog_v2_app-1", *parts)
     assert names(discover(spark, [str(tmp_path)])) == ["events_2_app-1.compact", "events_3_app-1"]
+
+
+def test_a_compacted_part_that_is_still_being_written_replaces_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    make_rolled(tmp_path / "eventlog_v2_app-1", "events_1_app-1", "events_2_app-1", "events_2_app-1.compact.inprogress")
+    assert names(discover(spark, [str(tmp_path)])) == ["events_1_app-1", "events_2_app-1"]
 
 
 def test_a_rolled_log_of_which_no_part_begins_with_an_event_is_one_problem(spark: SparkSession, tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from pyspark.sql import Row, SparkSession
 
+from blocklist.detection.events import MAX_TIME
+from blocklist.detection.host_comparison import exclusions
 from blocklist.detection.log_discovery import discover
 from blocklist.detection.reader import problems, read_facts, within
 from blocklist.detection.schemas import FACTS
@@ -59,7 +62,7 @@ def test_all_tasks_of_an_application_are_read(read: Read, version: str, story: s
 
 
 @pytest.mark.parametrize("version", VERSIONS)
-def test_failures_and_the_exclusion_of_a_host_are_read(read: Read, version: str) -> None:
+def test_failures_and_the_exclusion_of_a_host_are_read(read: Read, spark: SparkSession, version: str) -> None:
     facts = read(LOGS / version / "excluded")
     failed = tasks(facts, "ExceptionFailure")
     assert {fact.host for fact in failed} == {HOSTS[1]}
@@ -67,7 +70,8 @@ def test_failures_and_the_exclusion_of_a_host_are_read(read: Read, version: str)
     assert all("No space left on device" in fact.message and len(fact.message) <= 300 for fact in failed)
     excluded = [fact for fact in facts if fact.kind == "excluded"]
     assert {fact.host for fact in excluded} == {HOSTS[1]}
-    assert [fact.stage for fact in excluded] == [0, None]  # from the stage, then from the application
+    assert {fact.stage for fact in excluded} == {0, None}  # from the stage, then from the application
+    assert exclusions(spark.createDataFrame(excluded, FACTS)).count() == 2, "each once, though under two names"
 
 
 @pytest.mark.parametrize("version", VERSIONS)
@@ -119,6 +123,10 @@ def test_a_truncated_log_is_read_up_to_its_end(read: Read, spark: SparkSession, 
         b'{"Event":"SparkListenerTaskEnd",\xff\xfe}',
         b'{"Event":"org.apache.spark.scheduler.SparkListenerNodeExcluded","time":1}',
         b'{"Event":"SparkListenerTaskEnd","Stage ID":1,{"Event":"SparkListenerTaskEnd"}',
+        b'{ "Event": "SparkListenerTaskEnd", "Stage ID": 1 }',
+        b'{"Event":"SparkListenerTaskEnd","Stage ID":1,"Task End Reason":{"Reason":"Success"},'
+        b'"Task Info":{"Host":"a","Launch Time":1,"Finish Time":%d}}' % MAX_TIME,
+        b'{"x": %s1%s}' % (b"[" * 5000, b"]" * 5000),
     ],
 )
 def test_a_broken_line_is_reported_and_its_neighbours_are_read(
@@ -129,8 +137,30 @@ def test_a_broken_line_is_reported_and_its_neighbours_are_read(
     (tmp_path / "app-1").write_bytes(b"".join([start, line, b"\n", *rest]))
     facts = read_facts(spark, discover(spark, [str(tmp_path)]).logs)
     assert kinds(facts.collect()) == {"log": 1, "application": 1, "task": 10, "broken": 1}
-    (sentence,) = problems(facts)
-    assert sentence.startswith(f"file:{tmp_path}/app-1: 1 broken line was skipped, such as ")
+    (problem,) = problems(facts)
+    assert problem.sentence.startswith(f"file:{tmp_path}/app-1: 1 broken line was skipped, such as ")
+
+
+def _spaced(line: str) -> str:
+    return json.dumps(json.loads(line))
+
+
+def _sorted(line: str) -> str:
+    return json.dumps(json.loads(line), sort_keys=True, separators=(",", ":"))
+
+
+def _with_carriage_return(line: str) -> str:
+    return line.rstrip("\n") + "\r"
+
+
+@pytest.mark.parametrize("spelling", [_spaced, _sorted, _with_carriage_return])
+def test_a_log_that_another_tool_has_written_again_is_read(
+    read: Read, tmp_path: Path, spelling: Callable[[str], str]
+) -> None:
+    (log,) = (LOGS / VERSIONS[-1] / "plain").iterdir()
+    lines = log.read_text().splitlines(keepends=True)
+    (tmp_path / "app-1").write_text("".join(spelling(line) + "\n" for line in lines) + "\r\n")
+    assert [fact[3:] for fact in read(tmp_path)] == [fact[3:] for fact in read(log)]
 
 
 def test_exclusions_by_the_agent_are_ignored(read: Read, tmp_path: Path) -> None:
@@ -158,6 +188,18 @@ def test_the_application_id_comes_from_the_file_name(read: Read, tmp_path: Path,
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text('{"Event":"SparkListenerLogStart","Spark Version":"4.3.0"}\n')
     assert [fact.app for fact in read(tmp_path)] == [app]
+
+
+def test_each_file_that_is_skipped_is_named_but_only_the_most_broken_logs_are(spark: SparkSession) -> None:
+    skip = [(f"notes-{number:02}", "(the file is skipped: no reason)") for number in range(25)]
+    broken = [(f"app-{number:02}", "hello") for number in range(25)]
+    facts = [{"kind": "broken", "file": file, "detail": detail} for file, detail in [*skip, *broken]]
+    sentences = [it.sentence for it in problems(spark.createDataFrame(facts, FACTS))]
+    assert sentences[:25] == [f"{file} is skipped: no reason." for file, _ in skip]
+    assert sentences[25:] == [
+        *(f"{file}: 1 broken line was skipped, such as 'hello'." for file, _ in broken[:20]),
+        "5 more files: 5 broken lines were skipped.",
+    ]
 
 
 def test_a_time_range_includes_its_start_and_excludes_its_end(spark: SparkSession) -> None:

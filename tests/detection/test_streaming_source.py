@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from blocklist.detection import streaming_source
 from blocklist.detection.decoders import BOMB
+from blocklist.detection.line_reader import DAMAGED
+from blocklist.detection.log_checks import MAX_COMPRESSED_BYTES
 from blocklist.detection.streaming_source import lines
 
 LINES = [b'{"Event":"%d"%s}' % (number, b"x" * (number * 37 % 200)) for number in range(60)]
@@ -40,20 +42,76 @@ def test_lines_are_read_once_and_in_order(name: str, cuts: list[int], chunk: int
 
 def test_an_incomplete_line_is_left_for_the_next_batch(tmp_path: Path) -> None:
     path = tmp_path / "app-1.inprogress"
-    path.write_bytes(b"one\ntw")
+    one, two = LINES[:2]
+    cut = len(one) + 5
+    path.write_bytes((one + b"\n" + two)[:cut])
     name = str(tmp_path / "app-1")
-    assert list(lines(name, 0, 6)) == [b"one"]
-    path.write_bytes(b"one\ntwo\n")
+    assert list(lines(name, 0, cut)) == [one]
+    path.write_bytes(one + b"\n" + two + b"\n")
     path.rename(name)  # the application has ended
-    assert list(lines(name, 6, 8)) == [b"two"]
+    assert list(lines(name, cut, Path(name).stat().st_size)) == [two]
 
 
 def test_a_decompression_bomb_is_named_once(tmp_path: Path) -> None:
     path = tmp_path / "app-1.gz"
-    path.write_bytes(gzip.compress(b"first\n" + bytes(1 << 28)))
+    path.write_bytes(gzip.compress(LINES[0] + b"\n" + bytes(1 << 28)))
     size = path.stat().st_size
-    assert list(lines(str(path), 0, size - 8)) == [b"first", BOMB.encode()]
+    assert list(lines(str(path), 0, size - 8)) == [LINES[0], BOMB.encode()]
     assert list(lines(str(path), size - 8, size)) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("notes.txt", b"Ask Kim about rack 7.\n" * 100, "it does not begin with an event"),
+        ("app-1.zstd", b"hello\n" * 100, "it does not begin with an event"),
+        ("app-1.zstd", zstandard.compress(b"hello\n" * 100), "it does not begin with an event"),
+        ("app-1.snappy", TEXT, "unsupported compression snappy"),
+    ],
+)
+def test_a_file_that_is_no_log_is_named_once(name: str, content: bytes, reason: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_bytes(content)
+    size = len(content)
+    assert list(lines(str(path), 0, size)) == [f"(the file is skipped: {reason})".encode()]
+    path.write_bytes(content * 2)
+    assert list(lines(str(path), size, size * 2)) == []
+
+
+def test_a_log_that_becomes_too_large_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "app-1.zstd"
+    path.write_bytes(zstandard.compress(TEXT))
+    sizes = [path.stat().st_size, MAX_COMPRESSED_BYTES + 1, MAX_COMPRESSED_BYTES + 2]
+    with path.open("ab") as file:
+        file.truncate(sizes[-1])
+    (named,) = lines(str(path), *sizes[:2])
+    assert named == b"(the file is skipped: a compressed log of 256 MiB; the maximum is 256 MiB)"
+    assert list(lines(str(path), *sizes[1:])) == []
+
+
+def test_damage_is_named_once(tmp_path: Path) -> None:
+    path = tmp_path / "app-1.zstd"
+    whole = WRITERS[path.name](TEXT)
+    path.write_bytes(whole + b"damage" * 100)
+    size = path.stat().st_size
+    assert list(lines(str(path), 0, size - 8)) == [*LINES, DAMAGED]
+    assert list(lines(str(path), size - 8, size)) == []
+
+
+@pytest.mark.parametrize("name", ["eventlog_v2_app-1/events_2_app-1", "8877/eventlog"])
+def test_a_part_of_a_log_may_begin_anywhere(name: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.parent.mkdir()
+    path.write_bytes(b'"x":1}\n' + TEXT)
+    assert list(lines(str(path), 0, len(TEXT) + 7)) == [b'"x":1}', *LINES]
+
+
+def test_the_first_bytes_of_a_log_are_no_reason_to_skip_it(tmp_path: Path) -> None:
+    path = tmp_path / "app-1"
+    path.write_bytes(TEXT[:5])
+    assert list(lines(str(path), 0, 5)) == []
+    path.write_bytes(TEXT)
+    assert list(lines(str(path), 5, len(TEXT))) == LINES
 
 
 def test_a_deleted_log_has_no_lines(tmp_path: Path) -> None:

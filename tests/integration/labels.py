@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Final
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
 import httpx
 
@@ -25,7 +25,16 @@ def report_labels(
     lease: int = 60,
 ) -> None:
     """A manager registers and reports these nodes with their labels."""
+    _report(client, manager, lease, [{"id": node, "labels": labels} for node, labels in nodes.items()])
+
+
+def report_addresses(client: httpx.Client, addresses: Mapping[str, str], lease: int = 600) -> None:
+    """A manager registers and reports nodes with one address each."""
+    _report(client, "addresses", lease, [{"id": node, "addresses": [it]} for node, it in addresses.items()])
+
+
+def _report(client: httpx.Client, manager: str, lease: int, nodes: Sequence[Mapping[str, Any]]) -> None:
     register(client, manager, role=RM, leaseSeconds=lease)
-    heartbeat(client, manager, nodes=[{"id": node, "labels": labels} for node, labels in nodes.items()])
+    heartbeat(client, manager, nodes=nodes)
     # A long report is applied in slices.
     wait_until(lambda: client.get("/nodes", params={"limit": 1}).json()["total"] >= len(nodes))

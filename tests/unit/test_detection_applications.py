@@ -21,7 +21,9 @@ def test_files_with_different_ids_are_different_applications_whatever_their_name
 def test_of_copies_of_one_log_the_longest_counts() -> None:
     found = applications([file("a", "app-1", facts=3), file("b", "app-1", facts=9), file("c", "app-1", facts=9)])
     assert found.of_file == {"a": None, "b": "app-1", "c": None}
-    assert set(found.problems) == {f"{log} is skipped: a copy of b, the log of application app-1." for log in "ac"}
+    assert {it.sentence for it in found.problems} == {
+        f"{log} is skipped: a copy of b, the log of application app-1." for log in "ac"
+    }
 
 
 def test_two_applications_with_one_id_began_at_different_times() -> None:
@@ -60,4 +62,4 @@ def test_a_pod_is_looked_up_in_the_inventory_only_if_no_executor_reported_its_no
     found = pod_nodes(executors, used, lambda: {"10.1.0.1": "n2", "10.1.0.2": "n9", "10.1.0.3": "n4"})
     assert found.of_address == {("app-1", "10.1.0.2"): "n3", ("app-1", "10.1.0.3"): "n4"}
     (problem,) = found.problems
-    assert problem.startswith("Pods of application app-1 on unknown nodes are left out: 1.")
+    assert problem.sentence.startswith("Pods of application app-1 on unknown nodes are left out: 1.")

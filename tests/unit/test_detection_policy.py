@@ -8,15 +8,17 @@ from pathlib import Path
 
 import pytest
 
+from blocklist.detection.events import MAX_TIME
 from blocklist.detection.evidence import summarize
-from blocklist.detection.follow_mode import ReportedHosts, ReportedVerdicts
+from blocklist.detection.follow_mode import ReportedNames, ReportedVerdicts
 from blocklist.detection.heuristics import HOUR_MS, NodeVerdict, Rules, Severity
 from blocklist.detection.node_summary import ApplicationFailures, FailureClass, Metric, NodeSummary
+from blocklist.detection.output import format_time
 from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries, judge_with_history
 from blocklist.detection.releases import claimed_at, release
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.claims import Claim, merge_claims
-from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from tests.unit.slow_applications import APPLICATION, MINUTE, applications
 
 NOW = 8 * APPLICATION
@@ -194,8 +196,17 @@ def test_a_checkpoint_of_an_earlier_version_is_read(tmp_path: Path) -> None:
 
 
 def test_a_near_miss_is_reported_when_it_begins(tmp_path: Path) -> None:
-    hosts = ReportedHosts(tmp_path / "near-misses.json")
+    hosts = ReportedNames(tmp_path / "near-misses.json")
     hosts.set(["n3"])
-    assert ReportedHosts(tmp_path / "near-misses.json").hosts == {"n3"}
+    assert ReportedNames(tmp_path / "near-misses.json").names == {"n3"}
     hosts.set([])
-    assert ReportedHosts(tmp_path / "near-misses.json").hosts == set()
+    assert ReportedNames(tmp_path / "near-misses.json").names == set()
+
+
+def test_a_time_that_no_calendar_has_is_never() -> None:
+    """A clock that is wrong, or the end of a permanent claim: neither ends the command."""
+    assert [format_time(time) for time in (MAX_TIME - 1, MAX_TIME, PERMANENT)] == [
+        "9999-12-31 23:59:59",
+        "never",
+        "never",
+    ]
