@@ -11,7 +11,7 @@ from typing import Self
 import httpx
 
 from blocklist.client import DEFAULT_URL
-from blocklist.client.clock import clock_offset
+from blocklist.client.clock import ServiceClock, clock_offset
 from blocklist.client.credentials import BearerAuth, resolve_auth
 from blocklist.client.listeners import ListenerRequests
 from blocklist.client.reads import Reads
@@ -53,6 +53,8 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
         self._timeout = timeout
         self._auth = resolve_auth(token)
         self._http = http_client(self.url, timeout, token=self._auth)
+        self.clock = ServiceClock()
+        """The service's clock, from the last response, and from the start of the last watch."""
         self.clock_offset: int | None = None
         """Milliseconds by which the clock of the service is ahead, from the last response; None before the first."""
 
@@ -99,7 +101,8 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
         `since` is a revision or `<revision>-<history>`; without it, the first item is a Snapshot. Raises InvalidError
         for an invalid `since`.
         """
-        return Watch(self.url, None if since is None else str(since), token=self._auth, timeout=self._timeout)
+        cursor = None if since is None else str(since)
+        return Watch(self.url, cursor, token=self._auth, timeout=self._timeout, on_date=self.clock.on_date)
 
     def close(self) -> None:
         """Close the connections. Watches stay open."""
@@ -131,7 +134,9 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
                 # Checked before reading the body, which may be endless if another server responds.
                 is_service = "Blocklist-Revision" in response.headers
                 if is_service:
-                    self.clock_offset = clock_offset(response.headers.get("Date"))
+                    date = response.headers.get("Date")
+                    self.clock.on_date(date)
+                    self.clock_offset = clock_offset(date)
                     response.read()
         except TokenFileError as error:
             # The service is not to blame: no request was sent.

@@ -13,7 +13,9 @@ from dataclasses import replace
 from typing import Final
 
 from blocklist.client.client import BlocklistClient
+from blocklist.client.clock import ServiceClock
 from blocklist.client.credentials import BearerAuth
+from blocklist.client.watch import Watch
 from blocklist.model.backoff import Backoff
 from blocklist.model.errors import BlocklistError, InvalidError, UnavailableError
 from blocklist.model.listener import HEARTBEAT_SECONDS, FencedError, Registration
@@ -82,6 +84,15 @@ class ListenerSession:
         self._wake, self._closing = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._run, name="blocklist-listener-session", daemon=True)
         self._thread.start()
+
+    @property
+    def clock(self) -> ServiceClock:
+        """The service's clock: each heartbeat sets it, and each watch of `open_watch` before its first item."""
+        return self._client.clock
+
+    def open_watch(self) -> Watch:
+        """A watch of the same service. It is not closed with the session."""
+        return self._client.watch()
 
     @property
     def registered(self) -> bool:

@@ -8,7 +8,7 @@ import random
 import re
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from types import TracebackType
 from typing import Final, Self
 
@@ -49,8 +49,11 @@ class Watch(Iterator[Snapshot | Change]):
         timeout: float = 5.0,
         idle_timeout: float = IDLE_TIMEOUT,
         backoff: Backoff | None = None,
+        on_date: Callable[[str | None], None] | None = None,
     ) -> None:
         """Does not connect yet. `token` is as in BlocklistClient; timeouts are in seconds.
+
+        `on_date` is called with the Date header of the service's response whenever the watch has connected.
 
         Raises InvalidError for an invalid URL or `since`, or a malformed token.
         """
@@ -61,6 +64,7 @@ class Watch(Iterator[Snapshot | Change]):
         self.connected = False
         self.last_error: str | None = None
         self._backoff = backoff or Backoff()
+        self._on_date = on_date
         self._failures = 0
         self._received_invalid = False
         self._retry_after: float | None = None
@@ -130,6 +134,8 @@ class Watch(Iterator[Snapshot | Change]):
             raise _StreamLostError(f"HTTP {response.status_code} {response.reason_phrase}")
         if "Blocklist-Revision" not in response.headers:
             raise _StreamLostError("the server is not a blocklist service")
+        if self._on_date is not None:
+            self._on_date(response.headers.get("Date"))
         response.encoding = "utf-8"
         self._events = EventSource(response).iter_sse()
         if not self._received_invalid:

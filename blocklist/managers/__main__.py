@@ -78,7 +78,7 @@ def _run_loop(args: argparse.Namespace, stopping: Stopping) -> bool:
     )
     session = ListenerSession(args.url, registration)
     loop = ReconcileLoop(manager, session, interval=args.every)
-    watch = WatchThread(BlocklistClient(args.url).watch, loop.wake)
+    watch = WatchThread(session.open_watch, loop.wake)
     try:
         with stopping.calls(loop.stop):
             stopped = loop.run(watch)

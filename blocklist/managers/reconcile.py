@@ -59,7 +59,8 @@ class ReconcileLoop(Generic[P]):
     """Reconciles when the list changes, when a block ends, and every `interval` seconds, in the thread of `run`.
 
     A revision is acknowledged after it has been applied. A failure is retried with jittered back-off. Nothing is done
-    before the first list is received. While the service is unreachable the last list applies, and its blocks still end.
+    before the first list is received. While the service is unreachable the last list applies, and its blocks still end:
+    by the service's clock, so that a wrong clock of this machine neither ends a block early nor keeps it.
     """
 
     def __init__(self, manager: Manager[P], session: ListenerSession, *, interval: float = DEFAULT_INTERVAL) -> None:
@@ -95,14 +96,16 @@ class ReconcileLoop(Generic[P]):
         self._wake.set()
 
     def run(self, watch: WatchThread) -> bool:
-        """Run until `stop` is called (True) or another session has taken over (False)."""
+        """Run until `stop` is called (True) or another session has taken over (False).
+
+        `watch` opens watches of the session: the service's clock is then known before the first list.
+        """
         pending = False
         while not (self._stopping.is_set() or self._session.fenced):
             self._wake.clear()
             pending |= watch.apply_pending()
             if watch.tracker is not None and self._is_due(pending):
-                now = _now()
-                nodes = watch.tracker.blocked(now)
+                nodes = watch.tracker.blocked(self._session.clock.now())
                 self._next_end = min((node.end for node in nodes.values()), default=PERMANENT)
                 tracker = watch.tracker
                 desired = DesiredState(
@@ -122,12 +125,12 @@ class ReconcileLoop(Generic[P]):
         scheduled = time.monotonic() >= self._next_run
         if self._failures:
             return scheduled
-        return pending or scheduled or _now() >= self._next_end
+        return pending or scheduled or self._session.clock.now() >= self._next_end
 
     def _wait_seconds(self) -> float:
         """Seconds until the next check."""
         until_due = self._next_run - time.monotonic()
-        until_end = (self._next_end - _now()) / 1000
+        until_end = (self._next_end - self._session.clock.now()) / 1000
         return max(0.0, min(_POLL_INTERVAL, until_due if self._failures else min(until_due, until_end)))
 
     def _reconcile_once(self, desired: DesiredState) -> bool:
@@ -229,8 +232,3 @@ def _reportable_nodes(nodes: Sequence[NodeFacts] | None) -> Sequence[str | Repor
         if len(dump_json(report_fields(Report(nodes=reported)))) <= MAX_NODES_BYTES:
             return reported
     return node_ids(reported)
-
-
-def _now() -> int:
-    """Unix milliseconds."""
-    return time.time_ns() // 1_000_000

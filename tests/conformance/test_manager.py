@@ -63,7 +63,7 @@ class ManagerParty(LabelManager):
         registration = Registration(id=step.id, role=ListenerRole.RESOURCE_MANAGER, session=step.party)
         self.session = ListenerSession(url, registration)
         self._loop = ReconcileLoop(self, self.session)
-        self._watch = WatchThread(BlocklistClient(url).watch, self._loop.wake)
+        self._watch = WatchThread(self.session.open_watch, self._loop.wake)
         self._thread = threading.Thread(target=self._loop.run, args=[self._watch])
         self._thread.start()
         wait_until(lambda: self.session.registered)

@@ -128,7 +128,7 @@ def _lead(args: argparse.Namespace, api: ApiServer, lease: Lease | None, stoppin
         cache.start(_FIRST_LIST_SECONDS)
         if evictor is not None:
             evictor.start()
-        watch = WatchThread(client.watch, loop.wake)
+        watch = WatchThread(session.open_watch, loop.wake)
         stack.callback(watch.close)
         with stopping.calls(loop.stop):
             if lease is not None and not lease.held:  # Lost before the loop could be told.
