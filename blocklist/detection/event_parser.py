@@ -50,6 +50,7 @@ class FactParser:
     """Collects the lines of one file, and returns their facts as Arrow record batches."""
 
     def __init__(self, file: str) -> None:
+        file = file.encode(errors="replace").decode()  # the bytes of a name need not be text
         self._file = {"file": file, "app": application_name(file)}
         self._tasks: list[events.TaskEnd] = []
         self._others: list[dict[str, Any]] = []
