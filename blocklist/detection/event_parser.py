@@ -40,8 +40,8 @@ _EVENTS: Final[dict[str, type[msgspec.Struct]]] = {
     f"{_SCHEDULER}SparkListenerNodeBlacklistedForStage": events.NodeExcluded,
 }
 """Until 3.0, Spark logs an exclusion as …Blacklisted…, and from 3.1 on under both names: host_comparison.exclusions."""
-_DECODERS: Final = {event: msgspec.json.Decoder(kind) for event, kind in _EVENTS.items()}
-_PREFIXES: Final = tuple(EVENT_PREFIX + event.encode() + b'"' for event in _DECODERS)
+_DECODERS: Final = {event.encode(): msgspec.json.Decoder(kind) for event, kind in _EVENTS.items()}
+_PREFIXES: Final = tuple(EVENT_PREFIX + event + b'"' for event in _DECODERS)
 _NAMES: Final = msgspec.json.Decoder(events.AnyEvent)
 _APPLICATION: Final = re.compile(r"(?:events_\d+_)?(.+?)(?:\.(?:inprogress|compact|zstd|lz4|gz))*")
 
@@ -50,6 +50,7 @@ class FactParser:
     """Collects the lines of one file, and returns their facts as Arrow record batches."""
 
     def __init__(self, file: str) -> None:
+        file = file.encode(errors="replace").decode()  # the bytes of a name need not be text
         self._file = {"file": file, "app": application_name(file)}
         self._tasks: list[events.TaskEnd] = []
         self._others: list[dict[str, Any]] = []
@@ -95,7 +96,9 @@ class FactParser:
 
 def _decode(line: bytes) -> Any:
     """Decode a relevant event; None for another event. Raises ValueError for a broken line."""
-    decoder = _DECODERS.get(_name(line))
+    begun = line.startswith(EVENT_PREFIX)
+    name = line[len(EVENT_PREFIX) : line.index(b'"', len(EVENT_PREFIX))] if begun else _name(line)
+    decoder = _DECODERS.get(name)
     if decoder is None:
         return None
     try:
@@ -104,12 +107,10 @@ def _decode(line: bytes) -> Any:
         return events.decode_leniently(line, decoder.type)
 
 
-def _name(line: bytes) -> str:
-    """The event's name. Raises ValueError if there is none."""
-    if line.startswith(EVENT_PREFIX):
-        return line[len(EVENT_PREFIX) : line.index(b'"', len(EVENT_PREFIX))].decode()
+def _name(line: bytes) -> bytes:
+    """The event's name, wherever it stands. Raises ValueError if there is none."""
     try:
-        return _NAMES.decode(line).event
+        return _NAMES.decode(line).event.encode(errors="replace")
     except (msgspec.DecodeError, RecursionError) as error:
         raise ValueError(str(error)) from None
 

@@ -9,6 +9,7 @@ from itertools import groupby
 from typing import Any, Final, Self
 
 from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from blocklist.detection.decoders import decoder_for
@@ -24,6 +25,8 @@ from blocklist.detection.log_checks import (
 from blocklist.detection.log_file import IN_PROGRESS, STATUS_PREFIX, LogFile, is_hidden
 
 _THREADS: Final = 8
+_JAVA_ERRORS: Final = (Py4JError, PySparkException)
+"""PySpark turns some of Py4J's errors into its own, such as that of a name that is no path to Hadoop."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -42,7 +45,7 @@ def discover(spark: SparkSession, paths: Iterable[str]) -> DiscoveredLogs:
     for path in paths:
         try:
             below = {log.path: log for log in files.walk(path)}
-        except Py4JError as error:
+        except _JAVA_ERRORS as error:
             problems.append(f"{path} cannot be read: {_error_message(error)}")
             continue
         if not below:
@@ -138,12 +141,12 @@ def _head(files: _HadoopFiles, log: LogFile) -> bytes | str:
     """Return the first bytes of the log, or the error as a sentence."""
     try:
         return files.head(log)
-    except Py4JError as error:
+    except _JAVA_ERRORS as error:
         return _error_message(error)
 
 
-def _error_message(error: Py4JError) -> str:
+def _error_message(error: Exception) -> str:
     """Return Hadoop's message, on one line."""
-    cause = error.java_exception if isinstance(error, Py4JJavaError) else error
-    text = str(cause.getMessage() or cause) if isinstance(error, Py4JJavaError) else str(error)
+    cause = error.java_exception if isinstance(error, Py4JJavaError) else None
+    text = str(error if cause is None else cause.getMessage() or cause)
     return text.strip().partition("\n")[0].removesuffix(".") + "."

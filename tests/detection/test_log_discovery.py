@@ -70,6 +70,16 @@ def test_an_unreadable_path_is_a_problem(spark: SparkSession, tmp_path: Path) ->
     assert empty == f"{tmp_path}/empty contains no event log."
 
 
+def test_a_name_that_is_no_path_to_hadoop_costs_the_other_logs_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    for name in ("app 1%20[x]", "app:2"):
+        (tmp_path / name).write_bytes(START)
+    found = discover(spark, [str(tmp_path)])
+    assert names(found) == ["app 1%20[x]"]
+    (problem,) = found.problems
+    assert problem.startswith(f"file:{tmp_path}/app:2 cannot be read: ")
+    assert "Relative path in absolute URI" in problem
+
+
 def test_a_compressed_log_that_is_too_large_is_a_problem(spark: SparkSession, tmp_path: Path) -> None:
     with (tmp_path / "app-1.zstd").open("wb") as file:
         file.truncate(MAX_COMPRESSED_BYTES + 1)

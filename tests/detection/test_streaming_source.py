@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import json
+import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -19,6 +21,7 @@ from blocklist.detection.decoders import BOMB
 from blocklist.detection.line_reader import DAMAGED
 from blocklist.detection.log_checks import MAX_COMPRESSED_BYTES
 from blocklist.detection.streaming_source import lines
+from tests.detection.synthetic_logs import event_log
 
 LINES = [b'{"Event":"%d"%s}' % (number, b"x" * (number * 37 % 200)) for number in range(60)]
 TEXT = b"".join(line + b"\n" for line in LINES)
@@ -136,6 +139,18 @@ def test_offsets_are_keyed_by_the_final_file_name(tmp_path: Path) -> None:
         ("app-1", 2, 3),
         ("events_1_app-2.zstd", 0, 3),
     ]
+
+
+def test_a_log_whose_name_is_not_text_is_read(tmp_path: Path) -> None:
+    """Else it would end the stream, again after each restart."""
+    path = tmp_path / os.fsdecode(b"app-\xff")
+    path.write_bytes(b"".join(b"%b\n" % line.encode() for line in event_log("app-1", 1_700_000_000_000)))
+    reader = streaming_source.EventLogSource({"paths": json.dumps([str(tmp_path)])}).streamReader(None)
+    offset = json.loads(json.dumps(reader.latestOffset()))  # type: ignore[call-arg]
+    (part,) = reader.partitions({}, offset)
+    rows = [row for batch in reader.read(part) for row in batch.to_pylist()]  # type: ignore[union-attr]
+    assert {row["file"] for row in rows} == {f"{tmp_path}/app-?"}
+    assert sum(row["kind"] == "task" for row in rows) == 108
 
 
 def test_importing_it_does_not_import_the_pipeline() -> None:
