@@ -142,6 +142,33 @@ def test_while_the_users_template_cannot_be_read_blocks_are_refused_for_new_pods
     application.end()
 
 
+@pytest.mark.long
+def test_blocks_are_refused_for_new_pods_of_a_stateful_set(
+    service: Service, start: StartApplication, pool: Pool, cluster: Cluster, namespace: str
+) -> None:
+    """The agent does not know how such pods are made; tasks keep off the node. Spark needs cluster mode for them."""
+    stateful_sets = {
+        "apiGroups": ["apps"],
+        "resources": ["statefulsets"],
+        "verbs": ["create", "get", "patch", "delete"],
+    }
+    token = cluster.make_service_account(namespace, "stateful", [*ROLE, stateful_sets])
+    driver, a, b = (pool.add(cpu="1100m") for _ in range(3))
+    settings = {
+        "spark.kubernetes.allocation.pods.allocator": "statefulset",
+        "spark.kubernetes.authenticate.driver.serviceAccountName": "stateful",
+        "spark.kubernetes.driver.node.selector.kubernetes.io/hostname": driver,
+        "spark.executor.instances": 2,
+    }
+    application = start(cluster_mode=True, token=token, **settings)
+    application.await_use(a, b)
+    service.await_listener()
+    service.put(b)
+    wait_until(lambda: "does not know how" in service.refused(b), seconds=120)
+    assert application.round().hosts == {a}
+    application.end()
+
+
 def test_while_the_service_is_away_the_last_list_stays_in_force(
     service: Service, service_process: ServiceProcess, start: StartApplication, pool: Pool
 ) -> None:
