@@ -100,7 +100,8 @@ test-kubernetes: cluster
 chaos-spark: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.applications chaos $(ARGS)
 
-# The applications of the tests with other versions of Spark, a few hundred megabytes each; `ARGS="3.5.9"` for one.
+# The applications of the tests, also on Kubernetes where Go is present, with other versions of Spark: a few hundred
+# megabytes each; `ARGS="3.5.9"` for one.
 test-spark-versions: $(VENV)/dev.stamp
 	$(BIN)/python -m tests.applications versions $(ARGS)
 

@@ -23,7 +23,7 @@ GROUPS = {
 }
 LONG = {
     "flink": "Time until a block is in force in Flink, evacuation, renewals, and memory of the bridge.",
-    "kubernetes": "The Kubernetes manager with 1,000 and 5,000 nodes: one block, many, its start, its memory.",
+    "kubernetes": "The Kubernetes manager with 1,000 and 5,000 nodes: one block, many, start, memory; Spark jobs.",
     "detection-speed": "Throughput of reading event logs.",
     "detection": "Precision and recall of the detection.",
     "detection-quality": "Thousands of synthetic runs: kinds of faults found, and healthy hosts blamed.",

@@ -1,4 +1,4 @@
-"""The Kubernetes manager with 1,000 and 5,000 nodes: one block, many blocks, and its start.
+"""The Kubernetes manager with 1,000 and 5,000 nodes: one block, many blocks, and its start. Then Spark jobs.
 
 The control plane is real; the nodes are objects that no kubelet serves. Pods for the blocked node are made all the
 time, so that the last one that is bound shows when the block was in force.
@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 
 import httpx
 
+from benchmarks import kubernetes_spark
 from benchmarks.harness import scratch, unless_quick
 from benchmarks.rows import Row
 from benchmarks.sampling import cpu_seconds, megabytes
@@ -51,7 +52,7 @@ class Figures:
 
 
 def run() -> list[Row]:
-    """Return one row per figure; the contenders are the numbers of nodes."""
+    """Return one row per figure; the contenders are the numbers of nodes. Then the rows of Spark jobs."""
     figures = {f"{size:,} nodes": _measure(size) for size in SIZES}
     ours = next(iter(figures))
 
@@ -67,6 +68,7 @@ def run() -> list[Row]:
         row("start of the manager until it has acknowledged the list", "s", "start"),
         row("the manager's CPU time for its start", "s", "start_cpu"),
         row("the manager's memory", "MB", "memory"),
+        *kubernetes_spark.rows(),
     ]
 
 

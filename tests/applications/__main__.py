@@ -23,6 +23,7 @@ from tests.integration.process import ROOT
 
 _JOBS_PER_APPLICATION: Final = 25
 _VERSIONS: Final = ("3.5.9", "4.0.5")
+_VERSION_TESTS: Final = ("tests/applications", "tests/kubernetes/spark")
 
 
 def main() -> int:
@@ -32,7 +33,7 @@ def main() -> int:
     chaos = commands.add_parser("chaos", help="jobs under a hostile service and a hostile list")
     chaos.add_argument("--jobs", type=int, default=200)
     chaos.add_argument("--seed", type=int, default=secrets.randbits(32), help="determines jobs and responses")
-    versions = commands.add_parser("versions", help="the tests of this folder with other versions of Spark")
+    versions = commands.add_parser("versions", help="these applications, and those on Kubernetes, with other Sparks")
     versions.add_argument("versions", nargs="*", default=_VERSIONS)
     given = parser.parse_args()
     return _chaos(given.jobs, given.seed) if given.command == "chaos" else _versions(given.versions)
@@ -62,7 +63,7 @@ def _versions(versions: list[str]) -> int:
     for version in versions:
         python = environment(version)
         [home] = (python.parents[1] / "lib").glob("python3*/site-packages/pyspark")
-        command = [sys.executable, "-m", "pytest", "tests/applications", "-q"]
+        command = [sys.executable, "-m", "pytest", *_VERSION_TESTS, "-q"]
         if subprocess.run(command, cwd=ROOT, env={**os.environ, SPARK_HOME: str(home)}, check=False).returncode:
             failed.append(version)
     print(f"failed: {', '.join(failed)}" if failed else f"Spark {', '.join(versions)}: all tests passed")

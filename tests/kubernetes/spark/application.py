@@ -195,6 +195,11 @@ class Application:
         with self._kubelets.cluster.api() as api:
             api.delete(f"/api/v1/namespaces/{self.namespace}/pods")
 
+    @property
+    def pid(self) -> int:
+        """Process id: in client mode the driver's, as Spark's scripts replace themselves by their command."""
+        return self._process.pid
+
     def round(self, tasks: int = TASKS, *, waiting_on: str = "-") -> Round:
         """Run tasks and return their number and the nodes on which they ran."""
         self.begin_round(tasks, waiting_on=waiting_on)
