@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import signal
 import sys
 import tempfile
@@ -15,10 +16,15 @@ from tests.kubernetes.kubelets import running_kubelets
 
 
 def main() -> int:
-    """Exit code 1 if they cannot be built."""
+    """Exit code 1 if they cannot be built, 2 for wrong arguments."""
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.kubernetes", description="A cluster of three nodes until Ctrl-C."
+    )
+    parser.add_argument("command", nargs="?", choices=["build"], help="only build it, and Helm")
+    arguments = parser.parse_args()
     try:
         program = require_control_plane()
-        if sys.argv[1:] == ["build"]:
+        if arguments.command == "build":
             print(f"{program}\n{require_helm()}")
             return 0
     except MissingError as error:
