@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import subprocess
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 
 _PATH = f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin"
 
@@ -19,9 +23,24 @@ def require(packages: Mapping[str, str]) -> dict[str, str]:
 
     Raises MissingError where that cannot be done.
     """
-    if missing := sorted({package for program, package in packages.items() if find(program) is None}):
-        _install(missing)
+    if _missing(packages):
+        with _locked():
+            # Another worker may have installed it meanwhile.
+            if missing := _missing(packages):
+                _install(missing)
     return {program: find(program) or program for program in packages}
+
+
+def _missing(packages: Mapping[str, str]) -> list[str]:
+    return sorted({package for program, package in packages.items() if find(program) is None})
+
+
+@contextmanager
+def _locked() -> Iterator[None]:
+    """One worker at a time: `apt-get update` fails if another one runs, whatever its options say."""
+    with (Path(tempfile.gettempdir()) / "blocklist-tests-apt.lock").open("w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def find(program: str) -> str | None:
@@ -30,7 +49,7 @@ def find(program: str) -> str | None:
 
 
 def _install(packages: list[str]) -> None:
-    # Another worker may be installing, too.
+    # Somebody else may be installing, too.
     apt = ["apt-get", "--quiet", "--option", "DPkg::Lock::Timeout=300"]
     install = [*apt, "install", "--yes", "--no-install-recommends", *packages]
     if os.geteuid() != 0 or not shutil.which("apt-get"):
