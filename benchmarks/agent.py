@@ -12,7 +12,7 @@ from pathlib import Path
 from benchmarks import systems
 from benchmarks.harness import CORES, GENERATOR_CORE, scratch, unless_quick
 from benchmarks.rows import Row, Samples, at_least, at_most
-from benchmarks.sampling import cpu_seconds, megabytes
+from benchmarks.sampling import idle_cpu, megabytes
 from blocklist import BlockAction, BlocklistClient
 from demo.cluster import Cluster, spark_home
 from tests.applications.application import Application, Installation, obeying
@@ -98,8 +98,9 @@ def _cost(bed: Bed) -> list[Row]:
         tasks = _tiny_tasks(applications)
         time.sleep(SETTLE_SECONDS)
         heaps = {name: [float(heap(application))] for name, application in applications.items()}
-        resident = {name: [megabytes(application.pid)] for name, application in applications.items()}
-        idle = _idle(applications)
+        pids = {name: application.pid for name, application in applications.items()}
+        resident = {name: [megabytes(pid)] for name, pid in pids.items()}
+        idle = idle_cpu(pids, rounds=IDLE_ROUNDS, seconds=IDLE_SECONDS)
     more = [ours - without for ours, without in zip(idle[OURS], idle[WITHOUT], strict=True)]
     return [
         Row(name=f"idle CPU in {IDLE_SECONDS:g} s", unit="s", ours=OURS, samples=idle),
@@ -124,17 +125,6 @@ def _tiny_tasks(applications: Mapping[str, Application]) -> Samples:
     for number in range(TASK_ROUNDS):
         for contender in _in_turn(number):
             samples[contender].append(TASKS / tiny_tasks(applications[contender], TASKS))
-    return samples
-
-
-def _idle(applications: Mapping[str, Application]) -> Samples:
-    """CPU seconds of both drivers in the same time."""
-    samples: Samples = {OURS: [], WITHOUT: []}
-    for _ in range(IDLE_ROUNDS):
-        before = {name: cpu_seconds(application.pid) for name, application in applications.items()}
-        time.sleep(IDLE_SECONDS)
-        for name, application in applications.items():
-            samples[name].append(cpu_seconds(application.pid) - before[name])
     return samples
 
 

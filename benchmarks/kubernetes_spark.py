@@ -14,7 +14,7 @@ from pathlib import Path
 from benchmarks import systems
 from benchmarks.harness import CORES, GENERATOR_CORE, scratch, unless_quick
 from benchmarks.rows import Row, Samples, at_most
-from benchmarks.sampling import cpu_seconds, megabytes
+from benchmarks.sampling import cpu_seconds, idle_cpu, megabytes
 from blocklist import BlockAction, BlocklistClient
 from demo.cluster import spark_home
 from tests.integration.process import wait_until
@@ -152,8 +152,9 @@ def _cost(bed: Bed) -> list[Row]:
             application.await_use(*NODES)
         changes = _pod_changes(bed, applications)
         time.sleep(SETTLE_SECONDS)
-        resident = {name: [megabytes(application.pid)] for name, application in applications.items()}
-        idle = _idle(applications)
+        pids = {name: application.pid for name, application in applications.items()}
+        resident = {name: [megabytes(pid)] for name, pid in pids.items()}
+        idle = idle_cpu(pids, rounds=IDLE_ROUNDS, seconds=IDLE_SECONDS)
         for application in applications.values():
             application.end()
     return [
@@ -189,14 +190,3 @@ def _replace_executors(bed: Bed, application: Application) -> None:
 
     wait_until(are_replaced, seconds=TIMEOUT)
     application.await_use(*NODES)
-
-
-def _idle(applications: Mapping[str, Application]) -> Samples:
-    """CPU seconds of both drivers in the same time."""
-    samples: Samples = {name: [] for name in applications}
-    for _ in range(IDLE_ROUNDS):
-        before = {name: cpu_seconds(application.pid) for name, application in applications.items()}
-        time.sleep(IDLE_SECONDS)
-        for name, application in applications.items():
-            samples[name].append(cpu_seconds(application.pid) - before[name])
-    return samples

@@ -49,6 +49,17 @@ def least_disturbed(sample: Callable[[], T], wait_budget: list[float]) -> tuple[
     return best
 
 
+def idle_cpu(pids: Mapping[str, int], *, rounds: int, seconds: float) -> Samples:
+    """CPU seconds of processes that do nothing, in the same `seconds`, `rounds` times."""
+    samples: Samples = {name: [] for name in pids}
+    for _ in range(rounds):
+        before = {name: cpu_seconds(pid) for name, pid in pids.items()}
+        time.sleep(seconds)
+        for name, pid in pids.items():
+            samples[name].append(cpu_seconds(pid) - before[name])
+    return samples
+
+
 def with_noise(sample: Callable[[], T]) -> tuple[T, float]:
     """Return the value of `sample`, and the number of CPUs that other processes used meanwhile."""
     started, before = time.monotonic(), _foreign_seconds()
