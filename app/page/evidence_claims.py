@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from blocklist.model.changes import Change
-from blocklist.model.claims import DETECTION_OWNER, Claim, claim_of, expand
+from blocklist.model.claims import DETECTION_OWNER, Claim, claim_of
 from blocklist.model.evidence import EVIDENCE_OWNER
 
 _OWNERS: Final = (DETECTION_OWNER, EVIDENCE_OWNER)
@@ -50,6 +50,5 @@ def _latest(owner: str, changes: Sequence[Change], live: Claim | None) -> Eviden
 
 def _claims_of(owner: str, changes: Sequence[Change]) -> Iterator[tuple[Change, Claim]]:
     for change in changes:
-        claims = () if change.type.frees else expand(change.claims or change.created_by, change.node)
-        if (claim := claim_of(claims, owner)) is not None:
+        if (claim := claim_of(change.claims_after, owner)) is not None:
             yield change, claim

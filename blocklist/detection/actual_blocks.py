@@ -12,7 +12,6 @@ from blocklist.detection.evidence import HostInApplication, by_host
 from blocklist.detection.node_summary import CHARGED_TO_NODE
 from blocklist.detection.slowness import MIN_EFFECT
 from blocklist.model.changes import Change
-from blocklist.model.claims import expand
 from blocklist.model.host_matching import same_machine
 
 AFTERWARDS_MS: Final = 24 * 3_600_000
@@ -63,7 +62,7 @@ def actual_blocks(changes: Iterable[Change]) -> list[ActualBlock]:
             if before is not None:
                 found.append(replace(before, end=change.at))
             continue
-        owners = [claim.owner for claim in expand(change.claims or change.created_by, node)]
+        owners = [claim.owner for claim in change.claims_after]
         open_blocks[node.id] = ActualBlock(
             node=node.id,
             start=before.start if before else change.at,

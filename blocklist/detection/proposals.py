@@ -10,7 +10,7 @@ from typing import Final
 from blocklist.detection.heuristics import Judgement, NodeVerdict, Rules, extend_for_repeats, judge
 from blocklist.detection.node_summary import NodeSummary
 from blocklist.model.changes import Change, ChangeType
-from blocklist.model.claims import DETECTION_OWNER, Claim, Claims, automatic_claims, claim_of, expand
+from blocklist.model.claims import DETECTION_OWNER, Claim, Claims, automatic_claims, claim_of
 from blocklist.model.errors import InvalidError
 from blocklist.model.host_matching import normalize_address
 from blocklist.model.node import BlockedNode, check_node_id
@@ -145,7 +145,7 @@ def _block(verdict: NodeVerdict, block: BlockedNode) -> BlockedNode:
 
 def own_claim(history: Sequence[Change]) -> Claim | None:
     """The claim of detection after these changes."""
-    return claim_of(_claims_after(history[-1]), DETECTION_OWNER) if history else None
+    return claim_of(history[-1].claims_after, DETECTION_OWNER) if history else None
 
 
 def unblocked_at(history: Sequence[Change]) -> int:
@@ -157,7 +157,7 @@ def manual_unblocks(history: Sequence[Change]) -> Iterator[Change]:
     """The changes with which somebody unblocked the node, or removed the claim of detection."""
     before: Claims = ()
     for change in history:
-        after = _claims_after(change)
+        after = change.claims_after
         if _overrules(change, before, after):
             yield change
         before = after
@@ -172,10 +172,6 @@ def _overrules(change: Change, before: Claims, after: Claims) -> bool:
     removed = own is not None and not own.block.ended(change.at) and claim_of(after, DETECTION_OWNER) is None
     by_hand = change.dismissed is not None or not automatic_claims(before)
     return removed or (change.type is ChangeType.UNBLOCKED and by_hand)
-
-
-def _claims_after(change: Change) -> Claims:
-    return () if change.type.frees else expand(change.claims or change.created_by, change.node)
 
 
 def node_id(host: str) -> str:

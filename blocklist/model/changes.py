@@ -8,7 +8,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from blocklist.model.claims import Claims, ClaimsOrAuthor
+from blocklist.model.claims import Claims, ClaimsOrAuthor, expand
 from blocklist.model.node import BlockedNode
 from blocklist.model.repeats import Repeat
 
@@ -71,6 +71,11 @@ class Change:
     dismissed: Final[Claims | None] = None
     source: Final[Source | None] = field(default=None, compare=False)
     request_id: Final[str | None] = field(default=None, compare=False)
+
+    @property
+    def claims_after(self) -> Claims:
+        """The claims on the node after the change, implied ones too; none if it frees the node."""
+        return () if self.type.frees else expand(self.claims or self.created_by, self.node)
 
     @property
     def repeat(self) -> Repeat | None:

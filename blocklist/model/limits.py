@@ -12,7 +12,7 @@ from decimal import Decimal
 from typing import Final
 
 from blocklist.model.changes import Change, ChangeType
-from blocklist.model.claims import ANONYMOUS, expand, is_authored_by
+from blocklist.model.claims import ANONYMOUS, is_authored_by
 from blocklist.model.draft import Draft
 from blocklist.model.durations import exact_duration
 from blocklist.model.errors import LimitError
@@ -211,8 +211,7 @@ def _lengthens_claim(change: Change, current: Draft, latest: int) -> bool:
         return False
     before = current.get_blocked(change.node.id)
     ends = {} if before is None else {claim.owner: claim.block.end for claim in current.claims(before)}
-    claims = expand(change.claims or change.created_by, change.node)
-    return any(claim.block.end > max(latest, ends.get(claim.owner, 0)) for claim in claims)
+    return any(claim.block.end > max(latest, ends.get(claim.owner, 0)) for claim in change.claims_after)
 
 
 def _minimum_violations(found: Sequence[Shortfall]) -> list[str]:
