@@ -254,7 +254,9 @@ def _engine(base: _Base, ownership: PushOwnership, loaded: LoadedState) -> _Engi
         replicated=base.store.replicated,
     )
     store = MeasuredStore(base.store, metrics)
-    handler = BlocklistHandler(base.tracker, store, base.clock, publisher, max_queued=settings.max_waiting)
+    handler = BlocklistHandler(
+        base.tracker, store, base.clock, publisher, replica=base.store.replica, max_queued=settings.max_waiting
+    )
     usable_nodes = UsableNodes(base.directory, base.view, base.confirmed_nodes)
     limit_guard = LimitGuard(settings.limits, usable_nodes, base.inventory, metrics.count_refused)
     evidence_limit = EvidenceLimit(share=settings.evidence_max_share, confirmed=base.confirmed_nodes.__len__)

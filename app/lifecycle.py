@@ -22,7 +22,7 @@ from app.logs.change_log import ChangeLogWriter
 from app.logs.isolation import isolated
 from app.notices.notifier import Notices
 from app.push.pusher import Pusher
-from app.store.database import Topic
+from app.store.database import OnRemoteChange, Topic
 from app.store.store import Store
 from app.watch.change_feed import ChangeFeed
 from blocklist.model.changes import Author, Source
@@ -89,7 +89,7 @@ class Lifecycle:
             tasks |= {"tokens": self.authenticator.run, "sessions": self.sessions.run}
         return tasks
 
-    def _on_remote_change(self) -> dict[Topic, Callable[[], None]]:
+    def _on_remote_change(self) -> dict[Topic, OnRemoteChange]:
         """What is notified when another replica has written something of a topic."""
         return {
             Topic.CHANGES: self.handler.notify_remote_change,

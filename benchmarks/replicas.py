@@ -3,10 +3,12 @@
 from collections.abc import Callable, Collection, Mapping
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
 
 from benchmarks import convergence, systems
 from benchmarks.convergence import MERGE
+from benchmarks.cpu_quota import NoQuotaError, cpu_quota
 from benchmarks.generator import Load, wrk_write
 from benchmarks.harness import CORES, SERVER_CORE, Server, scratch
 from benchmarks.rows import Row, Samples, Target, at_least, at_most, column
@@ -17,6 +19,8 @@ SQLITE, POSTGRES = "SQLite", "PostgreSQL"
 ONE, SEVERAL = "1 replica", {2: "2 replicas", 3: "3 replicas"}
 WRITERS = 64
 ROUNDS = 7
+SHARE = 0.15
+"""Of a core, for each replica: so PostgreSQL, the generator and three replicas do not compete for two cores."""
 
 Servers = Mapping[str, list[Server]]
 
@@ -42,13 +46,27 @@ def _databases(folder: Path) -> list[Row]:
 
 
 def _several(folder: Path) -> list[Row]:
-    """PostgreSQL and all replicas use both cores, as does a single replica."""
+    """Replicas that share the machine's two cores, and replicas that have as much CPU each as a single one."""
     with ExitStack() as stack:
         start = _starter(stack, folder, CORES)
-        servers = {ONE: start("one", 1)} | {name: start(f"of{count}-", count) for count, name in SEVERAL.items()}
+        names = {1: ONE, **SEVERAL}
+        shared = {name: start(f"shared{count}-", count) for count, name in names.items()}
+        rows = [
+            *_compared("two cores for all, distinct nodes", shared, [], body=BODY, ids=0),
+            *_compared("two cores for all, one hot node", shared, [], body=MERGE, ids=1),
+        ]
+        limited = {name: start(f"limited{count}-", count) for count, name in names.items()}
+        try:
+            for replica in chain.from_iterable(limited.values()):
+                stack.enter_context(cpu_quota(replica.pid, SHARE))
+        except NoQuotaError as error:
+            print(f"not measured: replicas with CPU limits: {error}", flush=True)
+            return rows
+        share, target = f"{SHARE:.0%} of a core each", [at_least(1, ONE)]
         return [
-            *_compared("distinct nodes", servers, body=BODY, ids=0),
-            *_compared("one hot node", servers, body=MERGE, ids=1),
+            *rows,
+            *_compared(f"{share}, distinct nodes", limited, target, body=BODY, ids=0),
+            *_compared(f"{share}, one hot node", limited, target, body=MERGE, ids=1),
         ]
 
 
@@ -72,19 +90,19 @@ def _rows(name: str, servers: Servers, targets: list[Target], *, connections: in
     ]
 
 
-def _compared(nodes: str, servers: Servers, *, body: str, ids: int) -> list[Row]:
+def _compared(case: str, servers: Servers, targets: list[Target], *, body: str, ids: int) -> list[Row]:
     """Compare several replicas with one: changes per second, their 99th percentile, and the share refused."""
     rate, p99, refused, noise = _sample(servers, body=body, ids=ids, connections=WRITERS)
     rows = []
     for ours in SEVERAL.values():
-        name, pair = f"{WRITERS} writers, {nodes}, {ours}", (ours, ONE)
-        for what, unit, samples, targets in (
-            ("", "PUTs/s", rate, [at_least(1, ONE)]),
+        name, pair = f"{case}, {ours}", (ours, ONE)
+        for what, unit, samples, own_targets in (
+            ("", "PUTs/s", rate, targets),
             (": 99th percentile", "ms", p99, []),
             (": refused", "%", refused, [at_most(0)]),
         ):
             chosen = {contender: samples[contender] for contender in pair}
-            rows.append(Row(name=name + what, unit=unit, ours=ours, samples=chosen, noise=noise, targets=targets))
+            rows.append(Row(name=name + what, unit=unit, ours=ours, samples=chosen, noise=noise, targets=own_targets))
     return rows
 
 

@@ -12,6 +12,7 @@ from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
 
+from app.engine.turns import Turns
 from app.logs.isolation import isolated
 from app.logs.request_ids import with_request_id
 from app.store.queries import LoadedState, LogTail, StaleError
@@ -29,8 +30,6 @@ MAX_BATCH: Final = 1000
 """Maximum number of commands in one transaction: bounds how long later commands wait."""
 MAX_RETRY_SECONDS: Final = 10.0
 """How long a batch is tried again while other replicas commit first: less than a proxy waits for a response."""
-YIELD_SECONDS: Final = 0.02
-"""How long a replica waits for another one to commit, before it commits again, while they contend."""
 
 
 class ChangeLog(Protocol):
@@ -93,7 +92,7 @@ class BlocklistHandler:
       same transaction, or of another replica.
     - Replicas use optimistic concurrency: a commit succeeds only if its changes follow the end of the log. Otherwise
       the replica reads the newer changes and runs the commands again on a new draft.
-    - Replicas that contend take turns: after a commit, each waits up to YIELD_SECONDS for another one to commit.
+    - Replicas that contend take turns (app.engine.turns).
     """
 
     def __init__(
@@ -103,6 +102,7 @@ class BlocklistHandler:
         clock: Callable[[], int],
         publisher: Publisher,
         *,
+        replica: str,
         max_queued: int,
     ) -> None:
         self._tracker = tracker
@@ -115,8 +115,7 @@ class BlocklistHandler:
         self._closed = False
         self._behind = False
         self._last_change: Change | None = None
-        self._contended = False
-        self._turn_granted = asyncio.Event()
+        self._turns = Turns(replica)
 
     def submit(self, command: Command[T], author: Author) -> asyncio.Future[Outcome[T]]:
         """Queue a command; the future is its outcome.
@@ -141,10 +140,11 @@ class BlocklistHandler:
         """Number of commands that wait for a transaction."""
         return len(self._queue)
 
-    def notify_remote_change(self) -> None:
+    def notify_remote_change(self, replica: str | None = None) -> None:
         """Read the log: another replica may have committed, or a commit of this one without an answer."""
         self._behind = True
-        self._turn_granted.set()
+        if replica is not None:
+            self._turns.note_commit(replica)
         self._wake.set()
 
     async def run(self) -> None:
@@ -158,8 +158,7 @@ class BlocklistHandler:
                 with suppress(UnavailableError):
                     await self._catch_up()
             while self._queue:
-                if self._contended:
-                    await self._yield_turn()
+                await self._turns.wait()
                 await self._collect_batch()
                 batch, self._queue = self._queue[:MAX_BATCH], self._queue[MAX_BATCH:]
                 await self._execute_batch(batch)
@@ -197,14 +196,6 @@ class BlocklistHandler:
             length = len(self._queue)
             await asyncio.sleep(0)
 
-    async def _yield_turn(self) -> None:
-        """Wait until another replica has committed after this one, at most YIELD_SECONDS."""
-        try:
-            async with asyncio.timeout(YIELD_SECONDS):
-                await self._turn_granted.wait()
-        except TimeoutError:
-            self._contended = False
-
     def _apply_commands(self, batch: list[_QueuedCommand]) -> Draft:
         """A draft with the changes of all commands, but those that fail unexpectedly."""
         while True:
@@ -218,19 +209,22 @@ class BlocklistHandler:
             if self._behind:
                 await self._catch_up()
             draft = self._apply_commands(batch)
+            started_at = time.monotonic()
             try:
                 await self._log.commit(draft.changes, after=self._tracker.revision, history=self._tracker.history)
             except StaleError:
-                self._behind = self._contended = True
+                self._behind = True
+                self._turns.note_stale_commit()
                 if time.monotonic() > deadline:
                     raise UnavailableError("Other replicas kept changing the list; try again.", retry_after=1) from None
+                await self._turns.wait()
                 continue
             except BaseException:
                 # The commit may have succeeded without an answer.
                 self._behind = True
                 raise
             if draft.changes:
-                self._turn_granted.clear()
+                self._turns.note_own_commit(time.monotonic() - started_at)
             self._advance(draft.changes, from_log=False)
             return
 

@@ -25,8 +25,8 @@ class Topic(StrEnum):
     TOKENS = "tokens"
 
 
-OnRemoteChange = Callable[[], None]
-"""Called when another replica may have written on a topic; must not block."""
+OnRemoteChange = Callable[[str | None], None]
+"""Called with the replica that has written on a topic, or None if one may have; must not block."""
 
 
 class DatabaseBackend(Protocol):

@@ -73,7 +73,7 @@ class Notifications:
                 async for note in connection.notifies(timeout=POLL_SECONDS):
                     topic, _, replica = note.payload.partition(" ")
                     if replica != self._replica:
-                        _notify(callbacks, topic)
+                        _notify(callbacks, topic, replica)
         finally:
             await connection.close()
 
@@ -91,9 +91,9 @@ class Notifications:
                 _notify(callbacks, topic)
 
 
-def _notify(callbacks: Mapping[Topic, OnRemoteChange], topic: str) -> None:
+def _notify(callbacks: Mapping[Topic, OnRemoteChange], topic: str, replica: str | None = None) -> None:
     """Call the callback of a topic. A replica of a later version may have topics that this one does not know."""
     for known, callback in callbacks.items():
         if known == topic:
             with isolated(f"notification of {topic}"):
-                callback()
+                callback(replica)

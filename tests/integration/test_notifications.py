@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 
@@ -11,7 +10,7 @@ import pytest
 
 from app.main import unix_millis
 from app.store.clock_offset import ClockOffset
-from app.store.database import Topic
+from app.store.database import OnRemoteChange, Topic
 from app.store.notifications import Notifications
 from app.store.postgresql_commit import CHANNEL
 from app.store.postgresql_connection import connect_async
@@ -19,12 +18,12 @@ from app.store.postgresql_connection import connect_async
 pytestmark = pytest.mark.databases("postgresql")
 
 
-def fail() -> None:
+def fail(_: str | None) -> None:
     raise RuntimeError("a bug")
 
 
 async def receiving(
-    url: str, callbacks: dict[Topic, Callable[[], None]], payloads: list[str], until: asyncio.Event
+    url: str, callbacks: dict[Topic, OnRemoteChange], payloads: list[str], until: asyncio.Event
 ) -> None:
     """Send these notifications while others are received, until the event is set."""
     connect = partial(connect_async, url, autocommit=True)
@@ -50,8 +49,25 @@ async def receiving(
 def test_a_callback_that_raises_does_not_stop_the_others(database_url: str) -> None:
     async def scenario() -> None:
         tokens = asyncio.Event()
-        callbacks = {Topic.CHANGES: fail, Topic.LISTENERS: fail, Topic.TOKENS: tokens.set}
+        callbacks = {Topic.CHANGES: fail, Topic.LISTENERS: fail, Topic.TOKENS: lambda _: tokens.set()}
         await receiving(database_url, callbacks, [], tokens)
+
+    asyncio.run(scenario())
+
+
+def test_a_callback_gets_the_replica_that_has_written(database_url: str) -> None:
+    async def scenario() -> None:
+        received: list[str | None] = []
+        done = asyncio.Event()
+
+        def note(replica: str | None) -> None:
+            received.append(replica)
+            if replica is not None:
+                done.set()
+
+        callbacks = {Topic.CHANGES: note, Topic.LISTENERS: lambda _: None, Topic.TOKENS: lambda _: None}
+        await receiving(database_url, callbacks, ["changes another"], done)
+        assert received[:2] == [None, "another"]  # the first is that of the first poll
 
     asyncio.run(scenario())
 
@@ -61,13 +77,13 @@ def test_a_topic_of_a_later_version_is_ignored(database_url: str) -> None:
         listeners = asyncio.Event()
         counted = 0
 
-        def count() -> None:
+        def count(_: str | None) -> None:
             nonlocal counted
             counted += 1
             if counted > 2:  # the first is that of the first poll
                 listeners.set()
 
-        callbacks = {Topic.CHANGES: lambda: None, Topic.LISTENERS: count, Topic.TOKENS: lambda: None}
+        callbacks = {Topic.CHANGES: lambda _: None, Topic.LISTENERS: count, Topic.TOKENS: lambda _: None}
         await receiving(database_url, callbacks, ["weather another", "listeners another"], listeners)
 
     asyncio.run(scenario())

@@ -67,7 +67,7 @@ def test_a_change_overtaken_many_times_in_a_row_is_committed(url: str) -> None:
         await other.open()
         log = OvertakenStore(own, other)
         tracker = BlocklistTracker(loaded.snapshot)
-        handler = BlocklistHandler(tracker, log, lambda: 1000, SilentPublisher(), max_queued=100)
+        handler = BlocklistHandler(tracker, log, lambda: 1000, SilentPublisher(), replica="own", max_queued=100)
         running = asyncio.create_task(handler.run())
         outcome = await handler.submit(
             lambda draft: draft.block(blocked_node("mine"), allow_merge=False), Author("ops")

@@ -11,7 +11,7 @@ from typing import Any, Self
 import pytest
 from structlog.testing import capture_logs
 
-from app.engine import handler, supervision
+from app.engine import handler, supervision, turns
 from app.engine.handler import BlocklistHandler, CommandFailedError, Outcome
 from app.engine.supervision import TaskHealth
 from app.store.queries import LoadedState, LogTail, StaleError
@@ -109,7 +109,9 @@ class HandlerHarness:
         self.tracker = BlocklistTracker(Snapshot(revision=0, history="00000000"))
         self.log = log or RecordingLog()
         self.publisher = RecordingPublisher()
-        self.handler = BlocklistHandler(self.tracker, self.log, lambda: 1000, self.publisher, max_queued=max_queued)
+        self.handler = BlocklistHandler(
+            self.tracker, self.log, lambda: 1000, self.publisher, replica="own", max_queued=max_queued
+        )
         self.health = TaskHealth()
 
     async def block(self, node_id: str, *, merge: bool = False) -> Any:
@@ -396,39 +398,40 @@ def test_a_batch_that_is_always_stale_fails_after_the_time_limit(monkeypatch: py
 
 
 async def lose_first_commit(harness: HandlerHarness) -> None:
-    """Make a commit of the handler stale, so that it yields its turn after the next commit."""
+    """Make a commit of the handler stale, so that it waits for the other replica after this."""
     harness.log.add_remote_change("other")
     await harness.block("a")
     assert harness.log.stale_commits == 1
+    harness.handler.notify_remote_change("other")
+    await harness.block("b")
 
 
 def test_after_contention_a_replica_waits_for_another_to_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "YIELD_SECONDS", 600)
+    monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 600.0)
 
     async def scenario() -> None:
         async with HandlerHarness() as harness:
             await lose_first_commit(harness)
-            blocked = asyncio.ensure_future(harness.block("b"))
+            blocked = asyncio.ensure_future(harness.block("c"))
             done, _ = await asyncio.wait([blocked], timeout=0.05)
             assert not done
             harness.log.add_remote_change("another")
-            harness.handler.notify_remote_change()
-            assert (await blocked).revision == 4
+            harness.handler.notify_remote_change("other")
+            assert (await blocked).revision == 5
             assert harness.log.stale_commits == 1
 
     run(scenario)
 
 
-def test_a_yielded_turn_ends_if_no_other_replica_commits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handler, "YIELD_SECONDS", 0.001)
+def test_a_replica_waits_only_once_if_no_other_one_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 0.001)
 
     async def scenario() -> None:
         async with HandlerHarness() as harness:
             await lose_first_commit(harness)
-            assert (await harness.block("b")).revision == 3
-            # Later commits do not wait.
-            monkeypatch.setattr(handler, "YIELD_SECONDS", 600)
             assert (await harness.block("c")).revision == 4
+            monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 600.0)
+            assert (await harness.block("d")).revision == 5
 
     run(scenario)
 

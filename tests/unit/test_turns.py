@@ -1,41 +1,106 @@
-"""What is long is done in several turns of the event loop, so that others are served in between."""
+"""The order in which replicas that contend commit."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Coroutine
 from typing import Any
 
 import pytest
 
-from app.api.request_body import MAX_NODE_BODY, parse_in_turns
-from app.integrations.alertmanager.rules import AlertOutcome
-from app.integrations.alertmanager.wire import ALERTS_PER_TURN, read_alerts
+from app.engine import turns
+from app.engine.turns import Turns
 
 
-async def turns_of(work: Awaitable[Any]) -> tuple[Any, int]:
-    """What the work returns, and how many turns of the event loop another task had meanwhile."""
-    turns = 0
+@pytest.fixture(autouse=True)
+def wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 600.0)
 
-    async def count() -> None:
-        nonlocal turns
-        while True:
+
+def contending(replica: str, *others: str) -> Turns:
+    """Turns of a replica after a stale commit and commits of the others."""
+    found = Turns(replica)
+    found.note_stale_commit()
+    for other in others:
+        found.note_commit(other)
+    return found
+
+
+async def is_next(waiting: Turns) -> bool:
+    """Whether a replica need not wait; the event loop has run everything that is ready."""
+    task = asyncio.create_task(waiting.wait())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    done = task.done()
+    task.cancel()
+    return done
+
+
+def run(scenario: Coroutine[Any, Any, None]) -> None:
+    asyncio.run(scenario)
+
+
+def test_without_contention_nobody_waits() -> None:
+    async def scenario() -> None:
+        found = Turns("b")
+        found.note_commit("a")
+        found.note_own_commit(0.001)
+        assert await is_next(found)
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(("last", "next_one"), [("a", "b"), ("b", "c"), ("c", "a")])
+def test_after_each_commit_it_is_the_turn_of_exactly_one(last: str, next_one: str) -> None:
+    async def scenario() -> None:
+        names = ["a", "b", "c"]
+        found = {name: contending(name, *(other for other in names if other != name)) for name in names}
+        for name, replica in found.items():
+            if name == last:
+                replica.note_own_commit(0.001)
+            else:
+                replica.note_commit(last)
+        assert [name for name, replica in found.items() if await is_next(replica)] == [next_one]
+
+    run(scenario())
+
+
+def test_a_turn_begins_with_the_commit_of_the_one_before() -> None:
+    async def scenario() -> None:
+        found = contending("c", "a", "b")
+        found.note_own_commit(0.001)
+        task = asyncio.create_task(found.wait())
+        found.note_commit("a")
+        await asyncio.sleep(0)
+        assert not task.done()
+        found.note_commit("b")
+        await task
+
+    run(scenario())
+
+
+def test_a_replica_that_does_not_commit_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        found = contending("b", "a", "c")
+        monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 0.001)
+        found.note_own_commit(0.0)
+        await found.wait()
+        found.note_own_commit(60.0)
+        assert await is_next(found)
+
+    run(scenario())
+
+
+def test_the_wait_is_limited_although_another_one_keeps_committing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`a`, which stands between `c` and `b`, is idle."""
+
+    async def scenario() -> None:
+        found = contending("b", "a", "c")
+        monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 0.001)
+        found.note_own_commit(0.0)
+        task = asyncio.create_task(found.wait())
+        while not task.done():
+            found.note_commit("c")
             await asyncio.sleep(0)
-            turns += 1
 
-    counting = asyncio.create_task(count())
-    result = await work
-    counting.cancel()
-    return result, turns
-
-
-@pytest.mark.parametrize(("size", "turns"), [(MAX_NODE_BODY, 0), (MAX_NODE_BODY + 1, 1)])
-def test_others_have_turns_between_the_steps_of_parsing_a_long_body(size: int, turns: int) -> None:
-    length, others = asyncio.run(turns_of(parse_in_turns(b" " * size, len, str)))
-    assert (length, others >= turns) == (str(size), True)
-
-
-def test_many_alerts_are_read_in_several_turns() -> None:
-    read, turns = asyncio.run(turns_of(read_alerts([None] * (3 * ALERTS_PER_TURN), "node")))
-    assert read == [AlertOutcome.UNREADABLE] * (3 * ALERTS_PER_TURN)
-    assert turns >= 2
+    run(scenario())
