@@ -33,12 +33,14 @@ class ServiceClock:
 
     def now(self) -> int:
         """Unix milliseconds; by the clock of this machine before the first response."""
-        own, last = _own_now(), self._last
-        if last is None:
-            return own
-        at, received = last
-        service = at + round((time.monotonic() - received) * 1000)
-        return own if abs(service - own) < MIN_OFFSET else service
+        return _own_now() + self.ahead()
+
+    def ahead(self) -> int:
+        """By how many milliseconds it is ahead of the clock of this machine; 0 before the first response."""
+        if self._last is None:
+            return 0
+        at, received = self._last
+        return _significant(at + round((time.monotonic() - received) * 1000) - _own_now())
 
 
 def clock_offset(date: str | None) -> int:
@@ -47,7 +49,10 @@ def clock_offset(date: str | None) -> int:
     0 for a small difference or without the header.
     """
     at = _parse_date(date)
-    offset = 0 if at is None else at - _own_now()
+    return 0 if at is None else _significant(at - _own_now())
+
+
+def _significant(offset: int) -> int:
     return offset if abs(offset) >= MIN_OFFSET else 0
 
 

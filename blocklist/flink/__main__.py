@@ -78,7 +78,7 @@ def _run(args: argparse.Namespace, folder: Path) -> int:
     # It looks up each blocked node, so it knows the service's clock before a block is acknowledged.
     client = BlocklistClient(args.url)
     names = InventoryNames(client.known_node, wake)
-    bridge = Bridge(connection, open_session, options, names, lambda: client.clock_offset or 0)
+    bridge = Bridge(connection, open_session, options, names, client.clock.ahead)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: bridge.stop())
     watch = WatchThread(BlocklistClient(args.url).watch, bridge.wake)
