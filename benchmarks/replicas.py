@@ -8,7 +8,7 @@ from pathlib import Path
 
 from benchmarks import convergence, systems
 from benchmarks.convergence import MERGE
-from benchmarks.cpu_quota import NoQuotaError, cpu_quota
+from benchmarks.cpu_shares import CpuShares
 from benchmarks.generator import Load, wrk_write
 from benchmarks.harness import CORES, SERVER_CORE, Server, scratch
 from benchmarks.rows import Row, Samples, Target, at_least, at_most, column
@@ -16,13 +16,16 @@ from benchmarks.sampling import rotate
 from benchmarks.writes import BODY
 
 SQLITE, POSTGRES = "SQLite", "PostgreSQL"
-ONE, SEVERAL = "1 replica", {2: "2 replicas", 3: "3 replicas"}
+ONE, SEVERAL = "1 replica", ("2 replicas", "3 replicas")
+COUNTS = {1: ONE, 2: SEVERAL[0], 3: SEVERAL[1]}
 WRITERS = 64
 ROUNDS = 7
 SHARE = 0.15
 """Of a core, for each replica: so PostgreSQL, the generator and three replicas do not compete for two cores."""
+PERIOD = 10  # ms; with Kubernetes' 100 a replica would stand still for most of them
 
 Servers = Mapping[str, list[Server]]
+_Start = Callable[[str, int], list[Server]]
 
 
 def run() -> list[Row]:
@@ -46,31 +49,39 @@ def _databases(folder: Path) -> list[Row]:
 
 
 def _several(folder: Path) -> list[Row]:
-    """Replicas that share the machine's two cores, and replicas that have as much CPU each as a single one."""
+    """Replicas that have as much CPU each as a single one, and replicas that share the machine's two cores."""
     with ExitStack() as stack:
         start = _starter(stack, folder, CORES)
-        names = {1: ONE, **SEVERAL}
-        shared = {name: start(f"shared{count}-", count) for count, name in names.items()}
-        rows = [
+        shared = {name: start(f"shared{count}-", count) for count, name in COUNTS.items()}
+        return [
+            *_limited(stack, start),
             *_compared("two cores for all, distinct nodes", shared, [], body=BODY, ids=0),
             *_compared("two cores for all, one hot node", shared, [], body=MERGE, ids=1),
         ]
-        limited = {name: start(f"limited{count}-", count) for count, name in names.items()}
-        try:
-            for replica in chain.from_iterable(limited.values()):
-                stack.enter_context(cpu_quota(replica.pid, SHARE))
-        except NoQuotaError as error:
-            print(f"not measured: replicas with CPU limits: {error}", flush=True)
-            return rows
-        share, target = f"{SHARE:.0%} of a core each", [at_least(1, ONE)]
-        return [
-            *rows,
-            *_compared(f"{share}, distinct nodes", limited, target, body=BODY, ids=0),
-            *_compared(f"{share}, one hot node", limited, target, body=MERGE, ids=1),
-        ]
 
 
-def _starter(stack: ExitStack, folder: Path, cores: Collection[int]) -> Callable[[str, int], list[Server]]:
+def _limited(stack: ExitStack, start: _Start) -> list[Row]:
+    """Empty if this process may not make control groups."""
+    names = [f"replica{one}of{count}" for count in COUNTS for one in range(count)]
+    shares = CpuShares(names, None, period=PERIOD)
+    try:
+        shares.open()
+    except OSError as error:
+        print(f"replicas with CPU limits are not measured: that needs root and control groups ({error})", flush=True)
+        return []
+    stack.callback(shares.close)
+    servers = {name: start(f"limited{count}-", count) for count, name in COUNTS.items()}
+    for name, replica in zip(names, chain.from_iterable(servers.values()), strict=True):
+        shares.join(name, replica.pid)
+        shares.limit(name, SHARE)
+    case, target = f"{SHARE:.0%} of a core each", [at_least(1, ONE)]
+    return [
+        *_compared(f"{case}, distinct nodes", servers, target, body=BODY, ids=0),
+        *_compared(f"{case}, one hot node", servers, target, body=MERGE, ids=1),
+    ]
+
+
+def _starter(stack: ExitStack, folder: Path, cores: Collection[int]) -> _Start:
     database = stack.enter_context(systems.postgres(cores=cores))
 
     def start(name: str, replicas: int) -> list[Server]:
@@ -94,7 +105,7 @@ def _compared(case: str, servers: Servers, targets: list[Target], *, body: str, 
     """Compare several replicas with one: changes per second, their 99th percentile, and the share refused."""
     rate, p99, refused, noise = _sample(servers, body=body, ids=ids, connections=WRITERS)
     rows = []
-    for ours in SEVERAL.values():
+    for ours in SEVERAL:
         name, pair = f"{case}, {ours}", (ours, ONE)
         for what, unit, samples, own_targets in (
             ("", "PUTs/s", rate, targets),

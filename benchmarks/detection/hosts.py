@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
 
-from benchmarks.detection.shares import CpuShares
+from benchmarks.cpu_shares import CpuShares
 from demo.cluster import Cluster
 
 CORES: Final = 1.3  # limit of all hosts together while applications start

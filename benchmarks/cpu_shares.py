@@ -1,7 +1,7 @@
-"""CPU limits per host by control groups, version 1 or 2. Needs root.
+"""CPU limits by control groups, version 1 or 2. Needs root.
 
 Six hosts on a small machine would slow each other down, and a slow host would speed the others up. So the kernel limits
-each host to the same small share of a core in periods of 40 ms; a slow host gets less.
+each to the same small share of a core; a slow host gets less. Replicas of the service are compared in the same way.
 """
 
 from __future__ import annotations
@@ -13,20 +13,23 @@ from pathlib import Path
 from typing import Final
 
 _ROOT: Final = Path("/sys/fs/cgroup")
-_NAME: Final = "blocklist-detection"
-_PERIOD: Final = 40_000  # microseconds
-_WEIGHT: Final = 3  # of all hosts together, in ordinary processes
+_NAME: Final = "blocklist-benchmark"
+_WEIGHT: Final = 3  # of all groups together, in ordinary processes
 
 
 class CpuShares:
-    """A control group that limits all hosts to `total` cores (None: unlimited), with a child group per host."""
+    """A control group that limits all hosts to `total` cores (None: unlimited), with a child group per host.
 
-    def __init__(self, hosts: Iterable[str], total: float | None) -> None:
+    A host may use its share within each `period` (ms); then it stops until the next one.
+    """
+
+    def __init__(self, hosts: Iterable[str], total: float | None, *, period: int = 40) -> None:
         self._v2 = (_ROOT / "cgroup.controllers").exists()
         top = _ROOT if self._v2 else _ROOT / "cpu"
         self._parent = top / _NAME
         self._groups = {host: self._parent / host for host in hosts}
         self._total = total
+        self._period = period * 1000
 
     def open(self) -> None:
         """Create the groups. Raises OSError if that is not permitted."""
@@ -62,9 +65,9 @@ class CpuShares:
         self._limit(self._groups[host], cores)
 
     def _limit(self, group: Path, cores: float | None) -> None:
-        quota = None if cores is None else max(1000, round(_PERIOD * cores))
+        quota = None if cores is None else max(1000, round(self._period * cores))
         if self._v2:
-            (group / "cpu.max").write_text(f"{'max' if quota is None else quota} {_PERIOD}")
+            (group / "cpu.max").write_text(f"{'max' if quota is None else quota} {self._period}")
             return
-        (group / "cpu.cfs_period_us").write_text(str(_PERIOD))
+        (group / "cpu.cfs_period_us").write_text(str(self._period))
         (group / "cpu.cfs_quota_us").write_text(str(-1 if quota is None else quota))
