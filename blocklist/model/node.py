@@ -72,7 +72,7 @@ class BlockedNode:
 
     @property
     def short_action(self) -> str:
-        """`mark`, `mark (canary)` or `evacuate`."""
+        """`mark`, `mark(canary)` or `evacuate`."""
         return short_action(self.action, canary=self.canary)
 
     @property
@@ -85,8 +85,8 @@ class BlockedNode:
 
 
 def short_action(action: BlockAction, *, canary: bool) -> str:
-    """`mark`, `mark (canary)` or `evacuate`."""
-    return f"{action.short_name} (canary)" if canary else action.short_name
+    """`mark`, `mark(canary)` or `evacuate`: one word, as rows of tables are split at blanks."""
+    return f"{action.short_name}(canary)" if canary else action.short_name
 
 
 def merge(current: BlockedNode, new: BlockedNode) -> BlockedNode:

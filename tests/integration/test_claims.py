@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ from tests.integration.bodies import (
     now_ms,
     revision_of,
 )
+from tests.integration.command import Command
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.event_stream import changes, next_events, watching
@@ -494,3 +496,20 @@ def test_the_page_of_a_node_lists_its_claims_and_dismissals(service: httpx2.Clie
     page = service.get("/page/nodes/n1").text
     assert "<li>detection" in page
     assert 'id="claims"' not in page
+
+
+def test_the_page_and_the_command_show_canaries(fresh: ServiceProcess, binaries: Path) -> None:
+    with fresh.client() as client:
+        put(client, "detection", cause="slow", canary=True)
+        command = Command(binaries, fresh.url)
+        for path in ("/", "/page/nodes/n1", "/page/history", "/page/nodes/n1/extend", "/page/nodes/n1/unblock"):
+            assert "no new tasks (canary)</span>" in client.get(path).text, path
+        assert "no new tasks (canary), slow" in client.get("/page/map/timeline").text
+        assert ", all with a canary" in client.get("/page/incidents").text.replace('<span class="dim">', "")
+        for arguments in (["list"], ["list", "--sort", "action"], ["get", "n1"], ["claims", "n1"], ["history", "n1"]):
+            assert " mark(canary) " in command.stdout_of(*arguments), arguments
+        assert command.stdout_of("is-blocked", "n1") == "n1 blocked forever, with a canary\n"
+        (listed,) = json.loads(command.stdout_of("list", "-o", "json")).values()
+        assert listed["canary"] is True
+        put(client, "anna", cause="kernel")
+        assert "canary" not in command.stdout_of("list")
