@@ -388,7 +388,7 @@ class TestEverywhere:
             assert [change["type"] for change in all_changes(client, type="narrowed")] == ["narrowed"]
 
     def test_canaries_survive_a_restart(self, fresh: ServiceProcess) -> None:
-        """Also one that would be implied by its author, and one that a compacted log begins with."""
+        """Also one whose owner is its author: without the canary the claim would be implied."""
         with fresh.client() as client:
             put(client, "anonymous", canary=True)
             put(client, "detection", node="/blocklist/nodes/n2", canary=True)

@@ -487,3 +487,7 @@ def test_all_replicas_send_the_same_table(start_replicas: StartReplicas, pool: T
     assert parse(answer)[0] == revision
     assert answer.headers["etag"] == get(one).headers["etag"]
     assert answer.content == get(one).content
+    canary = one.put("/blocklist/nodes/n8/claims/detection", json=block(canary=True)).raise_for_status()
+    wait_until(lambda: parse(get(two))[0] == int(canary.headers["blocklist-revision"]))
+    assert get(two, accept=VERSION_2).content == get(one, accept=VERSION_2).content
+    assert "\tcanary\t" in get(two, accept=VERSION_2).text
