@@ -71,6 +71,8 @@ class DriftMonitor:
         return [tasks for node in blocked.values() for tasks in self._tasks_on(node)]
 
     def _tasks_on(self, node: BlockedNode) -> Iterator[TasksOnBlockedNode]:
+        if node.canary:
+            return  # Tasks of the executors that may stay there begin and end as on a free node.
         running: defaultdict[str, dict[str, int | None]] = defaultdict(dict)
         for task_manager, listener in self._view.task_managers.with_listeners_on(node.id):
             if (entry := self._live(listener)) is not None:

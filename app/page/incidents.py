@@ -70,6 +70,11 @@ class Incident:
         """The number of nodes that are evacuated."""
         return sum(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in self.nodes)
 
+    @property
+    def canaries(self) -> int:
+        """The number of nodes on which an executor of each Spark application may stay."""
+        return sum(node.canary for node in self.nodes)
+
 
 def group_incidents(blocks: Iterable[OwnedBlock]) -> list[Incident]:
     """The incidents, the latest first."""

@@ -66,4 +66,4 @@ def timeline_lines(changes: Sequence[Change]) -> list[TimelineLine]:
 
 
 def _kind(change: Change) -> tuple[object, ...]:
-    return change.type, change.created_by, cause_group(change.node.cause), change.node.action
+    return change.type, change.created_by, cause_group(change.node.cause), change.node.short_action

@@ -194,5 +194,5 @@ def _changed_message(names: Sequence[str]) -> str:
 
 def _state(nodes: Iterable[BlockedNode | None]) -> str:
     """Identifies what is blocked, until when, how and why."""
-    blocks = [None if node is None else (node.id, node.action, node.end, node.cause) for node in nodes]
+    blocks = [None if node is None else (node.id, node.short_action, node.end, node.cause) for node in nodes]
     return hashlib.sha256(repr(blocks).encode()).hexdigest()[:16]

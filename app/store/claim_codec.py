@@ -1,9 +1,13 @@
-"""The claims on a node in a column of the database: JSON with the revision that wrote them."""
+"""The claims on a node in a column of the database: JSON with the revision that wrote them.
+
+Versions without canaries ignore the field `canary`. To them, and after a change by one of them, the block is an
+ordinary one.
+"""
 
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from blocklist.model.claims import Claim, Claims, merge_claims
@@ -22,6 +26,7 @@ def dump_claims(claims: Claims, revision: int) -> str:
             "start": claim.block.start,
             "end": claim.block.end,
             "cause": claim.block.cause,
+            **({"canary": True} if claim.block.canary else {}),
             **({} if claim.repeat is None else {"repeat": asdict(claim.repeat)}),
         }
         for claim in claims
@@ -39,6 +44,13 @@ def load_claims(text: str | None, node: BlockedNode, revision: int) -> Claims | 
     if claims is not None and merge_claims(claims).end != node.end:
         raise ValueError("the claims do not make the block")
     return claims
+
+
+def with_canary(node: BlockedNode, claims: Claims | None) -> BlockedNode:
+    """The node of these claims: it has no column for `canary`, as a canary's claims are never implied."""
+    if claims is None or not all(claim.block.canary for claim in claims):
+        return node
+    return replace(node, canary=True)
 
 
 def load_dismissed(text: str | None, node_id: str, revision: int) -> Claims | None:
@@ -60,10 +72,14 @@ def _claim(
     author: str | None,
     action: str,
     cause: str,
+    canary: bool = False,
     repeat: dict[str, Any] | None = None,
     **times: Any,
 ) -> Claim:
     if not isinstance(owner, str) or not isinstance(author, str | None):
         raise TypeError("an owner or author is not text")
-    block = BlockedNode(id=node_id, action=BlockAction[action], start=times["start"], end=times["end"], cause=cause)
+    if not isinstance(canary, bool):
+        raise TypeError("canary is not a boolean")
+    start, end = times["start"], times["end"]
+    block = BlockedNode(id=node_id, action=BlockAction[action], start=start, end=end, cause=cause, canary=canary)
     return Claim(owner=owner, author=author, block=block, repeat=None if repeat is None else Repeat(**repeat))

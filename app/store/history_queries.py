@@ -12,11 +12,10 @@ from sqlalchemy.engine import Connection
 from app.store.queries import (
     LastChange,
     change_from_row,
-    claims_from_row,
     compacted_revision,
     head,
     ids_in_log,
-    node_from_row,
+    listed_from_row,
 )
 from app.store.rows import missing_row, read_row
 from app.store.tables import changes, log_base, log_head
@@ -159,8 +158,8 @@ class _PastNode(NamedTuple):
 
 def _base_nodes(connection: Connection, revision: int) -> Iterator[_PastNode]:
     for row in connection.execute(_unchanged_base(revision)):
-        _, claims = read_row(log_base, row, claims_from_row)
-        yield _PastNode(read_row(log_base, row, node_from_row), LastChange(row.created_by, row.revision), claims)
+        node, claims = read_row(log_base, row, listed_from_row)
+        yield _PastNode(node, LastChange(row.created_by, row.revision), claims)
 
 
 def _changed_nodes(connection: Connection, revision: int) -> Iterator[_PastNode]:

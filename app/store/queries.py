@@ -11,7 +11,7 @@ from typing import Any, Final, NamedTuple, Self
 from sqlalchemy import ColumnElement, ScalarSelect, Update, delete, func, or_, select, union_all, update
 from sqlalchemy.engine import Connection, Row
 
-from app.store.claim_codec import dump_claims, load_claims, load_dismissed
+from app.store.claim_codec import dump_claims, load_claims, load_dismissed, with_canary
 from app.store.rows import UnreadableRowError, missing_row, read_row, read_rows, readable_rows
 from app.store.tables import DISMISSING, blocked_nodes, changes, listeners, log_head, versions
 from blocklist.model.automatic_blocks import COUNTED_OWNERS, COUNTED_SOURCES
@@ -106,8 +106,9 @@ def load(connection: Connection) -> LoadedState:
     """The whole list."""
     history, revision = head(connection)
     rows = connection.execute(select(blocked_nodes)).all()
-    nodes = {node.id: node for node in read_rows(blocked_nodes, rows, node_from_row)}
-    claims = dict(read_rows(blocked_nodes, rows, claims_from_row))
+    listed = read_rows(blocked_nodes, rows, listed_from_row)
+    nodes = {node.id: node for node, _ in listed}
+    claims = {node.id: stored for node, stored in listed}
     last_changes = {row.id: LastChange(row.created_by, row.revision) for row in rows}
     snapshot = Snapshot(revision=revision, history=history, nodes=nodes, claims=claims)
     dismissals = [change_from_row(row) for row in connection.execute(DISMISSALS)][::-1]
@@ -300,26 +301,17 @@ def _renew(connection: Connection, renewal: Update) -> bool:
     return True
 
 
-def node_from_row(row: Row[Any]) -> BlockedNode:
-    """The node in a row of the list. For `read_row`."""
-    return _node(row, row.id)
-
-
-def claims_from_row(row: Row[Any]) -> tuple[str, ClaimsOrAuthor]:
-    """The id of a node in a row of the list, and the claims on it. For `read_row`."""
-    if row.claims is None:  # Almost always: then the node is not read a second time.
-        return row.id, row.created_by
-    return row.id, load_claims(row.claims, node_from_row(row), row.revision) or row.created_by
+def listed_from_row(row: Row[Any]) -> tuple[BlockedNode, ClaimsOrAuthor]:
+    """The node in a row of the list, and the claims on it. For `read_row`."""
+    action = BlockAction[row.action]
+    node = BlockedNode(id=row.id, action=action, start=row.start_ms, end=row.end_ms, cause=row.cause)
+    claims = load_claims(row.claims, node, row.revision)
+    return with_canary(node, claims), claims or row.created_by
 
 
 def change_from_row(row: Row[Any]) -> Change:
     """The change in a row of the log. Raises UnreadableRowError."""
     return read_row(changes, row, _change)
-
-
-def _node(row: Row[Any], node_id: str) -> BlockedNode:
-    action = BlockAction[row.action]
-    return BlockedNode(id=node_id, action=action, start=row.start_ms, end=row.end_ms, cause=row.cause)
 
 
 def _change(row: Row[Any]) -> Change:
@@ -344,6 +336,7 @@ def change_from_values(
     """The change in a row of the log, with its columns in order."""
     type_ = ChangeType(subtype or kind)
     node = BlockedNode(id=node_id, action=BlockAction[action], start=start, end=end, cause=cause)
+    after = None if type_.frees else load_claims(claims, node, revision)
     return Change(
         revision=revision,
         type=type_,
@@ -351,8 +344,8 @@ def change_from_values(
         created_by=created_by,
         forced=forced,
         source=None if source is None else Source(source),
-        node=node,
-        claims=None if type_.frees else load_claims(claims, node, revision),
+        node=with_canary(node, after),
+        claims=after,
         dismissed=load_dismissed(claims, node_id, revision) if type_.frees else None,
     )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from blocklist.cli.list_filter import owners_of
 from blocklist.cli.output import Json, ResourceView
 from blocklist.model.durations import FOREVER, format_duration
-from blocklist.model.node import PERMANENT, BlockAction
+from blocklist.model.node import PERMANENT, BlockAction, short_action
 from blocklist.model.task_count import TaskCount
 from blocklist.model.time import to_utc
 
@@ -95,7 +95,7 @@ def nodes_view(now: int, *, past: bool = False) -> ResourceView[NodeDetails]:
     return ResourceView(
         columns={
             "NODE": lambda it: it.node.id,
-            "ACTION": lambda it: it.node.action.short_name,
+            "ACTION": lambda it: it.node.short_action,
             "REMAINING": lambda it: remaining(it.node.end, now),
             "OWNER": lambda it: ",".join(owners_of(it)),
         },
@@ -121,7 +121,7 @@ def claims_view(now: int) -> ResourceView[OwnedClaim]:
         columns={
             "NODE": lambda it: it.node,
             "OWNER": lambda it: it.owner,
-            "ACTION": lambda it: BlockAction[it.action].short_name,
+            "ACTION": lambda it: short_action(BlockAction[it.action], canary=it.canary),
             "REMAINING": lambda it: remaining(it.end_timestamp, now),
             "EXPIRES": lambda it: format_timestamp(it.end_timestamp),
             "BY": lambda it: it.created_by or "",
@@ -191,7 +191,7 @@ CHANGES: ResourceView[Change] = ResourceView(
         "AT": lambda it: format_timestamp(it.at),
         "CHANGE": lambda it: it.type.value,
         "NODE": lambda it: it.node.id,
-        "ACTION": lambda it: it.node.action.short_name,
+        "ACTION": lambda it: it.node.short_action,
         "EXPIRES": lambda it: format_timestamp(it.node.end),
         "BY": lambda it: it.created_by or "",
     },

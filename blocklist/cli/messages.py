@@ -20,8 +20,9 @@ if TYPE_CHECKING:
 def block_message(node: BlockedNode, now: int, *, verb: str = "blocked", merged: bool = False) -> str:
     """`worker-17 blocked until 2026-11-21 18:00:00 UTC (in 4h)`, with the action and, after a merge, the causes."""
     evacuating = ", evacuating its tasks" if node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS else ""
+    canary = ", with a canary" if node.canary else ""
     causes = f", merged: {node.cause}" if merged else ""
-    return f"{node.id} {verb} {format_end(node.end, now)}{evacuating}{causes}"
+    return f"{node.id} {verb} {format_end(node.end, now)}{evacuating}{canary}{causes}"
 
 
 def no_longer_blocked_message(node_id: str) -> str:

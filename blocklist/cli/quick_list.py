@@ -68,6 +68,7 @@ def _node(node_id: str, fields: dict[str, Any]) -> NodeDetails:
             start=int(fields["startTimestamp"]),
             end=int(fields["endTimestamp"]),
             cause=fields["cause"],
+            canary=_of_type(fields.get("canary", False), bool),
         ),
         created_by=_of_type(fields["createdBy"], str, type(None)),
         revision=_of_type(fields["revision"], int) or None,

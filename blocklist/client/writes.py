@@ -132,17 +132,21 @@ class Writes(Requester):
         *,
         action: BlockAction = BlockAction.MARK_BLOCKED,
         end: int = PERMANENT,
+        canary: bool = False,
         last_evidence: int | None = None,
         force: str | None = None,
         wait: int | None = None,
     ) -> BlockedNode:
         """Create or replace the claim of an owner on a node; return the node as all claims together have it.
 
-        `end` is in Unix milliseconds, as is `last_evidence`: when what the claim rests on was last observed. `force`
-        and `wait` are as in block_nodes. Raises LimitError, DismissedError if the owner was dismissed on the node since
-        the last evidence, and InvalidError for what is not an owner.
+        `end` is in Unix milliseconds, as is `last_evidence`: when what the claim rests on was last observed. A `canary`
+        leaves one executor of each Spark application on the node. `force` and `wait` are as in block_nodes. Raises
+        LimitError, DismissedError if the owner was dismissed on the node since the last evidence, and InvalidError for
+        what is not an owner, for a canary that evacuates, and if the service is too old for canaries.
         """
-        body = {"action": action.name, "cause": cause, "endTimestamp": str(end)}
+        body: Json = {"action": action.name, "cause": cause, "endTimestamp": str(end)}
+        if canary:
+            body["canary"] = True
         if last_evidence is not None:
             body["lastEvidenceTimestamp"] = str(last_evidence)
         params = _block_params(force, strict=False)

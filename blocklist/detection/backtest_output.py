@@ -123,6 +123,7 @@ def _rule_body(result: RuleResult) -> Mapping[str, Any]:
             "end": block.end,
             "action": block.action.name,
             "cause": block.cause,
+            **({"canary": True} if block.canary else {}),
             **_hours(effect),
         }
         for block, effect in result.blocks

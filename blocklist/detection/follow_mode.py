@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 
 from blocklist.detection import streaming_source
@@ -21,6 +22,7 @@ from blocklist.detection.pipeline import Analysis
 from blocklist.detection.pods import KnownNodes
 from blocklist.detection.proposals import JudgedNodes, Proposal, Summaries
 from blocklist.detection.releases import Release
+from blocklist.model.errors import BlocklistError
 
 TRIGGER_SECONDS: Final = 5
 """Seconds between two batches."""
@@ -72,13 +74,14 @@ class LogFollower:
         self._near_misses = ReportedNames(checkpoint / "near-misses.json")
         self._releases = ReportedNames(checkpoint / "releases.json")
         self._problems = ReportedNames(checkpoint / "problems.json")
+        self._error: BlocklistError | None = None
 
     def run(self, paths: Sequence[str]) -> None:
-        """Run until SIGINT or SIGTERM. Raises what the stream raises."""
+        """Run until SIGINT or SIGTERM. Raises the BlocklistError of a batch, else what the stream raises."""
         self._spark.dataSource.register(streaming_source.EventLogSource)
         facts = self._spark.readStream.format(streaming_source.FORMAT).option("paths", json.dumps(list(paths))).load()
         query = (
-            facts.writeStream.foreachBatch(self.add_batch)
+            facts.writeStream.foreachBatch(self._try_batch)
             .option("checkpointLocation", str(self._checkpoint / "stream"))
             .trigger(processingTime=f"{TRIGGER_SECONDS} seconds")
             .start()
@@ -86,12 +89,27 @@ class LogFollower:
         ended: list[int] = []
         for number in (signal.SIGINT, signal.SIGTERM):
             signal.signal(number, lambda got, _: ended.append(got))
-        while query.isActive and not ended:
-            query.awaitTermination(1)
+        try:
+            while query.isActive and not ended:
+                query.awaitTermination(1)
+            if not query.isActive:
+                query.awaitTermination()  # Raises what has ended it since the last wait.
+        except StreamingQueryException:
+            if self._error is not None:
+                raise self._error from None
+            raise
         # Stop between two batches: an interrupted one would be repeated.
         while query.isActive and query.status["isTriggerActive"]:
             time.sleep(0.1)
         query.stop()
+
+    def _try_batch(self, facts: DataFrame, number: int) -> None:
+        """Keep the error of a batch: Spark's own has it deep in a long text."""
+        try:
+            self.add_batch(facts, number)
+        except BlocklistError as error:
+            self._error = error
+            raise
 
     def add_batch(self, facts: DataFrame, number: int) -> None:
         """Store the facts of a batch, analyse the window, and report what is new."""

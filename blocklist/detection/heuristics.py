@@ -57,7 +57,8 @@ class Rules:
     `alarm_rate`: maximum probability that a run over healthy nodes blames any of them, as far as the null hypothesis
     holds. `min_span_ms`: minimum time from the first to the last evidence; what ends sooner was a neighbour or a
     restart. `block_ms`: length of a first block; each earlier block doubles it, up to `max_block_ms`. `max_share`:
-    maximum share of the nodes that one run blocks; one node is always allowed.
+    maximum share of the nodes that one run blocks; one node is always allowed. `canary`: whether one executor of each
+    application stays on a node that is only slow.
     """
 
     alarm_rate: float = 0.01
@@ -67,6 +68,7 @@ class Rules:
     block_ms: int = HOUR_MS
     max_block_ms: int = 7 * 24 * HOUR_MS
     max_share: float = 0.1
+    canary: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -121,7 +123,7 @@ class NodeVerdict:
     `cause` is the evidence in one sentence, `first_evidence` and `last_evidence` the times of the earliest and the
     latest of it, and `end` the end of the block, all in Unix ms. `p_value` is the probability of at least this evidence
     on a healthy node. `hurt` are the applications that the node has cost task time, from the first one on in which it
-    differed. `findings` are what it rests on.
+    differed. `findings` are what it rests on. `canary`: whether the block leaves one executor of each application.
     """
 
     host: str
@@ -134,6 +136,7 @@ class NodeVerdict:
     p_value: float
     hurt: tuple[HurtApplication, ...] = ()
     findings: tuple[NodeFinding, ...] = ()
+    canary: bool = False
 
     @property
     def since(self) -> HurtApplication | None:
@@ -349,6 +352,7 @@ def _verdict(host: str, anomalies: Sequence[NodeFinding], rules: Rules) -> NodeV
         p_value=min(anomaly.p_value for anomaly in anomalies),
         hurt=_without_repetition(it for anomaly in anomalies for it in anomaly.hurt),
         findings=tuple(anomalies),
+        canary=rules.canary and severity is Severity.SLOW,
     )
 
 

@@ -81,6 +81,8 @@ def add_rules(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--group-label", metavar="LABEL", help=about)
     about = "length of a first block; each earlier block doubles it, up to a week (default: 1)"
     group.add_argument("--hours", type=rule_set.hours, metavar="HOURS", help=about)
+    about = "leave one executor of each application on nodes that are slow and do not fail, to see when they recover"
+    group.add_argument("--canary", action=argparse.BooleanOptionalAction, help=about)
 
 
 def _timestamp(text: str) -> int:

@@ -20,7 +20,7 @@ def row(proposal: Proposal, *, applied: bool) -> dict[str, str]:
     if proposal.skip_reason is not None:
         what = f"not applied: {proposal.skip_reason}"
     else:
-        what = "blocked" if applied else "would be blocked"
+        what = f"{'blocked' if applied else 'would be blocked'}{' (canary)' if verdict.canary else ''}"
     return {
         "node": verdict.host,
         "severity": verdict.severity.name.lower(),
@@ -59,6 +59,7 @@ def json_line(proposal: Proposal, *, applied: bool) -> str:
         "severity": verdict.severity.name,
         "action": verdict.action.name,
         "cause": verdict.cause,
+        **({"canary": True} if verdict.canary else {}),
         "since": verdict.since.first if verdict.since else None,
         "sinceApplication": verdict.since.app if verdict.since else None,
         "coreHoursLost": core_hours(sum(it.lost_ms for it in verdict.hurt)),

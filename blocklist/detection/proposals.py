@@ -115,7 +115,12 @@ def propose(verdict: NodeVerdict, history: Sequence[Change], rules: Rules, *, no
     verdict = extend_for_repeats(verdict, rules, earlier)
     if own is not None:
         block = own.block
-        verdict = replace(verdict, action=max(verdict.action, block.action), end=max(verdict.end, block.end))
+        verdict = replace(
+            verdict,
+            action=max(verdict.action, block.action),
+            end=max(verdict.end, block.end),
+            canary=verdict.canary and block.canary,
+        )
     unblocked = unblocked_at(history)
     skip_reason = _skip_reason(verdict, own, unblocked, now)
     return Proposal(verdict=verdict, earlier_blocks=earlier, unblocked_at=unblocked, skip_reason=skip_reason)
@@ -140,7 +145,7 @@ def _skip_reason(verdict: NodeVerdict, own: Claim | None, unblocked: int, now: i
 
 def _block(verdict: NodeVerdict, block: BlockedNode) -> BlockedNode:
     """The claimed block as the verdict has it."""
-    return replace(block, action=verdict.action, end=verdict.end, cause=verdict.cause)
+    return replace(block, action=verdict.action, end=verdict.end, cause=verdict.cause, canary=verdict.canary)
 
 
 def own_claim(history: Sequence[Change]) -> Claim | None:

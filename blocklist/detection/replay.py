@@ -32,6 +32,7 @@ class PastBlock:
     end: int
     action: BlockAction
     cause: str
+    canary: bool = False
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -96,7 +97,14 @@ class _Replay:
 
     def _block(self, verdict: NodeVerdict, now: int) -> None:
         own = self._blocks[verdict.host]
-        block = PastBlock(host=verdict.host, start=now, end=verdict.end, action=verdict.action, cause=verdict.cause)
+        block = PastBlock(
+            host=verdict.host,
+            start=now,
+            end=verdict.end,
+            action=verdict.action,
+            cause=verdict.cause,
+            canary=verdict.canary,
+        )
         if own and own[-1].end > now:
             own[-1] = replace(block, start=own[-1].start)
         else:
@@ -109,7 +117,9 @@ class _Replay:
 
 
 def _changes(name: str, block: PastBlock, now: int) -> Iterable[Change]:
-    node = BlockedNode(id=name, action=block.action, start=block.start, end=block.end, cause=block.cause)
+    node = BlockedNode(
+        id=name, action=block.action, start=block.start, end=block.end, cause=block.cause, canary=block.canary
+    )
     claims = (Claim(owner=DETECTION_OWNER, author=None, block=node),)
     yield Change(revision=1, type=ChangeType.BLOCKED, at=block.start, node=node, claims=claims)
     if block.end <= now:

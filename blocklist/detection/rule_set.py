@@ -79,7 +79,7 @@ _THRESHOLDS: Final[Mapping[str, tuple[str, Callable[[str], Any]]]] = {
     "hours": ("block_ms", hours),
 }
 """The field of Rules, and the parser, of each option."""
-_NAMES: Final = (*_THRESHOLDS, "group", "group-label")
+_NAMES: Final = (*_THRESHOLDS, "group", "group-label", "canary")
 
 
 def rule_set(args: argparse.Namespace) -> RuleSet:
@@ -96,7 +96,8 @@ def read_rules(path: Path) -> RuleSet:
 
 def _rule_set(values: Mapping[str, Any]) -> RuleSet:
     thresholds = {name: values[option] for option, (name, _) in _THRESHOLDS.items() if option in values}
-    return RuleSet(rules=Rules(**thresholds), groups=values.get("group", ()), group_label=values.get("group-label"))
+    rules = Rules(**thresholds, canary=values.get("canary", False))
+    return RuleSet(rules=rules, groups=values.get("group", ()), group_label=values.get("group-label"))
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -115,6 +116,8 @@ def _parse(name: str, value: Any) -> Any:
         return _groups(value)
     if name == "group-label":
         return _label(value)
+    if name == "canary":
+        return _flag(value)
     if name not in _THRESHOLDS:
         raise argparse.ArgumentTypeError(_unknown(name))
     _, parse = _THRESHOLDS[name]
@@ -142,4 +145,10 @@ def _groups(value: Any) -> Groups:
 def _label(value: Any) -> str:
     if not (isinstance(value, str) and value):
         raise argparse.ArgumentTypeError(f"group-label must be the name of a label, not {value!r}")
+    return value
+
+
+def _flag(value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise argparse.ArgumentTypeError(f"canary must be true or false, not {value!r}")
     return value

@@ -53,9 +53,10 @@ class Author(NamedTuple):
 class Change:
     """One committed change of the list.
 
-    `node` is the node after the change; after unblocking or expiry, the node as it was last blocked. `at` is the time
-    of the change in Unix milliseconds, `created_by` the author's name if known, `forced` the reason for bypassing
-    limits. `claims` are those after the change; None if they are implied (see claims.py), or none are left.
+    `node` is the node after the change; after unblocking or expiry, the node as it was last blocked, but not as a
+    canary, which the log knows by its claims. `at` is the time of the change in Unix milliseconds, `created_by` the
+    author's name if known, `forced` the reason for bypassing limits. `claims` are those after the change; None if they
+    are implied (see claims.py), or none are left.
     `dismissed` are the claims of automatic owners that unblocking removed; None if there were none.
     `request_id` is only known to the process that made the change; the change log does not keep it.
     """

@@ -1,7 +1,7 @@
 """Claims: the reasons of several owners for one node to be blocked. The block of the node is the merge of them. Pure.
 
 A change of a node and the list store no claims if they are implied: the node has one claim, of the author of its last
-change, with the fields of the block. That is what every change was before there were claims.
+change, with the fields of the block, and it is no canary. That is what every change was before there were claims.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ def is_authored_by(stored: ClaimsOrAuthor, author: str | None) -> bool:
 
 def explicit(claims: Claims, block: BlockedNode, author: str | None) -> Claims | None:
     """The claims; None if they are implied by the block and the author of its last change."""
-    return None if claims == expand(author, block) else claims
+    return None if not block.canary and claims == expand(author, block) else claims
 
 
 def merge_claims(claims: Iterable[Claim]) -> BlockedNode:
@@ -118,8 +118,13 @@ def check_room(claims: Sequence[Claim], owner: str, author: str | None) -> None:
 
 
 def narrows(before: BlockedNode, after: BlockedNode) -> bool:
-    """Whether the block became weaker or shorter."""
-    return after.action < before.action or after.end < before.end or after.start > before.start
+    """Whether the block became weaker or shorter. A canary is the weakest."""
+    return (
+        after.action < before.action
+        or after.canary > before.canary
+        or after.end < before.end
+        or after.start > before.start
+    )
 
 
 def check_owner(owner: str) -> str:

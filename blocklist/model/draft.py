@@ -131,8 +131,8 @@ class Draft:
         """Block a node, or merge with its existing block (FLIP-224, Add); return the resulting node.
 
         It becomes a claim of the author, or is merged into that. The existing block keeps its id, which may be another
-        name of the machine. If the claim does not change, nothing does. `repeat` is that of a new claim. Raises
-        ConflictError if the node is blocked and `allow_merge` is false.
+        name of the machine. If the claim does not change, nothing does. `repeat` is that of a new claim. `node` is no
+        canary: only `put_claim` makes one. Raises ConflictError if the node is blocked and `allow_merge` is false.
         """
         current = self.get_blocked(node.id)
         if current is None:
@@ -324,6 +324,8 @@ class Draft:
     ) -> None:
         """Record a change. Without `claims` the node has one of the author, or is free."""
         by = author or self.author
+        if kind.frees and node.canary:
+            node = replace(node, canary=False)
         change = Change(
             revision=self.revision + 1,
             type=kind,

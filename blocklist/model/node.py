@@ -48,7 +48,8 @@ _SHORT_NAMES: Final = {action: word for word, action in ACTION_BY_NAME.items()}
 class BlockedNode:
     """A node on which no new task may start in the half-open interval [start, end), in Unix milliseconds.
 
-    Raises InvalidError for an invalid id, an empty or unprintable cause, or a time beyond 64 bits.
+    A `canary` leaves one executor of each Spark application on the node, to show whether it has recovered. Raises
+    InvalidError for an invalid id, an empty or unprintable cause, a time beyond 64 bits, or a canary that evacuates.
     """
 
     # Final instead of `frozen`: see Change.
@@ -57,6 +58,7 @@ class BlockedNode:
     start: Final[int]
     end: Final[int]
     cause: Final[str]
+    canary: Final[bool] = False
 
     def __post_init__(self) -> None:
         check_node_id(self.id)
@@ -65,6 +67,13 @@ class BlockedNode:
             raise InvalidError("The cause of a block must not be empty.")
         if not MIN_TIMESTAMP <= self.start <= PERMANENT or not MIN_TIMESTAMP <= self.end <= PERMANENT:
             raise InvalidError("Start and end must be signed 64-bit Unix milliseconds.")
+        if self.canary and self.action is not BlockAction.MARK_BLOCKED:
+            raise InvalidError("canary: only MARK_BLOCKED can leave an executor on the node; an evacuation stops all.")
+
+    @property
+    def short_action(self) -> str:
+        """`mark`, `mark(canary)` or `evacuate`."""
+        return short_action(self.action, canary=self.canary)
 
     @property
     def permanent(self) -> bool:
@@ -75,12 +84,17 @@ class BlockedNode:
         return now >= self.end
 
 
+def short_action(action: BlockAction, *, canary: bool) -> str:
+    """`mark`, `mark(canary)` or `evacuate`: one word, as rows of tables are split at blanks."""
+    return f"{action.short_name}(canary)" if canary else action.short_name
+
+
 def merge(current: BlockedNode, new: BlockedNode) -> BlockedNode:
     """Merge two blocks of one node field by field (FLIP-224, Merge).
 
-    The stronger action, the later end, the earlier start, both causes. Each field is merged on its own, so that a
-    later but weaker block never cancels an evacuation. Idempotent; commutative except for the order of causes and
-    their maximum number. Returns `current` itself if nothing changes.
+    The stronger action, the later end, the earlier start, both causes; a canary only if both are. Each field is merged
+    on its own, so that a later but weaker block never cancels an evacuation. Idempotent; commutative except for the
+    order of causes and their maximum number. Returns `current` itself if nothing changes.
     """
     if current.id != new.id:
         raise ValueError(f"cannot merge {new.id} into {current.id}")
@@ -90,6 +104,7 @@ def merge(current: BlockedNode, new: BlockedNode) -> BlockedNode:
         start=min(current.start, new.start),
         end=max(current.end, new.end),
         cause=merge_causes(current.cause, new.cause),
+        canary=current.canary and new.canary,
     )
     return current if merged == current else merged
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field
@@ -9,9 +10,9 @@ from pydantic import ConfigDict, Field
 from blocklist.model.claims import Claim
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.repeats import Repeat
-from blocklist.wire.body import Body, MillisIn, MillisOut
+from blocklist.wire.body import Body, Flag, MillisIn, MillisOut
 from blocklist.wire.json import Json
-from blocklist.wire.nodes import ActionName, BlockFields, NodeBody, node_fields
+from blocklist.wire.nodes import ActionName, BlockFields, CanaryOut, NodeBody, node_fields
 
 
 class ClaimRequest(BlockFields):
@@ -24,6 +25,13 @@ class ClaimRequest(BlockFields):
         },
     )
 
+    canary: Annotated[
+        Flag,
+        Field(
+            description="Leave one executor of each Spark application on the node, to show whether it has recovered."
+            " Only with `MARK_BLOCKED`, and only as long as all claims on the node say so."
+        ),
+    ] = False
     last_evidence_timestamp: Annotated[
         MillisIn,
         Field(
@@ -31,6 +39,10 @@ class ClaimRequest(BlockFields):
             " (409) if the owner was dismissed on the node since. Without it, no dismissal counts."
         ),
     ] = PERMANENT
+
+    def node(self, node_id: str, now: int) -> BlockedNode:
+        block = super().node(node_id, now)
+        return replace(block, canary=True) if self.canary else block
 
 
 class RepeatBody(Body):
@@ -53,6 +65,7 @@ class ClaimBody(Body):
     start_timestamp: MillisOut
     end_timestamp: MillisOut
     cause: str
+    canary: CanaryOut = False
     created_by: Annotated[str | None, Field(description="Who made it for the owner, null if unknown.")]
     repeat: Annotated[RepeatBody | None, Field(description="Absent if its duration is the usual one.")] = None
 
@@ -60,7 +73,12 @@ class ClaimBody(Body):
         """The claim on a node. Raises InvalidError for an invalid one."""
         action = BlockAction[self.action]
         block = BlockedNode(
-            id=node_id, action=action, start=self.start_timestamp, end=self.end_timestamp, cause=self.cause
+            id=node_id,
+            action=action,
+            start=self.start_timestamp,
+            end=self.end_timestamp,
+            cause=self.cause,
+            canary=self.canary,
         )
         repeat = None if self.repeat is None else self.repeat.value()
         return Claim(owner=self.owner, author=self.created_by, block=block, repeat=repeat)

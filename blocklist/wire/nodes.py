@@ -13,6 +13,9 @@ from blocklist.wire.body import Body, Cause, Flag, MillisIn, MillisOut
 from blocklist.wire.json import Json, dump_json
 
 ActionName = Literal["MARK_BLOCKED", "MARK_BLOCKED_AND_EVACUATE_TASKS"]
+CanaryOut = Annotated[
+    bool, Field(description="Whether one executor of each Spark application may stay there. Absent if not.")
+]
 
 
 class BlockFields(Body):
@@ -55,6 +58,7 @@ class ListedNode(Body):
     start_timestamp: MillisOut
     end_timestamp: MillisOut
     cause: str
+    canary: CanaryOut = False
     task_managers: Annotated[list[str], Field(description="Ids of the TaskManagers on the node, sorted.")]
     created_by: Annotated[str | None, Field(description="With `details`: author of its last change.")] = None
     revision: Annotated[int, Field(ge=0, description="With `details`: revision of its last change; 0 if unknown.")] = 0
@@ -84,13 +88,19 @@ class NodeBody(Body):
     start_timestamp: MillisOut
     end_timestamp: MillisOut
     cause: str
+    canary: CanaryOut = False
     task_managers: list[str] | None = None
 
     def value(self) -> BlockedNode:
         """The node. Raises InvalidError for an invalid one."""
         action = BlockAction[self.action]
         return BlockedNode(
-            id=self.id, action=action, start=self.start_timestamp, end=self.end_timestamp, cause=self.cause
+            id=self.id,
+            action=action,
+            start=self.start_timestamp,
+            end=self.end_timestamp,
+            cause=self.cause,
+            canary=self.canary,
         )
 
 
@@ -116,13 +126,16 @@ class UnblockedNode(Body):
 
 
 def node_fields(node: BlockedNode) -> Json:
-    """The fields of a node without its id, in the order of FLIP-224's example."""
-    return {
+    """The fields of a node without its id, in the order of FLIP-224's example; then `canary` if it is one."""
+    fields: Json = {
         "action": node.action.name,
         "startTimestamp": str(node.start),
         "endTimestamp": str(node.end),
         "cause": node.cause,
     }
+    if node.canary:
+        fields["canary"] = True
+    return fields
 
 
 def node_body(node: BlockedNode, task_managers: list[str]) -> Json:
@@ -141,7 +154,8 @@ def dump_list_entry(node: BlockedNode, task_managers: list[str]) -> bytes:
 
 
 def _dump_fields(node: BlockedNode, task_managers: list[str]) -> str:
+    canary = '"canary":true,' if node.canary else ""
     return (
         f'"action":"{node.action.name}","startTimestamp":"{node.start}","endTimestamp":"{node.end}",'
-        f'"cause":{encode_basestring(node.cause)},"taskManagers":{dump_json(task_managers).decode()}'
+        f'"cause":{encode_basestring(node.cause)},{canary}"taskManagers":{dump_json(task_managers).decode()}'
     )

@@ -135,7 +135,7 @@ class Maintainer(Actor):
 
 
 class Detection(Actor):
-    """Repeats what it claims, extends it, makes it shorter or weaker, and withdraws it."""
+    """Repeats what it claims, extends it, makes it shorter or weaker, and withdraws it. Some claims are canaries."""
 
     def __init__(self, name: str, seed: str, client: RecordingClient) -> None:
         super().__init__(name, seed, client)
@@ -155,12 +155,15 @@ class Detection(Actor):
             return
         claimed = self._claimed.get(node)
         if claimed is None or claimed.end < self.client.now():
-            claimed = self.spec()
+            claimed = self._with_canary(self.spec())
         elif draw < 0.5:
-            claimed = replace(claimed, action=self.action(), end=self.soon())
+            claimed = self._with_canary(replace(claimed, action=self.action(), end=self.soon()))
         self._claimed[node] = claimed
         for _ in range(self.rng.randint(1, 3)):
             yield self._put(node, claimed)
+
+    def _with_canary(self, spec: BlockSpec) -> BlockSpec:
+        return replace(spec, canary=spec.action == MARK and self.rng.random() < 0.5)
 
     def _put(self, node: str, spec: BlockSpec) -> Request:
         return Request(
@@ -257,7 +260,8 @@ class Reader(Actor):
 
 
 def body_of(spec: BlockSpec) -> dict[str, Any]:
-    return {"action": spec.action, "cause": spec.cause, "endTimestamp": str(spec.end)}
+    canary = {"canary": True} if spec.canary else {}
+    return {"action": spec.action, "cause": spec.cause, "endTimestamp": str(spec.end), **canary}
 
 
 def _put_request(kind: Kind, node: str, spec: BlockSpec, *, merge: bool) -> Request:

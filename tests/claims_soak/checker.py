@@ -106,7 +106,8 @@ class Checker:
 
     def _faults_of(self, entry: Entry, change: Mapping[str, Any]) -> Iterator[str]:
         shown = model.read_block(change["node"])
-        if shown != (entry.after.block or entry.before.block):
+        freed = None if entry.before.block is None else entry.before.block._replace(canary=False)
+        if shown != (entry.after.block or freed):
             yield f"the block {shown} is not the merge of the claims"
         if entry.type != _type_of(entry):
             yield f"the type should be {_type_of(entry)}"
@@ -361,5 +362,6 @@ def _type_of(entry: Entry) -> str:
     if before is None:
         return "blocked"
     removed = entry.before.claims.keys() - entry.after.claims.keys()
-    narrower = after.action < before.action or after.end < before.end or after.start > before.start
-    return "narrowed" if removed or narrower else "merged"
+    weaker = after.action < before.action or after.canary > before.canary
+    shorter = after.end < before.end or after.start > before.start
+    return "narrowed" if removed or weaker or shorter else "merged"

@@ -24,6 +24,7 @@ class Block(NamedTuple):
     start: int
     end: int
     cause: str
+    canary: bool = False
 
 
 Claims = Mapping[str, Block]
@@ -53,9 +54,10 @@ class BlockSpec:
     action: str
     end: int
     cause: str
+    canary: bool = False
 
     def block(self, start: int) -> Block:
-        return Block(self.action, start, self.end, self.cause)
+        return Block(self.action, start, self.end, self.cause, self.canary)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +73,10 @@ class Alert:
 
 
 def join(blocks: Iterable[Block]) -> Block | None:
-    """Strongest action, earliest start, latest end, all causes (FLIP-224, Merge); None without blocks."""
+    """Strongest action, earliest start, latest end, all causes (FLIP-224, Merge); a canary if all are.
+
+    None without blocks.
+    """
     found = tuple(blocks)
     return reduce(_join_two, found) if found else None
 
@@ -148,7 +153,11 @@ def _start(own: Block | None, after: Claims, owner: str) -> int:
 
 def _join_two(old: Block, new: Block) -> Block:
     return Block(
-        max(old.action, new.action), min(old.start, new.start), max(old.end, new.end), _causes(old.cause, new.cause)
+        max(old.action, new.action),
+        min(old.start, new.start),
+        max(old.end, new.end),
+        _causes(old.cause, new.cause),
+        old.canary and new.canary,
     )
 
 
@@ -163,7 +172,8 @@ def _causes(old: str, new: str) -> str:
 
 def read_block(fields: Mapping[str, Any]) -> Block:
     """A block, or what a claim asks for, from JSON."""
-    return Block(fields["action"], int(fields["startTimestamp"]), int(fields["endTimestamp"]), fields["cause"])
+    start, end = int(fields["startTimestamp"]), int(fields["endTimestamp"])
+    return Block(fields["action"], start, end, fields["cause"], fields.get("canary", False))
 
 
 def read_claims(bodies: Iterable[Mapping[str, Any]]) -> dict[str, Block]:

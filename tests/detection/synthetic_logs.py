@@ -11,14 +11,17 @@ HOSTS = [f"n{number}" for number in range(1, 7)]
 STAGES = 6
 
 
-def event_log(app: str, began: int, slow: str | None = None) -> list[str]:
-    """Six stages of three tasks per host, 1 s each, 2.2 s on the slow host; `began` in Unix ms."""
+def event_log(app: str, began: int, slow: str | None = None, canary: str | None = None) -> list[str]:
+    """Six stages of three tasks per host, 1 s each, 2.2 s on the slow host; `began` in Unix ms.
+
+    The canary is a host on which the application has only one executor, which runs one task of each stage.
+    """
     dice = random.Random(app)
     head: list[dict[str, Any]] = [
         {"Event": "SparkListenerLogStart", "Spark Version": "4.3.0"},
         {"Event": "SparkListenerApplicationStart", "App Name": app, "App ID": app, "Timestamp": began, "User": "test"},
     ]
-    tasks = [task for stage in range(STAGES) for task in _stage(stage, began + stage * 10_000, slow, dice)]
+    tasks = [task for stage in range(STAGES) for task in _stage(stage, began + stage * 10_000, slow, canary, dice)]
     return [json.dumps(event, separators=(",", ":")) + "\n" for event in [*head, *tasks]]
 
 
@@ -41,14 +44,16 @@ def on_pods(lines: list[str], addresses: Mapping[str, str], nodes: Mapping[str, 
     return text.splitlines(keepends=True)
 
 
-def _stage(stage: int, began: int, slow: str | None, dice: random.Random) -> Iterator[dict[str, Any]]:
-    info = {"Stage ID": stage, "Stage Attempt ID": 0, "Number of Tasks": 3 * len(HOSTS), "Submission Time": began}
+def _stage(
+    stage: int, began: int, slow: str | None, canary: str | None, dice: random.Random
+) -> Iterator[dict[str, Any]]:
+    places = [(number, host) for number in range(3) for host in HOSTS if host != canary or number == 0]
+    info = {"Stage ID": stage, "Stage Attempt ID": 0, "Number of Tasks": len(places), "Submission Time": began}
     yield {"Event": "SparkListenerStageSubmitted", "Stage Info": info, "Properties": {}}
-    for number in range(3):
-        for host in HOSTS:
-            run = round((2200 if host == slow else 1000) * dice.lognormvariate(0, 0.1))
-            launched = began + number * 3100
-            yield _task(stage, host, launched, run)
+    for number, host in places:
+        run = round((2200 if host == slow else 1000) * dice.lognormvariate(0, 0.1))
+        launched = began + number * 3100
+        yield _task(stage, host, launched, run)
 
 
 def _task(stage: int, host: str, launched: int, run: int) -> dict[str, Any]:

@@ -62,6 +62,36 @@ def test_a_dry_run_proposes_and_apply_is_idempotent(
         assert (node.cause, node.end, node.action) == (line["cause"], line["end"], BlockAction[line["action"]])
 
 
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("slow", [None, "n3"], ids=["clean", "slow"])
+def test_the_executor_that_a_canary_leaves_shows_whether_the_node_has_recovered(
+    proposed: DryRun, fresh: ServiceProcess, run_command: Command, tmp_path: Path, slow: str | None
+) -> None:
+    """Its few tasks are enough, both to remove the claim and to extend it."""
+    rules = tmp_path / "rules.toml"
+    rules.write_text("canary = true")
+    arguments = ("--url", fresh.url, "--apply", "--rules", str(rules), "--json", "-")
+    _, out, _ = run_command("--event-logs", str(proposed.logs), *arguments)
+    assert json.loads(out)["canary"] is True
+    with BlocklistClient(fresh.url) as client:
+        before = client.get("n3")
+        assert before.canary
+        for number in range(3):
+            lines = event_log(f"later-{number}", now() + number * 400_000, slow=slow, canary="n3")
+            (tmp_path / f"later-{number}").write_text("".join(lines))
+        logs = [str(path) for path in tmp_path.glob("later-*")]
+        _, out, _ = run_command("--event-logs", str(proposed.logs), *logs, *arguments)
+        (line,) = [json.loads(text) for text in out.splitlines()]
+        if slow is None:
+            assert (line["released"], line["applied"], len(line["cleanApplications"])) == (True, True, 2)
+            assert client.snapshot().nodes == {}
+        else:
+            assert (line["canary"], line["applied"]) == (True, True)
+            after = client.get("n3")
+            assert after.canary
+            assert after.end > before.end
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import signal
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,9 @@ from blocklist.detection.follow_mode import BatchDecision, LogFollower
 from blocklist.detection.heuristics import Judgement
 from blocklist.detection.proposals import JudgedNodes, Summaries
 from blocklist.detection.schemas import FACTS
+from blocklist.model.errors import BlocklistError
 from tests.detection.command import now
+from tests.detection.synthetic_logs import event_log
 
 pytestmark = pytest.mark.xdist_group("detection")
 ROLLED = "/logs/eventlog_v2_app-1"
@@ -86,3 +89,26 @@ def test_pods_are_looked_up_and_what_is_left_out_is_reported_once(spark: SparkSe
     restarted.follower.add_batch(frame(spark, broken, broken, {**broken, "app": "app-2", "file": "/logs/app-2"}), 1)
     assert restarted.hosts == []
     assert restarted.problems == ["/logs/app-2: 1 broken line was skipped, such as 'hello'."]
+
+
+@pytest.fixture
+def handlers() -> Iterator[None]:
+    """A follower that runs handles signals."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    yield
+    for number, handler in before.items():
+        signal.signal(number, handler)
+
+
+@pytest.mark.usefixtures("handlers")
+def test_an_error_of_the_service_ends_it_in_its_own_words(spark: SparkSession, tmp_path: Path) -> None:
+    logs = tmp_path / "logs"
+    logs.mkdir()
+    (logs / "app-1").write_text("".join(event_log("app-1", now() - 100_000)))
+
+    def refuse(_: Summaries) -> BatchDecision:
+        raise BlocklistError("The service is too old.")
+
+    follower = LogFollower(spark, tmp_path / "checkpoint", refuse, lambda *_: None, lambda _: None)
+    with pytest.raises(BlocklistError, match=r"^The service is too old\.$"):
+        follower.run([str(logs)])

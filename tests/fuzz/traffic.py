@@ -32,6 +32,8 @@ HEADERS: Final = (
     "HTTP2-Settings: AAMAAABkAAQAAP__",
     "Accept-Encoding: gzip",
     "accept-encoding:gzip;q=0",
+    "Accept: text/plain; version=2",
+    "accept: */*",
     "If-None-Match: *",
     'If-None-Match: "x"',
     "Expect: 100-continue",

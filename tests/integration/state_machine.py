@@ -27,6 +27,7 @@ class Block:
     start: int
     end: int | None
     cause: str
+    canary: bool = False
 
     def ended(self, now: int) -> bool:
         return self.end is not None and self.end <= now
@@ -39,6 +40,7 @@ class Block:
             start=min(self.start, new.start),
             end=None if self.end is None or new.end is None else max(self.end, new.end),
             cause=self.cause if known else ",".join(causes),
+            canary=self.canary and new.canary,
         )
 
     def fields(self) -> dict[str, Any]:
@@ -48,11 +50,14 @@ class Block:
             "startTimestamp": str(self.start),
             "endTimestamp": PERMANENT if self.end is None else str(self.end),
             "cause": self.cause,
+            **({"canary": True} if self.canary else {}),
         }
 
     def body(self) -> dict[str, Any]:
         """As a request has it."""
-        body = {"action": self.action, "cause": self.cause}
+        body: dict[str, Any] = {"action": self.action, "cause": self.cause}
+        if self.canary:
+            body["canary"] = True
         return body if self.end is None else {**body, "endTimestamp": self.end}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import httpx2
 import pytest
 
 from blocklist import BlockAction, BlocklistClient, InvalidError, NotFoundError
+from blocklist.model.changes import Snapshot
 from blocklist.model.roles import Role
 from tests.integration.bodies import (
     EVACUATE,
@@ -23,6 +25,7 @@ from tests.integration.bodies import (
     now_ms,
     revision_of,
 )
+from tests.integration.command import Command
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.event_stream import changes, next_events, watching
@@ -139,6 +142,64 @@ class TestPut:
         assert service.put(NODE, json=block(allowMerge=True)).status_code == 202, "the caller's own claim always fits"
         assert len(owners(service)) == 33
         assert service.delete(NODE).status_code == 200
+
+
+class TestCanary:
+    """A claim may leave one executor of each application on the node; an ordinary claim ends that."""
+
+    def test_the_node_and_the_claim_have_the_field(self, service: httpx2.Client) -> None:
+        body = put(service, "detection", canary=True)
+        assert body["claim"]["canary"] is True
+        assert body["node"]["canary"] is True
+        assert list(body["node"]) == [
+            "id", "action", "startTimestamp", "endTimestamp", "cause", "canary", "taskManagers"
+        ]  # fmt: skip
+        assert service.get(NODE).json()["canary"] is True
+        for query in ("", "?details=true", "?selector=!x"):
+            assert service.get(f"/blocklist{query}").json()["n1"]["canary"] is True, query
+        assert service.get(f"{NODE}/claims").json()["claims"][0]["canary"] is True
+        assert service.get("/claims").json()["claims"][0]["canary"] is True
+        (change,) = all_changes(service)
+        assert (change["node"]["canary"], change["claims"][0]["canary"]) == (True, True)
+
+    def test_an_ordinary_claim_and_a_block_without_owner_end_it(self, service: httpx2.Client) -> None:
+        put(service, "detection", canary=True)
+        assert "canary" not in put(service, "kernel", canary=False)["node"]
+        assert service.delete(f"{NODE}/claims/kernel").json()["node"]["canary"] is True
+        merged = service.put(NODE, json={**claim(), "allowMerge": True})
+        assert (merged.status_code, "canary" in merged.json()) == (202, False)
+        assert [it.get("canary", False) for it in service.get(f"{NODE}/claims").json()["claims"]] == [True, False]
+        assert types(service) == ["blocked", "merged", "narrowed", "merged"]
+
+    def test_an_evacuation_cannot_be_one(self, service: httpx2.Client) -> None:
+        body = claim(action=EVACUATE, canary=True)
+        for path, sent in ((f"{NODE}/claims/a", body), ("/claims/a", {"n1": body})):
+            problem = problem_of(service.put(path, json=sent), 400)
+            assert "canary: only MARK_BLOCKED can leave an executor on the node" in problem["detail"]
+        assert current_list(service) == (0, {})
+
+    @pytest.mark.parametrize("value", [1, "yes", None])
+    def test_it_is_true_or_false(self, service: httpx2.Client, value: object) -> None:
+        assert "canary" in problem_of(service.put(f"{NODE}/claims/a", json=claim(canary=value)), 400)["detail"]
+
+    def test_a_block_without_owner_has_no_such_field(self, service: httpx2.Client) -> None:
+        for path, sent in ((NODE, claim(canary=True)), ("/blocklist/nodes", {"n1": claim(canary=True)})):
+            assert "unknown field" in problem_of(service.put(path, json=sent), 400)["detail"]
+
+    def test_several_claims_at_once(self, service: httpx2.Client) -> None:
+        body = {"n1": claim(canary=True), "n2": claim()}
+        found = service.put("/claims/detection", json=body).json()
+        assert [result["claim"].get("canary") for result in found.values()] == [True, None]
+
+    def test_a_dry_run_shows_it(self, service: httpx2.Client) -> None:
+        (entry,) = service.put(f"{NODE}/claims/a?dryRun=true", json=claim(canary=True)).json()["nodes"]
+        assert entry["node"]["canary"] is True
+
+    def test_it_counts_as_a_block_for_limits(self, start: Start) -> None:
+        with start(max_blocked="1").client() as client:
+            put(client, "a", canary=True)
+            problem_of(client.put("/blocklist/nodes/n2", json=claim()), 409)
+            put(client, "a", status=200)
 
 
 class TestDelete:
@@ -326,6 +387,35 @@ class TestEverywhere:
             assert client.get(f"/blocklist?at={past}").json()["n1"]["cause"] == "x,y"
             assert [change["type"] for change in all_changes(client, type="narrowed")] == ["narrowed"]
 
+    def test_canaries_survive_a_restart(self, fresh: ServiceProcess) -> None:
+        """Also one whose owner is its author: without the canary the claim would be implied."""
+        with fresh.client() as client:
+            put(client, "anonymous", canary=True)
+            put(client, "detection", node="/blocklist/nodes/n2", canary=True)
+            put(client, "kernel", node="/blocklist/nodes/n2")
+            at = all_changes(client)[0]["at"]
+            before = client.get("/claims").json(), current_list(client), all_changes(client)
+        fresh.kill()
+        with fresh.start().client() as client:
+            assert (client.get("/claims").json(), current_list(client), all_changes(client)) == before
+            assert client.get(f"/blocklist?at={at}").json()["n1"]["canary"] is True
+            assert client.delete("/blocklist/nodes/n2/claims/kernel").json()["node"]["canary"] is True
+
+    def test_watchers_and_pushed_listeners_see_canaries(self, fresh: ServiceProcess, receiver: Receiver) -> None:
+        with fresh.client() as client, watching(client, since=0) as events:
+            put(client, "detection", canary=True)
+            put(client, "kernel")
+            revision = revision_of(client.delete(f"{NODE}/claims/kernel"))
+            received = changes(next_events(events, 3))
+            receiver.register(client, "jm")
+            wait_until_pushed(client, receiver, revision)
+        assert [(it["type"], it["node"].get("canary")) for it in received] == [
+            ("blocked", True),
+            ("merged", None),
+            ("narrowed", True),
+        ]
+        assert receiver.applied[-1].body["blocked"][0]["canary"] is True
+
     def test_watchers_get_every_change(self, fresh: ServiceProcess) -> None:
         with fresh.client() as client, watching(client, since=0) as events:
             put(client, "a", cause="x", action=EVACUATE)
@@ -373,6 +463,24 @@ def test_the_python_client_puts_reads_and_removes_claims(fresh: ServiceProcess, 
             client.put_claim("n1", "a//b", "x")
 
 
+def test_the_python_client_knows_canaries(fresh: ServiceProcess) -> None:
+    with BlocklistClient(fresh.url, timeout=30) as client, client.watch() as watched:
+        assert isinstance(next(watched), Snapshot)
+        blocked = client.put_claim("n1", "detection", "x", canary=True)
+        assert blocked.canary
+        assert client.get("n1") == client.listing().nodes[0].node == client.claims("n1")[0].block == blocked
+        (change,) = client.history("n1")
+        assert change == next(watched)
+        assert change.node == change.claims_after[0].block == blocked
+        assert [claim.canary for claim in client.all_claims()] == [True]
+        with client.watch() as again:
+            snapshot = next(again)
+            assert isinstance(snapshot, Snapshot)
+            assert snapshot.nodes == {"n1": blocked}
+        with pytest.raises(InvalidError, match="canary"):
+            client.put_claim("n1", "detection", "x", action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS, canary=True)
+
+
 def _fields(client: httpx.Client) -> dict[str, Any]:
     return {name: value for name, value in current_list(client)[1]["n1"].items() if name != "taskManagers"}
 
@@ -388,3 +496,20 @@ def test_the_page_of_a_node_lists_its_claims_and_dismissals(service: httpx2.Clie
     page = service.get("/page/nodes/n1").text
     assert "<li>detection" in page
     assert 'id="claims"' not in page
+
+
+def test_the_page_and_the_command_show_canaries(fresh: ServiceProcess, binaries: Path) -> None:
+    with fresh.client() as client:
+        put(client, "detection", cause="slow", canary=True)
+        command = Command(binaries, fresh.url)
+        for path in ("/", "/page/nodes/n1", "/page/history", "/page/nodes/n1/extend", "/page/nodes/n1/unblock"):
+            assert "no new tasks (canary)</span>" in client.get(path).text, path
+        assert "no new tasks (canary), slow" in client.get("/page/map/timeline").text
+        assert ", all with a canary" in client.get("/page/incidents").text.replace('<span class="dim">', "")
+        for arguments in (["list"], ["list", "--sort", "action"], ["get", "n1"], ["claims", "n1"], ["history", "n1"]):
+            assert " mark(canary) " in command.stdout_of(*arguments), arguments
+        assert command.stdout_of("is-blocked", "n1") == "n1 blocked forever, with a canary\n"
+        (listed,) = json.loads(command.stdout_of("list", "-o", "json")).values()
+        assert listed["canary"] is True
+        put(client, "anna", cause="kernel")
+        assert "canary" not in command.stdout_of("list")

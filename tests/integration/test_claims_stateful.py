@@ -10,7 +10,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 
-from tests.integration.bodies import all_changes, current_list
+from tests.integration.bodies import MARK, all_changes, current_list
 from tests.integration.databases import ON_BOTH, Databases, SqliteFiles
 from tests.integration.process import wait_until
 from tests.integration.state_machine import ACTIONS, Block, ServiceMachine
@@ -29,6 +29,7 @@ requests = st.builds(
     end=st.integers(1, 8) | st.none(),
     cause=st.sampled_from(["x", "y", "z", "x,y"]),
 )
+claims = requests | requests.map(lambda request: replace(request, action=MARK, canary=True))
 
 
 class ClaimsMachine(ServiceMachine):
@@ -50,7 +51,7 @@ class ClaimsMachine(ServiceMachine):
         claims[ANONYMOUS] = claims[ANONYMOUS].merged(new) if ANONYMOUS in claims else new
         assert answer.json() == {"id": node_id, "taskManagers": [], **self._block(node_id)}
 
-    @rule(node_id=node_ids, owner=owner_names, request=requests)
+    @rule(node_id=node_ids, owner=owner_names, request=claims)
     def put_claim(self, node_id: str, owner: str, request: Block) -> None:
         new, claims = self.absolute(request), self.model[node_id]
         answer = self.client.put(f"/blocklist/nodes/{node_id}/claims/{owner}", json=new.body())
@@ -58,7 +59,7 @@ class ClaimsMachine(ServiceMachine):
         self._put(node_id, owner, new)
         assert answer.json()["node"] == {"id": node_id, "taskManagers": [], **self._block(node_id)}
 
-    @rule(owner=owner_names, several=st.dictionaries(node_ids, requests, min_size=1))
+    @rule(owner=owner_names, several=st.dictionaries(node_ids, claims, min_size=1))
     def put_claims(self, owner: str, several: dict[str, Block]) -> None:
         asked = {node_id: self.absolute(request) for node_id, request in several.items()}
         answer = self.client.put(f"/claims/{owner}", json={node_id: new.body() for node_id, new in asked.items()})
@@ -142,13 +143,16 @@ def _replay(nodes: dict[str, Any], change: dict[str, Any]) -> None:
     node_id = node.pop("id")
     assert (node_id in nodes) == (change["type"] != "blocked")
     if change["type"] in {"unblocked", "expired"}:
-        assert nodes.pop(node_id) == node, "the node as it last was"
+        before = {name: value for name, value in nodes.pop(node_id).items() if name != "canary"}
+        assert before == node, "the node as it last was"
         assert "claims" not in change
         return
     nodes[node_id] = node
     if "claims" in change:
         made = [
-            Block(it["action"], int(it["startTimestamp"]), int(it["endTimestamp"]), it["cause"])
+            Block(
+                it["action"], int(it["startTimestamp"]), int(it["endTimestamp"]), it["cause"], it.get("canary", False)
+            )
             for it in change["claims"]
         ]
         assert reduce(Block.merged, made).fields() == node

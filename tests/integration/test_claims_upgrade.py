@@ -88,6 +88,17 @@ class TestFormerVersion:
         assert [change["type"] for change in all_changes(upgrade.client)][-3:] == ["merged", "merged", "narrowed"]
         assert upgrade.cause() == "Kernel,alert DiskFull,alert Hot,more"
 
+    def test_after_its_merge_a_canary_is_an_ordinary_block(self, upgrade: Upgrade, *, restarted: bool) -> None:
+        url = "/blocklist/nodes/n1/claims/detection"
+        upgrade.client.put(url, json=block(cause="Slow", canary=True)).raise_for_status()
+        assert current_list(upgrade.client)[1]["n1"]["canary"] is True
+        upgrade.former("merged", "Slow,more")
+        if restarted:
+            upgrade.restart()
+        assert "canary" not in current_list(upgrade.client)[1]["n1"]
+        upgrade.client.put(url, json=block(cause="Slow", canary=True)).raise_for_status()
+        assert "canary" not in current_list(upgrade.client)[1]["n1"], "its author has a claim"
+
     def test_its_delete_removes_all_claims(self, upgrade: Upgrade, *, restarted: bool) -> None:
         upgrade.post(alert("DiskFull"), alert("Hot"))
         upgrade.former("unblocked", "x")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Final
@@ -20,10 +21,11 @@ from blocklist.detection.proposals import (
     propose,
 )
 from blocklist.model.claims import DETECTION_OWNER
-from blocklist.model.errors import DismissedError
+from blocklist.model.errors import BlocklistError, DismissedError
 from blocklist.model.node import BlockAction
 from tests.integration.bodies import now_ms
 from tests.integration.databases import ON_SQLITE
+from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
 from tests.unit.slow_applications import APPLICATION, application
@@ -78,6 +80,31 @@ def test_a_verdict_is_a_claim_beside_those_of_others(fresh: ServiceProcess, verd
         client.remove_claim(NODE, "anonymous")
         node = client.snapshot().nodes[NODE]
         assert (node.action, node.end, node.cause) == (MARK, verdict.end, verdict.cause)
+
+
+def test_a_node_that_is_only_slow_keeps_an_executor_until_it_fails(fresh: ServiceProcess, verdict: NodeVerdict) -> None:
+    rules = Rules(canary=True)
+
+    def detect(found: NodeVerdict) -> bool:
+        apply(client, [propose(found, client.history(NODE), rules, now=now_ms())])
+        return client.get(NODE).canary
+
+    with BlocklistClient(fresh.url) as client:
+        assert detect(replace(verdict, canary=True))
+        assert not detect(replace(newer(verdict), severity=Severity.FAILING))
+        assert not detect(replace(newer(newer(verdict)), canary=True)), "it is not weakened"
+        assert [change.type.value for change in client.history(NODE)] == ["blocked", "merged", "merged"]
+
+
+def test_a_service_without_canaries_is_named_in_the_error(verdict: NodeVerdict) -> None:
+    """It answers as the versions before them."""
+    body = {"title": "Invalid request", "status": 400, "detail": "canary: unknown field."}
+    refusal = http_response(
+        json.dumps(body).encode(), "400 Bad Request", "Content-Type: application/problem+json", *SERVICE_HEADERS
+    )
+    too_old = pytest.raises(BlocklistError, match="The service is too old for canaries: upgrade it")
+    with fake_server(refusal) as server, BlocklistClient(server.url) as client, too_old:
+        apply(client, [Proposal(verdict=replace(verdict, canary=True))])
 
 
 def test_unblocking_the_node_dismisses_what_the_logs_said_until_then(

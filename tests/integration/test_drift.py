@@ -122,16 +122,21 @@ def test_tasks_within_the_bound_are_no_drift(start: Start) -> None:
 
 @ON_SQLITE
 def test_tasks_that_start_after_the_listener_applied_the_block_are_drift(start: Start) -> None:
+    """Not those of the executor that a canary leaves."""
     with start().client() as client:
-        revision = put(client, "n1")
+        put(client, "n1")
+        canary = {"action": "MARK_BLOCKED", "cause": "slow", "canary": True}
+        answer = client.put("/blocklist/nodes/n2/claims/detection", json=canary).raise_for_status()
+        revision = int(answer.headers["blocklist-revision"])
         register(client, "app-1", leaseSeconds=5)
         tasks = {"count": 1}
 
         def report() -> None:
             """More tasks with each look once the block has been in force for long enough."""
             tasks["count"] += 1
-            running = {"a:1": tasks["count"]}
-            heartbeat(client, "app-1", ackedRevision=revision, taskManagers={"a:1": "n1"}, runningTasks=running)
+            running = {"a:1": tasks["count"], "a:2": tasks["count"]}
+            on_nodes = {"a:1": "n1", "a:2": "n2"}
+            heartbeat(client, "app-1", ackedRevision=revision, taskManagers=on_nodes, runningTasks=running)
 
         (found,) = wait_for_drift(client, ("n1", "tasks-started", "app-1"), before=report)
         assert found["reason"] == "tasks started on a:1 after the listener had applied the block"

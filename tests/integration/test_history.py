@@ -175,7 +175,7 @@ def compacted(tmp_path_factory: pytest.TempPathFactory, databases: Databases) ->
     folder = tmp_path_factory.mktemp("compacted")
     service = ServiceProcess(folder, **databases.settings(folder), log_max_changes="1000")
     with service, service.client() as client:
-        client.put("/blocklist/nodes/old/claims/kernel", json=block(cause="long ago"))
+        client.put("/blocklist/nodes/old/claims/kernel", json=block(cause="long ago", canary=True))
         client.put("/blocklist/nodes/gone", json=block(cause="long ago"))
         client.delete("/blocklist/nodes/gone")
         for cause in "ab":
@@ -201,7 +201,7 @@ class TestCompacted:
         detailed = compacted.get(f"/blocklist?details=true&at={now}").json()
         present = compacted.get("/blocklist?details=true").json()
         assert detailed == present
-        assert detailed["old"]["owners"] == ["kernel"]
+        assert (detailed["old"]["owners"], detailed["old"]["canary"]) == (["kernel"], True)
         claims = compacted.get(f"/claims?at={now}&limit=1000").json()["claims"]
         assert claims == compacted.get("/claims?limit=1000").json()["claims"]
         assert (detailed["old"]["revision"], detailed["n7"]["revision"]) == (1, 1011)

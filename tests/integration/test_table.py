@@ -24,6 +24,7 @@ from tests.integration.secured import SecuredService
 TABLE: Final = "/blocklist/table"
 PLAIN: Final = {"accept-encoding": "identity"}
 ETAG: Final = re.compile(r'"([0-9a-f]{8})-(\d+)-[0-9a-f]{16}(-gzip)?"')
+VERSION_2: Final = "text/plain; version=2"
 EVACUATE: Final = "MARK_BLOCKED_AND_EVACUATE_TASKS"
 Table = dict[str, list[str]]
 
@@ -342,12 +343,104 @@ class TestHistories:
         assert parse(get(own_client, **{"if-none-match": ahead})) == (2, {})
 
 
+class TestVersion2:
+    """Asked for by `Accept: text/plain; version=2`: it says which blocks leave an executor on the host."""
+
+    def put_canary(self, client: httpx.Client, name: str, **fields: object) -> int:
+        body = block(canary=True, **fields)
+        answer = client.put(f"/blocklist/nodes/{name}/claims/detection", json=body).raise_for_status()
+        return int(answer.headers["blocklist-revision"])
+
+    def test_it_has_canaries_where_version_1_has_marks(self, own_client: httpx.Client) -> None:
+        put(own_client, "10.0.0.1")
+        revision = self.put_canary(own_client, "10.0.0.2", cause="slow")
+        one, two = get(own_client), get(own_client, accept=VERSION_2)
+        assert one.text.splitlines() == [
+            f"blocklist-table 1 {revision} 2",
+            f"10.0.0.1\t{PERMANENT}\tmark\t10.0.0.1\tdisk",
+            f"10.0.0.2\t{PERMANENT}\tmark\t10.0.0.2\tslow",
+        ]
+        assert two.text.splitlines() == [
+            f"blocklist-table 2 {revision} 2",
+            f"10.0.0.2\t{PERMANENT}\tcanary\t10.0.0.2\tslow",
+            f"10.0.0.1\t{PERMANENT}\tmark\t10.0.0.1\tdisk",
+        ]
+        assert (one.headers["content-type"], two.headers["content-type"]) == (
+            "text/plain; charset=utf-8",
+            "text/plain; version=2; charset=utf-8",
+        )
+        assert one.headers["vary"] == two.headers["vary"] == "Accept, Accept-Encoding"
+        for name in ("blocklist-revision", "blocklist-history", "cache-control"):
+            assert one.headers[name] == two.headers[name]
+
+    @pytest.mark.parametrize(
+        ("accept", "version"),
+        [
+            ("text/plain; version=2", "2"),
+            ("text/plain;version=2", "2"),
+            ('TEXT/PLAIN; Version="2"', "2"),
+            ("text/plain; version=3, text/plain; version=2, */*;q=0.1", "2"),
+            ("text/plain; version=2; q=0.5", "2"),
+            ("text/plain; version=2; q=0", "1"),
+            ("text/plain; version=1", "1"),
+            ("text/plain", "1"),
+            ("application/json; version=2", "1"),
+            ("*/*", "1"),
+            ("", "1"),
+            (",;=, ;", "1"),
+        ],
+    )
+    def test_only_who_asks_for_it_gets_it(self, own_client: httpx.Client, accept: str, version: str) -> None:
+        assert get(own_client, accept=accept).text.split()[1] == version
+
+    def test_each_version_has_its_own_etag(self, own_client: httpx.Client) -> None:
+        put(own_client, "n7")
+        etags = {accept: get(own_client, accept=accept).headers["etag"] for accept in ("*/*", VERSION_2)}
+        for accept in etags:
+            for other, etag in etags.items():
+                answer = own_client.get(TABLE, headers={**PLAIN, "accept": accept, "if-none-match": etag})
+                assert answer.status_code == (304 if accept == other else 200)
+
+    def test_a_wait_ends_with_a_table_of_the_same_version(
+        self, own_client: httpx.Client, pool: ThreadPoolExecutor
+    ) -> None:
+        self.put_canary(own_client, "n7")
+
+        def wait(accept: str) -> httpx.Response:
+            etag = get(own_client, accept=accept).headers["etag"]
+            headers = {**PLAIN, "accept": accept, "if-none-match": etag, "prefer": "wait=30"}
+            return own_client.get(TABLE, headers=headers)
+
+        waiting = {accept: pool.submit(wait, accept) for accept in ("*/*", VERSION_2)}
+        for each in waiting.values():
+            with pytest.raises(TimeoutError):
+                each.result(0.5)
+        revision = put(own_client, "n7", allowMerge=True)
+        for (accept, each), version in zip(waiting.items(), "12", strict=True):
+            lines = each.result(20).text.splitlines()
+            assert lines[0] == f"blocklist-table {version} {revision} 2"
+            assert {line.split("\t")[2] for line in lines[1:]} == {"mark"}, accept
+
+    def test_the_inventory_joins_ids_that_are_one_machine(self, start: Start, tmp_path: Path) -> None:
+        file = tmp_path / "nodes.csv"
+        file.write_text("id,names,addresses,labels\nn7,,10.0.0.7,\n")
+        with start(nodes_file=str(file)).client() as client:
+            self.put_canary(client, "10.0.0.7")
+            lines = get(client, accept=VERSION_2).text.splitlines()[1:]
+            assert {line.split("\t")[2] for line in lines} == {"canary"}
+            put(client, "n7", allowMerge=True)
+            lines = get(client, accept=VERSION_2).text.splitlines()[1:]
+            assert {line.split("\t")[2] for line in lines} == {"mark"}
+
+
 def test_both_ways_return_the_same_bytes(start: Start) -> None:
     fast = start()
     with fast.client() as client:
         for number in range(30):
             put(client, f"n{number}")
-        etag = get(client).headers["etag"]
+        client.put("/blocklist/nodes/c1/claims/detection", json=block(canary=True)).raise_for_status()
+        etag, etag_2 = (get(client, accept=accept).headers["etag"] for accept in ("*/*", VERSION_2))
+    second = f"Accept: {VERSION_2}"
     requests = {
         "plain": [],
         "gzip": ["Accept-Encoding: gzip"],
@@ -356,6 +449,12 @@ def test_both_ways_return_the_same_bytes(start: Start) -> None:
         "a wait": [f"If-None-Match: {etag}", "Prefer: wait=1"],
         "another tag": ['If-None-Match: "x"', "Prefer: wait=1"],
         "all": ["If-None-Match: *", "Accept-Encoding: gzip", "Prefer: wait=0"],
+        "any type": ["Accept: */*"],
+        "version 2": [second],
+        "version 2, gzip": [second, "Accept-Encoding: gzip"],
+        "version 2, not modified": [second, f"If-None-Match: {etag_2}"],
+        "version 2, a wait": [second, f"If-None-Match: {etag_2}", "Prefer: wait=1"],
+        "version 2, tag of version 1": [second, f"If-None-Match: {etag}", "Prefer: wait=1"],
     }
     for name, lines in requests.items():
         below = send_request(fast.port, request(TABLE, *lines)).without_volatile_headers()
@@ -365,7 +464,7 @@ def test_both_ways_return_the_same_bytes(start: Start) -> None:
     with fast.client() as client:
         metrics = client.get("/metrics").text
     [line] = [line for line in metrics.splitlines() if "blocklist_fast_requests_total{" in line and TABLE in line]
-    assert float(line.split()[-1]) == len(requests) + 1
+    assert float(line.split()[-1]) == len(requests) + 2
 
 
 def test_a_request_id_is_returned(own: ServiceProcess) -> None:
@@ -388,3 +487,7 @@ def test_all_replicas_send_the_same_table(start_replicas: StartReplicas, pool: T
     assert parse(answer)[0] == revision
     assert answer.headers["etag"] == get(one).headers["etag"]
     assert answer.content == get(one).content
+    canary = one.put("/blocklist/nodes/n8/claims/detection", json=block(canary=True)).raise_for_status()
+    wait_until(lambda: parse(get(two))[0] == int(canary.headers["blocklist-revision"]))
+    assert get(two, accept=VERSION_2).content == get(one, accept=VERSION_2).content
+    assert "\tcanary\t" in get(two, accept=VERSION_2).text

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from blocklist.model.changes import Author, ChangeType, Snapshot, Source
+from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import (
     MAX_CLAIMS,
     Claim,
@@ -35,9 +35,15 @@ OWNERS = ("anna", "bob", "alertmanager/1", "anonymous")
 
 
 def node(
-    cause: str = "disk", *, action: BlockAction = MARK, end: int = PERMANENT, start: int = NOW, node_id: str = "n"
+    cause: str = "disk",
+    *,
+    action: BlockAction = MARK,
+    end: int = PERMANENT,
+    start: int = NOW,
+    node_id: str = "n",
+    canary: bool = False,
 ) -> BlockedNode:
-    return BlockedNode(id=node_id, action=action, start=start, end=end, cause=cause)
+    return BlockedNode(id=node_id, action=action, start=start, end=end, cause=cause, canary=canary)
 
 
 def claim(owner: str, block: BlockedNode, author: str | None = None) -> Claim:
@@ -45,16 +51,17 @@ def claim(owner: str, block: BlockedNode, author: str | None = None) -> Claim:
 
 
 def unordered(block: BlockedNode) -> tuple[object, ...]:
-    return block.action, block.start, block.end, set(block.cause.split(","))
+    return block.short_action, block.start, block.end, set(block.cause.split(","))
 
 
-blocks = st.builds(
+ordinary_blocks = st.builds(
     node,
     cause=st.lists(st.sampled_from("abcd"), min_size=1, max_size=3).map(",".join),
     action=st.sampled_from(BlockAction),
     start=st.integers(0, 5),
     end=st.integers(6, 12) | st.just(PERMANENT),
 )
+blocks = ordinary_blocks | ordinary_blocks.map(lambda block: replace(block, action=MARK, canary=True))
 claim_sets = st.dictionaries(st.sampled_from(OWNERS), blocks, min_size=1).map(
     lambda found: [claim(owner, block) for owner, block in found.items()]
 )
@@ -73,6 +80,7 @@ class TestMerge:
     ) -> None:
         merged = merge_claims(claims)
         assert merged.action == max(it.block.action for it in claims)
+        assert merged.canary == all(it.block.canary for it in claims)
         assert merged.end == max(it.block.end for it in claims)
         assert merged.start == min(it.block.start for it in claims)
         assert set(merged.cause.split(",")) == {part for it in claims for part in it.block.cause.split(",")}
@@ -271,7 +279,7 @@ class TestExpiry:
         draft.expire("n")
         remaining = live_claims(tuple(claims), now)
         if not remaining:
-            assert log_of(draft) == [("expired", merge_claims(claims))]
+            assert log_of(draft) == [("expired", replace(merge_claims(claims), canary=False))]
         elif len(remaining) == len(claims):
             assert draft.changes == []
         else:
@@ -289,7 +297,7 @@ class TestExpiry:
         assert tracker.ended(first) == ([nodes["n"]] if first < PERMANENT else tracker.ended(first))
 
 
-Step = tuple[str, str, str, int, str, BlockAction]
+Step = tuple[str, str, str, int, str, BlockAction, bool]
 steps = st.lists(
     st.tuples(
         st.sampled_from(["block", "merge", "unblock", "put", "remove", "expire"]),
@@ -298,15 +306,22 @@ steps = st.lists(
         st.integers(1, 6),
         st.sampled_from("xyz"),
         st.sampled_from(BlockAction),
+        st.booleans(),
     ),
     max_size=30,
 )
 
 
+def block_of(step: Step, now: int) -> BlockedNode:
+    kind, node_id, _, length, cause, action, canary = step
+    block = BlockedNode(id=node_id, action=action, start=now, end=now + length, cause=cause)
+    return replace(block, canary=canary and kind == "put" and action is MARK)
+
+
 def run(draft: Draft, step: Step) -> None:
-    kind, node_id, owner, length, cause, action = step
+    kind, node_id, owner, *_ = step
     draft.author = Author(owner)
-    new = BlockedNode(id=node_id, action=action, start=draft.now, end=draft.now + length, cause=cause)
+    new = block_of(step, draft.now)
     if kind == "unblock":
         draft.unblock(node_id)
     elif kind == "remove":
@@ -342,11 +357,13 @@ def test_any_changes_leave_a_tracker_with_the_merge_of_the_claims_of_a_plain_dic
             current = tracker.get(node_id)
             assert claims or current is None or current.ended(now)
             assert not claims or (current is not None and current.end == max(it.end for it in claims.values()))
+            # When a claim has ended, its change may be yet to come: until then the block is as before.
+            assert not current or not current.canary or all(it.canary for it in claims.values())
 
 
 def apply_to(claims: dict[str, BlockedNode], step: Step, now: int) -> None:
-    kind, node_id, owner, length, cause, action = step
-    new = BlockedNode(id=node_id, action=action, start=now, end=now + length, cause=cause)
+    kind, _, owner, *_ = step
+    new = block_of(step, now)
     if kind == "unblock":
         claims.clear()
     elif kind == "remove":
@@ -374,14 +391,14 @@ class Playground:
         self.tracker = BlocklistTracker(Snapshot(revision=0, history="00c0ffee"))
         self.now = now
 
-    def put(self, owner: str, block: BlockedNode) -> None:
-        self._change(lambda draft: draft.put_claim(owner, block))
+    def put(self, owner: str, block: BlockedNode) -> list[Change]:
+        return self.change(lambda draft: draft.put_claim(owner, block))
 
-    def remove(self, owner: str) -> None:
-        self._change(lambda draft: draft.remove_claim("n", owner))
+    def remove(self, owner: str) -> list[Change]:
+        return self.change(lambda draft: draft.remove_claim("n", owner))
 
-    def sweep(self) -> None:
-        self._change(lambda draft: draft.expire("n"))
+    def sweep(self) -> list[Change]:
+        return self.change(lambda draft: draft.expire("n"))
 
     def claims(self) -> dict[str, BlockedNode]:
         return live(self.tracker, "n", self.now)
@@ -390,12 +407,13 @@ class Playground:
         current = self.tracker.get("n")
         return None if current is None or current.ended(self.now) else current
 
-    def _change(self, command: Callable[[Draft], object]) -> None:
+    def change(self, command: Callable[[Draft], object]) -> list[Change]:
         draft = Draft(self.tracker, self.now)
         draft.author = Author("an operator")
         command(draft)
         for change in draft.changes:
             self.tracker.apply(change)
+        return draft.changes
 
 
 class TestAsIfNever:
@@ -447,3 +465,54 @@ class TestAsIfNever:
         assert place.claims() == {it.owner: it.block for it in remaining}
         place.sweep()
         assert place.node() == (merge_claims(remaining) if remaining else None)
+
+
+class TestCanary:
+    """A canary is the weakest claim."""
+
+    def types(self, *puts: tuple[str, BlockedNode]) -> list[str]:
+        place = Playground()
+        return [place.put(owner, block)[-1].type.value for owner, block in puts]
+
+    def test_an_ordinary_claim_makes_it_an_ordinary_block_and_its_end_a_canary_again(self) -> None:
+        place = Playground()
+        place.put("detection", node(canary=True))
+        place.put("anna", node("upgrade"))
+        assert place.node() == node("disk,upgrade")
+        (change,) = place.remove("anna")
+        assert (change.type.value, change.node) == ("narrowed", node(canary=True))
+
+    def test_becoming_ordinary_is_merged_and_the_reverse_narrowed(self) -> None:
+        canary, ordinary = node(canary=True), node()
+        assert self.types(("a", canary), ("a", ordinary), ("a", canary)) == ["blocked", "merged", "narrowed"]
+
+    def test_when_the_ordinary_claim_expires_the_canary_remains(self) -> None:
+        place = Playground()
+        place.put("detection", node(canary=True))
+        place.put("anna", node("upgrade", end=7))
+        place.now = 7
+        (change,) = place.sweep()
+        assert (change.type.value, change.node) == ("narrowed", node(canary=True))
+
+    def test_its_claim_is_never_implied(self) -> None:
+        """The columns of the database have no canary: the claims say it."""
+        place = Playground()
+        (change,) = place.put("an operator", node(canary=True))
+        assert change.claims == (claim("an operator", node(canary=True), "an operator"),)
+        (change,) = place.put("an operator", node())
+        assert change.claims is None
+
+    def test_a_merge_of_its_owner_without_a_canary_ends_it(self) -> None:
+        place = Playground()
+        place.put("an operator", node(canary=True, start=5))
+        (change,) = place.change(lambda draft: draft.block(node(start=5), allow_merge=True))
+        assert (change.type.value, change.node.canary, change.claims) == ("merged", False, None)
+
+    def test_a_change_that_frees_the_node_has_it_without_canary(self) -> None:
+        place = Playground()
+        place.put("detection", node(canary=True))
+        (change,) = place.change(lambda draft: draft.unblock("n"))
+        assert (change.node.canary, change.dismissed) == (
+            False,
+            (claim("detection", node(canary=True), "an operator"),),
+        )

@@ -53,6 +53,17 @@ def test_an_application_that_runs_on_while_the_host_is_blocked_extends_the_block
     assert hours == pytest.approx(1 + 5 / 60, abs=0.001), "from the last evidence"
 
 
+def test_a_canary_that_is_extended_stays_one() -> None:
+    """The rest is as for other blocks: what runs on its executor is not replayed."""
+    evidence = [
+        *applications({"n3": 2.2}, {"n3": 2.2}),
+        *application(3, {"n3": 2.2}, began=2 * APPLICATION - 5 * MINUTE),
+    ]
+    (block,) = replay(evidence, Rules(canary=True), lambda _: {})
+    (ordinary,) = replay(evidence, Rules(), lambda _: {})
+    assert block == replace(ordinary, canary=True)
+
+
 def test_other_rules_block_something_else() -> None:
     evidence = applications({"n3": 2.2}, {"n3": 2.2}, {"n3": 2.2})
     assert blocks(evidence, Rules(min_applications=3, block_ms=HOUR_MS // 2)) == [("n3", 2, 0.5)]

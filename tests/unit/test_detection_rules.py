@@ -18,6 +18,7 @@ applications = 3
 minutes = 0
 hours = 1.5
 group-label = "machine"
+canary = true
 [group]
 small = ["w-1?", "w-20"]
 """
@@ -30,11 +31,13 @@ def rules_file(folder: Path, text: str) -> Path:
 
 
 def test_a_file_has_the_names_of_the_options(tmp_path: Path) -> None:
-    rules = Rules(alarm_rate=0.001, max_share=1, min_applications=3, min_span_ms=0, block_ms=3 * HOUR_MS // 2)
+    rules = Rules(
+        alarm_rate=0.001, max_share=1, min_applications=3, min_span_ms=0, block_ms=3 * HOUR_MS // 2, canary=True
+    )
     expected = RuleSet(rules=rules, groups=[("small", ["w-1?", "w-20"])], group_label="machine")
     assert read_rules(rules_file(tmp_path, ALL)) == expected
     options = ["--alarm-rate", "0.001", "--max-share", "1", "--applications", "3", "--minutes", "0", "--hours", "1.5"]
-    options += ["--group", "small=w-1?,w-20", "--group-label", "machine"]
+    options += ["--group", "small=w-1?,w-20", "--group-label", "machine", "--canary"]
     assert rule_set(parser().parse_args(["--event-logs", "/x", *options])) == expected
 
 
@@ -42,6 +45,9 @@ def test_an_option_takes_precedence_over_the_file(tmp_path: Path) -> None:
     file = rules_file(tmp_path, "minutes = 0\nhours = 2")
     found = rule_set(parser().parse_args(["--event-logs", "/x", "--rules", str(file), "--hours", "3"]))
     assert found.rules == Rules(min_span_ms=0, block_ms=3 * HOUR_MS)
+    file.write_text("canary = true")
+    found = rule_set(parser().parse_args(["--event-logs", "/x", "--rules", str(file), "--no-canary"]))
+    assert found.rules == Rules()
 
 
 def test_without_options_and_in_an_empty_file_the_defaults_count(tmp_path: Path) -> None:
@@ -60,6 +66,7 @@ def test_without_options_and_in_an_empty_file_the_defaults_count(tmp_path: Path)
         ("applications = true", "applications must be an integer from 1 to 1000, not True."),
         ("minutes = '6'", "minutes must be an integer from 0 to 10080, not '6'."),
         ("hours = 200", "hours must be hours, above 0 and at most 168, not 200."),
+        ("canary = 1", "canary must be true or false, not 1."),
         ("group-label = 3", "group-label must be the name of a label, not 3."),
         ("group = 'small=w-1'", "group must have a list of hosts for each kind: small = ['w-1?', 'w-20']."),
         ("[group]\nsmall = []", "group must have a list of hosts for each kind"),

@@ -340,6 +340,36 @@ def test_a_claim_is_extended_but_becomes_neither_shorter_nor_weaker() -> None:
     assert (again.skip_reason, again.verdict.end, again.verdict.action) == (None, strong.end, strong.action)
 
 
+CANARIES = Rules(canary=True)
+
+
+def test_only_a_node_that_is_slow_and_does_not_fail_gets_a_canary() -> None:
+    found = {"slow": slow(), "severe": slow(3.5), "failing": failing(FailureClass.LOST_EXECUTOR, 6)}
+    verdicts = {name: judge(nodes, CANARIES).verdicts[0] for name, nodes in found.items()}
+    assert {name: (it.severity.name, it.canary) for name, it in verdicts.items()} == {
+        "slow": ("SLOW", True),
+        "severe": ("SEVERE", False),
+        "failing": ("FAILING", False),
+    }
+    assert not judge(slow(), RULES).verdicts[0].canary
+
+
+@pytest.mark.parametrize(("own", "verdict", "canary"), [(True, True, True), (True, False, False), (False, True, False)])
+def test_a_claim_without_a_canary_never_gets_one(*, own: bool, verdict: bool, canary: bool) -> None:
+    """And it loses it when the node fails as well."""
+    made = [claimed(1500, ChangeType.BLOCKED, detection=replace(OWN, canary=own))]
+    proposal = propose(replace(VERDICT, canary=verdict), made, CANARIES, now=2000)
+    assert proposal.verdict.canary is canary
+    assert proposal.skip_reason == (ALREADY if canary is own else None)
+
+
+def test_an_evacuation_by_detection_gets_no_canary() -> None:
+    strong = replace(OWN, action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
+    made = [claimed(1500, ChangeType.BLOCKED, detection=strong)]
+    verdict = propose(replace(VERDICT, canary=True), made, CANARIES, now=2000).verdict
+    assert (verdict.action, verdict.canary) == (strong.action, False)
+
+
 def test_a_block_of_another_owner_does_not_replace_the_claim() -> None:
     """It may be withdrawn while the node is still slow."""
     made = [claimed(1500, ChangeType.BLOCKED, anna=replace(LATER, cause=VERDICT.cause))]

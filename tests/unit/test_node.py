@@ -24,7 +24,7 @@ def causes(max_parts: int) -> st.SearchStrategy[str]:
 
 
 def nodes(max_causes: int = 10) -> st.SearchStrategy[BlockedNode]:
-    return st.builds(
+    ordinary = st.builds(
         BlockedNode,
         id=st.just("n"),
         action=st.sampled_from(BlockAction),
@@ -32,12 +32,19 @@ def nodes(max_causes: int = 10) -> st.SearchStrategy[BlockedNode]:
         end=times,
         cause=causes(max_causes),
     )
+    return ordinary | ordinary.map(lambda block: replace(block, action=MARK, canary=True))
 
 
 def node(
-    *, action: BlockAction = MARK, start: int = 10, end: int = 20, cause: str = "a", node_id: str = "n"
+    *,
+    action: BlockAction = MARK,
+    start: int = 10,
+    end: int = 20,
+    cause: str = "a",
+    node_id: str = "n",
+    canary: bool = False,
 ) -> BlockedNode:
-    return BlockedNode(id=node_id, action=action, start=start, end=end, cause=cause)
+    return BlockedNode(id=node_id, action=action, start=start, end=end, cause=cause, canary=canary)
 
 
 @pytest.mark.parametrize(
@@ -54,6 +61,10 @@ def node(
         pytest.param(node(cause="a"), node(cause="a"), node(cause="a"), id="one kept if equal"),
         pytest.param(node(cause="a,b"), node(cause="b,c,c"), node(cause="a,b,c"), id="an ordered set"),
         pytest.param(node(cause="a,b"), node(cause="b"), node(cause="a,b"), id="split at every comma"),
+        pytest.param(node(canary=True), node(canary=True), node(canary=True), id="two canaries are one"),
+        pytest.param(node(canary=True), node(), node(), id="an ordinary block is stronger than a canary"),
+        pytest.param(node(), node(canary=True), node(), id="a canary weakens no block"),
+        pytest.param(node(canary=True), node(action=EVACUATE), node(action=EVACUATE), id="an evacuation has no canary"),
         pytest.param(
             node(action=EVACUATE, start=10, end=15, cause="a"),
             node(action=MARK, start=11, end=25, cause="b"),
@@ -115,6 +126,11 @@ def test_the_last_32_causes_are_kept() -> None:
 def test_a_new_cause_is_first_cut_to_its_last_32_parts() -> None:
     new = ",".join(f"c{number}" for number in range(100))
     assert merge_causes("old", new) == ",".join(f"c{number}" for number in range(68, 100))
+
+
+def test_an_evacuation_leaves_no_executor() -> None:
+    with pytest.raises(InvalidError, match="canary"):
+        node(action=EVACUATE, canary=True)
 
 
 def test_nodes_with_different_ids_do_not_merge() -> None:

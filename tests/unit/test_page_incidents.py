@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 from hypothesis import given
@@ -50,6 +51,13 @@ def test_details_after_a_colon_and_further_causes_do_not_separate() -> None:
     found = group_incidents([owned("a", cause="DiskFull: /data is 98 % full"), owned("b", cause="DiskFull: sda,fan")])
     assert names(found) == [["a", "b"]]
     assert (found[0].cause, found[0].common_cause) == ("DiskFull", None)
+
+
+def test_it_counts_evacuations_and_canaries() -> None:
+    one, two, three = (owned(name) for name in "abc")
+    evacuated = replace(two.node, action=BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS)
+    found = group_incidents([one, replace(two, node=evacuated), replace(three, node=replace(three.node, canary=True))])
+    assert [(incident.evacuated, incident.canaries) for incident in found] == [(1, 1)]
 
 
 def test_a_cause_that_all_have_is_shown_as_it_is() -> None:
