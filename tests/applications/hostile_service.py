@@ -135,7 +135,7 @@ def wrong_table(connection: Connection, chance: random.Random) -> None:
     lines = _table(chance).splitlines(keepends=True)
     lines[chance.randrange(len(lines))] = chance.choice(
         [
-            b"blocklist-table 2 9 1\n",
+            b"blocklist-table 3 9 1\n",
             b"blocklist-table 1 -5 99\n",
             b"blocklist-table 1 99999999999999999999 0\n",
             b"127.0.0.32\tsoon\tevacuate\tid\tcause\n",
@@ -152,7 +152,7 @@ def wrong_table(connection: Connection, chance: random.Random) -> None:
 
 
 def hostile_list(connection: Connection, chance: random.Random) -> None:
-    """A valid table: any host may be marked, evacuated or free, for ever or for a moment."""
+    """A valid table: any host may have any block or none, for ever or for a moment."""
     _respond(connection, "200 OK", _table(chance), f'ETag: "{chance.randrange(1000)}"')
 
 
@@ -293,8 +293,8 @@ def _table(chance: random.Random) -> bytes:
     for name in (*HOSTS, *others):
         if chance.random() < 0.6:
             end = chance.choice([PERMANENT, 1, int(time.time() * 1000) + chance.randrange(3_000)])
-            lines += _lines([name], chance.choice(["mark", "evacuate"]), end)
-    return b"blocklist-table 1 %d %d\n" % (chance.randrange(1_000), lines.count(b"\n")) + lines
+            lines += _lines([name], chance.choice(["canary", "mark", "evacuate"]), end)
+    return b"blocklist-table 2 %d %d\n" % (chance.randrange(1_000), lines.count(b"\n")) + lines
 
 
 def _lines(names: Sequence[str], action: str, end: int) -> bytes:

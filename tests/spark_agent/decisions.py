@@ -16,6 +16,7 @@ from tests.spark_agent.model import Host, Requirements
 
 SOURCES: Final = Path(__file__).parents[2] / "spark-agent/src/main/java/blocklist/spark"
 DECIDING: Final = (
+    "Canaries",
     "EvacuationLimit",
     "HostBlock",
     "HostMatcher",
@@ -67,6 +68,8 @@ class JavaPlan:
 
     matched: dict[str, tuple[str, int, bool, str]]
     covered: list[str]
+    canaries: dict[str, str]
+    closed_executors: set[str]
     provisional: set[str]
     announced: set[str]
     held: set[str]
@@ -92,6 +95,8 @@ class JavaPlan:
                 for host, id_, end, evacuate, cause in lines.get("matched", ())
             },
             covered=hosts("covered"),
+            canaries={fields[0]: fields[1] for fields in lines.get("canary", ())},
+            closed_executors=set(hosts("closed")),
             provisional=set(hosts("provisional")),
             announced=set(hosts("announced")),
             held=set(hosts("held")),
@@ -174,6 +179,13 @@ class Decisions:
         reply = self._ask(b"keys\n", "\n".join(names).encode())
         return [line.split("\t") for line in reply.split("\n")[:-1]]
 
+    def canaries(self, rounds: Iterable[Mapping[str, Iterable[int]]]) -> list[dict[str, int]]:
+        """The canary of each node in each round, by the usable executors of the nodes."""
+        lines = (" ".join(f"{node}={','.join(map(str, ids))}" for node, ids in each.items()) for each in rounds)
+        reply = self._ask(b"canaries\n", "\n".join(lines).encode())
+        pairs = ((pair.split("=") for pair in line.split()) for line in reply.splitlines())
+        return [{node: int(executor) for node, executor in line} for line in pairs]
+
     def limit(self, script: Iterable[str]) -> list[bool]:
         return [line == "true" for line in self._ask(b"limit\n", "\n".join(script).encode()).splitlines()]
 
@@ -218,17 +230,18 @@ def _decode(lines: Iterator[str], first: str | None = None) -> Tree:
 def _host_line(host: Host) -> str:
     names = "?" if host.names is None else " ".join(sorted(host.names))
     flags = (host.required, host.slots, host.runs_barrier_tasks, host.reached_evacuation_limit, host.machine, host.busy)
-    return _fields(host.name, host.open, names, host.joined, *flags, host.unannounced)
+    executors = (" ".join(host.executors), " ".join(host.usable))
+    return _fields(host.name, host.open, names, host.joined, *flags, host.unannounced, *executors)
 
 
 def _fields(*values: object) -> str:
     return "\t".join(str(int(value)) if isinstance(value, bool) else str(value) for value in values)
 
 
-def table_text(revision: int, lines: Iterable[str]) -> str:
+def table_text(revision: int, lines: Iterable[str], version: int = 1) -> str:
     """A table with these lines."""
     rows = list(lines)
-    return "\n".join((f"blocklist-table 1 {revision} {len(rows)}", *rows, ""))
+    return "\n".join((f"blocklist-table {version} {revision} {len(rows)}", *rows, ""))
 
 
 def render_blocks(blocks: Iterable[tuple[str, int, str, str]]) -> str:
@@ -244,6 +257,5 @@ def render_blocks(blocks: Iterable[tuple[str, int, str, str]]) -> str:
 
 def render(keys: Mapping[str, tuple[int, str, str, str]]) -> str:
     """A table of keys in this order, each with its end, action, id and cause."""
-    return table_text(
-        1, (f"{key}\t{end}\t{action}\t{node}\t{cause}" for key, (end, action, node, cause) in keys.items())
-    )
+    lines = (f"{key}\t{end}\t{action}\t{node}\t{cause}" for key, (end, action, node, cause) in keys.items())
+    return table_text(1, lines, version=2)

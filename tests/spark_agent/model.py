@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
@@ -12,6 +12,8 @@ HOLD: Final = 2000
 JOIN: Final = 5000
 NOTICE: Final = 2000
 LONG_AGO: Final = -(2**63)
+ACTIONS: Final = ("canary", "mark", "evacuate")
+"""The weakest first."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,8 +32,15 @@ class Host:
     reached_evacuation_limit: bool = False
     busy: bool = False
     """Whether it runs tasks."""
+    executors: tuple[str, ...] = ()
+    usable: tuple[str, ...] = ()
+    """Those of its executors on which Spark would start tasks."""
     unannounced: bool = False
     """Whether it gets no tasks at the moment, and its refusal is not reported yet."""
+
+    @property
+    def slots_of_one(self) -> int:
+        return self.slots // max(1, len(self.executors))
 
     @property
     def machine(self) -> str:
@@ -59,7 +68,7 @@ class Row(NamedTuple):
     rank: int
     id: str
     end: int
-    evacuate: bool
+    action: str
 
 
 @dataclass(kw_only=True)
@@ -68,6 +77,8 @@ class ModelPlan:
 
     matched: list[str]
     covered: list[str]
+    canaries: dict[str, str]
+    closed_executors: set[str]
     provisional: set[str]
     announced: set[str]
     held: set[str]
@@ -87,31 +98,35 @@ def plan(rows: Sequence[Row], hosts: Sequence[Host], needs: Requirements, now: i
         for host in hosts
     }
     found = {host: matching for host, matching in found.items() if matching}
-    order = sorted(found, key=lambda host: (_evacuates(found[host]), max(r.rank for r in found[host]), host.name))
+    order = sorted(found, key=lambda host: (_strength(found[host]), max(r.rank for r in found[host]), host.name))
+    marked = {host for host in found if _strength(found[host]) > ACTIONS.index("canary")}
     held = {
         host
         for host in hosts
-        if current and host not in found and host.names is None and host.is_new(now, HOLD) and not host.required
+        if current and host not in marked and host.names is None and host.is_new(now, HOLD) and not host.required
     }
-    reasons = _left_open(order, hosts, held, needs, now)
-    opening = [
-        host for host in order if host.name in _left_open_later(order, hosts, held, needs) and host not in reasons
-    ]
+    canaries = _canaries([host for host in order if host not in marked], hosts)
+    reasons = _left_open(order, canaries, hosts, held, needs, now)
+    later = _left_open_later(order, canaries, hosts, held, needs)
+    opening = [host for host in order if host.name in later and host not in reasons]
     provisional = {host.name for host in opening if host.is_new(now, JOIN - NOTICE)}
     closed = [host for host in order if host not in reasons]
     covered = [host for host in order if host not in reasons or host.unannounced]
     announced = {host.name for host in covered if host in reasons or host in opening} - provisional
     evacuated = {host.name for host in closed if _evacuates(found[host]) and not needs.continuous}
+    in_force = {host: canaries[host.name] for host in covered if host.name in canaries}
     refused = {}
     for host in closed:
         if reason := _not_evacuated(host, needs):
-            refused.update({row.id: reason for row in found[host] if row.evacuate})
+            refused.update({row.id: reason for row in found[host] if row.action == "evacuate"})
     for host in order:
         if reason := reasons.get(host) or ("soon" if host in opening and host.name not in provisional else ""):
             refused.update({row.id: reason for row in found[host]})
     return ModelPlan(
         matched=[host.name for host in order],
         covered=[host.name for host in covered],
+        canaries={host.name: canary for host, canary in in_force.items() if canary},
+        closed_executors={each for host, canary in in_force.items() for each in host.executors if each != canary},
         provisional=provisional,
         announced=announced,
         held={host.name for host in held},
@@ -138,37 +153,60 @@ def means(node_id: str, host: Host, hosts: Sequence[Host]) -> bool:
     return False
 
 
-def _left_open_later(order: Sequence[Host], hosts: Sequence[Host], held: set[Host], needs: Requirements) -> set[str]:
+def _canaries(found: Sequence[Host], hosts: Sequence[Host]) -> dict[str, str]:
+    """The names of hosts with a canary block, with the executor that still gets tasks, if it is on this host."""
+    lowest = {
+        host.machine: min(
+            (each for other in hosts if other.machine == host.machine for each in other.usable), key=int, default=""
+        )
+        for host in found
+    }
+    return {host.name: lowest[host.machine] if lowest[host.machine] in host.usable else "" for host in found}
+
+
+def _left_open_later(
+    order: Sequence[Host], canaries: Mapping[str, str], hosts: Sequence[Host], held: set[Host], needs: Requirements
+) -> set[str]:
     """The names of those that stay open once no host is new, unless others join."""
 
     def aged(some: Iterable[Host]) -> list[Host]:
         return [replace(host, joined=LONG_AGO) for host in some]
 
-    return {
-        host.name for host in _left_open(aged(order), aged(hosts), set(aged(held)), replace(needs, barrier_slots=0), 0)
-    }
+    needs = replace(needs, barrier_slots=0)
+    return {host.name for host in _left_open(aged(order), canaries, aged(hosts), set(aged(held)), needs, 0)}
 
 
 def _left_open(
-    order: Sequence[Host], hosts: Sequence[Host], held: set[Host], needs: Requirements, now: int
+    order: Sequence[Host],
+    canaries: Mapping[str, str],
+    hosts: Sequence[Host],
+    held: set[Host],
+    needs: Requirements,
+    now: int,
 ) -> dict[Host, str]:
     reasons = {host: "required" for host in order if host.open and host.required}
     usable = [host for host in hosts if host.open]
     closed = [host for host in order if host.open and host not in reasons]
-    old = [host for host in closed if not host.is_new(now, JOIN)]
+    old = [host for host in closed if host.name not in canaries and not host.is_new(now, JOIN)]
     open_nodes = {host.machine for host in usable if host not in closed and host not in held}
     missing = max(0, needs.min_open_hosts - len(open_nodes))
     opened = list(dict.fromkeys(host.machine for host in old if host.machine not in open_nodes))[:missing]
     reasons |= {host: "minimum" for host in old if host.machine in opened and host.machine not in open_nodes}
     for host in order if sum(each.slots for each in usable) >= needs.barrier_slots else ():
         slots = sum(each.slots for each in usable if each not in order or each in reasons)
-        if host in closed and host not in reasons and host.slots and slots < needs.barrier_slots:
+        slots += sum(each.slots_of_one for each in closed if each not in reasons and canaries.get(each.name))
+        more = host.slots - (host.slots_of_one if canaries.get(host.name) else 0)
+        if host in closed and host not in reasons and more and slots < needs.barrier_slots:
             reasons[host] = "barrier"
     return reasons
 
 
+def _strength(rows: Sequence[Row]) -> int:
+    return max(ACTIONS.index(row.action) for row in rows)
+
+
 def _evacuates(rows: Sequence[Row]) -> bool:
-    return any(row.evacuate for row in rows)
+    return any(row.action == "evacuate" for row in rows)
 
 
 def _not_evacuated(host: Host, needs: Requirements) -> str:

@@ -61,6 +61,13 @@ def test_an_address_is_a_name_only_if_somebody_says_so(decisions: Decisions) -> 
     assert place(decisions, [block("fe80::1")]).names == {}
 
 
+def test_a_node_with_a_canary_block_takes_no_new_executors(decisions: Decisions) -> None:
+    """It is the first to give way: before a mark, whatever the order in the table."""
+    blocks = [block("a"), block("b", "canary"), block("c", "evacuate")]
+    left = [set(place(decisions, blocks, giving_way=count).names) for count in (0, 1, 2)]
+    assert left == [{"a", "b", "c"}, {"a", "c"}, {"c"}]
+
+
 def test_a_blocked_node_that_stays_open_for_tasks_takes_new_executors(decisions: Decisions) -> None:
     blocks = [block("worker-17"), block("worker-18")]
     nodes = [("worker-17", ["worker-17"], True), ("worker-18", ["worker-18"], False)]
@@ -80,7 +87,7 @@ def test_blocks_give_way_those_of_known_nodes_first_then_the_weakest(decisions: 
     assert left == [{"a", "b", "c", "d"}, {"a", "b", "c"}, {"b", "c"}, {"c"}, set()]
     made = place(decisions, blocks, nodes, giving_way=1)
     assert made.refused == {
-        "d": "New executors may start there, but get no tasks: no other node has taken one for 30 s, and no executor"
+        "d": "New executors may start there: no other node has taken one for 30 s, and no executor"
         " runs on an open node."
     }
 

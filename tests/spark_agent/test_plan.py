@@ -21,7 +21,7 @@ from tests.spark_agent.model import HOLD, JOIN, LONG_AGO, NOTICE, Host, Requirem
 NOW = 10_000
 REASONS = {
     "required": "a task that failed on other hosts can run nowhere else.",
-    "minimum": "and this is the weakest block.",
+    "minimum": "and this is the weakest",
     "barrier": "slots at once, more than the other open hosts have.",
     "continuous": "they belong to a continuous query,",
     "tasks": "a barrier stage runs there,",
@@ -250,6 +250,85 @@ def test_the_minimum_counts_nodes_not_their_hosts(decisions: Decisions) -> None:
     assert (plan.covered, list(plan.refused)) == ([], ["worker-18"])
 
 
+class TestCanaryBlocks:
+    """One executor of the node still gets tasks."""
+
+    TWO = Host(name="n1", executors=("12", "7", "3"), usable=("12", "7"))
+    OTHER = Host(name="n2", executors=("1",), usable=("1",))
+
+    def test_the_executor_with_the_lowest_number_that_spark_would_use_stays_open(self, decisions: Decisions) -> None:
+        plan = make(decisions, [block("n1", "canary")], [self.TWO, self.OTHER])
+        assert (plan.covered, plan.canaries, plan.closed_executors) == (["n1"], {"n1": "7"}, {"12", "3"})
+        assert (plan.evacuated, plan.refused) == (set(), {})
+
+    def test_of_the_hosts_of_a_node_one_has_the_canary(self, decisions: Decisions) -> None:
+        """As the pods of one Kubernetes node."""
+        first, second = (replace(host, node="m1", names=frozenset({"m1"})) for host in (self.TWO, self.OTHER))
+        plan = make(decisions, [block("m1", "canary")], [first, second, Host(name="n3")])
+        assert (plan.canaries, plan.closed_executors) == ({"n2": "1"}, {"3", "7", "12"})
+
+    @pytest.mark.parametrize("action", ["mark", "evacuate"])
+    @pytest.mark.parametrize("stronger_first", [False, True])
+    def test_a_stronger_block_of_the_same_host_closes_it(
+        self, decisions: Decisions, action: str, stronger_first: bool
+    ) -> None:
+        """Until it ends."""
+        host = replace(self.TWO, names=frozenset({"10.0.0.1"}))
+        blocks = [block("n1", "canary"), block("10.0.0.1", action, end=NOW + 500)]
+        plan = make(decisions, reversed(blocks) if stronger_first else blocks, [host, self.OTHER])
+        assert (plan.covered, plan.canaries, plan.closed_executors) == (["n1"], {}, set())
+        assert (plan.evacuated == {"n1"}, plan.valid_until) == (action == "evacuate", NOW + 500)
+        plan = make(decisions, blocks, [host, self.OTHER], now=NOW + 500)
+        assert plan.canaries == {"n1": "7"}
+
+    def test_it_is_not_refused_for_the_last_host(self, decisions: Decisions) -> None:
+        """The job goes on in the canaries."""
+        blocks = [block("n1", "canary"), block("n2", "canary")]
+        plan = make(decisions, blocks, [self.TWO, self.OTHER])
+        assert (plan.canaries, plan.refused) == ({"n1": "7", "n2": "1"}, {})
+
+    def test_its_host_does_not_count_as_open_because_it_may_be_bad(self, decisions: Decisions) -> None:
+        plan = make(decisions, [block("n1", "canary"), block("n2")], [self.TWO, self.OTHER])
+        assert (plan.covered, plan.canaries) == (["n1"], {"n1": "7"})
+        assert plan.refused == {
+            "n2": "Host n2 stays open although n2 is blocked (disk): the job must keep a host with a live executor, not"
+            " counting canaries, and this is the weakest other block."
+        }
+
+    def test_a_barrier_stage_has_the_slots_of_the_canary(self, decisions: Decisions) -> None:
+        hosts = [replace(self.TWO, slots=6), replace(self.OTHER, slots=2)]
+        plan = make(decisions, [block("n1", "canary")], hosts, Requirements(barrier_slots=4))
+        assert (plan.canaries, plan.refused) == ({"n1": "7"}, {})
+        plan = make(decisions, [block("n1", "canary")], hosts, Requirements(barrier_slots=5))
+        assert (plan.covered, plan.closed_executors) == ([], set())
+        assert plan.refused["n1"].endswith(REASONS["barrier"])
+
+    def test_a_task_that_can_run_nowhere_else_opens_the_host(self, decisions: Decisions) -> None:
+        plan = make(decisions, [block("n1", "canary")], [replace(self.TWO, required=True), self.OTHER])
+        assert (plan.covered, plan.closed_executors) == ([], set())
+        assert plan.refused["n1"].endswith(REASONS["required"])
+
+    def test_a_new_host_is_held_as_its_address_may_have_a_stronger_block(self, decisions: Decisions) -> None:
+        new = replace(self.TWO, joined=NOW, names=None)
+        plan = make(decisions, [block("n1", "canary")], [new, self.OTHER])
+        assert (plan.held, plan.canaries) == ({"n1"}, {"n1": "7"})
+
+    def test_a_canary_stays_the_same_while_spark_would_use_it(self, decisions: Decisions) -> None:
+        """Also if one with a lower number is used again."""
+        rounds = [
+            {"m1": [12, 7], "m2": [1]},
+            {"m1": [3, 7, 12], "m2": [1, 2]},
+            {"m1": [3, 12], "m2": [2]},
+            {"m1": [12, 7, 3], "m2": [2]},
+        ]
+        assert decisions.canaries(rounds) == [
+            {"m1": 7, "m2": 1},
+            {"m1": 7, "m2": 1},
+            {"m1": 3, "m2": 2},
+            {"m1": 3, "m2": 2},
+        ]
+
+
 IDS = ("n0", "N1.a.example", "n2", "10.0.0.0", "10.0.0.1", "node-3", "n4.b.example", "[::4]".strip("[]"))
 HOST_NAMES = ("n0", "N0.A.example", "n1", "n2.x", "n2.y", "n3", "10.0.0.1", "n4.b.example", "n5", "[0:0::4]")
 FURTHER = ("10.0.0.0", "10.0.0.1", "10.0.0.2", "NODE-3", "n4", "n4.c.example", "0:0:0::4", "n2")
@@ -260,6 +339,17 @@ needs_ = st.builds(
     barrier_slots=st.sampled_from([0, 0, 3, 6, 12]),
     continuous=st.sampled_from([False, False, False, True]),
 )
+
+
+def numbered(hosts: list[Host]) -> list[Host]:
+    """Executors have different numbers; Spark uses three of four."""
+    found = []
+    for index, host in enumerate(hosts):
+        ids = tuple(str(8 * int(each) + index) for each in host.executors)
+        found.append(replace(host, executors=ids, usable=tuple(each for each in ids if int(each) // 8 % 4)))
+    return found
+
+
 hosts_ = st.lists(
     st.builds(
         Host,
@@ -274,15 +364,16 @@ hosts_ = st.lists(
         reached_evacuation_limit=st.booleans(),
         busy=st.booleans(),
         unannounced=st.sampled_from([False, False, True]),
+        executors=st.lists(st.integers(0, 30).map(str), max_size=3, unique=True).map(tuple),
     ),
     max_size=8,
     unique_by=lambda host: host.name,
-)
+).map(numbered)
 blocks_ = st.lists(
     st.builds(
         block,
         st.sampled_from(IDS),
-        st.sampled_from(["mark", "evacuate"]),
+        st.sampled_from(["canary", "mark", "evacuate"]),
         st.sampled_from([NOW - 1, NOW, NOW + 1, NOW + 1500, PERMANENT]),
     ),
     max_size=8,
@@ -296,10 +387,11 @@ def test_the_plan_is_that_of_the_reference_model(
     decisions: Decisions, blocks: list[tuple[str, int, str, str]], hosts: list[Host], needs: Requirements
 ) -> None:
     plan = make(decisions, blocks, hosts, needs)
-    rows = [Row(rank, node_id, end, action == "evacuate") for rank, (node_id, end, action, _) in enumerate(blocks)]
+    rows = [Row(rank, node_id, end, action) for rank, (node_id, end, action, _) in enumerate(blocks)]
     expected = model.plan(rows, hosts, needs, NOW)
     assert list(plan.matched) == expected.matched
     assert plan.covered == expected.covered
+    assert (plan.canaries, plan.closed_executors) == (expected.canaries, expected.closed_executors)
     assert plan.provisional == expected.provisional
     assert plan.announced == expected.announced
     assert plan.held == expected.held
@@ -313,10 +405,11 @@ def test_the_plan_is_that_of_the_reference_model(
 def test_as_many_nodes_stay_open_as_must(
     decisions: Decisions, blocks: list[tuple[str, int, str, str]], hosts: list[Host], needs: Requirements
 ) -> None:
-    """Hosts that have just joined do not count, and none of them is opened: others may join."""
+    """Hosts that have just joined do not count, and none of them is opened: others may join. Nor do canaries."""
     hosts = [replace(host, unannounced=False) for host in hosts]
+    marked = make(decisions, [each for each in blocks if each[2] != "canary"], hosts, needs).matched
     plan = make(decisions, blocks, hosts, needs)
-    usable = [host for host in hosts if host.open]
+    usable = [host for host in hosts if host.open and (host.name in marked or host.name not in plan.covered)]
     closed = {*plan.covered, *plan.held}
     still_open = [host for host in usable if host.name not in closed]
     open_nodes = {host.machine for host in still_open}

@@ -86,6 +86,8 @@ def facts(program: str, api_server: ApiServer) -> dict[str, str]:
         "a task that commits its output is not killed",
         "an evacuation that is limited is refused with its table",
         "a host that was closed gets no task before its refusal is reported",
+        "of the executors of a host with a canary block one gets tasks",
+        "closed executors are shown as excluded",
         "blocks end by the clock of the service",
         "an address that is used again",
         "a pod that is made while the template changes",

@@ -26,13 +26,22 @@ def test_a_whole_table_is_in_force(decisions: Decisions) -> None:
     assert covered(decisions) == ["n1", "n2"]
 
 
+def test_the_second_version_has_canaries_too(decisions: Decisions) -> None:
+    lines = [f"n3\t{PERMANENT}\tcanary\tn3\tdisk", LINE, f"n2\t{PERMANENT}\tevacuate\tn2\tcpu"]
+    assert decisions.read_table(table_text(7, lines, version=2)) is None
+    hosts = [Host(name=f"n{i}", executors=(str(i),), usable=(str(i),)) for i in range(1, 5)]
+    plan = decisions.plan(hosts, Requirements(), 1)
+    assert (plan.covered, plan.canaries, plan.evacuated) == (["n3", "n1", "n2"], {"n3": "3"}, {"n2"})
+
+
 @pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "Line 1 of the table is not valid: the text ends here, before the end of a line."),
         ("\n", "Line 1 of the table is not valid: this is not the first line of a table."),
         ("<html>\n", "Line 1 of the table is not valid: this is not the first line of a table."),
-        ("blocklist-table 2 7 0\n", "Line 1 of the table is not valid: its version is not 1 but '2'."),
+        ("blocklist-table 3 7 0\n", "Line 1 of the table is not valid: its version is neither 1 nor 2: '3'."),
+        ("blocklist-table 12 7 0\n", "Line 1 of the table is not valid: its version is neither 1 nor 2: '12'."),
         ("blocklist-table 1 7 0", "Line 1 of the table is not valid: the text ends here, before the end of a line."),
         ("blocklist-table 1 -7 0\n", "Line 1 of the table is not valid: the revision is not a number: '-7'."),
         ("blocklist-table 1 7 x\n", "Line 1 of the table is not valid: the number of lines is not a number: 'x'."),
@@ -55,6 +64,10 @@ def test_a_whole_table_is_in_force(decisions: Decisions) -> None:
         (table_text(7, [""]), "Line 2 of the table is not valid: it does not have 5 fields, separated by tabs."),
         (table_text(7, ["n1\t5\tMARK\tN1\ta"]),
          "Line 2 of the table is not valid: the action is neither mark nor evacuate: 'MARK'."),
+        (table_text(7, ["n1\t5\tcanary\tN1\ta"]),
+         "Line 2 of the table is not valid: the action is neither mark nor evacuate: 'canary'."),
+        (table_text(7, ["n1\t5\tCANARY\tN1\ta"], version=2),
+         "Line 2 of the table is not valid: the action is neither canary, mark nor evacuate: 'CANARY'."),
         (table_text(7, ["n1\t\tmark\tN1\ta"]), "Line 2 of the table is not valid: the end is not an integer: ''."),
         (table_text(7, ["n1\t+5\tmark\tN1\ta"]), "Line 2 of the table is not valid: the end is not an integer: '+5'."),
         (table_text(7, ["n1\t\u0665\tmark\tN1\ta"]),

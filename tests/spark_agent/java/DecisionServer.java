@@ -96,6 +96,7 @@ public final class DecisionServer {
     if (command.toString().equals("placement")) return placement(lines);
     if (command.toString().equals("guard")) return guard(lines);
     if (command.toString().equals("affinity")) return affinity(lines);
+    if (command.toString().equals("canaries")) return canaries(lines);
     // Without a body there is one name, which is empty.
     return command.toString().equals("keys") ? keys(lines.length == 0 ? new String[] {""} : lines) : limit(lines);
   }
@@ -118,6 +119,11 @@ public final class DecisionServer {
       new Requirements(Integer.parseInt(needs[0]), Integer.parseInt(needs[1]), Integer.parseInt(needs[2]), needs[3].equals("1"));
     List hosts = new ArrayList();
     for (int i = 1; i < lines.length; i++) hosts.add(host(lines[i].split("\t", -1)));
+    new Canaries().choose(hosts);
+    for (Iterator it = hosts.iterator(); it.hasNext();) {
+      LiveHost host = (LiveHost) it.next();
+      if (host.canary != null) host.canarySlots = host.slots / host.executors.size();
+    }
     entries.gets = 0;
     long began = System.nanoTime();
     Plan plan = Plan.make(table, hosts, requirements, Long.parseLong(needs[4]));
@@ -134,6 +140,8 @@ public final class DecisionServer {
     host.reachedEvacuationLimit = fields[7].equals("1");
     host.busy = fields[9].equals("1");
     host.unannounced = fields[10].equals("1");
+    if (fields[11].length() > 0) host.executors = Arrays.asList(fields[11].split(" "));
+    if (fields[12].length() > 0) host.usableExecutors = Arrays.asList(fields[12].split(" "));
     return host;
   }
 
@@ -144,6 +152,11 @@ public final class DecisionServer {
       out.append("matched\t" + block.host + "\t" + block.id + "\t" + block.end + "\t" + block.evacuate + "\t" + block.cause + "\n");
     }
     for (Iterator it = plan.covered.keySet().iterator(); it.hasNext();) out.append("covered\t" + it.next() + "\n");
+    for (Iterator it = plan.canaries.entrySet().iterator(); it.hasNext();) {
+      Map.Entry canary = (Map.Entry) it.next();
+      out.append("canary\t" + canary.getKey() + "\t" + canary.getValue() + "\n");
+    }
+    for (Iterator it = plan.closedExecutors.keySet().iterator(); it.hasNext();) out.append("closed\t" + it.next() + "\n");
     for (Iterator it = plan.provisional.iterator(); it.hasNext();) out.append("provisional\t" + it.next() + "\n");
     for (Iterator it = plan.announced.iterator(); it.hasNext();) out.append("announced\t" + it.next() + "\n");
     for (Iterator it = plan.held.iterator(); it.hasNext();) out.append("held\t" + it.next() + "\n");
@@ -245,6 +258,29 @@ public final class DecisionServer {
       for (Iterator it = ((List) value).iterator(); it.hasNext();) write(it.next(), out);
       out.append("]\n");
     } else out.append("\"").append(value).append("\n");
+  }
+
+  /* A line for each round, with `NODE=ID,ID...` of the usable executors of its nodes, in one Canaries. */
+  private static String canaries(String[] lines) {
+    Canaries canaries = new Canaries();
+    StringBuilder out = new StringBuilder();
+    for (int i = 0; i < lines.length; i++) {
+      List hosts = new ArrayList();
+      String[] nodes = lines[i].split(" ");
+      for (int n = 0; n < nodes.length; n++) {
+        String node = nodes[n].substring(0, nodes[n].indexOf('='));
+        LiveHost host = new LiveHost("host of " + node, node, true, new String[0], LiveHost.LONG_AGO);
+        host.usableExecutors = Arrays.asList(nodes[n].substring(node.length() + 1).split(","));
+        hosts.add(host);
+      }
+      canaries.choose(hosts);
+      for (Iterator it = hosts.iterator(); it.hasNext();) {
+        LiveHost host = (LiveHost) it.next();
+        out.append(host.node + "=" + host.canary + " ");
+      }
+      out.append("\n");
+    }
+    return out.toString();
   }
 
   /* Lines `update TIME HOST...`, `take TASK HOST` and `reached HOST`, in one EvacuationLimit. */

@@ -67,7 +67,7 @@ public final class FactProgram {
 
   private static boolean refusalStands() throws Exception {
     Map entries = new HashMap();
-    entries.put("n1", new TableEntry(1, Long.MAX_VALUE, false, "n1", "disk"));
+    entries.put("n1", new TableEntry(1, Long.MAX_VALUE, TableEntry.MARK, "n1", "disk"));
     Table before = new Table(5, entries);
     Table next = new Table(6, entries);
     PlacementStatus status = new PlacementStatus(before, Collections.EMPTY_SET, true, null, Collections.singletonMap("n1", "why"));

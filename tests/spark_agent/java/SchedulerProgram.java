@@ -16,6 +16,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.List;
 import java.util.Map;
+import java.util.TreeSet;
 import java.util.concurrent.CountDownLatch;
 import org.apache.spark.SparkConf;
 import org.apache.spark.SparkEnv;
@@ -24,6 +25,11 @@ import org.apache.spark.api.java.JavaRDD;
 import org.apache.spark.api.java.JavaSparkContext;
 import org.apache.spark.api.java.function.VoidFunction;
 import org.apache.spark.scheduler.OutputCommitCoordinator;
+import org.apache.spark.scheduler.SparkListener;
+import org.apache.spark.scheduler.SparkListenerExecutorExcluded;
+import org.apache.spark.scheduler.SparkListenerExecutorUnexcluded;
+import org.apache.spark.scheduler.SparkListenerNodeExcluded;
+import org.apache.spark.scheduler.SparkListenerNodeUnexcluded;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
 import org.apache.spark.scheduler.TaskSetManager;
 
@@ -92,6 +98,8 @@ public final class SchedulerProgram {
     print("a task that commits its output is not killed", committingTask(spark));
     print("an evacuation that is limited is refused with its table", limitedEvacuation(spark));
     print("a host that was closed gets no task before its refusal is reported", announcedHost(spark));
+    print("of the executors of a host with a canary block one gets tasks", canaryBlock(spark));
+    print("closed executors are shown as excluded", shownExecutors(spark));
     print("blocks end by the clock of the service", serviceClock());
     print("an address that is used again", usedAddress(spark));
     print("a pod that is made while the template changes", madePod(spark, arguments[0]));
@@ -223,7 +231,7 @@ public final class SchedulerProgram {
   private static Plan evacuationPlan(JavaSparkContext spark) {
     Map entries = new HashMap();
     String host = host(spark);
-    entries.put(host, new TableEntry(1, Long.MAX_VALUE, true, host, "disk"));
+    entries.put(host, new TableEntry(1, Long.MAX_VALUE, TableEntry.EVACUATE, host, "disk"));
     List hosts = new ArrayList();
     hosts.add(new LiveHost(host, host, true, new String[0], LiveHost.LONG_AGO));
     hosts.add(new LiveHost("other", "other", true, new String[0], LiveHost.LONG_AGO));
@@ -361,6 +369,116 @@ public final class SchedulerProgram {
       return applied && waits && reported && closed && !control.excludes(host) ? "true" : applied + " " + waits + " " + reported + " " + closed;
     } finally {
       control.close();
+      removeHost(spark, "other");
+    }
+  }
+
+  private static void addExecutor(JavaSparkContext spark, String id, String host) throws Exception {
+    addHost(spark, host);
+    synchronized (scheduler(spark)) {
+      scala.collection.mutable.HashSet executors = (scala.collection.mutable.HashSet) scheduler(spark).hostToExecutors().get(host).get();
+      executors.add(id);
+      scheduler(spark).executorIdToHost().put(id, host);
+    }
+  }
+
+  /* As Spark does it when an executor is lost. */
+  private static void removeExecutor(JavaSparkContext spark, BlocklistTracker tracker, String id, String host) {
+    synchronized (scheduler(spark)) {
+      ((scala.collection.mutable.HashSet) scheduler(spark).hostToExecutors().get(host).get()).remove(id);
+      scheduler(spark).executorIdToHost().remove(id);
+      tracker.handleRemovedExecutor(id);
+    }
+  }
+
+  private static BlocklistTracker tracker(JavaSparkContext spark) {
+    return (BlocklistTracker) scheduler(spark).healthTrackerOpt().get();
+  }
+
+  /* The executors of the host `other` that may get tasks, as Spark asks in a round of offers. */
+  private static String offered(JavaSparkContext spark) {
+    TreeSet offered = new TreeSet();
+    synchronized (scheduler(spark)) {
+      BlocklistTracker tracker = tracker(spark);
+      tracker.applyExcludeOnFailureTimeout();
+      scala.collection.Iterator it = ((scala.collection.mutable.HashSet) scheduler(spark).hostToExecutors().get("other").get()).iterator();
+      while (it.hasNext()) {
+        String id = (String) it.next();
+        if (!tracker.isNodeExcluded("other") && !tracker.isExecutorExcluded(id)) offered.add(id);
+      }
+    }
+    return offered.toString();
+  }
+
+  /* "on other" is the executor that addHost adds; of all, it sorts last. */
+  private static Object canaryBlock(JavaSparkContext spark) throws Exception {
+    SchedulerControl control = control(spark, new GivenNames(NO_NAMES));
+    addExecutor(spark, "11", "other");
+    List seen = new ArrayList();
+    try {
+      control.apply(Table.EMPTY);
+      seen.add(offered(spark));
+      control.apply(canaryOf("other"));
+      seen.add(offered(spark) + control.snapshot().revision + control.snapshot().refused + control.snapshot().plan.canaries);
+      ((scala.collection.mutable.HashSet) scheduler(spark).hostToExecutors().get("other").get()).add("2");
+      scheduler(spark).executorIdToHost().put("2", "other");
+      seen.add(offered(spark));
+      removeExecutor(spark, tracker(spark), "11", "other");
+      seen.add(offered(spark));
+      control.apply(tableOf("other", "mark"));
+      seen.add(offered(spark));
+      control.apply(canaryOf("other"));
+      seen.add(offered(spark));
+      control.apply(Table.EMPTY);
+      seen.add(offered(spark));
+      String expected = "[[11, on other], [11]7{}{other=11}, [11], [2], [], [2], [2, on other]]";
+      return seen.toString().equals(expected) ? "true" : seen;
+    } finally {
+      control.close();
+      removeExecutor(spark, new BlocklistTracker(spark.sc(), null, control), "2", "other");
+      removeHost(spark, "other");
+    }
+  }
+
+  private static Table canaryOf(String host) throws Exception {
+    return Table.read(new StringReader("blocklist-table 2 7 1\n" + entry(host, "canary", "x")));
+  }
+
+  /* What Spark's UI shows: an event of a host changes what is shown of its executors. */
+  private static Object shownExecutors(JavaSparkContext spark) throws Exception {
+    final List seen = Collections.synchronizedList(new ArrayList());
+    spark.sc().addSparkListener(new SparkListener() {
+      public void onExecutorExcluded(SparkListenerExecutorExcluded event) {
+        seen.add("-" + event.executorId());
+      }
+
+      public void onExecutorUnexcluded(SparkListenerExecutorUnexcluded event) {
+        seen.add("+" + event.executorId());
+      }
+
+      public void onNodeExcluded(SparkListenerNodeExcluded event) {
+        seen.add("-" + event.hostId());
+      }
+
+      public void onNodeUnexcluded(SparkListenerNodeUnexcluded event) {
+        seen.add("+" + event.hostId());
+      }
+    });
+    SchedulerControl control = control(spark, new GivenNames(NO_NAMES));
+    addExecutor(spark, "11", "other");
+    try {
+      control.apply(canaryOf("other"));
+      control.apply(tableOf("other", "mark"));
+      control.apply(canaryOf("other"));
+      control.close();
+      spark.sc().listenerBus().waitUntilEmpty();
+      String expected = "[-on other, +on other, -other, +other, -on other, +on other]";
+      return seen.toString().equals(expected) ? "true" : seen;
+    } finally {
+      control.close();
+      synchronized (scheduler(spark)) {
+        scheduler(spark).executorIdToHost().remove("11");
+      }
       removeHost(spark, "other");
     }
   }

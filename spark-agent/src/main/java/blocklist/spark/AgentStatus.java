@@ -3,7 +3,7 @@ package blocklist.spark;
 import java.util.Iterator;
 import java.util.Map;
 
-/** The state of an agent as text: lines of a name, a tab and a value; the values of `blocked` and `refused` are pairs. */
+/** The state of an agent as text: lines of a name, a tab and a value; the values of `blocked`, `canary` and `refused` are pairs. */
 final class AgentStatus {
   private AgentStatus() {}
 
@@ -21,6 +21,10 @@ final class AgentStatus {
     for (Iterator it = snapshot.plan.covered.values().iterator(); it.hasNext();) {
       HostBlock block = (HostBlock) it.next();
       line(out, "blocked", block.host + "\t" + block.id);
+    }
+    for (Iterator it = snapshot.plan.canaries.entrySet().iterator(); it.hasNext();) {
+      Map.Entry entry = (Map.Entry) it.next();
+      line(out, "canary", entry.getKey() + "\t" + entry.getValue());
     }
     for (Iterator it = snapshot.refused.entrySet().iterator(); it.hasNext();) {
       Map.Entry entry = (Map.Entry) it.next();

@@ -38,8 +38,8 @@ final class BarrierSlots {
     return needed;
   }
 
-  /** Host to the number of tasks that its executors run at a time; empty for an unknown backend. */
-  Map byHost() throws Exception {
+  /** Executor to the number of tasks that it runs at a time; empty for an unknown backend. */
+  Map byExecutor() throws Exception {
     Map slots = new HashMap();
     SchedulerBackend backend = sc.schedulerBackend();
     Class known = Class.forName(BACKEND, true, SparkContext.class.getClassLoader());
@@ -48,12 +48,9 @@ final class BarrierSlots {
     synchronized (backend) {
       scala.collection.Iterator it = ((scala.collection.mutable.HashMap) known.getMethod(EXECUTORS, new Class[0]).invoke(backend, new Object[0])).iterator();
       while (it.hasNext()) {
-        Object executor = ((scala.Tuple2) it.next())._2();
-        Object host = Reflection.call(executor, "executorHost");
-        int cores = ((Integer) Reflection.call(executor, "totalCores")).intValue();
-        int more = new BigDecimal(cores).divide(cpus, 0, RoundingMode.DOWN).intValue();
-        Integer before = (Integer) slots.get(host);
-        slots.put(host, Integer.valueOf(before == null ? more : before.intValue() + more));
+        scala.Tuple2 executor = (scala.Tuple2) it.next();
+        int cores = ((Integer) Reflection.call(executor._2(), "totalCores")).intValue();
+        slots.put(executor._1(), Integer.valueOf(new BigDecimal(cores).divide(cpus, 0, RoundingMode.DOWN).intValue()));
       }
     }
     return slots;

@@ -7,8 +7,8 @@ import org.apache.spark.scheduler.HealthTracker;
 import org.apache.spark.util.SystemClock;
 
 /**
- * The HealthTracker that Spark's scheduler asks: it adds the blocked hosts to the exclusions of Spark's own tracker,
- * which is never changed.
+ * The HealthTracker that Spark's scheduler asks: it adds the blocked hosts and executors to the exclusions of Spark's
+ * own tracker, which is never changed.
  *
  * <p>Spark calls applyExcludeOnFailureTimeout at the start of each round of resource offers, before it checks
  * exclusions and before it may abort a job that has no host. That call decides anew, so no round finds all hosts
@@ -55,7 +55,7 @@ public final class BlocklistTracker extends HealthTracker {
   }
 
   public boolean isExecutorExcluded(String executor) {
-    return own != null && own.isExecutorExcluded(executor);
+    return hooks.excludesExecutor(executor) || (own != null && own.isExecutorExcluded(executor));
   }
 
   public void handleRemovedExecutor(String executor) {

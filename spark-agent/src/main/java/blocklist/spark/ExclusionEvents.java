@@ -1,13 +1,23 @@
 package blocklist.spark;
 
+import java.util.HashMap;
+import java.util.Iterator;
+import java.util.Map;
 import org.apache.spark.SparkContext;
 import org.apache.spark.scheduler.HealthTracker;
+import org.apache.spark.scheduler.SparkListenerExecutorExcluded;
+import org.apache.spark.scheduler.SparkListenerExecutorUnexcluded;
 import org.apache.spark.scheduler.SparkListenerNodeExcluded;
 import org.apache.spark.scheduler.SparkListenerNodeUnexcluded;
 
-/** Shows blocks in Spark's UI and event log. Hosts that Spark's own tracker excludes are shown by that tracker. */
+/**
+ * Shows blocks in Spark's UI and event log: closed hosts, and the closed executors of hosts with a canary block. What
+ * Spark's own tracker excludes is shown by that tracker.
+ */
 final class ExclusionEvents {
   private final SparkContext sc;
+  /** The executors that are shown as excluded, to their hosts. */
+  private Map shown = new HashMap();
 
   ExclusionEvents(SparkContext sc) {
     this.sc = sc;
@@ -19,5 +29,28 @@ final class ExclusionEvents {
 
   void freed(String host, HealthTracker own) {
     if (own == null || !own.isNodeExcluded(host)) sc.listenerBus().post(new SparkListenerNodeUnexcluded(System.currentTimeMillis(), host));
+  }
+
+  /**
+   * These executors, to their hosts, are excluded, and no others. Call it after hosts have been freed and before others are
+   * excluded: an event of a host changes what is shown of all of its executors.
+   */
+  void excludedExecutors(Map executors, HealthTracker own) {
+    long now = System.currentTimeMillis();
+    for (Iterator it = shown.entrySet().iterator(); it.hasNext();) {
+      Map.Entry entry = (Map.Entry) it.next();
+      String id = (String) entry.getKey();
+      if (executors.containsKey(id) || SchedulerState.ownExcludes(own, (String) entry.getValue(), id)) continue;
+      sc.listenerBus().post(new SparkListenerExecutorUnexcluded(now, id));
+    }
+    Map before = shown;
+    shown = new HashMap();
+    for (Iterator it = executors.entrySet().iterator(); it.hasNext();) {
+      Map.Entry entry = (Map.Entry) it.next();
+      String id = (String) entry.getKey();
+      if (SchedulerState.ownExcludes(own, (String) entry.getValue(), id)) continue;
+      shown.put(id, entry.getValue());
+      if (!before.containsKey(id)) sc.listenerBus().post(new SparkListenerExecutorExcluded(now, id, 0));
+    }
   }
 }

@@ -13,10 +13,13 @@ final class HostBlock implements Comparable {
   final long end;
   /* Whether its tasks are to be stopped so that they restart elsewhere: one of the entries says so. */
   final boolean evacuate;
+  /* Whether one executor of its node still gets tasks: all of the entries say so. */
+  final boolean canary;
   /* Of the strongest entry: the stronger action, then the later end, then the first id. */
   final String id;
   final String cause;
   final int rank;
+  private final int action;
   private final List entries;
 
   /* `entries` are TableEntry, at least one. */
@@ -34,14 +37,16 @@ final class HostBlock implements Comparable {
       highest = Math.max(highest, entry.rank);
     }
     end = lastEnd;
-    evacuate = first.evacuate;
+    action = first.action;
+    evacuate = action == TableEntry.EVACUATE;
+    canary = action == TableEntry.CANARY;
     id = first.id;
     cause = first.cause;
     rank = highest;
   }
 
   private static boolean isStronger(TableEntry one, TableEntry other) {
-    if (one.evacuate != other.evacuate) return one.evacuate;
+    if (one.action != other.action) return one.action > other.action;
     return one.end != other.end ? one.end > other.end : one.id.compareTo(other.id) < 0;
   }
 
@@ -60,7 +65,7 @@ final class HostBlock implements Comparable {
     List ids = new ArrayList();
     for (Iterator it = entries.iterator(); it.hasNext();) {
       TableEntry entry = (TableEntry) it.next();
-      if (entry.evacuate && !ids.contains(entry.id)) ids.add(entry.id);
+      if (entry.action == TableEntry.EVACUATE && !ids.contains(entry.id)) ids.add(entry.id);
     }
     return ids;
   }
@@ -72,10 +77,10 @@ final class HostBlock implements Comparable {
     return first;
   }
 
-  /* The weakest block first: a mark before an evacuation, then the order of the table, then the host's name. */
+  /* The weakest block first: a canary before a mark before an evacuation, then the order of the table, then the host's name. */
   public int compareTo(Object o) {
     HostBlock other = (HostBlock) o;
-    if (evacuate != other.evacuate) return evacuate ? 1 : -1;
+    if (action != other.action) return action < other.action ? -1 : 1;
     if (rank != other.rank) return rank < other.rank ? -1 : 1;
     return host.compareTo(other.host);
   }

@@ -1,6 +1,7 @@
 package blocklist.spark;
 
 import java.util.ArrayList;
+import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
@@ -15,7 +16,7 @@ import org.apache.spark.scheduler.TaskSchedulerImpl;
 /**
  * Keeps the hosts that get no tasks in line with the table, the live hosts and their names.
  *
- * <p>THREADING: the caller holds the monitor of the scheduler, except for {@code excludes}.
+ * <p>THREADING: the caller holds the monitor of the scheduler, except for {@code excludes} and {@code excludesExecutor}.
  */
 final class HostExclusions {
   /** How long a host stays open that was opened for a task that could run nowhere else. */
@@ -31,6 +32,7 @@ final class HostExclusions {
   private final HostDirectory directory;
   private final EvacuationLimit limit;
   private final ExclusionEvents events;
+  private final Canaries canaries = new Canaries();
   private final BarrierSlots barrier;
   private final Runnable onRefused;
   private final ServiceClock clock;
@@ -95,12 +97,17 @@ final class HostExclusions {
     boolean freed = !before.covered.isEmpty() || !before.held.isEmpty();
     plan = Plan.EMPTY;
     announced.clear();
-    for (Iterator it = before.covered.keySet().iterator(); it.hasNext();) events.freed((String) it.next(), own);
+    for (Iterator it = before.closedHosts.iterator(); it.hasNext();) events.freed((String) it.next(), own);
+    events.excludedExecutors(plan.closedExecutors, own);
     if (freed) sc.schedulerBackend().reviveOffers();
   }
 
   boolean excludes(String host) {
     return plan.excludes(host);
+  }
+
+  boolean excludesExecutor(String executor) {
+    return plan.excludesExecutor(executor);
   }
 
   /** Whether a host will be opened: Spark needs to do nothing for tasks that can run nowhere at the moment. */
@@ -167,7 +174,7 @@ final class HostExclusions {
   private long unknownMillis(String host) {
     long millis = directory.overdue(host);
     if (millis > 0 || directory.names(host) != null || plan.held.contains(host)) return millis;
-    return plan.covered.containsKey(host) && !state.isBusy(host) ? 0 : 1;
+    return plan.excludes(host) && !state.isBusy(host) ? 0 : 1;
   }
 
   /**
@@ -206,7 +213,7 @@ final class HostExclusions {
     Set ids = new HashSet();
     for (Iterator it = table.entries().values().iterator(); it.hasNext() && ids.size() < MAX_UNKNOWN;) {
       TableEntry entry = (TableEntry) it.next();
-      if (entry.evacuate && !entry.ended(now)) ids.add(entry.id);
+      if (entry.action == TableEntry.EVACUATE && !entry.ended(now)) ids.add(entry.id);
     }
     return ids;
   }
@@ -237,7 +244,7 @@ final class HostExclusions {
     requiredUntil.keySet().retainAll(live.keySet());
     noteJoined(now);
     int needed = table.ended(now) ? 0 : barrier.needed();
-    Map slots = needed == 0 ? new HashMap() : barrier.byHost();
+    Map slots = needed == 0 ? new HashMap() : barrier.byExecutor();
     Set barrierHosts = table.ended(now) ? new HashSet() : state.barrierHosts();
     List hosts = new ArrayList();
     for (Iterator it = live.entrySet().iterator(); it.hasNext();) {
@@ -246,7 +253,9 @@ final class HostExclusions {
       LiveHost host = new LiveHost(name, node(name), ((Boolean) entry.getValue()).booleanValue(), directory.names(name), ((Long) joined.get(name)).longValue());
       host.holdMillis = directory.holdMillis();
       host.required = isRequired(name);
-      if (slots.containsKey(name)) host.slots = ((Integer) slots.get(name)).intValue();
+      host.executors = state.executors(name);
+      host.slots = sum(slots, host.executors);
+      if (table.hasCanaries) host.usableExecutors = state.usable(host.executors, name, own);
       host.runsBarrierTasks = barrierHosts.contains(name);
       host.busy = state.isBusy(name);
       // One that runs tasks is opened at once: if no executor is idle, Spark aborts the job.
@@ -254,9 +263,23 @@ final class HostExclusions {
       host.reachedEvacuationLimit = limit.isReachedOn(name);
       hosts.add(host);
     }
+    canaries.choose(hosts);
+    for (Iterator it = hosts.iterator(); it.hasNext();) {
+      LiveHost host = (LiveHost) it.next();
+      host.canarySlots = sum(slots, Collections.singletonList(host.canary));
+    }
     liveHosts = hosts;
     boolean continuous = !table.ended(now) && state.hasContinuousQuery();
     replace(Plan.make(table, hosts, new Requirements(keepHosts, minNodes, needed, continuous), now), before);
+  }
+
+  private static int sum(Map slots, List executors) {
+    int sum = 0;
+    for (Iterator it = executors.iterator(); it.hasNext();) {
+      Integer more = (Integer) slots.get(it.next());
+      if (more != null) sum += more.intValue();
+    }
+    return sum;
   }
 
   private String node(String host) {
@@ -300,20 +323,21 @@ final class HostExclusions {
   private void replace(Plan next, Map liveBefore) {
     Plan before = plan;
     announce(next);
-    boolean freed = !next.held.containsAll(before.held);
+    boolean freed = !next.held.containsAll(before.held) || !next.closedExecutors.keySet().containsAll(before.closedExecutors.keySet());
     plan = next;
     nextRefresh = Math.min(nextRefresh, next.validUntil);
-    for (Iterator it = before.covered.keySet().iterator(); it.hasNext();) {
+    for (Iterator it = before.closedHosts.iterator(); it.hasNext();) {
       String host = (String) it.next();
-      if (next.covered.containsKey(host)) continue;
+      if (next.closedHosts.contains(host)) continue;
       freed = true;
       events.freed(host, own);
     }
-    for (Iterator it = next.covered.keySet().iterator(); it.hasNext();) {
+    events.excludedExecutors(next.closedExecutors, own);
+    for (Iterator it = next.closedHosts.iterator(); it.hasNext();) {
       String host = (String) it.next();
       // Spark's own tracker has just shown the host as free, but it is still blocked.
       boolean shownFree = Boolean.FALSE.equals(liveBefore.get(host)) && Boolean.TRUE.equals(live.get(host));
-      if (!before.covered.containsKey(host) || shownFree) events.excluded(host, own);
+      if (!before.closedHosts.contains(host) || shownFree) events.excluded(host, own);
     }
     if (!before.refused.keySet().containsAll(next.refused.keySet())) onRefused.run();
     if (freed) sc.schedulerBackend().reviveOffers();
@@ -332,7 +356,9 @@ final class HostExclusions {
   private String weakestOpen() {
     for (Iterator it = plan.covered.keySet().iterator(); it.hasNext();) {
       String host = (String) it.next();
-      if (Boolean.TRUE.equals(live.get(host))) return host;
+      // Not one whose executors all get tasks already.
+      boolean canOpen = plan.excludes(host) || plan.closedExecutors.containsValue(host);
+      if (canOpen && Boolean.TRUE.equals(live.get(host))) return host;
     }
     return null;
   }

@@ -1,5 +1,8 @@
 package blocklist.spark;
 
+import java.util.Collections;
+import java.util.List;
+
 /*
  * A host with a live executor, by Spark's name of it, at one moment. The fields that are not final are set before it is
  * handed over.
@@ -19,8 +22,14 @@ final class LiveHost {
   final long joined;
   /* Whether a task can run nowhere else. */
   boolean required = false;
-  /* How many tasks its executors run at a time. Only barrier stages need it. */
+  /* The ids of its executors; of those on which Spark itself would start tasks. */
+  List executors = Collections.EMPTY_LIST;
+  List usableExecutors = Collections.EMPTY_LIST;
+  /* The one of them that still gets tasks if its node has a canary block; null if none, or one of another host, does. */
+  String canary = null;
+  /* How many tasks its executors, and its canary, run at a time. Only barrier stages need it. */
   int slots = 0;
+  int canarySlots = 0;
   boolean runsBarrierTasks = false;
   /* Whether tasks run on it: so it was open before, and Spark does not wait for others if all executors are busy. */
   boolean busy = false;

@@ -175,7 +175,7 @@ final class Placement {
     }
 
     private static boolean isStronger(TableEntry one, TableEntry other) {
-      if (one.evacuate != other.evacuate) return one.evacuate;
+      if (one.action != other.action) return one.action > other.action;
       return one.rank > other.rank;
     }
   }

@@ -13,7 +13,7 @@ final class PlacementGuard {
   private boolean waiting = false;
   private long since = 0;
 
-  /* `hasOpenExecutor`: an executor runs on a node that is not blocked, or stays open. `isWaiting`: a pod that keeps off
+  /* `hasOpenExecutor`: an executor runs on a node that is not blocked, or stays open, or is a canary. `isWaiting`: a pod that keeps off
      the present nodes finds no node. */
   int update(boolean hasOpenExecutor, boolean isWaiting, long now) {
     if (hasOpenExecutor) givingWay = 0;

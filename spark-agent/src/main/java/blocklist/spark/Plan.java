@@ -6,6 +6,7 @@ import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
 import java.util.LinkedHashMap;
+import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
@@ -24,6 +25,9 @@ import java.util.TreeSet;
  * neither held nor covered so: it was open before. Whether such a block is in force is not known until NOTICE_MILLIS
  * before the end; then it is refused, so that this is reported before the first task starts there.
  *
+ * Of the executors of a node with a canary block one still gets tasks: its canary. So such a block is never refused for the
+ * minimum number of open hosts, and its hosts do not count as open, because they may be bad.
+ *
  * A host that was covered is not opened before its refusal is reported: it is covered for a moment more, as `unannounced`.
  */
 final class Plan {
@@ -32,8 +36,13 @@ final class Plan {
   static final long NOTICE_MILLIS = 2000;
   static final Plan EMPTY = make(Table.EMPTY, new ArrayList(), new Requirements(1, 0, 0, false), 0);
 
-  /* Host to HostBlock, the weakest first: the hosts that get no tasks because they are blocked. */
+  /* Host to HostBlock, the weakest first: the hosts that get no tasks because they are blocked, or only in a canary. */
   final Map covered;
+  /* The covered hosts that get no tasks at all. */
+  final Set closedHosts;
+  /* The other covered hosts: host to its canary, if it has one, and the ids of its executors that get no tasks to their host. */
+  final Map canaries;
+  final Map closedExecutors;
   /* Names of the covered hosts that will be opened unless others join, and whose blocks are not refused yet. */
   final Set provisional;
   /* Names of the covered hosts whose blocks are refused, because they will be opened. */
@@ -50,9 +59,13 @@ final class Plan {
   final long validUntil;
 
   private Plan(
-    Map covered, Set provisional, Set announced, Set held, Set evacuated, Map matched, Map refused, long validUntil
+    Map covered, Map canaries, Map closedExecutors, Set provisional, Set announced, Set held, Set evacuated, Map matched, Map refused,
+    long validUntil
   ) {
     this.covered = Collections.unmodifiableMap(covered);
+    this.closedHosts = closedHosts(covered);
+    this.canaries = Collections.unmodifiableMap(canaries);
+    this.closedExecutors = Collections.unmodifiableMap(closedExecutors);
     this.provisional = Collections.unmodifiableSet(provisional);
     this.announced = Collections.unmodifiableSet(announced);
     this.held = Collections.unmodifiableSet(held);
@@ -67,8 +80,23 @@ final class Plan {
     return new Maker(table, hosts, requirements, now).plan();
   }
 
+  private static Set closedHosts(Map covered) {
+    Set closed = new LinkedHashSet();
+    for (Iterator it = covered.values().iterator(); it.hasNext();) {
+      HostBlock block = (HostBlock) it.next();
+      if (!block.canary) closed.add(block.host);
+    }
+    return Collections.unmodifiableSet(closed);
+  }
+
+  /* Whether a host gets no tasks. */
   boolean excludes(String host) {
-    return covered.containsKey(host) || held.contains(host);
+    return closedHosts.contains(host) || held.contains(host);
+  }
+
+  /* Whether an executor gets no tasks although its host may. */
+  boolean excludesExecutor(String executor) {
+    return closedExecutors.containsKey(executor);
   }
 
   /* The state of one decision. */
@@ -97,7 +125,9 @@ final class Plan {
         this.hosts.put(host.name, host);
         HostBlock block = matcher.blockOf(host);
         if (block != null) add(block, host);
-        else if (host.names == null && isNew(host, host.holdMillis) && !host.required && !table.ended(now)) hold(host, table);
+        // What is not known yet may close its canary, too.
+        boolean mayGetTasks = block == null || block.canary;
+        if (mayGetTasks && host.names == null && isNew(host, host.holdMillis) && !host.required && !table.ended(now)) hold(host, table);
       }
     }
 
@@ -125,7 +155,7 @@ final class Plan {
       Set later = forMinOpenHosts(0);
       for (Iterator it = forMinOpenHosts(JOIN_MILLIS).iterator(); it.hasNext();) {
         HostBlock block = (HostBlock) it.next();
-        leftOpen.put(block.host, Refusals.minOpenHosts(block, requirements.minOpenHosts));
+        leftOpen.put(block.host, Refusals.minOpenHosts(block, requirements.minOpenHosts, hasCanaries()));
       }
       openForBarrier();
       openLater(later);
@@ -138,7 +168,7 @@ final class Plan {
         if (leftOpen.containsKey(block.host) && host(block).unannounced) announced.add(block.host);
         if (!leftOpen.containsKey(block.host) || host(block).unannounced) covered.put(block.host, block);
       }
-      return new Plan(covered, provisional, announced, held, evacuated(covered), matched, refused(), validUntil);
+      return new Plan(covered, canaries(covered), closedExecutors(covered), provisional, announced, held, evacuated(covered), matched, refused(), validUntil);
     }
 
     private void openRequired() {
@@ -157,7 +187,7 @@ final class Plan {
       Set found = new HashSet();
       for (Iterator it = usableBlocks().iterator(); it.hasNext();) {
         HostBlock block = (HostBlock) it.next();
-        if (leftOpen.containsKey(block.host) || isNew(host(block), newMillis)) continue;
+        if (block.canary || leftOpen.containsKey(block.host) || isNew(host(block), newMillis)) continue;
         if (missing > 0 && !open.contains(block.node) && opened.add(block.node)) missing--;
         if (opened.contains(block.node)) found.add(block);
       }
@@ -182,14 +212,15 @@ final class Plan {
         LiveHost host = (LiveHost) it.next();
         if (!host.open) continue;
         all += host.slots;
-        if (!isCovered(host.name)) missing -= host.slots;
+        missing -= openSlots(host);
       }
       if (all < requirements.barrierSlots) return;
       for (Iterator it = usableBlocks().iterator(); missing > 0 && it.hasNext();) {
         HostBlock block = (HostBlock) it.next();
-        if (leftOpen.containsKey(block.host) || host(block).slots == 0) continue;
+        int more = host(block).slots - openSlots(host(block));
+        if (more == 0) continue;
         leftOpen.put(block.host, Refusals.barrierSlots(block, requirements.barrierSlots));
-        missing -= host(block).slots;
+        missing -= more;
       }
     }
 
@@ -207,6 +238,19 @@ final class Plan {
       return (LiveHost) hosts.get(block.host);
     }
 
+    private int openSlots(LiveHost host) {
+      if (!isCovered(host.name)) return host.slots;
+      return isCanary(host.name) ? host.canarySlots : 0;
+    }
+
+    private boolean isCanary(String host) {
+      return ((HostBlock) blockByHost.get(host)).canary;
+    }
+
+    private boolean hasCanaries() {
+      return !blocks.isEmpty() && ((HostBlock) blocks.first()).canary;
+    }
+
     private boolean isCovered(String host) {
       return blockByHost.containsKey(host) && !leftOpen.containsKey(host);
     }
@@ -218,6 +262,26 @@ final class Plan {
         if (host.open && !isCovered(host.name) && !held.contains(host.name)) open.add(host.node);
       }
       return open;
+    }
+
+    private Map canaries(Map covered) {
+      Map canaries = new TreeMap();
+      for (Iterator it = covered.keySet().iterator(); it.hasNext();) {
+        LiveHost host = (LiveHost) hosts.get(it.next());
+        if (isCanary(host.name) && host.canary != null) canaries.put(host.name, host.canary);
+      }
+      return canaries;
+    }
+
+    private Map closedExecutors(Map covered) {
+      Map closed = new HashMap();
+      for (Iterator it = covered.keySet().iterator(); it.hasNext();) {
+        LiveHost host = (LiveHost) hosts.get(it.next());
+        if (!isCanary(host.name)) continue;
+        for (Iterator ids = host.executors.iterator(); ids.hasNext();) closed.put(ids.next(), host.name);
+        closed.remove(host.canary);
+      }
+      return closed;
     }
 
     private Set evacuated(Map covered) {

@@ -14,9 +14,10 @@ final class Refusals {
     return staysOpen(block, "a task that failed on other hosts can run nowhere else.");
   }
 
-  static String minOpenHosts(HostBlock block, int hosts) {
-    return staysOpen(block, "the job must keep " + (hosts == 1 ? "a host" : hosts + " hosts")
-      + " with a live executor, and this is the weakest block.");
+  /* `besideCanaries`: whether there are hosts with a canary block, which do not count. */
+  static String minOpenHosts(HostBlock block, int hosts, boolean besideCanaries) {
+    return staysOpen(block, "the job must keep " + (hosts == 1 ? "a host" : hosts + " hosts") + " with a live executor"
+      + (besideCanaries ? ", not counting canaries, and this is the weakest other block." : ", and this is the weakest block."));
   }
 
   static String opensSoon(HostBlock block, int hosts) {
@@ -52,7 +53,7 @@ final class Refusals {
 
   /* `why` is a sentence without a capital letter. */
   static String newPods(String why) {
-    return shorten("New executors may start there, but get no tasks: " + why, MAX_CHARS);
+    return shorten("New executors may start there: " + why, MAX_CHARS);
   }
 
   private static String staysOpen(HostBlock block, String why) {

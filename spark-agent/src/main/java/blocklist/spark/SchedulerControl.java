@@ -207,6 +207,10 @@ final class SchedulerControl implements SchedulerHooks {
     return exclusions.excludes(host);
   }
 
+  public boolean excludesExecutor(String executor) {
+    return exclusions.excludesExecutor(executor);
+  }
+
   public boolean willOpen() {
     return exclusions.willOpen();
   }

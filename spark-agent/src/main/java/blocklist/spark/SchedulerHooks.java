@@ -7,6 +7,9 @@ interface SchedulerHooks {
 
   boolean excludes(String host);
 
+  /** Whether an executor gets no tasks although its host may. */
+  boolean excludesExecutor(String executor);
+
   /** Whether a host that is excluded now will be opened without anybody's doing. */
   boolean willOpen();
 

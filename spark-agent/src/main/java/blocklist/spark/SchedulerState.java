@@ -48,12 +48,39 @@ final class SchedulerState {
 
   /** Whether Spark may start tasks on one of them: it knows those that it has killed for seconds after their end. */
   private boolean hasActiveExecutor(scala.collection.mutable.HashSet executors) {
+    scala.collection.Iterator it = executors.iterator();
+    while (it.hasNext()) if (isActive((String) it.next())) return true;
+    return false;
+  }
+
+  private boolean isActive(String executor) {
     if (!(scheduler.backend() instanceof ExecutorAllocationClient)) return true;
     // The backend's lock is taken within the scheduler's, as in CoarseGrainedSchedulerBackend.withLock.
-    ExecutorAllocationClient backend = (ExecutorAllocationClient) scheduler.backend();
-    scala.collection.Iterator it = executors.iterator();
-    while (it.hasNext()) if (backend.isExecutorActive((String) it.next())) return true;
-    return false;
+    return ((ExecutorAllocationClient) scheduler.backend()).isExecutorActive(executor);
+  }
+
+  /** The ids of a host's executors. */
+  List executors(String host) {
+    List ids = new ArrayList();
+    scala.Option executors = scheduler.hostToExecutors().get(host);
+    if (executors.isEmpty()) return ids;
+    scala.collection.Iterator it = ((scala.collection.mutable.HashSet) executors.get()).iterator();
+    while (it.hasNext()) ids.add(it.next());
+    return ids;
+  }
+
+  /** Those of these executors of a host on which Spark may start tasks, also according to its own tracker. */
+  List usable(List executors, String host, HealthTracker own) {
+    List usable = new ArrayList();
+    for (Iterator it = executors.iterator(); it.hasNext();) {
+      String id = (String) it.next();
+      if (isActive(id) && !ownExcludes(own, host, id)) usable.add(id);
+    }
+    return usable;
+  }
+
+  static boolean ownExcludes(HealthTracker own, String host, String executor) {
+    return own != null && (own.isNodeExcluded(host) || own.isExecutorExcluded(executor));
   }
 
   /** Whether an executor of this host runs tasks. */

@@ -71,6 +71,7 @@ final class ServiceClient {
       // The timeout of a read starts anew with each byte, so one for the whole head of the response is needed.
       timer.schedule(timeout, CONNECT_MILLIS + READ_MILLIS + 1000L * waitSeconds);
       prepare(connection, method, etag, waitSeconds);
+      if (reader != null) connection.setRequestProperty("Accept", reader.accepts());
       if (body != null) write(connection, body);
       int status = connection.getResponseCode();
       timeout.cancel();

@@ -12,9 +12,11 @@ import java.util.Map;
  * The list of blocked nodes as drivers need it, the same for every application. Immutable.
  *
  * The service writes it as text. The first line is
- *   blocklist-table 1 REVISION LINES
+ *   blocklist-table 2 REVISION LINES
  * and each of the LINES after it, the weakest block first, is separated by tabs:
- *   KEY END mark|evacuate ID CAUSE
+ *   KEY END canary|mark|evacuate ID CAUSE
+ * An older service writes version 1, which has no canary.
+ *
  * KEY is the name of a host in lower case, an address in its shortest form, or a short name with a dot behind it, which
  * means each full name that begins with it. END is in Unix milliseconds. The ids that mean one key are merged by the
  * service, so each key has one line.
@@ -27,6 +29,8 @@ final class Table {
   private final Map entries;
   /* When no block is in force any more, in Unix milliseconds. */
   final long lastEnd;
+  /* Whether an entry is a canary. */
+  final boolean hasCanaries;
   /* The ids of the keys that are addresses, and of those that are names, in no order and more than once. */
   final List idsOfAddresses = new ArrayList();
   final List idsOfNames = new ArrayList();
@@ -36,13 +40,16 @@ final class Table {
     this.revision = revision;
     this.entries = entries;
     long last = Long.MIN_VALUE;
+    boolean canaries = false;
     for (Iterator it = entries.entrySet().iterator(); it.hasNext();) {
       Map.Entry each = (Map.Entry) it.next();
       TableEntry entry = (TableEntry) each.getValue();
       last = Math.max(last, entry.end);
+      canaries |= entry.action == TableEntry.CANARY;
       (HostNames.address((String) each.getKey()) == null ? idsOfNames : idsOfAddresses).add(entry.id);
     }
     lastEnd = last;
+    hasCanaries = canaries;
   }
 
   /* Reads to the end of the text, or to the first error. Throws InvalidTableException for anything but a whole table

@@ -2,16 +2,21 @@ package blocklist.spark;
 
 /* What one line of the table says of its key. A higher rank is a stronger block; keys of one block share it. Immutable. */
 final class TableEntry {
+  /* The actions, the weakest first. */
+  static final int CANARY = 0;
+  static final int MARK = 1;
+  static final int EVACUATE = 2;
+
   final int rank;
   final long end;
-  final boolean evacuate;
+  final int action;
   final String id;
   final String cause;
 
-  TableEntry(int rank, long end, boolean evacuate, String id, String cause) {
+  TableEntry(int rank, long end, int action, String id, String cause) {
     this.rank = rank;
     this.end = end;
-    this.evacuate = evacuate;
+    this.action = action;
     this.id = id;
     this.cause = cause;
   }

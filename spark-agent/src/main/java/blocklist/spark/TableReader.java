@@ -18,7 +18,6 @@ final class TableReader {
   static final int MAX_CAUSE_CHARS = 200;
 
   private static final String MAGIC = "blocklist-table";
-  private static final String VERSION = "1";
   private static final int FIELDS = 5;
 
   private final Reader text;
@@ -27,6 +26,7 @@ final class TableReader {
   private int filled = 0;
   private long total = 0;
   private int line = 0;
+  private boolean hasCanaries = false;
   private int rank = 0;
   private String id = "";
   private String cause = "";
@@ -38,7 +38,8 @@ final class TableReader {
   Table table() throws IOException {
     String[] head = split(nextLine(), ' ', 4);
     if (head == null || !MAGIC.equals(head[0])) throw invalid("this is not the first line of a table");
-    if (!VERSION.equals(head[1])) throw invalid("its version is not " + VERSION + " but " + quoted(head[1]));
+    if (!head[1].matches("[12]")) throw invalid("its version is neither 1 nor 2: " + quoted(head[1]));
+    hasCanaries = head[1].equals("2");
     if (!head[2].matches("[0-9]{1,16}")) throw invalid("the revision is not a number: " + quoted(head[2]));
     if (!head[3].matches("[0-9]{1,9}")) throw invalid("the number of lines is not a number: " + quoted(head[3]));
     int lines = Integer.parseInt(head[3]);
@@ -55,12 +56,18 @@ final class TableReader {
     checkKey(fields[0]);
     if (!fields[3].matches("[A-Za-z0-9._:-]{1,253}")) throw invalid("the id is not a node id: " + quoted(fields[3]));
     checkText(fields[4], "cause");
-    boolean evacuate = "evacuate".equals(fields[2]);
-    if (!evacuate && !"mark".equals(fields[2])) throw invalid("the action is neither mark nor evacuate: " + quoted(fields[2]));
+    int action = action(fields[2]);
     if (!id.equals(fields[3])) rank++;
     share(fields[3], fields[4]);
-    TableEntry entry = new TableEntry(rank, end(fields[1]), evacuate, id, cause);
+    TableEntry entry = new TableEntry(rank, end(fields[1]), action, id, cause);
     if (entries.put(fields[0], entry) != null) throw invalid("the key is there twice: " + quoted(fields[0]));
+  }
+
+  private int action(String text) throws IOException {
+    if ("mark".equals(text)) return TableEntry.MARK;
+    if ("evacuate".equals(text)) return TableEntry.EVACUATE;
+    if (hasCanaries && "canary".equals(text)) return TableEntry.CANARY;
+    throw invalid("the action is neither " + (hasCanaries ? "canary, " : "") + "mark nor evacuate: " + quoted(text));
   }
 
   private void checkKey(String key) throws IOException {
