@@ -14,7 +14,7 @@ import pytest
 
 from demo.cluster import Cluster
 from tests.applications.application import TASKS, Application
-from tests.applications.conftest import HOSTS, StartApplication
+from tests.applications.conftest import HOSTS, Service, StartApplication
 from tests.applications.kinds import SCALA
 from tests.applications.table_service import ACCEPT, TableService, table_service
 from tests.integration.process import wait_until
@@ -122,4 +122,21 @@ def test_tasks_start_in_exactly_one_executor_of_the_host(
         application.round()
     assert used(application, host) == {second}
     assert set(starts(application, host)[begun:]) <= {first, second}
+    application.end()
+
+
+def test_a_canary_claim_of_the_service_counts_as_applied_and_a_mark_closes_its_canary(
+    service: Service, start: StartApplication
+) -> None:
+    application = start(SCALA, spark__executor__cores=1, spark__cores__max=EXECUTORS)
+    service.await_listener()
+    host = host_with_two_executors(application)
+    first, second = sorted(set(starts(application, host)), key=int)
+    service.leave_canary(host)
+    assert used(application, host) == {first}
+    assert not service.refused(host)
+    service.block(host)
+    assert used(application, host, least=0) == set()
+    service.unblock(host)
+    assert used(application, host, least=2) == {first, second}
     application.end()

@@ -465,6 +465,11 @@ def test_the_cost_does_not_depend_on_the_number_of_ids(
     assert lookups == [500 * 3] * 2
 
 
+def with_canary(node: BlockedNode) -> st.SearchStrategy[BlockedNode]:
+    """An evacuation has none."""
+    return st.booleans().map(lambda canary: replace(node, canary=canary and node.action is BlockAction.MARK_BLOCKED))
+
+
 class TestTablesOfTheService:
     """Tables that the service writes."""
 
@@ -478,7 +483,7 @@ class TestTablesOfTheService:
                 start=st.integers(0, 3),
                 end=st.sampled_from([NOW + 1, NOW + 5, PERMANENT]),
                 cause=st.sampled_from(["x", "a\u2028b", "é" * 300]),
-            ),
+            ).flatmap(with_canary),
             max_size=8,
             unique_by=lambda node: node.id,
         ),
@@ -487,14 +492,16 @@ class TestTablesOfTheService:
     def test_a_host_is_blocked_exactly_if_an_id_means_the_same_machine(
         self, decisions: Decisions, nodes: list[BlockedNode], names: set[str]
     ) -> None:
-        assert decisions.read_table(DriverTable(nodes).text(7)) is None
-        plan = decisions.plan([Host(name=name) for name in names], Requirements(keep_hosts=0), NOW)
+        assert decisions.read_table(DriverTable(nodes).text(7, version=2)) is None
+        hosts = [Host(name=name, executors=(str(i),), usable=(str(i),)) for i, name in enumerate(names)]
+        plan = decisions.plan(hosts, Requirements(keep_hosts=0), NOW)
         assert set(plan.covered) == {name for name in names if matching(nodes, name)}
         for name in plan.covered:
             found = matching(nodes, name)
             _, end, evacuates, _ = plan.matched[name]
             assert end == max(node.end for node in found)
             assert evacuates == any(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in found)
+            assert (name in plan.canaries) == all(node.canary for node in found)
 
 
 def matching(nodes: Sequence[BlockedNode], host: str) -> list[BlockedNode]:
