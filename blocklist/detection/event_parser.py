@@ -48,7 +48,7 @@ _TASK_END_PREFIX: Final = EVENT_PREFIX + b'SparkListenerTaskEnd"'
 _TASK_END: Final = msgspec.json.Decoder(events.TaskEnd)
 _UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NAMES: Final = msgspec.json.Decoder(events.AnyEvent)
-_APPLICATION: Final = re.compile(r"(?:events_\d+_)?(.+?)(?:\.(?:inprogress|compact|zstd|lz4|gz))*")
+_APPLICATION: Final = re.compile(r"(?:events_\d+_)?(.+?)(?:\.(?:inprogress|compact|zstd|lz4|snappy|gz))*")
 
 
 class FactParser:
