@@ -1,4 +1,4 @@
-"""Streaming decoders of compressed event logs: zstd and lz4 as written by Spark, gzip as written by people."""
+"""Streaming decoders of compressed event logs: zstd, lz4 and snappy as written by Spark, gzip as written by people."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any, Final, Protocol
 
 import lz4.block  # type: ignore[import-untyped]
+import pyarrow as pa  # type: ignore[import-untyped]
 import zstandard
 
 from blocklist.detection.log_file import codec_of
@@ -16,6 +17,9 @@ from blocklist.detection.log_file import codec_of
 _HEADER: Final = struct.Struct("<8sBiiI")  # magic, method and level, both lengths, checksum: lz4-java's stem format
 _MAGIC: Final = b"LZ4Block"
 _RAW: Final = 0x10
+_SNAPPY_MAGIC: Final = b"\x82SNAPPY\0"  # no block is as long as these bytes would say
+_SNAPPY_HEADER: Final = len(_SNAPPY_MAGIC) + 8  # bytes of the magic, the version and the oldest compatible one
+_LENGTH: Final = 4  # bytes
 _MAX_BLOCK: Final = 64 * 1024 * 1024  # bytes of one block; lz4-java allows 32 MiB
 MAX_RATIO: Final = 200
 """Maximum expansion of a log. Event logs compress to a tenth or a thirtieth of their size."""
@@ -140,7 +144,64 @@ class _Lz4(Decoder):
         return not self._rest and not self.damaged
 
 
-_DECODERS: Final[dict[str, Callable[[], Decoder]]] = {".zstd": _Zstd, ".lz4": _Lz4, ".gz": _Gzip}
+class _Snappy(Decoder):
+    """A header, then blocks, each after its length: snappy-java's stream format. Another stream may follow."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._begun = False
+        self._codec = pa.Codec("snappy")
+
+    def decode(self, piece: bytes, out: list[bytes]) -> None:
+        data, at = self._rest + piece, 0
+        while len(data) - at >= _LENGTH:
+            is_header = data.startswith(_SNAPPY_MAGIC[:_LENGTH], at)
+            packed = int.from_bytes(data[at : at + _LENGTH], "big")
+            start, end = (at, at + _SNAPPY_HEADER) if is_header else (at + _LENGTH, at + _LENGTH + packed)
+            if not is_header and (packed > _MAX_BLOCK or not self._begun):
+                raise ValueError("not the start of a block")
+            if len(data) < end:
+                break
+            if is_header:
+                self._begin(data[start:end])
+            else:
+                self.append(self._unpacked(data[start:end]), out)
+            at = end
+        self._rest = data[at:]
+
+    def _begin(self, header: bytes) -> None:
+        if not header.startswith(_SNAPPY_MAGIC):
+            raise ValueError("not a header")
+        self._begun = True
+
+    def _unpacked(self, block: bytes) -> bytes:
+        try:
+            unpacked: bytes = self._codec.decompress(block, decompressed_size=_snappy_size(block), asbytes=True)
+        except OSError as error:
+            raise ValueError(str(error)) from None
+        return unpacked
+
+    @property
+    def complete(self) -> bool:
+        return not self._rest and not self.damaged
+
+
+def _snappy_size(block: bytes) -> int:
+    """Number of bytes of a snappy block when unpacked: at its start, 7 bits a byte, the lowest first."""
+    size = 0
+    for number, byte in enumerate(block[:5]):
+        size |= (byte & 0x7F) << (7 * number)
+        if byte < 0x80 and size <= _MAX_BLOCK:
+            return size
+    raise ValueError("not the start of a block")
+
+
+_DECODERS: Final[dict[str, Callable[[], Decoder]]] = {
+    ".zstd": _Zstd,
+    ".lz4": _Lz4,
+    ".snappy": _Snappy,
+    ".gz": _Gzip,
+}
 
 
 def decoder_for(name: str) -> Decoder | None:

@@ -14,7 +14,7 @@ import msgspec
 
 from blocklist.detection import events
 from blocklist.detection.log_file import is_databricks_part
-from blocklist.detection.task_batch import task_batch, text_fact
+from blocklist.detection.task_batch import TaskColumns, text_fact
 
 if TYPE_CHECKING:
     import pyarrow as pa  # type: ignore[import-untyped]
@@ -26,6 +26,8 @@ BATCH: Final = 20_000
 MAX_DETAIL: Final = 100
 """Maximum number of characters of a broken line."""
 
+_SOME_TASKS: Final = 100
+"""Minimum number of tasks that are moved into columns at once, as each move has a cost."""
 _SCHEDULER: Final = "org.apache.spark.scheduler."
 _EVENTS: Final[dict[str, type[msgspec.Struct]]] = {
     "SparkListenerTaskEnd": events.TaskEnd,
@@ -42,8 +44,11 @@ _EVENTS: Final[dict[str, type[msgspec.Struct]]] = {
 """Until 3.0, Spark logs an exclusion as …Blacklisted…, and from 3.1 on under both names: host_comparison.exclusions."""
 _DECODERS: Final = {event.encode(): msgspec.json.Decoder(kind) for event, kind in _EVENTS.items()}
 _PREFIXES: Final = tuple(EVENT_PREFIX + event + b'"' for event in _DECODERS)
+_TASK_END_PREFIX: Final = EVENT_PREFIX + b'SparkListenerTaskEnd"'
+_TASK_END: Final = msgspec.json.Decoder(events.TaskEnd)
+_UNDECODABLE: Final = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _NAMES: Final = msgspec.json.Decoder(events.AnyEvent)
-_APPLICATION: Final = re.compile(r"(?:events_\d+_)?(.+?)(?:\.(?:inprogress|compact|zstd|lz4|gz))*")
+_APPLICATION: Final = re.compile(r"(?:events_\d+_)?(.+?)(?:\.(?:inprogress|compact|zstd|lz4|snappy|gz))*")
 
 
 class FactParser:
@@ -53,19 +58,29 @@ class FactParser:
         file = file.encode(errors="replace").decode()  # the bytes of a name need not be text
         self._file = {"file": file, "app": application_name(file)}
         self._tasks: list[events.TaskEnd] = []
+        self._columns = TaskColumns()
         self._others: list[dict[str, Any]] = []
 
     @property
     def size(self) -> int:
         """Number of facts since the last call of `batches`."""
-        return len(self._tasks) + len(self._others)
+        return len(self._tasks) + self._columns.size + len(self._others)
 
     def add(self, lines: Iterable[bytes]) -> None:
         """Parse lines, each without its end. One that cannot be parsed is reported."""
+        add_task, decode_task = self._tasks.append, _TASK_END.decode
         for line in lines:
+            if line.startswith(_TASK_END_PREFIX):  # almost all bytes are in these lines
+                try:
+                    add_task(decode_task(line))
+                    continue
+                except _UNDECODABLE:
+                    pass  # _parse decodes it leniently
             if not self._parse(line):
                 start = line[: 4 * MAX_DETAIL].decode(errors="replace")[:MAX_DETAIL]
                 self._others.append({"kind": "broken", "detail": start})
+        if len(self._tasks) >= _SOME_TASKS:
+            self._move_tasks()
 
     def add_last(self, line: bytes) -> None:
         """Parse the last line of a log that is still being written: it is not reported if it is incomplete."""
@@ -73,11 +88,16 @@ class FactParser:
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Return the facts since the last call."""
-        if self._tasks:
-            yield task_batch(self._tasks, self._file)
+        self._move_tasks()
+        if self._columns.size:
+            yield self._columns.batch(self._file)
         if self._others:
             yield text_fact(self._others, self._file)
-        self._tasks, self._others = [], []
+        self._columns, self._others = TaskColumns(), []
+
+    def _move_tasks(self) -> None:
+        self._columns.add(self._tasks)
+        self._tasks = []
 
     def _parse(self, line: bytes) -> bool:
         """Add the fact of a line, if it has one. Returns False for a broken line."""
@@ -103,7 +123,7 @@ def _decode(line: bytes) -> Any:
         return None
     try:
         return decoder.decode(line)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+    except _UNDECODABLE:
         return events.decode_leniently(line, decoder.type)
 
 

@@ -9,7 +9,7 @@ from typing import BinaryIO, Final
 from blocklist.detection.decoders import BOMB, Decoder
 from blocklist.detection.log_file import IN_PROGRESS
 
-BLOCK: Final = 1024 * 1024
+BLOCK: Final = 256 * 1024
 """Number of bytes of a plain log that are read at once."""
 CHUNK: Final = 128 * 1024
 """Number of bytes of a compressed log that are decoded at once."""
@@ -44,14 +44,17 @@ class LineSplitter:
 
     def split(self, piece: bytes) -> list[bytes]:
         """Return the lines that end in this piece."""
-        first, *others = piece.split(b"\n")
-        self._append(first)
-        if not others:
+        find = piece.find  # several times as fast as bytes.split, which compares byte by byte
+        end = find(b"\n")
+        self._append(piece if end < 0 else piece[:end])
+        if end < 0:
             return []
-        *whole, begun = others
-        lines = [self._line(), *whole]
+        lines, start = [self._line()], end + 1
+        while (end := find(b"\n", start)) >= 0:
+            lines.append(piece[start:end])
+            start = end + 1
         self._pieces, self.size = [], 0
-        self._append(begun)
+        self._append(piece[start:])
         return lines
 
     def last(self, *, is_open: bool) -> list[bytes]:

@@ -21,7 +21,7 @@ COMPRESSED_HEAD: Final = 256 * 1024
 """Number of bytes of a compressed log that always contain these: zstd blocks have 128 KiB."""
 NOT_AN_EVENT: Final = "it does not begin with an event"
 
-_UNSUPPORTED: Final = (".snappy", ".lzf")
+_UNSUPPORTED: Final = ".lzf"
 _EVENT: Final = re.compile(rb'\s*\{[^\n]*"Event"\s*:')
 _BEGUN: Final = b'{"Event":'
 

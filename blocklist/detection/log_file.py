@@ -11,7 +11,7 @@ IN_PROGRESS: Final = ".inprogress"
 STATUS_PREFIX: Final = "appstatus_"
 """Prefix of the file whose suffix tells whether a rolled log is in progress."""
 COMPACT: Final = ".compact"
-CODECS: Final = (".zstd", ".lz4", ".gz")
+CODECS: Final = (".zstd", ".lz4", ".snappy", ".gz")
 """Suffixes of the supported compression codecs."""
 
 _ROLLED: Final = "eventlog_v2_"

@@ -43,7 +43,7 @@ def test_a_log_that_is_given_twice_is_found_once(spark: SparkSession, tmp_path: 
     [
         ("notes.txt", b"hello\n", "is not an event log: it does not begin with an event."),
         ("app-1.zstd", b"hello\n", "is not an event log: it does not begin with an event."),
-        ("app-1.snappy", START, "is skipped: unsupported compression snappy."),
+        ("app-1.snappy", START, "is not an event log: it does not begin with an event."),
         ("app-1.lzf.inprogress", START, "is skipped: unsupported compression lzf."),
         ("app-1", b"", "is empty."),
     ],

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pyspark.sql import Row, SparkSession
@@ -160,6 +161,16 @@ def test_a_log_that_another_tool_has_written_again_is_read(
     (log,) = (LOGS / VERSIONS[-1] / "plain").iterdir()
     lines = log.read_text().splitlines(keepends=True)
     (tmp_path / "app-1").write_text("".join(spelling(line) + "\n" for line in lines) + "\r\n")
+    assert [fact[3:] for fact in read(tmp_path)] == [fact[3:] for fact in read(log)]
+
+
+def test_a_log_that_spark_has_compressed_with_snappy_is_read(read: Read, spark: SparkSession, tmp_path: Path) -> None:
+    (log,) = (LOGS / VERSIONS[-1] / "plain").iterdir()
+    jvm: Any = spark.sparkContext._jvm
+    codec = jvm.org.apache.spark.io.SnappyCompressionCodec(jvm.org.apache.spark.SparkConf())
+    stream = codec.compressedOutputStream(jvm.java.io.FileOutputStream(f"{tmp_path}/app-1.snappy"))
+    stream.write(log.read_bytes())
+    stream.close()
     assert [fact[3:] for fact in read(tmp_path)] == [fact[3:] for fact in read(log)]
 
 

@@ -69,7 +69,7 @@ def test_a_decompression_bomb_is_named_once(tmp_path: Path) -> None:
         ("notes.txt", b"Ask Kim about rack 7.\n" * 100, "it does not begin with an event"),
         ("app-1.zstd", b"hello\n" * 100, "it does not begin with an event"),
         ("app-1.zstd", zstandard.compress(b"hello\n" * 100), "it does not begin with an event"),
-        ("app-1.snappy", TEXT, "unsupported compression snappy"),
+        ("app-1.lzf", TEXT, "unsupported compression lzf"),
     ],
 )
 def test_a_file_that_is_no_log_is_named_once(name: str, content: bytes, reason: str, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from blocklist.detection.decoders import decoder_for
 from blocklist.detection.line_reader import DAMAGED, LONG_LINE, MAX_LINE, decoded_lines, plain_lines
 from blocklist.detection.log_file import LogFile
 from blocklist.detection.reader import split_lines
-from blocklist.detection.splits import SPLIT_BYTES, Split, pack
+from blocklist.detection.splits import MAX_TASK_BYTES, MIN_TASK_BYTES, TASKS_PER_CORE, Split, pack
 
 
 def read(text: bytes, start: int, end: int | None, block: int) -> list[bytes]:
@@ -91,20 +91,34 @@ def log(size: int, name: str = "app-1") -> LogFile:
 
 
 def test_a_large_plain_log_is_split_and_the_last_range_is_open() -> None:
-    splits = sorted((split for task in pack([log(2 * SPLIT_BYTES + 1)]) for split in task), key=lambda it: it.start)
+    tasks = pack([log(2 * MIN_TASK_BYTES + 1)], cores=2)
+    splits = sorted((split for task in tasks for split in task), key=lambda it: it.start)
     assert [(split.start, split.end) for split in splits] == [
-        (0, SPLIT_BYTES),
-        (SPLIT_BYTES, 2 * SPLIT_BYTES),
-        (2 * SPLIT_BYTES, None),
+        (0, MIN_TASK_BYTES),
+        (MIN_TASK_BYTES, 2 * MIN_TASK_BYTES),
+        (2 * MIN_TASK_BYTES, None),
     ]
+    assert sum(split.cost for split in splits) < 2.1 * MIN_TASK_BYTES
+
+
+@pytest.mark.parametrize(
+    ("total", "expected"),
+    [
+        (MIN_TASK_BYTES, MIN_TASK_BYTES),
+        (2 * TASKS_PER_CORE * 2 * MIN_TASK_BYTES, 2 * MIN_TASK_BYTES),
+        (2 * TASKS_PER_CORE * 9 * MAX_TASK_BYTES, MAX_TASK_BYTES),
+    ],
+)
+def test_each_core_gets_several_tasks_of_limited_size(total: int, expected: int) -> None:
+    assert len(pack([log(total)], cores=2)) == total // expected
 
 
 def test_a_compressed_log_is_one_range() -> None:
-    ((split,),) = pack([log(2 * SPLIT_BYTES + 1, "app-1.zstd")])
+    ((split,),) = pack([log(2 * MAX_TASK_BYTES + 1, "app-1.zstd")], cores=2)
     assert (split.start, split.end) == (0, None)
 
 
 def test_small_logs_share_a_task() -> None:
-    tasks = pack([log(1000, f"app-{number}") for number in range(1000)])
+    tasks = pack([log(1000, f"app-{number}") for number in range(1000)], cores=2)
     assert 5 < len(tasks) < 20
     assert sum(map(len, tasks)) == 1000

@@ -148,3 +148,22 @@ def test_only_executors_that_name_their_node_are_kept() -> None:
 )
 def test_an_application_without_an_id_is_named_by_its_path(file: str, name: str) -> None:
     assert application_name(file) == name
+
+
+def test_many_tasks_keep_their_order_and_what_each_of_them_lacks() -> None:
+    paths = ["Stage Attempt ID", "Task Info.Index", "Task Info.Speculative", "Task Info.Locality", "Task Metrics"]
+    odd = [changed(path, None) for path in paths]
+    full = [changed("Task Info.Index", number) for number in range(1000)]
+    mixed = [event for number, task in enumerate(full) for event in (task, odd[number % len(odd)])]
+    parser = FactParser("file:/logs/app-1")
+    for at in range(0, len(mixed), 150):
+        parser.add(json.dumps(event, separators=(",", ":")).encode() for event in mixed[at : at + 150])
+    (batch,) = parser.batches()
+    found = batch.to_pylist()
+    assert found[::2] == [{**found[0], "partition": number} for number in range(1000)]
+    kinds = [{name for name, value in fact.items() if value is None} for fact in found[1 : 2 * len(odd) : 2]]
+    assert found[1::2] == found[1 : 2 * len(odd) : 2] * 200
+    assert "attempt" in kinds[0] - kinds[1]
+    assert "partition" in kinds[0] & kinds[1]
+    assert {"run_ms", "cpu_ms", "input_bytes"} <= kinds[4] - kinds[0]
+    assert [fact["stage"] for fact in found] == [3] * len(mixed)
