@@ -8,18 +8,18 @@ SELECT * FROM (
         CASE WHEN written_bytes >= $min_bytes THEN greatest(write_ms, 1) / written_bytes END AS disk,
         coalesce(input_bytes, 0) + coalesce(shuffle_bytes, 0) + 1 AS size,
         coalesce(input_records, 0) + coalesce(shuffle_records, 0) + 1 AS records,
-        coalesce(locality, 'ANY') AS near
+        floor(log2(size)) AS bucket, coalesce(locality, 'ANY') AS near
     FROM facts WHERE kind = 'task'
 ) WHERE outcome = 'Success' AND NOT speculative AND warm AND run_ms IS NOT NULL;
 
 CREATE TEMP TABLE kinds AS
-SELECT app, stage, attempt, near, floor(log2(size)) AS bucket, host, count(*) AS tasks,
+SELECT app, stage, attempt, near, bucket, host, count(*) AS tasks,
     median(compute) AS compute, median(network) AS network, median(disk) AS disk,
     median(size) AS size, median(records) AS records,
     sum(run_ms) AS run_ms, sum(fetch_wait_ms) AS fetch_wait_ms, sum(write_ms) AS write_ms, min(launched) AS first, max(time) AS last
 FROM comparable GROUP BY ALL;
 
-CREATE TEMP TABLE host_stages AS
+CREATE TEMP TABLE slowdowns AS
 WITH measures AS (
     SELECT *, 'compute' AS metric, compute AS work, run_ms AS time_ms FROM kinds
     UNION ALL SELECT *, 'network', network, fetch_wait_ms FROM kinds
@@ -30,11 +30,13 @@ WITH measures AS (
         greatest(size / median(size) OVER kind, records / median(records) OVER kind, 1.0) AS larger
     FROM measures WHERE work > 0
     WINDOW kind AS (PARTITION BY app, stage, attempt, near, bucket, metric)
-), slowdowns AS (
-    SELECT *, work / list_median(list_concat(works[1:place - 1], works[place + 1:]))
-        / CASE WHEN metric = 'compute' THEN larger ELSE 1.0 END AS slowdown
-    FROM placed WHERE len(works) > 1
-), hosts AS (
+)
+SELECT *, work / list_median(list_concat(works[1:place - 1], works[place + 1:]))
+    / CASE WHEN metric = 'compute' THEN larger ELSE 1.0 END AS slowdown
+FROM placed WHERE len(works) > 1;
+
+CREATE TEMP TABLE host_stages AS
+WITH hosts AS (
     SELECT app, stage, attempt, host, metric, sum(tasks) AS tasks, sum(time_ms) AS time_ms, sum(run_ms) AS run_ms,
         min(first) AS first, max(last) AS last, exp(sum(tasks * ln(slowdown)) / sum(tasks)) AS slowdown
     FROM slowdowns GROUP BY ALL
@@ -46,12 +48,25 @@ FROM compared
 WINDOW stage_ AS (PARTITION BY app, stage, attempt, metric)
 QUALIFY count(*) OVER stage_ >= $min_hosts AND sum(tasks) OVER stage_ >= $min_tasks;
 
+CREATE TEMP TABLE host_partitions AS
+WITH tasks AS (
+    SELECT *, 'compute' AS metric, compute AS value FROM comparable
+    UNION ALL SELECT *, 'network', network FROM comparable
+    UNION ALL SELECT *, 'disk', disk FROM comparable
+)
+SELECT app, host, metric, partition, median(value / work * slowdown) AS slowdown
+FROM tasks JOIN slowdowns USING (app, stage, attempt, near, bucket, host, metric)
+SEMI JOIN host_stages USING (app, stage, attempt, host, metric)
+GROUP BY ALL;
+
 CREATE TEMP TABLE host_applications AS
-SELECT app, host, metric, count(*) AS stages, count_if(slow) AS slow_stages, median(slowdown) AS slowdown,
+WITH partitions AS (SELECT app, host, metric, median(slowdown) AS over_partitions FROM host_partitions GROUP BY ALL)
+SELECT app, host, metric, count(*) AS stages, count_if(slow) AS slow_stages,
+    least(median(slowdown), any_value(over_partitions)) AS slowdown,
     coalesce(sum(CASE WHEN slow THEN time_ms * (1 - 1 / slowdown) END), 0)::BIGINT AS lost_ms,
     coalesce(min(CASE WHEN slow THEN first END), min(first)) AS first,
     coalesce(max(CASE WHEN slow THEN last END), max(last)) AS last
-FROM host_stages GROUP BY ALL;
+FROM host_stages JOIN partitions USING (app, host, metric) GROUP BY app, host, metric;
 
 CREATE TEMP TABLE failed AS
 SELECT *, CASE
@@ -88,7 +103,8 @@ WITH hosts AS (
         sum(own_tasks) OVER stage_ - own_tasks AS tasks, coalesce(sum(waited) OVER stage_ - waited, 0) AS lost_ms
     FROM hosts WINDOW stage_ AS (PARTITION BY app, stage, attempt)
 )
-SELECT app, stage, attempt, host, 'slow to serve shuffle blocks' AS failure, tasks, lost_ms, last FROM placed
+SELECT app, stage, attempt, host, 'slow to serve shuffle blocks' AS failure, tasks, lost_ms, last, [] AS partitions
+FROM placed
 WHERE place = 1 AND len(waits) >= $min_hosts AND list_median(waits[2:]) >= $min_wait_ratio * greatest(wait, 1.0)
     AND list_median(waits[2:]) >= $min_wait_share * usual_run AND remote >= usual_remote / 2;
 
@@ -100,7 +116,8 @@ WITH charged AS (
             THEN 'tasks that failed only there and succeeded elsewhere' ELSE failure END AS failure)
     FROM failed LEFT JOIN only_there USING (app, stage, attempt, partition)
 )
-SELECT app, stage, attempt, host, failure, count(*) AS tasks, coalesce(sum(duration), 0) AS lost_ms, max(time) AS last
+SELECT app, stage, attempt, host, failure, count(*) AS tasks, coalesce(sum(duration), 0) AS lost_ms, max(time) AS last,
+    coalesce(list(DISTINCT partition) FILTER (failure = 'tasks that failed only there and succeeded elsewhere'), []) AS partitions
 FROM charged
 WHERE host IS NOT NULL GROUP BY ALL
 UNION ALL SELECT * FROM servers;

@@ -35,7 +35,7 @@ def _slowness(node: NodeSummary) -> float | None:
 
 def _failures(node: NodeSummary, kind: FailureClass, nodes: int) -> float | None:
     failures = node.failures[kind]
-    by_task = kind in COUNTED_BY_TASK
+    by_task = kind in {*COUNTED_BY_TASK, FailureClass.ONLY_THERE}
     count, everywhere = (failures.tasks, failures.all_tasks) if by_task else (failures.stages, failures.all_stages)
     if failures.applications < 2 or count < 3:
         return None

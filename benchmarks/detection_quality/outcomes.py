@@ -132,6 +132,7 @@ def _failures(rows: Rows) -> Iterable[ApplicationFailures]:
             lost_ms=int(sum(row["lost_ms"] for row in own)),
             first=int(min(row["last"] for row in own)),
             last=int(max(row["last"] for row in own)),
+            partitions=frozenset(int(it) for row in own for it in row["partitions"]),
         )
 
 

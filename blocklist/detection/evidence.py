@@ -125,7 +125,8 @@ def _latest(evidence: Sequence[HostInApplication]) -> list[Comparison]:
 
 def tally(charged: Mapping[str, Sequence[ApplicationFailures]]) -> dict[str, Failures]:
     """Count the failures of each host by class. `charged`: by host."""
-    all_stages, all_tasks = Counter[FailureClass](), Counter[FailureClass]()
+    all_stages, all_tasks, all_partitions = (Counter[FailureClass]() for _ in range(3))
+    partitions: defaultdict[tuple[str, FailureClass], set[int]] = defaultdict(set)
     by_class: defaultdict[str, defaultdict[FailureClass, list[ApplicationFailures]]] = defaultdict(
         lambda: defaultdict(list)
     )
@@ -134,6 +135,9 @@ def tally(charged: Mapping[str, Sequence[ApplicationFailures]]) -> dict[str, Fai
             by_class[host][each.failure].append(each)
             all_stages[each.failure] += each.stages
             all_tasks[each.failure] += each.tasks
+            partitions[host, each.failure] |= each.partitions
+    for (_, failure), failed in partitions.items():
+        all_partitions[failure] += len(failed)
     return {
         host: {
             failure: FailureCounts(
@@ -142,6 +146,8 @@ def tally(charged: Mapping[str, Sequence[ApplicationFailures]]) -> dict[str, Fai
                 applications=len(found),
                 all_stages=all_stages[failure],
                 all_tasks=all_tasks[failure],
+                partitions=len(partitions[host, failure]),
+                all_partitions=all_partitions[failure],
                 first=min(it.first for it in found),
                 last=max(it.last for it in found),
                 by_application=found,

@@ -29,6 +29,7 @@ PATTERNS: Final = {
 
 def charged_failures(facts: DataFrame) -> DataFrame:
     """FACTS -> FAILURES."""
+    is_only_there = F.col("failure") == FailureClass.ONLY_THERE.value
     counted = (
         charged_tasks(facts)
         .where(F.col("host").isNotNull())
@@ -38,6 +39,7 @@ def charged_failures(facts: DataFrame) -> DataFrame:
             F.coalesce(F.sum("duration"), F.lit(0)).alias("lost_ms"),
             F.first("message", True).alias("message"),
             F.max("time").alias("last"),
+            F.collect_set(F.when(is_only_there, F.col("partition"))).alias("partitions"),
         )
     )
     return conform(counted, FAILURES).unionAll(slow_servers(comparable(facts)))
@@ -136,7 +138,9 @@ def slow_servers(tasks: DataFrame) -> DataFrame:
         & (others >= MIN_WAIT_SHARE * F.col("usual_run"))
         & (F.col("remote") >= F.col("usual_remote") / 2)
     )
-    named = found.withColumn("failure", F.lit(FailureClass.SLOW_SERVER.value)).withColumn(
-        "message", F.lit(None).cast("string")
+    named = (
+        found.withColumn("failure", F.lit(FailureClass.SLOW_SERVER.value))
+        .withColumn("message", F.lit(None).cast("string"))
+        .withColumn("partitions", F.lit(None).cast(FAILURES["partitions"].dataType))
     )
     return conform(named, FAILURES)

@@ -309,6 +309,8 @@ def _find_failures(
 
 def _counted(failures: FailureCounts, kind: FailureClass) -> tuple[str, int, int]:
     """What is counted, on this node and on all."""
+    if kind is FailureClass.ONLY_THERE:
+        return "partitions", failures.partitions, failures.all_partitions
     if kind in COUNTED_BY_TASK:
         return "tasks", failures.tasks, failures.all_tasks
     return "stages", failures.stages, failures.all_stages

@@ -3,6 +3,9 @@
 Only tasks of one kind are compared: of the same stage, with the same locality, and of about the same size; the rest of
 a size difference is divided out. The first tasks of an executor, which load classes and fill caches, and speculative
 copies are excluded. So skewed data, a cold cache or distance from the data do not make a host slow.
+
+Nor do slow partitions that run on it in each stage, because it holds their data: over the stages of an application, a
+partition on a host is one observation.
 """
 
 from __future__ import annotations
@@ -31,6 +34,9 @@ TIME_BY_METRIC: Final = {Metric.COMPUTE: "run_ms", Metric.NETWORK: "fetch_wait_m
 """The column of FACTS with the time that a metric is about."""
 KIND: Final = (*STAGE, "near", "bucket")
 """The columns that identify tasks of one kind."""
+_VALUES: Final = {Metric.COMPUTE: "work", Metric.NETWORK: "fetching", Metric.DISK: "writing"}
+"""The column of comparable tasks by which a metric compares."""
+_OBSERVATION: Final = ("app", "host", "metric")
 
 
 def host_stages(facts: DataFrame) -> DataFrame:
@@ -45,6 +51,7 @@ def host_stages(facts: DataFrame) -> DataFrame:
         F.try_divide(F.sum("gc_ms"), F.sum("run_ms")).alias("gc_share"),
         F.try_divide(F.sum("fetch_wait_ms"), F.sum("run_ms")).alias("fetch_wait_share"),
         F.max("last").alias("last"),
+        F.flatten(F.collect_list("by_partition")).alias("by_partition"),
     )
     stage = Window.partitionBy(*STAGE, "metric")
     compared = (
@@ -83,7 +90,7 @@ def all_host_applications(compared: DataFrame) -> DataFrame:
     """HOST_STAGES -> HOST_APPLICATIONS."""
     slow = F.col("slow")
     lost = F.when(slow, F.col("time_ms") * (1 - 1 / F.col("slowdown")))
-    found = compared.groupBy("app", "host", "metric").agg(
+    found = compared.groupBy(*_OBSERVATION).agg(
         F.count("*").alias("stages"),
         F.count_if(slow).alias("slow_stages"),
         F.median("slowdown").alias("slowdown"),
@@ -91,7 +98,15 @@ def all_host_applications(compared: DataFrame) -> DataFrame:
         F.coalesce(F.min(F.when(slow, F.col("first"))), F.min("first")).alias("first"),
         F.coalesce(F.max(F.when(slow, F.col("last"))), F.max("last")).alias("last"),
     )
-    return conform(found, HOST_APPLICATIONS)
+    both = found.join(_over_partitions(compared), [*_OBSERVATION])
+    return conform(both.withColumn("slowdown", F.least("slowdown", "over_partitions")), HOST_APPLICATIONS)
+
+
+def _over_partitions(compared: DataFrame) -> DataFrame:
+    """The median slowdown of each host over its partitions; that of a partition is its median over the stages."""
+    partitions = compared.select(*_OBSERVATION, F.inline("by_partition").alias("partition", "own"))
+    once = partitions.groupBy(*_OBSERVATION, "partition").agg(F.median("own").alias("own"))
+    return once.groupBy(*_OBSERVATION).agg(F.median("own").alias("over_partitions"))
 
 
 def nodes(facts: DataFrame, compared: DataFrame) -> DataFrame:
@@ -162,9 +177,8 @@ def _by_kind(tasks: DataFrame) -> DataFrame:
     """The medians of each host's tasks of one kind."""
     return tasks.groupBy(*KIND, "host").agg(
         F.count("*").alias("tasks"),
-        F.median("work").alias("compute"),
-        F.median("fetching").alias("network"),
-        F.median("writing").alias("disk"),
+        *(F.median(value).alias(metric.value) for metric, value in _VALUES.items()),
+        F.collect_list(F.struct("partition", *_VALUES.values())).alias("own_tasks"),
         F.sum("write_ms").alias("write_ms"),
         F.min("launched").alias("first"),
         F.median("size").alias("size"),
@@ -177,17 +191,30 @@ def _by_kind(tasks: DataFrame) -> DataFrame:
 
 
 def _by_metric(kinds: DataFrame) -> DataFrame:
-    """A row per metric that applies: its median and its sum of time, both named alike for all metrics."""
+    """A row per metric that applies: its median, its sum of time and its tasks, named alike for all metrics."""
     metrics = [
-        F.struct(F.lit(metric.value).alias("metric"), F.col(metric.value).alias("work"), F.col(time).alias("time_ms"))
+        F.struct(
+            F.lit(metric.value).alias("metric"),
+            F.col(metric.value).alias("work"),
+            F.col(time).alias("time_ms"),
+            _named_alike(_VALUES[metric]).alias("values"),
+        )
         for metric, time in TIME_BY_METRIC.items()
     ]
     rows = kinds.withColumn("measure", F.explode(F.array(*metrics))).select("*", "measure.*")
     return rows.where(F.col("work") > 0)
 
 
+def _named_alike(value: str) -> Column:
+    """Partition and value of each task."""
+    return F.transform("own_tasks", lambda task: F.struct(task["partition"], task[value].alias("value")))
+
+
 def _slowdowns(kinds: DataFrame) -> DataFrame:
-    """Add the host's median time over the median of the other hosts, divided by how much larger its tasks were."""
+    """Add the host's median time over the median of the other hosts, divided by how much larger its tasks were.
+
+    That of a task, in `by_partition`, is in proportion.
+    """
     kind = Window.partitionBy(*KIND, "metric")
     larger = F.greatest(
         F.col("size") / F.median("size").over(kind), F.col("records") / F.median("records").over(kind), F.lit(1.0)
@@ -198,7 +225,13 @@ def _slowdowns(kinds: DataFrame) -> DataFrame:
         .withColumn("position", F.row_number().over(kind.orderBy("work")) - 1)
         .where(F.size("works") > 1)
         .withColumn("slowdown", F.col("work") / median_of_others("works", F.col("position")) / size)
+        .withColumn("by_partition", F.transform("values", _in_proportion))
     )
+
+
+def _in_proportion(task: Column) -> Column:
+    slowdown = task["value"] / F.col("work") * F.col("slowdown")
+    return F.struct(task["partition"], slowdown.alias("slowdown"))
 
 
 def median_of_others(values: str, position: Column) -> Column:

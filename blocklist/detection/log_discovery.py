@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -43,6 +44,9 @@ def discover(spark: SparkSession, paths: Iterable[str]) -> DiscoveredLogs:
     files = _HadoopFiles.of(spark)
     seen: dict[str, LogFile] = {}
     for path in paths:
+        if not _is_text(path):
+            problems.append(_skipped(path))
+            continue
         try:
             below = {log.path: log for log in files.walk(path)}
         except _JAVA_ERRORS as error:
@@ -50,6 +54,7 @@ def discover(spark: SparkSession, paths: Iterable[str]) -> DiscoveredLogs:
             continue
         if not below:
             problems.append(f"{path} contains no event log.")
+        problems += map(_skipped, _names_that_are_not_text(files.local(path)))
         seen |= below
     usable = [
         log for log in without_compacted(sorted(seen.values(), key=lambda log: log.path)) if _is_readable(log, problems)
@@ -88,6 +93,12 @@ class _HadoopFiles:
             inside = _mark_last_in_progress(inside)
         yield from inside
 
+    def local(self, path: str) -> str | None:
+        """The path for Python; None if it is not of this machine."""
+        system, at = self._at(path)
+        uri = system.makeQualified(at).toUri()
+        return str(uri.getPath()) if uri.getScheme() == "file" else None
+
     def head(self, log: LogFile) -> bytes:
         """Return the first bytes of the log, decoded."""
         system, path = self._at(log.path)
@@ -102,6 +113,25 @@ class _HadoopFiles:
     def _at(self, path: str) -> tuple[Any, Any]:
         found = self.jvm.org.apache.hadoop.fs.Path(path)
         return found.getFileSystem(self.conf), found
+
+
+def _names_that_are_not_text(folder: str | None) -> Iterator[str]:
+    """The files and folders below whose names are not UTF-8: Java cannot open them, and Hadoop leaves them out."""
+    for parent, folders, files in os.walk(folder) if folder else ():
+        folders[:] = [name for name in folders if not is_hidden(name)]
+        for name in sorted([*folders, *files]):
+            if not is_hidden(name) and not _is_text(name):
+                yield f"file:{parent}/{name}"
+        folders[:] = [name for name in folders if _is_text(name)]
+
+
+def _is_text(name: str) -> bool:
+    """Whether a name is UTF-8. Python has lone surrogates for the bytes that are not."""
+    return not any("\ud800" <= char <= "\udfff" for char in name)
+
+
+def _skipped(path: str) -> str:
+    return f"{path.encode(errors='replace').decode()} is skipped: its name is not UTF-8."
 
 
 def _mark_last_in_progress(logs: Sequence[LogFile]) -> list[LogFile]:

@@ -30,8 +30,9 @@ class Metric(StrEnum):
 class Comparison:
     """A host compared with its peers in one application, by one metric.
 
-    `slowdown` is the median over the `stages`. `lost_ms` is its time in slow stages beyond that of the peers. `first`
-    and `last` are Unix ms: of the slow stages if there are some, else of all compared.
+    `slowdown` is the median over the `stages`, or over the host's partitions if that is less. `lost_ms` is its time in
+    slow stages beyond that of the peers. `first` and `last` are Unix ms: of the slow stages if there are some, else of
+    all compared.
     """
 
     app: str
@@ -66,7 +67,7 @@ CHARGED_TO_NODE: Final = (
     FailureClass.SLOW_SERVER,
     FailureClass.ONLY_THERE,
 )
-COUNTED_BY_TASK: Final = (FailureClass.DISK_FULL, FailureClass.IO_ERROR, FailureClass.ONLY_THERE)
+COUNTED_BY_TASK: Final = (FailureClass.DISK_FULL, FailureClass.IO_ERROR)
 """Classes that are counted in tasks instead of stages."""
 
 
@@ -75,7 +76,7 @@ class ApplicationFailures:
     """Failures of one class that are charged to a host in one application.
 
     `lost_ms` is the time of the tasks that failed, or that they waited for the host. `first` and `last` are the times
-    of the earliest and the latest in Unix ms.
+    of the earliest and the latest in Unix ms. `partitions` are the numbers of those that failed; only of ONLY_THERE.
     """
 
     app: str
@@ -85,6 +86,7 @@ class ApplicationFailures:
     lost_ms: int
     first: int
     last: int
+    partitions: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -94,7 +96,9 @@ class FailureCounts:
 
     A lost executor or server fails many tasks at once, so those classes are counted in stages. A full or broken disk
     fails each task separately, and Spark may avoid the host after the second one, so few stages are hit: counted in
-    tasks. `by_application` has those of this node, the earliest first.
+    tasks. ONLY_THERE is counted in partitions, each once on a node: one partition with bad data fails again in each
+    stage and application, and again on the node that holds it. `by_application` has those of this node, the earliest
+    first.
     """
 
     stages: int
@@ -104,6 +108,8 @@ class FailureCounts:
     all_tasks: int
     last: int
     first: int = 0
+    partitions: int = 0
+    all_partitions: int = 0
     by_application: Sequence[ApplicationFailures] = ()
 
 

@@ -148,10 +148,12 @@ def _failures(frame: DataFrame) -> dict[str, list[ApplicationFailures]]:
         F.sum("lost_ms").alias("lost_ms"),
         F.min("last").alias("first"),
         F.max("last").alias("last"),
+        F.flatten(F.collect_list("partitions")).alias("partitions"),
     )
     found: defaultdict[str, list[ApplicationFailures]] = defaultdict(list)
     for row in counted.collect():
         values = row.asDict()
         failure = FailureClass(values.pop("failure"))
-        found[values.pop("host")].append(ApplicationFailures(failure=failure, **values))
+        partitions = frozenset(values.pop("partitions"))
+        found[values.pop("host")].append(ApplicationFailures(failure=failure, partitions=partitions, **values))
     return found

@@ -107,7 +107,8 @@ def slow_stages(analysis: Analysis, suspects: Sequence[Suspect]) -> dict[Finding
     if (findings := _findings(analysis, suspects, [*Metric])) is None:
         return {}
     chosen = _most(
-        analysis.host_stages.withColumnRenamed("metric", "subject")
+        analysis.host_stages.drop("by_partition")  # not to collect tasks
+        .withColumnRenamed("metric", "subject")
         .join(findings, ["app", "subject"])
         .where((F.col("host") == F.col("suspect")) & (F.col("first") >= F.col("since"))),
         "time_ms",

@@ -5,11 +5,24 @@ from __future__ import annotations
 from typing import Final
 
 from pyspark.sql import DataFrame
-from pyspark.sql.types import BooleanType, DataType, DoubleType, LongType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    BooleanType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+)
 
 
 def _struct(**columns: DataType) -> StructType:
     return StructType([StructField(name, kind) for name, kind in columns.items()])
+
+
+def _list(kind: DataType) -> ArrayType:
+    return ArrayType(kind, containsNull=False)
 
 
 _TEXT, _NUMBER, _YES, _RATIO = StringType(), LongType(), BooleanType(), DoubleType()
@@ -72,6 +85,7 @@ HOST_STAGES: Final = _struct(
     slow=_YES,
     first=_NUMBER,  # Unix ms, start of the first task
     last=_NUMBER,  # Unix ms, end of the last task
+    by_partition=_list(_struct(partition=_NUMBER, slowdown=_RATIO)),  # of each comparable task
 )
 """One row per host, metric and stage in which the host was compared with at least two other hosts."""
 
@@ -81,7 +95,7 @@ HOST_APPLICATIONS: Final = _struct(
     metric=_TEXT,  # a value of node_summary.Metric
     stages=_NUMBER,  # compared
     slow_stages=_NUMBER,
-    slowdown=_RATIO,  # median over the stages
+    slowdown=_RATIO,  # median over the stages, or over the partitions if that is less
     lost_ms=_NUMBER,  # in slow stages: task time beyond that of the peers
     first=_NUMBER,  # Unix ms, start of the first compared task; of the first slow stage, if one is slow
     last=_NUMBER,  # Unix ms, end of the last compared task; of the last slow stage, if one is slow
@@ -98,6 +112,7 @@ FAILURES: Final = _struct(
     lost_ms=_NUMBER,  # time of these tasks; for SLOW_SERVER the time that they waited
     message=_TEXT,  # of one task
     last=_NUMBER,  # Unix ms
+    partitions=_list(_NUMBER),  # of these tasks, each once; only for ONLY_THERE
 )
 """Failed tasks by host, stage and class. For SLOW_SERVER: the tasks that waited for the host."""
 

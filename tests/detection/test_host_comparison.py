@@ -73,8 +73,14 @@ def uneven(_app: str, _stage: int, _host: str, _number: int, dice: random.Random
     return {"run_ms": int(1000 * noise(dice))}
 
 
-def half_speed(_app: str, _stage: int, host: str, _number: int, dice: random.Random) -> Fact:
-    return {"run_ms": int((2000 if host == "n3" else 1000) * noise(dice))}
+def half_speed(_app: str, _stage: int, host: str, number: int, dice: random.Random) -> Fact:
+    return {"run_ms": int((2000 if host == "n3" else 1000) * noise(dice)), "partition": HOSTS.index(host) * 6 + number}
+
+
+def slow_partitions_in_one_place(_app: str, stage: int, host: str, number: int, _dice: random.Random) -> Fact:
+    """The same four slow partitions run on one host in each stage, because it holds their data."""
+    slow = host == "n3" and number < 4
+    return {"run_ms": 5000 if slow else 1000, "partition": number if slow else 100 * stage + number}
 
 
 def gc_and_fetch_wait(_app: str, _stage: int, host: str, *_: object) -> Fact:
@@ -130,6 +136,7 @@ CHANGES: dict[str, FactChange] = {
     "mostly_local_data": mostly_local_data,
     "uneven": uneven,
     "half_speed": half_speed,
+    "slow_partitions_in_one_place": slow_partitions_in_one_place,
     "gc_and_fetch_wait": gc_and_fetch_wait,
     "large_partitions": large_partitions,
     "larger_tasks_in_one_size_class": larger_tasks_in_one_size_class,
@@ -264,7 +271,7 @@ def test_partitions_that_fail_on_one_host_and_succeed_elsewhere_are_charged_to_i
     error = {"error": "PythonException", "message": "CUDA: no device"}
     for app in APPS:
         for stage in range(1, 4):
-            for partition in (100, 101):
+            for partition in (100 + stage, 110 + stage):
                 facts.append(failed(app, stage, "n2", partition=partition, **error))
                 facts.append(task(app, stage, "n4", 8, partition=partition))
             facts += [failed(app, stage, host, partition=200, **error) for host in ("n5", "n6")]
@@ -272,7 +279,8 @@ def test_partitions_that_fail_on_one_host_and_succeed_elsewhere_are_charged_to_i
             facts.append(failed(app, stage, "n3", partition=300, **error))
     summaries = summarize(spark, facts)
     found = {node.host: node.failures for node in summaries}
-    assert found["n2"][FailureClass.ONLY_THERE].stages == 9
+    only_there = found["n2"][FailureClass.ONLY_THERE]
+    assert (only_there.stages, only_there.tasks, only_there.partitions) == (9, 18, 6)
     assert {host for host, failures in found.items() if FailureClass.ONLY_THERE in failures} == {"n2"}
     assert [verdict.host for verdict in judge(summaries, Rules()).verdicts] == ["n2"]
 

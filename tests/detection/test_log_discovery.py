@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,20 @@ def test_a_name_that_is_no_path_to_hadoop_costs_the_other_logs_nothing(spark: Sp
     (problem,) = found.problems
     assert problem.startswith(f"file:{tmp_path}/app:2 cannot be read: ")
     assert "Relative path in absolute URI" in problem
+
+
+def test_names_that_are_not_text_are_problems(spark: SparkSession, tmp_path: Path) -> None:
+    for name in (b"app-\xff", b".hidden-\xff", b"app-2", b"folder-\xff/app-3"):
+        path = tmp_path / os.fsdecode(name)
+        path.parent.mkdir(exist_ok=True)
+        path.write_bytes(START)
+    given = str(tmp_path / os.fsdecode(b"app-\xff"))
+    found = discover(spark, [str(tmp_path), given])
+    assert "app-2" in names(found)
+    assert found.problems == tuple(
+        f"{prefix}{tmp_path}/{name} is skipped: its name is not UTF-8."
+        for prefix, name in (("file:", "app-?"), ("file:", "folder-?"), ("", "app-?"))
+    )
 
 
 def test_a_compressed_log_that_is_too_large_is_a_problem(spark: SparkSession, tmp_path: Path) -> None:

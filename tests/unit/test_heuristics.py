@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist import BlockAction
+from blocklist.detection.evidence import tally
 from blocklist.detection.heuristics import (
     HOUR_MS,
     Rules,
@@ -74,7 +75,7 @@ def slow(slowdown: float = 2.1, applications: int = 7) -> list[NodeSummary]:
 
 
 def failing(kind: FailureClass, stages: int, applications: int = 2, all_stages: int | None = None) -> list[NodeSummary]:
-    """Two tasks in each stage."""
+    """Two tasks in each stage, of partitions of their own."""
     everywhere = all_stages or stages
     failures = FailureCounts(
         stages=stages,
@@ -82,6 +83,8 @@ def failing(kind: FailureClass, stages: int, applications: int = 2, all_stages: 
         applications=applications,
         all_stages=everywhere,
         all_tasks=2 * everywhere,
+        partitions=2 * stages,
+        all_partitions=2 * everywhere,
         first=500,
         last=500 + HOUR_MS,
     )
@@ -241,9 +244,29 @@ def test_failures_that_concentrate_on_one_node_are_charged_to_it(kind: FailureCl
     assert verdict.host == "n1"
     disk = kind in {FailureClass.DISK_FULL, FailureClass.IO_ERROR}
     many, few = ("12 tasks", 2) if kind in COUNTED_BY_TASK else ("6 stages", 1)
+    if kind is FailureClass.ONLY_THERE:
+        many, few = "12 partitions", 2
     assert verdict.cause == f"{kind} in {many} of 2 applications and in {few} on all other nodes together"
     assert "," not in verdict.cause, "a merge would part it"
     assert (verdict.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS) is disk
+
+
+def failed_only_there(*partitions: set[int]) -> list[NodeSummary]:
+    """The first host fails these partitions in three stages of each application, and others none."""
+    charged = [
+        replace(failed_in(f"app-{number}", FailureClass.ONLY_THERE, number, 1), partitions=frozenset(failed))
+        for number, failed in enumerate(partitions)
+    ]
+    return among_healthy(failures=tally({"n1": charged})["n1"])
+
+
+def test_a_partition_that_fails_again_and_again_in_one_place_counts_once() -> None:
+    """Its data may be bad, and the host the one that holds it."""
+    judged = judge(failed_only_there(*[{11}] * 9), RULES)
+    assert (judged.verdicts, judged.near_misses) == ([], {})
+    assert judge(failed_only_there(*[{11, 12}] * 9), RULES).near_misses == {}, "of two partitions it may be chance"
+    (verdict,) = judge(failed_only_there({11, 12, 13}, {11, 14, 15, 16}), RULES).verdicts
+    assert verdict.cause.startswith(f"{FailureClass.ONLY_THERE} in 6 partitions of 2 applications and in 0 on all")
 
 
 def test_few_tasks_with_a_full_disk_are_enough_where_spark_avoids_the_host_then() -> None:
