@@ -104,8 +104,11 @@ def _session() -> Any:
     os.environ.update(JAVA_HOME=str(java_home()), PYSPARK_PYTHON=sys.executable)
     from pyspark.sql import SparkSession  # noqa: PLC0415 - only the process that measures needs it
 
+    from blocklist.detection.session import JAVA_OPTIONS  # noqa: PLC0415
+
     conf: dict[str, bool | float | int | str | None] = {
         "spark.driver.memory": HEAP,
+        "spark.driver.defaultJavaOptions": JAVA_OPTIONS,
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.log.level": "ERROR",
