@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
+from enum import IntEnum
 from http import HTTPStatus
 from typing import Annotated, Any, Final
 
@@ -21,6 +22,7 @@ from app.net.prefer import wait_seconds
 from app.watch.disconnect import run_until_disconnect
 from blocklist.model.changes import Change
 from blocklist.model.errors import NotFoundError, UnavailableError
+from blocklist.model.node import BlockedNode
 from blocklist.wire.claims import repeat_body
 from blocklist.wire.json import Json, dump_json
 from blocklist.wire.node_status import NodeStatusBody
@@ -92,20 +94,46 @@ async def wait_until_applied(
     }
     return [
         (b"preference-applied", b"wait=%d" % seconds),
-        # A listener that has acknowledged a later change of the opposite kind does not have this one in force.
+        # A listener that has acknowledged a later change that reverses this one does not have it in force.
         (b"blocklist-applied", b"%d/%d" % (0 if superseded else progress.applied, progress.live)),
         *((header, ", ".join(ids[:MAX_NAMED]).encode()) for header, ids in named.items() if ids),
     ]
 
 
+class _State(IntEnum):
+    """How a node is blocked after a change, the weakest first."""
+
+    FREE = 0
+    CANARY = 1
+    BLOCKED = 2
+
+
+def _state(node: BlockedNode | None) -> _State:
+    if node is None:
+        return _State.FREE
+    return _State.CANARY if node.canary else _State.BLOCKED
+
+
 async def _superseded(components: Components, outcome: Outcome[Any], node_ids: Collection[str]) -> Sequence[str]:
-    """The blocked nodes of a change that were freed since, and the freed ones that were blocked again, sorted."""
-    freed_after = {change.node.id: change.type.frees for change in outcome.changes}
-    later = await _changes_since(components, outcome.revision)
+    """The nodes of a change that is reversed since, sorted.
+
+    Those that were blocked were freed or became canaries, or those that were freed were blocked again.
+    """
+    made = {change.node.id: _state_after(change) for change in outcome.changes}
     blocked = components.engine.view.tracker.blocked(components.clock())
-    free_now = {node_id: node_id not in blocked for node_id in node_ids}
-    states = [*((change.node.id, change.type.frees) for change in later), *free_now.items()]
-    return sorted({name for name, free in states if name in free_now and free is not freed_after.get(name, False)})
+    states = [(change.node.id, _state_after(change)) for change in await _changes_since(components, outcome.revision)]
+    states += [(node_id, _state(blocked.get(node_id))) for node_id in node_ids]
+    # A change that was none left the node blocked; whether as a canary is not known.
+    reversed_ids = {name for name, state in states if _is_reversed(made.get(name, _State.CANARY), state)}
+    return sorted(reversed_ids.intersection(node_ids))
+
+
+def _state_after(change: Change) -> _State:
+    return _state(None if change.type.frees else change.node)
+
+
+def _is_reversed(made: _State, later: _State) -> bool:
+    return later is not made if made is _State.FREE else later < made
 
 
 async def _changes_since(components: Components, revision: int) -> Sequence[Change]:

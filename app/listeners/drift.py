@@ -21,7 +21,7 @@ from blocklist.model.drift import (
     TasksOnBlockedNode,
 )
 from blocklist.model.node import BlockAction, BlockedNode
-from blocklist.model.node_lookup import find_blocked
+from blocklist.model.node_lookup import claims_on, find_blocked
 from blocklist.model.report import EMPTY_REPORT
 
 OBSERVE_SECONDS: Final = 5.0
@@ -81,7 +81,7 @@ class DriftMonitor:
             if (entry := self._live(listener_id)) is not None:
                 yield TasksOnBlockedNode(
                     node=node.id,
-                    block_start=node.start,
+                    block_start=self._start(node),
                     evacuates=node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS,
                     listener=entry.id,
                     registration=entry.listener.registration_key,
@@ -90,6 +90,11 @@ class DriftMonitor:
                     refused=entry.refusal_of(node.id),
                     running=counts,
                 )
+
+    def _start(self, node: BlockedNode) -> int:
+        """Since when it is blocked for all: what its canary ran before is no drift."""
+        claims = claims_on(self._view.tracker, node, self._view.clock())
+        return min((it.block.start for it in claims if not it.block.canary), default=node.start)
 
     async def _reported(self) -> list[ReportedState]:
         """What live listeners report about nodes that are not as the list says."""

@@ -11,6 +11,7 @@ from blocklist.model.changes import Change, ChangeType, Source
 from blocklist.model.node import BlockAction
 
 _EVACUATES: Final = "with evacuation"
+_CANARY: Final = "with a canary"
 
 
 @dataclass(kw_only=True, slots=True)
@@ -65,7 +66,8 @@ class TrackedNodes:
             # Most merges only extend a block, such as those of an alert that goes on firing: that is no news.
             notable = evacuates and not before.evacuates
             before.revision, before.cause, before.evacuates = change.revision, node.cause, evacuates
-        return _event(NoticeKind.BLOCKED, _EVACUATES if evacuates else "", change, by) if notable else None
+        what = _EVACUATES if evacuates else _CANARY if node.canary else ""
+        return _event(NoticeKind.BLOCKED, what, change, by) if notable else None
 
 
 def _author(change: Change) -> str:

@@ -30,6 +30,11 @@ def no_longer_blocked_message(node_id: str) -> str:
     return f"{node_id} is no longer blocked; blocklist history {node_id} shows why"
 
 
+def only_canary_message(node_id: str) -> str:
+    """`n1 is only a canary now; blocklist history n1 shows why`."""
+    return f"{node_id} is only a canary now; blocklist history {node_id} shows why"
+
+
 def blocked_again_message(node_id: str) -> str:
     """`n1 is blocked again; blocklist history n1 shows why`."""
     return f"{node_id} is blocked again; blocklist history {node_id} shows why"

@@ -89,7 +89,7 @@ class BlocklistClient(Reads, Writes, ListenerRequests, TokenAdministration):
         return parse_node(self._request("PUT", node_path(node_id), json=body).object())
 
     def block_many(self, nodes: Iterable[BlockedNode], *, allow_merge: bool = False) -> dict[str, BlockedNode]:
-        """Block several nodes, all or none, in one revision each. Their `start` is ignored: blocks start now.
+        """Block several nodes, all or none, in one revision each; `start` and `canary` are ignored: see block_nodes.
 
         Raises ConflictError with every conflict, InvalidError for a duplicate node or a value that the service rejects.
         """

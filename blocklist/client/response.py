@@ -47,7 +47,8 @@ class AppliedCount:
     """How many live listeners had applied a change, and their total number.
 
     `missing` are the ids of some that had not applied it yet, `refused` of some that do not carry it out. `superseded`
-    are nodes that were unblocked meanwhile, or blocked again if the change unblocked them: then `applied` is 0.
+    are nodes that were unblocked or became canaries meanwhile, or were blocked again if the change unblocked them: then
+    `applied` is 0.
     """
 
     applied: int

@@ -67,7 +67,9 @@ class Writes(Requester):
         strict: bool = False,
         wait: int | None = None,
     ) -> BlockNodesResult:
-        """Block several nodes, all or none, in one revision each. Their `start` is ignored: blocks start now.
+        """Block several nodes, all or none, in one revision each.
+
+        Their `start` and `canary` are ignored: blocks start now, and only put_claim leaves a canary.
 
         `force` is the reason for bypassing limits, which requires the role admin. `wait` is the maximum number of
         seconds (at most 60) to wait until all live listeners have applied the change. Raises ConflictError with every

@@ -370,7 +370,8 @@ MERGE_HINT: Final = "; send allowMerge true to merge with that block"
 def already_blocked_message(node: BlockedNode) -> str:
     """The message of a conflict."""
     until = "without end" if node.permanent else f"until {format_utc(node.end)}"
-    return f"Node {node.id} is already blocked {until} ({node.cause}){MERGE_HINT}."
+    canary = ", with a canary" if node.canary else ""
+    return f"Node {node.id} is already blocked {until}{canary} ({node.cause}){MERGE_HINT}."
 
 
 def not_blocked_message(node_id: str) -> str:

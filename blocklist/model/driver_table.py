@@ -136,7 +136,7 @@ def _replace(index: dict[str, tuple[str, ...]], node_id: str, before: frozenset[
 
 def merge_ids(nodes: Iterable[BlockedNode]) -> BlockedNode:
     """Merge the blocks of several ids of one machine, as if they were one node, with the id of the strongest one."""
-    first, *others = sorted(nodes, key=lambda node: (-node.action, -node.end, node.id))
+    first, *others = sorted(nodes, key=lambda node: (-node.action, node.canary, -node.end, node.id))
     return reduce(lambda merged, other: merge(merged, replace(other, id=first.id)), others, first)
 
 

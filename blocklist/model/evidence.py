@@ -498,7 +498,8 @@ def _due_block(verdict: EvidenceVerdict, claimed: BlockedNode | None, now: int, 
     if verdict.end <= now:
         return None
     end = verdict.end - TTL_MS + duration
-    if claimed is not None and (claimed.end >= end or claimed.end > now + duration // 2):
+    lasts = claimed is not None and (claimed.end >= end or claimed.end > now + duration // 2)
+    if claimed is not None and lasts and not claimed.canary:
         return None
     cause = _format_cause(verdict.evidence) if claimed is None else claimed.cause
     return BlockedNode(id=verdict.node, action=BlockAction.MARK_BLOCKED, start=now, end=end, cause=cause)

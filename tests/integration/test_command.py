@@ -185,6 +185,19 @@ class TestWait:
             "n is no longer blocked; blocklist history n shows why",
         )
 
+    def test_a_block_of_which_a_canary_is_left_is_not_applied(self, binaries: Path, fresh: ServiceProcess) -> None:
+        with connect(fresh.url) as client:
+            client.register(Registration(id="slow", role=ListenerRole.JOB_MASTER, session="s"))
+            client.put_claim("n", "detection", "slow", canary=True)
+            block = ("block", "n", "-r", "slow", "--merge", "--wait", "30s")
+            with Command(binaries, fresh.url).running(*block) as running:
+                wait_until(lambda: not client.snapshot().nodes["n"].canary)
+                client.remove_claim("n", "anonymous")
+                client.heartbeat("slow", "s", acked=client.snapshot().revision)
+                output, _ = running.communicate(timeout=60)
+        last = "n is only a canary now; blocklist history n shows why"
+        assert (running.returncode, output.splitlines()[-1]) == (1, last)
+
     def test_an_unblocking_that_somebody_reverses_meanwhile_is_not_applied(
         self, binaries: Path, fresh: ServiceProcess
     ) -> None:

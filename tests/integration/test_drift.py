@@ -9,9 +9,11 @@ import httpx
 import pytest
 
 from blocklist import BlocklistClient
+from tests.integration.bodies import block
 from tests.integration.conftest import Start, StartReplicas
 from tests.integration.databases import ON_BOTH, ON_SQLITE
-from tests.integration.listeners import RM, heartbeat, post_heartbeat, put, register, unblock
+from tests.integration.in_process import ManualClock, running_service
+from tests.integration.listeners import RM, heartbeat, post_heartbeat, put, register, registration_body, unblock
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 
@@ -140,6 +142,34 @@ def test_tasks_that_start_after_the_listener_applied_the_block_are_drift(start: 
 
         (found,) = wait_for_drift(client, ("n1", "tasks-started", "app-1"), before=report)
         assert found["reason"] == "tasks started on a:1 after the listener had applied the block"
+
+
+@ON_SQLITE
+@pytest.mark.parametrize("is_left_between", [False, True])
+def test_what_a_canary_ran_between_two_blocks_for_all_is_no_drift(database_url: str, *, is_left_between: bool) -> None:
+    clock = ManualClock()
+    with running_service(database_url, clock) as client:
+        node = "/blocklist/nodes/n1"
+        client.put(f"{node}/claims/detection", json=block(canary=True))
+        client.put("/listeners/app-1", json=registration_body(leaseSeconds=5))
+
+        def block_for_all_and_observe(running: int) -> list[str]:
+            answer = client.put(node, json=block(allowMerge=True))
+            report = {"taskManagers": {"a:1": "n1"}, "runningTasks": {"a:1": running}}
+            acked = {"sessionId": "s1", "ackedRevision": int(answer.headers["blocklist-revision"]), **report}
+            assert client.post("/listeners/app-1/heartbeat", json=acked).status_code == 200
+            assert client.portal is not None
+            observe = client.app.state.components.listeners.drift.observe  # type: ignore[attr-defined]
+            return [str(found.kind) for found in client.portal.call(observe).drift]
+
+        assert block_for_all_and_observe(0) == []
+        for seconds in (3, 3):
+            clock.now += seconds * 1000
+            assert block_for_all_and_observe(0) == []
+        clock.now += 1000
+        if is_left_between:
+            client.delete(f"{node}/claims/anonymous")
+        assert block_for_all_and_observe(1) == ([] if is_left_between else ["tasks-started"])
 
 
 @ON_SQLITE

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import httpx
 import pytest
 
-from tests.integration.bodies import block, later, now_ms, revision_of
+from tests.integration.bodies import all_changes, block, later, now_ms, revision_of
 from tests.integration.conftest import Start
 from tests.integration.listeners import (
     RM,
@@ -339,6 +340,37 @@ class TestWaiting:
             revision = put(listener_client, "b")
             unblock(listener_client, "b")
             heartbeat(listener_client, "jm", ackedRevision=revision)
+            answer = waiting.result()
+        assert answer.headers["blocklist-applied"] == "1/1"
+        assert "blocklist-superseded" not in answer.headers
+
+    def put_canary(self, client: httpx.Client, prefer: str = "wait=0") -> httpx.Response:
+        path = "/blocklist/nodes/a/claims/detection"
+        return client.put(path, json=block(canary=True), headers={"prefer": prefer}).raise_for_status()
+
+    @pytest.mark.parametrize("by", ["by hand", "by its end"])
+    def test_a_block_of_which_a_canary_is_left_is_not_applied(self, listener_client: httpx.Client, by: str) -> None:
+        register(listener_client, "jm")
+        self.put_canary(listener_client)
+        body = block(allowMerge=True, **({"endTimestamp": later(0.3)} if by == "by its end" else {}))
+        send = partial(listener_client.put, "/blocklist/nodes/a", json=body, headers={"prefer": "wait=25"})
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(send)
+            wait_until(lambda: all_changes(listener_client)[-1]["type"] != "blocked")
+            if by == "by hand":
+                listener_client.delete("/blocklist/nodes/a/claims/anonymous").raise_for_status()
+            wait_until(lambda: all_changes(listener_client)[-1]["type"] == "narrowed")
+            heartbeat(listener_client, "jm", ackedRevision=all_changes(listener_client)[-1]["revision"])
+            answer = waiting.result()
+        assert answer.headers["blocklist-applied"] == "0/1"
+        assert answer.headers["blocklist-superseded"] == "a"
+
+    def test_a_canary_that_became_an_ordinary_block_meanwhile_is_applied(self, listener_client: httpx.Client) -> None:
+        register(listener_client, "jm")
+        with ThreadPoolExecutor() as pool:
+            waiting = pool.submit(self.put_canary, listener_client, "wait=25")
+            wait_until(lambda: "a" in listener_client.get("/blocklist").json())
+            heartbeat(listener_client, "jm", ackedRevision=put(listener_client, "a", allowMerge=True))
             answer = waiting.result()
         assert answer.headers["blocklist-applied"] == "1/1"
         assert "blocklist-superseded" not in answer.headers

@@ -62,6 +62,13 @@ class NodeSimulation:
         draft.block(node, allow_merge=True)
         return self._commit(draft)
 
+    def put(self, owner: str, block: BlockedNode) -> NodeSimulation:
+        """A claim that anna makes for an owner."""
+        draft = Draft(self.tracker, self.now)
+        draft.author = Author("anna")
+        draft.put_claim(owner, block)
+        return self._commit(draft)
+
     def _commit(self, draft: Draft) -> NodeSimulation:
         for change in draft.changes:
             self.tracker.apply(change)
@@ -144,6 +151,15 @@ class TestRepeats:
         assert (simulation.revision, simulation.outcomes) == (2, [AlertOutcome.RENEWED])
         assert simulation.node is not None
         assert simulation.node.action is MARK
+
+    def test_a_claim_that_a_person_has_made_a_canary_is_ordinary_again(self) -> None:
+        simulation = NodeSimulation().post(A)
+        [claim] = simulation.claims
+        simulation.put(claim.owner, replace(claim.block, canary=True))
+        assert simulation.node is not None
+        assert simulation.node.canary
+        assert simulation.post(A).outcomes == [AlertOutcome.RENEWED]
+        assert not simulation.node.canary
 
     def test_an_alert_is_renewed_beside_a_longer_block(self) -> None:
         simulation = NodeSimulation().block("Kernel upgrade").post(A)

@@ -49,6 +49,10 @@ class TestConflicts:
         error = ConflictError(already_blocked_message(node), {})
         assert messages.error_lines(error) == ["Error: Node n1 is already blocked without end (disk)."]
 
+    def test_that_a_block_leaves_a_canary_is_said(self) -> None:
+        node = BlockedNode(id="n1", action=MARK, start=0, end=PERMANENT, cause="slow", canary=True)
+        assert already_blocked_message(node).startswith("Node n1 is already blocked without end, with a canary (slow);")
+
 
 class TestClock:
     @pytest.mark.parametrize(

@@ -118,6 +118,11 @@ class TestCanaries:
             "n7.example.com": "mark",
         }
 
+    def test_of_a_mark_and_a_longer_canary_the_mark_names_the_line(self) -> None:
+        nodes = [node("n7", canary=True, cause="slow"), node("N7", end=5, cause="disk")]
+        [fields, *_] = lines(DriverTable(nodes))
+        assert fields == ["n7", str(PERMANENT), "mark", "N7", "disk,slow"]
+
 
 def test_a_cause_is_one_line_of_limited_length() -> None:
     [fields, *_] = lines(DriverTable([node("n7", cause="a\u2028b" + "x" * 500)]))

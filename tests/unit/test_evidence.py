@@ -552,6 +552,15 @@ class TestBlocks:
         assert evidence_claim(draft, "a", NOW) == block
         assert due_blocks([verdict()], draft, NOW) == []
 
+    def test_a_claim_that_a_person_has_made_a_canary_is_ordinary_again(self) -> None:
+        draft = Draft(tracker(node(CAUSE, end=NOW + TTL_MS), author=EVIDENCE_OWNER), NOW)
+        draft.author = Author("anna")
+        draft.put_claim(EVIDENCE_OWNER, replace(node(CAUSE, end=NOW + TTL_MS), canary=True))
+        draft.author = Author(EVIDENCE_OWNER)
+        (block,) = due_blocks([verdict()], draft, NOW)
+        assert not draft.block(block, allow_merge=True).canary
+        assert due_blocks([verdict()], draft, NOW) == []
+
     def test_an_ended_block_is_not_renewed(self) -> None:
         current = tracker(node(CAUSE, end=NOW), author=EVIDENCE_OWNER)
         (block,) = due_blocks([verdict(finding=SLOW)], current, NOW)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Final
 
 import pytest
@@ -123,6 +124,11 @@ class TestChanges:
         assert (found.subject.kind, found.subject.what) == (NoticeKind.BLOCKED, "with evacuation")
         assert nodes.apply([change(4, ChangeType.MERGED, evacuate=True)]) == []
         assert nodes.apply([change(5, ChangeType.NARROWED)]) == []
+
+    def test_of_a_block_that_leaves_a_canary_it_is_said(self) -> None:
+        begun = change(1, ChangeType.BLOCKED)
+        (found,) = TrackedNodes().apply([replace(begun, node=replace(begun.node, canary=True))])
+        assert found.subject.what == "with a canary"
 
     def test_of_a_block_from_before_the_start_only_the_end_is_news(self) -> None:
         nodes = TrackedNodes()

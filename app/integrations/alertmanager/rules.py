@@ -140,7 +140,8 @@ class _Node:
         return outcome
 
     def _needs_renewal(self, alert: Alert, current: Claim) -> bool:
-        return 2 * (current.block.end - self._now) < self._duration or alert.action is not current.block.action
+        block = current.block
+        return 2 * (block.end - self._now) < self._duration or alert.action is not block.action or block.canary
 
     def _renew(self, alert: Alert, current: Claim) -> AlertOutcome:
         """The cause stays: a summary with a measured value would change it each time."""
