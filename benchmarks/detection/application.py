@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Final
@@ -39,7 +39,7 @@ def run_application(hosts: Hosts, run: Run, number: int, folder: Path, java: str
             jobs.warm_up(spark.sparkContext, warm)
             hosts.throttle(run.faulty, faults.SPEED.get(run.scenario, 1.0))
             started = time.monotonic()
-            with _kills(hosts, run, number, spark):
+            with faults.fault_of_application(hosts, run.scenario, run.faulty, run.seed * 10 + number, spark):
                 outcome = _outcome(spark.sparkContext, data, application)
         seconds = round(time.monotonic() - started, 1)
         name = spark.sparkContext.applicationId
@@ -70,12 +70,6 @@ def _outcome(sc: Any, data: Path, application: Application) -> str:
             raise
         return f"{type(error).__name__}: {str(error).strip()[:300]}"
     return "finished"
-
-
-def _kills(hosts: Hosts, run: Run, number: int, spark: Any) -> AbstractContextManager[None]:
-    if run.scenario == "killed" and run.faulty is not None:
-        return faults.repeatedly_killed(hosts, run.faulty, run.seed * 10 + number, spark)
-    return nullcontext()
 
 
 @contextmanager

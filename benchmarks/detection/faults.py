@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import subprocess
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, Final
 
@@ -22,6 +22,8 @@ RATES: Final = ("24kbit", "48kbit")
 BLOCK_MANAGER_PORT: Final = 17079
 """Port of the executors' block managers; Spark uses one of the next sixteen if it is in use."""
 
+_SERVED: Final = ("match", "ip", "sport", str(BLOCK_MANAGER_PORT), "0xffff")
+_CONNECTION_INTERVAL: Final = 0.1  # seconds between two searches for new connections
 _HANDLE: Final = "b10c:"
 _CLASS: Final = f"{_HANDLE}9"
 _FILL_INTERVAL: Final = 0.1  # seconds between two attempts to fill freed space
@@ -29,21 +31,43 @@ _FILL_INTERVAL: Final = 0.1  # seconds between two attempts to fill freed space
 
 def describe(scenario: str, seed: int) -> str | None:
     """Return the fault of the scenario for the label. None: healthy."""
+    rate = RATES[seed % len(RATES)]
     descriptions = {
         **{name: f"{factor:g} of the others' processor time" for name, factor in SPEED.items()},
         "disk": "local directory full",
         "killed": "executor killed with SIGKILL 0.8 to 2.5 s after its start, repeatedly",
-        "network": f"serves shuffled blocks at {RATES[seed % len(RATES)]}/s",
+        "network": f"serves shuffled blocks at {rate}/s",
+        "both-ways": f"serves and receives shuffled blocks at {rate}/s",
+        "failing": "the device that tasks read is missing in half of the time",
+        "paused": "all processes stopped with SIGSTOP for half of each second or more",
     }
     return descriptions.get(scenario)
 
 
 def fault(hosts: Hosts, scenario: str, host: str | None, seed: int) -> AbstractContextManager[None]:
-    """Return the fault that lasts for the whole run; CPU limits and kills are set per application."""
-    if host is not None and scenario == "disk":
-        return _full_disk(hosts, host)
-    if host is not None and scenario == "network":
-        return _slow_network(host, RATES[seed % len(RATES)])
+    """Return the fault that lasts for the whole run."""
+    rate = RATES[seed % len(RATES)]
+    match scenario:
+        case "disk" if host is not None:
+            return _full_disk(hosts, host)
+        case "network" if host is not None:
+            return _slow_network(host, rate)
+        case "both-ways" if host is not None:
+            return _slow_both_ways(hosts, host, rate)
+    return nullcontext()
+
+
+def fault_of_application(
+    hosts: Hosts, scenario: str, host: str | None, seed: int, spark: Any
+) -> AbstractContextManager[None]:
+    """Return the fault that lasts while an application works, not while it starts. CPU limits are set elsewhere."""
+    match scenario:
+        case "killed" if host is not None:
+            return _repeatedly_killed(hosts, host, seed, spark)
+        case "failing" if host is not None:
+            return _loose_device(hosts, host, seed)
+        case "paused" if host is not None:
+            return _paused(hosts, host, seed)
     return nullcontext()
 
 
@@ -77,29 +101,44 @@ def _slow_network(host: str, rate: str) -> Iterator[None]:
     """Limit the bandwidth of the host's block manager; other loopback traffic is not affected."""
     _tc("qdisc", "add", "dev", "lo", "root", "handle", _HANDLE, "htb")
     try:
-        _tc(
-            "class",
-            "add",
-            "dev",
-            "lo",
-            "parent",
-            _HANDLE,
-            "classid",
-            _CLASS,
-            "htb",
-            "rate",
-            rate,
-            "burst",
-            "200b",
-            "quantum",
-            "65536",
-        )
-        ports = ["match", "ip", "sport", str(BLOCK_MANAGER_PORT), "0xffff"]
-        source = ["match", "ip", "src", f"{host}/32"]
-        _tc("filter", "add", "dev", "lo", "parent", _HANDLE, "protocol", "ip", "u32", *source, *ports, "flowid", _CLASS)
+        limit = ["rate", rate, "burst", "200b", "quantum", "65536"]
+        _tc("class", "add", "dev", "lo", "parent", _HANDLE, "classid", _CLASS, "htb", *limit)
+        _limit("match", "ip", "src", f"{host}/32", *_SERVED)
         yield
     finally:
         _tc("qdisc", "del", "dev", "lo", "root")
+
+
+@contextmanager
+def _slow_both_ways(hosts: Hosts, host: str, rate: str) -> Iterator[None]:
+    """Limit what the host's block manager sends, and what others send to it.
+
+    All hosts send from 127.0.0.1, so the connections of this one are found by its process.
+    """
+    limited: set[str] = set()
+
+    def limit_new(done: threading.Event) -> None:
+        while not done.wait(_CONNECTION_INTERVAL):
+            for port in _fetching_ports(hosts.executors(host)) - limited:
+                limited.add(port)
+                _limit("match", "ip", "dport", port, "0xffff", *_SERVED)
+
+    with _slow_network(host, rate), in_background(limit_new):
+        yield
+
+
+def _fetching_ports(pids: Collection[int]) -> set[str]:
+    """Local ports of these processes' connections to block managers."""
+    command = ["ss", "--tcp", "--numeric", "--processes", "--no-header", "state", "established"]
+    ports = [f"dport = :{BLOCK_MANAGER_PORT}"]
+    output = subprocess.run([*command, *ports], capture_output=True, text=True, check=True).stdout
+    wanted = [f"pid={pid}," for pid in pids]
+    lines = [line for line in output.splitlines() if any(pid in line for pid in wanted)]
+    return {line.split()[2].rpartition(":")[2] for line in lines}
+
+
+def _limit(*match: str) -> None:
+    _tc("filter", "add", "dev", "lo", "parent", _HANDLE, "protocol", "ip", "u32", *match, "flowid", _CLASS)
 
 
 def restore_network() -> None:
@@ -114,7 +153,7 @@ def _tc(*arguments: str) -> None:
 
 
 @contextmanager
-def repeatedly_killed(hosts: Hosts, host: str, seed: int, spark: Any) -> Iterator[None]:
+def _repeatedly_killed(hosts: Hosts, host: str, seed: int, spark: Any) -> Iterator[None]:
     """Kill the host's executor after 0.8 to 2.5 s of work, and each new one too."""
     draw = random.Random(seed)
 
@@ -127,4 +166,36 @@ def repeatedly_killed(hosts: Hosts, host: str, seed: int, spark: Any) -> Iterato
             hosts.throttle()
 
     with in_background(kill):
+        yield
+
+
+@contextmanager
+def _loose_device(hosts: Hosts, host: str, seed: int) -> Iterator[None]:
+    """The host's device comes and goes."""
+    draw, device = random.Random(seed), hosts.device(host)
+
+    def toggle(done: threading.Event) -> None:
+        while not done.is_set():
+            device.unlink(missing_ok=True)
+            done.wait(draw.uniform(0.5, 1.5))
+            device.touch()
+            done.wait(draw.uniform(0.5, 1.5))
+
+    with in_background(toggle):
+        yield
+
+
+@contextmanager
+def _paused(hosts: Hosts, host: str, seed: int) -> Iterator[None]:
+    """The host stands still for half of each second or more."""
+    draw = random.Random(seed)
+    stopped = draw.uniform(0.5, 0.7)
+
+    def pause(done: threading.Event) -> None:
+        while not done.wait(1 - stopped):
+            hosts.pause(host)
+            done.wait(stopped)
+            hosts.resume(host)
+
+    with in_background(pause):
         yield

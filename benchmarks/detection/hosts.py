@@ -8,7 +8,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, Self
@@ -51,12 +51,17 @@ class Hosts(Cluster):
         """Return the host's local directory, for shuffle files and spills."""
         return self.folder / f"local-{host}"
 
+    def device(self, host: str) -> Path:
+        """What tasks on the host need, such as a GPU."""
+        return self.disk(host) / "device"
+
     def start_worker(self, host: str, *, wait: bool = True) -> None:
         """Start the Worker of a host with its own disk and CPU limit."""
         disk = self.disk(host)
         if not disk.exists():
             disk.mkdir()
             subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={DISK}", "tmpfs", str(disk)], check=True)
+            self.device(host).touch()
         self._environment["SPARK_LOCAL_DIRS"] = str(disk)
         super().start_worker(host, wait=False)
         if wait:
@@ -78,19 +83,30 @@ class Hosts(Cluster):
         for each in self.hosts if host is None else [host]:
             self._shares.limit(each, None)
 
+    def executors(self, host: str) -> list[int]:
+        """Return the process of the host's executor, if there is one."""
+        return [pid for pid in self._shares.pids(host) if _EXECUTOR in _command(pid)]
+
     def kill_executor(self, host: str) -> bool:
         """Kill the host's executor; return False if there was none."""
-        found = [pid for pid in self._shares.pids(host) if _EXECUTOR in _command(pid)]
-        for pid in found:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        found = self.executors(host)
+        _signal(found, signal.SIGKILL)
         return bool(found)
+
+    def pause(self, host: str) -> None:
+        """Stop all processes of the host."""
+        _signal(self._shares.pids(host), signal.SIGSTOP)
+
+    def resume(self, host: str) -> None:
+        """Let them continue."""
+        _signal(self._shares.pids(host), signal.SIGCONT)
 
     def clear_disks(self) -> None:
         """Remove the files of dead executors from the local directories."""
         for host in self.hosts:
             for leftover in self.disk(host).iterdir():
-                shutil.rmtree(leftover, ignore_errors=True)
+                if leftover.is_dir():
+                    shutil.rmtree(leftover, ignore_errors=True)
 
     def _daemon_command(self) -> list[str]:
         command = super()._daemon_command()
@@ -116,6 +132,12 @@ def _session_of(pid: int) -> int | None:
     with suppress(ProcessLookupError):
         return os.getsid(pid)
     return None
+
+
+def _signal(pids: Iterable[int], number: int) -> None:
+    for pid in pids:
+        with suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def _command(pid: int) -> bytes:

@@ -53,10 +53,19 @@ def _sleep_first(pairs: Iterable[Pair]) -> Iterator[Pair]:
 
 def perform(sc: SparkContext, folder: Path, application: Application) -> None:
     """Run the application's jobs. Raises Spark's error if one fails."""
-    lines = sc.textFile(folder.as_uri(), 1)
+    lines = sc.textFile(folder.as_uri(), 1).mapPartitions(_with_device)
     if application.trouble in ("flaky", "broken"):
         lines = lines.mapPartitionsWithIndex(_thrower(application.trouble))
     KINDS[application.kind](sc, lines.map(_parser(application.work)), application)
+
+
+def _with_device(lines: Iterable[str]) -> Iterable[str]:
+    """Read the device of the host, as a task that uses a GPU does. Raises OSError if it is missing."""
+    import os  # noqa: PLC0415 - runs in a task
+
+    # Spark gives a worker the folder of its executor's blocks: three levels below the local directory of the host.
+    (Path(os.environ["SPARK_LOCAL_DIRS"]).parents[2] / "device").read_bytes()
+    return lines
 
 
 def _parser(work: int) -> Callable[[str], Pair]:

@@ -7,6 +7,7 @@ would after each. Blocks stay: a host that was blamed once stays blamed.
 from __future__ import annotations
 
 import importlib
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -67,6 +68,7 @@ def _evaluate_run(case: LabelledRun, reader: _Reader) -> Outcome:
 def _spark() -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession  # noqa: PLC0415 - slow, and not needed by the baselines
 
+    os.environ["PYSPARK_PYTHON"] = sys.executable  # workers need the same libraries
     builder = SparkSession.builder.master("local[2]").appName("score")
     for key, value in _CONF.items():
         builder = builder.config(key, value)
