@@ -100,7 +100,8 @@ def _table_in_force(agent: BlocklistAgent) -> dict[str, Any]:
     nodes = {}
     for key in entries.keySet():
         entry = entries.get(key)
-        nodes[_field(entry, "id")] = [str(_field(entry, "end")), _field(entry, "evacuate"), _field(entry, "cause")]
+        evacuates = _field(entry, "action") == _field(entry, "EVACUATE")
+        nodes[_field(entry, "id")] = [str(_field(entry, "end")), evacuates, _field(entry, "cause")]
     return {"revision": revision, "table": _field(table, "revision"), "nodes": nodes}
 
 
