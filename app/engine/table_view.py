@@ -21,14 +21,14 @@ _MEDIA_TYPES: Final = {1: b"text/plain; charset=utf-8", 2: b"text/plain; version
 _ETAG: Final = re.compile(rb'"([0-9a-f]{8})-([0-9]{1,16})-[0-9a-f]{16}(?:-gzip)?"')
 
 
-class _State(NamedTuple):
+class _TableState(NamedTuple):
     """What all versions of the table have in common: their revision, and until when they are right (Unix ms)."""
 
     revision: int
     valid_until: int
 
 
-_NO_STATE: Final = _State(0, MIN_TIMESTAMP)
+_NO_STATE: Final = _TableState(0, MIN_TIMESTAMP)
 
 
 @lru_cache(maxsize=64)
@@ -123,7 +123,7 @@ class TableView:
         table = self._current_table(now)
         if now >= self._state.valid_until:
             self._cached = {}
-            self._state = _State(revision=self._revision(now), valid_until=self._next_end(now))
+            self._state = _TableState(revision=self._revision(now), valid_until=self._next_end(now))
         revision, history = self._state.revision, self._tracker.history
         body = table.text(revision, version).encode()
         tag = f"{history}-{revision}-{hashlib.sha256(body).hexdigest()[:16]}"

@@ -132,6 +132,7 @@ def test_a_changed_block_changes_the_reason_and_its_end_resumes_the_node(
 def test_an_unreachable_slurmctld_is_retried(
     manager: ManagerProcess, fresh: ServiceProcess, client: BlocklistClient, cluster: SlurmCluster
 ) -> None:
+    wait_until(lambda: "Reconciled with the list." in manager.log())
     cluster.stop_controller()
     client.block("n1", "Hot machine")
     wait_until(lambda: "Retrying in" in manager.log())
