@@ -47,12 +47,14 @@ def describe(scenario: str, seed: int) -> str | None:
 def fault(hosts: Hosts, scenario: str, host: str | None, seed: int) -> AbstractContextManager[None]:
     """Return the fault that lasts for the whole run."""
     rate = RATES[seed % len(RATES)]
+    if host is None:
+        return nullcontext()
     match scenario:
-        case "disk" if host is not None:
+        case "disk":
             return _full_disk(hosts, host)
-        case "network" if host is not None:
+        case "network":
             return _slow_network(host, rate)
-        case "both-ways" if host is not None:
+        case "both-ways":
             return _slow_both_ways(hosts, host, rate)
     return nullcontext()
 
@@ -61,12 +63,14 @@ def fault_of_application(
     hosts: Hosts, scenario: str, host: str | None, seed: int, spark: Any
 ) -> AbstractContextManager[None]:
     """Return the fault that lasts while an application works, not while it starts. CPU limits are set elsewhere."""
+    if host is None:
+        return nullcontext()
     match scenario:
-        case "killed" if host is not None:
+        case "killed":
             return _repeatedly_killed(hosts, host, seed, spark)
-        case "failing" if host is not None:
+        case "failing":
             return _loose_device(hosts, host, seed)
-        case "paused" if host is not None:
+        case "paused":
             return _paused(hosts, host, seed)
     return nullcontext()
 

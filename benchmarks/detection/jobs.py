@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import sys
 import threading
@@ -61,8 +62,6 @@ def perform(sc: SparkContext, folder: Path, application: Application) -> None:
 
 def _with_device(lines: Iterable[str]) -> Iterable[str]:
     """Read the device of the host, as a task that uses a GPU does. Raises OSError if it is missing."""
-    import os  # noqa: PLC0415 - runs in a task
-
     # Spark gives a worker the folder of its executor's blocks: three levels below the local directory of the host.
     (Path(os.environ["SPARK_LOCAL_DIRS"]).parents[2] / "device").read_bytes()
     return lines

@@ -18,7 +18,7 @@ FAULTY: Final = {"both-ways": 4, "failing": 4, "paused": 4, "half": 2, "disk": 2
 """Number of runs by fault (see faults.describe); the shape of their data is random."""
 
 FIRST_SEED: Final = 101
-"""Of the runs. Those before had rules fitted to them."""
+"""Of the runs. Rules were tuned on those before."""
 
 _SHAPES: Final = ("uniform", "uniform", "skew", "mixed")
 
