@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Final
 
-MIN_WAIT_SECONDS: Final = 0.02
 WAIT_COMMITS: Final = 4
-"""A replica waits for each other one at most this many times as long as its own last commit took, or the minimum."""
+"""A replica waits for each other one at most this many times as long as its own last commit took, within the limits."""
+MIN_WAIT_SECONDS: Final = 0.02
+MAX_WAIT_SECONDS: Final = 0.1
+"""A commit that took seconds says nothing about the next one of another replica."""
 
 
 class Turns:
@@ -28,12 +30,14 @@ class Turns:
 
     def note_stale_commit(self) -> None:
         """A commit of this replica lost to another one's."""
+        if not self._contended:
+            self._others.clear()  # Replicas that committed long ago may have ended since.
         self._contended = True
 
     def note_own_commit(self, seconds: float) -> None:
         """The replica itself has committed, which took `seconds`."""
         self._last = self._replica
-        self._wait_seconds = max(MIN_WAIT_SECONDS, WAIT_COMMITS * seconds)
+        self._wait_seconds = max(MIN_WAIT_SECONDS, min(MAX_WAIT_SECONDS, WAIT_COMMITS * seconds))
 
     def note_commit(self, replica: str) -> None:
         """Another replica has committed."""
@@ -52,7 +56,6 @@ class Turns:
                     await self._committed.wait()
         except TimeoutError:
             self._contended = False
-            self._others.clear()
 
     def _is_next(self) -> bool:
         ring = sorted({self._replica, self._last, *self._others})

@@ -104,3 +104,30 @@ def test_the_wait_is_limited_although_another_one_keeps_committing(monkeypatch: 
             await asyncio.sleep(0)
 
     run(scenario())
+
+
+def test_a_slow_commit_does_not_prolong_the_wait_without_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a commit that took ten minutes, as while the database stood still, nobody waits for minutes."""
+    monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 0.001)
+    monkeypatch.setattr(turns, "MAX_WAIT_SECONDS", 0.002)
+
+    async def scenario() -> None:
+        found = contending("b", "a")
+        found.note_own_commit(600.0)
+        await asyncio.wait_for(found.wait(), 60)
+
+    run(scenario())
+
+
+def test_replicas_that_committed_before_the_contention_are_not_waited_for() -> None:
+    """Each restart of a replica has a new name."""
+
+    async def scenario() -> None:
+        found = Turns("b")
+        for number in range(100):
+            found.note_commit(f"aa{number}")
+        found.note_stale_commit()
+        found.note_commit("a")
+        assert await is_next(found)
+
+    run(scenario())
