@@ -32,7 +32,7 @@ class AgentStatus:
     """The state of an agent.
 
     `blocked` maps each blocked host, by Spark's name, to the matching node id. `canaries` maps those of them that have
-    the canary of their node to this executor, which still gets tasks. `refused` maps each node id whose block
+    canaries of their node to these executors, which still get tasks. `refused` maps each node id whose block
     is not carried out to the reason. `revision` is that of the list that is in force, None if none is, or if it is
     not known because the names of a host are not. `registered` is True while the service accepts the agent's
     heartbeats. `last_error` is None unless the agent cannot do its work now.
@@ -42,7 +42,7 @@ class AgentStatus:
     connected: bool = False
     revision: int | None = None
     blocked: Mapping[str, str] = field(default_factory=dict)
-    canaries: Mapping[str, str] = field(default_factory=dict)
+    canaries: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     refused: Mapping[str, str] = field(default_factory=dict)
     last_error: str | None = None
     registered: bool = False
@@ -134,7 +134,7 @@ class BlocklistAgent:
             connected=values.get("connected") == "true",
             revision=int(values["revision"]) if "revision" in values else None,
             blocked=dict(_pairs("blocked", lines)),
-            canaries=dict(_pairs("canary", lines)),
+            canaries={host: tuple(ids.split()) for host, ids in _pairs("canary", lines)},
             refused=dict(_pairs("refused", lines)),
             last_error=values.get("error"),
             registered=values.get("registered") == "true",

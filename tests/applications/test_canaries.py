@@ -125,6 +125,26 @@ def test_tasks_start_in_exactly_one_executor_of_the_host(
     application.end()
 
 
+def test_with_stage_level_scheduling_each_profile_has_its_canary(tables: TableService, start: StartApplication) -> None:
+    """Also if all hosts have canaries of another profile: the stage would wait without end."""
+    conf = {
+        "spark__executor__cores": 1,
+        "spark__dynamicAllocation__enabled": "true",
+        "spark__dynamicAllocation__shuffleTracking__enabled": "true",
+        "spark__dynamicAllocation__initialExecutors": len(HOSTS),
+        "spark__dynamicAllocation__maxExecutors": len(HOSTS),
+        "spark__dynamicAllocation__executorIdleTimeout": "1h",
+    }
+    application = start(SCALA, url=tables.url, **conf)
+    tables.put(dict.fromkeys(HOSTS, "canary"))
+    application.await_use(*HOSTS)
+    application.send(f"profile {TASKS}")
+    assert application.result().number == TASKS
+    assert application.round().number == TASKS
+    assert tables.refused == {}
+    application.end()
+
+
 def test_a_canary_claim_of_the_service_counts_as_applied_and_a_mark_closes_its_canary(
     service: Service, start: StartApplication
 ) -> None:

@@ -68,7 +68,7 @@ class JavaPlan:
 
     matched: dict[str, tuple[str, int, bool, str]]
     covered: list[str]
-    canaries: dict[str, str]
+    canaries: dict[str, set[str]]
     closed_executors: set[str]
     provisional: set[str]
     announced: set[str]
@@ -95,7 +95,7 @@ class JavaPlan:
                 for host, id_, end, evacuate, cause in lines.get("matched", ())
             },
             covered=hosts("covered"),
-            canaries={fields[0]: fields[1] for fields in lines.get("canary", ())},
+            canaries={host: set(ids.split()) for host, ids in lines.get("canary", ())},
             closed_executors=set(hosts("closed")),
             provisional=set(hosts("provisional")),
             announced=set(hosts("announced")),
@@ -179,12 +179,16 @@ class Decisions:
         reply = self._ask(b"keys\n", "\n".join(names).encode())
         return [line.split("\t") for line in reply.split("\n")[:-1]]
 
-    def canaries(self, rounds: Iterable[Mapping[str, Iterable[int]]]) -> list[dict[str, int]]:
-        """The canary of each node in each round, by the usable executors of the nodes."""
-        lines = (" ".join(f"{node}={','.join(map(str, ids))}" for node, ids in each.items()) for each in rounds)
+    def canaries(self, rounds: Iterable[Mapping[str, Mapping[int, int]]]) -> list[dict[str, set[int]]]:
+        """The canaries of each node in each round, by its usable executors with their resource profiles."""
+
+        def words(executors: Mapping[int, int]) -> str:
+            return ",".join(f"{executor}:{profile}" for executor, profile in executors.items())
+
+        lines = (" ".join(f"{node}={words(executors)}" for node, executors in each.items()) for each in rounds)
         reply = self._ask(b"canaries\n", "\n".join(lines).encode())
         pairs = ((pair.split("=") for pair in line.split()) for line in reply.splitlines())
-        return [{node: int(executor) for node, executor in line} for line in pairs]
+        return [{node: set(map(int, found.split(","))) for node, found in line} for line in pairs]
 
     def limit(self, script: Iterable[str]) -> list[bool]:
         return [line == "true" for line in self._ask(b"limit\n", "\n".join(script).encode()).splitlines()]
@@ -230,7 +234,8 @@ def _decode(lines: Iterator[str], first: str | None = None) -> Tree:
 def _host_line(host: Host) -> str:
     names = "?" if host.names is None else " ".join(sorted(host.names))
     flags = (host.required, host.slots, host.runs_barrier_tasks, host.reached_evacuation_limit, host.machine, host.busy)
-    executors = (" ".join(host.executors), " ".join(host.usable))
+    usable = " ".join(f"{each}:{host.profile(each)}" for each in host.usable)
+    executors = (" ".join(host.executors), usable)
     return _fields(host.name, host.open, names, host.joined, *flags, host.unannounced, *executors)
 
 

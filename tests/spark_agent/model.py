@@ -35,12 +35,17 @@ class Host:
     executors: tuple[str, ...] = ()
     usable: tuple[str, ...] = ()
     """Those of its executors on which Spark would start tasks."""
+    profiles: tuple[tuple[str, int], ...] = ()
+    """Executors with another resource profile than 0."""
     unannounced: bool = False
     """Whether it gets no tasks at the moment, and its refusal is not reported yet."""
 
     @property
     def slots_of_one(self) -> int:
         return self.slots // max(1, len(self.executors))
+
+    def profile(self, executor: str) -> int:
+        return dict(self.profiles).get(executor, 0)
 
     @property
     def machine(self) -> str:
@@ -77,7 +82,7 @@ class ModelPlan:
 
     matched: list[str]
     covered: list[str]
-    canaries: dict[str, str]
+    canaries: dict[str, set[str]]
     closed_executors: set[str]
     provisional: set[str]
     announced: set[str]
@@ -125,8 +130,8 @@ def plan(rows: Sequence[Row], hosts: Sequence[Host], needs: Requirements, now: i
     return ModelPlan(
         matched=[host.name for host in order],
         covered=[host.name for host in covered],
-        canaries={host.name: canary for host, canary in in_force.items() if canary},
-        closed_executors={each for host, canary in in_force.items() for each in host.executors if each != canary},
+        canaries={host.name: found for host, found in in_force.items() if found},
+        closed_executors={each for host, found in in_force.items() for each in host.executors if each not in found},
         provisional=provisional,
         announced=announced,
         held={host.name for host in held},
@@ -153,19 +158,21 @@ def means(node_id: str, host: Host, hosts: Sequence[Host]) -> bool:
     return False
 
 
-def _canaries(found: Sequence[Host], hosts: Sequence[Host]) -> dict[str, str]:
-    """The names of hosts with a canary block, with the executor that still gets tasks, if it is on this host."""
+def _canaries(found: Sequence[Host], hosts: Sequence[Host]) -> dict[str, set[str]]:
+    """The names of hosts with a canary block, with those of their executors that still get tasks."""
+    usable = [(host.machine, host.profile(each), int(each)) for host in hosts for each in host.usable]
     lowest = {
-        host.machine: min(
-            (each for other in hosts if other.machine == host.machine for each in other.usable), key=int, default=""
-        )
+        (machine, profile): min(n for m, p, n in usable if (m, p) == (machine, profile))
+        for machine, profile, _ in usable
+    }
+    return {
+        host.name: {each for each in host.usable if int(each) == lowest[host.machine, host.profile(each)]}
         for host in found
     }
-    return {host.name: lowest[host.machine] if lowest[host.machine] in host.usable else "" for host in found}
 
 
 def _left_open_later(
-    order: Sequence[Host], canaries: Mapping[str, str], hosts: Sequence[Host], held: set[Host], needs: Requirements
+    order: Sequence[Host], canaries: Mapping[str, set[str]], hosts: Sequence[Host], held: set[Host], needs: Requirements
 ) -> set[str]:
     """The names of those that stay open once no host is new, unless others join."""
 
@@ -178,7 +185,7 @@ def _left_open_later(
 
 def _left_open(
     order: Sequence[Host],
-    canaries: Mapping[str, str],
+    canaries: Mapping[str, set[str]],
     hosts: Sequence[Host],
     held: set[Host],
     needs: Requirements,
@@ -194,8 +201,8 @@ def _left_open(
     reasons |= {host: "minimum" for host in old if host.machine in opened and host.machine not in open_nodes}
     for host in order if sum(each.slots for each in usable) >= needs.barrier_slots else ():
         slots = sum(each.slots for each in usable if each not in order or each in reasons)
-        slots += sum(each.slots_of_one for each in closed if each not in reasons and canaries.get(each.name))
-        more = host.slots - (host.slots_of_one if canaries.get(host.name) else 0)
+        slots += sum(each.slots_of_one * len(canaries.get(each.name, ())) for each in closed if each not in reasons)
+        more = host.slots - host.slots_of_one * len(canaries.get(host.name, ()))
         if host in closed and host not in reasons and more and slots < needs.barrier_slots:
             reasons[host] = "barrier"
     return reasons

@@ -258,14 +258,23 @@ class TestCanaryBlocks:
 
     def test_the_executor_with_the_lowest_number_that_spark_would_use_stays_open(self, decisions: Decisions) -> None:
         plan = make(decisions, [block("n1", "canary")], [self.TWO, self.OTHER])
-        assert (plan.covered, plan.canaries, plan.closed_executors) == (["n1"], {"n1": "7"}, {"12", "3"})
+        assert (plan.covered, plan.canaries, plan.closed_executors) == (["n1"], {"n1": {"7"}}, {"12", "3"})
         assert (plan.evacuated, plan.refused) == (set(), {})
 
     def test_of_the_hosts_of_a_node_one_has_the_canary(self, decisions: Decisions) -> None:
         """As the pods of one Kubernetes node."""
         first, second = (replace(host, node="m1", names=frozenset({"m1"})) for host in (self.TWO, self.OTHER))
         plan = make(decisions, [block("m1", "canary")], [first, second, Host(name="n3")])
-        assert (plan.canaries, plan.closed_executors) == ({"n2": "1"}, {"3", "7", "12"})
+        assert (plan.canaries, plan.closed_executors) == ({"n2": {"1"}}, {"3", "7", "12"})
+
+    def test_of_each_resource_profile_one_stays_open(self, decisions: Decisions) -> None:
+        """Otherwise a stage of another profile would wait, if all hosts have canaries."""
+        first = replace(self.TWO, profiles=(("12", 1), ("3", 2)))
+        plan = make(decisions, [block("n1", "canary")], [first, self.OTHER])
+        assert (plan.canaries, plan.closed_executors) == ({"n1": {"7", "12"}}, {"3"})
+        first, second = (replace(host, node="m1", names=frozenset({"m1"})) for host in (first, self.OTHER))
+        plan = make(decisions, [block("m1", "canary")], [first, second])
+        assert (plan.canaries, plan.closed_executors) == ({"n1": {"12"}, "n2": {"1"}}, {"3", "7"})
 
     @pytest.mark.parametrize("action", ["mark", "evacuate"])
     @pytest.mark.parametrize("stronger_first", [False, True])
@@ -279,17 +288,17 @@ class TestCanaryBlocks:
         assert (plan.covered, plan.canaries, plan.closed_executors) == (["n1"], {}, set())
         assert (plan.evacuated == {"n1"}, plan.valid_until) == (action == "evacuate", NOW + 500)
         plan = make(decisions, blocks, [host, self.OTHER], now=NOW + 500)
-        assert plan.canaries == {"n1": "7"}
+        assert plan.canaries == {"n1": {"7"}}
 
     def test_it_is_not_refused_for_the_last_host(self, decisions: Decisions) -> None:
         """The job goes on in the canaries."""
         blocks = [block("n1", "canary"), block("n2", "canary")]
         plan = make(decisions, blocks, [self.TWO, self.OTHER])
-        assert (plan.canaries, plan.refused) == ({"n1": "7", "n2": "1"}, {})
+        assert (plan.canaries, plan.refused) == ({"n1": {"7"}, "n2": {"1"}}, {})
 
     def test_its_host_does_not_count_as_open_because_it_may_be_bad(self, decisions: Decisions) -> None:
         plan = make(decisions, [block("n1", "canary"), block("n2")], [self.TWO, self.OTHER])
-        assert (plan.covered, plan.canaries) == (["n1"], {"n1": "7"})
+        assert (plan.covered, plan.canaries) == (["n1"], {"n1": {"7"}})
         assert plan.refused == {
             "n2": "Host n2 stays open although n2 is blocked (disk): the job must keep a host with a live executor, not"
             " counting canaries, and this is the weakest other block."
@@ -298,7 +307,7 @@ class TestCanaryBlocks:
     def test_a_barrier_stage_has_the_slots_of_the_canary(self, decisions: Decisions) -> None:
         hosts = [replace(self.TWO, slots=6), replace(self.OTHER, slots=2)]
         plan = make(decisions, [block("n1", "canary")], hosts, Requirements(barrier_slots=4))
-        assert (plan.canaries, plan.refused) == ({"n1": "7"}, {})
+        assert (plan.canaries, plan.refused) == ({"n1": {"7"}}, {})
         plan = make(decisions, [block("n1", "canary")], hosts, Requirements(barrier_slots=5))
         assert (plan.covered, plan.closed_executors) == ([], set())
         assert plan.refused["n1"].endswith(REASONS["barrier"])
@@ -311,21 +320,21 @@ class TestCanaryBlocks:
     def test_a_new_host_is_held_as_its_address_may_have_a_stronger_block(self, decisions: Decisions) -> None:
         new = replace(self.TWO, joined=NOW, names=None)
         plan = make(decisions, [block("n1", "canary")], [new, self.OTHER])
-        assert (plan.held, plan.canaries) == ({"n1"}, {"n1": "7"})
+        assert (plan.held, plan.canaries) == ({"n1"}, {"n1": {"7"}})
 
     def test_a_canary_stays_the_same_while_spark_would_use_it(self, decisions: Decisions) -> None:
         """Also if one with a lower number is used again."""
         rounds = [
-            {"m1": [12, 7], "m2": [1]},
-            {"m1": [3, 7, 12], "m2": [1, 2]},
-            {"m1": [3, 12], "m2": [2]},
-            {"m1": [12, 7, 3], "m2": [2]},
+            {"m1": {12: 0, 7: 0, 5: 1}, "m2": {1: 0}},
+            {"m1": {3: 0, 7: 0, 12: 0, 4: 1, 5: 1}, "m2": {1: 0, 2: 0}},
+            {"m1": {3: 0, 12: 0, 4: 1}, "m2": {2: 0}},
+            {"m1": {12: 0, 7: 0, 3: 0, 4: 1, 5: 1}, "m2": {2: 0}},
         ]
         assert decisions.canaries(rounds) == [
-            {"m1": 7, "m2": 1},
-            {"m1": 7, "m2": 1},
-            {"m1": 3, "m2": 2},
-            {"m1": 3, "m2": 2},
+            {"m1": {7, 5}, "m2": {1}},
+            {"m1": {7, 5}, "m2": {1}},
+            {"m1": {3, 4}, "m2": {2}},
+            {"m1": {3, 4}, "m2": {2}},
         ]
 
 
@@ -342,11 +351,13 @@ needs_ = st.builds(
 
 
 def numbered(hosts: list[Host]) -> list[Host]:
-    """Executors have different numbers; Spark uses three of four."""
+    """Executors have different numbers; Spark uses three of four, and every third has another resource profile."""
     found = []
     for index, host in enumerate(hosts):
         ids = tuple(str(8 * int(each) + index) for each in host.executors)
-        found.append(replace(host, executors=ids, usable=tuple(each for each in ids if int(each) // 8 % 4)))
+        usable = tuple(each for each in ids if int(each) // 8 % 4)
+        profiles = tuple((each, 1) for each in ids if int(each) // 8 % 3 == 0)
+        found.append(replace(host, executors=ids, usable=usable, profiles=profiles))
     return found
 
 

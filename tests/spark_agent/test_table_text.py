@@ -31,7 +31,7 @@ def test_the_second_version_has_canaries_too(decisions: Decisions) -> None:
     assert decisions.read_table(table_text(7, lines, version=2)) is None
     hosts = [Host(name=f"n{i}", executors=(str(i),), usable=(str(i),)) for i in range(1, 5)]
     plan = decisions.plan(hosts, Requirements(), 1)
-    assert (plan.covered, plan.canaries, plan.evacuated) == (["n3", "n1", "n2"], {"n3": "3"}, {"n2"})
+    assert (plan.covered, plan.canaries, plan.evacuated) == (["n3", "n1", "n2"], {"n3": {"3"}}, {"n2"})
 
 
 @pytest.mark.parametrize(

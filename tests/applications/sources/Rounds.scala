@@ -2,6 +2,7 @@ import java.nio.file.{Files, Path, StandardOpenOption}
 import java.util.concurrent.TimeUnit
 import org.apache.spark.BarrierTaskContext
 import org.apache.spark.SparkContext
+import org.apache.spark.resource.{ExecutorResourceRequests, ResourceProfileBuilder, TaskResourceRequests}
 import org.apache.spark.sql.SparkSession
 import org.apache.spark.sql.streaming.{StreamingQuery, Trigger}
 import scala.io.Source
@@ -29,6 +30,7 @@ object ScalaRounds {
 
   private def run(spark: SparkSession, words: List[String]): String = words match {
     case List("barrier", count, millis) => hosts(barrier(spark.sparkContext, count.toInt, millis.toLong))
+    case List("profile", count) => hosts(inProfile(spark.sparkContext, count.toInt))
     case List("shuffle", number) => "ROUND " + shuffle(spark, number.toInt)
     case List("tiny", count, millis) => "ROUND " + tiny(spark.sparkContext, count.toInt, millis.toLong)
     case List("cached") => "ROUND " + cached()
@@ -63,6 +65,15 @@ object ScalaRounds {
       Thread.sleep(millis)
       Iterator(host)
     }.collect()
+
+  private lazy val profile = {
+    val executors = new ExecutorResourceRequests().cores(1).memory("512m")
+    new ResourceProfileBuilder().require(executors).require(new TaskResourceRequests().cpus(1)).build()
+  }
+
+  /** Stage-level scheduling: tasks in executors of another resource profile. */
+  private def inProfile(context: SparkContext, count: Int): Array[String] =
+    context.parallelize(1 to count, count).map(_ => work("")).withResources(profile).collect()
 
   private def work(slow: String): String = {
     val own = host

@@ -122,7 +122,7 @@ public final class DecisionServer {
     new Canaries().choose(hosts);
     for (Iterator it = hosts.iterator(); it.hasNext();) {
       LiveHost host = (LiveHost) it.next();
-      if (host.canary != null) host.canarySlots = host.slots / host.executors.size();
+      if (!host.canaries.isEmpty()) host.canarySlots = host.slots / host.executors.size() * host.canaries.size();
     }
     entries.gets = 0;
     long began = System.nanoTime();
@@ -141,8 +141,18 @@ public final class DecisionServer {
     host.busy = fields[9].equals("1");
     host.unannounced = fields[10].equals("1");
     if (fields[11].length() > 0) host.executors = Arrays.asList(fields[11].split(" "));
-    if (fields[12].length() > 0) host.usableExecutors = Arrays.asList(fields[12].split(" "));
+    if (fields[12].length() > 0) host.usableExecutors = profiles(fields[12].split(" "));
     return host;
+  }
+
+  /* Of `ID:PROFILE`. */
+  private static Map profiles(String[] executors) {
+    Map profiles = new HashMap();
+    for (int i = 0; i < executors.length; i++) {
+      String[] fields = executors[i].split(":");
+      profiles.put(fields[0], Integer.valueOf(fields[1]));
+    }
+    return profiles;
   }
 
   private static String written(Plan plan) {
@@ -154,7 +164,7 @@ public final class DecisionServer {
     for (Iterator it = plan.covered.keySet().iterator(); it.hasNext();) out.append("covered\t" + it.next() + "\n");
     for (Iterator it = plan.canaries.entrySet().iterator(); it.hasNext();) {
       Map.Entry canary = (Map.Entry) it.next();
-      out.append("canary\t" + canary.getKey() + "\t" + canary.getValue() + "\n");
+      out.append("canary\t" + canary.getKey() + "\t" + String.join(" ", (Collection) canary.getValue()) + "\n");
     }
     for (Iterator it = plan.closedExecutors.keySet().iterator(); it.hasNext();) out.append("closed\t" + it.next() + "\n");
     for (Iterator it = plan.provisional.iterator(); it.hasNext();) out.append("provisional\t" + it.next() + "\n");
@@ -221,7 +231,7 @@ public final class DecisionServer {
     Set excluded = NodeAffinity.excluded(pod);
     StringBuilder out = new StringBuilder();
     if (excluded == null) out.append("*");
-    else for (Iterator it = new TreeSet(excluded).iterator(); it.hasNext();) out.append(it.next()).append(it.hasNext() ? " " : "");
+    else out.append(String.join(" ", new TreeSet(excluded)));
     out.append("\n" + terms + "\n");
     write(pod, out);
     return out.toString();
@@ -260,7 +270,7 @@ public final class DecisionServer {
     } else out.append("\"").append(value).append("\n");
   }
 
-  /* A line for each round, with `NODE=ID,ID...` of the usable executors of its nodes, in one Canaries. */
+  /* A line for each round, with `NODE=ID:PROFILE,ID:PROFILE...` of the usable executors of its nodes, in one Canaries. */
   private static String canaries(String[] lines) {
     Canaries canaries = new Canaries();
     StringBuilder out = new StringBuilder();
@@ -270,13 +280,13 @@ public final class DecisionServer {
       for (int n = 0; n < nodes.length; n++) {
         String node = nodes[n].substring(0, nodes[n].indexOf('='));
         LiveHost host = new LiveHost("host of " + node, node, true, new String[0], LiveHost.LONG_AGO);
-        host.usableExecutors = Arrays.asList(nodes[n].substring(node.length() + 1).split(","));
+        host.usableExecutors = profiles(nodes[n].substring(node.length() + 1).split(","));
         hosts.add(host);
       }
       canaries.choose(hosts);
       for (Iterator it = hosts.iterator(); it.hasNext();) {
         LiveHost host = (LiveHost) it.next();
-        out.append(host.node + "=" + host.canary + " ");
+        out.append(host.node + "=" + String.join(",", host.canaries) + " ");
       }
       out.append("\n");
     }

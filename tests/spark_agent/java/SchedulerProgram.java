@@ -431,7 +431,7 @@ public final class SchedulerProgram {
       seen.add(offered(spark));
       control.apply(Table.EMPTY);
       seen.add(offered(spark));
-      String expected = "[[11, on other], [11]7{}{other=11}, [11], [2], [], [2], [2, on other]]";
+      String expected = "[[11, on other], [11]7{}{other=[11]}, [11], [2], [], [2], [2, on other]]";
       return seen.toString().equals(expected) ? "true" : seen;
     } finally {
       control.close();

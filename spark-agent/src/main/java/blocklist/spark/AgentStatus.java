@@ -1,6 +1,7 @@
 package blocklist.spark;
 
 import java.util.Iterator;
+import java.util.List;
 import java.util.Map;
 
 /** The state of an agent as text: lines of a name, a tab and a value; the values of `blocked`, `canary` and `refused` are pairs. */
@@ -24,7 +25,7 @@ final class AgentStatus {
     }
     for (Iterator it = snapshot.plan.canaries.entrySet().iterator(); it.hasNext();) {
       Map.Entry entry = (Map.Entry) it.next();
-      line(out, "canary", entry.getKey() + "\t" + entry.getValue());
+      line(out, "canary", entry.getKey() + "\t" + String.join(" ", (List) entry.getValue()));
     }
     for (Iterator it = snapshot.refused.entrySet().iterator(); it.hasNext();) {
       Map.Entry entry = (Map.Entry) it.next();

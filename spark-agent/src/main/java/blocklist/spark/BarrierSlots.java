@@ -1,11 +1,5 @@
 package blocklist.spark;
 
-import java.math.BigDecimal;
-import java.math.RoundingMode;
-import java.util.HashMap;
-import java.util.Map;
-import org.apache.spark.SparkContext;
-import org.apache.spark.scheduler.SchedulerBackend;
 import org.apache.spark.scheduler.TaskSchedulerImpl;
 import org.apache.spark.scheduler.TaskSetManager;
 
@@ -16,14 +10,9 @@ import org.apache.spark.scheduler.TaskSetManager;
  * <p>THREADING: the caller holds the monitor of the scheduler.
  */
 final class BarrierSlots {
-  private static final String BACKEND = "org.apache.spark.scheduler.cluster.CoarseGrainedSchedulerBackend";
-  private static final String EXECUTORS = BACKEND.replace('.', '$') + "$$executorDataMap";
-
-  private final SparkContext sc;
   private final TaskSchedulerImpl scheduler;
 
-  BarrierSlots(SparkContext sc, TaskSchedulerImpl scheduler) {
-    this.sc = sc;
+  BarrierSlots(TaskSchedulerImpl scheduler) {
     this.scheduler = scheduler;
   }
 
@@ -36,23 +25,5 @@ final class BarrierSlots {
       if (stage.isBarrier() && !stage.isZombie() && stage.runningTasks() == 0) needed = Math.max(needed, stage.numTasks());
     }
     return needed;
-  }
-
-  /** Executor to the number of tasks that it runs at a time; empty for an unknown backend. */
-  Map byExecutor() throws Exception {
-    Map slots = new HashMap();
-    SchedulerBackend backend = sc.schedulerBackend();
-    Class known = Class.forName(BACKEND, true, SparkContext.class.getClassLoader());
-    if (!known.isInstance(backend)) return slots;
-    BigDecimal cpus = new BigDecimal(sc.conf().get("spark.task.cpus", "1"));
-    synchronized (backend) {
-      scala.collection.Iterator it = ((scala.collection.mutable.HashMap) known.getMethod(EXECUTORS, new Class[0]).invoke(backend, new Object[0])).iterator();
-      while (it.hasNext()) {
-        scala.Tuple2 executor = (scala.Tuple2) it.next();
-        int cores = ((Integer) Reflection.call(executor._2(), "totalCores")).intValue();
-        slots.put(executor._1(), Integer.valueOf(new BigDecimal(cores).divide(cpus, 0, RoundingMode.DOWN).intValue()));
-      }
-    }
-    return slots;
   }
 }

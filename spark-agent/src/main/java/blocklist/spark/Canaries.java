@@ -6,11 +6,12 @@ import java.util.List;
 import java.util.Map;
 
 /*
- * Chooses for each node the executor that still gets tasks if the node has a canary block: of those on which Spark itself
- * would start tasks, the one with the lowest number. It stays the same while it is one of them.
+ * Chooses the executors that still get tasks if their node has a canary block: of each node one for each resource profile, as
+ * a stage runs in executors of its profile only. It is the one with the lowest number of those on which Spark itself would
+ * start tasks, and stays the same while it is one of them.
  */
 final class Canaries {
-  /* Node to the id of its executor. */
+  /* Node and resource profile to the id of their executor. */
   private Map chosen = new HashMap();
 
   /* Choose for these LiveHosts, which are all. */
@@ -18,18 +19,25 @@ final class Canaries {
     Map next = new HashMap();
     for (Iterator it = hosts.iterator(); it.hasNext();) {
       LiveHost host = (LiveHost) it.next();
-      for (Iterator ids = host.usableExecutors.iterator(); ids.hasNext();) {
-        String id = (String) ids.next();
-        String best = (String) next.get(host.node);
-        if (best == null || isBefore(id, best, chosen.get(host.node))) next.put(host.node, id);
+      for (Iterator executors = host.usableExecutors.entrySet().iterator(); executors.hasNext();) {
+        Map.Entry executor = (Map.Entry) executors.next();
+        String group = group(host, executor);
+        String best = (String) next.get(group);
+        if (best == null || isBefore((String) executor.getKey(), best, chosen.get(group))) next.put(group, executor.getKey());
       }
     }
     chosen = next;
     for (Iterator it = hosts.iterator(); it.hasNext();) {
       LiveHost host = (LiveHost) it.next();
-      String id = (String) chosen.get(host.node);
-      if (host.usableExecutors.contains(id)) host.canary = id;
+      for (Iterator executors = host.usableExecutors.entrySet().iterator(); executors.hasNext();) {
+        Map.Entry executor = (Map.Entry) executors.next();
+        if (executor.getKey().equals(chosen.get(group(host, executor)))) host.canaries.add(executor.getKey());
+      }
     }
+  }
+
+  private static String group(LiveHost host, Map.Entry executor) {
+    return executor.getValue() + " " + host.node;
   }
 
   private static boolean isBefore(String one, String other, Object present) {

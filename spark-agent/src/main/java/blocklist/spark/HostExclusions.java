@@ -1,7 +1,6 @@
 package blocklist.spark;
 
 import java.util.ArrayList;
-import java.util.Collections;
 import java.util.HashMap;
 import java.util.HashSet;
 import java.util.Iterator;
@@ -34,6 +33,7 @@ final class HostExclusions {
   private final ExclusionEvents events;
   private final Canaries canaries = new Canaries();
   private final BarrierSlots barrier;
+  private final BackendExecutors backend;
   private final Runnable onRefused;
   private final ServiceClock clock;
 
@@ -69,7 +69,8 @@ final class HostExclusions {
     this.directory = directory;
     this.limit = limit;
     this.events = new ExclusionEvents(sc);
-    this.barrier = new BarrierSlots(sc, scheduler);
+    this.barrier = new BarrierSlots(scheduler);
+    this.backend = new BackendExecutors(sc);
   }
 
   /** Begin, with Spark's own tracker, which may be null. Hosts that are there already are not held back. */
@@ -244,7 +245,8 @@ final class HostExclusions {
     requiredUntil.keySet().retainAll(live.keySet());
     noteJoined(now);
     int needed = table.ended(now) ? 0 : barrier.needed();
-    Map slots = needed == 0 ? new HashMap() : barrier.byExecutor();
+    Map slots = needed == 0 ? new HashMap() : backend.slots();
+    Map profiles = table.hasCanaries ? backend.resourceProfiles() : new HashMap();
     Set barrierHosts = table.ended(now) ? new HashSet() : state.barrierHosts();
     List hosts = new ArrayList();
     for (Iterator it = live.entrySet().iterator(); it.hasNext();) {
@@ -255,7 +257,7 @@ final class HostExclusions {
       host.required = isRequired(name);
       host.executors = state.executors(name);
       host.slots = sum(slots, host.executors);
-      if (table.hasCanaries) host.usableExecutors = state.usable(host.executors, name, own);
+      if (table.hasCanaries) host.usableExecutors = state.usable(host.executors, name, own, profiles);
       host.runsBarrierTasks = barrierHosts.contains(name);
       host.busy = state.isBusy(name);
       // One that runs tasks is opened at once: if no executor is idle, Spark aborts the job.
@@ -266,7 +268,7 @@ final class HostExclusions {
     canaries.choose(hosts);
     for (Iterator it = hosts.iterator(); it.hasNext();) {
       LiveHost host = (LiveHost) it.next();
-      host.canarySlots = sum(slots, Collections.singletonList(host.canary));
+      host.canarySlots = sum(slots, host.canaries);
     }
     liveHosts = hosts;
     boolean continuous = !table.ended(now) && state.hasContinuousQuery();

@@ -1,7 +1,9 @@
 package blocklist.spark;
 
+import java.util.ArrayList;
 import java.util.Collections;
 import java.util.List;
+import java.util.Map;
 
 /*
  * A host with a live executor, by Spark's name of it, at one moment. The fields that are not final are set before it is
@@ -22,12 +24,13 @@ final class LiveHost {
   final long joined;
   /* Whether a task can run nowhere else. */
   boolean required = false;
-  /* The ids of its executors; of those on which Spark itself would start tasks. */
+  /* The ids of its executors. */
   List executors = Collections.EMPTY_LIST;
-  List usableExecutors = Collections.EMPTY_LIST;
-  /* The one of them that still gets tasks if its node has a canary block; null if none, or one of another host, does. */
-  String canary = null;
-  /* How many tasks its executors, and its canary, run at a time. Only barrier stages need it. */
+  /* Those on which Spark itself would start tasks, to the ids of their resource profiles (Integer). */
+  Map usableExecutors = Collections.EMPTY_MAP;
+  /* Those that still get tasks if its node has a canary block. Of each profile one, or none if it is on another host. */
+  final List canaries = new ArrayList();
+  /* How many tasks its executors, and its canaries, run at a time. Only barrier stages need it. */
   int slots = 0;
   int canarySlots = 0;
   boolean runsBarrierTasks = false;

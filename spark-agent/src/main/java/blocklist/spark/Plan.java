@@ -25,8 +25,8 @@ import java.util.TreeSet;
  * neither held nor covered so: it was open before. Whether such a block is in force is not known until NOTICE_MILLIS
  * before the end; then it is refused, so that this is reported before the first task starts there.
  *
- * Of the executors of a node with a canary block one still gets tasks: its canary. So such a block is never refused for the
- * minimum number of open hosts, and its hosts do not count as open, because they may be bad.
+ * Of the executors of a node with a canary block one of each resource profile still gets tasks: its canaries. So such a block
+ * is never refused for the minimum number of open hosts, and its hosts do not count as open, because they may be bad.
  *
  * A host that was covered is not opened before its refusal is reported: it is covered for a moment more, as `unannounced`.
  */
@@ -36,11 +36,11 @@ final class Plan {
   static final long NOTICE_MILLIS = 2000;
   static final Plan EMPTY = make(Table.EMPTY, new ArrayList(), new Requirements(1, 0, 0, false), 0);
 
-  /* Host to HostBlock, the weakest first: the hosts that get no tasks because they are blocked, or only in a canary. */
+  /* Host to HostBlock, the weakest first: the hosts that get no tasks because they are blocked, or only in canaries. */
   final Map covered;
   /* The covered hosts that get no tasks at all. */
   final Set closedHosts;
-  /* The other covered hosts: host to its canary, if it has one, and the ids of its executors that get no tasks to their host. */
+  /* The other covered hosts: host to the List of its canaries, if it has any, and the ids of its executors that get no tasks to their host. */
   final Map canaries;
   final Map closedExecutors;
   /* Names of the covered hosts that will be opened unless others join, and whose blocks are not refused yet. */
@@ -125,7 +125,7 @@ final class Plan {
         this.hosts.put(host.name, host);
         HostBlock block = matcher.blockOf(host);
         if (block != null) add(block, host);
-        // What is not known yet may close its canary, too.
+        // What is not known yet may close its canaries, too.
         boolean mayGetTasks = block == null || block.canary;
         if (mayGetTasks && host.names == null && isNew(host, host.holdMillis) && !host.required && !table.ended(now)) hold(host, table);
       }
@@ -268,7 +268,7 @@ final class Plan {
       Map canaries = new TreeMap();
       for (Iterator it = covered.keySet().iterator(); it.hasNext();) {
         LiveHost host = (LiveHost) hosts.get(it.next());
-        if (isCanary(host.name) && host.canary != null) canaries.put(host.name, host.canary);
+        if (isCanary(host.name) && !host.canaries.isEmpty()) canaries.put(host.name, host.canaries);
       }
       return canaries;
     }
@@ -279,7 +279,7 @@ final class Plan {
         LiveHost host = (LiveHost) hosts.get(it.next());
         if (!isCanary(host.name)) continue;
         for (Iterator ids = host.executors.iterator(); ids.hasNext();) closed.put(ids.next(), host.name);
-        closed.remove(host.canary);
+        closed.keySet().removeAll(host.canaries);
       }
       return closed;
     }

@@ -69,12 +69,15 @@ final class SchedulerState {
     return ids;
   }
 
-  /** Those of these executors of a host on which Spark may start tasks, also according to its own tracker. */
-  List usable(List executors, String host, HealthTracker own) {
-    List usable = new ArrayList();
+  /**
+   * Those of these executors of a host on which Spark may start tasks, also according to its own tracker, to the ids of their
+   * resource profiles.
+   */
+  Map usable(List executors, String host, HealthTracker own, Map profiles) {
+    Map usable = new HashMap();
     for (Iterator it = executors.iterator(); it.hasNext();) {
       String id = (String) it.next();
-      if (isActive(id) && !ownExcludes(own, host, id)) usable.add(id);
+      if (isActive(id) && !ownExcludes(own, host, id)) usable.put(id, profiles.get(id));
     }
     return usable;
   }
