@@ -22,6 +22,7 @@ class TrackedNode:
     cause: str
     by: str
     evacuates: bool
+    canary: bool = False
     is_evacuated: bool = False
     refused_by: set[str] = field(default_factory=set)
 
@@ -57,15 +58,16 @@ class TrackedNodes:
         before = self._nodes.get(node.id)
         if change.type is ChangeType.BLOCKED or before is None:
             self._nodes[node.id] = TrackedNode(
-                revision=change.revision, cause=node.cause, by=by, evacuates=evacuates,
+                revision=change.revision, cause=node.cause, by=by, evacuates=evacuates, canary=node.canary,
                 # A merge into an older block: whether it was evacuated is not known.
                 is_evacuated=change.type is not ChangeType.BLOCKED,
             )  # fmt: skip
             notable = change.type is ChangeType.BLOCKED
         else:
             # Most merges only extend a block, such as those of an alert that goes on firing: that is no news.
-            notable = evacuates and not before.evacuates
-            before.revision, before.cause, before.evacuates = change.revision, node.cause, evacuates
+            notable = (evacuates and not before.evacuates) or (before.canary and not node.canary)
+            before.revision, before.cause = change.revision, node.cause
+            before.evacuates, before.canary = evacuates, node.canary
         what = _EVACUATES if evacuates else _CANARY if node.canary else ""
         return _event(NoticeKind.BLOCKED, what, change, by) if notable else None
 

@@ -130,6 +130,14 @@ class TestChanges:
         (found,) = TrackedNodes().apply([replace(begun, node=replace(begun.node, canary=True))])
         assert found.subject.what == "with a canary"
 
+    def test_a_canary_that_becomes_an_ordinary_block_is_news(self) -> None:
+        nodes = TrackedNodes()
+        begun, merged = change(1, ChangeType.BLOCKED), change(2, ChangeType.MERGED)
+        nodes.apply([replace(begun, node=replace(begun.node, canary=True))])
+        (found,) = nodes.apply([merged])
+        assert (found.subject.kind, found.subject.what) == (NoticeKind.BLOCKED, "")
+        assert nodes.apply([change(3, ChangeType.MERGED)]) == []
+
     def test_of_a_block_from_before_the_start_only_the_end_is_news(self) -> None:
         nodes = TrackedNodes()
         assert nodes.apply([change(7, ChangeType.MERGED, evacuate=True)]) == []
