@@ -10,7 +10,7 @@ import subprocess
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import IO, Final
 
@@ -39,12 +39,14 @@ def run(
     stdin: bytes = b"",
     max_output: int = DEFAULT_MAX_OUTPUT,
     is_stopped: Callable[[], bool] = lambda: False,
+    variables: Mapping[str, str] | None = None,
+    secret: bool = False,
 ) -> CommandOutput:
     """Run the command in its own process group until it ends; after `timeout` seconds the whole group is killed.
 
-    `max_output` limits stdout, in bytes. `is_stopped` is asked several times a second whether to kill it earlier.
-    Raises ManagerError, with an excerpt of the output, if the command cannot be started, is killed, or ends with an
-    exit code other than 0.
+    `max_output` limits stdout, in bytes. `variables` are added to the environment. `is_stopped` is asked several times
+    a second whether to kill it earlier. Raises ManagerError, with an excerpt of the output (but not of stdout if that
+    is `secret`), if the command cannot be started, is killed, or ends with an exit code other than 0.
     """
     # A file, not a pipe: a command that does not read its input must not block this process.
     with tempfile.TemporaryFile() as input_file:
@@ -52,7 +54,12 @@ def run(
         input_file.seek(0)
         try:
             process = subprocess.Popen(
-                command, stdin=input_file, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+                command,
+                stdin=input_file,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                start_new_session=True,
+                env={**os.environ, **variables} if variables else None,
             )
         except OSError as error:
             raise ManagerError(f"{command[0]} cannot be run: {error.strerror or error}.") from error
@@ -60,17 +67,16 @@ def run(
         out, err = _PipeReader(process.stdout, max_output), _PipeReader(process.stderr, DEFAULT_MAX_OUTPUT)
         killed = _wait_or_kill(process, timeout, is_stopped)
         output = CommandOutput(stdout=out.text(), stderr=err.text(), complete=out.complete)
+    quoted = _quoted_output(output, secret=secret)
     if killed:
         reason = (
             "was killed, as the manager is stopping"
             if is_stopped()
             else f"did not end within {timeout:g} s and was killed"
         )
-        raise ManagerError(f"{_quoted_command(command)} {reason}.{_quoted_output(output)}")
+        raise ManagerError(f"{_quoted_command(command)} {reason}.{quoted}")
     if process.returncode:
-        raise ManagerError(
-            f"{_quoted_command(command)} failed with exit code {process.returncode}.{_quoted_output(output)}"
-        )
+        raise ManagerError(f"{_quoted_command(command)} failed with exit code {process.returncode}.{quoted}")
     return output
 
 
@@ -116,6 +122,6 @@ def _quoted_command(command: Sequence[str]) -> str:
     return text if len(text) <= _MAX_QUOTED else text[:_MAX_QUOTED] + "…"
 
 
-def _quoted_output(output: CommandOutput) -> str:
-    text = " ".join((output.stderr.strip() or output.stdout.strip()).split())
+def _quoted_output(output: CommandOutput, *, secret: bool) -> str:
+    text = " ".join((output.stderr.strip() or ("" if secret else output.stdout.strip())).split())
     return f" Output: {text[:_MAX_QUOTED]}" if text else ""

@@ -73,6 +73,7 @@ class Cluster:
         self.admin_kubeconfig.write_text(self.kubeconfig(self.token))
         key = ["openssl", "genrsa", "-out", "accounts.key", "2048"]
         subprocess.run(key, cwd=self.folder, check=True, capture_output=True)
+        make_authority(self.folder, "client-ca")
         self._start_etcd()
         self.start_api_server()
         leaderless = ("--leader-elect=false", "--secure-port=0")
@@ -109,6 +110,7 @@ class Cluster:
             "--cert-dir=certs",
             "--endpoint-reconciler-type=none",
             "--token-auth-file=tokens.csv",
+            "--client-ca-file=client-ca.crt",
             "--authorization-mode=RBAC",
             f"--service-account-issuer={self.url}",
             f"--service-account-jwks-uri={self.url}/openid/v1/jwks",
@@ -218,6 +220,26 @@ class Cluster:
         with suppress(httpx.TransportError), self.api() as api:
             return api.get(path).status_code == 200
         return False
+
+
+def make_authority(folder: Path, name: str) -> None:
+    """An authority: the files `name`.crt and `name`.key."""
+    _openssl(folder, "req", "-x509", *_new_key(name), "-subj", f"/CN={name}", "-days", "2", "-out", f"{name}.crt")
+
+
+def sign_certificate(folder: Path, authority: str, name: str, subject: str) -> None:
+    """A certificate of this authority in the same folder: the files `name`.crt and `name`.key."""
+    _openssl(folder, "req", *_new_key(name), "-subj", subject, "-out", f"{name}.csr")
+    signed = ("-CA", f"{authority}.crt", "-CAkey", f"{authority}.key", "-CAcreateserial", "-days", "1")
+    _openssl(folder, "x509", "-req", "-in", f"{name}.csr", *signed, "-out", f"{name}.crt")
+
+
+def _new_key(name: str) -> Sequence[str]:
+    return ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-keyout", f"{name}.key")
+
+
+def _openssl(folder: Path, *arguments: str) -> None:
+    subprocess.run(["openssl", *arguments], cwd=folder, check=True, capture_output=True)
 
 
 @contextmanager

@@ -6,12 +6,16 @@ import base64
 import json
 import ssl
 import subprocess
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
+from blocklist.managers.kubernetes import access_reader, tokens
+from blocklist.managers.kubernetes.access_reader import AccessReader
 from blocklist.managers.kubernetes.cluster_access import ClusterAccess, find_access
 from blocklist.managers.kubernetes.tokens import CommandToken, FileToken
 from blocklist.model.errors import InvalidError
@@ -46,6 +50,16 @@ contexts:
 - name: broken
   context: {cluster: three, user: anna}
 """
+
+
+JSON = json.dumps(
+    {
+        "clusters": [{"name": "c", "cluster": {"server": "https://10.0.0.3"}}],
+        "users": [{"name": "u", "user": {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+)
 
 
 @pytest.fixture(scope="module")
@@ -148,6 +162,13 @@ def test_what_is_wrong_is_said(kubeconfig: Path, text: str, context: str | None,
         find(kubeconfig, context)
 
 
+def test_a_kubeconfig_that_is_half_written_is_one_or_is_said_to_be_none(kubeconfig: Path) -> None:
+    for length in range(YAML.index("users:"), len(YAML), 5):
+        kubeconfig.write_text(YAML[:length])
+        with suppress(InvalidError):
+            find(kubeconfig)
+
+
 def test_without_any_cluster_the_message_says_how_to_name_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(InvalidError, match="--kubeconfig FILE"):
@@ -163,6 +184,77 @@ def test_a_rejected_token_is_read_anew_from_its_file(kubeconfig: Path) -> None:
     assert sent_token(access) == ["Bearer anna-1"], "it is not read at each request"
     assert sent_token(access, 401) == ["Bearer anna-1", "Bearer anna-2"]
     assert sent_token(access, 401) == ["Bearer anna-2"], "the same token is not tried twice"
+
+
+def test_while_a_token_cannot_be_read_again_the_former_one_is_used_until_it_is_rejected(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tokens, "_FILE_SECONDS", 0)
+    access = find(kubeconfig, "first")
+    assert sent_token(access) == ["Bearer anna-1"]
+    (kubeconfig.parent / "token").unlink()
+    assert sent_token(access) == ["Bearer anna-1"]
+    with pytest.raises(httpx.RequestError, match="token cannot be read"):
+        sent_token(access, 401)
+
+
+@pytest.mark.parametrize("kind", ["token", "tokenFile", "exec"])
+def test_what_is_no_token_is_never_shown(kubeconfig: Path, kind: str) -> None:
+    secret = "secret-1\nsecret-2"
+    script = kubeconfig.parent / "printer"
+    script.write_text("#!/bin/sh\ncat <<'END'\n" + json.dumps({"status": {"token": secret}}) + "\nEND\n")
+    script.chmod(0o755)
+    (kubeconfig.parent / "token").write_text(secret)
+    user = {"token": secret, "tokenFile": "token", "exec": {"command": "./printer"}}[kind]
+    config = json.loads(JSON)
+    config["users"][0]["user"] = {kind: user}
+    kubeconfig.write_text(json.dumps(config))
+    with pytest.raises((InvalidError, httpx.RequestError), match="is not a token") as raised:
+        sent_token(find(kubeconfig))
+    assert "secret" not in str(raised.value)
+
+
+def test_what_a_command_is_given_and_prints_is_never_shown(kubeconfig: Path) -> None:
+    script = kubeconfig.parent / "make-token"
+    script.write_text("#!/bin/sh\necho secret-token; exit 3\n")
+    script.chmod(0o755)
+    with pytest.raises(httpx.RequestError, match="make-token --cluster two failed with exit code 3") as raised:
+        sent_token(find(kubeconfig))
+    assert "ops" not in str(raised.value)
+    assert "secret-token" not in str(raised.value)
+
+
+def test_the_digest_changes_with_certificates_and_credentials(kubeconfig: Path, authority: tuple[str, str]) -> None:
+    before = find(kubeconfig)
+    assert find(kubeconfig).digest == before.digest
+    (kubeconfig.parent / "ca.pem").write_text(f"Renewed.\n{authority[0]}")
+    renewed = find(kubeconfig)
+    assert renewed.digest != before.digest
+    kubeconfig.write_text(YAML.replace("value: ops", "value: dev"))
+    assert find(kubeconfig).digest != renewed.digest
+    (kubeconfig.parent / "ca.pem").write_text("\n")
+    with pytest.raises(InvalidError, match=r"ca\.pem is empty"):
+        find(kubeconfig)
+
+
+def test_only_credentials_are_replaced_and_neither_the_context_nor_the_server(
+    kubeconfig: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(access_reader, "_INTERVAL_SECONDS", 0)
+    reader = AccessReader(lambda context: find(kubeconfig, context))
+    assert reader.replaced() is None
+    for text in (YAML[:200], YAML.replace("10.0.0.2", "10.0.0.9")):
+        kubeconfig.write_text(text)
+        assert reader.replaced() is None
+        assert reader.replaced() is None
+    assert len(caplog.messages) == 2
+    assert "The former credentials are used." in caplog.messages[0]
+    assert caplog.messages[1].startswith("The server of the cluster is https://10.0.0.9:6443 now: restart ")
+    kubeconfig.write_text(YAML.replace("current-context: second", "current-context: first").replace("ops", "dev"))
+    replaced = reader.replaced()
+    assert replaced is not None
+    assert (replaced.url, replaced.context) == ("https://10.0.0.2:6443", "second")
+    assert reader.replaced() is None
 
 
 def test_a_command_makes_a_token_that_is_kept_until_it_expires(kubeconfig: Path) -> None:
@@ -182,4 +274,22 @@ printf '{{"status": {{"token": "t%s", "expirationTimestamp": "%s"}}}}' "$(wc -l 
     assert runs.read_text().splitlines() == ["ops --cluster two"] * 2
     script.write_text("#!/bin/sh\necho '{}'")
     with pytest.raises(httpx.RequestError, match="printed no token"):
-        sent_token(access)
+        sent_token(access, 401)
+
+
+def test_a_token_for_seconds_is_kept_for_half_of_them(kubeconfig: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = kubeconfig.parent / "make-token"
+    runs = kubeconfig.parent / "runs"
+    script.write_text(
+        f"""#!/bin/sh
+echo >> {runs}
+printf '{{"status": {{"token": "t%s", "expirationTimestamp": "%s"}}}}' "$(wc -l < {runs})" "$END"
+"""
+    )
+    script.chmod(0o755)
+    monkeypatch.setenv("END", (datetime.now(UTC) + timedelta(seconds=50)).isoformat())
+    access = find(kubeconfig)
+    assert [*sent_token(access), *sent_token(access)] == ["Bearer t1", "Bearer t1"]
+    monkeypatch.setenv("END", (datetime.now(UTC) - timedelta(seconds=1)).isoformat())
+    assert sent_token(access, 401) == ["Bearer t1", "Bearer t2"]
+    assert sent_token(access) == ["Bearer t3"], "one that has ended is not kept"

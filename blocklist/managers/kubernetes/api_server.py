@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from http import HTTPStatus
 from types import TracebackType
@@ -14,11 +15,14 @@ import httpx
 from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket
 from blocklist.managers.kubernetes.cluster_access import ClusterAccess
 from blocklist.managers.kubernetes.kubernetes_node import Json
+from blocklist.managers.kubernetes.tokens import TokenError
 from blocklist.managers.plan import ManagerError
 
 PAGE: Final = 500
 """Objects in one page of a list."""
 FIELD_MANAGER: Final = "blocklist"
+_REJECTED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
+"""Statuses for which other credentials may help."""
 _JSON_PATCH: Final = "application/json-patch+json"
 _TIMEOUT: Final = httpx.Timeout(15, connect=5)
 _WATCH_SECONDS: Final = 20
@@ -48,14 +52,31 @@ class GoneError(ApiError):
     """The resourceVersion, or the page of a list, is too old: list again."""
 
 
-class ApiServer:
-    """The API server of one cluster. Threads may share it, except for one that watches."""
+class _Clients:
+    """The HTTP clients with one set of certificates and credentials."""
 
     def __init__(self, access: ClusterAccess) -> None:
-        self.url = access.url
-        self._http = _http_client(access, httpx.Limits(max_connections=32, max_keepalive_connections=8))
+        self.http = _http_client(access, httpx.Limits(max_connections=32, max_keepalive_connections=8))
         # No idle connections: the socket of a reused one would be unknown.
-        self._watch_http = _http_client(access, httpx.Limits(max_keepalive_connections=0))
+        self.watch_http = _http_client(access, httpx.Limits(max_keepalive_connections=0))
+
+    def close(self) -> None:
+        self.http.close()
+        self.watch_http.close()
+
+
+class ApiServer:
+    """The API server of one cluster. Threads may share it, except for one that watches.
+
+    `replaced` is asked after a failure for access with other certificates or credentials: None if there is none.
+    """
+
+    def __init__(self, access: ClusterAccess, replaced: Callable[[], ClusterAccess | None] = lambda: None) -> None:
+        self.url = access.url
+        self._replaced = replaced
+        self._lock = threading.Lock()
+        self._clients = _Clients(access)
+        self._former: list[_Clients] = []
 
     def __enter__(self) -> Self:
         return self
@@ -66,8 +87,8 @@ class ApiServer:
         self.close()
 
     def close(self) -> None:
-        self._http.close()
-        self._watch_http.close()
+        for clients in (self._clients, *self._former):
+            clients.close()
 
     def get(self, path: str, **params: str) -> Json:
         return self._send("GET", path, params=params)
@@ -109,8 +130,9 @@ class ApiServer:
         """
         params = {"watch": "1", "resourceVersion": version, "allowWatchBookmarks": "true"}
         params["timeoutSeconds"] = str(_WATCH_SECONDS)
+        clients = self._clients
         try:
-            with self._watch_http.stream(
+            with clients.watch_http.stream(
                 "GET", path, params=params, timeout=_WATCH_TIMEOUT, extensions={"trace": connection.trace}
             ) as response:
                 if not response.is_success:
@@ -120,17 +142,46 @@ class ApiServer:
                 for line in response.iter_lines():
                     yield _change(json.loads(line), path)
         except (*TRANSPORT_ERRORS, ValueError) as error:
-            raise ApiError(f"The watch of {path} was lost: {_text(error)}.") from error
+            self._replace(clients)
+            lost = f"The watch of {path} was lost: {_text(error)}."
+            raise ApiError(str(error) if isinstance(error, TokenError) else lost) from error
+        except ApiError as error:
+            if error.status in _REJECTED:
+                self._replace(clients)
+            raise
 
     def _send(self, method: str, path: str, **options: Any) -> Json:
+        clients = self._clients
         try:
-            response = self._http.request(method, path, **options)
+            return self._send_with(clients, method, path, options)
+        except ApiError as error:
+            # Without a status it may have been carried out: it is for the caller to try it again.
+            if error.status is None:
+                self._replace(clients)
+                raise
+            if error.status not in _REJECTED or not self._replace(clients):
+                raise
+        return self._send_with(self._clients, method, path, options)
+
+    def _send_with(self, clients: _Clients, method: str, path: str, options: Mapping[str, Any]) -> Json:
+        try:
+            response = clients.http.request(method, path, **options)
             if response.is_success:
                 body: Json = response.json()
                 return body
+        except TokenError as error:
+            raise ApiError(str(error)) from error
         except (*TRANSPORT_ERRORS, ValueError, RecursionError) as error:
             raise ApiError(f"The API server at {self.url} did not answer {method} {path}: {_text(error)}.") from error
         raise _error(method, path, response)
+
+    def _replace(self, failed: _Clients) -> bool:
+        """Whether there are other clients than those which have failed."""
+        with self._lock:
+            if self._clients is failed and (access := self._replaced()) is not None:
+                self._former.append(self._clients)  # Other threads may be using them.
+                self._clients = _Clients(access)
+            return self._clients is not failed
 
 
 def _http_client(access: ClusterAccess, limits: httpx.Limits) -> httpx.Client:

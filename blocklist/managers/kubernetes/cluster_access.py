@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import base64
 import binascii
+import dataclasses
+import hashlib
 import json
 import os
 import ssl
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 from urllib.request import getproxies, proxy_bypass
@@ -20,7 +22,8 @@ from urllib.request import getproxies, proxy_bypass
 import httpx
 
 from blocklist.client.credentials import BearerAuth
-from blocklist.managers.kubernetes.tokens import CommandToken, FileToken
+from blocklist.managers.kubernetes.tokens import CommandToken, FileToken, check_token
+from blocklist.managers.plan import ManagerError
 from blocklist.model.errors import InvalidError
 
 SERVICE_ACCOUNT: Final = Path("/var/run/secrets/kubernetes.io/serviceaccount")
@@ -32,7 +35,11 @@ Fields = Mapping[str, Any]
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ClusterAccess:
-    """`namespace` is that of the pod, or of the context; `in_cluster` is whether this process runs in a pod."""
+    """`namespace` is that of the pod, or of the context; `in_cluster` is whether this process runs in a pod.
+
+    `context` is the name of the context, None in a pod. `digest` changes with the certificates and the credentials,
+    but for tokens that are read from a file or a command.
+    """
 
     url: str
     tls: ssl.SSLContext
@@ -40,6 +47,17 @@ class ClusterAccess:
     proxy: str | None = None
     namespace: str = "default"
     in_cluster: bool = False
+    context: str | None = None
+    digest: str = field(default="", repr=False)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Certificates:
+    """As text; None if there is none."""
+
+    authority: str | None
+    certificate: str | None = None
+    key: str | None = None
 
 
 def find_access(
@@ -67,14 +85,21 @@ def find_access(
 
 def _from_service_account(host: str, port: str, folder: Path) -> ClusterAccess:
     try:
-        tls = ssl.create_default_context(cafile=str(folder / "ca.crt"))
+        authority = _pem({"certificate-authority": "ca.crt"}, "certificate-authority", folder)
+        certificates = _Certificates(authority=authority)
+        tls = _tls(certificates)
         namespace = (folder / "namespace").read_text().strip()
-    except (OSError, ssl.SSLError) as error:
+    except (OSError, ValueError) as error:
         raise InvalidError(f"The ServiceAccount in {folder} cannot be used: {error}.") from None
     url = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
     # No proxy: the API server of a pod is in its own network.
     return ClusterAccess(
-        url=url, tls=tls, auth=FileToken(folder / "token"), namespace=namespace or "default", in_cluster=True
+        url=url,
+        tls=tls,
+        auth=FileToken(folder / "token"),
+        namespace=namespace or "default",
+        in_cluster=True,
+        digest=_digest(certificates),
     )
 
 
@@ -91,8 +116,13 @@ def _from_files(files: Sequence[Path], context: str | None) -> ClusterAccess:
     if not str(cluster.get("server", "")).startswith(("https://", "http://")):
         raise InvalidError(f"The cluster {chosen.get('cluster')} in the kubeconfig has no URL of a server.")
     try:
-        tls = _tls(cluster, folder, user, user_folder)
-    except (OSError, ValueError) as error:
+        certificates = _Certificates(
+            authority=_pem(cluster, "certificate-authority", folder),
+            certificate=_pem(user, "client-certificate", user_folder),
+            key=_pem(user, "client-key", user_folder),
+        )
+        tls = _tls(certificates, verify=not cluster.get("insecure-skip-tls-verify"))
+    except (OSError, TypeError, ValueError) as error:
         raise InvalidError(f"The certificates of context {name} cannot be used: {error}.") from None
     url = str(cluster["server"]).rstrip("/")
     return ClusterAccess(
@@ -101,6 +131,8 @@ def _from_files(files: Sequence[Path], context: str | None) -> ClusterAccess:
         auth=_auth(user, user_folder, cluster),
         proxy=cluster.get("proxy-url") or _proxy_of(url),
         namespace=str(chosen.get("namespace") or "default"),
+        context=name,
+        digest=_digest(certificates, cluster, user),
     )
 
 
@@ -140,21 +172,28 @@ def _parse_yaml() -> Callable[[str], object]:
 def _named(configs: Sequence[tuple[Path, Fields]], kind: str, key: str, name: str) -> tuple[Path, Fields]:
     """The first entry with this name, and the folder to which its paths are relative."""
     for path, config in configs:
-        for entry in config.get(kind) or ():
-            if entry.get("name") == name:
-                return path.parent, entry.get(key) or {}
+        entries = config.get(kind) or ()
+        for entry in entries if isinstance(entries, list) else ():
+            if isinstance(entry, dict) and entry.get("name") == name:
+                fields = entry.get(key) or {}
+                if not isinstance(fields, dict):
+                    raise InvalidError(f"{path} is not a kubeconfig: the {key} {name!r} has no fields.")
+                return path.parent, fields
     raise InvalidError(f"The kubeconfig has no {key} {name!r}.")
 
 
-def _tls(cluster: Fields, folder: Path, user: Fields, user_folder: Path) -> ssl.SSLContext:
-    authority = _pem(cluster, "certificate-authority", folder)
-    tls = ssl.create_default_context(cadata=authority)
-    if cluster.get("insecure-skip-tls-verify"):
+def _tls(certificates: _Certificates, *, verify: bool = True) -> ssl.SSLContext:
+    tls = ssl.create_default_context(cadata=certificates.authority)
+    if not verify:
         tls.check_hostname, tls.verify_mode = False, ssl.CERT_NONE
-    certificate, key = _pem(user, "client-certificate", user_folder), _pem(user, "client-key", user_folder)
-    if certificate and key:
-        _load_client_certificate(tls, certificate, key)
+    if certificates.certificate and certificates.key:
+        _load_client_certificate(tls, certificates.certificate, certificates.key)
     return tls
+
+
+def _digest(certificates: _Certificates, *fields: Fields) -> str:
+    text = json.dumps([dataclasses.astuple(certificates), *fields], default=str, sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _load_client_certificate(tls: ssl.SSLContext, certificate: str, key: str) -> None:
@@ -172,14 +211,23 @@ def _pem(fields: Fields, name: str, folder: Path) -> str | None:
             return base64.b64decode(data, validate=True).decode()
         except (binascii.Error, UnicodeDecodeError):
             raise ValueError(f"{name}-data is not base64") from None
-    return (folder / str(fields[name])).read_text() if fields.get(name) else None
+    if not fields.get(name):
+        return None
+    path = folder / str(fields[name])
+    if not (text := path.read_text()).strip():
+        raise ValueError(f"{path} is empty")  # Without an authority, that of any website would do.
+    return text
 
 
 def _auth(user: Fields, folder: Path, cluster: Fields) -> httpx.Auth | None:
     if token_file := user.get("tokenFile"):
         return FileToken(folder / str(token_file))
-    if token := user.get("token"):
-        return BearerAuth(lambda: str(token))
+    if user.get("token"):
+        try:
+            token = check_token(user["token"], "The token in the kubeconfig")
+        except ManagerError as error:
+            raise InvalidError(str(error)) from None
+        return BearerAuth(lambda: token)
     if command := user.get("exec"):
         return CommandToken(command, folder, cluster)
     if user.get("auth-provider"):

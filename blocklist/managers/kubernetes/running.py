@@ -13,8 +13,9 @@ from typing import Final
 from blocklist.client.client import BlocklistClient
 from blocklist.client.listener_session import ListenerSession
 from blocklist.client.watch_thread import WatchThread
+from blocklist.managers.kubernetes.access_reader import AccessReader
 from blocklist.managers.kubernetes.api_server import ApiServer
-from blocklist.managers.kubernetes.cluster_access import find_access
+from blocklist.managers.kubernetes.cluster_access import ClusterAccess, find_access
 from blocklist.managers.kubernetes.cordons import CordonMirror
 from blocklist.managers.kubernetes.events import EventRecorder
 from blocklist.managers.kubernetes.eviction import Evictor
@@ -41,7 +42,7 @@ _FIRST_LIST_SECONDS: Final = 10.0
 
 def make_manager(args: argparse.Namespace) -> KubernetesManager:
     """A manager that plans and applies once: from one list of the nodes, without threads."""
-    api = _connect(args)
+    api = ApiServer(_find_access(args))
     taint = own_taint(args)
     cordons = CordonMirror(BlocklistClient(args.url), listener_id(args)) if args.mirror_cordons else None
     return KubernetesManager(api, _OneList(api, taint), taint, on_drift=DriftPolicy(args.on_drift), cordons=cordons)
@@ -49,11 +50,11 @@ def make_manager(args: argparse.Namespace) -> KubernetesManager:
 
 def run(args: argparse.Namespace, stopping: Stopping) -> bool:
     """Run until it is stopped (True), or another process has taken over the listener (False)."""
-    access = find_access(args.kubeconfig, args.context, args.service_account, os.environ)
-    with ApiServer(access) as api:
-        if args.lease is None and not access.in_cluster:
+    reader = AccessReader(lambda context: _find_access(args, context))
+    with ApiServer(reader.access, reader.replaced) as api:
+        if args.lease is None and not reader.access.in_cluster:
             return _lead(args, api, None, stopping)
-        namespace, name = lease_name(args.lease, access.namespace)
+        namespace, name = lease_name(args.lease, reader.access.namespace)
         lease = Lease(api, namespace, name)
         try:
             while not stopping.is_set():
@@ -83,8 +84,8 @@ def lease_name(given: str | None, namespace: str) -> tuple[str, str]:
     return (parts[0], parts[1]) if len(parts) > 1 else (namespace, parts[0])
 
 
-def _connect(args: argparse.Namespace) -> ApiServer:
-    return ApiServer(find_access(args.kubeconfig, args.context, args.service_account, os.environ))
+def _find_access(args: argparse.Namespace, context: str | None = None) -> ClusterAccess:
+    return find_access(args.kubeconfig, context or args.context, args.service_account, os.environ)
 
 
 def _lead(args: argparse.Namespace, api: ApiServer, lease: Lease | None, stopping: Stopping) -> bool:
