@@ -19,7 +19,9 @@ ANONYMOUS: Final = "anonymous"
 """The owner of what callers without a name claim."""
 DETECTION_OWNER: Final = "detection"
 """The owner of the claims that verdicts on event logs lead to."""
-AUTOMATIC_OWNERS: Final = ("alertmanager/*", DETECTION_OWNER, "evidence")
+CORDON_OWNER: Final = "kubernetes"
+"""The owner of the claims on nodes that are cordoned in Kubernetes."""
+AUTOMATIC_OWNERS: Final = ("alertmanager/*", DETECTION_OWNER, "evidence", CORDON_OWNER)
 """Patterns of the owners whose claims no person makes. Unblocking a node dismisses their reasons."""
 MAX_OWNER_LENGTH: Final = 128
 MAX_CLAIMS: Final = MAX_CAUSES

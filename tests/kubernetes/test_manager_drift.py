@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import httpx
 import pytest
 
 from blocklist import BlocklistClient
-from tests.integration.manager_process import acked_revision, refused_reason
+from tests.integration.manager_process import acked_revision, refused_reason, run_module
 from tests.integration.process import ServiceProcess, wait_until
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelets import Kubelets
@@ -89,14 +90,44 @@ def test_a_cordon_is_drift_and_on_request_a_claim_that_goes_with_the_uncordon(
             assert claim.owner == "kubernetes"
             assert claim.block.cause.startswith("Cordoned in kubernetes by kubectl")
             wait_until(lambda: is_blocked(kubelets.node("cordoned-85")), seconds=120)
+            client.unblock("cordoned-85")
+            manager.kill()
+            manager.start()
+            wait_until(lambda: "Node cordoned-85 is cordoned, and stays unblocked" in manager.log(), seconds=120)
+            assert "cordoned-85" not in client.snapshot().nodes
+            cluster.kubectl("uncordon", "cordoned-85")
+            cluster.kubectl("cordon", "cordoned-85")
+            wait_until(lambda: "cordoned-85" in client.snapshot().nodes, seconds=120)
             client.put_claim("cordoned-85", "kernel-upgrade", "Kernel upgrade")
             cluster.kubectl("uncordon", "cordoned-85")
             wait_until(lambda: [each.owner for each in client.claims("cordoned-85")] == ["kernel-upgrade"], seconds=120)
             assert is_blocked(kubelets.node("cordoned-85"))
             client.unblock("cordoned-85")
             wait_until(lambda: is_free(kubelets.node("cordoned-85")), seconds=120)
-            assert manager.log().count("Node cordoned-85 is claimed for kubernetes") == 1
+            assert manager.log().count("Node cordoned-85 is claimed for kubernetes") == 2
             assert manager.log().count("the claim of kubernetes is removed") == 1
+
+
+def test_runs_with_once_leave_a_node_free_that_was_unblocked_by_hand(
+    tmp_path: Path, cluster: Cluster, kubelets: Kubelets, fresh: ServiceProcess, client: BlocklistClient
+) -> None:
+    manager_process(tmp_path, cluster, fresh)
+    kubeconfig = str(tmp_path / "kubernetes" / "kubeconfig")
+    command = ("kubernetes", "--url", fresh.url, "--kubeconfig", kubeconfig, "--mirror-cordons", "--once")
+    with kubelets.nodes("once-87"):
+        cluster.kubectl("cordon", "once-87")
+        cordoned = time.time()
+        # The first claims the node, the second taints it.
+        for _ in range(2):
+            assert run_module("blocklist.managers", *command).returncode == 0
+        assert is_blocked(kubelets.node("once-87"))
+        wait_until(lambda: time.time() > cordoned + 1)
+        client.unblock("once-87")
+        done = run_module("blocklist.managers", *command)
+        assert "Node once-87 is cordoned, and stays unblocked" in done.stderr
+        assert "claimed" not in done.stdout
+        assert is_free(kubelets.node("once-87"))
+        assert client.snapshot().nodes == {}
 
 
 def test_nobody_loses_a_taint_while_all_write_the_same_node(

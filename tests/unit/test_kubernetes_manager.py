@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import threading
 import types
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -15,10 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from blocklist import PERMANENT, BlockAction, BlockedNode, BlocklistClient
+from blocklist.managers.kubernetes.api_server import ApiServer
 from blocklist.managers.kubernetes.cordons import CordonMirror
 from blocklist.managers.kubernetes.events import event_body
 from blocklist.managers.kubernetes.kubernetes_node import Json, KubernetesNode, parse_node
+from blocklist.managers.kubernetes.manager import KubernetesManager, NodeReader
 from blocklist.managers.kubernetes.names import NodeNames
+from blocklist.managers.kubernetes.node_cache import NodeCache
 from blocklist.managers.kubernetes.plan import DriftPolicy, KubernetesPlan, author_of, make_plan
 from blocklist.managers.kubernetes.pods import budget_reason, pods_to_evict, remaining_sentence
 from blocklist.managers.kubernetes.taint_patch import BlockMark, Condition, OwnTaint, assess, is_tainted
@@ -249,6 +253,16 @@ def test_a_node_is_described_by_its_names_and_labels() -> None:
     )
 
 
+def test_of_several_requests_to_reconcile_again_the_earliest_counts() -> None:
+    asked = threading.Event()
+    source = cast("NodeReader", types.SimpleNamespace(put=None))
+    manager = KubernetesManager(cast("ApiServer", None), source, OURS, request=asked.set)
+    for seconds in (3600, 0, 3600):
+        manager._request_in(seconds)
+    assert asked.wait(60)
+    manager.close()
+
+
 class TestPods:
     def pod(self, name: str, phase: str = "Running", **meta: object) -> Json:
         return {"metadata": {"namespace": "x", "name": name, "uid": name, **meta}, "status": {"phase": phase}}
@@ -293,13 +307,53 @@ class TestPods:
 
 
 class TestCordons:
+    def cache(self) -> NodeCache:
+        cache = NodeCache(cast("ApiServer", None), KEY, lambda: None)
+        cache._nodes = {}
+        return cache
+
+    def seen(self, version: int, *, cordoned: bool = True, uid: str = "uid-n1") -> KubernetesNode:
+        body = node_body("n1")
+        body["metadata"] |= {"resourceVersion": str(version), "uid": uid}
+        body["spec"]["unschedulable"] = cordoned
+        return parsed(body)
+
+    def test_a_cordon_goes_on_until_the_node_is_uncordoned_or_registers_again(self) -> None:
+        cache = self.cache()
+        cordons = []
+        for node in (self.seen(5), self.seen(6), self.seen(7, cordoned=False), self.seen(8), self.seen(9, uid="x")):
+            cache.put(node)
+            cordons.append(cache.nodes()["n1"].cordon if node.cordoned else None)
+        assert cordons == [("uid-n1", 5), ("uid-n1", 5), None, ("uid-n1", 8), ("x", 9)]
+
+    def test_an_uncordon_is_seen_although_a_newer_version_is_known(self) -> None:
+        """The answer to a patch may come before the watch tells what was changed before it."""
+        cache = self.cache()
+        cache.put(self.seen(5))
+        cache.put(self.seen(9))
+        before = cache.nodes()["n1"].cordon
+        cache.put(self.seen(7, cordoned=False))
+        cache.put(self.seen(8))
+        after = cache.nodes()["n1"]
+        assert after.cordon != before
+        assert after.version == 9
+
+    def test_the_time_of_a_cordon_is_the_end_of_its_second(self) -> None:
+        body = node_body("n1")
+        body["spec"]["unschedulable"] = True
+        body["metadata"]["managedFields"] = [
+            {"manager": "kubectl", "time": "2026-11-25T04:00:00Z", "fieldsV1": {"f:spec": {"f:unschedulable": {}}}}
+        ]
+        assert parsed(body).cordoned_at == 1795579200999
+        assert parsed(node_body("n1")).cordoned_at is None
+
     def test_claims_of_another_cluster_are_left_alone(self) -> None:
         """Not even of one whose id begins like this one's, or that has nodes of the same names."""
         causes = {"n1": "Cordoned in a-2 by kubectl", "n2": "Cordoned in a-2 by kubectl", "n3": "Cordoned in a by x"}
         made = [MadeClaim(node=node, cause=cause) for node, cause in causes.items()]
         client = cast("BlocklistClient", types.SimpleNamespace(all_claims=lambda **_: made))
         nodes = {name: parsed(node_body(name)) for name in ("n1", "n3")}
-        plan = CordonMirror(client, "a").plan(nodes)
+        plan = CordonMirror(client, "a").plan(nodes, lambda _: ())
         assert (dict(plan.claim), plan.remove) == ({}, ("n3",))
 
 

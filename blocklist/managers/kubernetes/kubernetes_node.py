@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final
 
 from blocklist.model.node_facts import NodeFacts, make_label_value
 
 Json = dict[str, Any]
 """An object of the API server."""
+Cordon = tuple[str, int]
+"""One cordon of a node: its uid, and a version that no other cordon of it has."""
 
 NO_SCHEDULE: Final = "NoSchedule"
 _LABELS: Final = {
@@ -46,6 +49,8 @@ class KubernetesNode:
 
     `mark` is the annotation with the key of the taint, as text. `not_ready` says why it is not ready, None if it is.
     `taints_writer` and `cordon_writer` say who wrote the taints and the cordon last and when, None if unknown.
+    `cordoned_at` is when, in Unix milliseconds: the end of the second, as Kubernetes drops the rest.
+    `cordon_version` is the version with which the cordon was first seen.
     """
 
     name: str
@@ -58,6 +63,8 @@ class KubernetesNode:
     not_ready: str | None = None
     taints_writer: str | None = None
     cordon_writer: str | None = None
+    cordoned_at: int | None = None
+    cordon_version: int = field(default=0, compare=False)
     facts: NodeFacts
 
     @property
@@ -66,6 +73,23 @@ class KubernetesNode:
         if self.cordoned:
             return f"cordoned by {self.cordon_writer or 'an unknown client'}"
         return self.not_ready
+
+    @property
+    def cordon(self) -> Cordon:
+        """The cordon, if it is cordoned."""
+        return self.uid, self.cordon_version
+
+    def after(self, before: KubernetesNode | None) -> KubernetesNode:
+        """The node, if it was `before` and no other version came between: then the same cordon may go on."""
+        if before is None or before.uid != self.uid or not (before.cordoned and self.cordoned):
+            return self
+        return replace(self, cordon_version=before.cordon_version)
+
+    def with_uncordon(self, older: KubernetesNode) -> KubernetesNode:
+        """The node when an older version of it becomes known: it may have been cordoned again since."""
+        if older.uid != self.uid or older.cordoned or older.version < self.cordon_version:
+            return self
+        return replace(self, cordon_version=older.version + 1)
 
     def taint_index(self, key: str) -> int | None:
         """The place in the list of the taint with this key that keeps new pods off; there is one at most."""
@@ -76,18 +100,22 @@ def parse_node(body: Json, annotation: str) -> KubernetesNode:
     """The node of an object. Raises KeyError, TypeError or ValueError if it is none."""
     meta, spec = body["metadata"], body.get("spec") or {}
     annotations, managed = meta.get("annotations") or {}, meta.get("managedFields") or ()
-    version = str(meta.get("resourceVersion", ""))
+    text = str(meta.get("resourceVersion", ""))
+    version = int(text) if text.isdecimal() else 0
+    cordon = _last_write(managed, "f:unschedulable")
     return KubernetesNode(
         name=str(meta["name"]),
         uid=str(meta["uid"]),
-        version=int(version) if version.isdecimal() else 0,
+        version=version,
         taints=tuple(map(_parse_taint, spec.get("taints") or ())),
         mark=annotations.get(annotation),
         has_annotations=bool(annotations),
         cordoned=bool(spec.get("unschedulable")),
         not_ready=_not_ready(body),
-        taints_writer=_writer(managed, "f:taints"),
-        cordon_writer=_writer(managed, "f:unschedulable"),
+        taints_writer=_writer(_last_write(managed, "f:taints")),
+        cordon_writer=_writer(cordon),
+        cordoned_at=_end_of_second(cordon),
+        cordon_version=version,
         facts=_facts(body),
     )
 
@@ -113,14 +141,24 @@ def _not_ready(body: Json) -> str | None:
     return None if ready.get("status") == "True" else f"not ready: {ready.get('reason') or 'unknown reason'}"
 
 
-def _writer(managed: Sequence[Json], name: str) -> str | None:
-    """Who wrote this field of the spec last, as far as managedFields tell: a removed list has no entry."""
+def _last_write(managed: Sequence[Json], name: str) -> Json | None:
+    """The last write of this field of the spec, as far as managedFields tell: a removed list has no entry."""
     entries = [each for each in managed if name in ((each.get("fieldsV1") or {}).get("f:spec") or {})]
-    if not entries:
+    return max(entries, key=lambda each: str(each.get("time") or ""), default=None)
+
+
+def _writer(write: Json | None) -> str | None:
+    if write is None:
         return None
-    last = max(entries, key=lambda each: str(each.get("time") or ""))
-    at = f" at {last['time']}" if last.get("time") else ""
-    return f"{last.get('manager') or 'an unknown client'}{at}"
+    at = f" at {write['time']}" if write.get("time") else ""
+    return f"{write.get('manager') or 'an unknown client'}{at}"
+
+
+def _end_of_second(write: Json | None) -> int | None:
+    try:
+        return round(datetime.fromisoformat(str((write or {})["time"])).timestamp()) * 1000 + 999
+    except (KeyError, ValueError):
+        return None
 
 
 def _facts(body: Json) -> NodeFacts:

@@ -56,7 +56,8 @@ class NodeReader(Protocol):
 class KubernetesManager:
     """`is_active` is whether this manager may act; `authors` reads who blocked the nodes, as far as that is known.
 
-    `events`, `evictor` and `cordons` are None if they are off. `request` asks for another reconciliation soon.
+    `events`, `evictor` and `cordons` are None if they are off. `plans_cordons` is whether their steps are in the plan.
+    `request` asks for another reconciliation soon.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class KubernetesManager:
         events: EventRecorder | None = None,
         evictor: Evictor | None = None,
         cordons: CordonMirror | None = None,
+        plans_cordons: bool = False,
         is_active: Callable[[], bool] = lambda: True,
         authors: Callable[[], Mapping[str, ClaimsOrAuthor]] = dict,
         request: Callable[[], None] = lambda: None,
@@ -79,6 +81,7 @@ class KubernetesManager:
         self._events = events
         self._evictor = evictor
         self._cordons = cordons
+        self._plans_cordons = plans_cordons
         restores = on_drift is DriftPolicy.RESTORE
         self._patcher = NodePatcher(api, taint, source.put, is_active, restores=restores)
         self._read_authors = authors
@@ -89,6 +92,7 @@ class KubernetesManager:
         self._drift: dict[str, tuple[float, str]] = {}
         self._not_freed: dict[str, str] = {}
         self._timer: threading.Timer | None = None
+        self._due = 0.0
 
     def plan(self, desired: DesiredState) -> KubernetesPlan:
         nodes = self._source.nodes()
@@ -98,9 +102,7 @@ class KubernetesManager:
         plan = make_plan(
             desired, nodes, self._names, self._taint, on_drift=self._on_drift, tainted=self._note_tainted(nodes)
         )
-        steps = plan.steps
-        if self._cordons is not None and (cordons := self._plan_cordons(nodes)) is not None:
-            steps = (*steps, *cordons)
+        steps = (*plan.steps, *self._plan_cordons(plan)) if self._plans_cordons else plan.steps
         not_freed = {name: why for name, why in self._not_freed.items() if name in nodes}
         return replace(
             plan,
@@ -120,8 +122,8 @@ class KubernetesManager:
             tainted = [name for name, ids in plan.evacuated.items() if not refused.keys() & {*ids}]
             remaining = self._evictor.evacuate(tainted)
             refused |= {node_id: why for name, why in remaining.items() for node_id in plan.evacuated[name]}
-        if self._cordons is not None and not self._cordons.reconcile(plan.nodes):
-            self._request_in(_RETRY_SECONDS)
+        if self._cordons is not None:
+            self._mirror_cordons(self._cordons, plan)
         return refused
 
     def close(self) -> None:
@@ -177,14 +179,19 @@ class KubernetesManager:
                 self._events.record(nodes[name], "TaintRemoved", why, warning=True)
         self._drift = {name: (0.0, why) for name, why in plan.drifted.items()}
 
-    def _plan_cordons(self, nodes: Mapping[str, KubernetesNode]) -> list[PlanStep] | None:
-        assert self._cordons is not None
-        try:
-            return self._cordons.plan(nodes).steps()
-        except BlocklistError:
-            return None  # It is logged when it is applied.
+    def _plan_cordons(self, plan: KubernetesPlan) -> list[PlanStep]:
+        if self._cordons is None:
+            return []
+        return self._cordons.plan(plan.nodes, self._names.meant_by, plan.history).steps()
 
     # Carrying it out.
+
+    def _mirror_cordons(self, cordons: CordonMirror, plan: KubernetesPlan) -> None:
+        wait = cordons.reconcile(plan.nodes, self._names.meant_by, plan.history)
+        if wait == 0:
+            self._request()
+        elif wait is not None:
+            self._request_in(wait)
 
     def _change_all(self, plan: KubernetesPlan) -> dict[str, str]:
         """Patch all nodes that need it; ids on the list to why their block is not in force.
@@ -239,9 +246,13 @@ class KubernetesManager:
             self._events.record(node, _EVENTS[change.assessment.condition], message, warning=drifted)
 
     def _request_in(self, seconds: float) -> None:
-        """Reconcile again then; the next of several requests counts."""
+        """Reconcile again then; the earliest of several requests counts, as that makes the others again."""
+        due = time.monotonic() + seconds
         if self._timer is not None and self._timer.is_alive():
-            return
+            if self._due <= due:
+                return
+            self._timer.cancel()
+        self._due = due
         self._timer = threading.Timer(seconds, self._request)
         self._timer.daemon = True
         self._timer.start()

@@ -93,8 +93,11 @@ class NodeCache:
         known = self._nodes.get(node.name)
         newest = self._gone.get(node.name, 0) if known is None else known.version
         if node.version and node.version < newest:
-            return False
-        self._nodes[node.name] = node
+            if known is None:
+                return False
+            self._nodes[node.name] = known.with_uncordon(node)
+            return self._nodes[node.name].cordon != known.cordon
+        self._nodes[node.name] = node.after(known)
         return node != known
 
     def _run(self) -> None:
@@ -118,8 +121,9 @@ class NodeCache:
     def _list(self) -> None:
         nodes, self._version = list_nodes(self._api, self._annotation)
         with self._lock:
+            known = self._nodes or {}
             changed = nodes != self._nodes
-            self._nodes, self._gone = nodes, {}
+            self._nodes, self._gone = {name: node.after(known.get(name)) for name, node in nodes.items()}, {}
         self._listed.set()
         self._on_success(changed=changed)
 

@@ -51,13 +51,14 @@ class NodeChange:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class KubernetesPlan(ManagerPlan):
-    """`nodes` are those that it was made from. `changes` are carried out in parallel.
+    """`nodes` are those that it was made from, `history` that of the list. `changes` are carried out in parallel.
 
     `evacuated` maps the nodes to be evacuated to their ids on the list, `drifted` the nodes whose taint somebody has
     removed or changed to a sentence.
     """
 
     nodes: Mapping[str, KubernetesNode] = field(default_factory=dict)
+    history: str | None = None
     changes: tuple[NodeChange, ...] = ()
     evacuated: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     drifted: Mapping[str, str] = field(default_factory=dict)
@@ -113,6 +114,7 @@ def make_plan(
         schedulable=drifted if on_drift is DriftPolicy.REPORT else {},
         unschedulable={name: why for name, node in nodes.items() if (why := node.unschedulable) is not None},
         nodes=nodes,
+        history=desired.history,
         changes=tuple(changes),
         evacuated={name: each.ids for name, each in wanted.items() if evacuates(each.block) and name in nodes},
         drifted=drifted,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import logging
+import math
 import os
 import time
 from collections.abc import Mapping
@@ -44,8 +45,17 @@ def make_manager(args: argparse.Namespace) -> KubernetesManager:
     """A manager that plans and applies once: from one list of the nodes, without threads."""
     api = ApiServer(_find_access(args))
     taint = own_taint(args)
-    cordons = CordonMirror(BlocklistClient(args.url), listener_id(args)) if args.mirror_cordons else None
-    return KubernetesManager(api, _OneList(api, taint), taint, on_drift=DriftPolicy(args.on_drift), cordons=cordons)
+    cordons = None
+    if args.mirror_cordons:
+        cordons = CordonMirror(BlocklistClient(args.url), listener_id(args), seconds=math.inf)
+    return KubernetesManager(
+        api,
+        _OneList(api, taint),
+        taint,
+        on_drift=DriftPolicy(args.on_drift),
+        cordons=cordons,
+        plans_cordons=args.dry_run,
+    )
 
 
 def run(args: argparse.Namespace, stopping: Stopping) -> bool:
@@ -110,6 +120,9 @@ def _lead(args: argparse.Namespace, api: ApiServer, lease: Lease | None, stoppin
         if args.evict is not None:
             # While the nodes cannot be read, whether their blocks' taints are there is not known.
             evictor = Evictor(api, args.evict, requests.send, lambda: is_active() and cache.outage() is None)
+        cordons = None
+        if args.mirror_cordons:
+            cordons = CordonMirror(client, name, is_active=lambda: is_active() and not session.fenced)
         manager = KubernetesManager(
             api,
             cache,
@@ -117,7 +130,7 @@ def _lead(args: argparse.Namespace, api: ApiServer, lease: Lease | None, stoppin
             on_drift=DriftPolicy(args.on_drift),
             events=events,
             evictor=evictor,
-            cordons=CordonMirror(client, name) if args.mirror_cordons else None,
+            cordons=cordons,
             is_active=is_active,
             authors=lambda: _authors(client),
             request=requests.send,
@@ -169,7 +182,7 @@ class _OneList:
 
     def put(self, node: KubernetesNode) -> None:
         if self._nodes is not None:
-            self._nodes[node.name] = node
+            self._nodes[node.name] = node.after(self._nodes.get(node.name))
 
 
 def _authors(client: BlocklistClient) -> Mapping[str, ClaimsOrAuthor]:
