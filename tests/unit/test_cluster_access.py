@@ -16,6 +16,7 @@ import pytest
 
 from blocklist.managers.kubernetes import access_reader, tokens
 from blocklist.managers.kubernetes.access_reader import AccessReader
+from blocklist.managers.kubernetes.api_server import ApiError, ApiServer
 from blocklist.managers.kubernetes.cluster_access import ClusterAccess, find_access
 from blocklist.managers.kubernetes.tokens import CommandToken, FileToken
 from blocklist.model.errors import InvalidError
@@ -293,3 +294,25 @@ printf '{{"status": {{"token": "t%s", "expirationTimestamp": "%s"}}}}' "$(wc -l 
     monkeypatch.setenv("END", (datetime.now(UTC) - timedelta(seconds=1)).isoformat())
     assert sent_token(access, 401) == ["Bearer t1", "Bearer t2"]
     assert sent_token(access) == ["Bearer t3"], "one that has ended is not kept"
+
+
+def test_clients_with_replaced_credentials_are_closed_after_a_while(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Credentials for an hour must not cost memory for ever."""
+    closed: list[httpx.Client] = []
+
+    def close(client: httpx.Client) -> None:
+        closed.append(client)
+
+    monkeypatch.setattr(httpx.Client, "close", close)
+    config = tmp_path / "config"
+    config.write_text(JSON.replace("10.0.0.3", "127.0.0.1:1"))
+    access = find_access(config, None, tmp_path, {})
+    api = ApiServer(access, lambda: access)
+    for _ in range(40):
+        with pytest.raises(ApiError):
+            api.get("/version")
+    assert len(closed) == 2 * 10
+    api.close()
+    assert len({id(each) for each in closed}) == 2 * 41

@@ -23,6 +23,8 @@ PAGE: Final = 500
 FIELD_MANAGER: Final = "blocklist"
 _REJECTED: Final = frozenset({HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN})
 """Statuses for which other credentials may help."""
+_MAX_FORMER: Final = 30
+"""Replaced clients that stay open, as other threads may be using them: replacements are a second apart at least."""
 _JSON_PATCH: Final = "application/json-patch+json"
 _TIMEOUT: Final = httpx.Timeout(15, connect=5)
 _WATCH_SECONDS: Final = 20
@@ -179,8 +181,10 @@ class ApiServer:
         """Whether there are other clients than those which have failed."""
         with self._lock:
             if self._clients is failed and (access := self._replaced()) is not None:
-                self._former.append(self._clients)  # Other threads may be using them.
+                self._former.append(self._clients)
                 self._clients = _Clients(access)
+                if len(self._former) > _MAX_FORMER:
+                    self._former.pop(0).close()
             return self._clients is not failed
 
 
