@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import time
+from collections.abc import Callable
 from typing import Final
 
 WAIT_COMMITS: Final = 4
@@ -17,45 +19,65 @@ class Turns:
 
     After a stale commit the replicas that commit form a ring, in the order of their names: after a commit of one it is
     the turn of the next. A replica with nothing to commit is waited for once; then nobody waits until a commit is stale
-    again.
+    again. The same holds for a replica that had nothing to commit in its own turn, and when nobody has committed for
+    as long as one waits: where there are pauses between changes, waiting would only delay them.
     """
 
-    def __init__(self, replica: str) -> None:
+    def __init__(self, replica: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._replica = replica
+        self._clock = clock
         self._last = replica
+        self._last_at = clock()
         self._others: set[str] = set()
+        self._others_since_own: set[str] = set()
         self._contended = False
+        self._idle = False
         self._wait_seconds = MIN_WAIT_SECONDS
         self._committed = asyncio.Event()
 
     def note_stale_commit(self) -> None:
         """A commit of this replica lost to another one's."""
         if not self._contended:
-            self._others.clear()  # Replicas that committed long ago may have ended since.
+            # Replicas that committed long ago may have ended since.
+            self._others.clear()
+            self._others_since_own.clear()
         self._contended = True
 
     def note_own_commit(self, seconds: float) -> None:
         """The replica itself has committed, which took `seconds`."""
-        self._last = self._replica
+        self._note_last(self._replica)
+        self._idle = True
+        # Those that did not commit in this round may have ended.
+        self._others, self._others_since_own = self._others_since_own, set()
         self._wait_seconds = max(MIN_WAIT_SECONDS, min(MAX_WAIT_SECONDS, WAIT_COMMITS * seconds))
 
     def note_commit(self, replica: str) -> None:
         """Another replica has committed."""
-        self._last = replica
+        if self._idle and self._last != self._replica and self._is_next():
+            self._contended = False
+        self._note_last(replica)
         self._others.add(replica)
+        self._others_since_own.add(replica)
         self._committed.set()
 
     async def wait(self) -> None:
-        """Return when it is this replica's turn, or after some time."""
+        """Return when it is this replica's turn, or after some time. Call it when there is something to commit."""
+        self._idle = False
+        seconds = self._wait_seconds * max(1, len(self._others))
+        if self._clock() - self._last_at > seconds:
+            self._contended = False
         if not self._contended:
             return
         try:
-            async with asyncio.timeout(self._wait_seconds * max(1, len(self._others))):
+            async with asyncio.timeout(seconds):
                 while not self._is_next():
                     self._committed.clear()
                     await self._committed.wait()
         except TimeoutError:
             self._contended = False
+
+    def _note_last(self, replica: str) -> None:
+        self._last, self._last_at = replica, self._clock()
 
     def _is_next(self) -> bool:
         ring = sorted({self._replica, self._last, *self._others})

@@ -131,3 +131,56 @@ def test_replicas_that_committed_before_the_contention_are_not_waited_for() -> N
         assert await is_next(found)
 
     run(scenario())
+
+
+def test_a_replica_that_had_nothing_to_commit_in_its_turn_does_not_wait() -> None:
+    async def scenario() -> None:
+        found = contending("b", "a", "c")
+        found.note_own_commit(0.001)
+        for other in ("c", "a", "c"):  # After `a` it is its turn.
+            found.note_commit(other)
+        assert await is_next(found)
+
+    run(scenario())
+
+
+def test_a_replica_that_is_overtaken_in_its_turn_waits_for_the_next_one() -> None:
+    async def scenario() -> None:
+        found = contending("b", "a", "c")
+        found.note_own_commit(0.001)
+        found.note_commit("c")
+        found.note_commit("a")
+        assert await is_next(found)
+        found.note_commit("c")
+        found.note_stale_commit()
+        assert not await is_next(found)
+
+    run(scenario())
+
+
+def test_nobody_waits_when_the_last_commit_is_long_ago() -> None:
+    async def scenario() -> None:
+        now = [1000.0]
+        found = Turns("b", lambda: now[0])
+        found.note_stale_commit()
+        for other in ("a", "c"):
+            found.note_commit(other)
+        found.note_own_commit(0.001)
+        assert not await is_next(found)
+        now[0] += 2 * turns.MIN_WAIT_SECONDS + 1
+        assert await is_next(found)
+
+    run(scenario())
+
+
+def test_a_replica_that_has_ended_during_the_contention_leaves_the_ring() -> None:
+    async def scenario() -> None:
+        found = contending("c", "a", "b")
+        found.note_own_commit(0.001)
+        found.note_commit("a")
+        assert not await is_next(found)
+        found.note_own_commit(0.001)
+        found.note_commit("a")
+        assert await is_next(found)
+
+    run(scenario())
