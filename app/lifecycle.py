@@ -93,6 +93,7 @@ class Lifecycle:
         """What is notified when another replica has written something of a topic."""
         return {
             Topic.CHANGES: self.handler.notify_remote_change,
+            Topic.CONTENTION: self.handler.notify_contention,
             Topic.LISTENERS: self.listener_writer.notify_remote_change,
             Topic.TOKENS: self.authenticator.notify_remote_change,
         }

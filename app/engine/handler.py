@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import count
 from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import structlog
@@ -28,6 +29,8 @@ Command = Callable[[Draft], T]
 
 MAX_BATCH: Final = 1000
 """Maximum number of commands in one transaction: bounds how long later commands wait."""
+ANNOUNCED_LOSSES: Final = 5
+"""Number of stale commits of a batch after which a replica asks the others to wait for it."""
 MAX_RETRY_SECONDS: Final = 10.0
 """How long a batch is tried again while other replicas commit first: less than a proxy waits for a response."""
 
@@ -40,6 +43,8 @@ class ChangeLog(Protocol):
     async def tail(self, since: int) -> LogTail: ...
 
     async def load(self) -> LoadedState: ...
+
+    async def announce_contention(self) -> None: ...
 
     async def renew_history(self, lost: str) -> None: ...
 
@@ -147,6 +152,11 @@ class BlocklistHandler:
             self._turns.note_commit(replica)
         self._wake.set()
 
+    def notify_contention(self, replica: str | None = None) -> None:
+        """Other replicas keep committing before this one."""
+        if replica is not None:
+            self._turns.note_contender(replica)
+
     async def run(self) -> None:
         """Execute commands until `close`, then the rest of the queue. May be called again after an exception."""
         if self._behind or self._queue:
@@ -205,7 +215,7 @@ class BlocklistHandler:
 
     async def _commit(self, batch: list[_QueuedCommand]) -> None:
         deadline = time.monotonic() + MAX_RETRY_SECONDS
-        while True:
+        for losses in count(1):
             if self._behind:
                 await self._catch_up()
             draft = self._apply_commands(batch)
@@ -217,6 +227,9 @@ class BlocklistHandler:
                 self._turns.note_stale_commit()
                 if time.monotonic() > deadline:
                     raise UnavailableError("Other replicas kept changing the list; try again.", retry_after=1) from None
+                # One that always wins, as it is faster or nearer to the database, does not know that this one tries.
+                if losses >= ANNOUNCED_LOSSES:
+                    await self._log.announce_contention()
                 await self._turns.wait()
                 continue
             except BaseException:

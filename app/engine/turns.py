@@ -17,10 +17,11 @@ MAX_WAIT_SECONDS: Final = 0.1
 class Turns:
     """A hint, not a lock: a replica that does not wait for its turn can only lose time.
 
-    After a stale commit the replicas that commit form a ring, in the order of their names: after a commit of one it is
-    the turn of the next. A replica with nothing to commit is waited for once; then nobody waits until a commit is stale
-    again. The same holds for a replica that had nothing to commit in its own turn, and when nobody has committed for
-    as long as one waits: where there are pauses between changes, waiting would only delay them.
+    After a stale commit, or when another replica announces that its commits keep losing, the replicas that commit form
+    a ring, in the order of their names: after a commit of one it is the turn of the next. A replica with nothing to
+    commit is waited for once; then nobody waits until a commit is stale again. The same holds for a replica that had
+    nothing to commit in its own turn, and when nobody has committed for as long as one waits: where there are pauses
+    between changes, waiting would only delay them.
     """
 
     def __init__(self, replica: str, clock: Callable[[], float] = time.monotonic) -> None:
@@ -31,6 +32,7 @@ class Turns:
         self._others: set[str] = set()
         self._others_since_own: set[str] = set()
         self._contended = False
+        self._announced: str | None = None
         self._idle = False
         self._wait_seconds = MIN_WAIT_SECONDS
         self._committed = asyncio.Event()
@@ -43,6 +45,13 @@ class Turns:
             self._others_since_own.clear()
         self._contended = True
 
+    def note_contender(self, replica: str) -> None:
+        """Another replica announces that its commits keep losing: one that always wins does not notice that."""
+        self.note_stale_commit()
+        self._announced = replica
+        self._others.add(replica)
+        self._others_since_own.add(replica)
+
     def note_own_commit(self, seconds: float) -> None:
         """The replica itself has committed, which took `seconds`."""
         self._note_last(self._replica)
@@ -54,8 +63,10 @@ class Turns:
     def note_commit(self, replica: str) -> None:
         """Another replica has committed."""
         if self._idle and self._last != self._replica and self._is_next():
-            self._contended = False
+            self._end_contention()
         self._note_last(replica)
+        if replica == self._announced:
+            self._announced = None
         self._others.add(replica)
         self._others_since_own.add(replica)
         self._committed.set()
@@ -64,8 +75,10 @@ class Turns:
         """Return when it is this replica's turn, or after some time. Call it when there is something to commit."""
         self._idle = False
         seconds = self._wait_seconds * max(1, len(self._others))
+        if self._announced is not None:
+            seconds += MAX_WAIT_SECONDS  # It may be far from the database.
         if self._clock() - self._last_at > seconds:
-            self._contended = False
+            self._end_contention()
         if not self._contended:
             return
         try:
@@ -74,7 +87,11 @@ class Turns:
                     self._committed.clear()
                     await self._committed.wait()
         except TimeoutError:
-            self._contended = False
+            self._end_contention()
+
+    def _end_contention(self) -> None:
+        self._contended = False
+        self._announced = None
 
     def _note_last(self, replica: str) -> None:
         self._last, self._last_at = replica, self._clock()

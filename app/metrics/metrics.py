@@ -181,6 +181,7 @@ class MeasuredStore:
         self.tail = store.tail
         self.load = store.load
         self.renew_history = store.renew_history
+        self.announce_contention = store.announce_contention
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
         """See Store.commit."""

@@ -18,9 +18,10 @@ Query = Callable[[Connection], T]
 
 
 class Topic(StrEnum):
-    """What replicas notify each other about. Each topic but CHANGES has a version in the table `versions`."""
+    """What replicas notify each other about. LISTENERS and TOKENS have a version in the table `versions`."""
 
     CHANGES = "changes"
+    CONTENTION = "contention"
     LISTENERS = "listeners"
     TOKENS = "tokens"
 
@@ -66,6 +67,9 @@ class DatabaseBackend(Protocol):
 
         Call it from the task that commits.
         """
+
+    async def announce_contention(self) -> None:
+        """Notify other replicas that they keep committing before this one. Call it from the task that commits."""
 
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         """Call a topic's callback whenever another replica may have written on it; never returns."""

@@ -138,6 +138,11 @@ class PostgresqlDatabase:
         async with self._on_committer() as connection:
             return await log_tail(connection, since, limit)
 
+    async def announce_contention(self) -> None:
+        """See DatabaseBackend."""
+        async with self._on_committer() as connection:
+            await postgresql_commit.notify(connection, f"{Topic.CONTENTION} {self._replica}")
+
     @asynccontextmanager
     async def _on_committer(self) -> AsyncIterator[psycopg.AsyncConnection]:
         """The connection of the task that commits. It is replaced after an error."""

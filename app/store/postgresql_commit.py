@@ -64,6 +64,11 @@ async def commit(
         raise StaleError(f"the log is not at revision {after}")
 
 
+async def notify(connection: psycopg.AsyncConnection, note: str) -> None:
+    """Send a notification without a change."""
+    await connection.execute("SELECT pg_notify(%s, %s)", (CHANNEL, note))
+
+
 def _array(values: Sequence[str | int | None]) -> str:
     """A column as an array literal of PostgreSQL: the driver's own conversion would double the time of a commit."""
     if values.count(values[0]) == len(values):  # true for most columns of most commits

@@ -99,6 +99,9 @@ class SqliteDatabase:
         """See DatabaseBackend."""
         return await self.read(lambda connection: log_tail(connection, since, limit))
 
+    async def announce_contention(self) -> None:
+        """See DatabaseBackend. There are no other replicas."""
+
     async def listen(self, callbacks: Mapping[Topic, OnRemoteChange]) -> None:
         """See DatabaseBackend. There are no other replicas."""
 

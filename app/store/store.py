@@ -50,6 +50,7 @@ class Store:
         self._check = backend.breaker.check
         self.close = backend.close
         self.probe = backend.probe
+        self.announce_contention = backend.announce_contention
         self.listen = backend.listen
         self.replica = replica
         self._read = backend.read

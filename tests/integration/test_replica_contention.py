@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Final, Self
 
 import pytest
 
 from app.engine.handler import BlocklistHandler
 from app.main import unix_millis
+from app.store.database import Topic
 from app.store.queries import LoadedState
 from app.store.store import Store, make_store
 from blocklist.model.changes import Author, Change
@@ -46,6 +47,7 @@ class OvertakenStore:
         self._other = other
         self.overtaken = 0
         self.tail, self.load, self.renew_history = own.tail, own.load, own.renew_history
+        self.announce_contention = own.announce_contention
 
     async def commit(self, changes: Sequence[Change], *, after: int, history: str) -> None:
         if self.overtaken < LOSSES:
@@ -56,11 +58,29 @@ class OvertakenStore:
         await self._own.commit(changes, after=after, history=history)
 
 
+class Announcements:
+    """The replicas that announce to a store that their commits keep losing."""
+
+    def __init__(self, store: Store) -> None:
+        self.names: asyncio.Queue[str | None] = asyncio.Queue()
+        self._listening = asyncio.Event()
+        callbacks = {Topic.CHANGES: lambda _: self._listening.set(), Topic.CONTENTION: self.names.put_nowait}
+        self._task = asyncio.create_task(store.listen(callbacks))
+
+    async def __aenter__(self) -> Self:
+        await self._listening.wait()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._task.cancel()
+        await asyncio.wait([self._task])
+
+
 def blocked_node(node_id: str) -> BlockedNode:
     return BlockedNode(id=node_id, action=BlockAction.MARK_BLOCKED, start=1000, end=PERMANENT, cause="hot")
 
 
-def test_a_change_overtaken_many_times_in_a_row_is_committed(url: str) -> None:
+def test_a_change_overtaken_many_times_in_a_row_is_announced_and_committed(url: str) -> None:
     async def scenario() -> None:
         own, other = (make_store(url, name, 30.0, unix_millis) for name in ("own", "other"))
         loaded = await own.open()
@@ -69,9 +89,11 @@ def test_a_change_overtaken_many_times_in_a_row_is_committed(url: str) -> None:
         tracker = BlocklistTracker(loaded.snapshot)
         handler = BlocklistHandler(tracker, log, lambda: 1000, SilentPublisher(), replica="own", max_queued=100)
         running = asyncio.create_task(handler.run())
-        outcome = await handler.submit(
-            lambda draft: draft.block(blocked_node("mine"), allow_merge=False), Author("ops")
-        )
+        async with Announcements(other) as announcements:
+            outcome = await handler.submit(
+                lambda draft: draft.block(blocked_node("mine"), allow_merge=False), Author("ops")
+            )
+            assert await announcements.names.get() == "own"
         assert (outcome.revision, log.overtaken) == (LOSSES + 1, LOSSES)
         handler.close()
         await running

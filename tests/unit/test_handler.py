@@ -36,6 +36,7 @@ class RecordingLog:
         self.commit_allowed = asyncio.Event()
         self.commit_allowed.set()
         self.stale_commits = 0
+        self.announcements = 0
 
     @property
     def revision(self) -> int:
@@ -70,6 +71,9 @@ class RecordingLog:
 
     async def load(self) -> LoadedState:
         return LoadedState(self._snapshot(), {}, ())
+
+    async def announce_contention(self) -> None:
+        self.announcements += 1
 
     async def renew_history(self, lost: str) -> None:
         assert lost == self.history
@@ -382,6 +386,34 @@ def test_a_batch_that_is_stale_many_times_is_committed_in_the_end() -> None:
         async with HandlerHarness(log=BusyLog(100)) as harness:
             assert (await harness.block("a")).revision == 101
             assert harness.log.stale_commits == 100
+
+    run(scenario)
+
+
+@pytest.mark.parametrize(("losses", "announcements"), [(4, 0), (5, 1), (6, 2)])
+def test_a_batch_that_keeps_losing_is_announced(losses: int, announcements: int) -> None:
+    async def scenario() -> None:
+        async with HandlerHarness(log=BusyLog(losses)) as harness:
+            await harness.block("a")
+            assert harness.log.announcements == announcements
+
+    run(scenario)
+
+
+def test_a_replica_waits_for_one_that_announces_its_losses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 600.0)
+
+    async def scenario() -> None:
+        async with HandlerHarness() as harness:
+            await harness.block("a")
+            harness.handler.notify_contention("other")
+            blocked = asyncio.ensure_future(harness.block("b"))
+            for _ in range(20):
+                await asyncio.sleep(0)
+            assert not blocked.done()
+            harness.log.add_remote_change("another")
+            harness.handler.notify_remote_change("other")
+            assert (await blocked).revision == 3
 
     run(scenario)
 

@@ -184,3 +184,33 @@ def test_a_replica_that_has_ended_during_the_contention_leaves_the_ring() -> Non
         assert await is_next(found)
 
     run(scenario())
+
+
+def test_a_replica_that_always_wins_waits_for_one_that_announces_its_losses() -> None:
+    async def scenario() -> None:
+        found = Turns("a")
+        found.note_contender("b")
+        found.note_own_commit(0.001)
+        assert not await is_next(found)
+        found.note_commit("b")
+        assert await is_next(found)
+
+    run(scenario())
+
+
+def test_a_replica_that_announces_its_losses_is_waited_for_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may be far from the database: its commit takes longer than those of this replica."""
+    monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr(turns, "MAX_WAIT_SECONDS", 600.0)
+
+    async def scenario() -> None:
+        now = 1000.0
+        found = Turns("a", lambda: now)
+        found.note_contender("b")
+        found.note_own_commit(0.0)
+        assert not await is_next(found)
+        found.note_commit("b")
+        found.note_own_commit(0.0)
+        assert await is_next(found)
+
+    run(scenario())
