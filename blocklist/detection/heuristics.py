@@ -6,6 +6,7 @@ that machines cause concentrate on it?
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +26,7 @@ from blocklist.detection.node_summary import (
     Metric,
     NodeSummary,
 )
-from blocklist.detection.slowness import NEAR_MISS, TESTS, Slowness, SlownessLimits, find_slowness
+from blocklist.detection.slowness import NEAR_MISS, Slowness, SlownessLimits, chance, find_slowness
 from blocklist.model.node import MAX_CAUSE_LENGTH, BlockAction
 
 SEVERE_SLOWDOWN: Final = 3.0
@@ -199,11 +200,10 @@ def _find_anomalies(
     near_misses: dict[str, NodeFinding] = {}
     if len(summaries) < 3:
         return found, near_misses  # of two nodes it cannot be known which one is slow
-    # Bonferroni, half of the alarm rate for slowness and half for failures.
-    each = rules.alarm_rate / 2 / len(summaries)
-    limit = each / len(CHARGED_TO_NODE)
+    # Half of the alarm rate is for slowness and half for failures.
+    limit = _failure_limit(summaries, rules.alarm_rate / 2)
     limits = SlownessLimits(
-        p_value=each / TESTS,
+        alarm_rate=rules.alarm_rate / 2,
         min_applications=rules.min_applications,
         min_stages=rules.min_stages,
         min_span_ms=rules.min_span_ms,
@@ -287,8 +287,8 @@ def _find_failures(
     """The anomaly or near miss; None if chance may explain the failures."""
     failures = node.failures[kind]
     unit, count, everywhere = _counted(failures, kind)
-    p_value = binomial_tail(count, everywhere, max(1 / len(peers), node.share))
-    excuse = _excuse(failures, kind, rules) or _chance(p_value, limit)
+    p_value = binomial_tail(count, everywhere, _share(node, kind, peers))
+    excuse = _excuse(failures, kind, rules) or chance(p_value, limit)
     if excuse and (p_value > NEAR_MISS or count < 2):
         return None
     severe = kind in {FailureClass.DISK_FULL, FailureClass.IO_ERROR}
@@ -305,6 +305,32 @@ def _find_failures(
         hurt=_hurt(failures.by_application),
         excuse=excuse,
     )
+
+
+def _share(node: NodeSummary, kind: FailureClass, peers: Sequence[NodeSummary]) -> float:
+    """The probability that a failure hits this node by chance: where most tasks run, most of them fail.
+
+    A slow server is not slow because it has many tasks: it has many because the others wait for it.
+    """
+    equal = 1 / len(peers)
+    return equal if kind is FailureClass.SLOW_SERVER else max(equal, node.share)
+
+
+def _failure_limit(summaries: Sequence[NodeSummary], alarm_rate: float) -> float:
+    """The maximum p-value of one node's failures of one class, so that the alarm rate holds for all together.
+
+    Tarone (1990), A modified Bonferroni method for discrete data: what is improbable at most by more than the limit,
+    even if all failures hit one node, is not counted as a test.
+    """
+    everywhere = {kind: _counted(found, kind)[2] for node in summaries for kind, found in node.failures.items()}
+    least = sorted(
+        binomial_tail(total, total, _share(node, kind, summaries))
+        for kind, total in everywhere.items()
+        if kind in CHARGED_TO_NODE
+        for node in summaries
+    )
+    tests = next(number for number in range(1, len(least) + 2) if bisect_right(least, alarm_rate / number) <= number)
+    return alarm_rate / tests
 
 
 def _counted(failures: FailureCounts, kind: FailureClass) -> tuple[str, int, int]:
@@ -328,10 +354,6 @@ def _excuse(failures: FailureCounts, kind: FailureClass, rules: Rules) -> str | 
     if kind in _PASSING and failures.last - failures.first < rules.min_span_ms:
         return f"all within {rules.min_span_ms // 60_000} minutes: it may have passed"
     return None
-
-
-def _chance(p_value: float, limit: float) -> str | None:
-    return f"chance could explain it (p = {p_value:.0e}, limit {limit:.0e})" if p_value > limit else None
 
 
 def extend_for_repeats(verdict: NodeVerdict, rules: Rules, earlier: int) -> NodeVerdict:

@@ -32,8 +32,6 @@ ALIKE: Final = 2.0
 """Maximum ratio of two hosts' excess that may have the same design as its reason."""
 WINDOWS: Final = (2, 3, None)
 """Numbers of latest applications that are tested; None: all."""
-TESTS: Final = len(WINDOWS) * len(Metric)
-"""Number of tests of a host."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -68,9 +66,9 @@ class Slowness:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SlownessLimits:
-    """When a host is slow. `p_value`: maximum after correction for the number of tests."""
+    """When a host is slow. `alarm_rate`: maximum probability that a run over healthy hosts finds any of them slow."""
 
-    p_value: float
+    alarm_rate: float
     min_applications: int
     min_stages: int
     min_span_ms: int
@@ -80,10 +78,11 @@ def find_slowness(
     summaries: Sequence[NodeSummary], limits: SlownessLimits, groups: Mapping[str, str]
 ) -> Iterator[Slowness]:
     """Yield the slow hosts, and near misses with their excuse. `groups`: the kind of machine of each host, if known."""
-    for metric in Metric:
-        table = _Table(summaries, metric, groups, limits)
+    tables = [_Table(summaries, metric, groups, limits) for metric in Metric]
+    tests = sum(len(table.windows(host)) for table in tables for host in table.hosts)
+    for table in tables:
         for host in table.hosts:
-            if found := table.worst(host):
+            if found := table.worst(host, limits.alarm_rate / max(1, tests)):
                 yield found
 
 
@@ -109,16 +108,26 @@ class _Table:
     def hosts(self) -> Sequence[str]:
         return sorted(self._own)
 
-    def worst(self, host: str) -> Slowness | None:
-        """The window with the strongest evidence: one that is sufficient, if there is one; None: nothing to report."""
-        compared = [it for it in self._own[host] if it.app in self._excess.get(host, {})]
-        tested = [self._test(host, compared, length or len(compared)) for length in WINDOWS if compared]
+    def _compared(self, host: str) -> Sequence[Comparison]:
+        return [it for it in self._own[host] if it.app in self._excess.get(host, {})]
+
+    def windows(self, host: str) -> Sequence[Sequence[Comparison]]:
+        """The host's latest applications that are tested together. The same ones are tested once."""
+        compared = self._compared(host)
+        lengths = {min(length or len(compared), len(compared)) for length in WINDOWS}
+        return [compared[-length:] for length in sorted(lengths) if length]
+
+    def worst(self, host: str, limit: float) -> Slowness | None:
+        """The window with the strongest evidence: one that is sufficient, if there is one; None: nothing to report.
+
+        `limit`: maximum p-value of one test.
+        """
+        tested = [self._test(host, window, limit) for window in self.windows(host)]
         found = [it for it in tested if it is not None]
         return min(found, key=lambda it: (it.excuse is not None, it.p_value), default=self._alike(host))
 
-    def _test(self, host: str, compared: Sequence[Comparison], length: int) -> Slowness | None:
+    def _test(self, host: str, window: Sequence[Comparison], limit: float) -> Slowness | None:
         """One-sample t-test that the mean excess is above MIN_EFFECT, with the robust scale of the peers."""
-        window = compared[-length:]
         excess = [self._excess[host][it.app] for it in window]
         peers = [value for it in window for peer, value in self._by_application[it.app].items() if peer != host]
         error = max(MIN_SCALE, scale(peers)) / sqrt(len(excess))
@@ -135,31 +144,34 @@ class _Table:
             high=exp(mean + margin),
             p_value=p_value,
             comparisons=window,
-            differing=[*self._before(host, compared[:-length]), *window],
+            differing=[*self._before(host, window[0]), *window],
             strangers=self._strangers(host),
         )
-        excuse = self._excuse(found, excess) or _common(peers, mean, len(window)) or self._like_another(found, mean)
-        return replace(found, excuse=excuse)
+        others = _common(peers, mean, len(window)) or self._like_another(found, mean)
+        return replace(found, excuse=self._excuse(found, excess, limit) or others)
 
-    def _before(self, host: str, earlier: Sequence[Comparison]) -> Sequence[Comparison]:
-        """The last of the earlier applications, as long as the host was slow in each."""
+    def _before(self, host: str, first: Comparison) -> Sequence[Comparison]:
+        """The last applications before this one, as long as the host was slow in each."""
+        compared = self._compared(host)
+        earlier = compared[: compared.index(first)]
         slow = takewhile(lambda it: self._excess[host][it.app] >= MIN_EFFECT, reversed(earlier))
         return list(slow)[::-1]
 
-    def _excuse(self, found: Slowness, excess: Sequence[float]) -> str | None:
+    def _excuse(self, found: Slowness, excess: Sequence[float], limit: float) -> str | None:
         limits, window = self._limits, found.comparisons
         if len(window) < limits.min_applications:
             return f"only {len(window)} of at least {limits.min_applications} applications"
         if min(excess) < MIN_EFFECT:
             return "not in each of these applications"
+        with_slow_stages = sum(it.slow_stages > 0 for it in window)
+        if with_slow_stages < limits.min_applications:  # The evidence could be that of one application.
+            return f"slow stages in only {with_slow_stages} of at least {limits.min_applications} applications"
         stages, slow = sum(it.stages for it in window), sum(it.slow_stages for it in window)
         if slow < max(limits.min_stages, MIN_SLOW_SHARE * stages):
             return f"slow in only {slow} of {stages} stages"
         if found.last - found.first < limits.min_span_ms:
             return f"all within {limits.min_span_ms // 60_000} minutes: it may have passed"
-        if found.p_value > limits.p_value:
-            return f"chance could explain it (p = {found.p_value:.0e}, limit {limits.p_value:.0e})"
-        return None
+        return chance(found.p_value, limit)
 
     def _like_another(self, found: Slowness, excess: float) -> str | None:
         """The excuse that another host is as slow and neither was ever faster: their design may be the reason."""
@@ -203,6 +215,11 @@ class _Table:
 
     def _strangers(self, host: str) -> frozenset[str]:
         return frozenset(other for other, kind in self._kinds.items() if kind != self._kinds[host])
+
+
+def chance(p_value: float, limit: float) -> str | None:
+    """The excuse that healthy hosts may look like this by chance."""
+    return f"chance could explain it (p = {p_value:.0e}, limit {limit:.0e})" if p_value > limit else None
 
 
 def _common(peers: Sequence[float], excess: float, applications: int) -> str | None:
