@@ -319,8 +319,8 @@ def _share(node: NodeSummary, kind: FailureClass, peers: Sequence[NodeSummary]) 
 def _failure_limit(summaries: Sequence[NodeSummary], alarm_rate: float) -> float:
     """The maximum p-value of one node's failures of one class, so that the alarm rate holds for all together.
 
-    Tarone (1990), A modified Bonferroni method for discrete data: what is improbable at most by more than the limit,
-    even if all failures hit one node, is not counted as a test.
+    Tarone (1990), A modified Bonferroni method for discrete data: a node and a class count as a test only if they could
+    be below the limit at all, with all failures of the class on this node.
     """
     everywhere = {kind: _counted(found, kind)[2] for node in summaries for kind, found in node.failures.items()}
     least = sorted(
