@@ -39,18 +39,13 @@ class Turns:
 
     def note_stale_commit(self) -> None:
         """A commit of this replica lost to another one's."""
-        if not self._contended:
-            # Replicas that committed long ago may have ended since.
-            self._others.clear()
-            self._others_since_own.clear()
-        self._contended = True
+        self._begin_contention()
 
     def note_contender(self, replica: str) -> None:
         """Another replica announces that its commits keep losing: one that always wins does not notice that."""
-        self.note_stale_commit()
+        self._begin_contention()
         self._announced = replica
-        self._others.add(replica)
-        self._others_since_own.add(replica)
+        self._note_other(replica)
 
     def note_own_commit(self, seconds: float) -> None:
         """The replica itself has committed, which took `seconds`."""
@@ -67,8 +62,7 @@ class Turns:
         self._note_last(replica)
         if replica == self._announced:
             self._announced = None
-        self._others.add(replica)
-        self._others_since_own.add(replica)
+        self._note_other(replica)
         self._committed.set()
 
     async def wait(self) -> None:
@@ -89,9 +83,20 @@ class Turns:
         except TimeoutError:
             self._end_contention()
 
+    def _begin_contention(self) -> None:
+        if not self._contended:
+            # Replicas that committed long ago may have ended since.
+            self._others.clear()
+            self._others_since_own.clear()
+        self._contended = True
+
     def _end_contention(self) -> None:
         self._contended = False
         self._announced = None
+
+    def _note_other(self, replica: str) -> None:
+        self._others.add(replica)
+        self._others_since_own.add(replica)
 
     def _note_last(self, replica: str) -> None:
         self._last, self._last_at = replica, self._clock()

@@ -99,6 +99,9 @@ class _Table:
         self._slower = frozenset[str]() if groups else slower_by_design(effects, limits.min_applications)
         self._kinds = kinds = {host: groups.get(host, "slower" if host in self._slower else "") for host in effects}
         self._excess = _beyond_peers(effects, kinds)
+        self._compared = {
+            host: [it for it in own if it.app in self._excess.get(host, {})] for host, own in self._own.items()
+        }
         self._by_application: defaultdict[str, dict[str, float]] = defaultdict(dict)
         for host, own in self._excess.items():
             for app, excess in own.items():
@@ -108,12 +111,9 @@ class _Table:
     def hosts(self) -> Sequence[str]:
         return sorted(self._own)
 
-    def _compared(self, host: str) -> Sequence[Comparison]:
-        return [it for it in self._own[host] if it.app in self._excess.get(host, {})]
-
     def windows(self, host: str) -> Sequence[Sequence[Comparison]]:
         """The host's latest applications that are tested together. The same ones are tested once."""
-        compared = self._compared(host)
+        compared = self._compared[host]
         lengths = {min(length or len(compared), len(compared)) for length in WINDOWS}
         return [compared[-length:] for length in sorted(lengths) if length]
 
@@ -147,12 +147,14 @@ class _Table:
             differing=[*self._before(host, window[0]), *window],
             strangers=self._strangers(host),
         )
-        others = _common(peers, mean, len(window)) or self._like_another(found, mean)
-        return replace(found, excuse=self._excuse(found, excess, limit) or others)
+        excuse = (
+            self._excuse(found, excess, limit) or _common(peers, mean, len(window)) or self._like_another(found, mean)
+        )
+        return replace(found, excuse=excuse)
 
     def _before(self, host: str, first: Comparison) -> Sequence[Comparison]:
         """The last applications before this one, as long as the host was slow in each."""
-        compared = self._compared(host)
+        compared = self._compared[host]
         earlier = compared[: compared.index(first)]
         slow = takewhile(lambda it: self._excess[host][it.app] >= MIN_EFFECT, reversed(earlier))
         return list(slow)[::-1]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+import time
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -17,9 +18,9 @@ def wait_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(turns, "MIN_WAIT_SECONDS", 600.0)
 
 
-def contending(replica: str, *others: str) -> Turns:
+def contending(replica: str, *others: str, clock: Callable[[], float] = time.monotonic) -> Turns:
     """Turns of a replica after a stale commit and commits of the others."""
-    found = Turns(replica)
+    found = Turns(replica, clock)
     found.note_stale_commit()
     for other in others:
         found.note_commit(other)
@@ -161,10 +162,7 @@ def test_a_replica_that_is_overtaken_in_its_turn_waits_for_the_next_one() -> Non
 def test_nobody_waits_when_the_last_commit_is_long_ago() -> None:
     async def scenario() -> None:
         now = [1000.0]
-        found = Turns("b", lambda: now[0])
-        found.note_stale_commit()
-        for other in ("a", "c"):
-            found.note_commit(other)
+        found = contending("b", "a", "c", clock=lambda: now[0])
         found.note_own_commit(0.001)
         assert not await is_next(found)
         now[0] += 2 * turns.MIN_WAIT_SECONDS + 1
