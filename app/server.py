@@ -98,7 +98,7 @@ def serve(settings: Settings) -> int:
     tls = tls_context(settings)
     raise_nofile_limit()
     app = create_app(settings)
-    server = Server(_uvicorn_config(app, settings, tls), app)
+    server = Server(uvicorn_config(app, settings, tls), app)
     # uvicorn raises the signal again after the stop; unhandled, a requested stop would exit with an error.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: None)
@@ -111,7 +111,8 @@ def serve(settings: Settings) -> int:
     return 0 if server.started else 1
 
 
-def _uvicorn_config(app: FastAPI, settings: Settings, tls: ssl.SSLContext | None) -> uvicorn.Config:
+def uvicorn_config(app: FastAPI, settings: Settings, tls: ssl.SSLContext | None) -> uvicorn.Config:
+    """Uvicorn with the protocol that the settings ask for."""
     config = (TlsConfig if tls else uvicorn.Config)(
         app,
         host=settings.host,

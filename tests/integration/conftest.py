@@ -15,6 +15,7 @@ import pytest
 
 from tests.integration.command import Command, install
 from tests.integration.databases import Databases, PostgresDatabases, SqliteFiles
+from tests.integration.in_process import InProcessService, ManualClock, in_process
 from tests.integration.nginx import nginx_before
 from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
 from tests.integration.receiver import Receiver, receiving
@@ -25,6 +26,7 @@ from tests.postgres import PostgresServer
 numbers = count(1)
 
 Start = Callable[..., ServiceProcess]
+StartInProcess = Callable[..., InProcessService]
 StartReplicas = Callable[..., Replicas]
 
 
@@ -130,6 +132,20 @@ def start(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Ite
             if folder is None:
                 stack.callback(databases.drop, own)
             return stack.enter_context(ServiceProcess(own, **databases.settings(own), **settings))
+
+        yield start
+
+
+@pytest.fixture
+def start_in_process(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[StartInProcess]:
+    """Starts services in this process, with an empty list (or that of a `folder`); see `in_process`."""
+    with ExitStack() as stack:
+
+        def start(folder: Path | None = None, *, clock: ManualClock | None = None, **settings: str) -> InProcessService:
+            own = folder or tmp_path_factory.mktemp("service")
+            if folder is None:
+                stack.callback(databases.drop, own)
+            return stack.enter_context(in_process(clock, **databases.settings(own), **settings))
 
         yield start
 

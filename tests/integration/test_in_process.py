@@ -1,0 +1,29 @@
+"""The service in the test's process behaves as the one in its own."""
+
+from __future__ import annotations
+
+import httpx
+
+from tests.integration.bodies import block
+from tests.integration.conftest import StartInProcess
+
+
+def test_time_passes_when_the_clock_is_advanced(start_in_process: StartInProcess) -> None:
+    service = start_in_process()
+    client = service.client()
+    ends = {"endTimestamp": str(service.clock.now + 3_600_000)}
+    assert client.put("/blocklist/nodes/n1", json=block(**ends)).status_code == 201
+    service.clock.advance(3599)
+    assert list(client.get("/blocklist").json()) == ["n1"]
+    service.clock.advance(1)
+    assert client.get("/blocklist").json() == {}
+    service.until(lambda: client.get("/blocklist").headers["blocklist-revision"] == "2")
+
+
+def test_it_listens_where_a_client_needs_a_port(start_in_process: StartInProcess) -> None:
+    service = start_in_process()
+    service.client().put("/blocklist/nodes/n1", json=block())
+    with httpx.Client(base_url=service.url, trust_env=False) as client:
+        assert list(client.get("/blocklist").json()) == ["n1"]
+        assert client.put("/blocklist/nodes/n2", json=block()).status_code == 201
+    assert list(service.client().get("/blocklist").json()) == ["n1", "n2"]
