@@ -17,6 +17,7 @@ import pyarrow.parquet as pq  # type: ignore[import-untyped]
 import pytest
 
 from blocklist import BlockAction, BlocklistClient
+from blocklist.detection.__main__ import main
 from blocklist.detection.schemas import FAILURES, HOST_STAGES, NODES
 from tests.detection.command import Command, DryRun, now, run, settings
 from tests.detection.synthetic_logs import HOSTS, event_log, on_pods
@@ -113,10 +114,19 @@ def test_the_executor_that_a_canary_leaves_shows_whether_the_node_has_recovered(
         (["--event-logs", "/x", "--url", "example.com"], "'example.com' is not the URL of a service"),
     ],
 )
-def test_a_usage_error_is_one_sentence(arguments: list[str], sentence: str) -> None:
-    done = run(*arguments)
+def test_a_usage_error_is_one_sentence(
+    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_the_process_ends_with_the_code_and_the_sentence() -> None:
+    done = run("--event-logs", "/x", "--follow")
     assert done.returncode == 2
-    assert sentence in done.stderr
+    assert "--follow requires --checkpoint FOLDER." in done.stderr
     assert "Traceback" not in done.stderr
 
 

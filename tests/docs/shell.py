@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pty
 import re
@@ -85,10 +86,14 @@ class Shell:
             return process.wait(SECONDS), output
 
     def _read_output(self, process: subprocess.Popen[bytes], terminal: int, until: str | None) -> str:
-        raw, deadline = b"", time.monotonic() + SECONDS
+        raw, deadline, interrupt_at = b"", time.monotonic() + SECONDS, math.inf
         while True:
             if time.monotonic() > deadline:
                 os.killpg(process.pid, signal.SIGKILL)
+            elif time.monotonic() >= interrupt_at:
+                # Again each second: between fork and exec a shell's child still has the shell's handler, and loses it.
+                os.killpg(process.pid, signal.SIGINT)
+                interrupt_at += 1
             ready, _, _ = select.select([terminal], [], [], 0.1)
             try:
                 data = os.read(terminal, 65536) if ready else b""
@@ -98,8 +103,7 @@ class Shell:
             if not data and process.poll() is not None:
                 break
             if data and until is not None and starts_with(until, self.to_page(raw.decode(errors="replace"))):
-                until = None
-                os.killpg(process.pid, signal.SIGINT)
+                until, interrupt_at = None, time.monotonic()
         return self.to_page(raw.decode(errors="replace"))
 
     def _from_page(self, text: str) -> str:
