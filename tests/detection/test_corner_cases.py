@@ -26,6 +26,7 @@ def blamed(spark: SparkSession, folder: Path) -> list[str]:
     return [verdict.host for verdict in verdicts]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("corner", CORNERS)
 def test_an_application_of_strange_numbers_is_analysed(spark: SparkSession, tmp_path: Path, corner: str) -> None:
     (tmp_path / "app-1").write_text(corner_log("app-1", BEGAN, corner))
