@@ -13,12 +13,14 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
+from datetime import timedelta
 from functools import cached_property, partial
 from typing import Any, Final
 
 import httpx
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
+from fastapi.testclient import TestClient
 from uvicorn.server import ServerState
 
 from app.main import create_app, stop_streams
@@ -139,6 +141,14 @@ def in_process(clock: ManualClock | None = None, **settings: Any) -> Iterator[In
                 clock.advance(1)
                 time.sleep(0.001)
             lifespan.result()
+
+
+@contextmanager
+def running_service(database_url: str, clock: ManualClock) -> Iterator[TestClient]:
+    """A client of the service on a migrated database; its event loop has real time."""
+    settings = Settings(database_url=database_url, database_timeout=timedelta(seconds=30))
+    with TestClient(create_app(settings, clock=clock), base_url="http://localhost") as client:
+        yield client
 
 
 async def _run(app: FastAPI, ready: Future[dict[str, Any]], stop: asyncio.Event) -> None:
