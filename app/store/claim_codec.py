@@ -1,8 +1,4 @@
-"""The claims on a node in a column of the database: JSON with the revision that wrote them.
-
-Versions without canaries ignore the field `canary`. To them, and after a change by one of them, the block is an
-ordinary one.
-"""
+"""The claims on a node in a column of the database: a JSON array."""
 
 from __future__ import annotations
 
@@ -16,8 +12,8 @@ from blocklist.model.repeats import Repeat
 from blocklist.wire.json import dump_json
 
 
-def dump_claims(claims: Claims, revision: int) -> str:
-    """The claims after the change of this revision."""
+def dump_claims(claims: Claims) -> str:
+    """The claims as JSON."""
     fields = [
         {
             "owner": claim.owner,
@@ -31,16 +27,15 @@ def dump_claims(claims: Claims, revision: int) -> str:
         }
         for claim in claims
     ]
-    return dump_json({"revision": revision, "claims": fields}).decode()
+    return dump_json(fields).decode()
 
 
-def load_claims(text: str | None, node: BlockedNode, revision: int) -> Claims | None:
-    """The claims on this node after the change of this revision; None if they are implied.
+def load_claims(text: str | None, node: BlockedNode) -> Claims | None:
+    """The claims on this node; None if they are implied.
 
-    Those of another revision are stale: a version without claims has changed the node since, and left them there.
     Raises ValueError, KeyError or TypeError for what `dump_claims` does not write.
     """
-    claims = load_dismissed(text, node.id, revision)
+    claims = load_dismissed(text, node.id)
     if claims is not None and merge_claims(claims).end != node.end:
         raise ValueError("the claims do not make the block")
     return claims
@@ -53,16 +48,14 @@ def with_canary(node: BlockedNode, claims: Claims | None) -> BlockedNode:
     return replace(node, canary=True)
 
 
-def load_dismissed(text: str | None, node_id: str, revision: int) -> Claims | None:
-    """The claims that the change of this revision dismissed. As `load_claims`, but they need not make a block."""
+def load_dismissed(text: str | None, node_id: str) -> Claims | None:
+    """The claims that a change dismissed. As `load_claims`, but they need not make a block."""
     if text is None:
         return None
     value = json.loads(text)
-    if value["revision"] != revision:
-        return None
-    if not value["claims"]:
+    if not isinstance(value, list) or not value:
         raise ValueError("there are no claims")
-    return tuple(_claim(node_id, **fields) for fields in value["claims"])
+    return tuple(_claim(node_id, **fields) for fields in value)
 
 
 def _claim(

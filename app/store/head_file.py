@@ -23,7 +23,7 @@ class Mark(IntEnum):
     """SQLite's `user_version`, which is in the database and its backups: whether the head file counts."""
 
     NO_HEAD_FILE = 0
-    """Only versions without a head file have used the database."""
+    """The service has not used the database yet."""
     HEAD_FILE = 1
     """A head file belongs to it. Without one, the database was copied to here: it may be a backup."""
     NEW_HISTORY = 2

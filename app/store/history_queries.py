@@ -112,8 +112,7 @@ def _conditions(criteria: ChangeFilter) -> list[ColumnElement[bool]]:
     if criteria.created_by is not None:
         conditions.append(changes.c.created_by == criteria.created_by)
     if criteria.kinds:
-        kind = func.coalesce(changes.c.subtype, changes.c.type)
-        conditions.append(kind.in_([kind.value for kind in criteria.kinds]))
+        conditions.append(changes.c.type.in_([kind.value for kind in criteria.kinds]))
     if criteria.begin is not None:
         conditions.append(changes.c.at_ms >= criteria.begin)
     if criteria.end is not None:

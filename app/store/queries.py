@@ -305,7 +305,7 @@ def listed_from_row(row: Row[Any]) -> tuple[BlockedNode, ClaimsOrAuthor]:
     """The node in a row of the list, and the claims on it. For `read_row`."""
     action = BlockAction[row.action]
     node = BlockedNode(id=row.id, action=action, start=row.start_ms, end=row.end_ms, cause=row.cause)
-    claims = load_claims(row.claims, node, row.revision)
+    claims = load_claims(row.claims, node)
     return with_canary(node, claims), claims or row.created_by
 
 
@@ -331,12 +331,11 @@ def change_from_values(
     end: int,
     cause: str,
     claims: str | None,
-    subtype: str | None,
 ) -> Change:
     """The change in a row of the log, with its columns in order."""
-    type_ = ChangeType(subtype or kind)
+    type_ = ChangeType(kind)
     node = BlockedNode(id=node_id, action=BlockAction[action], start=start, end=end, cause=cause)
-    after = None if type_.frees else load_claims(claims, node, revision)
+    after = None if type_.frees else load_claims(claims, node)
     return Change(
         revision=revision,
         type=type_,
@@ -346,18 +345,17 @@ def change_from_values(
         source=None if source is None else Source(source),
         node=with_canary(node, after),
         claims=after,
-        dismissed=load_dismissed(claims, node_id, revision) if type_.frees else None,
+        dismissed=load_dismissed(claims, node_id) if type_.frees else None,
     )
 
 
 def log_row(change: Change) -> tuple[object, ...]:
     """The row of a change, in the order of the columns. str() is faster than an enum's `value`."""
     node, source = change.node, change.source
-    # Versions without claims cannot read `narrowed`. For them it is a merge: both give the node after the change.
-    narrowed, claims = change.type is ChangeType.NARROWED, change.claims or change.dismissed
+    claims = change.claims or change.dismissed
     return (
         change.revision,
-        str(ChangeType.MERGED if narrowed else change.type),
+        str(change.type),
         change.at,
         change.created_by,
         change.forced,
@@ -367,8 +365,7 @@ def log_row(change: Change) -> tuple[object, ...]:
         node.start,
         node.end,
         node.cause,
-        None if claims is None else dump_claims(claims, change.revision),
-        str(change.type) if narrowed else None,
+        None if claims is None else dump_claims(claims),
     )
 
 

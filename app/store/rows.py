@@ -25,7 +25,6 @@ _CHOICES: Final[Mapping[Column[Any], Container[object]]] = {
     log_base.c.action: BlockAction.__members__,
     changes.c.action: BlockAction.__members__,
     changes.c.type: set(ChangeType),
-    changes.c.subtype: set(ChangeType),
     changes.c.source: set(Source),
     listeners.c.role: set(ListenerRole),
     tokens.c.role: set(Role),

@@ -67,7 +67,7 @@ def schema_revision(url: str) -> str | None:
             f" another {'database' if is_postgresql(url) else 'file'} in BLOCKLIST_DATABASE_URL."
         )
     if current is not None and current not in _known_revisions():
-        raise SchemaError(f"The database {redacted(url)} {_NEWER}")
+        raise SchemaError(f"The database {redacted(url)} {_UNRELEASED if current.isdigit() else _NEWER}")
     return current
 
 
@@ -91,10 +91,16 @@ def _read_revision(connection: Connection) -> str | None:
 
 def _known_revisions() -> list[str]:
     """All revisions of the schema, from the file names of the migrations; the last is the current one."""
-    return sorted(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
+    return sorted(path.stem for path in (MIGRATIONS / "versions").glob("[0-9]*_*.py"))
 
 
 _NEWER: Final = "was migrated by a newer version of this service: start that version, or restore a backup."
+
+_UNRELEASED: Final = (
+    "was made by a checkout from before version 0.1.0, whose tables cannot be migrated: name another database in"
+    " BLOCKLIST_DATABASE_URL, and block its nodes again."
+)
+"""The schemas of those checkouts had numbers without a name."""
 
 
 def _unusable(url: str, why: str, what_to_do: str | None = None) -> SchemaError:

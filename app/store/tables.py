@@ -32,10 +32,9 @@ blocked_nodes = Table(
     Column("end_ms", BigInteger, nullable=False),
     Column("cause", Text, nullable=False),
     Column("created_by", String(253)),
-    Column("revision", BigInteger, nullable=False, server_default="0"),
+    Column("revision", BigInteger, nullable=False),
     Column("claims", Text),
-    comment="The list at log_head.revision. created_by, revision: of the last change; null and 0 if unknown;"
-    " claims: as in changes, without meaning if they begin with another revision.",
+    comment="The list at log_head.revision. created_by, revision: of the last change; claims: as in changes.",
     sqlite_with_rowid=False,
 )
 
@@ -54,10 +53,9 @@ changes = Table(
     Column("end_ms", BigInteger, nullable=False),
     Column("cause", Text, nullable=False),
     Column("claims", Text),
-    Column("subtype", String(16)),
     comment="The change log. Node columns: the node after the change; forced: the reason for exceeding a limit;"
-    " claims: the revision and the claims after the change as JSON, null if implied; of an unblocked node the dismissed"
-    " ones; subtype: the type, where versions without claims need another one in its place.",
+    " claims: those after the change as JSON, null for one of the author with the fields of the block; of an unblocked"
+    " node the dismissed ones.",
 )
 Index(None, changes.c.node_id, changes.c.revision)
 # The migrations set these conditions on PostgreSQL, too: setting them here would load that dialect for SQLite.
@@ -96,11 +94,11 @@ listeners = Table(
     Column("secret", String(64), nullable=False),
     Column("old_secret", String(64)),
     Column("old_secret_until_ms", BigInteger),
-    Column("min_nodes", BigInteger, nullable=False, server_default="0"),
+    Column("min_nodes", BigInteger, nullable=False),
     Column("lease_end_ms", BigInteger),
-    Column("since_ms", BigInteger, nullable=False, server_default="0"),
+    Column("since_ms", BigInteger, nullable=False),
     Column("owner", String(16)),
-    Column("version", BigInteger, nullable=False, server_default="0"),
+    Column("version", BigInteger, nullable=False),
     Column("principal", Text),
     comment="former: replaced sessions, a JSON array; acked: null before the first list; lapsed_ms: null while live;"
     " since_ms: start of the registration; principal: who registered it, null if unknown."
@@ -145,7 +143,7 @@ sessions = Table(
     Column("credential", String(16)),
     Column("end_ms", BigInteger, nullable=False),
     Column("principal", Text),
-    Column("created_ms", BigInteger, nullable=False, server_default="0"),
+    Column("created_ms", BigInteger, nullable=False),
     comment="Sessions of the page. digest: SHA-256 of the cookie; credential: id of its token, null for a JWT;"
     " principal: whose it is, null if unknown.",
 )

@@ -353,46 +353,6 @@ class TestExport:
         assert long.get("/healthz").status_code == 200
 
 
-class TestMigration:
-    def test_an_older_database_gets_the_last_changes(self, tmp_path: Path) -> None:
-        """As far as its log reaches back."""
-        from alembic import command
-        from alembic.config import Config
-
-        from app.store.migration import migrate
-        from app.store.schema_check import MIGRATIONS
-
-        database = tmp_path / "old.db"
-        engine = make_engine(url_of(database))
-        config = Config()
-        config.set_main_option("script_location", str(MIGRATIONS))
-        with engine.begin() as connection:
-            config.attributes["connection"] = connection
-            command.upgrade(config, "0003")
-        engine.dispose()
-        node = "'MARK_BLOCKED', 0, 9223372036854775807, 'disk'"
-        change = "INSERT INTO changes (revision, type, at_ms, created_by, node_id, action, start_ms, end_ms, cause)"
-        _write(
-            database,
-            f"INSERT INTO blocked_nodes VALUES ('before', {node}), ('merged', {node}), ('new', {node})",
-            f"{change} VALUES (11, 'merged', {MONDAY}, 'ann', 'merged', {node})",
-            f"{change} VALUES (12, 'unblocked', {MONDAY + 1}, NULL, 'freed', {node})",
-            f"{change} VALUES (13, 'blocked', {MONDAY + 2}, NULL, 'new', {node})",
-            "UPDATE log_head SET revision = 13, compacted = 10",
-        )
-        migrate(url_of(database))
-        with running_service(url_of(database), ManualClock(MONDAY + 10)) as client:
-            detailed = listed(client, details=True)
-            assert {node_id: (node["createdBy"], node["revision"]) for node_id, node in detailed.items()} == {
-                "before": (None, 0),
-                "merged": ("ann", 11),
-                "new": (None, 13),
-            }
-            assert sorted(listed(client, at=MONDAY)) == ["before", "freed", "merged"]
-            assert sorted(listed(client, at=MONDAY + 1)) == ["before", "merged"]
-            assert sorted(listed(client, at=MONDAY + 2)) == ["before", "merged", "new"]
-
-
 def test_the_list_at_the_current_time_is_the_current_list(client: httpx.Client, node: str) -> None:
     client.put(node, json=block(endTimestamp=later(3600)))
     assert node.rpartition("/")[2] in client.get(f"/blocklist?at={now_ms() - 1 + 1}").json()

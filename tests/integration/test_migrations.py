@@ -1,11 +1,16 @@
-"""Every earlier schema is migrated without loss, on SQLite and on PostgreSQL."""
+"""Migrations on SQLite and PostgreSQL: they make the tables, keep each row, and let a running service go on."""
 
 from __future__ import annotations
 
+import shutil
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
+import httpx
+import psycopg
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
@@ -13,16 +18,20 @@ from fastapi.testclient import TestClient
 from sqlalchemy import inspect
 from sqlalchemy.engine import Inspector
 
+from app.auth import admin_token_file
 from app.main import create_app
 from app.settings import Settings
 from app.store.migration import migrate
 from app.store.queries import DISMISSALS
+from app.store.schema_check import MIGRATIONS, SchemaError, check_schema, latest_revision
 from app.store.sql_engines import make_blocking_engine
 from app.store.tables import metadata
 from app.store.urls import is_postgresql
-from tests.integration.bodies import EVACUATE, MARK, PERMANENT, block, current_list
+from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, block, current_list, revision_of
+from tests.integration.conftest import Start, StartInProcess
 from tests.integration.in_process import ManualClock
-from tests.migrations.old_databases import ROWS, SCHEMAS, create_with_rows, migrate_to, read_rows
+from tests.integration.process import wait_until
+from tests.migrations.rows import ROWS, SCHEMAS, create_with_rows, downgrade, migrate_to, read_rows
 from tests.postgres import PostgresServer
 
 HISTORY: Final = "c0ffee07"
@@ -37,7 +46,7 @@ LIST: Final = {
 }
 LOG: Final = [
     (5, "blocked", "worker-1"),
-    (6, "merged", "old-2"),
+    (6, "narrowed", "old-2"),
     (7, "unblocked", "old-3"),
     (8, "blocked", "10.0.0.7"),
     (9, "unblocked", "10.0.0.7"),
@@ -51,32 +60,62 @@ LOG: Final = [
 ]
 TOKEN: Final = f"blocklist_0000000a_{'A' * 43}"
 NOT_VALID: Final = (f"blocklist_0000000b_{'B' * 43}", f"blocklist_0000000c_{'C' * 43}")
-# Authors exist since there are tokens.
-NEVER_FILLED: Final = {"0001": {"changes.created_by"}, "0002": {"changes.created_by"}}
+LATER_VERSION: Final = f'''
+from alembic import op
+
+revision = "9999_later"
+down_revision = "{SCHEMAS[-1]}"
+
+
+def upgrade():
+    op.execute("ALTER TABLE listeners ADD COLUMN later TEXT")
+    op.execute("ALTER TABLE changes ADD COLUMN later TEXT")
+'''
+"""A migration that needs exclusive locks on PostgreSQL."""
+ROUNDS: Final = 10
+"""Enough repetitions for the driver to prepare its statements."""
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
 def empty(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     """The URL of an empty database."""
     if request.param == "sqlite":
-        return f"sqlite:///{tmp_path}/past.db"
+        return f"sqlite:///{tmp_path}/blocklist.db"
     server: PostgresServer = request.getfixturevalue("postgres")
     return server.url(request.getfixturevalue("empty_database"))
 
 
-class TestOldRows:
+@pytest.fixture
+def later_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Make this process a later version of the service, with one more migration; returns its revision."""
+    folder = tmp_path / "migrations"
+    shutil.copytree(MIGRATIONS, folder)
+    (folder / "versions" / "9999_later.py").write_text(LATER_VERSION)
+    monkeypatch.setattr("app.store.schema_check.MIGRATIONS", folder)
+    monkeypatch.setattr("app.store.migration.MIGRATIONS", folder)
+    return "9999_later"
+
+
+def schema_of(url: str) -> object:
+    engine = make_blocking_engine(url)
+    with engine.connect() as connection:
+        found = connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar_one()
+    engine.dispose()
+    return found
+
+
+class TestRows:
     def test_there_are_rows_for_every_schema(self) -> None:
         """A new migration needs `tests/migrations/<revision>.sql`: rows as the service writes them then."""
         assert sorted(path.stem for path in ROWS.glob("*.sql")) == SCHEMAS
 
     @pytest.mark.parametrize("schema", SCHEMAS)
     def test_the_rows_fill_every_column(self, tmp_path: Path, schema: str) -> None:
-        url = f"sqlite:///{tmp_path}/past.db"
+        url = f"sqlite:///{tmp_path}/blocklist.db"
         create_with_rows(url, schema)
         for table, found in read_rows(url).items():
             assert found, f"nothing is in {table}"
-            empty = {f"{table}.{name}" for name in found[0] if all(row[name] is None for row in found)}
-            assert empty <= NEVER_FILLED.get(schema, set())
+            assert not {f"{table}.{name}" for name in found[0] if all(row[name] is None for row in found)}
 
 
 @pytest.mark.parametrize("schema", SCHEMAS)
@@ -94,17 +133,14 @@ class TestUpgrade:
     def test_the_service_serves_the_migrated_database(self, empty: str, schema: str) -> None:
         create_with_rows(empty, schema)
         migrate(empty)
-        auth: Any = "tokens" if schema >= "0004" else "off"
-        settings = Settings(database_url=empty, auth=auth, forget_listeners="10000d")  # type: ignore[arg-type]
+        settings = Settings(database_url=empty, auth="tokens", forget_listeners="10000d")  # type: ignore[arg-type]
         with TestClient(create_app(settings, clock=ManualClock(NOW)), base_url="http://localhost") as client:
             client.headers["Authorization"] = f"Bearer {TOKEN}"
             check_list(client)
-            check_log(client, schema)
+            check_log(client)
             check_past(client)
-            if schema >= "0002":
-                check_listeners(client)
-            if schema >= "0004":
-                check_credentials(client)
+            check_listeners(client)
+            check_credentials(client)
             answer = client.put("/blocklist/nodes/new", json=block())
             assert (answer.status_code, answer.headers["blocklist-revision"]) == (201, "16")
 
@@ -118,23 +154,17 @@ def check_list(client: TestClient) -> None:
     assert client.get("/blocklist").headers["blocklist-history"] == HISTORY
 
 
-def check_log(client: TestClient, schema: str) -> None:
+def check_log(client: TestClient) -> None:
     """Complete from its beginning, with authors and reasons."""
     assert client.get("/blocklist/changes?since=3").json()["oldest"] == 5
     client.get("/blocklist?minRevision=15").raise_for_status()
     log = client.get("/blocklist/changes?since=4").json()["changes"]
-    assert [(change["revision"], change["type"], change["node"]["id"]) for change in log] == log_of(schema)
+    assert [(change["revision"], change["type"], change["node"]["id"]) for change in log] == LOG
     assert log[0]["node"]["cause"] == CAUSE
-    known = schema >= "0003"
-    assert log[2]["createdBy"] == ("Zoë O'Neil" if known else None)
-    assert log[8].get("forced") == ("The rack burns; 火" if known else None)
+    assert log[2]["createdBy"] == "Zoë O'Neil"
+    assert log[8]["forced"] == "The rack burns; 火"
     detailed = client.get("/blocklist?details=true").json()
-    assert (detailed["worker-1"]["createdBy"], detailed["worker-1"]["revision"]) == ("anna" if known else None, 13)
-
-
-def log_of(schema: str) -> list[tuple[int, str, str]]:
-    """Several claims exist since 0011."""
-    return [LOG[0], (6, "narrowed", "old-2"), *LOG[2:]] if schema >= "0011" else LOG
+    assert (detailed["worker-1"]["createdBy"], detailed["worker-1"]["revision"]) == ("anna", 13)
 
 
 def check_past(client: TestClient) -> None:
@@ -178,6 +208,13 @@ class TestSchema:
         # Comments exist only in the code.
         assert [difference for difference in found if not _is_comment(difference)] == []
 
+    def test_each_migration_can_be_undone(self, empty: str) -> None:
+        migrate(empty)
+        downgrade(empty)
+        assert _shape(empty).keys() == {"alembic_version"}
+        migrate(empty)
+        check_schema(empty)
+
     def test_each_migration_only_adds_columns(self, empty: str) -> None:
         """A replica of the previous version continues: its statements find all columns."""
         for earlier, later in pairwise(SCHEMAS):
@@ -191,6 +228,17 @@ class TestSchema:
                     name for name in after[table].keys() - shape.keys() if "must be given" in after[table][name]
                 ]
                 assert not demanding, f"the version before {later} does not write {demanding} of {table}"
+
+    def test_a_database_from_before_the_first_release_is_refused(self, empty: str) -> None:
+        migrate(empty)
+        engine = make_blocking_engine(empty)
+        with engine.begin() as connection:
+            connection.exec_driver_sql("UPDATE alembic_version SET version_num = '0012'")
+        engine.dispose()
+        for use in (migrate, check_schema):
+            with pytest.raises(SchemaError, match=r"before version 0\.1\.0.*: name another database in BLOCKLIST_DATA"):
+                use(empty)
+        assert schema_of(empty) == "0012"
 
 
 def _is_comment(difference: Any) -> bool:
@@ -234,3 +282,102 @@ def test_the_dismissals_are_found_by_their_index_not_by_scanning_the_log(empty: 
         plan = "\n".join(map(str, connection.exec_driver_sql(f"{explain} {query}")))
     engine.dispose()
     assert "ix_changes_dismissals" in plan, plan
+
+
+class TestWhileAServiceRuns:
+    """A later version migrates a database that this version uses."""
+
+    @pytest.fixture
+    def url(self, postgres: PostgresServer, empty_database: str) -> str:
+        url = postgres.url(empty_database)
+        create_with_rows(url, SCHEMAS[-1])
+        return url
+
+    @pytest.fixture
+    def pool(self) -> Iterator[ThreadPoolExecutor]:
+        with ThreadPoolExecutor(3) as pool:
+            yield pool
+
+    @pytest.mark.usefixtures("later_version")
+    def test_a_pending_migration_of_a_file_is_refused(self, start: Start) -> None:
+        url = start().environment()["BLOCKLIST_DATABASE_URL"]
+        with pytest.raises(SchemaError, match=r"blocklist\.db.*stop it"):
+            migrate(url)
+        assert schema_of(url) == SCHEMAS[-1]
+
+    @pytest.mark.databases("postgresql")
+    def test_it_tolerates_columns_added_to_every_table(
+        self, start_in_process: StartInProcess, postgres: PostgresServer, tmp_path: Path
+    ) -> None:
+        admin = tmp_path / "admin.token"
+        admin_token_file.create(admin)
+        service = start_in_process(auth="tokens", admin_token_file=str(admin))
+        name = service.settings.database_url.partition("?")[0].rpartition("/")[2]
+        with service.client(Authorization=f"Bearer {admin.read_text().strip()}") as client:
+            exercise_all_endpoints(client, "before")
+            for table in metadata.tables:
+                postgres.execute(f"ALTER TABLE {table} ADD COLUMN next_one TEXT NOT NULL DEFAULT 'x'", name)
+                postgres.execute(f"CREATE INDEX CONCURRENTLY next_{table} ON {table} (next_one)", name)
+            postgres.execute("CREATE TABLE next_table (id INTEGER)", name)
+            exercise_all_endpoints(client, "after")
+            assert [change["revision"] for change in all_changes(client)] == list(range(1, 4 * ROUNDS + 1))
+
+    def test_a_long_read_delays_the_migration_but_no_other_transaction(
+        self, postgres: PostgresServer, url: str, pool: ThreadPoolExecutor, request: pytest.FixtureRequest
+    ) -> None:
+        later: str = request.getfixturevalue("later_version")
+        with psycopg.connect(url) as reader:
+            reader.execute("SELECT * FROM listeners, changes")
+            migrating = pool.submit(migrate, url)
+            for turn in range(3):
+                wait_until(lambda: has_lock_waiters(postgres, url))
+                write(url, f"turn-{turn}")
+            assert not migrating.done()
+        migrating.result()
+        assert schema_of(url) == later
+        with psycopg.connect(url) as connection:
+            rows = connection.execute("SELECT count(*) FROM blocked_nodes WHERE id LIKE 'turn-%'").fetchall()
+        assert rows == [(3,)]
+
+    @pytest.mark.usefixtures("later_version")
+    def test_concurrent_migrations_run_one_after_another(self, url: str, pool: ThreadPoolExecutor) -> None:
+        for migration in [pool.submit(migrate, url) for _ in range(3)]:
+            migration.result()
+        assert schema_of(url) == latest_revision()
+
+
+def exercise_all_endpoints(client: httpx.Client, when: str) -> None:
+    """Make the service send all of its statements."""
+    for number in range(ROUNDS):
+        node = f"/blocklist/nodes/{when}-{number}"
+        revision = revision_of(client.put(node, json=block()).raise_for_status())
+        client.get(f"/blocklist/changes?since={revision - 1}").raise_for_status()
+        client.get(f"{node}/status").raise_for_status()
+        client.get("/blocklist?details=true").raise_for_status()
+        client.delete(node).raise_for_status()
+        listener = f"/listeners/{when}-{number}"
+        client.put(listener, json={"role": "JOB_MASTER", "sessionId": "s"}).raise_for_status()
+        said = {"sessionId": "s", "ackedRevision": revision, "taskManagers": {f"{when}-{number}": "a"}}
+        client.post(f"{listener}/heartbeat", json=said).raise_for_status()
+        client.delete(listener).raise_for_status()
+        token = client.post("/tokens", json={"name": when, "role": "reader"}).raise_for_status().json()["id"]
+        client.delete(f"/tokens/{token}").raise_for_status()
+
+
+def has_lock_waiters(postgres: PostgresServer, url: str) -> bool:
+    """Whether a transaction waits for a lock."""
+    database = url.rpartition("/")[2]
+    sql = f"SELECT count(*) FROM pg_stat_activity WHERE datname = '{database}' AND wait_event_type = 'Lock'"
+    return postgres.execute(sql) != [(0,)]
+
+
+def write(url: str, node_id: str) -> None:
+    """Access every table that the migration waits for, as any version does."""
+    with psycopg.connect(url) as connection:
+        connection.execute("SELECT * FROM changes ORDER BY revision")
+        connection.execute("UPDATE listeners SET acked = acked")
+        connection.execute(
+            "INSERT INTO blocked_nodes (id, action, start_ms, end_ms, cause, revision)"
+            " VALUES (%s, 'MARK_BLOCKED', 1, 2, 'x', 1)",
+            (node_id,),
+        )

@@ -185,13 +185,13 @@ class TestNotRestored:
                 client.put(NODES[3], json=block(allowMerge=True)).raise_for_status()
                 service.stop()
 
-    def test_a_file_of_a_version_without_a_head_file_keeps_its_history(self, start: Start) -> None:
+    def test_a_file_without_its_head_file_keeps_its_history(self, start: Start) -> None:
         service = start()
 
-        def downgrade() -> None:
+        def remove_head_file() -> None:
             service.stop()
             service.database.with_name("blocklist.db.head").unlink(missing_ok=True)
             with closing(sqlite3.connect(service.database)) as database:
                 database.execute("PRAGMA user_version = 0")
 
-        self.same_history(service, downgrade)
+        self.same_history(service, remove_head_file)

@@ -20,7 +20,7 @@ from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
 from tests.integration.secured import SecuredService
 from tests.integration.test_start import assert_refused
-from tests.migrations.old_databases import SCHEMAS, create_with_rows
+from tests.migrations.rows import SCHEMAS, create_with_rows
 
 AT_START: Final = [
     ("UPDATE blocked_nodes SET action = 'EXPLODE'", "blocked_nodes", "action"),
@@ -33,11 +33,10 @@ AT_START: Final = [
     ("UPDATE blocked_nodes SET revision = 'x'", "blocked_nodes", "revision"),
     ("UPDATE blocked_nodes SET id = '..' WHERE id = (SELECT min(id) FROM blocked_nodes)", "blocked_nodes", "'..'"),
     ("UPDATE blocked_nodes SET claims = '{'", "blocked_nodes", "row"),
-    ("UPDATE blocked_nodes SET claims = '{\"revision\":' || revision || ',\"claims\":[]}'", "blocked_nodes", "row"),
     ("UPDATE blocked_nodes SET claims = '[]'", "blocked_nodes", "row"),
+    ("UPDATE blocked_nodes SET claims = '{}'", "blocked_nodes", "row"),
     ("UPDATE blocked_nodes SET end_ms = end_ms - 1 WHERE claims IS NOT NULL", "blocked_nodes", "row"),
     ("UPDATE tokens SET owners = '[]' WHERE owners IS NOT NULL", "tokens", "row"),
-    ("UPDATE changes SET subtype = 'vanished'", "changes", "subtype"),
     ("UPDATE changes SET type = 'vanished'", "changes", "type"),
     ("UPDATE changes SET source = 'magic'", "changes", "source"),
     ("UPDATE changes SET at_ms = 'noon'", "changes", "at_ms"),

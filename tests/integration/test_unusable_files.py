@@ -17,7 +17,7 @@ from tests.integration.conftest import Start
 from tests.integration.process import environment, free_port, run_app, url_of
 from tests.integration.small_disk import SmallDisk
 from tests.integration.test_start import assert_refused
-from tests.migrations.old_databases import database_at
+from tests.migrations.rows import SCHEMAS
 
 COMMANDS: Final = ("serve", "migrate", "new-history")
 # Without these capabilities root has the permissions of an ordinary user.
@@ -125,7 +125,7 @@ class TestContent:
             content.write(os.urandom(size))
         assert_all_refused(file, "damaged", "backup", commands=("serve",))
 
-    @pytest.mark.parametrize("version", ["0001", "0003", "1975ea83b712"])
+    @pytest.mark.parametrize("version", ["0001", SCHEMAS[-1], "1975ea83b712"])
     def test_the_database_of_another_program_that_uses_alembic(self, tmp_path: Path, version: str) -> None:
         file = tmp_path / "other.db"
         with closing(sqlite3.connect(file)) as database:
@@ -140,19 +140,6 @@ class TestContent:
 
 
 class TestMigratingWhileAServiceRuns:
-    def test_a_pending_migration_is_refused_while_a_service_runs(self, tmp_path: Path, start: Start) -> None:
-        """The running service has the older schema."""
-        service = start()
-        older = database_at("0006", tmp_path / "older.db")
-        # The service holds the lock of the path: put the older database there.
-        older.replace(service.database)
-        for log in ("-wal", "-shm"):  # those of the former file would be read as a part of the older one
-            Path(f"{service.database}{log}").unlink(missing_ok=True)
-        done = run_app("migrate", env=service.environment())
-        assert_refused(done, "blocklist.db", "stop it")
-        with closing(sqlite3.connect(service.database)) as database:
-            assert database.execute("SELECT version_num FROM alembic_version").fetchall() == [("0006",)]
-
     def test_a_migration_with_nothing_to_do_succeeds_while_a_service_runs(self, start: Start) -> None:
         service = start()
         assert run_app("migrate", env=service.environment()).returncode == 0

@@ -18,6 +18,7 @@ from tests.integration.databases import Databases
 from tests.integration.problems import problem_of
 from tests.integration.process import ROOT, ServiceProcess, environment, free_port, run_app, wait_until
 from tests.integration.test_start import assert_refused
+from tests.migrations.rows import SCHEMAS
 from tests.postgres import PASSWORD, USER, PostgresServer
 
 DISK_FULL_TRIGGER = """
@@ -94,7 +95,7 @@ class TestContent:
         postgres.execute("CREATE TABLE customers (id int)", tmp_path.name)
         assert "another program (customers)" in refusal_message(url)
 
-    @pytest.mark.parametrize("schema", ["0001", "1975ea83b712"])
+    @pytest.mark.parametrize("schema", ["0001", SCHEMAS[-1], "1975ea83b712"])
     def test_tables_of_another_program_that_uses_alembic(
         self, postgres: PostgresServer, url: str, tmp_path: Path, schema: str
     ) -> None:

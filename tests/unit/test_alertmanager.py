@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from app.engine.evidence_blocks import on_changes
-from app.integrations.alertmanager.causes import MarkedCause, alert_cause
-from app.integrations.alertmanager.rules import Alert, AlertOutcome, decide, owner_of
+from app.integrations.alertmanager.causes import alert_cause
+from app.integrations.alertmanager.rules import Alert, AlertOutcome, decide
 from app.integrations.alertmanager.wire import AlertmanagerPost, node_of, parse_post, read_alert
 from blocklist.model.changes import Author, Change, ChangeType, Snapshot, Source
 from blocklist.model.claims import MAX_CLAIMS, Claims
@@ -267,42 +267,6 @@ class TestTheCap:
         assert simulation.holding == {alert.fingerprint for alert in alerts[2:]}
 
 
-OLD_CAUSE = "Kernel upgrade,alert DiskFull: /data1 is full [aaaaaaaa],alert Hot [bbbbbbbb],resolved Hot [bbbbbbbb]"
-
-
-class TestMarks:
-    """Blocks of versions without claims had marks of alerts in their causes."""
-
-    def test_a_resolved_alert_takes_its_marks_away(self) -> None:
-        simulation = NodeSimulation().block(OLD_CAUSE).post(A_RESOLVED)
-        assert (simulation.cause, simulation.outcomes) == ("Kernel upgrade", [AlertOutcome.KEPT])
-
-    def test_the_last_one_frees_the_node(self) -> None:
-        simulation = NodeSimulation().block("alert DiskFull [aaaaaaaa],alert Hot [bbbbbbbb]").post(A_RESOLVED)
-        assert simulation.cause == "alert Hot [bbbbbbbb]"
-        assert simulation.post(B_RESOLVED).outcomes == [AlertOutcome.FREED]
-        assert simulation.node is None
-
-    def test_a_firing_alert_gets_a_claim_in_place_of_its_mark(self) -> None:
-        simulation = NodeSimulation().block(OLD_CAUSE)
-        simulation.now += 1
-        assert simulation.post(A).outcomes == [AlertOutcome.RENEWED]
-        assert {it.owner: it.block.cause for it in simulation.claims} == {
-            "anna": "Kernel upgrade",
-            owner_of(A.fingerprint): A_PART,
-        }
-        assert simulation.post(A).outcomes == [AlertOutcome.UNCHANGED]
-
-    def test_an_alert_that_has_resolved_according_to_them_changes_nothing(self) -> None:
-        simulation = NodeSimulation().block(OLD_CAUSE)
-        assert simulation.post(B_RESOLVED).outcomes == [AlertOutcome.UNCHANGED]
-
-    def test_the_count_of_an_alert_that_fired_again(self) -> None:
-        marks = "alert Hot [bbbbbbbb],resolved Hot [bbbbbbbb],alert Hot [bbbbbbbb 2]"
-        assert MarkedCause(marks).firing == {"bbbbbbbb"}
-        assert MarkedCause(f"{marks},resolved Hot [bbbbbbbb 2]").firing == frozenset()
-
-
 TEXT = st.text(st.characters(codec=None), max_size=2000) | st.text(max_size=50)
 ALERTS = [
     replace(A, fingerprint=mark * 8, name=mark.upper(), action=action, firing=firing)
@@ -364,20 +328,6 @@ class TestAnySequence:
     def test_any_cause_can_be_parsed(self, cause: str, foreign: bool) -> None:
         simulation = NodeSimulation().block(cause)
         assert simulation.post(A).post(A_RESOLVED).node is not None
-
-
-@pytest.mark.parametrize(
-    "cause",
-    [
-        "alert", "alert DiskFull", "alert DiskFull: full", "alert DiskFull: full [aaaaaaa]",
-        "ALERT DiskFull [aaaaaaaa]",
-        "alert DiskFull [AAAAAAAA]", "alert DiskFull [aaaaaaaa 0]", "alert DiskFull [aaaaaaaa] again", "[aaaaaaaa]",
-        "alert DiskFull [aaaaaaaa x]", " alert DiskFull [aaaaaaaa]",
-    ],
-)  # fmt: skip
-def test_similar_parts_are_not_parts_of_alerts(cause: str) -> None:
-    assert MarkedCause(cause).firing == frozenset()
-    assert MarkedCause(cause).without(frozenset(("aaaaaaaa",))) == cause
 
 
 @pytest.mark.parametrize(

@@ -18,9 +18,9 @@ from app.integrations.alertmanager.rules import Alert, AlertOutcome, decide, own
 from app.integrations.alertmanager.wire import AlertmanagerPost, read_alerts
 from blocklist.model.automatic_blocks import AutomaticBlocks
 from blocklist.model.changes import Author
-from blocklist.model.claims import Claim, claim_of
+from blocklist.model.claims import claim_of
 from blocklist.model.draft import Draft
-from blocklist.model.errors import ForbiddenError, LimitError
+from blocklist.model.errors import LimitError
 from blocklist.model.node_lookup import nodes_claimed_by
 from blocklist.model.roles import Role
 
@@ -32,6 +32,8 @@ together."""
 ALERTS_CHECKED_ALONE: Final = 10
 """Number of alerts that are applied in one transaction if a limit rejects some: then each node is checked alone, and
 each check may scan the whole list, which takes milliseconds."""
+_Claimed = Mapping[str, Sequence[str]]
+"""Where the owners of resolved alerts have claims before the post."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,24 +47,6 @@ class AlertResults:
         """Add those of further alerts."""
         self.outcomes.update(other.outcomes)
         self.refused.update(other.refused)
-
-
-@dataclass(frozen=True, slots=True)
-class _Context:
-    """Where the owners of resolved alerts have claims before the post, and `check_owner` as in AlertBlocker.process."""
-
-    claimed: Mapping[str, Sequence[str]]
-    check_owner: Callable[[str], None]
-
-    def may_change(self, claim: Claim, author: str | None) -> bool:
-        """Whether the author may change a claim: his own, or that of an owner for whom he may make claims."""
-        if claim.author == author:
-            return True
-        try:
-            self.check_owner(claim.owner)
-        except ForbiddenError:
-            return False
-        return True
 
 
 class AlertBlocker:
@@ -107,7 +91,7 @@ class AlertBlocker:
         parts = deque(_parts(_by_node(alerts), ALERTS_PER_TRANSACTION))
         while parts:
             part = parts.popleft()
-            command = partial(self._apply, alerts_by_node=part, role=role, check_owner=check_owner)
+            command = partial(self._apply, alerts_by_node=part, role=role)
             applied = await self._handler.submit(command, author)
             revision = applied.revision
             if applied.value is None:
@@ -127,14 +111,13 @@ class AlertBlocker:
         draft: Draft,
         alerts_by_node: Mapping[str, Sequence[Alert]],
         role: Role,
-        check_owner: Callable[[str], None],
     ) -> AlertResults | None:
         """Apply all alerts, but those that a limit rejects; None, and nothing is applied, if they are too many then."""
         resolved = {owner_of(it.fingerprint) for alerts in alerts_by_node.values() for it in alerts if not it.firing}
-        context = _Context(nodes_claimed_by(draft, resolved, draft.now), check_owner)
+        claimed = nodes_claimed_by(draft, resolved, draft.now)
 
         def everything(draft: Draft) -> AlertResults:
-            commands = (self._command(node, alerts, context) for node, alerts in alerts_by_node.items())
+            commands = (self._command(node, alerts, claimed) for node, alerts in alerts_by_node.items())
             return AlertResults(Tally(outcome for command in commands for outcome in command(draft)))
 
         # Checking limits may scan the whole list. Usually none is reached, so check all nodes at once first.
@@ -145,26 +128,25 @@ class AlertBlocker:
         results = AlertResults()
         for node, alerts in alerts_by_node.items():
             try:
-                outcomes = self._guard.enforce(self._command(node, alerts, context), role)(draft)
+                outcomes = self._guard.enforce(self._command(node, alerts, claimed), role)(draft)
             except LimitError as error:
                 results.refused[node] = error.detail
                 results.outcomes[AlertOutcome.LIMITED] += sum(alert.firing for alert in alerts)
-                outcomes = self._command(node, [alert for alert in alerts if not alert.firing], context)(draft)
+                outcomes = self._command(node, [alert for alert in alerts if not alert.firing], claimed)(draft)
             results.outcomes.update(outcomes)
         return results
 
-    def _command(self, node: str, alerts: Sequence[Alert], context: _Context) -> Command[Sequence[AlertOutcome]]:
+    def _command(self, node: str, alerts: Sequence[Alert], claimed: _Claimed) -> Command[Sequence[AlertOutcome]]:
         def run(draft: Draft) -> Sequence[AlertOutcome]:
             current = draft.get_blocked(node)
             claims = () if current is None else draft.claims(current)
             dismissed = {it.fingerprint for it in alerts if it.firing and self._is_dismissed(draft, it)}
             counted = [alert for alert in alerts if alert.fingerprint not in dismissed]
             repeat = self._automatic_blocks.repeat(draft, node, self._duration, draft.now)
-            may_change = partial(context.may_change, author=draft.author.name)
-            decision = decide(claims, counted, draft.now, self._duration, draft.author.name, repeat, may_change)
+            decision = decide(claims, counted, draft.now, self._duration, draft.author.name, repeat)
             if decision.put or decision.remove:
                 draft.change_claims(node, decision.put, decision.remove)
-            outcomes = map(partial(_resolve_elsewhere, draft, context), counted, decision.outcomes)
+            outcomes = map(partial(_resolve_elsewhere, draft, claimed), counted, decision.outcomes)
             return [*outcomes, *([AlertOutcome.DISMISSED] * len(dismissed))]
 
         return run
@@ -175,14 +157,14 @@ class AlertBlocker:
         return dismissal is not None and alert.started_at is not None and alert.started_at <= dismissal.at
 
 
-def _resolve_elsewhere(draft: Draft, context: _Context, alert: Alert, outcome: AlertOutcome) -> AlertOutcome:
+def _resolve_elsewhere(draft: Draft, claimed: _Claimed, alert: Alert, outcome: AlertOutcome) -> AlertOutcome:
     """Remove the claims that a resolved alert has under other names; the outcome after that.
 
     What the name of its node means may be another node than when it fired, or none, as labels, blocks and what is known
     about machines change. Nobody else would remove them before their end.
     """
     owner = owner_of(alert.fingerprint)
-    for node_id in () if alert.firing else context.claimed.get(owner, ()):
+    for node_id in () if alert.firing else claimed.get(owner, ()):
         node = draft.get(node_id)
         if node is not None and claim_of(draft.claims(node), owner) is not None:
             draft.remove_claim(node_id, owner)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from enum import StrEnum
 
-from app.integrations.alertmanager.causes import MarkedCause, alert_cause
+from app.integrations.alertmanager.causes import alert_cause
 from blocklist.model.claims import MAX_CLAIMS, Claim, Claims
 from blocklist.model.node import BlockAction, BlockedNode
 from blocklist.model.repeats import Repeat
@@ -68,17 +68,15 @@ def decide(
     duration: int,
     author: str | None,
     repeat: Repeat | None = None,
-    may_change: Callable[[Claim], bool] = lambda _: True,
 ) -> Decision:
     """Decide about one node from its alerts, each given at most once. `claims` are those on it at `now`.
 
     Each firing alert claims the node until now + `duration`, or that of `repeat` if the node was blocked before. It is
     renewed when less than half of `duration` is left,
     or if its action has changed. The claim of an alert that has resolved is removed. A node has at most MAX_CLAIMS
-    claims: further alerts wait until there is room. `may_change` is whether the author may change a claim that is not
-    the alert's own, but has its mark.
+    claims: further alerts wait until there is room.
     """
-    node = _Node(claims, now, duration if repeat is None else repeat.duration, author, repeat, may_change)
+    node = _Node(claims, now, duration if repeat is None else repeat.duration, author, repeat)
     # Resolved alerts first: they make room.
     outcomes = {alert.fingerprint: node.resolve(alert) for alert in alerts if not alert.firing}
     outcomes |= {alert.fingerprint: node.fire(alert) for alert in alerts if alert.firing}
@@ -103,7 +101,6 @@ class _Node:
         duration: int,
         author: str | None,
         repeat: Repeat | None,
-        may_change: Callable[[Claim], bool],
     ) -> None:
         self.remaining = {claim.owner: claim for claim in claims}
         self._was_free = not claims
@@ -112,7 +109,6 @@ class _Node:
         self._duration = duration
         self._author = author
         self._repeat = repeat
-        self._may_change = may_change
         self._changed: set[str] = set()
 
     @property
@@ -120,10 +116,9 @@ class _Node:
         return [claim for owner, claim in self.remaining.items() if owner in self._changed]
 
     def resolve(self, alert: Alert) -> AlertOutcome:
-        """Remove the alert's claim, and its marks. Whether that frees the node is known after all alerts."""
+        """Remove the alert's claim. Whether that frees the node is known after all alerts."""
         claim = self.remaining.pop(owner_of(alert.fingerprint), None)
-        marked = self._remove_marks(alert.fingerprint)
-        return AlertOutcome.KEPT if claim is not None or marked else AlertOutcome.UNCHANGED
+        return AlertOutcome.UNCHANGED if claim is None else AlertOutcome.KEPT
 
     def fire(self, alert: Alert) -> AlertOutcome:
         """Make or renew the alert's claim."""
@@ -132,12 +127,8 @@ class _Node:
             return self._renew(alert, current) if self._needs_renewal(alert, current) else AlertOutcome.UNCHANGED
         if len(self.remaining) >= MAX_CLAIMS:
             return AlertOutcome.CROWDED
-        if self._remove_marks(alert.fingerprint):
-            outcome = AlertOutcome.RENEWED
-        else:
-            outcome = AlertOutcome.BLOCKED if self._was_free else AlertOutcome.MERGED
         self._put(alert, self._now, alert_cause(alert.name, alert.summary))
-        return outcome
+        return AlertOutcome.BLOCKED if self._was_free else AlertOutcome.MERGED
 
     def _needs_renewal(self, alert: Alert, current: Claim) -> bool:
         block = current.block
@@ -150,23 +141,6 @@ class _Node:
 
     def _put(self, alert: Alert, start: int, cause: str) -> None:
         block = BlockedNode(id=alert.node, action=alert.action, start=start, end=self._end, cause=cause)
-        self._replace(Claim(owner=owner_of(alert.fingerprint), author=self._author, block=block, repeat=self._repeat))
-
-    def _replace(self, claim: Claim) -> None:
+        claim = Claim(owner=owner_of(alert.fingerprint), author=self._author, block=block, repeat=self._repeat)
         self.remaining[claim.owner] = claim
         self._changed.add(claim.owner)
-
-    def _remove_marks(self, fingerprint: str) -> bool:
-        """Remove the marks of an alert that earlier versions left in claims; return whether it held the node."""
-        marked = [
-            claim
-            for claim in self.remaining.values()
-            if fingerprint in MarkedCause(claim.block.cause).firing and self._may_change(claim)
-        ]
-        for claim in marked:
-            cause = MarkedCause(claim.block.cause).without(frozenset((fingerprint,)))
-            if cause is None:
-                del self.remaining[claim.owner]
-            else:
-                self._replace(replace(claim, block=replace(claim.block, cause=cause)))
-        return bool(marked)

@@ -1,20 +1,20 @@
--- The rows of schema 0012, as the service of that time wrote them.
+-- Rows of the schema 0001_tables, as the service writes them.
 
 UPDATE log_head SET history = 'c0ffee07', revision = 14, compacted = 4, timeline = '00000001';
 
 INSERT INTO changes
-    (revision, type, at_ms, created_by, forced, source, node_id, action, start_ms, end_ms, cause, claims, subtype)
+    (revision, type, at_ms, created_by, forced, source, node_id, action, start_ms, end_ms, cause, claims)
 VALUES
-    (5, 'blocked', 1700000005000, 'anna', NULL, 'request', 'worker-1', 'MARK_BLOCKED', 1700000005000, 9223372036854775807, 'Disk «sdb» – raté, 磁盘 🔥: it''s "5 %" of C:\x; -- no', NULL, NULL),
-    (6, 'merged', 1700000006000, 'anna', NULL, 'request', 'old-2', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000003000, 9223372036854775807, 'a,b', '{"revision":6,"claims":[{"owner":"anna","author":"anna","action":"MARK_BLOCKED","start":1700000003000,"end":9223372036854775807,"cause":"a"},{"owner":"alertmanager/809c736d","author":"alertmanager","action":"MARK_BLOCKED_AND_EVACUATE_TASKS","start":1700000003400,"end":9223372036854775807,"cause":"b"}]}', 'narrowed'),
-    (7, 'unblocked', 1700000007000, 'Zoë O''Neil', NULL, 'page', 'old-3', 'MARK_BLOCKED', 1700000004000, 1700090000000, 'x', NULL, NULL),
-    (8, 'blocked', 1700000008000, NULL, NULL, 'request', '10.0.0.7', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000008000, 9223372036854775807, 'Hot', NULL, NULL),
-    (9, 'unblocked', 1700000009000, 'anna', NULL, 'request', '10.0.0.7', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000008000, 9223372036854775807, 'Hot', NULL, NULL),
-    (10, 'blocked', 1700000010000, 'alertmanager', NULL, 'alertmanager', 'short', 'MARK_BLOCKED', 1700000010000, 1700000010500, 'Alert', NULL, NULL),
-    (11, 'expired', 1700000011000, NULL, NULL, 'time', 'short', 'MARK_BLOCKED', 1700000010000, 1700000010500, 'Alert', NULL, NULL),
-    (12, 'blocked', 1700000012000, 'anna', NULL, 'request', 'fe80::1', 'MARK_BLOCKED', 1700000012000, 1700000060000, 'Ends while nobody serves', NULL, NULL),
-    (13, 'merged', 1700000013000, 'anna', 'The rack burns; 火', 'request', 'worker-1', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000005000, 9223372036854775807, 'Disk «sdb» – raté, 磁盘 🔥: it''s "5 %" of C:\x; -- no,Second', NULL, NULL),
-    (14, 'blocked', 1700000014000, 'anna', NULL, 'request', 'Zz_9.-', 'MARK_BLOCKED', 1700000014000, 9223372036854775807, 'x', NULL, NULL);
+    (5, 'blocked', 1700000005000, 'anna', NULL, 'request', 'worker-1', 'MARK_BLOCKED', 1700000005000, 9223372036854775807, 'Disk «sdb» – raté, 磁盘 🔥: it''s "5 %" of C:\x; -- no', NULL),
+    (6, 'narrowed', 1700000006000, 'anna', NULL, 'request', 'old-2', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000003000, 9223372036854775807, 'a,b', '[{"owner":"anna","author":"anna","action":"MARK_BLOCKED","start":1700000003000,"end":9223372036854775807,"cause":"a"},{"owner":"alertmanager/809c736d","author":"alertmanager","action":"MARK_BLOCKED_AND_EVACUATE_TASKS","start":1700000003400,"end":9223372036854775807,"cause":"b"}]'),
+    (7, 'unblocked', 1700000007000, 'Zoë O''Neil', NULL, 'page', 'old-3', 'MARK_BLOCKED', 1700000004000, 1700090000000, 'x', NULL),
+    (8, 'blocked', 1700000008000, NULL, NULL, 'request', '10.0.0.7', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000008000, 9223372036854775807, 'Hot', NULL),
+    (9, 'unblocked', 1700000009000, 'anna', NULL, 'request', '10.0.0.7', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000008000, 9223372036854775807, 'Hot', NULL),
+    (10, 'blocked', 1700000010000, 'alertmanager', NULL, 'alertmanager', 'short', 'MARK_BLOCKED', 1700000010000, 1700000010500, 'Alert', NULL),
+    (11, 'expired', 1700000011000, NULL, NULL, 'time', 'short', 'MARK_BLOCKED', 1700000010000, 1700000010500, 'Alert', NULL),
+    (12, 'blocked', 1700000012000, 'anna', NULL, 'request', 'fe80::1', 'MARK_BLOCKED', 1700000012000, 1700000060000, 'Ends while nobody serves', NULL),
+    (13, 'merged', 1700000013000, 'anna', 'The rack burns; 火', 'request', 'worker-1', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000005000, 9223372036854775807, 'Disk «sdb» – raté, 磁盘 🔥: it''s "5 %" of C:\x; -- no,Second', NULL),
+    (14, 'blocked', 1700000014000, 'anna', NULL, 'request', 'Zz_9.-', 'MARK_BLOCKED', 1700000014000, 9223372036854775807, 'x', NULL);
 
 INSERT INTO blocked_nodes
     (id, action, start_ms, end_ms, cause, created_by, revision, claims)
@@ -22,14 +22,14 @@ VALUES
     ('Zz_9.-', 'MARK_BLOCKED', 1700000014000, 9223372036854775807, 'x', 'anna', 14, NULL),
     ('fe80::1', 'MARK_BLOCKED', 1700000012000, 1700000060000, 'Ends while nobody serves', 'anna', 12, NULL),
     ('old-1', 'MARK_BLOCKED', 1700000002000, 9223372036854775807, 'Before the log begins', 'anna', 2, NULL),
-    ('old-2', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000003000, 9223372036854775807, 'a,b', 'anna', 6, '{"revision":6,"claims":[{"owner":"anna","author":"anna","action":"MARK_BLOCKED","start":1700000003000,"end":9223372036854775807,"cause":"a"},{"owner":"alertmanager/809c736d","author":"alertmanager","action":"MARK_BLOCKED_AND_EVACUATE_TASKS","start":1700000003400,"end":9223372036854775807,"cause":"b"}]}'),
+    ('old-2', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000003000, 9223372036854775807, 'a,b', 'anna', 6, '[{"owner":"anna","author":"anna","action":"MARK_BLOCKED","start":1700000003000,"end":9223372036854775807,"cause":"a"},{"owner":"alertmanager/809c736d","author":"alertmanager","action":"MARK_BLOCKED_AND_EVACUATE_TASKS","start":1700000003400,"end":9223372036854775807,"cause":"b"}]'),
     ('worker-1', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000005000, 9223372036854775807, 'Disk «sdb» – raté, 磁盘 🔥: it''s "5 %" of C:\x; -- no,Second', 'anna', 13, NULL);
 
 INSERT INTO log_base
     (id, action, start_ms, end_ms, cause, created_by, revision, claims)
 VALUES
     ('old-1', 'MARK_BLOCKED', 1700000002000, 9223372036854775807, 'Before the log begins', 'anna', 2, NULL),
-    ('old-2', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000003000, 9223372036854775807, 'a,b,c', 'anna', 3, '{"revision":3,"claims":[{"owner":"anna","author":"anna","action":"MARK_BLOCKED","start":1700000003000,"end":9223372036854775807,"cause":"a"},{"owner":"alertmanager/809c736d","author":"alertmanager","action":"MARK_BLOCKED_AND_EVACUATE_TASKS","start":1700000003400,"end":9223372036854775807,"cause":"b"},{"owner":"evidence","author":"evidence","action":"MARK_BLOCKED","start":1700000003500,"end":1700000006000,"cause":"c"}]}'),
+    ('old-2', 'MARK_BLOCKED_AND_EVACUATE_TASKS', 1700000003000, 9223372036854775807, 'a,b,c', 'anna', 3, '[{"owner":"anna","author":"anna","action":"MARK_BLOCKED","start":1700000003000,"end":9223372036854775807,"cause":"a"},{"owner":"alertmanager/809c736d","author":"alertmanager","action":"MARK_BLOCKED_AND_EVACUATE_TASKS","start":1700000003400,"end":9223372036854775807,"cause":"b"},{"owner":"evidence","author":"evidence","action":"MARK_BLOCKED","start":1700000003500,"end":1700000006000,"cause":"c"}]'),
     ('old-3', 'MARK_BLOCKED', 1700000004000, 1700090000000, 'x', 'Zoë O''Neil', 4, NULL);
 
 INSERT INTO listeners

@@ -1,8 +1,10 @@
-"""Creates databases with an earlier schema, with rows."""
+"""Creates databases of each schema, with rows."""
 
 from __future__ import annotations
 
 import sqlite3
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -14,22 +16,33 @@ from sqlalchemy.engine import Connection
 
 from app.store.schema_check import MIGRATIONS
 from app.store.sql_engines import make_blocking_engine
-from tests.integration.process import url_of
 
 ROWS: Final = Path(__file__).parent
 """`<revision>.sql`: rows written by the service with that schema, for SQLite and PostgreSQL."""
-SCHEMAS: Final = sorted(path.name.partition("_")[0] for path in (MIGRATIONS / "versions").glob("*.py"))
+SCHEMAS: Final = sorted(path.stem for path in (MIGRATIONS / "versions").glob("*.py"))
 Rows = dict[str, list[dict[str, Any]]]
 
 
 def migrate_to(url: str, schema: str) -> None:
     """Migrate a database, empty or not, to a schema."""
+    with _alembic(url) as config:
+        command.upgrade(config, schema)
+
+
+def downgrade(url: str) -> None:
+    """Undo all migrations."""
+    with _alembic(url) as config:
+        command.downgrade(config, "base")
+
+
+@contextmanager
+def _alembic(url: str) -> Iterator[Config]:
     config = Config()
     config.set_main_option("script_location", str(MIGRATIONS))
     engine = make_blocking_engine(url)
     with engine.connect() as connection:
         config.attributes["connection"] = connection
-        command.upgrade(config, schema)
+        yield config
     engine.dispose()
 
 
@@ -41,12 +54,6 @@ def create_with_rows(url: str, schema: str) -> None:
     with engine.begin() as connection:
         _run(connection, script)
     engine.dispose()
-
-
-def database_at(schema: str, file: Path) -> Path:
-    """Create a SQLite file of this schema, with rows."""
-    create_with_rows(url_of(file), schema)
-    return file
 
 
 def read_rows(url: str) -> Rows:

@@ -1,0 +1,169 @@
+"""The tables of version 0.1.0."""
+
+import secrets
+from typing import Any
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001_tables"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+_REVISION = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_KNOWN_AUTHOR = sa.text("created_by IS NOT NULL")
+_DISMISSING = sa.text("type = 'unblocked' AND claims IS NOT NULL")
+
+
+def upgrade() -> None:
+    _create_list_and_log()
+    _create_listeners()
+    _create_credentials()
+    _create_replicas()
+
+
+def _create_list_and_log() -> None:
+    head = op.create_table(
+        "log_head",
+        sa.Column("id", sa.Integer, nullable=False),
+        sa.Column("history", sa.String(8), nullable=False),
+        sa.Column("revision", sa.BigInteger, nullable=False),
+        sa.Column("compacted", sa.BigInteger, nullable=False),
+        sa.Column("timeline", sa.String(8)),
+        sa.PrimaryKeyConstraint("id", name="pk_log_head"),
+    )
+    op.bulk_insert(head, [{"id": 1, "history": secrets.token_hex(4), "revision": 0, "compacted": 0}])
+    for table in ("blocked_nodes", "log_base"):
+        op.create_table(
+            table,
+            sa.Column("id", sa.String(253), nullable=False),
+            *_block_columns(),
+            sa.Column("created_by", sa.String(253)),
+            sa.Column("revision", sa.BigInteger, nullable=False),
+            sa.Column("claims", sa.Text),
+            sa.PrimaryKeyConstraint("id", name=f"pk_{table}"),
+            sqlite_with_rowid=False,
+        )
+    op.create_table(
+        "changes",
+        sa.Column("revision", _REVISION, nullable=False, autoincrement=False),
+        sa.Column("type", sa.String(16), nullable=False),
+        sa.Column("at_ms", sa.BigInteger, nullable=False),
+        sa.Column("created_by", sa.String(253)),
+        sa.Column("forced", sa.Text),
+        sa.Column("source", sa.String(16)),
+        sa.Column("node_id", sa.String(253), nullable=False),
+        *_block_columns(),
+        sa.Column("claims", sa.Text),
+        sa.PrimaryKeyConstraint("revision", name="pk_changes"),
+    )
+    op.create_index("ix_changes_node_id_revision", "changes", ["node_id", "revision"])
+    _create_partial_index("ix_changes_created_by_revision", ["created_by", "revision"], _KNOWN_AUTHOR)
+    _create_partial_index("ix_changes_dismissals", ["revision"], _DISMISSING)
+
+
+def _block_columns() -> list[sa.Column[Any]]:
+    return [
+        sa.Column("action", sa.String(40), nullable=False),
+        sa.Column("start_ms", sa.BigInteger, nullable=False),
+        sa.Column("end_ms", sa.BigInteger, nullable=False),
+        sa.Column("cause", sa.Text, nullable=False),
+    ]
+
+
+def _create_partial_index(name: str, columns: list[str], condition: sa.TextClause) -> None:
+    op.create_index(name, "changes", columns, sqlite_where=condition, postgresql_where=condition)
+
+
+def _create_listeners() -> None:
+    op.create_table(
+        "listeners",
+        sa.Column("id", sa.String(253), nullable=False),
+        sa.Column("role", sa.String(20), nullable=False),
+        sa.Column("session", sa.String(253), nullable=False),
+        sa.Column("former", sa.Text, nullable=False),
+        sa.Column("callback_url", sa.Text),
+        sa.Column("lease_ms", sa.BigInteger, nullable=False),
+        sa.Column("acked", sa.BigInteger),
+        sa.Column("lapsed_ms", sa.BigInteger),
+        sa.Column("secret", sa.String(64), nullable=False),
+        sa.Column("old_secret", sa.String(64)),
+        sa.Column("old_secret_until_ms", sa.BigInteger),
+        sa.Column("min_nodes", sa.BigInteger, nullable=False),
+        sa.Column("lease_end_ms", sa.BigInteger),
+        sa.Column("since_ms", sa.BigInteger, nullable=False),
+        sa.Column("owner", sa.String(16)),
+        sa.Column("version", sa.BigInteger, nullable=False),
+        sa.Column("principal", sa.Text),
+        sa.PrimaryKeyConstraint("id", name="pk_listeners"),
+    )
+    op.create_table(
+        "reports",
+        sa.Column("listener", sa.String(253), nullable=False),
+        sa.Column("part", sa.String(16), nullable=False),
+        sa.Column("at_ms", sa.BigInteger, nullable=False),
+        sa.Column("said", sa.Text, nullable=False),
+        sa.Column("version", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("listener", "part", name="pk_reports"),
+    )
+
+
+def _create_credentials() -> None:
+    op.create_table(
+        "tokens",
+        sa.Column("id", sa.String(8), nullable=False),
+        sa.Column("name", sa.String(253), nullable=False),
+        sa.Column("role", sa.String(16), nullable=False),
+        sa.Column("digest", sa.String(64), nullable=False),
+        sa.Column("created_ms", sa.BigInteger, nullable=False),
+        sa.Column("created_by", sa.String(253)),
+        sa.Column("end_ms", sa.BigInteger, nullable=False),
+        sa.Column("revoked_ms", sa.BigInteger),
+        sa.Column("used_ms", sa.BigInteger),
+        sa.Column("owners", sa.Text),
+        sa.PrimaryKeyConstraint("id", name="pk_tokens"),
+    )
+    op.create_table(
+        "sessions",
+        sa.Column("digest", sa.String(64), nullable=False),
+        sa.Column("name", sa.String(253)),
+        sa.Column("role", sa.String(16), nullable=False),
+        sa.Column("credential", sa.String(16)),
+        sa.Column("end_ms", sa.BigInteger, nullable=False),
+        sa.Column("principal", sa.Text),
+        sa.Column("created_ms", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("digest", name="pk_sessions"),
+    )
+
+
+def _create_replicas() -> None:
+    op.create_table(
+        "replicas",
+        sa.Column("id", sa.String(16), nullable=False),
+        sa.Column("end_ms", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("id", name="pk_replicas"),
+    )
+    versions = op.create_table(
+        "versions",
+        sa.Column("topic", sa.String(16), nullable=False),
+        sa.Column("version", sa.BigInteger, nullable=False),
+        sa.PrimaryKeyConstraint("topic", name="pk_versions"),
+    )
+    op.bulk_insert(versions, [{"topic": "listeners", "version": 0}, {"topic": "tokens", "version": 0}])
+
+
+def downgrade() -> None:
+    for table in (
+        "versions",
+        "replicas",
+        "sessions",
+        "tokens",
+        "reports",
+        "listeners",
+        "changes",
+        "log_base",
+        "blocked_nodes",
+        "log_head",
+    ):
+        op.drop_table(table)
