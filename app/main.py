@@ -38,11 +38,7 @@ from app.http.fast_table import TableResponses
 from app.http.request_tracking import RequestTrackingApp
 from app.net.host_policy import HostPolicy
 from app.page import routes
-from app.page.cluster_share import ShareCache
-from app.page.history_charts import ChartCache
-from app.page.incident_rows import IncidentCache
-from app.page.listener_cache import ListenerCache
-from app.page.map_cache import MapCache
+from app.page.shared import SharedValues
 from app.settings import Settings
 from app.store.schema_check import check_schema
 from app.store.store import make_store
@@ -83,11 +79,7 @@ def create_app(settings: Settings, *, clock: Callable[[], int] = unix_millis) ->
         try:
             components, lifecycle = assemble(settings, clock, store, await store.open())
             app.state.components = components
-            app.state.chart_cache = ChartCache(components.engine, clock)
-            app.state.share_cache = ShareCache(components)
-            app.state.incident_cache = IncidentCache(components)
-            app.state.listener_cache = ListenerCache(components)
-            app.state.map_cache = MapCache(components)
+            app.state.shared = SharedValues(clock)
             connection_limits = ConnectionLimits(
                 header_timeout=settings.header_timeout.total_seconds(),
                 body_timeout=settings.body_timeout.total_seconds(),

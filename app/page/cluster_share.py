@@ -7,7 +7,8 @@ from typing import Final
 
 from fastapi import Request
 
-from app.components import Components
+from app.components import Components, components_of
+from app.page.shared import shared_of
 
 MAX_AGE_MS: Final = 1000
 
@@ -33,28 +34,12 @@ class ClusterShare:
         return f"{share:.1f} %"
 
 
-class ShareCache:
-    """The current share, computed at most once in MAX_AGE_MS: with 10,000 blocked nodes that takes some 10 ms."""
-
-    def __init__(self, components: Components) -> None:
-        self._components = components
-        self._at = 0
-        self._share: ClusterShare | None = None
-
-    def get(self) -> ClusterShare:
-        """The share, at most MAX_AGE_MS old."""
-        now = self._components.clock()
-        if self._share is None or not 0 <= now - self._at < MAX_AGE_MS:
-            self._at, self._share = now, self._compute(now)
-        return self._share
-
-    def _compute(self, now: int) -> ClusterShare:
-        blocked = self._components.engine.view.tracker.blocked(now)
-        known = self._components.listeners.usable_nodes.known
-        return ClusterShare(known.count_matching(blocked) if len(known) else len(blocked), len(known))
-
-
 def share_of_cluster(request: Request) -> ClusterShare:
-    """The share of the cluster of the service that received the request."""
-    cache: ShareCache = request.app.state.share_cache
-    return cache.get()
+    """The share of the service that received the request; to count 10,000 blocked nodes takes some 10 ms."""
+    return shared_of(request).get_now("share", lambda: _share(components_of(request)), MAX_AGE_MS)
+
+
+def _share(components: Components) -> ClusterShare:
+    blocked = components.engine.view.tracker.blocked(components.clock())
+    known = components.listeners.usable_nodes.known
+    return ClusterShare(known.count_matching(blocked) if len(known) else len(blocked), len(known))

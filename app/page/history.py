@@ -10,7 +10,7 @@ from app.components import components_of
 from app.page.charts import WIDTH
 from app.page.errors import HtmlRoute
 from app.page.forms import int_param
-from app.page.history_charts import MAX_AGE_MS, MAX_CHANGES, PERIODS, chart_cache_of
+from app.page.history_charts import MAX_AGE_MS, MAX_CHANGES, PERIODS, history_charts
 from app.page.render import render_page
 from app.page.visitor import ReaderVisitor
 
@@ -35,7 +35,7 @@ async def get_history(request: Request, visitor: ReaderVisitor) -> Response:
         periods={name: text for name, (text, _) in PERIODS.items()},
         max_changes=MAX_CHANGES,
         max_age_seconds=MAX_AGE_MS // 1000,
-        charts=await chart_cache_of(request).get(days),
+        charts=await history_charts(request, days),
         changes=latest[:PAGE_SIZE],
         older=latest[PAGE_SIZE - 1].revision if len(latest) > PAGE_SIZE else None,
     )

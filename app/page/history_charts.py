@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from fastapi import Request
 
-from app.components import EngineComponents
+from app.components import Components, EngineComponents, components_of
 from app.page.block_intervals import Bucket, buckets, by_cause, intervals
 from app.page.charts import BlockedChart, blocked_chart, causes_chart
+from app.page.shared import shared_of
 from app.store.history_queries import ChangeFilter
 from blocklist.model.changes import Change
 from blocklist.model.node import BlockedNode
@@ -49,50 +50,34 @@ class HistoryCharts:
         return sum(hours for _, hours, _ in self.causes)
 
 
-class ChartCache:
-    """The charts of each period, at most MAX_AGE_MS old. They are computed one at a time."""
-
-    def __init__(self, engine: EngineComponents, clock: Callable[[], int]) -> None:
-        self._engine = engine
-        self._clock = clock
-        self._charts: dict[str, HistoryCharts] = {}
-        self._computing = asyncio.Lock()
-
-    async def get(self, days: str) -> HistoryCharts:
-        """The charts of a period of PERIODS."""
-        async with self._computing:
-            charts = self._charts.get(days)
-            if charts is None or not 0 <= self._clock() - charts.now < MAX_AGE_MS:
-                charts = self._charts[days] = await self._compute(days)
-            return charts
-
-    async def _compute(self, days: str) -> HistoryCharts:
-        now = self._clock()
-        start = now - int(days) * DAY
-        changes, begin = await self._changes_since(start)
-        current = self._engine.view.tracker.blocked(now)
-        # In a thread, because with MAX_CHANGES this would block the event loop.
-        return await asyncio.to_thread(_draw, changes, current, (start, begin, now), PERIODS[days][1])
-
-    async def _changes_since(self, begin: int) -> tuple[list[Change], int]:
-        """The changes since `begin`, at most the last MAX_CHANGES, and the time from which they are complete."""
-        revision = self._engine.view.tracker.revision
-        since = first = max(0, revision - MAX_CHANGES)
-        changes: list[Change] = []
-        while since < revision:
-            page = await self._engine.store.changes_page(since, _BATCH, ChangeFilter(begin=begin))
-            changes += page.changes
-            if len(page.changes) < _BATCH:
-                break
-            since = page.changes[-1].revision
-        truncated = bool(changes) and first > 0 and changes[0].revision <= max(first, page.compacted) + 1
-        return [change for change in changes if change.revision <= revision], changes[0].at if truncated else begin
+async def history_charts(request: Request, days: str) -> HistoryCharts:
+    """The charts of a period of PERIODS, at most MAX_AGE_MS old."""
+    components = components_of(request)
+    return await shared_of(request).get(("charts", days), lambda: _compute(components, days), lambda _: MAX_AGE_MS)
 
 
-def chart_cache_of(request: Request) -> ChartCache:
-    """The cache of the service that received the request."""
-    cache: ChartCache = request.app.state.chart_cache
-    return cache
+async def _compute(components: Components, days: str) -> HistoryCharts:
+    now, engine = components.clock(), components.engine
+    start = now - int(days) * DAY
+    changes, begin = await _changes_since(engine, start)
+    current = engine.view.tracker.blocked(now)
+    # In a thread, because with MAX_CHANGES this would block the event loop.
+    return await asyncio.to_thread(_draw, changes, current, (start, begin, now), PERIODS[days][1])
+
+
+async def _changes_since(engine: EngineComponents, begin: int) -> tuple[list[Change], int]:
+    """The changes since `begin`, at most the last MAX_CHANGES, and the time from which they are complete."""
+    revision = engine.view.tracker.revision
+    since = first = max(0, revision - MAX_CHANGES)
+    changes: list[Change] = []
+    while since < revision:
+        page = await engine.store.changes_page(since, _BATCH, ChangeFilter(begin=begin))
+        changes += page.changes
+        if len(page.changes) < _BATCH:
+            break
+        since = page.changes[-1].revision
+    truncated = bool(changes) and first > 0 and changes[0].revision <= max(first, page.compacted) + 1
+    return [change for change in changes if change.revision <= revision], changes[0].at if truncated else begin
 
 
 def _draw(

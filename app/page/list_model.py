@@ -30,18 +30,24 @@ SORTS: Final = tuple(_SORT_KEYS)
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ListFilter:
-    """Text in the id or cause, action, author; sort order and page number."""
+    """Text in the id or cause, action, author; sort order; page. With `group` "cause", a row is a group of nodes."""
 
     q: str = ""
     action: str = ""
     by: str = ""
     sort: str = "since"
+    group: str = ""
     page: int = 1
+
+    def at_page(self, page: int) -> ListFilter:
+        """The same, with this page."""
+        return replace(self, page=page)
 
     def query(self, **other: object) -> str:
         """The query string, without default values."""
         defaults = ListFilter()
-        list_filter = {"q": self.q, "action": self.action, "by": self.by, "sort": self.sort, "page": 1} | other
+        own = {"q": self.q, "action": self.action, "by": self.by, "sort": self.sort, "group": self.group, "page": 1}
+        list_filter = own | other
         changed = {name: value for name, value in list_filter.items() if value != getattr(defaults, name)}
         return f"?{urlencode(changed)}" if changed else ""
 
@@ -102,7 +108,7 @@ def list_page(components: Components, list_filter: ListFilter) -> ListPage:
     nodes = list(components.engine.view.tracker.blocked(components.clock()).values())
     matched = _sorted(components, nodes, list_filter)
     last = max(1, -(-len(matched) // PAGE_SIZE))
-    list_filter = replace(list_filter, page=min(list_filter.page, last))
+    list_filter = list_filter.at_page(min(list_filter.page, last))
     shown = matched[(list_filter.page - 1) * PAGE_SIZE : list_filter.page * PAGE_SIZE]
     live = components.listeners.directory.live()
     acked = sorted(entry.confirmed_revision for entry in live)
@@ -113,7 +119,7 @@ def list_page(components: Components, list_filter: ListFilter) -> ListPage:
         blocked=len(nodes),
         evacuated=sum(node.action is BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS for node in nodes),
         matched=len(matched),
-        authors=_authors(components, nodes),
+        authors=authors_of(components, nodes),
         listeners=len(acked),
     )
 
@@ -131,6 +137,7 @@ def parse_filter(params: Mapping[str, str]) -> ListFilter:
         action=action if action in ACTION_BY_NAME else "",
         by=params.get("by", "")[:_MAX_TEXT],
         sort=sort if sort in SORTS else "since",
+        group="cause" if params.get("group") == "cause" else "",
         page=max(1, int(page)) if _PAGE_NUMBER.fullmatch(page) else 1,
     )
 
@@ -176,7 +183,7 @@ def _row(components: Components, node: BlockedNode, acked: Sequence[int], refusa
     )
 
 
-def _authors(components: Components, nodes: Sequence[BlockedNode]) -> list[str]:
+def authors_of(components: Components, nodes: Sequence[BlockedNode]) -> list[str]:
     """The authors of the blocks, sorted, at most a hundred."""
     names = {components.engine.last_changes.created_by(node.id) for node in nodes}
     return sorted(name for name in names if name is not None)[:100]

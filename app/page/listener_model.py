@@ -12,7 +12,8 @@ from app.listeners.entry import ListenerEntry
 from app.listeners.last_reports import LastReport, tasks_by_host, total_tasks
 from app.page.excerpt import MAX_ROWS, Excerpt
 from app.page.host_rows import HostRow, HostState, count_states
-from app.page.listener_cache import HostRows, ListenerCache
+from app.page.listener_nodes import HostRows, listener_rows, usable_nodes
+from app.page.shared import SharedValues
 from blocklist.model.drift import Drift
 from blocklist.model.evidence import Evidence
 from blocklist.model.listener import Listener, ListenerRole
@@ -110,12 +111,12 @@ class ListenerState:
 
 
 async def listener_state(
-    components: Components, cache: ListenerCache, entry: ListenerEntry, page: int
+    components: Components, shared: SharedValues, entry: ListenerEntry, page: int
 ) -> ListenerState:
     """The state of a listener, with this page of its nodes, or the last one."""
     listener, listeners = entry.listener, components.listeners
     live = entry.is_live(listeners.directory.lease_time())
-    hosts = await _hosts(components, cache, entry, page, live=live)
+    hosts = await _hosts(components, shared, entry, page, live=live)
     revision = components.engine.view.tracker.revision
     return ListenerState(
         listener=listener,
@@ -124,7 +125,7 @@ async def listener_state(
         behind=None if listener.acked is None else max(0, revision - listener.acked),
         lag=entry.lag_ms(components.engine.feed, components.clock()),
         error=entry.error,
-        usable=cache.usable(entry) if live else None,
+        usable=usable_nodes(components, shared, entry) if live else None,
         hosts=hosts,
         refusals=_refusals(components, entry),
         unknown=unknown_facts(entry, hosts, live=live),
@@ -155,13 +156,15 @@ def unknown_facts(entry: ListenerEntry, hosts: HostsPage | None, *, live: bool) 
 
 
 async def _hosts(
-    components: Components, cache: ListenerCache, entry: ListenerEntry, page: int, *, live: bool
+    components: Components, shared: SharedValues, entry: ListenerEntry, page: int, *, live: bool
 ) -> HostsPage | None:
     """A page of the nodes; None if they are not known any more."""
     last = components.listeners.directory.last_reports.get(entry.id)
     if entry.expired and last is None:
         return None
-    found = await cache.rows(entry, lambda: last or _current_report(components, entry), live=live)
+    found = await listener_rows(
+        components, shared, entry, lambda: last or _current_report(components, entry), live=live
+    )
     return HostsPage.of(found, page)
 
 

@@ -10,9 +10,9 @@ from app.api.parameters import ResourceId
 from app.components import components_of
 from app.page.errors import HtmlRoute
 from app.page.forms import int_param
-from app.page.listener_cache import listener_cache_of
 from app.page.listener_model import ListenerState, listener_state
 from app.page.render import render_page
+from app.page.shared import shared_of
 from app.page.visitor import ReaderVisitor, Visitor
 from blocklist.model.errors import NotFoundError
 from blocklist.model.time import to_millis
@@ -41,7 +41,7 @@ async def _state(request: Request, listener_id: str) -> ListenerState | None:
     except NotFoundError:
         return None
     page = max(1, int_param(request, "page") or 1)
-    return await listener_state(components, listener_cache_of(request), entry, page)
+    return await listener_state(components, shared_of(request), entry, page)
 
 
 def _render(

@@ -1,4 +1,4 @@
-"""The list at /, and its table, which the page reloads after a change."""
+"""The list at /, by node or by cause, and its table, which the page reloads after a change."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ from fastapi import APIRouter, Request, Response
 
 from app.components import components_of
 from app.page.errors import HtmlRoute
+from app.page.groups import grouped_page
 from app.page.list_model import list_page, parse_filter
 from app.page.render import render_page
-from app.page.visitor import ReaderVisitor
+from app.page.shared import shared_of
+from app.page.visitor import ReaderVisitor, Visitor
 
 router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 
@@ -16,12 +18,20 @@ router = APIRouter(route_class=HtmlRoute, include_in_schema=False)
 @router.get("/")
 async def get_list(request: Request, visitor: ReaderVisitor) -> Response:
     """The whole page."""
-    listing = list_page(components_of(request), parse_filter(request.query_params))
-    return render_page(request, "list.html.j2", visitor, listing=listing, base=str(request.base_url).rstrip("/"))
+    return await _render(request, visitor, "list.html.j2")
 
 
 @router.get("/page/list")
 async def get_table(request: Request, visitor: ReaderVisitor) -> Response:
     """The table only."""
-    listing = list_page(components_of(request), parse_filter(request.query_params))
-    return render_page(request, "_list.html.j2", visitor, listing=listing, base=str(request.base_url).rstrip("/"))
+    return await _render(request, visitor, "_list.html.j2")
+
+
+async def _render(request: Request, visitor: Visitor, template: str) -> Response:
+    components, list_filter = components_of(request), parse_filter(request.query_params)
+    listing = (
+        await grouped_page(components, shared_of(request), list_filter)
+        if list_filter.group
+        else list_page(components, list_filter)
+    )
+    return render_page(request, template, visitor, listing=listing, base=str(request.base_url).rstrip("/"))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from app.api.applied import TaskManager, task_managers_on
 from app.components import Components
-from app.page.incident_rows import refused_nodes
+from app.page.groups import refused_nodes
 from app.page.map_rows import UNREPORTED, Group, MapRow, group_of, map_rows
 from app.page.map_states import BlockReports, MapState, state_of_blocked
 from app.page.node_model import machine_names

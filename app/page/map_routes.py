@@ -1,4 +1,4 @@
-"""The map of all hosts: for people, for a wall display, and as tables; and what has changed in it."""
+"""The map of all hosts: for people, for a wall display, and as tables; and its states."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fastapi import APIRouter, Request, Response
 from app.components import components_of
 from app.page.errors import HtmlRoute
 from app.page.forms import int_param
-from app.page.map_cache import Variant, map_cache_of, table_url
+from app.page.map_cache import Variant, host_map, rows_html, table_url
 from app.page.map_rows import BY_NAME
 from app.page.map_states import LEGENDS, MapState
 from app.page.map_timeline import timeline
@@ -36,20 +36,19 @@ async def get_rows(request: Request, visitor: ReaderVisitor) -> Response:
     return await _render(request, visitor, "_map.html.j2")
 
 
-@router.get("/page/map/cells")
-async def get_cells(request: Request, visitor: ReaderVisitor) -> Response:  # noqa: ARG001 - requires the role
-    """The cells that have changed since a version of the map, as JSON; `cells` is null if the page must load all rows.
+@router.get("/page/map/states")
+async def get_states(request: Request, visitor: ReaderVisitor) -> Response:  # noqa: ARG001 - requires the role
+    """The states of all hosts, in the order of the `layout`, as JSON; the page loads all rows if it has another layout.
 
     `behind` is whether changes of the list are not in it yet, as it is not computed for each.
     """
-    host_map = await map_cache_of(request).get()
-    found = host_map.differences(request.query_params.get("since", ""))
+    found = await host_map(request)
     body = {
-        "name": host_map.name,
-        "cells": None if found is None else found.cells,
-        "counts": {state.value: count for state, count in host_map.counts},
-        "settled": host_map.settled,
-        "behind": host_map.hosts.revision < components_of(request).engine.view.tracker.revision,
+        "layout": found.layout,
+        "states": found.states,
+        "counts": {state.value: count for state, count in found.counts},
+        "settled": found.settled,
+        "behind": found.hosts.revision < components_of(request).engine.view.tracker.revision,
     }
     return Response(dump_json(body), headers={"Cache-Control": "no-store"}, media_type="application/json")
 
@@ -63,9 +62,9 @@ async def get_timeline(request: Request, visitor: ReaderVisitor) -> Response:
 @router.get("/page/map/hosts")
 async def get_hosts(request: Request, visitor: ReaderVisitor) -> Response:
     """A group of hosts as a table: for screen readers, and without scripts."""
-    host_map = await map_cache_of(request).get()
+    found = await host_map(request)
     key = request.query_params.get("group", "")
-    rows = [row for row in host_map.hosts.rows if row.group.key == key]
+    rows = [row for row in found.hosts.rows if row.group.key == key]
     if not rows:
         raise NotFoundError("No host that is known belongs to this group. Hosts may have left: open the map again.")
     hosts = [host for row in rows for host in row.hosts]
@@ -80,7 +79,7 @@ async def get_hosts(request: Request, visitor: ReaderVisitor) -> Response:
         url=table_url(rows[0]),
         legends=LEGENDS,
         hosts=[
-            (host, host_map.hosts.state(host), host_map.hosts.blocked.get(host))
+            (host, found.hosts.state(host), found.hosts.blocked.get(host))
             for host in hosts[(page - 1) * TABLE_SIZE : page * TABLE_SIZE]
         ],
         total=len(hosts),
@@ -93,14 +92,13 @@ async def get_hosts(request: Request, visitor: ReaderVisitor) -> Response:
 async def _render(request: Request, visitor: Visitor, template: str) -> Response:
     wall = _is_wall(request)
     variant = Variant.WALL if wall else Variant.OPERATOR if visitor.may_change else Variant.READER
-    cache = map_cache_of(request)
-    host_map = await cache.get()
+    found = await host_map(request)
     return render_page(
         request,
         template,
         visitor,
-        map=host_map,
-        rows=await cache.rows(host_map, variant),
+        map=found,
+        rows=rows_html(request, found, variant),
         table_url=table_url,
         legends=LEGENDS,
         wall=wall,

@@ -11,7 +11,6 @@ from app.auth.principal import ANONYMOUS
 from app.page import (
     block_routes,
     history,
-    incident_routes,
     listener_page,
     listener_routes,
     listing,
@@ -34,7 +33,6 @@ for part in (
     listener_routes,
     listener_page,
     history,
-    incident_routes,
     map_routes,
     login,
     selection_routes,

@@ -1,4 +1,4 @@
-"""Extend, evacuate or unblock several nodes at once: the nodes are chosen in the list or as an incident."""
+"""Extend, evacuate or unblock several nodes at once: the nodes are chosen in the list, one by one or by cause."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from fastapi.responses import RedirectResponse
 
 from app.api.dry_run import submit_within_limits
 from app.components import Components, components_of
-from app.page.block_intervals import cause_group
 from app.page.block_routes import force_reason
 from app.page.errors import HtmlRoute
 from app.page.forms import FIELDS, Form, FormError, SubmittedForm, initial_form, read_pairs
-from app.page.incident_rows import owned_blocks
+from app.page.groups import groups_of
 from app.page.list_model import matching_nodes, parse_filter
 from app.page.render import render_page
 from app.page.selection import (
@@ -102,36 +101,22 @@ async def post_extend(request: Request, visitor: OperatorVisitor, form: Submitte
 
 
 async def choose(components: Components, form: Form, checked: Sequence[str]) -> Chosen:
-    """The nodes that the form of the list or of an incident means. Raises InvalidError for too many."""
-    if form.get("incident") == "yes":
-        return unchanged_since(components, await _nodes_of_incident(components, form), form.get("revision", ""))
+    """The nodes that a form of the list means. Raises InvalidError for too many."""
     if form.get("all") != "yes":
         return Chosen(checked)
     list_filter = parse_filter(dict(parse_qsl(form.get("filter", "").removeprefix("?"))))
-    matched = [node.id for node in matching_nodes(components, list_filter)]
+    if list_filter.group:
+        named = form.get("cause"), form.get("owner")
+        groups = [group for group in await groups_of(components, list_filter) if (group.cause, group.owner) == named]
+        matched = [node.id for group in groups for node in group.nodes]
+    else:
+        matched = [node.id for node in matching_nodes(components, list_filter)]
     return unchanged_since(components, matched, form.get("revision", ""))
-
-
-async def _nodes_of_incident(components: Components, form: Form) -> list[str]:
-    """The blocks with the cause and the owners of the incident that were made in its time."""
-    first, last = _number(form.get("first", "")), _number(form.get("last", ""))
-    return [
-        block.node.id
-        for block in await owned_blocks(components)
-        if block.owners == form.get("owner")
-        and first <= block.node.start <= last
-        and cause_group(block.node.cause) == form.get("cause")
-    ]
-
-
-def _number(text: str) -> int:
-    """A revision or a time of the page; 0 if it is neither."""
-    return int(text) if _DIGITS.fullmatch(text) else 0
 
 
 def unchanged_since(components: Components, names: Sequence[str], revision: str) -> Chosen:
     """Only the nodes whose last change is not later than what the page showed. Raises InvalidError for too many."""
-    shown = _number(revision)
+    shown = int(revision) if _DIGITS.fullmatch(revision) else 0
     last_changes = components.engine.last_changes
     changed = [name for name in names if (last := last_changes.get(name)) is not None and last.revision > shown]
     check_number(len(names) - len(changed))

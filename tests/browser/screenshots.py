@@ -19,7 +19,7 @@ from tests.integration.process import NO_TLS, ROOT, ServiceProcess, run_app
 SHOTS: Final = (
     ("page-light", "/", "light", (1280, 760)),
     ("page-dark", "/", "dark", (1280, 760)),
-    ("page-incidents", "/page/incidents", "light", (1280, 700)),
+    ("page-groups", "/?group=cause", "light", (1280, 700)),
     ("page-map", "/page/map", "light", (1280, 560)),
     ("page-wall", "/page/map?wall", "dark", (1920, 1080)),
     ("page-node", "/page/nodes/worker-017", "light", (1280, 1000)),

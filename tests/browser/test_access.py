@@ -206,7 +206,7 @@ def test_every_page_has_the_content_security_policy(listener_client: httpx.Clien
     """Pages contain nothing inline, whatever is in a cause; static files are cacheable."""
     put(listener_client, "n1", cause="<img src=x onerror=window.hit=1 style=x><script>window.hit=1</script>")
     register(listener_client, "etl")
-    pages = ("/", "/page/block", "/page/incidents", "/page/history", "/page/listeners", "/page/evidence", "/docs")
+    pages = ("/", "/page/block", "/?group=cause", "/page/history", "/page/listeners", "/page/evidence", "/docs")
     for path in (*pages, "/page/nodes/n1", "/page/listeners/etl"):
         answer = listener_client.get(path)
         assert answer.status_code == 200

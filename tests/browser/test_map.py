@@ -157,7 +157,7 @@ def test_racks_of_any_length_and_name_are_in_columns(
 
 def test_a_reader_sees_the_map_and_others_do_not(browser: Browser, secured: SecuredService) -> None:
     put(secured.admin, "n1")
-    for path in ("/page/map", "/page/map/cells", "/page/map/timeline", "/page/map/hosts"):
+    for path in ("/page/map", "/page/map/states", "/page/map/timeline", "/page/map/hosts"):
         assert httpx.get(f"{secured.service.url}{path}", trust_env=False).status_code == 303, path
     with monitored(browser, secured.service.url) as monitor:
         page = monitor.context.new_page()

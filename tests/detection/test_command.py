@@ -114,9 +114,7 @@ def test_the_executor_that_a_canary_leaves_shows_whether_the_node_has_recovered(
         (["--event-logs", "/x", "--url", "example.com"], "'example.com' is not the URL of a service"),
     ],
 )
-def test_a_usage_error_is_one_sentence(
-    arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_usage_error_is_one_sentence(arguments: list[str], sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2

@@ -505,7 +505,7 @@ def test_the_page_and_the_command_show_canaries(fresh: ServiceProcess, binaries:
         for path in ("/", "/page/nodes/n1", "/page/history", "/page/nodes/n1/extend", "/page/nodes/n1/unblock"):
             assert "no new tasks (canary)</span>" in client.get(path).text, path
         assert "no new tasks (canary), slow" in client.get("/page/map/timeline").text
-        assert ", all with a canary" in client.get("/page/incidents").text.replace('<span class="dim">', "")
+        assert ", all with a canary" in client.get("/?group=cause").text.replace('<span class="dim">', "")
         for arguments in (["list"], ["list", "--sort", "action"], ["get", "n1"], ["claims", "n1"], ["history", "n1"]):
             assert " mark(canary) " in command.stdout_of(*arguments), arguments
         assert command.stdout_of("is-blocked", "n1") == "n1 blocked forever, with a canary\n"

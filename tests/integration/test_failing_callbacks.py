@@ -26,8 +26,9 @@ from app.main import create_app
 from app.metrics.metrics import Metrics
 from app.notices.grouping import NoticeGroups
 from app.notices.notifier import Notifier
-from app.page.incident_rows import IncidentCache
+from app.page.groups import grouped_page
 from app.page.list_model import list_page, parse_filter
+from app.page.shared import SharedValues
 from app.push.pusher import Pusher
 from app.settings import Settings
 from app.store.listener_store import ListenerStore
@@ -166,8 +167,8 @@ class TestWriter:
             rows = list_page(components, parse_filter({"sort": "node"})).rows
             assert [(row.node.id, row.applied, row.listeners) for row in rows] == [("a", 1, 1), ("b", 0, 1)]
             assert client.portal is not None
-            incidents = client.portal.call(IncidentCache(components).page, 1)[2]
-            assert {row.incident.nodes[0].id: row.pending for row in incidents} == {"a": [], "b": ["jm"]}
+            groups = client.portal.call(grouped_page, components, SharedValues(components.clock), parse_filter({}))
+            assert {row.group.nodes[0].id: row.pending for row in groups.rows} == {"a": [], "b": ["jm"]}
 
     def test_a_refusal_that_cannot_be_counted_is_a_refusal(
         self, serve: Callable[..., Any], monkeypatch: pytest.MonkeyPatch

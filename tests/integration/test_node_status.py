@@ -134,7 +134,7 @@ class TestStatus:
         service.start()
 
         def states(client: httpx.Client) -> tuple[str, dict[str, int]]:
-            counts = client.get("/page/map/cells").json()["counts"]
+            counts = client.get("/page/map/states").json()["counts"]
             return cells(client.get("/").text, "Applied")[0], {code: count for code, count in counts.items() if count}
 
         with service.client() as client:

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 
-from app.page.listener_cache import MAX_UNCACHED, MS_PER_HOST
 from app.page.listener_model import PAGE_SIZE
+from app.page.listener_nodes import MAX_UNCACHED, MS_PER_HOST
 from blocklist.model.listener import LEASE_SECONDS
 from tests.integration.bodies import EVACUATE, MARK, block
 from tests.integration.in_process import ManualClock, running_service
@@ -229,7 +229,7 @@ def test_other_pages_lead_to_it(client: TestClient) -> None:
     link = '<a href="/page/listeners/etl">etl</a>'
     evidence = {"n1": {"kind": "slow", "reason": "Slow."}}
     heartbeat(client, taskManagers={"tm": "n1"}, evidence=evidence)
-    for path in ("/page/listeners", "/page/incidents", "/page/nodes/n1", "/page/evidence"):
+    for path in ("/page/listeners", "/?group=cause", "/page/nodes/n1", "/page/evidence"):
         assert link in get(client, path), path
     heartbeat(client, ackedRevision=revision, refused={"n1": "no"})
     assert link in get(client, "/page/nodes/n1")

@@ -1,10 +1,10 @@
-"""The map of hosts: states, rows, versions and the lines of the timeline."""
+"""The map of hosts: states, rows and the lines of the timeline."""
 
 from __future__ import annotations
 
 import pytest
 
-from app.page.map_cache import MAX_DIFFERENCES, _next_map
+from app.page.map_cache import HostMap
 from app.page.map_hosts import BlockedHost, Hosts
 from app.page.map_rows import BY_NAME, MAX_ROW, UNREPORTED, Group, group_of, map_rows, natural_order
 from app.page.map_states import LEGENDS, BlockReports, MapState, state_of_blocked
@@ -91,34 +91,24 @@ def hosts_of(names: list[str], blocked: dict[str, MapState]) -> Hosts:
     )
 
 
-class TestVersions:
-    def test_only_what_has_changed_is_sent(self) -> None:
+class TestMap:
+    def test_states_are_in_the_order_of_the_layout(self) -> None:
         names = ["n1", "n2", "n3"]
-        first = _next_map(None, hosts_of(names, {}), NOW)
-        second = _next_map(first, hosts_of(names, {"n2": MapState.EVACUATING}), NOW)
-        third = _next_map(second, hosts_of(names, {"n2": MapState.EVACUATED}), NOW)
-        unchanged = _next_map(third, hosts_of(names, {"n2": MapState.EVACUATED}), NOW)
-        assert unchanged.name == third.name
-        found = third.differences(first.name)
-        assert found is not None
-        assert list(found.cells) == [(1, "d")]
-        same = third.differences(third.name)
-        assert same is not None
-        assert not same.cells
+        first = HostMap(hosts_of(names, {}))
+        second = HostMap(hosts_of(names, {"n2": MapState.EVACUATING}))
+        assert (first.states, second.states) == ("fff", "fef")
+        assert first.layout == second.layout
+        assert dict(second.counts)[MapState.FREE] == 2
+        assert (first.settled, second.settled) == (True, False)
 
-    def test_other_hosts_are_another_layout(self) -> None:
-        first = _next_map(None, hosts_of(["n1"], {}), NOW)
-        second = _next_map(first, hosts_of(["n1", "n2"], {}), NOW)
-        assert second.differences(first.name) is None
-        for name in ("", "x", f"{second.layout}.", f"{second.layout}.-1", f"{second.layout}.{'9' * 20}"):
-            assert second.differences(name) is None
+    def test_other_hosts_or_racks_are_another_layout(self) -> None:
+        layouts = {HostMap(hosts_of(names, {})).layout for names in (["n1"], ["n1", "n2"], ["n2", "n3"])}
+        moved = Hosts(revision=1, rows=map_rows([("n1", Group("rack", "r2"))]), blocked={}, not_ready=frozenset())
+        assert len(layouts | {HostMap(moved).layout}) == 4
 
-    def test_a_change_of_most_cells_is_the_whole_map(self) -> None:
-        names = [f"n{number}" for number in range(MAX_DIFFERENCES + 1)]
-        first = _next_map(None, hosts_of(names, {}), NOW)
-        second = _next_map(first, hosts_of(names, dict.fromkeys(names, MapState.MARKED)), NOW)
-        assert second.differences(first.name) is None
-        assert dict(second.counts)[MapState.MARKED] == len(names)
+    def test_a_large_map_may_be_older(self) -> None:
+        small, large = (HostMap(hosts_of([f"n{place}" for place in range(count)], {})) for count in (1, 10_000))
+        assert (round(small.max_age()), round(large.max_age())) == (1000, 2000)
 
 
 def change(revision: int, name: str, at: int = 0, kind: ChangeType = ChangeType.BLOCKED, by: str = "anna") -> Change:

@@ -90,7 +90,7 @@ async function update() {
     htmx.trigger(list, "layout");
     return;
   }
-  const response = await fetch(`/page/map/cells?since=${list.dataset.name}`, { headers: { "HX-Request": "true" } });
+  const response = await fetch("/page/map/states", { headers: { "HX-Request": "true" } });
   if (response.status === 401) {
     location.href = `/login?next=${encodeURIComponent(location.pathname + location.search)}`;
     return;
@@ -98,11 +98,12 @@ async function update() {
   if (!response.ok) return;
   const change = await response.json();
   list.dataset.settled = change.settled;
-  if (change.cells === null) {
+  if (change.layout !== list.dataset.layout) {
     htmx.trigger(list, "layout");
   } else {
-    list.dataset.name = change.name;
-    for (const [place, code] of change.cells) set(cells[place], code);
+    const before = list.dataset.states;
+    list.dataset.states = change.states;
+    for (let place = 0; place < cells.length; place++) if (change.states[place] !== before[place]) set(cells[place], change.states[place]);
     for (const item of list.querySelectorAll(".legend li")) {
       const text = change.counts[item.dataset.code].toLocaleString("en-US");
       const count = item.querySelector("strong");
