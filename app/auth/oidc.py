@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import time
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
@@ -78,7 +78,7 @@ class OidcVerifier:
     def __init__(self, rules: JwtRules, fetch_keys: Callable[[], Awaitable[Keys]], clock: Callable[[], int]) -> None:
         self._rules = rules
         self._clock = clock
-        self._keys = JwksCache(rules.issuer, fetch_keys, time.monotonic)
+        self._keys = JwksCache(rules.issuer, fetch_keys, lambda: asyncio.get_running_loop().time())
         self._cached = CredentialCache[bytes]()
 
     def cached(self, text: bytes) -> Credential | None:

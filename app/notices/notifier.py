@@ -101,11 +101,12 @@ class Notifier:
         """Send notices; never returns. May be called again after an exception."""
         for target in self._targets:
             target.start()
-        next_observation = monotonic() + OBSERVE_SECONDS
+        time = asyncio.get_running_loop().time
+        next_observation = time() + OBSERVE_SECONDS
         while True:
             await asyncio.sleep(TICK_SECONDS)
-            if monotonic() >= next_observation:
-                next_observation = monotonic() + OBSERVE_SECONDS
+            if time() >= next_observation:
+                next_observation = time() + OBSERVE_SECONDS
                 await self._observe()
             self._send_due()
             for target in self._targets:
@@ -130,12 +131,12 @@ class Notifier:
             self._add(events)
 
     def _add(self, events: Sequence[Event]) -> None:
-        now = monotonic()
+        now = asyncio.get_running_loop().time()
         for event in events:
             self._groups.add(event, now)
 
     def _send_due(self, *, all_groups: bool = False) -> None:
-        notices, left_out = self._groups.due(monotonic(), all_groups=all_groups)
+        notices, left_out = self._groups.due(asyncio.get_running_loop().time(), all_groups=all_groups)
         for notice in notices:
             left_out += sum(not target.put(notice) for target in self._targets)
         if left_out:

@@ -18,14 +18,16 @@ from functools import cached_property, partial
 from typing import Any, Final
 
 import httpx
+import pytest
 from anyio.from_thread import BlockingPortal, start_blocking_portal
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from uvicorn.server import ServerState
 
+from app.auth_setup import check_access
 from app.main import create_app, stop_streams
 from app.server import uvicorn_config
-from app.settings import Settings
+from app.settings import Settings, SettingsError, read_settings
 
 _DATABASE_TIMEOUT: Final = "30s"
 _REAL_SECONDS: Final = 60
@@ -52,6 +54,26 @@ class ManualClock:
         """A new event loop on this clock's time."""
         self._loops.append(_ClockLoop(self))
         return self._loops[-1]
+
+
+class RunningClock(ManualClock):
+    """It follows the real time, and the test advances it beyond: for what also happens without the test."""
+
+    def __init__(self) -> None:
+        self._ahead = 0
+        super().__init__(_real_millis())
+
+    @property
+    def now(self) -> int:
+        return _real_millis() + self._ahead
+
+    @now.setter
+    def now(self, value: int) -> None:
+        self._ahead = value - _real_millis()
+
+
+def _real_millis() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class _ClockLoop(asyncio.SelectorEventLoop):
@@ -118,13 +140,15 @@ class InProcessService:
 
 
 @contextmanager
-def in_process(clock: ManualClock | None = None, **settings: Any) -> Iterator[InProcessService]:
+def in_process(clock: ManualClock | None = None, /, **settings: Any) -> Iterator[InProcessService]:
     """Run the service with these settings (as `heartbeat="1s"`); it stops on leaving. `database_url` must be migrated.
 
     Without a clock, time begins at the real one and stands still.
     """
-    clock = clock or ManualClock(time.time_ns() // 1_000_000)
-    read = Settings(**{"database_timeout": _DATABASE_TIMEOUT, **settings})
+    clock = clock or ManualClock(_real_millis())
+    given = {"database_timeout": _DATABASE_TIMEOUT, **settings}
+    read = read_settings({f"BLOCKLIST_{name.upper()}": str(value) for name, value in given.items()})
+    check_access(read, clock.now)
     app = create_app(read, clock=clock)
     with start_blocking_portal(backend_options={"loop_factory": clock.loop}) as portal:
         ready: Future[dict[str, Any]] = Future()
@@ -141,6 +165,13 @@ def in_process(clock: ManualClock | None = None, **settings: Any) -> Iterator[In
                 clock.advance(1)
                 time.sleep(0.001)
             lifespan.result()
+
+
+def refusal(**settings: str) -> str:
+    """Why the service does not start with these settings: what the operator reads."""
+    with pytest.raises(SettingsError) as error, in_process(**settings):
+        pass
+    return str(error.value)
 
 
 @contextmanager

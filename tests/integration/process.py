@@ -126,9 +126,7 @@ class ServiceProcess:
         return self._log.read_text(errors="replace")
 
     def client(self) -> httpx.Client:
-        return httpx.Client(
-            base_url=self.url, timeout=30, trust_env=False, verify=NO_TLS, limits=httpx.Limits(max_connections=None)
-        )
+        return http_client(self.url)
 
     def _running(self) -> subprocess.Popen[bytes] | ForkedService:
         assert self._process is not None
@@ -139,6 +137,12 @@ class ServiceProcess:
         with suppress(httpx.TransportError):
             return httpx.get(f"{self.url}/readyz", timeout=10, trust_env=False, verify=NO_TLS).status_code == 200
         return False
+
+
+def http_client(url: str) -> httpx.Client:
+    """A client of a service on this machine, with any number of connections."""
+    limits = httpx.Limits(max_connections=None)
+    return httpx.Client(base_url=url, timeout=30, trust_env=False, verify=NO_TLS, limits=limits)
 
 
 def run_app(*arguments: str, env: dict[str, str], wrapper: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:

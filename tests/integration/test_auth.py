@@ -21,10 +21,17 @@ from tests.integration.bodies import PERMANENT, all_changes, block, later
 from tests.integration.conftest import Start
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.event_stream import next_events, watching
+from tests.integration.in_process import in_process
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 from tests.integration.raw_http import connection_to, read_response, request, send_request
-from tests.integration.secured import SecuredService, check_valid_until_expiry, secured_service
+from tests.integration.secured import (
+    SecuredInProcess,
+    SecuredService,
+    check_valid_until_expiry,
+    secured_in_process,
+    secured_service,
+)
 
 APP: Final = create_app(Settings(database_url="sqlite:///never-opened.db"))
 ROUTES: Final = [route for route in APP.routes if isinstance(route, APIRoute)]
@@ -42,7 +49,7 @@ def admin(secured: SecuredService) -> Iterator[httpx.Client]:
         yield client
 
 
-def status_of(secured: SecuredService, token: str | None, method: str, path: str) -> int:
+def status_of(secured: SecuredService | SecuredInProcess, token: str | None, method: str, path: str) -> int:
     """The status of a response that may be an endless stream."""
     with secured.client(token) as client, client.stream(method, path) as response:
         return response.status_code
@@ -220,8 +227,9 @@ class TestTokens:
         found = [change["createdBy"] for change in all_changes(admin) if change["node"]["id"].startswith("by-ann")]
         assert found == ["ann"] * 3
 
-    def test_a_token_expires_for_cached_requests_too(self, secured: SecuredService) -> None:
-        check_valid_until_expiry(secured, secured.make_token(Role.READER, endTimestamp=later(3))["token"])
+    def test_a_token_expires_for_cached_requests_too(self, tmp_path: Path, databases: Databases) -> None:
+        with secured_in_process(tmp_path, databases) as secured:
+            check_valid_until_expiry(secured, secured.make_token(Role.READER, endTimestamp=later(60))["token"], 60)
 
     def test_a_revoked_token_is_refused_at_the_next_request(self, secured: SecuredService, admin: httpx.Client) -> None:
         """Revoked on one connection and used on another, for cached requests of the fast paths as for routes."""
@@ -317,34 +325,34 @@ def receive_within(connection: socket.socket, seconds: float) -> bytes:
 @ON_BOTH
 class TestRestart:
     def test_tokens_and_the_admin_token_file_survive_it(self, tmp_path: Path, databases: Databases) -> None:
-        with secured_service(tmp_path, databases) as secured:
+        with secured_in_process(tmp_path, databases) as secured:
             token = secured.make_token(Role.READER)["token"]
             revoked = secured.make_token(Role.READER)
             with secured.client(secured.admin) as client:
                 client.delete(f"/tokens/{revoked['id']}").raise_for_status()
-            secured.process.stop()
-            secured.process.start()
+            admin = secured.admin
+        with secured_in_process(tmp_path, databases) as secured:
+            assert secured.admin == admin
             assert status_of(secured, token, "GET", "/blocklist") == 200
             assert status_of(secured, revoked["token"], "GET", "/blocklist") == 401
-            assert status_of(secured, secured.admin, "GET", "/tokens") == 200
+            assert status_of(secured, admin, "GET", "/tokens") == 200
 
     def test_a_new_token_in_the_admin_token_file_replaces_the_old_one(
         self, tmp_path: Path, databases: Databases
     ) -> None:
-        with secured_service(tmp_path, databases) as secured:
+        with secured_in_process(tmp_path, databases) as secured:
             secured.admin_file.write_text("a-token-of-an-operator-who-likes-it-so\n")
+            secured.clock.advance(5)
             wait_until(lambda: status_of(secured, secured.admin, "GET", "/blocklist") == 401)
             assert status_of(secured, "a-token-of-an-operator-who-likes-it-so", "GET", "/tokens") == 200
 
     def test_without_a_file_the_last_admin_cannot_be_revoked(self, tmp_path: Path, databases: Databases) -> None:
-        with secured_service(tmp_path, databases) as secured:
+        with secured_in_process(tmp_path, databases) as secured:
             made = secured.make_token(Role.ADMIN)
             old = secured.tokens[Role.ADMIN].split("_")[1]
-            secured.process.stop()
-        process = type(secured.process)(tmp_path, **databases.settings(tmp_path), auth="tokens")
         with (
-            process,
-            httpx.Client(base_url=process.url, headers={"Authorization": f"Bearer {made['token']}"}) as client,
+            in_process(**databases.settings(tmp_path), auth="tokens") as service,
+            service.client(Authorization=f"Bearer {made['token']}") as client,
         ):
             assert client.delete(f"/tokens/{old}").status_code == 204
             assert "last" in problem_of(client.delete(f"/tokens/{made['id']}"), 409)["detail"]
@@ -380,7 +388,7 @@ class TestAuthenticationOff:
 
 class TestProxies:
     def test_a_trusted_proxy_names_the_author_but_not_the_role(self, tmp_path: Path, databases: Databases) -> None:
-        with secured_service(tmp_path, databases, trusted_proxies="127.0.0.1") as secured:
+        with secured_in_process(tmp_path, databases, trusted_proxies="127.0.0.1") as secured:
             token = secured.make_token(Role.OPERATOR, "proxy")["token"]
             with secured.client(token) as client:
                 for number, name in enumerate(["ann@example.com", "Zoë", ""]):
@@ -406,24 +414,24 @@ class TestProxies:
     def test_a_blank_name_is_none_so_that_the_token_is_the_author(
         self, tmp_path: Path, databases: Databases, value: str
     ) -> None:
-        with secured_service(tmp_path, databases, trusted_proxies="127.0.0.1") as secured:
+        with secured_in_process(tmp_path, databases, trusted_proxies="127.0.0.1") as secured:
             token = secured.make_token(Role.OPERATOR, "proxy")["token"]
             headers = [f"Authorization: Bearer {token}", f"X-Forwarded-User:{value}"]
             body = json.dumps(block()).encode()
             put = request("/blocklist/nodes/n1", *headers, "Content-Type: application/json", method="PUT", body=body)
-            assert send_request(secured.process.port, put, "PUT").status == 201
+            assert send_request(secured.service.port, put, "PUT").status == 201
             with secured.client(token) as client:
                 (change,) = all_changes(client)
                 assert change["createdBy"] == "proxy"
                 (claim,) = client.get("/blocklist/nodes/n1/claims").json()["claims"]
                 assert (claim["owner"], claim["createdBy"]) == ("proxy", "proxy")
-            assert "proxy" in send_request(secured.process.port, request("/whoami", *headers)).body.decode()
+            assert "proxy" in send_request(secured.service.port, request("/whoami", *headers)).body.decode()
             # A name beside it may be that of the client: the proxy has added its blank one, and not replaced it.
-            both = send_request(secured.process.port, request("/whoami", *headers, "X-Forwarded-User: mallory"))
+            both = send_request(secured.service.port, request("/whoami", *headers, "X-Forwarded-User: mallory"))
             assert both.status == 400
             # A name of blanks of other alphabets is no name, and not left out silently.
             other = send_request(
-                secured.process.port, request("/whoami", *headers[:1], "X-Forwarded-User: \u00c2\u00a0")
+                secured.service.port, request("/whoami", *headers[:1], "X-Forwarded-User: \u00c2\u00a0")
             )
             assert (other.status, "is blank" in other.json()["detail"]) == (400, True)
 

@@ -10,27 +10,29 @@ from typing import Final
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
+from app.push.webhook_client import TIMEOUT_SECONDS
 from blocklist.model.roles import Role
 from tests.integration.databases import Databases
 from tests.integration.listeners import get_listener, put, registration_body, wait_until_pushed
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
-from tests.integration.receiver import Receiver, Responder, http, receiving, responds
-from tests.integration.secured import SecuredService, secured_service
+from tests.integration.receiver import Receiver, Responder, http, never_responds, receiving, responds
+from tests.integration.secured import SecuredInProcess, secured_in_process
 
 THIS_MACHINE: Final = ["127.0.0.1", "127.0.0.2", "localhost", "[::1]", "0.0.0.0", "[::]", "[::ffff:127.0.0.1]", "0"]
 NOT_HTTP: Final = b"220 mail.internal ESMTP secret\r\n"
-Clients = tuple[SecuredService, httpx.Client]
+Clients = tuple[SecuredInProcess, httpx.Client]
 JSON: Final = "Content-Type: application/json"
 
 
 @contextmanager
 def secured_client(
     folder: Path, databases: Databases, **settings: str
-) -> Iterator[tuple[SecuredService, httpx.Client]]:
+) -> Iterator[tuple[SecuredInProcess, httpx.Client]]:
     """A service, and a client of it with the token of a listener."""
-    with secured_service(folder, databases, **settings) as service:
+    with secured_in_process(folder, databases, **settings) as service:
         token = service.make_token(Role.LISTENER)["token"]
         with service.client(token) as client:
             yield service, client
@@ -81,14 +83,15 @@ def test_an_unknown_name_gets_the_same_answer_as_a_forbidden_one(tmp_path: Path,
     assert len(set(details.values())) == 1
 
 
-def _errors(service: SecuredService, client: httpx.Client, host: str) -> dict[str, str]:
+def _errors(service: SecuredInProcess, client: httpx.Client, host: str) -> dict[str, str]:
     """The `lastError` of a listener on each kind of port."""
     answers: dict[str, Responder] = {
         "status 404": responds(http(404)),
         "status 500": responds(http(500)),
         "a redirect": responds(http(302, b"", "Location: http://10.0.0.1/")),
         "another protocol": responds(NOT_HTTP),
-        "closes at once": responds(b""),
+        "closes at once": lambda _receiver, _push, connection: connection.shutdown(socket.SHUT_RDWR),
+        "says nothing": never_responds,
     }
     with ExitStack() as stack:
         urls = {name: stack.enter_context(receiving(answer)).url for name, answer in answers.items()}
@@ -99,20 +102,26 @@ def _errors(service: SecuredService, client: httpx.Client, host: str) -> dict[st
             body = registration_body(callbackUrl=url.replace("127.0.0.1", host), leaseSeconds=600)
             client.put(f"/listeners/jm-{number}", json=body).raise_for_status()
         put(admin, "a")
-        for number in range(len(urls)):
-            wait_until(lambda number=number: get_listener(admin, f"jm-{number}")["lastError"] is not None)  # type: ignore[misc]
+
+        def without_error() -> set[str]:
+            return {
+                name for number, name in enumerate(urls) if get_listener(admin, f"jm-{number}")["lastError"] is None
+            }
+
+        wait_until(lambda: without_error() <= {"says nothing"})
+        service.clock.advance(TIMEOUT_SECONDS)
+        wait_until(lambda: not without_error())
         return {name: get_listener(client, f"jm-{number}")["lastError"] for number, name in enumerate(urls)}
 
 
 def test_last_error_does_not_tell_whether_a_port_is_open(tmp_path: Path, databases: Databases) -> None:
     """The reason is in the log of the service."""
-    with secured_client(tmp_path, databases, callback_hosts="127.0.0.0/8") as (service, client):
+    with capture_logs() as log, secured_client(tmp_path, databases, callback_hosts="127.0.0.0/8") as (service, client):
         errors = _errors(service, client, "127.0.0.1")
         assert len(set(errors.values())) == 1, errors
         assert "log" in errors["closed"]
-        log = service.process.log()
-        assert "Cannot connect" in log
-        assert "status 404" in log
+        assert "Cannot connect" in str(log)
+        assert "status 404" in str(log)
 
 
 def test_a_host_that_is_allowed_by_name_may_show_its_status(tmp_path: Path, databases: Databases) -> None:
@@ -120,19 +129,20 @@ def test_a_host_that_is_allowed_by_name_may_show_its_status(tmp_path: Path, data
         errors = _errors(service, client, "localhost")
         assert "404" in errors["status 404"]
         assert "500" in errors["status 500"]
-        assert len({errors[name] for name in ("closed", "closes at once", "another protocol")}) == 1
+        assert len({errors[name] for name in ("closed", "closes at once", "another protocol", "says nothing")}) == 1
 
 
 def test_last_error_does_not_quote_the_response(tmp_path: Path, databases: Databases) -> None:
     answer = http(200, b'{"refused": {"internal secret": "x"}}', JSON)
     with (
+        capture_logs() as log,
         receiving(responds(answer)) as inside,
         secured_client(tmp_path, databases, callback_hosts="127.0.0.0/8") as (service, client),
         service.client(service.admin) as admin,
     ):
         _register_and_wait(inside, client, admin)
         assert "secret" not in get_listener(client, "jm")["lastError"]
-        assert "report in a push response ignored" in service.process.log()
+        assert "report in a push response ignored" in str(log)
 
 
 def _register_and_wait(receiver: Receiver, client: httpx.Client, admin: httpx.Client) -> None:

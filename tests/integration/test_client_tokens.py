@@ -26,8 +26,9 @@ from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.roles import Role
 from tests.integration.bodies import later
 from tests.integration.databases import Databases
-from tests.integration.process import ServiceProcess, wait_until
-from tests.integration.secured import SecuredService, secured_service
+from tests.integration.in_process import in_process
+from tests.integration.process import wait_until
+from tests.integration.secured import SecuredService, secured_in_process
 
 WRONG = "blocklist_00000000_" + "A" * 43
 
@@ -94,9 +95,12 @@ def test_tokens_are_created_listed_and_revoked(secured: SecuredService) -> None:
 
 
 def test_revoking_the_last_admin_token_is_a_conflict(tmp_path: Path, databases: Databases) -> None:
-    with secured_service(tmp_path, databases) as secured:
+    with secured_in_process(tmp_path, databases) as secured:
         text = secured.tokens[Role.ADMIN]
-    with ServiceProcess(tmp_path, auth="tokens") as process, BlocklistClient(process.url, token=text) as client:
+    with (
+        in_process(**databases.settings(tmp_path), auth="tokens") as service,
+        BlocklistClient(service.url, token=text) as client,
+    ):
         (token,) = [token for token in client.tokens() if token.role is Role.ADMIN]
         with pytest.raises(ConflictError, match="last"):
             client.revoke_token(token.id)

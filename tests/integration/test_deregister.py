@@ -10,25 +10,23 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.model.listener import FencedError
 from blocklist.model.roles import Role
-from tests.integration.databases import ON_BOTH, Databases
+from tests.integration.databases import Databases
 from tests.integration.listeners import get_listener, register
 from tests.integration.problems import problem_of
-from tests.integration.secured import SecuredService, secured_service
-
-pytestmark = ON_BOTH
+from tests.integration.secured import SecuredInProcess, secured_in_process
 
 
 @pytest.fixture
-def service(tmp_path: Path, databases: Databases) -> Iterator[SecuredService]:
-    with secured_service(tmp_path, databases) as service:
+def service(tmp_path: Path, databases: Databases) -> Iterator[SecuredInProcess]:
+    with secured_in_process(tmp_path, databases) as service:
         yield service
 
 
-def token(service: SecuredService, role: Role, name: str) -> str:
+def token(service: SecuredInProcess, role: Role, name: str) -> str:
     return str(service.make_token(role, name)["token"])
 
 
-def test_a_listener_deregisters_only_what_its_own_token_registered(service: SecuredService) -> None:
+def test_a_listener_deregisters_only_what_its_own_token_registered(service: SecuredInProcess) -> None:
     own, other = (token(service, Role.LISTENER, name) for name in ("own", "other"))
     with service.client(own) as owner, service.client(other) as attacker:
         register(owner, "jm")
@@ -40,7 +38,7 @@ def test_a_listener_deregisters_only_what_its_own_token_registered(service: Secu
 
 
 @pytest.mark.parametrize("role", [Role.OPERATOR, Role.ADMIN])
-def test_operators_deregister_any_listener(service: SecuredService, role: Role) -> None:
+def test_operators_deregister_any_listener(service: SecuredInProcess, role: Role) -> None:
     with service.client(token(service, Role.LISTENER, "own")) as owner:
         register(owner, "jm")
         with service.client(token(service, role, "other")) as operator:
@@ -48,7 +46,7 @@ def test_operators_deregister_any_listener(service: SecuredService, role: Role) 
         problem_of(owner.get("/listeners/jm"), 404)
 
 
-def test_a_process_that_ends_does_not_remove_its_successor(service: SecuredService) -> None:
+def test_a_process_that_ends_does_not_remove_its_successor(service: SecuredInProcess) -> None:
     with service.client(token(service, Role.LISTENER, "own")) as owner:
         register(owner, "jm", "s1")
         register(owner, "jm", "s2")
@@ -61,9 +59,9 @@ def test_a_process_that_ends_does_not_remove_its_successor(service: SecuredServi
         problem_of(owner.delete("/listeners/jm?sessionId=s2"), 404)
 
 
-def test_the_client_removes_only_its_own_session(service: SecuredService) -> None:
+def test_the_client_removes_only_its_own_session(service: SecuredInProcess) -> None:
     secret = token(service, Role.LISTENER, "own")
-    with service.client(secret) as owner, BlocklistClient(service.process.url, token=secret) as client:
+    with service.client(secret) as owner, BlocklistClient(service.url, token=secret) as client:
         register(owner, "jm", "s1")
         register(owner, "jm", "s2")
         with pytest.raises(FencedError):

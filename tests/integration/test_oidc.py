@@ -14,6 +14,7 @@ import jwt
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from structlog.testing import capture_logs
 
 from blocklist.model.roles import Role
 from tests.integration.bodies import all_changes, block
@@ -21,7 +22,7 @@ from tests.integration.databases import Databases
 from tests.integration.fake_issuer import AUDIENCE, FakeIssuer, rsa_key, running_issuer
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
-from tests.integration.secured import SecuredService, check_valid_until_expiry, secured_service
+from tests.integration.secured import SecuredInProcess, check_valid_until_expiry, secured_in_process
 
 
 @pytest.fixture(scope="module")
@@ -33,18 +34,18 @@ def issuer() -> Iterator[FakeIssuer]:
 @pytest.fixture(scope="module")
 def secured(
     tmp_path_factory: pytest.TempPathFactory, databases: Databases, issuer: FakeIssuer
-) -> Iterator[SecuredService]:
+) -> Iterator[SecuredInProcess]:
     settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE}
-    with secured_service(tmp_path_factory.mktemp("oidc"), databases, **settings) as secured:
+    with secured_in_process(tmp_path_factory.mktemp("oidc"), databases, **settings) as secured:
         yield secured
 
 
-def get(secured: SecuredService, token: str) -> httpx.Response:
+def get(secured: SecuredInProcess, token: str) -> httpx.Response:
     with secured.client(token) as client:
         return client.get("/blocklist")
 
 
-def test_its_claims_give_the_name_and_the_role(secured: SecuredService, issuer: FakeIssuer) -> None:
+def test_its_claims_give_the_name_and_the_role(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
     with secured.client(issuer.sign()) as client:
         for number in range(3):
             client.put(f"/blocklist/nodes/jwt-{number}", json=block()).raise_for_status()
@@ -56,7 +57,7 @@ def test_its_claims_give_the_name_and_the_role(secured: SecuredService, issuer: 
         assert client.get("/tokens").status_code == 200
 
 
-def test_a_listener_belongs_to_its_subject_whatever_its_name(secured: SecuredService, issuer: FakeIssuer) -> None:
+def test_a_listener_belongs_to_its_subject_whatever_its_name(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
     """Some issuers let users change their names, which must not make two applications of one."""
     body = {"role": "JOB_MASTER", "sessionId": "s1"}
     bob = issuer.sign(roles="listener", preferred_username="bob")
@@ -67,7 +68,7 @@ def test_a_listener_belongs_to_its_subject_whatever_its_name(secured: SecuredSer
             problem_of(other.post("/listeners/job/heartbeat", json={"sessionId": "s1"}), 404)
 
 
-def test_tokens_remain_valid_beside_jwts(secured: SecuredService, issuer: FakeIssuer) -> None:
+def test_tokens_remain_valid_beside_jwts(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
     assert get(secured, secured.admin).status_code == 200
     assert get(secured, secured.tokens[Role.READER]).status_code == 200
 
@@ -128,7 +129,7 @@ def _altered(token: str) -> str:
 
 
 @pytest.mark.parametrize("name", BAD_JWTS)
-def test_an_invalid_jwt_gets_401(secured: SecuredService, issuer: FakeIssuer, name: str) -> None:
+def test_an_invalid_jwt_gets_401(secured: SecuredInProcess, issuer: FakeIssuer, name: str) -> None:
     token = BAD_JWTS[name](issuer)
     response = get(secured, token)
     problem = problem_of(response, 401)
@@ -136,29 +137,30 @@ def test_an_invalid_jwt_gets_401(secured: SecuredService, issuer: FakeIssuer, na
     assert not [part for part in token.split(".") if len(part) > 5 and part in json.dumps(problem)]
 
 
-def test_a_jwt_signed_with_the_public_key_gets_401(secured: SecuredService, issuer: FakeIssuer) -> None:
+def test_a_jwt_signed_with_the_public_key_gets_401(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
     problem_of(get(secured, signed_with_the_public_key(issuer)), 401)
 
 
 @pytest.mark.parametrize("roles", [None, [], ["viewer"], "nothing here", {"admin": 1}, 7])
-def test_without_a_known_role_it_gets_403(secured: SecuredService, issuer: FakeIssuer, roles: object) -> None:
+def test_without_a_known_role_it_gets_403(secured: SecuredInProcess, issuer: FakeIssuer, roles: object) -> None:
     assert "reader" in problem_of(get(secured, issuer.sign(roles=roles)), 403)["detail"]
 
 
-def test_clocks_may_differ_by_30_seconds(secured: SecuredService, issuer: FakeIssuer) -> None:
+def test_clocks_may_differ_by_30_seconds(secured: SecuredInProcess, issuer: FakeIssuer) -> None:
     now = int(time.time())
     assert get(secured, issuer.sign(exp=now - 10)).status_code == 200
     assert get(secured, issuer.sign(nbf=now + 20)).status_code == 200
 
 
-def test_it_expires_for_cached_requests_too(secured: SecuredService, issuer: FakeIssuer) -> None:
-    check_valid_until_expiry(secured, issuer.sign(exp=int(time.time()) - 27))
+def test_it_expires_for_cached_requests_too(tmp_path: Path, databases: Databases, issuer: FakeIssuer) -> None:
+    with secured_in_process(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as secured:
+        check_valid_until_expiry(secured, issuer.sign(exp=int(time.time()) - 28))
 
 
 def test_unknown_key_ids_cause_a_limited_number_of_fetches(tmp_path: Path, databases: Databases) -> None:
     with (
         running_issuer() as issuer,
-        secured_service(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as secured,
+        secured_in_process(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as secured,
     ):
         issuer.keys["curve"] = ec.generate_private_key(ec.SECP256R1())
         assert get(secured, issuer.sign("curve", algorithm="ES256")).status_code == 200
@@ -170,24 +172,27 @@ def test_unknown_key_ids_cause_a_limited_number_of_fetches(tmp_path: Path, datab
 def test_fetched_keys_remain_in_use_while_the_issuer_is_unreachable(tmp_path: Path, databases: Databases) -> None:
     with running_issuer() as issuer:
         settings = {"oidc_issuer": issuer.url, "oidc_audience": AUDIENCE, "oidc_roles_claim": "realm.roles"}
-        with secured_service(tmp_path, databases, **settings) as secured:
+        later = int(time.time()) + 7200
+        with capture_logs() as log, secured_in_process(tmp_path, databases, **settings) as secured:
             issuer.unavailable = True
             early = issuer.sign(realm={"roles": ["reader"]})
             assert "unreachable" in problem_of(get(secured, early), 401)["detail"]
             issuer.unavailable = False
-            wait_until(lambda: get(secured, early).status_code == 200)
+            secured.clock.advance(10)
+            assert get(secured, early).status_code == 200
             issuer.unavailable = True
-            assert get(secured, issuer.sign(realm={"roles": ["admin"]})).status_code == 200
-            secured.process.stop()
-            log = secured.process.log()
-    assert "the keys of an issuer of JWTs could not be fetched" in log
-    assert not [part for part in early.split(".") if part in log]
+            secured.clock.advance(3601)
+            for _ in range(2):  # the first begins to fetch them again
+                assert get(secured, issuer.sign(realm={"roles": ["admin"]}, exp=later)).status_code == 200
+            wait_until(lambda: len(log) > 1)
+    assert "the keys of an issuer of JWTs could not be fetched" in str(log)
+    assert not [part for part in early.split(".") if part in str(log)]
 
 
 def test_a_discovery_document_of_another_issuer_is_rejected(tmp_path: Path, databases: Databases) -> None:
     with (
         running_issuer() as issuer,
-        secured_service(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as secured,
+        secured_in_process(tmp_path, databases, oidc_issuer=issuer.url, oidc_audience=AUDIENCE) as secured,
     ):
         issuer.advertised_issuer = "http://127.0.0.1:1"
         problem_of(get(secured, issuer.sign()), 401)

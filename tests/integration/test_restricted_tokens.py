@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import httpx
 import pytest
@@ -10,9 +11,10 @@ import pytest
 from blocklist.model.roles import Role
 from tests.alertmanager.posts import alert, post
 from tests.integration.bodies import block
+from tests.integration.databases import Databases
 from tests.integration.listeners import register
 from tests.integration.problems import problem_of
-from tests.integration.secured import SecuredService
+from tests.integration.secured import SecuredService, secured_in_process
 from tests.integration.test_claims import claim
 
 ALERTS = "/integrations/alertmanager"
@@ -98,15 +100,16 @@ def test_a_session_of_the_page_has_the_restriction_of_its_token(secured: Secured
         assert visitor.get("/blocklist").status_code == 200
 
 
-def test_it_survives_a_restart_and_is_listed(secured: SecuredService) -> None:
-    made = secured.make_token(Role.OPERATOR, "x", owners=["a/*"])
+def test_it_survives_a_restart_and_is_listed(tmp_path: Path, databases: Databases) -> None:
+    with secured_in_process(tmp_path, databases) as secured:
+        made = secured.make_token(Role.OPERATOR, "x", owners=["a/*"])
     assert made["owners"] == ["a/*"]
-    secured.process.stop()
-    secured.process.start()
-    with secured.client(made["token"]) as client:
-        problem_of(client.put("/blocklist/nodes/n1/claims/b", json=claim()), 403)
-    with secured.client(secured.admin) as admin:
-        owners = {it["name"]: it["owners"] for it in admin.get("/tokens").json()["tokens"]}
+    with secured_in_process(tmp_path, databases) as secured:
+        with secured.client(made["token"]) as client:
+            problem_of(client.put("/blocklist/nodes/n1/claims/b", json=claim()), 403)
+        with secured.client(secured.admin) as admin:
+            listed = admin.get("/tokens").json()["tokens"]
+    owners = {it["name"]: it["owners"] for it in listed}
     assert (owners["x"], owners["some-operator"]) == (["a/*"], None)
 
 

@@ -10,13 +10,13 @@ from typing import Any
 import httpx
 import pytest
 
+from app.settings import SettingsError, read_settings
 from tests.integration.bodies import all_changes, block
 from tests.integration.databases import Databases
 from tests.integration.fake_issuer import FakeIssuer, running_issuer
+from tests.integration.in_process import refusal
 from tests.integration.problems import problem_of
-from tests.integration.process import run_app
-from tests.integration.secured import SecuredService, secured_service
-from tests.integration.test_start import assert_refused, settings_for
+from tests.integration.secured import SecuredInProcess, secured_in_process
 from tests.integration.test_tls import certificate
 
 AUDIENCE = "blocklist"
@@ -53,7 +53,7 @@ def secured(
     databases: Databases,
     api_server: tuple[FakeIssuer, Path],
     people: FakeIssuer,
-) -> Iterator[SecuredService]:
+) -> Iterator[SecuredInProcess]:
     """It accepts JWTs of people as well."""
     issuer, account = api_server
     settings = {
@@ -66,17 +66,17 @@ def secured(
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
         patch.setenv("KUBERNETES_SERVICE_PORT", issuer.url.rpartition(":")[2])
-        with secured_service(tmp_path_factory.mktemp("service"), databases, **settings) as secured:
+        with secured_in_process(tmp_path_factory.mktemp("service"), databases, **settings) as secured:
             yield secured
 
 
-def get(secured: SecuredService, token: str, path: str = "/blocklist") -> httpx.Response:
+def get(secured: SecuredInProcess, token: str, path: str = "/blocklist") -> httpx.Response:
     with secured.client(token) as client:
         return client.get(path)
 
 
 def test_the_settings_give_a_service_account_its_role(
-    secured: SecuredService, api_server: tuple[FakeIssuer, Path]
+    secured: SecuredInProcess, api_server: tuple[FakeIssuer, Path]
 ) -> None:
     issuer, _ = api_server
     with secured.client(sign(issuer)) as ann:
@@ -90,7 +90,7 @@ def test_the_settings_give_a_service_account_its_role(
 
 
 def test_one_without_a_role_is_forbidden_and_named(
-    secured: SecuredService, api_server: tuple[FakeIssuer, Path]
+    secured: SecuredInProcess, api_server: tuple[FakeIssuer, Path]
 ) -> None:
     answer = get(secured, sign(api_server[0], "system:serviceaccount:ops:bob"))
     assert "The ServiceAccount ops/bob has no role" in problem_of(answer, 403)["detail"]
@@ -109,18 +109,18 @@ def test_one_without_a_role_is_forbidden_and_named(
     ],
 )
 def test_other_jwts_of_the_api_server_are_refused(
-    secured: SecuredService, api_server: tuple[FakeIssuer, Path], claims: dict[str, Any], detail: str
+    secured: SecuredInProcess, api_server: tuple[FakeIssuer, Path], claims: dict[str, Any], detail: str
 ) -> None:
     assert problem_of(get(secured, sign(api_server[0], **claims)), 401)["detail"] == detail
 
 
 @pytest.mark.parametrize("token", ["a.b.c", "..", f"e30.{'W' * 4000}.x", f"{'e' * 9000}.b.c"])
-def test_what_is_no_jwt_is_refused(secured: SecuredService, token: str) -> None:
+def test_what_is_no_jwt_is_refused(secured: SecuredInProcess, token: str) -> None:
     assert get(secured, token).status_code == 401
 
 
 def test_the_roles_of_people_come_from_their_own_issuer_only(
-    secured: SecuredService, people: FakeIssuer, api_server: tuple[FakeIssuer, Path]
+    secured: SecuredInProcess, people: FakeIssuer, api_server: tuple[FakeIssuer, Path]
 ) -> None:
     assert get(secured, people.sign()).status_code == 200
     problem_of(get(secured, people.sign(roles=None, sub="system:serviceaccount:ops:ann")), 403)
@@ -139,22 +139,31 @@ class TestStart:
             ({"service_account_audience": "a", "service_account_roles": "a=b"}, "NAMESPACE/NAME=ROLE"),
         ],
     )
-    def test_an_incomplete_setting_is_refused(self, migrated: Path, settings: dict[str, str], words: str) -> None:
-        assert_refused(run_app(env=settings_for(migrated, auth="tokens", **settings)), words)
+    def test_an_incomplete_setting_is_refused(self, database_url: str, settings: dict[str, str], words: str) -> None:
+        assert words in refusal(database_url=database_url, auth="tokens", **settings)
 
-    def test_it_needs_a_pod_with_a_service_account(self, migrated: Path, tmp_path: Path) -> None:
-        settings = {"service_account_audience": "a", "service_account_roles": "a/b=reader"}
-        env = settings_for(migrated, auth="tokens", service_account_folder=str(tmp_path), **settings)
-        assert_refused(run_app(env=env), "token cannot be read", "automountServiceAccountToken: true")
+    def test_it_needs_a_pod_with_a_service_account(
+        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        settings = {"auth": "tokens", "service_account_audience": "a", "service_account_roles": "a/b=reader"}
+        settings |= {"database_url": database_url, "service_account_folder": str(tmp_path)}
+        message = refusal(**settings)
+        assert "token cannot be read" in message
+        assert "automountServiceAccountToken: true" in message
         (tmp_path / "token").write_text("x.y.z")
-        assert_refused(run_app(env=env), "is not the token of a ServiceAccount")
+        assert "is not the token of a ServiceAccount" in refusal(**settings)
         with running_issuer() as issuer:
             (tmp_path / "token").write_text(sign(issuer))
-        env = {name: value for name, value in env.items() if not name.startswith("KUBERNETES_")}
-        assert_refused(run_app(env=env), "does not run in a Kubernetes pod")
+        for name in ("KUBERNETES_SERVICE_HOST", "KUBERNETES_SERVICE_PORT"):
+            monkeypatch.delenv(name, raising=False)
+        assert "does not run in a Kubernetes pod" in refusal(**settings)
 
-    def test_the_issuer_of_people_cannot_be_that_of_the_cluster(self, migrated: Path, tmp_path: Path) -> None:
+    def test_the_issuer_of_people_cannot_be_that_of_the_cluster(
+        self, database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """Its rules would replace the roles of ServiceAccounts."""
+        monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "127.0.0.1")
+        monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
         with running_issuer() as issuer:
             (tmp_path / "token").write_text(sign(issuer))
             settings = {
@@ -164,12 +173,12 @@ class TestStart:
                 "oidc_issuer": issuer.url,
                 "oidc_audience": AUDIENCE,
             }
-            env = settings_for(migrated, auth="tokens", **settings)
-            env |= {"KUBERNETES_SERVICE_HOST": "127.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
-            assert_refused(run_app(env=env), "BLOCKLIST_OIDC_ISSUER", "issuer of this cluster's ServiceAccounts")
+            message = refusal(database_url=database_url, auth="tokens", **settings)
+        assert "BLOCKLIST_OIDC_ISSUER" in message
+        assert "issuer of this cluster's ServiceAccounts" in message
 
     @pytest.mark.parametrize("name", ["BLOCKLIST_SERVICE_HOST", "BLOCKLIST_PORT_8224_TCP_ADDR"])
-    def test_a_variable_that_kubernetes_sets_for_a_service_is_explained(self, migrated: Path, name: str) -> None:
+    def test_a_variable_that_kubernetes_sets_for_a_service_is_explained(self, name: str) -> None:
         """BLOCKLIST_PORT is then no number, but these come with it, and are reported first."""
-        env = {**settings_for(migrated), name: "10.0.0.1", "BLOCKLIST_PORT": "tcp://10.0.0.1:8224"}
-        assert_refused(run_app(env=env), name, "enableServiceLinks: false")
+        with pytest.raises(SettingsError, match=f"{name}.*enableServiceLinks: false"):
+            read_settings({name: "10.0.0.1", "BLOCKLIST_PORT": "tcp://10.0.0.1:8224"})

@@ -15,7 +15,7 @@ from tests.integration.bodies import block
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.event_stream import next_events, watching
 from tests.integration.problems import problem_of
-from tests.integration.secured import SecuredService, secured_service
+from tests.integration.secured import SecuredService, secured_in_process
 
 pytestmark = ON_BOTH
 
@@ -27,7 +27,7 @@ def logged_in(secured: SecuredService) -> Iterator[httpx.Client]:
     """An operator who is logged in, with requests from the page."""
     with secured.client() as client:
         log_in(client, secured.tokens[Role.OPERATOR])
-        client.headers["Origin"] = secured.process.url
+        client.headers["Origin"] = secured.url
         yield client
 
 
@@ -142,11 +142,11 @@ def test_after_a_logout_the_cookie_is_invalid(logged_in: httpx.Client) -> None:
 
 
 def test_it_survives_a_restart(tmp_path: Path, databases: Databases) -> None:
-    with secured_service(tmp_path, databases) as secured, secured.client() as client:
+    with secured_in_process(tmp_path, databases) as secured, secured.client() as client:
         log_in(client, secured.admin)
-        secured.process.stop()
-        secured.process.start()
-        assert client.get("/tokens").status_code == 200
+        cookie = f"{COOKIE}={client.cookies[COOKIE]}"
+    with secured_in_process(tmp_path, databases) as secured, secured.client() as client:
+        assert client.get("/tokens", headers={"Cookie": cookie}).status_code == 200
 
 
 def test_it_ends_with_its_token_and_so_do_its_watches(secured: SecuredService) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import socket
 import ssl
@@ -17,10 +18,13 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from app.http.tls import tls_context
+from app.settings import Settings, SettingsError
 from blocklist import BlocklistClient
 from blocklist.model.errors import UnavailableError
-from tests.integration.process import ServiceProcess, environment, run_app, url_of
+from tests.integration.process import ServiceProcess, run_app
 from tests.integration.raw_http import read_response, request
+from tests.integration.test_start import assert_refused, settings_for
 
 NODE = {"action": "MARK_BLOCKED", "cause": "Hot machine"}
 
@@ -147,12 +151,11 @@ def test_tls_is_1_2_or_later(tls: TlsProcess) -> None:
         assert connection.version() in {"TLSv1.2", "TLSv1.3"}
 
 
-def test_unusable_files_stop_the_start(tmp_path: Path) -> None:
+def test_unusable_files_stop_the_start(tmp_path: Path, migrated: Path) -> None:
     cert, key = certificate(tmp_path)
     other = certificate(tmp_path, "other")[1]
     locked = certificate(tmp_path, "locked", b"secret")
-    missing, database = tmp_path / "missing", tmp_path / "blocklist.db"
-    assert run_app("migrate", env=environment(database_url=url_of(database))).returncode == 0
+    missing = tmp_path / "missing"
     for files, sentence in {
         (str(cert), ""): "Set both BLOCKLIST_TLS_CERT and BLOCKLIST_TLS_KEY, or neither.",
         ("", str(key)): "Set both BLOCKLIST_TLS_CERT and BLOCKLIST_TLS_KEY, or neither.",
@@ -162,8 +165,7 @@ def test_unusable_files_stop_the_start(tmp_path: Path) -> None:
         (str(key), str(key)): "are not a certificate and its key:",
         tuple(map(str, locked)): "The key in BLOCKLIST_TLS_KEY is encrypted",
     }.items():
-        own = environment(port="0", database_url=url_of(database), tls_cert=files[0], tls_key=files[1])
-        done = run_app("serve", env=own)
-        assert (done.returncode, done.stdout) == (2, ""), done.stderr
-        assert sentence in done.stderr
-        assert "Traceback" not in done.stderr
+        with pytest.raises(SettingsError, match=re.escape(sentence)):
+            tls_context(Settings(tls_cert=files[0], tls_key=files[1]))
+    done = run_app(env=settings_for(migrated, tls_cert=str(cert)))
+    assert_refused(done, "Set both BLOCKLIST_TLS_CERT and BLOCKLIST_TLS_KEY, or neither.")

@@ -13,6 +13,7 @@ import pytest
 from blocklist.model.roles import Role
 from tests.integration.bodies import block
 from tests.integration.databases import ON_BOTH, Databases
+from tests.integration.in_process import in_process
 from tests.integration.listeners import (
     get_listener,
     heartbeat,
@@ -23,10 +24,10 @@ from tests.integration.listeners import (
     wait_until_lapsed,
 )
 from tests.integration.problems import problem_of
-from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.process import wait_until
 from tests.integration.receiver import http, receiving, responds
 from tests.integration.replicas import running_replicas
-from tests.integration.secured import SecuredService, secured_service
+from tests.integration.secured import SecuredInProcess, secured_in_process
 
 Client = Callable[[str], httpx.Client]
 MAX_BYTES: Final = 150_000
@@ -38,13 +39,13 @@ LIMITS: Final = {
 
 
 @pytest.fixture
-def service(tmp_path: Path, databases: Databases) -> Iterator[SecuredService]:
-    with secured_service(tmp_path, databases, **LIMITS) as service:
+def service(tmp_path: Path, databases: Databases) -> Iterator[SecuredInProcess]:
+    with secured_in_process(tmp_path, databases, **LIMITS) as service:
         yield service
 
 
 @pytest.fixture
-def client_of(service: SecuredService) -> Iterator[Client]:
+def client_of(service: SecuredInProcess) -> Iterator[Client]:
     """A client with a new token of a listener, by the token's name."""
     with ExitStack() as stack:
         yield lambda name: stack.enter_context(service.client(service.make_token(Role.LISTENER, name)["token"]))
@@ -65,17 +66,16 @@ def findings(first: int, number: int) -> dict[str, dict[str, str]]:
 
 @ON_BOTH
 class TestListeners:
-    def test_a_token_has_at_most_as_many_as_the_setting_says(self, service: SecuredService, client_of: Client) -> None:
-        """Also after a restart, and with another token of the same name. Renewals and new sessions are allowed."""
+    def test_a_token_has_at_most_as_many_as_the_setting_says(
+        self, service: SecuredInProcess, client_of: Client
+    ) -> None:
+        """Also with another token of the same name. Renewals and new sessions are allowed."""
         greedy, other = client_of("greedy"), client_of("other")
         for number in range(3):
             assert try_register(greedy, f"jm-{number}").status_code == 201
         detail = problem_of(try_register(greedy, "jm-3"), 429)["detail"]
         assert "3 live listeners" in detail
         assert "BLOCKLIST_MAX_LISTENERS_PER_TOKEN" in detail
-        service.process.stop()
-        service.process.start()
-        problem_of(try_register(greedy, "jm-3"), 429)
         problem_of(try_register(client_of("greedy"), "jm-3"), 429)
         assert try_register(greedy, "jm-0").status_code == 200
         assert try_register(greedy, "jm-1", "s2").status_code == 200
@@ -85,6 +85,16 @@ class TestListeners:
         assert try_register(greedy, "jm-4").status_code == 201
         problem_of(try_register(greedy, "jm-5"), 429)
 
+    def test_they_count_after_a_restart(self, tmp_path: Path, databases: Databases) -> None:
+        with secured_in_process(tmp_path, databases, **LIMITS) as service:
+            token = service.make_token(Role.LISTENER, "greedy")["token"]
+            with service.client(token) as greedy:
+                for number in range(3):
+                    try_register(greedy, f"jm-{number}")
+        with secured_in_process(tmp_path, databases, **LIMITS) as service, service.client(token) as greedy:
+            problem_of(try_register(greedy, "jm-3"), 429)
+            assert try_register(greedy, "jm-0").status_code == 200
+
     def test_taking_over_the_listener_of_another_token_counts(self, client_of: Client) -> None:
         greedy, other = client_of("greedy"), client_of("other")
         for number in range(3):
@@ -93,11 +103,12 @@ class TestListeners:
         problem_of(try_register(greedy, "jm-9"), 429)
         heartbeat(other, "jm-9")
 
-    def test_one_that_has_lapsed_makes_room(self, client_of: Client) -> None:
+    def test_one_that_has_lapsed_makes_room(self, service: SecuredInProcess, client_of: Client) -> None:
         greedy = client_of("greedy")
-        register(greedy, "short", leaseSeconds=1)
+        register(greedy, "short", leaseSeconds=10)
         for number in range(2):
             try_register(greedy, f"jm-{number}")
+        service.clock.advance(10)
         wait_until_lapsed(greedy, "short")
         wait_until(lambda: try_register(greedy, "jm-2").status_code == 201)
         assert greedy.get("/listeners/short").status_code == 404
@@ -131,11 +142,12 @@ class TestReports:
         greedy.delete("/listeners/b")
         heartbeat(greedy, "a", taskManagers=nodes(40))
 
-    def test_so_does_the_end_of_a_lease(self, client_of: Client) -> None:
+    def test_so_does_the_end_of_a_lease(self, service: SecuredInProcess, client_of: Client) -> None:
         greedy = client_of("greedy")
-        register(greedy, "short", leaseSeconds=1)
+        register(greedy, "short", leaseSeconds=10)
         heartbeat(greedy, "short", taskManagers=nodes(40))
         try_register(greedy, "a")
+        service.clock.advance(10)
         wait_until_lapsed(greedy, "short")
         wait_until(lambda: post_heartbeat(greedy, "a", taskManagers=nodes(40)).status_code == 200)
 
@@ -149,7 +161,7 @@ class TestReports:
 
 
 def test_a_response_to_a_push_with_too_much_acknowledges_it_without_its_report(
-    service: SecuredService, client_of: Client
+    service: SecuredInProcess, client_of: Client
 ) -> None:
     report = b'{"taskManagers":{%s}}' % b",".join(b'"tm-%d":"node-%d"' % (it, it) for it in range(200))
     greedy = client_of("greedy")
@@ -167,7 +179,7 @@ def test_a_response_to_a_push_with_too_much_acknowledges_it_without_its_report(
 def test_without_authentication_there_is_no_limit(tmp_path: Path, databases: Databases) -> None:
     """Everybody is one anonymous principal, who may do anything."""
     settings = {**databases.settings(tmp_path), **LIMITS}
-    with ServiceProcess(tmp_path, **settings) as process, process.client() as client:
+    with in_process(**settings) as service, service.client() as client:
         for number in range(5):
             assert try_register(client, f"jm-{number}").status_code == 201
         heartbeat(client, "jm-0", taskManagers=nodes(200))
@@ -197,13 +209,13 @@ def test_replicas_count_together(tmp_path: Path, databases: Databases) -> None:
 class TestMinimum:
     """A listener may forbid blocks of its own nodes only."""
 
-    def block(self, service: SecuredService, node: str) -> int:
+    def block(self, service: SecuredInProcess, node: str) -> int:
         operator = service.client(service.make_token(Role.OPERATOR, "ops")["token"])
         with operator as client:
             return client.put(f"/blocklist/nodes/{node}", json=block()).status_code
 
     def test_nodes_that_only_one_token_states_are_not_kept_free_for_it(
-        self, service: SecuredService, client_of: Client
+        self, service: SecuredInProcess, client_of: Client
     ) -> None:
         attacker = client_of("attacker")
         register(attacker, "jm", minNodes=2)
@@ -212,7 +224,7 @@ class TestMinimum:
         assert self.block(service, "a") == 201
 
     def test_a_listener_is_believed_where_it_runs_or_another_token_names_the_node(
-        self, service: SecuredService, client_of: Client
+        self, service: SecuredInProcess, client_of: Client
     ) -> None:
         job, manager = client_of("job"), client_of("manager")
         register(job, "jm", minNodes=2)
