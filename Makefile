@@ -4,11 +4,12 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PYTEST := $(BIN)/python -m pytest --dist loadgroup
-LIGHT_TESTS := tests/unit tests/integration
+# Four workers keep two cores busy: two of them run what starts clusters, and wait often.
+WORKERS ?= 4
+WHOLE_RUN := $(BIN)/python -m pytest -p tests.whole_run -n $(WORKERS) --dist loadgroup --junitxml build/tests.xml
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: run setup check unit test test-long kill-test lint format docs demo jar bench profile chaos soak-claims fuzz openapi settings lock \
+.PHONY: run setup check unit test test-long test-nightly kill-test lint format docs demo jar bench profile chaos soak-claims fuzz openapi settings lock \
 	upgrade clean
 .DELETE_ON_ERROR:
 
@@ -26,16 +27,18 @@ check: $(VENV)/dev.stamp
 unit: $(VENV)/dev.stamp
 	$(BIN)/python -m pytest tests/unit $(ARGS)
 
-# On real services; takes long. `make test-long` has the rest: variations that take minutes each.
-# First what starts clusters and browsers, two at a time; then the rest, with more workers, as those tests often wait.
+# On real services. tests/scheduling.py says which tests share the workers, tests/whole_run.py what is measured and repeated.
 test: $(VENV)/dev.stamp
-	@failed=; \
-	$(PYTEST) -n 2 -m "not long" $(addprefix --ignore=,$(LIGHT_TESTS)) $(ARGS) || failed=1; \
-	$(PYTEST) -n 3 -m "not long" $(LIGHT_TESTS) $(ARGS) || failed=1; \
-	test -z "$$failed"
+	$(WHOLE_RUN) -m "not long" $(ARGS)
 
+# Variations that take minutes each.
 test-long: $(VENV)/dev.stamp
-	$(PYTEST) -n 2 -m long $(ARGS)
+	$(WHOLE_RUN) -m long $(ARGS)
+
+# All of both; what is random or lasts for a time does so ten times as long.
+test-nightly: export BLOCKLIST_TEST_LENGTH ?= 10
+test-nightly: $(VENV)/dev.stamp
+	$(WHOLE_RUN) $(ARGS)
 
 # 200 times kill -9 under load; `ARGS="--kills 20"` for less.
 kill-test: $(VENV)/dev.stamp

@@ -10,6 +10,10 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.scheduling import pytest_xdist_make_scheduler
+
+__all__ = ["pytest_xdist_make_scheduler"]
+
 # A busy machine would fail tests that are right.
 settings.register_profile("no time limits", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("no time limits")
