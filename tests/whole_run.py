@@ -115,7 +115,7 @@ def by_folder(seconds: Mapping[str, float]) -> list[str]:
 def passes_alone(test: str, root: Path) -> bool:
     """Whether a test passes, and is not skipped, in a process of its own without workers."""
     print(f"\nrepeated: {test}", flush=True)  # noqa: T201
-    command = [sys.executable, "-m", "pytest", "-p", "no:xdist", "--rootdir", str(root), test]
+    command = [sys.executable, "-m", "pytest", "-n0", "--rootdir", str(root), test]
     again = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if again.returncode == pytest.ExitCode.OK and re.search(r"^=+ 1 passed\b", again.stdout, re.MULTILINE):
         return True

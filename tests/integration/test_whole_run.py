@@ -41,11 +41,11 @@ def whole_run(folder: Path, *arguments: str, **files: str) -> Result:
     """Run the tests in `files`, which are in tests/unit, with two workers."""
     tests = folder / "tests" / "unit"
     tests.mkdir(parents=True)
-    (folder / "pytest.ini").write_text("[pytest]\n")
+    (folder / "pytest.ini").write_text("[pytest]\naddopts = -p xdist --strict-markers\n")
     (folder / "tests" / "conftest.py").write_text("from tests.scheduling import pytest_xdist_make_scheduler\n")
     for name, text in files.items():
         (tests / f"{name}.py").write_text(text)
-    command = [sys.executable, "-m", "pytest", "-p", "xdist", "-p", "tests.whole_run", *(arguments or ("-n", "2"))]
+    command = [sys.executable, "-m", "pytest", "-p", "tests.whole_run", *(arguments or ("-n", "2"))]
     others = {name: value for name, value in os.environ.items() if not name.startswith("PYTEST_")}
     env = others | {"PYTHONPATH": str(ROOT), "COLUMNS": "80", "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
     done = subprocess.run(
