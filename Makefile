@@ -9,8 +9,8 @@ WORKERS ?= 4
 WHOLE_RUN := $(BIN)/python -m pytest -p tests.whole_run -n $(WORKERS) --dist loadgroup --junitxml build/tests.xml
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 
-.PHONY: run setup check unit test test-long test-nightly kill-test lint format docs demo jar bench profile chaos soak-claims fuzz openapi settings lock \
-	upgrade clean
+.PHONY: run setup check unit test test-long test-nightly kill-test lint format docs demo jar bench profile chaos soak-claims \
+	fuzz openapi settings lock upgrade clean
 .DELETE_ON_ERROR:
 
 # Needs only Python and make.
@@ -35,10 +35,14 @@ test: $(VENV)/dev.stamp
 test-long: $(VENV)/dev.stamp
 	$(WHOLE_RUN) -m long $(ARGS)
 
-# All of both; what is random or lasts for a time does so ten times as long.
-test-nightly: export BLOCKLIST_TEST_LENGTH ?= 10
+# All tests; those that are random or run for a time do so ten times as long. Then other versions of Spark.
+test-nightly: export TEST_LENGTH ?= 10
 test-nightly: $(VENV)/dev.stamp
-	$(WHOLE_RUN) $(ARGS)
+	@failed=; \
+	$(WHOLE_RUN) $(ARGS) || failed=1; \
+	$(BIN)/python -m tests.applications versions || failed=1; \
+	$(BIN)/python -m tests.applications chaos || failed=1; \
+	test -z "$$failed"
 
 # 200 times kill -9 under load; `ARGS="--kills 20"` for less.
 kill-test: $(VENV)/dev.stamp

@@ -10,15 +10,29 @@ from typing import Any, Final
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.length import LENGTH, longer
 from tests.scheduling import pytest_xdist_make_scheduler
 
 __all__ = ["pytest_xdist_make_scheduler"]
 
 # A busy machine would fail tests that are right.
-settings.register_profile("no time limits", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "no time limits", deadline=None, max_examples=longer(100), suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("no time limits")
 
 _LINES: Final = 100
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """A longer run has longer time limits."""
+    if LENGTH == 1:
+        return
+    for item in items:
+        marker = item.get_closest_marker("timeout")
+        seconds = float(marker.args[0] if marker else config.getini("timeout"))
+        item.add_marker(pytest.mark.timeout(longer(seconds)), append=False)
 
 
 def pytest_collection_finish() -> None:

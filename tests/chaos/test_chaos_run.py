@@ -9,6 +9,7 @@ import pytest
 
 from tests.chaos.chaos_run import ChaosRun
 from tests.chaos.cluster import running_cluster
+from tests.length import longer
 
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("chaos")]
 
@@ -16,7 +17,7 @@ pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("chaos")]
 @pytest.mark.parametrize(("replicas", "seconds"), [(0, 15), (2, 25), (3, 25)], ids=["sqlite", "two", "three"])
 def test_no_contract_violation_under_faults(tmp_path: Path, replicas: int, seconds: float) -> None:
     with running_cluster(tmp_path, replicas) as cluster:
-        record = ChaosRun(cluster, secrets.token_hex(4)).run(seconds)
+        record = ChaosRun(cluster, secrets.token_hex(4)).run(longer(seconds))
     found = record.violations()
     if found:
         record.save(tmp_path)

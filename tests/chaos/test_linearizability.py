@@ -22,6 +22,7 @@ from tests.chaos.register import (
     apply_request,
     successors,
 )
+from tests.length import longer
 
 A, B, C = "a", "b", "c"
 FREE: Answer = (404, None)
@@ -253,13 +254,13 @@ def _fits(order: list[Step], state: State, timestamp: int) -> bool:
     return any(_fits(order[1:], left, at) for left, at in successors(order[0], state, timestamp))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=longer(300), deadline=None)
 @given(possible_histories())
 def test_every_history_of_a_register_is_linearizable(steps: list[Step]) -> None:
     assert find_violation(steps) is None
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=longer(300), deadline=None)
 @given(st.lists(random_steps(), max_size=2), possible_histories())
 def test_the_search_agrees_with_brute_force(random: list[Step], possible: list[Step]) -> None:
     steps = [*random, *possible[:4]]

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.claims_soak.soak_run import SoakRun, running_cluster
+from tests.length import longer
 
 pytestmark = [pytest.mark.timeout(900), pytest.mark.xdist_group("soak")]
 
@@ -20,7 +21,7 @@ def test_no_block_outlives_its_claims_or_ends_before(tmp_path: Path, replicas: i
     seed = secrets.token_hex(4)
     with running_cluster(tmp_path, replicas) as cluster:
         run = SoakRun(cluster, seed, pace=4, max_late_ms=_MAX_LATE_MS)
-        found = run.run(seconds)
+        found = run.run(longer(seconds))
     if found:
         run.save(tmp_path)
     assert not found, "\n".join([f"seed {seed}", *run.summary(), *found[:20]])

@@ -14,6 +14,7 @@ from tests.integration.bodies import MARK, all_changes, current_list
 from tests.integration.databases import ON_BOTH, Databases, SqliteFiles
 from tests.integration.process import wait_until
 from tests.integration.state_machine import ACTIONS, Block, ServiceMachine
+from tests.length import longer
 
 pytestmark = ON_BOTH
 
@@ -164,4 +165,6 @@ def test_claims_behave_like_a_dict_of_dicts_with_a_log(databases: Databases) -> 
             super().__init__(databases)
 
     examples = 40 if isinstance(databases, SqliteFiles) else 10
-    run_state_machine_as_test(Machine, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=longer(examples), stateful_step_count=25, deadline=None)
+    )

@@ -17,6 +17,7 @@ from tests.integration.bodies import all_changes, block, later, now_ms
 from tests.integration.conftest import Start
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.raw_http import connection_to, exchange, read_response, read_until_closed, request, send_request
+from tests.length import longer
 
 CLOSING_REQUEST = request("/healthz", "Connection: close")
 """Makes the server close the connection after it has answered all requests before this one."""
@@ -364,7 +365,7 @@ one_request = st.builds(
 
 
 @given(st.lists(one_request, min_size=1, max_size=5))
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=longer(150), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_mix_of_requests_gets_the_responses_of_the_ordinary_route(
     pair: Pair, etags: list[str], mix: list[bytes]
 ) -> None:

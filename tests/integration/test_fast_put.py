@@ -27,6 +27,7 @@ from tests.integration.raw_http import (
     send_request,
     without_volatile_lines,
 )
+from tests.length import longer
 
 BODY: Final = json.dumps(block()).encode()
 CLOSING_REQUEST: Final = request("/healthz", "Connection: close")
@@ -290,7 +291,7 @@ steps = st.sampled_from(
 
 
 @given(st.lists(steps, min_size=1, max_size=8))
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=longer(80), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_any_pipelined_mix_gets_the_responses_of_the_ordinary_route(pair: Pair, mix: list[bytes]) -> None:
     same_response(pair, b"".join(mix))
 

@@ -20,6 +20,7 @@ from app.main import create_app
 from app.settings import Settings
 from tests.integration.databases import ON_BOTH
 from tests.integration.secured import SecuredService
+from tests.length import longer
 
 pytestmark = ON_BOTH
 
@@ -32,7 +33,7 @@ finite = SCHEMA.exclude(path=WATCH_PATH)
 
 
 @finite.parametrize()
-@settings(max_examples=50, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=longer(50), deadline=None, suppress_health_check=list(HealthCheck))
 def test_every_response_conforms_to_the_document(case: Case[Any], secured: SecuredService) -> None:
     excluded = checks_to_skip(case)
     remove_waits(case)

@@ -12,6 +12,7 @@ from hypothesis.stateful import invariant, rule, run_state_machine_as_test
 from tests.integration.bodies import MARK, all_changes, current_list, revision_of
 from tests.integration.databases import ON_BOTH, Databases, SqliteFiles
 from tests.integration.state_machine import ACTIONS, Block, ServiceMachine
+from tests.length import longer
 
 pytestmark = ON_BOTH
 
@@ -169,4 +170,6 @@ def test_the_service_behaves_like_a_dict_with_a_log(databases: Databases) -> Non
             super().__init__(databases)
 
     examples = 40 if isinstance(databases, SqliteFiles) else 10
-    run_state_machine_as_test(Machine, settings=settings(max_examples=examples, stateful_step_count=25, deadline=None))
+    run_state_machine_as_test(
+        Machine, settings=settings(max_examples=longer(examples), stateful_step_count=25, deadline=None)
+    )

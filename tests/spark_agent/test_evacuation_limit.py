@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.length import longer
 from tests.spark_agent.decisions import Decisions
 
 PER_TASK, PER_HOST, MINUTE, MAX_TASKS = 3, 3, 60_000, 50_000
@@ -50,7 +51,7 @@ steps_ = st.lists(
 )
 
 
-@settings(max_examples=500)
+@settings(max_examples=longer(500))
 @given(steps_)
 def test_the_limits_are_those_of_the_reference_model(
     decisions: Decisions, steps: list[tuple[str, int, set[str]] | tuple[str, str, str]]

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blocklist.model.host_matching import machine_keys, normalize_name, same_machine, short_name
+from tests.length import longer
 from tests.spark_agent.decisions import Decisions
 
 _LABELS = st.sampled_from(["n1", "N1", "n2", "10", "a", "fe80", "n1-x", "_", ""])
@@ -34,7 +35,7 @@ def keys_by_the_rules(name: str) -> list[str]:
     return [normal, f"{short}."] if short and dot else [normal]
 
 
-@settings(max_examples=300)
+@settings(max_examples=longer(300))
 @given(st.lists(names, min_size=1, max_size=20))
 def test_a_host_is_looked_up_under_the_keys_of_its_name(decisions: Decisions, given_names: list[str]) -> None:
     assert decisions.keys(given_names) == [keys_by_the_rules(name) for name in given_names]
@@ -53,7 +54,7 @@ def test_addresses_and_odd_names(decisions: Decisions, name: str) -> None:
     assert decisions.keys([name]) == [keys_by_the_rules(name)]
 
 
-@settings(max_examples=300)
+@settings(max_examples=longer(300))
 @given(st.lists(st.tuples(names, names), min_size=1, max_size=20))
 def test_a_host_is_in_the_table_exactly_if_an_id_means_the_same_machine(
     decisions: Decisions, pairs: list[tuple[str, str]]

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from blocklist.model.host_matching import normalize_address
 from blocklist.model.node import PERMANENT
+from tests.length import longer
 from tests.spark_agent.decisions import Decisions, JavaPlacement, Tree, render, render_blocks
 from tests.spark_agent.test_plan import block
 
@@ -103,7 +104,7 @@ DNS = re.compile(r"(?=.{1,253}$)[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-
 IDS = ["n1", "N2", "n3.eu.example", "10.0.0.1", "10.0.0.2", "n_4", "x" * 70, "n1-", "::1"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=longer(300))
 @given(
     st.lists(
         st.builds(
@@ -261,7 +262,7 @@ def _holds(each: Tree, values: dict[str, str]) -> bool:
             return value is not None
 
 
-@settings(max_examples=300)
+@settings(max_examples=longer(300))
 @given(st.lists(TERMS, max_size=3), st.frozensets(st.sampled_from(["n1", "n2", "n3"]), max_size=3))
 def test_a_node_is_selected_as_before_unless_it_is_excluded(
     decisions: Decisions, terms: list[Tree], names: frozenset[str]

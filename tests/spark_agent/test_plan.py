@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from blocklist.model.driver_table import DriverTable
 from blocklist.model.host_matching import same_machine
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from tests.length import longer
 from tests.spark_agent import model
 from tests.spark_agent.decisions import Decisions, JavaPlan, render_blocks
 from tests.spark_agent.model import HOLD, JOIN, LONG_AGO, NOTICE, Host, Requirements, Row
@@ -392,7 +393,7 @@ blocks_ = st.lists(
 )
 
 
-@settings(max_examples=2000)
+@settings(max_examples=longer(2000))
 @given(blocks_, hosts_, needs_)
 def test_the_plan_is_that_of_the_reference_model(
     decisions: Decisions, blocks: list[tuple[str, int, str, str]], hosts: list[Host], needs: Requirements
@@ -411,7 +412,7 @@ def test_the_plan_is_that_of_the_reference_model(
     assert all(REASONS[why] in plan.refused[node_id] for node_id, why in expected.refused.items())
 
 
-@settings(max_examples=600)
+@settings(max_examples=longer(600))
 @given(blocks_, hosts_, needs_)
 def test_as_many_nodes_stay_open_as_must(
     decisions: Decisions, blocks: list[tuple[str, int, str, str]], hosts: list[Host], needs: Requirements
@@ -435,7 +436,7 @@ def test_as_many_nodes_stay_open_as_must(
     assert not (needless and minimum) or others
 
 
-@settings(max_examples=600)
+@settings(max_examples=longer(600))
 @given(blocks_, hosts_, needs_, st.randoms(use_true_random=False), st.integers(0, 6000))
 def test_order_ids_without_a_host_and_the_time_until_something_ends_do_not_matter(
     decisions: Decisions,
@@ -484,7 +485,7 @@ def with_canary(node: BlockedNode) -> st.SearchStrategy[BlockedNode]:
 class TestTablesOfTheService:
     """Tables that the service writes."""
 
-    @settings(max_examples=500)
+    @settings(max_examples=longer(500))
     @given(
         st.lists(
             st.builds(

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from blocklist.model.node import MIN_TIMESTAMP, PERMANENT
+from tests.length import longer
 from tests.spark_agent.decisions import Decisions, table_text
 from tests.spark_agent.model import Host, Requirements
 
@@ -94,7 +95,7 @@ def test_any_other_text_is_refused_and_the_table_before_stays(decisions: Decisio
     assert covered(decisions) == ["n1", "n2"]
 
 
-@settings(max_examples=300)
+@settings(max_examples=longer(300))
 @given(st.integers(0, len(WHOLE) - 1), st.characters(codec="utf-8"))
 def test_a_table_with_a_character_too_many_or_cut_short_is_never_half_in_force(
     decisions: Decisions, place: int, extra: str
@@ -105,7 +106,7 @@ def test_a_table_with_a_character_too_many_or_cut_short_is_never_half_in_force(
         assert not plan.matched
 
 
-@settings(max_examples=300)
+@settings(max_examples=longer(300))
 @given(st.binary(max_size=200))
 def test_no_bytes_stop_the_reader(decisions: Decisions, noise: bytes) -> None:
     assert decisions.read_table(noise) is not None
@@ -160,7 +161,7 @@ def test_the_largest_table_replaces_another_within_48_megabytes(decision_classes
             assert small.read_table(table_text(revision, lines)) is None
 
 
-@settings(max_examples=200)
+@settings(max_examples=longer(200))
 @given(st.text(alphabet=st.characters(codec="utf-8", exclude_categories=["Cc"]), max_size=300))
 def test_a_cause_is_text_of_any_kind(decisions: Decisions, cause: str) -> None:
     """It is shortened without half a character, which no report may have."""

@@ -20,6 +20,7 @@ from blocklist.model.listener import (
     heartbeat,
     register,
 )
+from tests.length import longer
 
 LEASE = 50_000
 NOW = 1_000_000
@@ -289,4 +290,4 @@ class AgainstAModel(RuleBasedStateMachine):
 
 
 TestAgainstAModel = AgainstAModel.TestCase
-TestAgainstAModel.settings = settings(max_examples=60, stateful_step_count=60, deadline=None)
+TestAgainstAModel.settings = settings(max_examples=longer(60), stateful_step_count=60, deadline=None)

@@ -10,6 +10,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
 from blocklist.model.tracker import BlocklistTracker, OutOfOrderError
+from tests.length import longer
 
 
 def node(node_id: str, end: int = PERMANENT, cause: str = "disk") -> BlockedNode:
@@ -144,7 +145,7 @@ class TrackerAgainstDict(RuleBasedStateMachine):
 
 
 TestTrackerAgainstDict = TrackerAgainstDict.TestCase
-TestTrackerAgainstDict.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+TestTrackerAgainstDict.settings = settings(max_examples=longer(60), stateful_step_count=40, deadline=None)
 
 
 @given(st.lists(st.integers(1, 50)))
