@@ -22,7 +22,7 @@ log = structlog.get_logger(__name__)
 
 PRIVATE: Final = 0o600
 """The database has the secrets of listeners. SQLite gives its own files the permissions of the database."""
-_SUFFIXES: Final = ("", "-wal", "-shm", ".lock", ".head")
+_SUFFIXES: Final = ("", "-wal", "-shm", ".head")
 _HEADER: Final = struct.Struct(">16sH10xI")
 """Of a database: magic, page size, number of pages (https://www.sqlite.org/fileformat.html#the_database_header)."""
 _MAGIC: Final = b"SQLite format 3\0"
@@ -141,8 +141,6 @@ class SqliteFile:
             )
         try:
             _lock_inode(database)
-            # Earlier versions lock only this file.
-            fcntl.flock(self._open(sibling(self.path, ".lock")), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             raise SchemaError(f"Another blocklist service uses the database {self._url}: stop it first.") from None
 
@@ -179,10 +177,8 @@ def _lock_inode(descriptor: int) -> None:
 
     With an open file description lock: closing other descriptors does not drop it, unlike a POSIX lock, and as it
     covers a byte that SQLite does not lock, it never conflicts with SQLite, not even where `flock` locks all bytes
-    (NFS). Systems and file systems without such locks are left with the lock file.
+    (NFS). File systems without such locks do not protect the file.
     """
-    if not hasattr(fcntl, "F_OFD_SETLK"):
-        return
     request = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, _LOCKED_BYTE, 1, 0)
     try:
         fcntl.fcntl(descriptor, fcntl.F_OFD_SETLK, request)

@@ -14,7 +14,16 @@ from tests.length import longer
 pytestmark = [pytest.mark.timeout(1800), pytest.mark.xdist_group("chaos")]
 
 
-@pytest.mark.parametrize(("replicas", "seconds"), [(0, 15), (2, 25), (3, 25)], ids=["sqlite", "two", "three"])
+@pytest.mark.parametrize(
+    ("replicas", "seconds"),
+    [
+        pytest.param(0, 6, id="sqlite"),
+        pytest.param(3, 12, id="three"),
+        pytest.param(0, 15, id="sqlite, long", marks=pytest.mark.long),
+        pytest.param(2, 25, id="two, long", marks=pytest.mark.long),
+        pytest.param(3, 25, id="three, long", marks=pytest.mark.long),
+    ],
+)
 def test_no_contract_violation_under_faults(tmp_path: Path, replicas: int, seconds: float) -> None:
     with running_cluster(tmp_path, replicas) as cluster:
         record = ChaosRun(cluster, secrets.token_hex(4)).run(longer(seconds))

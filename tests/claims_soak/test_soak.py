@@ -16,7 +16,15 @@ _MAX_LATE_MS = 15_000
 """The load of other tests may delay an expiry; one that is forgotten is found at the end."""
 
 
-@pytest.mark.parametrize(("replicas", "seconds"), [(0, 12), (2, 20)], ids=["sqlite", "postgresql"])
+@pytest.mark.parametrize(
+    ("replicas", "seconds"),
+    [
+        pytest.param(0, 5, id="sqlite"),
+        pytest.param(2, 8, id="postgresql"),
+        pytest.param(0, 12, id="sqlite, long", marks=pytest.mark.long),
+        pytest.param(2, 20, id="postgresql, long", marks=pytest.mark.long),
+    ],
+)
 def test_no_block_outlives_its_claims_or_ends_before(tmp_path: Path, replicas: int, seconds: float) -> None:
     seed = secrets.token_hex(4)
     with running_cluster(tmp_path, replicas) as cluster:

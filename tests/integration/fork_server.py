@@ -1,4 +1,4 @@
-"""Services that are forked from a process that has imported their modules.
+"""Runs of `python -m app` that are forked from a process that has imported their modules.
 
 A start of `python -m app` takes 1.8 s of CPU, of which 1.5 s are imports.
 """
@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 from typing import Final
@@ -20,12 +20,25 @@ _CONTEXT: Final = multiprocessing.get_context("forkserver")
 _CONTEXT.set_forkserver_preload(["tests.integration.preloaded"])
 
 
-class ForkedService:
-    """A running service, with the methods of subprocess.Popen that tests need."""
+class ForkedApp:
+    """A running command, `serve` without arguments, with the methods of subprocess.Popen that tests need.
 
-    def __init__(self, folder: Path, env: Mapping[str, str], log: Path) -> None:
+    It appends to the files `stdout` and `stderr`.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        env: Mapping[str, str],
+        stderr: Path,
+        *,
+        stdout: Path = Path(os.devnull),
+        arguments: Sequence[str] = (),
+    ) -> None:
         # A daemon process is ended with this one.
-        self._process: ForkServerProcess = _CONTEXT.Process(target=_serve, args=(folder, env, log), daemon=True)
+        self._process: ForkServerProcess = _CONTEXT.Process(
+            target=_run, args=(folder, env, stdout, stderr, arguments), daemon=True
+        )
         self._process.start()
 
     @property
@@ -41,7 +54,7 @@ class ForkedService:
         """Its exit code. Raises subprocess.TimeoutExpired after `timeout` seconds."""
         self._process.join(timeout)
         if (code := self._process.exitcode) is None:
-            raise subprocess.TimeoutExpired("a forked service", timeout)
+            raise subprocess.TimeoutExpired("a forked process", timeout)
         return code
 
     def send_signal(self, number: int) -> None:
@@ -52,26 +65,25 @@ class ForkedService:
         self.send_signal(signal.SIGKILL)
 
 
-def _serve(folder: Path, env: Mapping[str, str], log: Path) -> None:
-    """`python -m app` in the forked process."""
+def _run(folder: Path, env: Mapping[str, str], stdout: Path, stderr: Path, arguments: Sequence[str]) -> None:
+    """`python -m app …` in the forked process."""
     os.environ.clear()
     os.environ.update(env)
     os.chdir(folder)
-    _redirect(log)
+    _redirect(stdout, stderr)
     from app.cli import main
 
     try:
-        sys.exit(main([]))
+        sys.exit(main([*arguments]))
     finally:
-        # A forked process ends without them.
+        # A forked process ends without them, and without what its buffers hold.
+        sys.stdout.flush()
         atexit._run_exitfuncs()
 
 
-def _redirect(log: Path) -> None:
-    """Stdin and stdout are /dev/null, stderr is the log."""
-    null = os.open(os.devnull, os.O_RDWR)
-    stderr = os.open(log, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-    for source, target in ((null, 0), (null, 1), (stderr, 2)):
+def _redirect(stdout: Path, stderr: Path) -> None:
+    """Stdin is empty."""
+    for target, path in enumerate((Path(os.devnull), stdout, stderr)):
+        source = os.open(path, os.O_RDONLY if target == 0 else os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         os.dup2(source, target)
-    os.close(null)
-    os.close(stderr)
+        os.close(source)

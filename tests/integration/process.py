@@ -18,7 +18,7 @@ from typing import Final, Self
 
 import httpx
 
-from tests.integration.fork_server import ForkedService
+from tests.integration.fork_server import ForkedApp
 
 ROOT: Final = Path(__file__).parents[2]
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -44,7 +44,7 @@ class ServiceProcess:
         self.url = f"http://127.0.0.1:{self.port}"
         self._settings = settings
         self._log = folder / "service.log"
-        self._process: subprocess.Popen[bytes] | ForkedService | None = None
+        self._process: subprocess.Popen[bytes] | ForkedApp | None = None
 
     def __enter__(self) -> Self:
         return self.start()
@@ -69,7 +69,7 @@ class ServiceProcess:
     def launch(self) -> None:
         """Start it, and return at once."""
         if self.forked and not self.wrapper:
-            self._process = ForkedService(ROOT, self.environment(), self._log)
+            self._process = ForkedApp(ROOT, self.environment(), self._log)
             return
         with self._log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -128,7 +128,7 @@ class ServiceProcess:
     def client(self) -> httpx.Client:
         return http_client(self.url)
 
-    def _running(self) -> subprocess.Popen[bytes] | ForkedService:
+    def _running(self) -> subprocess.Popen[bytes] | ForkedApp:
         assert self._process is not None
         return self._process
 
@@ -145,10 +145,17 @@ def http_client(url: str) -> httpx.Client:
     return httpx.Client(base_url=url, timeout=30, trust_env=False, verify=NO_TLS, limits=limits)
 
 
-def run_app(*arguments: str, env: dict[str, str], wrapper: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    """Run `python -m app …` to its end (at most 60 s)."""
+def run_app(
+    *arguments: str, env: dict[str, str], wrapper: tuple[str, ...] = (), forked: bool = True
+) -> subprocess.CompletedProcess[str]:
+    """Run `python -m app …` to its end (at most 60 s), forked as a ServiceProcess is."""
     command = [*wrapper, sys.executable, "-m", "app", *arguments]
-    return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    if wrapper or not forked:
+        return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
+    with tempfile.TemporaryDirectory(prefix="blocklist-run-") as folder:
+        stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
+        code = ForkedApp(ROOT, env, stderr, stdout=stdout, arguments=arguments).wait(60)
+        return subprocess.CompletedProcess(command, code, stdout.read_text(), stderr.read_text())
 
 
 def migrated_service(folder: Path) -> ServiceProcess:

@@ -211,12 +211,12 @@ class TestPermissions:
         previous = os.umask(0o022)
         try:
             service = ServiceProcess(tmp_path)
-            assert run_app("migrate", env=service.environment()).returncode == 0
+            assert run_app("migrate", env=service.environment(), forked=False).returncode == 0
             assert set(siblings(service.database).values()) == {0o600}
             with service, service.client() as client:
                 client.put(BLOCKED, json=block()).raise_for_status()
                 modes = siblings(service.database)
-                assert {"", "-wal", "-shm", ".lock", ".head"} <= modes.keys()
+                assert {"", "-wal", "-shm", ".head"} <= modes.keys()
                 assert set(modes.values()) == {0o600}
         finally:
             os.umask(previous)
@@ -251,11 +251,6 @@ class TestOneServiceForAFile:
     def test_also_through_a_link_to_its_folder(self, start: Start, tmp_path: Path) -> None:
         (tmp_path / "folder").symlink_to(start().database.parent)
         self.refused(url_of(tmp_path / "folder" / "blocklist.db"), "stop it")
-
-    def test_also_after_the_lock_file_was_removed(self, start: Start) -> None:
-        service = start()
-        service.database.with_name("blocklist.db.lock").unlink()
-        self.refused(url_of(service.database), "stop it")
 
     def test_a_file_with_a_hard_link_is_refused(self, start: Start, tmp_path: Path) -> None:
         service = start()

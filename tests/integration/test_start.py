@@ -79,11 +79,11 @@ class TestSettings:
     @pytest.mark.parametrize("command", ["check-settings", "openapi"])
     @pytest.mark.parametrize("url", ["sqlite:////nowhere/blocklist.db", "postgresql://anna@127.0.0.1:1/blocklist"])
     def test_some_commands_need_no_database(self, command: str, url: str) -> None:
-        done = run_app(command, env=environment(database_url=url))
+        done = run_app(command, env=environment(database_url=url), forked=url.startswith("sqlite"))
         assert (done.returncode, done.stderr) == (0, "")
 
     def test_an_unknown_command_is_refused(self, migrated: Path) -> None:
-        assert_refused(run_app("sevre", env=settings_for(migrated)), "sevre")
+        assert_refused(run_app("sevre", env=settings_for(migrated), forked=False), "sevre")
 
     def test_a_port_in_use_stops_the_start(self, migrated: Path) -> None:
         with socket.create_server(("127.0.0.1", 0)) as taken:
@@ -101,7 +101,7 @@ class TestSettings:
 
 class TestDatabase:
     def test_without_a_migration_it_does_not_start_and_creates_no_file(self, tmp_path: Path) -> None:
-        assert_refused(run_app(env=settings_for(tmp_path / "new.db")), "migrate")
+        assert_refused(run_app(env=settings_for(tmp_path / "new.db"), forked=False), "migrate")
         assert list(tmp_path.iterdir()) == []
 
     def test_an_empty_file_is_not_a_migrated_database(self, tmp_path: Path) -> None:

@@ -85,15 +85,18 @@ class TestConnecting:
 
 
 class TestContent:
-    def test_an_empty_database(self, url: str) -> None:
+    def test_an_empty_database(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         with pytest.raises(SchemaError, match="has no tables yet: run `python -m app migrate`"):
             check_schema(url)
+        assert postgres.execute("SELECT count(*) FROM pg_tables WHERE schemaname = 'public'", tmp_path.name) == [(0,)]
         migrate(url)
         check_schema(url)
 
     def test_tables_of_another_program(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         postgres.execute("CREATE TABLE customers (id int)", tmp_path.name)
         assert "another program (customers)" in refusal_message(url)
+        tables = "SELECT tablename FROM pg_tables WHERE schemaname = 'public'"
+        assert postgres.execute(tables, tmp_path.name) == [("customers",)]
 
     @pytest.mark.parametrize("schema", ["0001", SCHEMAS[-1], "1975ea83b712"])
     def test_tables_of_another_program_that_uses_alembic(
@@ -116,6 +119,16 @@ class TestContent:
         postgres.execute(f"ALTER TABLE alembic_version OWNER TO {USER}", tmp_path.name)
         migrate(url)
         check_schema(url)
+
+    def test_a_read_only_database_without_tables(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
+        postgres.execute(f'ALTER DATABASE "{tmp_path.name}" SET default_transaction_read_only = on')
+        with pytest.raises(SchemaError, match="read-only"):
+            migrate(url)
+
+    def test_a_user_who_does_not_own_the_database(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
+        postgres.execute(f'ALTER DATABASE "{tmp_path.name}" OWNER TO postgres')
+        with pytest.raises(SchemaError, match="owner"):
+            migrate(url)
 
     def test_a_user_who_may_not_create_tables(self, postgres: PostgresServer, url: str, tmp_path: Path) -> None:
         postgres.execute("ALTER SCHEMA public OWNER TO postgres", tmp_path.name)
@@ -180,8 +193,9 @@ class TestRunningService:
         assert "the database is available again" in lines[1]
         databases.drop(tmp_path)
 
-    def test_a_start_without_a_server_fails_with_the_reason(self) -> None:
+    @pytest.mark.parametrize("command", ["serve", "migrate", "new-history"])
+    def test_a_command_without_a_server_fails_with_the_reason(self, command: str) -> None:
         url = f"postgresql://anna:{PASSWORD}@127.0.0.1:{free_port()}/blocklist"
-        done = run_app(env=environment(database_url=url, port=str(free_port())))
+        done = run_app(command, env=environment(database_url=url, port=str(free_port())))
         assert_refused(done, "refused", "BLOCKLIST_DATABASE_URL")
-        assert PASSWORD not in done.stderr
+        assert PASSWORD not in done.stderr + done.stdout

@@ -96,7 +96,6 @@ def test_git_ignores_what_a_service_in_the_checkout_creates() -> None:
         "blocklist.db",
         "blocklist.db-wal",
         "blocklist.db-shm",
-        "blocklist.db.lock",
         "blocklist.db.head",
         "admin.token",
     ]
