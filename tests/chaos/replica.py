@@ -15,9 +15,7 @@ _TRACEBACK: Final = re.compile(r"^Traceback .*\n(?:[ |].*\n)*(.*)$", re.MULTILIN
 
 
 class ChaosReplica(ServiceProcess):
-    """A replica with the same port at every start; `python -m app` itself."""
-
-    forked = False
+    """A replica with the same port at every start."""
 
     def __init__(self, folder: Path, database_url: str, **settings: str) -> None:
         folder.mkdir()

@@ -27,7 +27,7 @@ from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.raw_http import connection_to, read_response, request, send_request
 from tests.postgres import PostgresServer
 
-TIMEOUT: Final = 3
+TIMEOUT: Final = 2
 """The database timeout of the service in seconds."""
 
 
@@ -77,9 +77,10 @@ def deployment(tmp_path: Path, server: PostgresServer, on_server: PostgresDataba
             yield Deployment(server, wire, service, client)
 
 
-@pytest.fixture(params=OUTAGES)
-def outage(request: pytest.FixtureRequest) -> tuple[Action, Action]:
-    return OUTAGES[request.param]
+def with_outages(*names: str) -> pytest.MarkDecorator:
+    """Parametrizes a test with these outages, and with all others in the long form."""
+    marks = {name: () if name in names else pytest.mark.long for name in OUTAGES}
+    return pytest.mark.parametrize("outage", [pytest.param(OUTAGES[it], id=it, marks=marks[it]) for it in OUTAGES])
 
 
 def is_available(client: httpx.Client) -> bool:
@@ -132,6 +133,7 @@ def test_the_pages_of_a_node_and_a_listener_say_what_is_unknown_meanwhile(deploy
 
 
 class TestOutage:
+    @with_outages(*OUTAGES)
     def test_reads_continue_and_changes_fail_fast_until_the_database_recovers(
         self, deployment: Deployment, outage: tuple[Action, Action]
     ) -> None:
@@ -178,12 +180,14 @@ class TestOutage:
         assert client.get("/healthz").status_code == 200
         problem_of(client.get("/readyz"), 503)
 
+    @with_outages("frozen", "wire cut")
     def test_an_outage_is_detected_without_writes(self, deployment: Deployment, outage: tuple[Action, Action]) -> None:
         outage[0](deployment)
         wait_until(lambda: "age" in deployment.client.get("/blocklist").headers)
         outage[1](deployment)
         wait_until(lambda: is_available(deployment.client))
 
+    @with_outages("killed", "wire silent")
     def test_nothing_acknowledged_is_lost_and_a_watch_has_each_change_once(
         self, deployment: Deployment, outage: tuple[Action, Action]
     ) -> None:
@@ -202,6 +206,7 @@ class TestOutage:
         writers.assert_all_in_log(log)
         assert seen == log[: len(seen)]
 
+    @with_outages("stopped")
     def test_a_block_ends_on_time_and_its_change_is_committed_after_the_outage(
         self, deployment: Deployment, outage: tuple[Action, Action]
     ) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 from collections.abc import Callable
 from contextlib import closing
@@ -11,13 +12,17 @@ from typing import Final
 import httpx
 import pytest
 
+from app.auth import admin_token_file
+from app.store.rows import UnreadableRowError
+from app.store.urls import sqlite_path
 from blocklist.model.roles import Role
 from tests.integration.bodies import block, current_list
-from tests.integration.conftest import Start
+from tests.integration.conftest import StartInProcess
 from tests.integration.event_stream import next_events, watching
+from tests.integration.in_process import InProcessService, in_process
 from tests.integration.listeners import register
 from tests.integration.problems import problem_of
-from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
+from tests.integration.process import environment, free_port, run_app, url_of
 from tests.integration.secured import SecuredService
 from tests.integration.test_start import assert_refused
 from tests.migrations.rows import SCHEMAS, create_with_rows
@@ -56,6 +61,10 @@ AT_START: Final = [
 ]
 
 
+def database_of(service: InProcessService) -> Path:
+    return sqlite_path(service.settings.database_url)
+
+
 def execute(database: Path, statement: str) -> None:
     with closing(sqlite3.connect(database)) as connection:
         assert connection.execute(statement).rowcount > 0
@@ -79,16 +88,23 @@ class TestAtTheStart:
         with closing(sqlite3.connect(filled)) as source:
             source.execute("VACUUM INTO ?", (str(database),))
         execute(database, statement)
+        with pytest.raises(UnreadableRowError, match=table) as refused, in_process(database_url=url_of(database)):
+            pass
+        assert word in str(refused.value)
+
+    def test_the_service_does_not_start(self, tmp_path: Path, filled: Path) -> None:
+        database = Path(shutil.copy(filled, tmp_path / "blocklist.db"))
+        execute(database, "UPDATE tokens SET role = 'king'")
         done = run_app(env=environment(database_url=url_of(database), port=str(free_port())))
-        assert_refused(done, table, word)
+        assert_refused(done, "tokens", "role")
         assert done.returncode == 2
 
 
 class TestWhileItRuns:
     @pytest.fixture
-    def service(self, start: Start) -> ServiceProcess:
+    def service(self, start_in_process: StartInProcess) -> InProcessService:
         """With changes 1 to 3, of which the second gets unreadable."""
-        service = start()
+        service = start_in_process()
         with service.client() as client:
             for name in "abc":
                 client.put(f"/blocklist/nodes/{name}", json=block()).raise_for_status()
@@ -96,16 +112,18 @@ class TestWhileItRuns:
 
     @pytest.mark.parametrize("query", ["/blocklist/changes", "/blocklist/changes?since=1", "/blocklist/changes?node=b"])
     @pytest.mark.parametrize("value", ["type = 'vanished'", "at_ms = 'noon'", "action = 'EXPLODE'"])
-    def test_a_request_that_needs_it_is_503_and_names_it(self, service: ServiceProcess, query: str, value: str) -> None:
-        execute(service.database, f"UPDATE changes SET {value} WHERE revision = 2")
+    def test_a_request_that_needs_it_is_503_and_names_it(
+        self, service: InProcessService, query: str, value: str
+    ) -> None:
+        execute(database_of(service), f"UPDATE changes SET {value} WHERE revision = 2")
         with service.client() as client:
             detail = problem_of(client.get(query), 503)["detail"]
             assert "changes" in detail
             assert "revision 2" in detail
             assert value.partition(" ")[0] in detail
 
-    def test_everything_else_goes_on(self, service: ServiceProcess) -> None:
-        execute(service.database, "UPDATE changes SET type = 'vanished', at_ms = 'noon' WHERE revision = 2")
+    def test_everything_else_goes_on(self, service: InProcessService) -> None:
+        execute(database_of(service), "UPDATE changes SET type = 'vanished', at_ms = 'noon' WHERE revision = 2")
         with service.client() as client:
             problem_of(client.get("/blocklist/changes"), 503)
             assert client.get("/readyz").status_code == 200
@@ -119,35 +137,39 @@ class TestWhileItRuns:
             assert sorted(current_list(client)[1]) == ["a", "c", "d"]
             assert "age" not in client.get("/blocklist").headers
 
-    def test_a_watch_that_needs_it_gets_a_snapshot(self, service: ServiceProcess) -> None:
-        service.stop()
-        service.start()  # No change is in memory now.
-        execute(service.database, "UPDATE changes SET type = 'vanished' WHERE revision = 2")
-        with service.client() as client, watching(client, since=1) as events:
+    def test_a_watch_that_needs_it_gets_a_snapshot(
+        self, service: InProcessService, start_in_process: StartInProcess, tmp_path: Path
+    ) -> None:
+        database = tmp_path / "blocklist.db"
+        with closing(sqlite3.connect(database_of(service))) as source:
+            source.execute("VACUUM INTO ?", (str(database),))
+        service = start_in_process(tmp_path)  # It has no change in memory.
+        execute(database, "UPDATE changes SET type = 'vanished' WHERE revision = 2")
+        with httpx.Client(base_url=service.url) as client, watching(client, since=1) as events:
             assert next_events(events, 1)[0].event == "snapshot"
             client.put("/blocklist/nodes/d", json=block()).raise_for_status()
             assert next_events(events, 1)[0].event == "blocked"
 
-    def test_the_list_at_a_past_time_names_it(self, service: ServiceProcess) -> None:
+    def test_the_list_at_a_past_time_names_it(self, service: InProcessService) -> None:
         with service.client() as client:
             at = client.get("/blocklist/changes").json()["changes"][-1]["at"]
-            execute(service.database, "UPDATE changes SET action = 'EXPLODE' WHERE revision = 2")
+            execute(database_of(service), "UPDATE changes SET action = 'EXPLODE' WHERE revision = 2")
             assert "changes" in problem_of(client.get(f"/blocklist?at={at}"), 503)["detail"]
 
-    def test_the_log_is_compacted_past_it(self, start: Start) -> None:
-        service = start(log_max_changes="1000")
+    def test_the_log_is_compacted_past_it(self, start_in_process: StartInProcess) -> None:
+        service = start_in_process(log_max_changes="1000")
         with service.client() as client:
             client.put("/blocklist/nodes/a", json=block()).raise_for_status()
-            execute(service.database, "UPDATE changes SET type = 'vanished', at_ms = 'noon' WHERE revision = 1")
+            execute(database_of(service), "UPDATE changes SET type = 'vanished', at_ms = 'noon' WHERE revision = 1")
             for cause in "xy":
                 body = {f"n{n}": block(cause=cause, allowMerge=True) for n in range(1000)}
                 client.put("/blocklist/nodes", json=body).raise_for_status()
-            wait_until(lambda: client.get("/blocklist/changes").status_code == 410)
+            service.until(lambda: client.get("/blocklist/changes").status_code == 410)
 
-    def test_a_listener_that_registers_again_gets_503_and_the_others_do_not(self, service: ServiceProcess) -> None:
+    def test_a_listener_that_registers_again_gets_503_and_the_others_do_not(self, service: InProcessService) -> None:
         with service.client() as client:
             register(client, "damaged")
-            execute(service.database, "UPDATE listeners SET role = 'KING'")
+            execute(database_of(service), "UPDATE listeners SET role = 'KING'")
             body = {"role": "JOB_MASTER", "sessionId": "s2"}
             assert "damaged" in problem_of(client.put("/listeners/damaged", json=body), 503)["detail"]
             register(client, "other")
@@ -156,17 +178,17 @@ class TestWhileItRuns:
         "count", [lambda client: client.get("/readyz"), lambda client: client.get("/blocklist/changes")]
     )
     def test_without_a_head_it_says_so(
-        self, service: ServiceProcess, count: Callable[[httpx.Client], httpx.Response]
+        self, service: InProcessService, count: Callable[[httpx.Client], httpx.Response]
     ) -> None:
-        execute(service.database, "DELETE FROM log_head")
+        execute(database_of(service), "DELETE FROM log_head")
         with service.client() as client:
             assert "restore a backup" in problem_of(count(client), 503)["detail"]
 
     @pytest.mark.parametrize("revision", [0, 2])
     def test_a_head_below_the_changes_stops_neither_answers_nor_the_stop(
-        self, service: ServiceProcess, revision: int
+        self, service: InProcessService, revision: int
     ) -> None:
-        execute(service.database, f"UPDATE log_head SET revision = {revision}")
+        execute(database_of(service), f"UPDATE log_head SET revision = {revision}")
         with service.client() as client:
             for _ in range(2):
                 assert "restore a backup" in problem_of(client.put("/blocklist/nodes/d", json=block()), 503)["detail"]
@@ -184,16 +206,21 @@ class TestAccess:
             assert damaged.get("/page/block").status_code == 303
             assert healthy.get("/").status_code == 200
 
-    def test_a_token_that_cannot_be_read_is_not_valid_and_the_others_are(self, secured: SecuredService) -> None:
-        with secured.client(secured.admin) as admin:
+    def test_a_token_that_cannot_be_read_is_not_valid_and_the_others_are(
+        self, start_in_process: StartInProcess, tmp_path: Path
+    ) -> None:
+        file = tmp_path / "admin.token"
+        admin_token_file.create(file)
+        service = start_in_process(auth="tokens", admin_token_file=str(file))
+        with service.client(Authorization=f"Bearer {file.read_text().strip()}") as admin:
             damaged = admin.post("/tokens", json={"name": "damaged", "role": "reader"}).json()
             healthy = admin.post("/tokens", json={"name": "healthy", "role": "reader"}).json()
-            execute(secured.process.database, f"UPDATE tokens SET role = 'king' WHERE id = '{damaged['id']}'")
+            execute(database_of(service), f"UPDATE tokens SET role = 'king' WHERE id = '{damaged['id']}'")
 
             def status(token: dict[str, str]) -> int:
                 return admin.get("/blocklist", headers={"authorization": f"Bearer {token['token']}"}).status_code
 
-            wait_until(lambda: status(damaged) == 401)
+            service.until(lambda: status(damaged) == 401)
             assert status(healthy) == 200
             listed = [token["id"] for token in admin.get("/tokens").json()["tokens"]]
             assert healthy["id"] in listed
