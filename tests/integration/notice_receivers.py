@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
@@ -29,9 +29,9 @@ class NoticeReceiver:
     def titles(self) -> list[str]:
         return [title for title, _ in self.notices]
 
-    def wait_for(self, *titles: str) -> None:
+    def wait_for(self, *titles: str, until: Callable[[Callable[[], bool]], None] = wait_until) -> None:
         """Wait until exactly these notices were received, in any order."""
-        wait_until(lambda: sorted(self.titles) == sorted(titles) or len(self.titles) > len(titles))
+        until(lambda: sorted(self.titles) == sorted(titles) or len(self.titles) > len(titles))
         assert sorted(self.titles) == sorted(titles)
 
 

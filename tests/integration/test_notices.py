@@ -5,7 +5,8 @@ from __future__ import annotations
 import email
 import email.policy
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -13,7 +14,9 @@ import httpx
 import pytest
 
 from tests.integration.bodies import EVACUATE, block, later
-from tests.integration.conftest import Start, StartReplicas
+from tests.integration.conftest import Start, StartInProcess, StartReplicas
+from tests.integration.databases import Databases
+from tests.integration.in_process import RunningClock, in_process
 from tests.integration.listeners import RM, heartbeat, put, register, unblock
 from tests.integration.notice_receivers import NoticeReceiver, receiving_mail, receiving_notices
 from tests.integration.process import environment, free_port, run_app, url_of, wait_until
@@ -21,6 +24,7 @@ from tests.integration.test_metrics import value
 
 SECRET: Final = "T0PSECRET"
 QUICK: Final = {"notify_group": "200ms"}
+Begin = Callable[..., tuple[httpx.Client, Callable[..., None]]]
 
 
 @pytest.fixture
@@ -29,116 +33,138 @@ def target() -> Iterator[NoticeReceiver]:
         yield receiver
 
 
+@pytest.fixture
+def clock() -> RunningClock:
+    return RunningClock()
+
+
+@pytest.fixture
+def begin(start_in_process: StartInProcess, target: NoticeReceiver, clock: RunningClock) -> Begin:
+    """Starts a service; its client, and what advances its clock until exactly these notices were received."""
+
+    def begin(**settings: str) -> tuple[httpx.Client, Callable[..., None]]:
+        service = start_in_process(clock=clock, notify_url=target.url, **{**QUICK, **settings})
+        return service.client(), partial(target.wait_for, until=service.until)
+
+    return begin
+
+
 def sent(client: httpx.Client, result: str) -> float:
     return value(client, "blocklist_notices_total", result=result)
 
 
-def test_blocks_are_grouped_and_their_ends_are_notified(start: Start, target: NoticeReceiver) -> None:
-    with start(notify_url=target.url, notify_group="1s").client() as client:
-        client.put("/blocklist/nodes", json={"a": block(), "b": block(endTimestamp=later(2))})
-        put(client, "a", cause="disk")  # a merge without news
-        target.wait_for("blocklist: 2 nodes blocked")
-        unblock(client, "a")
-        target.wait_for(
-            "blocklist: 2 nodes blocked", "blocklist: a free again (unblocked)", "blocklist: b free again (expired)"
-        )
-        wait_until(lambda: sent(client, "sent") == 3)
+def test_blocks_are_grouped_and_their_ends_are_notified(
+    begin: Begin, target: NoticeReceiver, clock: RunningClock
+) -> None:
+    client, expect = begin(notify_group="1s")
+    client.put("/blocklist/nodes", json={"a": block(), "b": block(endTimestamp=later(600))})
+    put(client, "a", cause="disk")  # a merge without news
+    expect("blocklist: 2 nodes blocked")
+    unblock(client, "a")
+    clock.advance(600)
+    expect("blocklist: 2 nodes blocked", "blocklist: a free again (unblocked)", "blocklist: b free again (expired)")
+    wait_until(lambda: sent(client, "sent") == 3)
     assert target.notices[0][1].splitlines()[:2] == ["Nodes: a, b", "Cause: disk"]
 
 
-def test_a_storm_on_a_thousand_nodes_is_a_handful_of_notices(start: Start, target: NoticeReceiver) -> None:
-    with start(notify_url=target.url, notify_group="2s").client() as client:
-        nodes = {f"n{number}": block(cause=f"alert Disk: sd{number}") for number in range(1000)}
-        client.put("/blocklist/nodes", json=nodes).raise_for_status()
-        wait_until(lambda: len(target.notices) >= 6)
-        for node in list(nodes)[:3]:
-            unblock(client, node)
-        wait_until(lambda: any("free again" in title for title in target.titles))
+def test_a_storm_on_a_thousand_nodes_is_a_handful_of_notices(
+    begin: Begin, target: NoticeReceiver, clock: RunningClock
+) -> None:
+    client, _ = begin(notify_group="60s")
+    nodes = {f"n{number}": block(cause=f"alert Disk: sd{number}") for number in range(1000)}
+    client.put("/blocklist/nodes", json=nodes).raise_for_status()
+    clock.advance(60)
+    wait_until(lambda: len(target.notices) >= 6)
+    for node in list(nodes)[:3]:
+        unblock(client, node)
+    clock.advance(60)
+    wait_until(lambda: any("free again" in title for title in target.titles))
     assert len(target.notices) <= 10
     assert "blocklist: 995 nodes blocked" in target.titles
     (most,) = [body for title, body in target.notices if "995" in title]
     assert "and 975 more" in most
 
 
-def test_beyond_the_limit_notices_are_left_out_and_counted(start: Start, target: NoticeReceiver) -> None:
-    with start(notify_url=target.url, notify_max_per_minute="1", **QUICK).client() as client:
-        put(client, "a", cause="disk")
-        target.wait_for("blocklist: a blocked")
-        put(client, "b", cause="fan")
-        wait_until(lambda: value(client, "blocklist_notices_left_out_total") == 1)
-        assert len(target.notices) == 1
+def test_beyond_the_limit_notices_are_left_out_and_counted(begin: Begin, target: NoticeReceiver) -> None:
+    client, expect = begin(notify_max_per_minute="1")
+    put(client, "a", cause="disk")
+    expect("blocklist: a blocked")
+    put(client, "b", cause="fan")
+    wait_until(lambda: value(client, "blocklist_notices_left_out_total") == 1)
+    assert len(target.notices) == 1
 
 
-def test_evacuated_means_that_all_live_listeners_report_that_nothing_runs(start: Start, target: NoticeReceiver) -> None:
-    with start(notify_url=target.url, **QUICK).client() as client:
-        for name in ("app-1", "app-2"):
-            register(client, name, leaseSeconds=600)
-        tasks: dict[str, Any] = {"taskManagers": {"t1": "a"}}
-        heartbeat(client, "app-1", **tasks, runningTasks={"t1": 2})
-        revision = put(client, "a", action=EVACUATE)
-        put(client, "b", action=EVACUATE)
-        heartbeat(client, "app-1", ackedRevision=revision + 1)
-        target.wait_for("blocklist: 2 nodes blocked (with evacuation)")
-        heartbeat(client, "app-2", ackedRevision=revision + 1)
-        begun = "blocklist: 2 nodes blocked (with evacuation)"
-        target.wait_for(begun, "blocklist: b evacuated: nothing runs there any more")
-        heartbeat(client, "app-1", **tasks, runningTasks={"t1": 0})
-        titles = [begun, *(f"blocklist: {node} evacuated: nothing runs there any more" for node in "ab")]
-        target.wait_for(*titles)
+def test_evacuated_means_that_all_live_listeners_report_that_nothing_runs(begin: Begin) -> None:
+    client, expect = begin()
+    for name in ("app-1", "app-2"):
+        register(client, name, leaseSeconds=3600)
+    tasks: dict[str, Any] = {"taskManagers": {"t1": "a"}}
+    heartbeat(client, "app-1", **tasks, runningTasks={"t1": 2})
+    client.put("/blocklist/nodes", json={node: block(action=EVACUATE) for node in "ab"})
+    heartbeat(client, "app-1", ackedRevision=2)
+    begun = "blocklist: 2 nodes blocked (with evacuation)"
+    expect(begun)
+    heartbeat(client, "app-2", ackedRevision=2)
+    expect(begun, "blocklist: b evacuated: nothing runs there any more")
+    heartbeat(client, "app-1", **tasks, runningTasks={"t1": 0})
+    expect(begun, *(f"blocklist: {node} evacuated: nothing runs there any more" for node in "ab"))
 
 
-def test_a_refusal_names_the_listener_and_its_reason_once(start: Start, target: NoticeReceiver) -> None:
-    with start(notify_url=target.url, **QUICK).client() as client:
-        register(client, "app-1", leaseSeconds=600)
-        revision = put(client, "a", cause="disk")
-        for reason in ("It is the last host.", "It is still the last host."):
-            heartbeat(client, "app-1", ackedRevision=revision, refused={"a": reason})
-            target.wait_for("blocklist: a blocked", "blocklist: a blocked, but a listener refuses that")
-        put(client, "b", cause="fan")
-        wait_until(lambda: "blocklist: b blocked" in target.titles)
+def test_a_refusal_names_the_listener_and_its_reason_once(begin: Begin, target: NoticeReceiver) -> None:
+    client, expect = begin()
+    register(client, "app-1", leaseSeconds=3600)
+    revision = put(client, "a", cause="disk")
+    notified = ["blocklist: a blocked", "blocklist: a blocked, but a listener refuses that"]
+    heartbeat(client, "app-1", ackedRevision=revision, refused={"a": "It is the last host."})
+    expect(*notified)
+    heartbeat(client, "app-1", ackedRevision=revision, refused={"a": "It is still the last host.", "c": "new"})
+    put(client, "c", cause="fan")
+    heartbeat(client, "app-1", ackedRevision=revision + 1)
+    expect(*notified, "blocklist: c blocked", "blocklist: c blocked, but a listener refuses that")
     assert "Reason: It is the last host.\nListener: app-1\n" in target.notices[1][1]
-    assert len(target.notices) == 3
 
 
-def test_new_drift_is_notified_once(start: Start, target: NoticeReceiver) -> None:
-    with start(notify_url=target.url, **QUICK).client() as client:
-        register(client, "slurm", role=RM, leaseSeconds=600)
-        heartbeat(client, "slurm", unschedulable={"n1": "DRAIN (new disk)", "n2": "DOWN"})
-        target.wait_for("blocklist: 2 nodes not as the list says")
-        heartbeat(client, "slurm", unschedulable={"n1": "DRAIN (new disk)", "n2": "DOWN", "n3": "DOWN"})
-        target.wait_for("blocklist: 2 nodes not as the list says", "blocklist: n3 not as the list says")
+def test_new_drift_is_notified_once(begin: Begin, target: NoticeReceiver) -> None:
+    client, expect = begin()
+    register(client, "slurm", role=RM, leaseSeconds=3600)
+    heartbeat(client, "slurm", unschedulable={"n1": "DRAIN (new disk)", "n2": "DOWN"})
+    expect("blocklist: 2 nodes not as the list says")
+    heartbeat(client, "slurm", unschedulable={"n1": "DRAIN (new disk)", "n2": "DOWN", "n3": "DOWN"})
+    expect("blocklist: 2 nodes not as the list says", "blocklist: n3 not as the list says")
     assert "Difference: unschedulable\nReason: DRAIN (new disk)\nReason: DOWN\nListener: slurm" in target.notices[0][1]
 
 
-def test_after_a_restart_nothing_old_is_notified(start: Start, target: NoticeReceiver) -> None:
-    service = start(notify_url=target.url, **QUICK)
-    with service.client() as client:
-        register(client, "app-1", leaseSeconds=600)
+def test_after_a_restart_nothing_old_is_notified(
+    tmp_path: Path, databases: Databases, target: NoticeReceiver, clock: RunningClock
+) -> None:
+    settings = {**databases.settings(tmp_path), "notify_url": target.url, "notify_group": "1m"}
+    with in_process(clock, **settings) as service:
+        client = service.client()
+        register(client, "app-1", leaseSeconds=3600)
         put(client, "a", action=EVACUATE)
-        target.wait_for("blocklist: a blocked (with evacuation)")
+        target.wait_for("blocklist: a blocked (with evacuation)", until=service.until)
         put(client, "b")
     # The last notice is sent although the service stops at once.
-    service.stop()
-    target.wait_for("blocklist: a blocked (with evacuation)", "blocklist: b blocked")
-    before = list(target.titles)
-    service.start()
-    with service.client() as client:
+    before = ["blocklist: a blocked (with evacuation)", "blocklist: b blocked"]
+    target.wait_for(*before)
+    with in_process(clock, **settings) as service:
+        client = service.client()
         report: dict[str, Any] = {"refused": {"b": "last host"}, "unschedulable": {"c": "DOWN"}, "taskManagers": {}}
-        register(client, "app-1", leaseSeconds=600)
+        register(client, "app-1", leaseSeconds=3600)
         heartbeat(client, "app-1", ackedRevision=2, **report)
-        wait_until(lambda: value(client, "blocklist_drift_nodes") == 1)
+        service.until(lambda: value(client, "blocklist_drift_nodes") == 1)
         put(client, "new", action=EVACUATE)
         heartbeat(client, "app-1", ackedRevision=3, **report)
         expected = ["blocklist: new blocked (with evacuation)", "blocklist: new evacuated: nothing runs there any more"]
-        target.wait_for(*before, *expected)
+        target.wait_for(*before, *expected, until=service.until)
 
 
-def test_mail_is_sent(start: Start) -> None:
+def test_mail_is_sent(start_in_process: StartInProcess) -> None:
     with receiving_mail() as (port, messages):
         url = f"mailto://127.0.0.1:{port}?from=blocklist@example.com&to=oncall@example.com&mode=insecure"
-        with start(notify_url=url, **QUICK).client() as client:
-            put(client, "a", cause="disk")
-            wait_until(lambda: bool(messages))
+        service = start_in_process(clock=RunningClock(), notify_url=url, **QUICK)
+        put(service.client(), "a", cause="disk")
+        wait_until(lambda: bool(messages))
     message = email.message_from_string(messages[0], policy=email.policy.default)
     assert message["subject"] == "blocklist: a blocked"
     assert message["to"] == "oncall@example.com"
@@ -186,27 +212,28 @@ class TestFaultyTargets:
 @pytest.mark.databases("postgresql")
 class TestReplicas:
     def test_a_change_and_an_observation_are_notified_once(
-        self, start_replicas: StartReplicas, target: NoticeReceiver
+        self, start_in_process: StartInProcess, tmp_path: Path, target: NoticeReceiver, clock: RunningClock
     ) -> None:
-        replicas = start_replicas(notify_url=target.url, **QUICK)
-        one, other = replicas.clients
-        register(one, "slurm", role=RM, leaseSeconds=600)
-        expected = []
+        services = [start_in_process(tmp_path, clock=clock, notify_url=target.url, **QUICK) for _ in range(2)]
+        one, other = (service.client() for service in services)
+        expected: list[str] = []
+
+        def expect(title: str) -> None:
+            expected.append(f"blocklist: {title}")
+            target.wait_for(*expected, until=services[0].until)
+
+        register(one, "slurm", role=RM, leaseSeconds=3600)
         for number, client in enumerate((one, other, one, other)):
             put(client, f"n{number}", cause=str(number))
-            expected.append(f"blocklist: n{number} blocked")
-            target.wait_for(*expected)
+            expect(f"n{number} blocked")
         heartbeat(other, "slurm", unschedulable={"x": "DOWN"})
-        expected.append("blocklist: x not as the list says")
-        target.wait_for(*expected)
+        expect("x not as the list says")
         revision = put(other, "e", action=EVACUATE, cause="e")
-        expected.append("blocklist: e blocked (with evacuation)")
-        target.wait_for(*expected)
+        expect("e blocked (with evacuation)")
         heartbeat(one, "slurm", ackedRevision=revision)
-        expected.append("blocklist: e evacuated: nothing runs there any more")
-        target.wait_for(*expected)
+        expect("e evacuated: nothing runs there any more")
 
-    @pytest.mark.parametrize("killed", [0, 1])
+    @pytest.mark.parametrize("killed", [0, pytest.param(1, marks=pytest.mark.long)])
     def test_the_other_replica_goes_on_when_one_is_killed(
         self, start_replicas: StartReplicas, target: NoticeReceiver, killed: int
     ) -> None:
