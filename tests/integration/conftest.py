@@ -15,7 +15,7 @@ import pytest
 
 from tests.integration.command import Command, install
 from tests.integration.databases import Databases, PostgresDatabases, SqliteFiles
-from tests.integration.in_process import InProcessService, ManualClock, in_process
+from tests.integration.in_process import InProcessService, ManualClock, RunningClock, in_process
 from tests.integration.nginx import nginx_before
 from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
 from tests.integration.receiver import Receiver, receiving
@@ -148,6 +148,12 @@ def start_in_process(tmp_path_factory: pytest.TempPathFactory, databases: Databa
             return stack.enter_context(in_process(clock, **databases.settings(own), **settings))
 
         yield start
+
+
+@pytest.fixture
+def timed(start_in_process: StartInProcess) -> InProcessService:
+    """A fresh service for tests with listeners whose time they advance; it sends empty pushes every second."""
+    return start_in_process(clock=RunningClock(), heartbeat="1s")
 
 
 @pytest.fixture(scope="session")

@@ -6,7 +6,7 @@ from typing import Any, Final
 
 import httpx
 
-from tests.integration.process import wait_until
+from tests.integration.process import Until, wait_until
 from tests.integration.receiver import Receiver
 
 JM: Final = "JOB_MASTER"
@@ -97,7 +97,9 @@ def current_nodes(client: httpx.Client) -> dict[str, Any]:
     }
 
 
-def wait_until_pushed(client: httpx.Client, receiver: Receiver, revision: int, listener: str = "jm") -> None:
+def wait_until_pushed(
+    client: httpx.Client, receiver: Receiver, revision: int, listener: str = "jm", until: Until = wait_until
+) -> None:
     """Wait until a receiver has applied a revision and the service has its acknowledgement."""
-    receiver.wait(lambda it: it.has(revision))
-    wait_until(lambda: get_listener(client, listener)["ackedRevision"] >= revision)
+    receiver.wait(lambda it: it.has(revision), until)
+    until(lambda: get_listener(client, listener)["ackedRevision"] >= revision)

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import socketserver
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-from tests.integration.process import wait_until
+from tests.integration.process import Until, wait_until
 
 
 class NoticeReceiver:
@@ -29,7 +29,7 @@ class NoticeReceiver:
     def titles(self) -> list[str]:
         return [title for title, _ in self.notices]
 
-    def wait_for(self, *titles: str, until: Callable[[Callable[[], bool]], None] = wait_until) -> None:
+    def wait_for(self, *titles: str, until: Until = wait_until) -> None:
         """Wait until exactly these notices were received, in any order."""
         until(lambda: sorted(self.titles) == sorted(titles) or len(self.titles) > len(titles))
         assert sorted(self.titles) == sorted(titles)

@@ -21,6 +21,8 @@ import httpx
 from tests.integration.fork_server import ForkedApp
 
 ROOT: Final = Path(__file__).parents[2]
+Until = Callable[[Callable[[], bool]], None]
+"""Waits for a condition: `wait_until`, or what also advances a clock."""
 NO_TLS: Final = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients without TLS: loading the trusted certificates would cost more than their requests."""
 _taken: Final[set[int]] = set()

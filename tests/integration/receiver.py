@@ -20,7 +20,7 @@ from typing import Any, Final
 import httpx
 from standardwebhooks import Webhook, WebhookVerificationError
 
-from tests.integration.process import wait_until
+from tests.integration.process import Until, wait_until
 
 Json = dict[str, Any]
 FIELDS: Final = frozenset(
@@ -104,8 +104,8 @@ class Receiver:
         """Whether it has applied the list up to a revision."""
         return self.revision is not None and self.revision >= revision
 
-    def wait(self, condition: Callable[[Receiver], bool]) -> None:
-        wait_until(lambda: condition(self) or bool(self.faults))
+    def wait(self, condition: Callable[[Receiver], bool], until: Until = wait_until) -> None:
+        until(lambda: condition(self) or bool(self.faults))
         assert not self.faults, self.faults
 
     def registration(self, **fields: object) -> Json:

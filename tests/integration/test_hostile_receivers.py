@@ -8,6 +8,8 @@ from contextlib import ExitStack
 import httpx
 import pytest
 
+from app.push.webhook_client import TIMEOUT_SECONDS
+from tests.integration.in_process import InProcessService
 from tests.integration.listeners import get_listener, put, wait_until_pushed
 from tests.integration.process import free_port, wait_until
 from tests.integration.receiver import (
@@ -86,10 +88,16 @@ def test_an_endless_response_is_aborted(listener_client: httpx.Client, kind: str
 
 
 @pytest.mark.parametrize("kind", ["never answers", "a body byte by byte"])
-def test_a_push_that_times_out_is_retried(listener_client: httpx.Client, kind: str) -> None:
+def test_a_push_that_times_out_is_retried(timed: InProcessService, kind: str) -> None:
+    client = timed.client()
     with receiving(HOSTILE[kind]) as receiver:
-        receiver.register(listener_client, "jm", leaseSeconds=600)
-        revision = put(listener_client, "a")
-        receiver.wait(lambda it: it.abandoned >= 1 and len(it.requests) >= 2)
-        wait_until(lambda: get_listener(listener_client, "jm")["lastError"] is not None)
-        assert get_listener(listener_client, "jm")["ackedRevision"] < revision
+        receiver.register(client, "jm", leaseSeconds=600)
+        revision = put(client, "a")
+        receiver.wait(lambda it: bool(it.requests))
+        timed.clock.advance(TIMEOUT_SECONDS / 2)
+        assert receiver.abandoned == 0
+        timed.clock.advance(TIMEOUT_SECONDS / 2)
+        receiver.wait(lambda it: it.abandoned >= 1)
+        wait_until(lambda: get_listener(client, "jm")["lastError"] is not None)
+        receiver.wait(lambda it: len(it.requests) >= 2, timed.until)
+        assert get_listener(client, "jm")["ackedRevision"] < revision

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import socket
-from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import pairwise
 
@@ -11,7 +10,8 @@ import httpx
 import pytest
 
 from tests.integration.bodies import EVACUATE, PERMANENT, current_list, later
-from tests.integration.conftest import Start
+from tests.integration.conftest import StartInProcess
+from tests.integration.in_process import InProcessService, RunningClock
 from tests.integration.listeners import (
     RM,
     current_nodes,
@@ -102,13 +102,13 @@ class TestBodies:
         assert [push.ids[0] for push in receiver.applied] == [["a"], ["b"]]
         assert not [push for push in receiver.requests if push.heartbeat and push.revisions[0] != push.revisions[1]]
 
-    def test_unblocked_nodes_are_pushed_with_their_type(
-        self, listener_client: httpx.Client, receiver: Receiver
-    ) -> None:
-        receiver.register(listener_client, "jm")
-        put(listener_client, "a", endTimestamp=later(1.5))
-        wait_until_pushed(listener_client, receiver, put(listener_client, "b"))
-        wait_until_pushed(listener_client, receiver, unblock(listener_client, "b"))
+    def test_unblocked_nodes_are_pushed_with_their_type(self, timed: InProcessService, receiver: Receiver) -> None:
+        client = timed.client()
+        receiver.register(client, "jm", leaseSeconds=600)
+        put(client, "a", endTimestamp=later(60))
+        wait_until_pushed(client, receiver, put(client, "b"))
+        wait_until_pushed(client, receiver, unblock(client, "b"))
+        timed.clock.advance(60)
         receiver.wait(lambda it: "a" not in it.nodes)
         freed = [node for push in receiver.applied for node in push.body["unblocked"]]
         assert sorted(freed, key=lambda node: node["id"]) == [
@@ -156,15 +156,15 @@ class TestBodies:
 class TestSessionsAndLeases:
     """Sessions, leaving, expiry, heartbeats."""
 
-    def test_a_listener_that_left_gets_no_pushes(self, listener_client: httpx.Client, receiver: Receiver) -> None:
-        with receiving() as other:
+    def test_a_listener_that_left_gets_no_pushes(self, timed: InProcessService, receiver: Receiver) -> None:
+        with receiving() as other, timed.client() as listener_client:
             receiver.register(listener_client, "jm")
             other.register(listener_client, "other")
             wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
             assert listener_client.delete("/listeners/jm").status_code == 204
             received = len(receiver.requests)
             wait_until_pushed(listener_client, other, put(listener_client, "b"), "other")
-            other.wait(lambda it: len(it.heartbeats()) >= 2)
+            other.wait(lambda it: len(it.heartbeats()) >= 2, timed.until)
         assert len(receiver.requests) == received
 
     def test_a_new_session_gets_the_whole_list_and_the_old_one_nothing(
@@ -195,35 +195,40 @@ class TestSessionsAndLeases:
             wait_until_pushed(listener_client, new, put(listener_client, "b"))
             assert new.nodes == current_nodes(listener_client)
 
-    def test_a_listener_that_does_not_respond_expires_and_gets_no_pushes(self, listener_client: httpx.Client) -> None:
-        with receiving(fails(10**9)) as receiver, receiving() as other:
-            receiver.register(listener_client, "jm", leaseSeconds=1)
-            other.register(listener_client, "other")
+    def test_a_listener_that_does_not_respond_expires_and_gets_no_pushes(self, timed: InProcessService) -> None:
+        with receiving(fails(10**9)) as receiver, receiving() as other, timed.client() as listener_client:
+            receiver.register(listener_client, "jm", leaseSeconds=60)
+            other.register(listener_client, "other", leaseSeconds=3600)
             put(listener_client, "a")
+            receiver.wait(lambda it: bool(it.requests))
+            timed.clock.advance(60)
             wait_until_lapsed(listener_client, "jm")
-            assert get_listener(listener_client, "jm")["lastError"]
-            receiver.wait(lambda _: True)
+            wait_until(lambda: get_listener(listener_client, "jm")["lastError"] is not None)
             wait_until_pushed(listener_client, other, put(listener_client, "b"), "other")
             received = len(receiver.requests)
             wait_until_pushed(listener_client, other, put(listener_client, "c"), "other")
-            other.wait(lambda it: bool(it.heartbeats()))
+            known = len(other.heartbeats())
+            other.wait(lambda it: len(it.heartbeats()) > known, timed.until)
             assert len(receiver.requests) == received
 
-    def test_responses_renew_the_lease(self, start: Start, receiver: Receiver) -> None:
+    def test_responses_renew_the_lease(self, timed: InProcessService, receiver: Receiver) -> None:
         """Empty pushes keep a listener that responds live, long after one that does not has expired."""
-        with start(heartbeat="200ms").client() as client, receiving(never_responds) as dead:
-            receiver.register(client, "jm", leaseSeconds=2)
-            dead.register(client, "dead", leaseSeconds=2)
-            wait_until_lapsed(client, "dead")
-            end = int(get_listener(client, "jm")["leaseEnd"])
-            wait_until(lambda: int(get_listener(client, "jm")["leaseEnd"]) > end + 2_000)
+        with timed.client() as client, receiving(never_responds) as dead:
+            receiver.register(client, "jm", leaseSeconds=60)
+            dead.register(client, "dead", leaseSeconds=60)
+            for _ in range(2):
+                end = int(get_listener(client, "jm")["leaseEnd"])
+                timed.clock.advance(40)
+                wait_until(lambda end=end: int(get_listener(client, "jm")["leaseEnd"]) >= end + 40_000)  # type: ignore[misc]
             assert get_listener(client, "jm")["state"] == "live"
+            assert get_listener(client, "dead")["state"] == "lapsed"
 
-    def test_an_up_to_date_listener_gets_empty_pushes(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_an_up_to_date_listener_gets_empty_pushes(self, timed: InProcessService, receiver: Receiver) -> None:
+        listener_client = timed.client()
         receiver.register(listener_client, "jm")
         revision = put(listener_client, "a")
         wait_until_pushed(listener_client, receiver, revision)
-        receiver.wait(lambda it: len(it.heartbeats()) >= 2)
+        receiver.wait(lambda it: len(it.heartbeats()) >= 2, timed.until)
         body = receiver.heartbeats()[-1].body
         assert body == {
             "listenerId": "jm",
@@ -244,10 +249,9 @@ class TestSessionsAndLeases:
             heartbeat(listener_client, "jm", ackedRevision=revision)
             assert get_listener(listener_client, "jm")["ackedRevision"] == revision
 
-    def test_a_listener_without_a_callback_gets_no_pushes(
-        self, listener_client: httpx.Client, receiver: Receiver
-    ) -> None:
+    def test_a_listener_without_a_callback_gets_no_pushes(self, timed: InProcessService, receiver: Receiver) -> None:
         """A renewal without a callback ends the pushes."""
+        listener_client = timed.client()
         receiver.register(listener_client, "jm")
         wait_until_pushed(listener_client, receiver, put(listener_client, "a"))
         assert register(listener_client, "jm")["callbackUrl"] is None
@@ -255,7 +259,7 @@ class TestSessionsAndLeases:
             other.register(listener_client, "other")
             received = len(receiver.requests)
             wait_until_pushed(listener_client, other, put(listener_client, "b"), "other")
-            other.wait(lambda it: bool(it.heartbeats()))
+            other.wait(lambda it: bool(it.heartbeats()), timed.until)
         assert len(receiver.requests) == received
 
 
@@ -263,10 +267,13 @@ class TestResourceManagersFirst:
     """FLIP-224: a JobMaster gets a revision once every live ResourceManager has applied it, or after a limit."""
 
     @pytest.fixture
-    def unlimited_barrier(self, start: Start) -> Iterator[httpx.Client]:
+    def unlimited(self, start_in_process: StartInProcess) -> InProcessService:
         """A service that waits for ResourceManagers longer than any test runs."""
-        with start(managers_first="10m").client() as client:
-            yield client
+        return start_in_process(clock=RunningClock(), managers_first="10m")
+
+    @pytest.fixture
+    def unlimited_barrier(self, unlimited: InProcessService) -> httpx.Client:
+        return unlimited.client()
 
     def test_a_jobmaster_gets_a_revision_after_every_resourcemanager(self, unlimited_barrier: httpx.Client) -> None:
         with ExitStack() as stack:
@@ -296,23 +303,30 @@ class TestResourceManagersFirst:
             heartbeat(unlimited_barrier, "rm", ackedRevision=second)
             wait_until_pushed(unlimited_barrier, jm, second)
 
-    def test_a_resourcemanager_that_expired_or_left_does_not_count(self, unlimited_barrier: httpx.Client) -> None:
+    def test_a_resourcemanager_that_expired_or_left_does_not_count(
+        self, unlimited: InProcessService, unlimited_barrier: httpx.Client
+    ) -> None:
         with receiving() as jm:
-            register(unlimited_barrier, "lapses", role=RM, leaseSeconds=1)
-            register(unlimited_barrier, "leaves", role=RM)
-            jm.register(unlimited_barrier, "jm")
+            register(unlimited_barrier, "lapses", role=RM, leaseSeconds=60)
+            register(unlimited_barrier, "leaves", role=RM, leaseSeconds=600)
+            jm.register(unlimited_barrier, "jm", leaseSeconds=600)
             revision = put(unlimited_barrier, "a")
+            unlimited.clock.advance(60)
             wait_until_lapsed(unlimited_barrier, "lapses")
             assert jm.requests == []
             unlimited_barrier.delete("/listeners/leaves")
             wait_until_pushed(unlimited_barrier, jm, revision)
 
-    def test_the_wait_has_a_limit(self, listener_client: httpx.Client, receiver: Receiver) -> None:
+    def test_the_wait_has_a_limit(self, timed: InProcessService, receiver: Receiver) -> None:
+        listener_client = timed.client()
         register(listener_client, "silent", role=RM)
         with receiving(never_responds) as stuck:
             stuck.register(listener_client, "stuck", role=RM)
             receiver.register(listener_client, "jm")
             revision = put(listener_client, "a")
+            stuck.wait(lambda it: bool(it.requests))
+            assert receiver.requests == []
+            timed.clock.advance(1)
             wait_until_pushed(listener_client, receiver, revision)
             assert get_listener(listener_client, "silent")["ackedRevision"] < revision
             assert get_listener(listener_client, "stuck")["ackedRevision"] < revision
@@ -328,14 +342,15 @@ class TestFailures:
     """Retries skip nothing and keep the order."""
 
     @pytest.mark.parametrize("status", [400, 401, 404, 410, 429, 500, 503])
-    def test_only_2xx_acknowledges(self, listener_client: httpx.Client, status: int) -> None:
-        with receiving(fails(3, status)) as receiver:
-            receiver.register(listener_client, "jm")
-            revision = put(listener_client, "a")
-            wait_until(lambda: get_listener(listener_client, "jm")["lastError"] is not None or receiver.has(revision))
-            wait_until_pushed(listener_client, receiver, put(listener_client, "b"))
-            assert receiver.nodes == current_nodes(listener_client)
-            wait_until(lambda: get_listener(listener_client, "jm")["lastError"] is None)
+    def test_only_2xx_acknowledges(self, timed: InProcessService, status: int) -> None:
+        with receiving(fails(3, status)) as receiver, timed.client() as client:
+            receiver.register(client, "jm", leaseSeconds=600)
+            first = put(client, "a")
+            wait_until(lambda: get_listener(client, "jm")["lastError"] is not None)
+            assert get_listener(client, "jm")["ackedRevision"] < first
+            wait_until_pushed(client, receiver, put(client, "b"), until=timed.until)
+            assert receiver.nodes == current_nodes(client)
+            wait_until(lambda: get_listener(client, "jm")["lastError"] is None)
 
     @pytest.mark.parametrize("status", [200, 201, 202, 204, 299])
     def test_any_2xx_acknowledges(self, listener_client: httpx.Client, status: int) -> None:
