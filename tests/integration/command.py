@@ -1,17 +1,22 @@
-"""The installed command, run as users run it: in a process of its own."""
+"""The command: in this process, where that cannot make a difference, or installed and in a process of its own."""
 
 from __future__ import annotations
 
+import io
+import logging
 import os
 import pty
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Final
 
+from blocklist.cli import __main__ as program
+from blocklist.cli import environment as command_environment
 from tests.integration.process import environment
 
 TIMEOUT: Final = 60
@@ -26,7 +31,11 @@ class Command:
         self.env.pop("NO_COLOR", None)
 
     def run(self, *arguments: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
-        """Run it until it ends. Fails on a traceback."""
+        """Run it in this process until it ends. Whatever is not an exit fails the test."""
+        return run(*arguments, env=self.env | env, stdin=stdin)
+
+    def run_process(self, *arguments: str, stdin: str = "", **env: str) -> subprocess.CompletedProcess[str]:
+        """Run it in a process of its own until it ends. Fails on a traceback."""
         done = subprocess.run(
             ["blocklist", *arguments],
             input=stdin,
@@ -68,6 +77,55 @@ class Command:
         return text.decode().replace("\r\n", "\n")
 
 
+class _Written(io.TextIOWrapper):
+    """A stream in memory that looks like a pipe in UTF-8."""
+
+    def __init__(self, *, errors: str = "strict") -> None:
+        super().__init__(io.BytesIO(), encoding="utf-8", errors=errors)
+
+    def text(self) -> str:
+        """What was written."""
+        self.flush()
+        assert isinstance(self.buffer, io.BytesIO)
+        return self.buffer.getvalue().decode()
+
+
+_running: Final = threading.Lock()
+"""The streams and variables of this process belong to one command at a time."""
+
+
+def run(
+    *arguments: str, env: Mapping[str, str], stdin: str = "", main: Callable[[], int] = program.main
+) -> subprocess.CompletedProcess[str]:
+    """Run the command in this process, with exactly these variables, as if it had pipes for standard streams."""
+    streams = sys.argv, sys.stdin, sys.stdout, sys.stderr
+    variables = dict(os.environ)
+    out, err = _Written(), _Written(errors="backslashreplace")
+    with _running:
+        try:
+            os.environ.clear()
+            os.environ.update(env)
+            sys.argv = ["blocklist", *arguments]
+            sys.stdin = io.TextIOWrapper(io.BytesIO(stdin.encode()), encoding="utf-8")
+            sys.stdout, sys.stderr = out, err
+            code = _exit_code(main)
+        finally:
+            sys.argv, sys.stdin, sys.stdout, sys.stderr = streams
+            os.environ.clear()
+            os.environ.update(variables)
+            # What a process would take with it.
+            command_environment._context_option.clear()
+            logging.disable(logging.NOTSET)
+    return subprocess.CompletedProcess(list(arguments), code, out.text(), err.text())
+
+
+def _exit_code(main: Callable[[], int]) -> int:
+    try:
+        return main()
+    except SystemExit as ended:
+        return ended.code if isinstance(ended.code, int) else int(ended.code is not None)
+
+
 def _restore_sigint() -> None:
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 
@@ -83,9 +141,10 @@ def install(folder: Path) -> Path:
     """Create `folder/bin` with the Python that runs the tests and the command that `make setup` installed beside it."""
     binaries = folder / "bin"
     binaries.mkdir()
-    for name, program in {"python": sys.executable, "blocklist": Path(sys.executable).with_name("blocklist")}.items():
+    installed = {"python": sys.executable, "blocklist": Path(sys.executable).with_name("blocklist")}
+    for name, target in installed.items():
         script = binaries / name
-        script.write_text(f'#!/bin/sh\nexec "{program}" "$@"\n')
+        script.write_text(f'#!/bin/sh\nexec "{target}" "$@"\n')
         script.chmod(0o755)
     return binaries
 

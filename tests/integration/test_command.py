@@ -529,7 +529,7 @@ class TestExitCodes:
         ids=lambda setting: next(iter(setting)),
     )
     def test_2_for_an_invalid_setting(self, command: Command, setting: dict[str, str]) -> None:
-        done = command.run("list", **setting)
+        done = command.run_process("list", **setting)
         assert (done.returncode, done.stdout) == (2, "")
         assert "bad token" not in done.stderr
 
@@ -554,7 +554,7 @@ class TestExitCodes:
         assert (done.returncode, done.stderr) == (2, f"Error: BLOCKLIST_TOKEN_FILE: the token file {file} {fault}.\n")
 
     def test_1_for_a_strict_refusal_which_says_what_to_do(self, command: Command, node_id: str) -> None:
-        done = command.run("block", node_id, "-r", "disk", "--strict")
+        done = command.run_process("block", node_id, "-r", "disk", "--strict")
         assert done.returncode == 1
         assert done.stderr.endswith("Nothing was changed. Leave out --strict to block them anyway.\n")
 

@@ -18,7 +18,7 @@ from blocklist.cli import app
 from blocklist.cli.completion_words import COMMANDS, FLAGS, VALUED_OPTIONS
 from blocklist.cli.quick_completion import BLOCK_COMMANDS, NODE_COMMANDS
 from blocklist.client.quick_read import NotQuickError, quick_get
-from tests.integration.command import Command
+from tests.integration.command import Command, run
 from tests.integration.databases import Databases
 from tests.integration.fake_servers import (
     SERVICE_HEADERS,
@@ -35,7 +35,6 @@ from tests.integration.test_tls import TlsProcess
 DAY: Final = 86_400_000
 MARK, EVACUATE = "MARK_BLOCKED", "MARK_BLOCKED_AND_EVACUATE_TASKS"
 HEAVY: Final = {"click", "email", "http", "httpx", "logging", "pydantic", "ssl", "tempfile", "typer", "urllib.request"}
-ORDINARY: Final = "import sys; from blocklist.cli.app import run; sys.exit(run(sys.argv[1:]))"
 LISTED: Final = {
     "action": MARK,
     "startTimestamp": "1",
@@ -50,14 +49,7 @@ LISTED: Final = {
 
 def check_same(command: Command, *arguments: str, **env: str) -> subprocess.CompletedProcess[str]:
     """The result of the command, which is also that of its ordinary way."""
-    ordinary = subprocess.run(
-        [sys.executable, "-P", "-c", ORDINARY, *arguments],
-        env=command.env | env | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    ordinary = run(*arguments, env=command.env | env, main=lambda: app.run(list(arguments)))
     done = command.run(*arguments, **env)
     assert (done.returncode, done.stdout, done.stderr) == (ordinary.returncode, ordinary.stdout, ordinary.stderr)
     return done
@@ -217,9 +209,9 @@ def test_closed_and_full_outputs(filled: Command) -> None:
 def test_the_slow_modules_are_not_imported(filled: Command, line: str) -> None:
     code = "import sys; from blocklist.cli.__main__ import main; main(); print(*sys.modules, file=sys.stderr)"
     env = {} if line == "list" else bash(line)
-    run = [sys.executable, "-P", "-c", code, *(["list"] if line == "list" else [])]
+    command = [sys.executable, "-P", "-c", code, *(["list"] if line == "list" else [])]
     done = subprocess.run(
-        run, env=filled.env | env | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
+        command, env=filled.env | env | {"PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True
     )
     assert done.stdout.startswith("unblock" if line == "unb" else ("NODE", "n1"))
     assert HEAVY.isdisjoint(done.stderr.split())
