@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import os
-import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
+from app.listeners.nodes_file import CHECK_SECONDS
 from tests.integration.bodies import block
-from tests.integration.conftest import Start, StartReplicas
+from tests.integration.conftest import StartInProcess, StartReplicas
+from tests.integration.in_process import InProcessService
 from tests.integration.process import wait_until
 
 GOOD: Final = "id,addresses,labels\nworker-7,10.0.0.7,rack=r12\n"
@@ -26,16 +28,16 @@ def file(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def client(start: Start, file: Path) -> Iterator[httpx.Client]:
+def service(start_in_process: StartInProcess, file: Path) -> InProcessService:
     """A service that has read the good file."""
-    with start(nodes_file=str(file)).client() as client:
-        assert total(client) == 1
-        yield client
+    service = start_in_process(nodes_file=str(file))
+    assert total(service.client()) == 1
+    return service
 
 
-def wait_faulty(client: httpx.Client) -> None:
+def wait_faulty(client: httpx.Client, until: Callable[[Callable[[], bool]], None]) -> None:
     """Wait until the service has seen the fault. Only then do two requests have to agree."""
-    wait_until(lambda: "cannot be used" in client.get("/readyz").text)
+    until(lambda: "cannot be used" in client.get("/readyz").text)
     assert is_faulty(client)
 
 
@@ -49,31 +51,27 @@ def total(client: httpx.Client) -> int:
     return int(client.get("/nodes").json()["total"])
 
 
-def test_its_nodes_are_known_from_the_start_and_a_fault_leaves_them_in_force(start: Start, tmp_path: Path) -> None:
-    file = tmp_path / "nodes.csv"
-    file.write_text("id,addresses,labels\nworker-7,10.0.0.7,rack=r12\n")
-    service = start(nodes_file=str(file))
-    with service.client() as client:
-        node = client.get("/nodes/10.0.0.7").json()
-        assert (node["id"], node["labels"], node["lastSeen"]) == ("worker-7", {"rack": "r12"}, None)
-        assert node["reportedBy"] == [{"id": "file", "kind": "file", "lastSeen": None}]
-        client.put("/blocklist/nodes/10.0.0.7", json=block())
-        assert client.get("/blocklist/nodes/worker-7").json()["id"] == "10.0.0.7"
-
+def test_its_nodes_are_known_from_the_start_and_a_fault_leaves_them_in_force(
+    service: InProcessService, file: Path
+) -> None:
+    client = service.client()
+    node = client.get("/nodes/10.0.0.7").json()
+    assert (node["id"], node["labels"], node["lastSeen"]) == ("worker-7", {"rack": "r12"}, None)
+    assert node["reportedBy"] == [{"id": "file", "kind": "file", "lastSeen": None}]
+    client.put("/blocklist/nodes/10.0.0.7", json=block())
+    assert client.get("/blocklist/nodes/worker-7").json()["id"] == "10.0.0.7"
+    with capture_logs() as logs:
         file.write_text("id,addresses,labels\nworker-7,10.0.0.7,rack=r12\nworker-8,worker-9,\n")
-        wait_until(lambda: "cannot be used" in client.get("/readyz").text)
-        assert "line 3, column 2 (addresses)" in service.log()
+        wait_faulty(client, service.until)
+        assert "line 3, column 2 (addresses)" in str(logs)
         assert (client.get("/readyz").status_code, total(client)) == (200, 1)
-        assert "blocklist_nodes_file_faulty 1.0" in client.get("/metrics").text
-
         file.unlink()
-        wait_until(lambda: "No such file" in service.log())
+        service.until(lambda: "No such file" in str(logs))
         assert total(client) == 1
-
-        file.write_text("id\nworker-8\nworker-9\n")
-        wait_until(lambda: total(client) == 2)
-        assert client.get("/readyz").text == "ready\n"
-        assert "blocklist_nodes_file_faulty 0.0" in client.get("/metrics").text
+    file.write_text("id\nworker-8\nworker-9\n")
+    service.until(lambda: total(client) == 2)
+    assert client.get("/readyz").text == "ready\n"
+    assert not is_faulty(client)
 
 
 def make_folder(path: Path) -> None:
@@ -138,46 +136,43 @@ def rename_over(content: str) -> Callable[[Path], None]:
     ],
 )
 def test_whatever_happens_to_the_file_the_last_good_one_stays_in_force_and_the_fault_is_reported(
-    client: httpx.Client, file: Path, spoil: Callable[[Path], object]
+    service: InProcessService, file: Path, spoil: Callable[[Path], object]
 ) -> None:
+    client = service.client()
     spoil(file)
-    wait_faulty(client)
+    wait_faulty(client, service.until)
     assert client.get("/nodes/10.0.0.7").json()["labels"] == {"rack": "r12"}
     if file.is_dir():
         file.rmdir()
     rename_over("id\nworker-8\nworker-9\n")(file)
-    wait_until(lambda: total(client) == 2)
+    service.until(lambda: total(client) == 2)
     assert not is_faulty(client)
 
 
-def test_a_service_starts_with_a_file_that_cannot_be_read_and_says_so(start: Start, tmp_path: Path) -> None:
+def test_a_service_starts_with_a_file_that_cannot_be_read_and_says_so(
+    start_in_process: StartInProcess, tmp_path: Path
+) -> None:
     file = tmp_path / "nodes.csv"
     os.mkfifo(file)
-    service = start(nodes_file=str(file))
-    with service.client() as client:
-        assert (is_faulty(client), total(client)) == (True, 0)
-        assert "is not a regular file" in service.log()
+    with capture_logs() as logs:
+        client = start_in_process(nodes_file=str(file)).client()
+    assert (is_faulty(client), total(client)) == (True, 0)
+    assert "is not a regular file" in str(logs)
 
 
-def test_a_file_that_is_still_being_written_is_not_taken_for_a_complete_one(client: httpx.Client, file: Path) -> None:
-    complete = "".join(f"n{number}\n" for number in range(100))
-    seen, finished = set[int](), threading.Event()
-
-    def write_slowly() -> None:
-        with file.open("w") as writing:
-            for part in ("id\n", complete[:100], complete[100:]):
-                writing.write(part)
-                writing.flush()
-                finished.wait(1.5)
-        finished.set()
-
-    writer = threading.Thread(target=write_slowly)
-    writer.start()
-    while not (finished.is_set() and total(client) == 100):
-        seen.add(total(client))
-        finished.wait(0.05)
-    writer.join()
-    assert seen <= {1, 100}
+def test_a_file_that_is_still_being_written_is_not_taken_for_a_complete_one(
+    service: InProcessService, file: Path
+) -> None:
+    client, complete = service.client(), "".join(f"n{number}\n" for number in range(100))
+    with file.open("w") as writing:
+        for part in ("id\n", complete[:100], complete[100:]):
+            writing.write(part)
+            writing.flush()
+            for _ in range(3):
+                service.clock.advance(CHECK_SECONDS / 4)
+                assert total(client) == 1
+    service.until(lambda: total(client) != 1)
+    assert total(client) == 100
 
 
 @pytest.mark.parametrize(
@@ -185,33 +180,39 @@ def test_a_file_that_is_still_being_written_is_not_taken_for_a_complete_one(clie
     [b"\xef\xbb\xbfid,labels\r\nn1,rack=r1\r\nn2,rack=r1\r\n", b"ID,Labels\rn1,rack=r1\rn2,rack=r1"],
     ids=["byte order mark and CRLF", "CR, and no line end at the end"],
 )
-def test_what_spreadsheets_write_is_read(client: httpx.Client, file: Path, content: bytes) -> None:
+def test_what_spreadsheets_write_is_read(service: InProcessService, file: Path, content: bytes) -> None:
+    client = service.client()
     file.write_bytes(content)
-    wait_until(lambda: total(client) == 2)
+    service.until(lambda: total(client) == 2)
     assert [node["labels"] for node in client.get("/nodes").json()["nodes"]] == [{"rack": "r1"}] * 2
 
 
 @pytest.mark.parametrize("content", [GOOD.replace("r12", "r13"), GOOD.replace("r12", "r1234")])
 def test_a_change_is_noticed_even_if_the_time_of_the_file_is_kept(
-    client: httpx.Client, file: Path, content: str
+    service: InProcessService, file: Path, content: str
 ) -> None:
+    client = service.client()
     status = file.stat()
     file.write_text(content)
     os.utime(file, ns=(status.st_atime_ns, status.st_mtime_ns))
-    wait_until(lambda: client.get("/nodes/10.0.0.7").json()["labels"] != {"rack": "r12"})
+    service.until(lambda: client.get("/nodes/10.0.0.7").json()["labels"] != {"rack": "r12"})
 
 
-def test_an_address_of_two_ids_is_shown_as_ambiguous_and_belongs_to_neither(client: httpx.Client, file: Path) -> None:
+def test_an_address_of_two_ids_is_shown_as_ambiguous_and_belongs_to_neither(
+    service: InProcessService, file: Path
+) -> None:
+    client = service.client()
     file.write_text("id,addresses\nn1,10.0.0.1 10.0.0.9\nn2,10.0.0.2;10.0.0.9\n")
-    wait_until(lambda: total(client) == 2)
+    service.until(lambda: total(client) == 2)
     assert client.get("/nodes/n1").json()["conflicts"] == {"10.0.0.9": ["n2"]}
     assert client.get("/nodes/10.0.0.9").status_code == 409
     assert not is_faulty(client)
 
 
-def test_the_file_may_give_further_names(client: httpx.Client, file: Path) -> None:
+def test_the_file_may_give_further_names(service: InProcessService, file: Path) -> None:
+    client = service.client()
     file.write_text("id,names,addresses\nn7,worker-7.rack2;w7,10.0.0.7\n")
-    wait_until(lambda: client.get("/nodes/w7").status_code == 200)
+    service.until(lambda: client.get("/nodes/w7").status_code == 200)
     assert client.get("/nodes/worker-7.rack2").json()["id"] == "n7"
 
 
@@ -220,7 +221,7 @@ def test_each_replica_reads_its_own_copy(start_replicas: StartReplicas, file: Pa
     replicas = start_replicas(nodes_file=str(file))
     file.unlink()
     for client in replicas.clients:
-        wait_faulty(client)
+        wait_faulty(client, wait_until)
         assert total(client) == 1
     file.write_text("id\nworker-8\nworker-9\n")
     for client in replicas.clients:
