@@ -10,9 +10,9 @@ import pytest
 
 from blocklist import BlocklistClient
 from tests.integration.bodies import block
-from tests.integration.conftest import Start, StartReplicas
-from tests.integration.databases import ON_BOTH, ON_SQLITE
-from tests.integration.in_process import ManualClock, running_service
+from tests.integration.conftest import StartInProcess, StartReplicas
+from tests.integration.databases import ON_SQLITE
+from tests.integration.in_process import InProcessService, ManualClock, running_service
 from tests.integration.listeners import RM, heartbeat, post_heartbeat, put, register, registration_body, unblock
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
@@ -28,16 +28,17 @@ def drift_of(client: httpx.Client) -> list[dict[str, Any]]:
     return found
 
 
+def is_drift(client: httpx.Client, *expected: tuple[str, str, str]) -> bool:
+    """Whether the drift is exactly this: node, kind and listener."""
+    return [(each["node"], each["kind"], each["listener"]) for each in drift_of(client)] == [*expected]
+
+
 def wait_for_drift(
-    client: httpx.Client, *expected: tuple[str, str, str], before: Callable[[], object] = bool
+    service: InProcessService, *expected: tuple[str, str, str], before: Callable[[], object] = bool
 ) -> list[dict[str, Any]]:
-    """Wait until the drift is exactly this: node, kind and listener; `before` is called before each look."""
-
-    def found() -> bool:
-        before()
-        return [(each["node"], each["kind"], each["listener"]) for each in drift_of(client)] == [*expected]
-
-    wait_until(found)
+    """Advance the clock until the drift is exactly this; `before` is called before each look."""
+    client = service.client()
+    service.until(lambda: (before(), is_drift(client, *expected))[1], step=0.5)
     return drift_of(client)
 
 
@@ -46,102 +47,109 @@ def drift_metric(client: httpx.Client) -> dict[str, float]:
     return {line.split('"')[1]: float(line.rpartition(" ")[2]) for line in lines}
 
 
-@ON_BOTH
-def test_a_node_that_is_free_here_and_cordoned_there_is_drift_until_either_changes(start: Start) -> None:
-    with start().client() as client:
-        register(client, "slurm", role=RM)
-        heartbeat(client, "slurm", unschedulable={"n1": "DRAIN (new disk)", "n2.example.com": "DOWN"})
-        first, *_ = wait_for_drift(
-            client, ("n1", "unschedulable", "slurm"), ("n2.example.com", "unschedulable", "slurm")
-        )
-        since = first.pop("since")
-        assert first == {
-            "node": "n1",
-            "blocked": False,
-            "kind": "unschedulable",
-            "listener": "slurm",
-            "beginObserved": False,
-            "reason": "DRAIN (new disk)",
-        }
-        put(client, "N2")
-        (kept,) = wait_for_drift(client, ("n1", "unschedulable", "slurm"))
-        assert kept["since"] == since
-        unblock(client, "n2")
-        wait_for_drift(client, ("n1", "unschedulable", "slurm"), ("n2.example.com", "unschedulable", "slurm"))
-        assert drift_metric(client) == dict.fromkeys(KINDS, 0) | {"unschedulable": 2}
-        with BlocklistClient(str(client.base_url)) as blocklist:
-            assert [each.node for each in blocklist.drift().drift] == ["n1", "n2.example.com"]
-        heartbeat(client, "slurm", unschedulable={})
-        wait_for_drift(client)
-        assert drift_metric(client) == dict.fromkeys(KINDS, 0)
+@ON_SQLITE
+def test_a_node_that_is_free_here_and_cordoned_there_is_drift_until_either_changes(
+    start_in_process: StartInProcess,
+) -> None:
+    service = start_in_process()
+    client = service.client()
+    register(client, "slurm", role=RM)
+    heartbeat(client, "slurm", unschedulable={"n1": "DRAIN (new disk)", "n2.example.com": "DOWN"})
+    first, *_ = wait_for_drift(service, ("n1", "unschedulable", "slurm"), ("n2.example.com", "unschedulable", "slurm"))
+    since = first.pop("since")
+    assert first == {
+        "node": "n1",
+        "blocked": False,
+        "kind": "unschedulable",
+        "listener": "slurm",
+        "beginObserved": False,
+        "reason": "DRAIN (new disk)",
+    }
+    put(client, "N2")
+    (kept,) = wait_for_drift(service, ("n1", "unschedulable", "slurm"))
+    assert kept["since"] == since
+    unblock(client, "n2")
+    wait_for_drift(service, ("n1", "unschedulable", "slurm"), ("n2.example.com", "unschedulable", "slurm"))
+    assert drift_metric(client) == dict.fromkeys(KINDS, 0) | {"unschedulable": 2}
+    with BlocklistClient(service.url) as blocklist:
+        assert [each.node for each in blocklist.drift().drift] == ["n1", "n2.example.com"]
+    heartbeat(client, "slurm", unschedulable={})
+    wait_for_drift(service)
+    assert drift_metric(client) == dict.fromkeys(KINDS, 0)
 
 
 @ON_SQLITE
 def test_a_node_that_is_blocked_here_and_schedulable_there_is_drift_once_the_manager_applied_the_block(
-    start: Start,
+    start_in_process: StartInProcess,
 ) -> None:
-    with start().client() as client:
-        register(client, "slurm", role=RM)
-        revision = put(client, "n1")
-        heartbeat(client, "slurm", schedulable={"n1": "IDLE"}, unschedulable={"n9": "DRAIN"})
-        wait_for_drift(client, ("n9", "unschedulable", "slurm"))
-        heartbeat(client, "slurm", ackedRevision=revision)
-        found = wait_for_drift(client, ("n1", "schedulable", "slurm"), ("n9", "unschedulable", "slurm"))
-        assert [each["blocked"] for each in found] == [True, False]
+    service = start_in_process()
+    client = service.client()
+    register(client, "slurm", role=RM)
+    revision = put(client, "n1")
+    heartbeat(client, "slurm", schedulable={"n1": "IDLE"}, unschedulable={"n9": "DRAIN"})
+    wait_for_drift(service, ("n9", "unschedulable", "slurm"))
+    heartbeat(client, "slurm", ackedRevision=revision)
+    found = wait_for_drift(service, ("n1", "schedulable", "slurm"), ("n9", "unschedulable", "slurm"))
+    assert [each["blocked"] for each in found] == [True, False]
 
 
 @ON_SQLITE
-def test_tasks_that_keep_running_on_an_evacuated_node_are_drift_and_unreported_ones_unknown(start: Start) -> None:
-    with start(drift_after="0s").client() as client:
-        put(client, "n1", action=EVACUATE)
-        put(client, "n2", action=EVACUATE)
-        put(client, "n3")
-        for name in ("app-1", "app-2"):
-            register(client, name)
-        heartbeat(
-            client,
-            "app-1",
-            taskManagers={"a:1": "n1.example.com", "a:2": "n2", "a:3": "n3"},
-            runningTasks={"a:1": 2, "a:2": 0, "a:3": 5},
-            refused={"n1": "It is the last host."},
-        )
-        heartbeat(client, "app-2", taskManagers={"b:1": "n2"})
-        (found,) = wait_for_drift(client, ("n1", "tasks-running", "app-1"))
-        assert found["reason"] == "2 running tasks; the listener refuses the block: It is the last host."
-        assert client.get("/drift").json()["unknown"] == [{"node": "n2", "listener": "app-2"}]
-        client.delete("/listeners/app-1")
-        wait_for_drift(client)
+def test_tasks_that_keep_running_on_an_evacuated_node_are_drift_and_unreported_ones_unknown(
+    start_in_process: StartInProcess,
+) -> None:
+    service = start_in_process(drift_after="0s")
+    client = service.client()
+    put(client, "n1", action=EVACUATE)
+    put(client, "n2", action=EVACUATE)
+    put(client, "n3")
+    for name in ("app-1", "app-2"):
+        register(client, name)
+    heartbeat(
+        client,
+        "app-1",
+        taskManagers={"a:1": "n1.example.com", "a:2": "n2", "a:3": "n3"},
+        runningTasks={"a:1": 2, "a:2": 0, "a:3": 5},
+        refused={"n1": "It is the last host."},
+    )
+    heartbeat(client, "app-2", taskManagers={"b:1": "n2"})
+    (found,) = wait_for_drift(service, ("n1", "tasks-running", "app-1"))
+    assert found["reason"] == "2 running tasks; the listener refuses the block: It is the last host."
+    assert client.get("/drift").json()["unknown"] == [{"node": "n2", "listener": "app-2"}]
+    client.delete("/listeners/app-1")
+    wait_for_drift(service)
 
 
 @ON_SQLITE
-def test_tasks_within_the_bound_are_no_drift(start: Start) -> None:
-    with start(drift_after="1h").client() as client:
-        put(client, "n1", action=EVACUATE)
-        register(client, "app-1")
-        heartbeat(client, "app-1", taskManagers={"a:1": "n1"}, runningTasks={"a:1": 2}, unschedulable={"n9": "x"})
-        wait_for_drift(client, ("n9", "unschedulable", "app-1"))
+def test_tasks_within_the_bound_are_no_drift(start_in_process: StartInProcess) -> None:
+    service = start_in_process(drift_after="1h")
+    client = service.client()
+    put(client, "n1", action=EVACUATE)
+    register(client, "app-1")
+    heartbeat(client, "app-1", taskManagers={"a:1": "n1"}, runningTasks={"a:1": 2}, unschedulable={"n9": "x"})
+    wait_for_drift(service, ("n9", "unschedulable", "app-1"))
 
 
 @ON_SQLITE
-def test_tasks_that_start_after_the_listener_applied_the_block_are_drift(start: Start) -> None:
+def test_tasks_that_start_after_the_listener_applied_the_block_are_drift(start_in_process: StartInProcess) -> None:
     """Not those of the executor that a canary leaves."""
-    with start().client() as client:
-        put(client, "n1")
-        canary = {"action": "MARK_BLOCKED", "cause": "slow", "canary": True}
-        answer = client.put("/blocklist/nodes/n2/claims/detection", json=canary).raise_for_status()
-        revision = int(answer.headers["blocklist-revision"])
-        register(client, "app-1", leaseSeconds=5)
-        tasks = {"count": 1}
+    service = start_in_process()
+    client = service.client()
+    put(client, "n1")
+    canary = {"action": "MARK_BLOCKED", "cause": "slow", "canary": True}
+    answer = client.put("/blocklist/nodes/n2/claims/detection", json=canary).raise_for_status()
+    revision = int(answer.headers["blocklist-revision"])
+    register(client, "app-1", leaseSeconds=5)
+    tasks = {"count": 1}
 
-        def report() -> None:
-            """More tasks with each look once the block has been in force for long enough."""
-            tasks["count"] += 1
-            running = {"a:1": tasks["count"], "a:2": tasks["count"]}
-            on_nodes = {"a:1": "n1", "a:2": "n2"}
-            heartbeat(client, "app-1", ackedRevision=revision, taskManagers=on_nodes, runningTasks=running)
+    def report() -> None:
+        """More tasks with each look once the block has been in force for long enough."""
+        tasks["count"] += 1
+        running = {"a:1": tasks["count"], "a:2": tasks["count"]}
+        on_nodes = {"a:1": "n1", "a:2": "n2"}
+        heartbeat(client, "app-1", ackedRevision=revision, taskManagers=on_nodes, runningTasks=running)
 
-        (found,) = wait_for_drift(client, ("n1", "tasks-started", "app-1"), before=report)
-        assert found["reason"] == "tasks started on a:1 after the listener had applied the block"
+    (found,) = wait_for_drift(service, ("n1", "tasks-started", "app-1"), before=report)
+    assert found["reason"] == "tasks started on a:1 after the listener had applied the block"
 
 
 @ON_SQLITE
@@ -173,12 +181,13 @@ def test_what_a_canary_ran_between_two_blocks_for_all_is_no_drift(database_url: 
 
 
 @ON_SQLITE
-def test_what_a_heartbeat_may_report_is_checked(start: Start) -> None:
-    with start().client() as client:
-        register(client, "slurm", role=RM)
-        for states in ({"n 1": "DRAIN"}, {"n1": "x" * 301}, {"n1": "a\nb"}, ["n1"]):
-            problem_of(post_heartbeat(client, "slurm", unschedulable=states), 400)
-        heartbeat(client, "slurm", unschedulable={f"n{number}": "DRAIN" for number in range(10_000)})
+def test_what_a_heartbeat_may_report_is_checked(start_in_process: StartInProcess) -> None:
+    service = start_in_process()
+    client = service.client()
+    register(client, "slurm", role=RM)
+    for states in ({"n 1": "DRAIN"}, {"n1": "x" * 301}, {"n1": "a\nb"}, ["n1"]):
+        problem_of(post_heartbeat(client, "slurm", unschedulable=states), 400)
+    heartbeat(client, "slurm", unschedulable={f"n{number}": "DRAIN" for number in range(10_000)})
 
 
 @pytest.mark.databases("postgresql")
@@ -187,4 +196,4 @@ def test_every_replica_knows_what_was_reported_to_one(start_replicas: StartRepli
     register(one, "slurm", role=RM)
     heartbeat(one, "slurm", unschedulable={"n1": "DRAIN (new disk)"})
     for client in (one, other):
-        wait_for_drift(client, ("n1", "unschedulable", "slurm"))
+        wait_until(lambda client=client: is_drift(client, ("n1", "unschedulable", "slurm")))  # type: ignore[misc]
