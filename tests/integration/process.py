@@ -150,13 +150,17 @@ def http_client(url: str) -> httpx.Client:
 def run_app(
     *arguments: str, env: dict[str, str], wrapper: tuple[str, ...] = (), forked: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m app …` to its end (at most 60 s), forked as a ServiceProcess is."""
+    """Run `python -m app …` to its end (at most 60 s), forked as a ServiceProcess is. Only the others read a PYTHONPATH."""
     command = [*wrapper, sys.executable, "-m", "app", *arguments]
     if wrapper or not forked:
         return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
     with tempfile.TemporaryDirectory(prefix="blocklist-run-") as folder:
         stdout, stderr = Path(folder, "stdout"), Path(folder, "stderr")
-        code = ForkedApp(ROOT, env, stderr, stdout=stdout, arguments=arguments).wait(60)
+        process = ForkedApp(ROOT, env, stderr, stdout=stdout, arguments=arguments)
+        try:
+            code = process.wait(60)
+        finally:
+            process.kill()
         return subprocess.CompletedProcess(command, code, stdout.read_text(), stderr.read_text())
 
 

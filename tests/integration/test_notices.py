@@ -274,10 +274,10 @@ class TestStart:
             "sys.meta_path.insert(0, Away())\n"
         )
         hidden = {"PYTHONPATH": str(tmp_path)}
-        done = run_app("openapi", env=environment(database_url=url_of(migrated)) | hidden)
+        done = run_app("openapi", env=environment(database_url=url_of(migrated)) | hidden, forked=False)
         assert done.returncode == 0, done.stderr
         env = environment(database_url=url_of(migrated), port="0", notify_url=f"json://127.0.0.1/{SECRET}") | hidden
-        done = run_app(env=env)
+        done = run_app(env=env, forked=False)
         assert done.returncode == 2
         assert "BLOCKLIST_NOTIFY_URL: this needs one more package: pip install apprise" in done.stderr
         assert SECRET not in done.stderr
