@@ -150,7 +150,10 @@ def http_client(url: str) -> httpx.Client:
 def run_app(
     *arguments: str, env: dict[str, str], wrapper: tuple[str, ...] = (), forked: bool = True
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m app …` to its end (at most 60 s), forked as a ServiceProcess is. Only the others read a PYTHONPATH."""
+    """Run `python -m app …` to its end (at most 60 s), forked as a ServiceProcess is.
+
+    A run with a PYTHONPATH of its own must not be forked.
+    """
     command = [*wrapper, sys.executable, "-m", "app", *arguments]
     if wrapper or not forked:
         return subprocess.run(command, cwd=ROOT, env=env, capture_output=True, text=True, timeout=60, check=False)
