@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -12,15 +12,13 @@ import pytest
 
 from blocklist.model.roles import Role
 from tests.integration.bodies import current_list
-from tests.integration.databases import ON_BOTH, Databases
+from tests.integration.databases import Databases
 from tests.integration.listeners import JM, RM, get_listener, heartbeat, post_heartbeat, register, registration_body
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
-from tests.integration.secured import SecuredService, secured_service
+from tests.integration.secured import SecuredInProcess, SecuredService, secured_in_process, secured_service
 from tests.integration.test_evidence import EXCLUDED, evidence, metric, report_evidence, summary
 from tests.integration.test_sessions import csrf_of, log_in
-
-pytestmark = ON_BOTH
 
 Client = Callable[[str], httpx.Client]
 CLUSTER: Final = [f"node-{number:03}" for number in range(40)]
@@ -34,13 +32,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture
-def service(folder: Path, databases: Databases) -> Iterator[SecuredService]:
-    with secured_service(folder, databases) as service:
+def service(folder: Path, databases: Databases) -> Iterator[SecuredInProcess]:
+    with secured_in_process(folder, databases) as service:
         yield service
 
 
 @pytest.fixture
-def client_of(service: SecuredService) -> Iterator[Client]:
+def client_of(service: SecuredInProcess) -> Iterator[Client]:
+    with clients_of_listeners(service) as client_of:
+        yield client_of
+
+
+@contextmanager
+def clients_of_listeners(service: SecuredInProcess | SecuredService) -> Iterator[Client]:
     """A client with the token of a listener, by the token's name."""
     clients: dict[str, httpx.Client] = {}
 
@@ -60,12 +64,12 @@ def application(client: httpx.Client, name: str, nodes: Iterable[str], role: str
     heartbeat(client, name, taskManagers={f"{name}:{node}": node for node in nodes})
 
 
-def wait_until_evaluated(client_of: Client) -> None:
+def wait_until_evaluated(client_of: Client, service: SecuredInProcess) -> None:
     """Return when all earlier reports have been evaluated: the service has blocked another node since."""
     for name in ("probe-1", "probe-2"):
         register(client_of(name), name)
         report_evidence(client_of(name), name, PROBE)
-    wait_until(lambda: client_of("probe-1").get(f"/blocklist/nodes/{PROBE}").status_code == 200)
+    service.service.until(lambda: client_of("probe-1").get(f"/blocklist/nodes/{PROBE}").status_code == 200)
 
 
 def blocked_nodes(client: httpx.Client) -> list[str]:
@@ -76,7 +80,9 @@ class TestOneToken:
     """All registrations of one token are one application."""
 
     @pytest.mark.parametrize("claimed", ["invented-{}", "n{}"], ids=["invented nodes", "real nodes"])
-    def test_one_token_cannot_block_the_cluster(self, client_of: Client, claimed: str) -> None:
+    def test_one_token_cannot_block_the_cluster(
+        self, client_of: Client, claimed: str, service: SecuredInProcess
+    ) -> None:
         nodes = [f"n{number}" for number in range(1000)]
         application(client_of("yarn"), "yarn", [], role=RM)
         heartbeat(client_of("yarn"), "yarn", nodes=nodes)
@@ -87,7 +93,7 @@ class TestOneToken:
             application(attacker, f"job-{number}", [claimed.format(node) for node in range(3_000)])
         for number in range(4):
             report_evidence(attacker, f"job-{number}", *nodes[number % 2 * 500 :][:500])
-        wait_until_evaluated(client_of)
+        wait_until_evaluated(client_of, service)
         assert blocked_nodes(attacker) == [PROBE]
 
     def test_a_node_is_confirmed_by_another_name_of_its_machine(self, client_of: Client) -> None:
@@ -111,11 +117,13 @@ class TestOneToken:
             "The 3 applications with this token report 3 of their 3 nodes, more than half: their evidence is ignored."
         ] * 3
 
-    def test_evidence_shows_that_two_applications_with_one_token_count_as_one(self, client_of: Client) -> None:
+    def test_evidence_shows_that_two_applications_with_one_token_count_as_one(
+        self, client_of: Client, service: SecuredInProcess
+    ) -> None:
         for name in ("app-1", "app-2"):
             application(client_of("team"), name, CLUSTER)
             report_evidence(client_of("team"), name, CLUSTER[0])
-        wait_until_evaluated(client_of)
+        wait_until_evaluated(client_of, service)
         assert blocked_nodes(client_of("team")) == [PROBE]
         first, second = (entry for entry in evidence(client_of("team")) if entry["node"] == CLUSTER[0])
         assert (first["application"], first["believed"], first["doubt"]) == ("app-1", True, None)
@@ -125,21 +133,21 @@ class TestOneToken:
             "app-1 reports this node with the same token: together they count as one application.",
         )
 
-    def test_applications_of_two_tokens_block_a_node(self, client_of: Client) -> None:
+    def test_applications_of_two_tokens_block_a_node(self, client_of: Client, service: SecuredInProcess) -> None:
         for name in ("app-1", "app-2", "app-3"):
             application(client_of("team" if name != "app-3" else "other"), name, CLUSTER)
             report_evidence(client_of("team" if name != "app-3" else "other"), name, CLUSTER[0])
-        wait_until(lambda: blocked_nodes(client_of("team")) == [CLUSTER[0]])
+        service.service.until(lambda: blocked_nodes(client_of("team")) == [CLUSTER[0]])
         cause = current_list(client_of("team"))[1][CLUSTER[0]]["cause"]
         assert cause == ("2 applications say so: app-1 (Spark excluded the host); app-3 (Spark excluded the host)")
 
-    def test_two_tokens_of_one_name_are_one_application(self, service: SecuredService, client_of: Client) -> None:
+    def test_two_tokens_of_one_name_are_one_application(self, service: SecuredInProcess, client_of: Client) -> None:
         again = service.make_token(Role.LISTENER, "team")["token"]
         with service.client(again) as second:
             for client, name in ((client_of("team"), "app-1"), (second, "app-2")):
                 application(client, name, CLUSTER)
                 report_evidence(client, name, CLUSTER[0])
-        wait_until_evaluated(client_of)
+        wait_until_evaluated(client_of, service)
         assert blocked_nodes(client_of("team")) == [PROBE]
 
 
@@ -166,7 +174,7 @@ class TestOtherTokens:
         problem_of(post_heartbeat(client_of("honest"), "job"), 404)
 
     def test_a_successor_of_the_same_name_continues_a_registration(
-        self, service: SecuredService, client_of: Client
+        self, service: SecuredInProcess, client_of: Client
     ) -> None:
         application(client_of("job"), "job", CLUSTER)
         report_evidence(client_of("job"), "job", CLUSTER[0])
@@ -175,9 +183,9 @@ class TestOtherTokens:
             register(successor, "job")
             assert summary(successor) == [(CLUSTER[0], "job", True)]
 
-    def test_a_session_of_the_page_cannot_register(self, service: SecuredService) -> None:
+    def test_a_session_of_the_page_cannot_register(self, service: SecuredInProcess) -> None:
         with service.client() as browser:
-            browser.headers["Origin"] = service.process.url
+            browser.headers["Origin"] = service.url
             assert log_in(browser, service.tokens[Role.OPERATOR]).status_code == 303
             headers = {"X-CSRF-Token": csrf_of(browser)}
             answer = browser.put("/listeners/job", json=registration_body(), headers=headers)
@@ -216,23 +224,27 @@ class TestClaimedNodes:
 class TestLimit:
     """Evidence blocks at most a tenth of the nodes that two tokens name."""
 
-    def test_evidence_blocks_at_most_a_tenth_of_the_confirmed_nodes(self, client_of: Client) -> None:
+    def test_evidence_blocks_at_most_a_tenth_of_the_confirmed_nodes(
+        self, client_of: Client, service: SecuredInProcess
+    ) -> None:
         for name in ("x", "y"):
             application(client_of(name), name, CLUSTER)
             # What one token alone names is not confirmed.
             application(client_of(name), f"{name}-2", [f"{name}-{number}" for number in range(1000)])
         for name in ("x", "y"):
             report_evidence(client_of(name), name, *CLUSTER[:20])
-        wait_until(lambda: blocked_nodes(client_of("x")) == CLUSTER[:4])
+        service.service.until(lambda: blocked_nodes(client_of("x")) == CLUSTER[:4])
         line = 'blocklist_refused_by_limit_total{source="evidence"}'
-        wait_until(lambda: metric(client_of("x"), line) == 16)
+        service.service.until(lambda: metric(client_of("x"), line) == 16)
         assert blocked_nodes(client_of("x")) == CLUSTER[:4]
 
 
 @pytest.mark.databases("postgresql")
-def test_replicas_agree_on_the_principals(folder: Path, client_of: Client, databases: Databases) -> None:
+def test_replicas_agree_on_the_principals(folder: Path, databases: Databases) -> None:
     """What a replica receives counts for the token that registered the listener at another one."""
-    with secured_service(folder, databases) as second, ExitStack() as stack:
+    with ExitStack() as stack:
+        first, second = (stack.enter_context(secured_service(folder, databases)) for _ in range(2))
+        client_of = stack.enter_context(clients_of_listeners(first))
 
         def at_second(name: str) -> httpx.Client:
             client = stack.enter_context(second.process.client())
@@ -263,7 +275,7 @@ class TestTaskManagers:
             heartbeat(client_of(name), name, taskManagers={"tm": node}, runningTasks={"tm": 3})
 
     @pytest.mark.usefixtures("reported")
-    def test_it_stays_where_its_own_listener_reports_it(self, client_of: Client, service: SecuredService) -> None:
+    def test_it_stays_where_its_own_listener_reports_it(self, client_of: Client, service: SecuredInProcess) -> None:
         running = {"id": "tm", "listener": "etl", "runningTasks": 3}
         assert client_of("etl").get("/nodes/n1").json()["taskManagers"] == [running]
 
