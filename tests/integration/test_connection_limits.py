@@ -8,12 +8,16 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
+from threading import Event
 
 import pytest
 
 from tests.integration.conftest import Start
+from tests.integration.databases import Databases
+from tests.integration.in_process import InProcessService, RunningClock, in_process
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.raw_http import connection_to, exchange, read_response, read_until_closed, request, send_request
 from tests.integration.secured import SecuredService
@@ -33,6 +37,26 @@ def short_timeouts(
         yield process
 
 
+@pytest.fixture(scope="module", params=["true", "false"], ids=["fast", "ordinary"])
+def hurried(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, databases: Databases
+) -> Iterator[InProcessService]:
+    """A service with timeouts of 5 s for heads and 7.5 s for bodies, whose time passes a hundred times as fast."""
+    settings = databases.settings(tmp_path_factory.mktemp("hurried"))
+    settings |= {"fast_path": request.param, "header_timeout": "5s", "body_timeout": "7500ms"}
+    clock, over = RunningClock(), Event()
+
+    def hurry() -> None:
+        while not over.wait(0.005):
+            clock.advance(0.5)
+
+    with in_process(clock, **settings) as service, ThreadPoolExecutor(1) as pool:
+        hurrying = pool.submit(hurry)
+        yield service
+        over.set()
+    hurrying.result()
+
+
 class TestSlow:
     @pytest.mark.parametrize(
         "part",
@@ -43,35 +67,35 @@ class TestSlow:
             b"PUT /blocklist/nodes/a HT",
         ],
     )
-    def test_an_incomplete_head_gets_408(self, short_timeouts: ServiceProcess, part: bytes) -> None:
-        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+    def test_an_incomplete_head_gets_408(self, hurried: InProcessService, part: bytes) -> None:
+        with connection_to(hurried.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(part)
             response = read_response(stream)
             assert response.status == 408
             assert response.header("connection") == "close"
             assert response.header("content-type") == "application/problem+json"
-            assert response.json()["detail"] == "The head of the request was not received within 0.5 seconds."
+            assert response.json()["detail"] == "The head of the request was not received within 5 seconds."
             assert stream.read() == b""
 
     @pytest.mark.parametrize("method", ["PUT", "DELETE", "POST"])
     @pytest.mark.parametrize("part", [b"", NODE[:10]])
-    def test_an_incomplete_body_gets_408(self, short_timeouts: ServiceProcess, method: str, part: bytes) -> None:
+    def test_an_incomplete_body_gets_408(self, hurried: InProcessService, method: str, part: bytes) -> None:
         head = request("/blocklist/nodes/slow", f"Content-Length: {len(NODE)}", method=method)
-        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+        with connection_to(hurried.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(head + part)
             response = read_response(stream)
             if method != "POST":  # which gets 405 at once
                 assert response.status == 408
-                assert response.json()["detail"] == "The body of the request was not received within 0.75 seconds."
+                assert response.json()["detail"] == "The body of the request was not received within 7.5 seconds."
             assert stream.read() == b""
-        assert send_request(short_timeouts.port, request("/blocklist/nodes/slow")).status == 404
+        assert send_request(hurried.port, request("/blocklist/nodes/slow")).status == 404
 
-    def test_an_incomplete_chunked_body_gets_408(self, short_timeouts: ServiceProcess) -> None:
+    def test_an_incomplete_chunked_body_gets_408(self, hurried: InProcessService) -> None:
         head = request("/blocklist/nodes/slow", "Transfer-Encoding: chunked", method="PUT")
-        assert read_until_closed(short_timeouts.port, head + b'5\r\n{"act\r\n').startswith(b"HTTP/1.1 408 ")
+        assert read_until_closed(hurried.port, head + b'5\r\n{"act\r\n').startswith(b"HTTP/1.1 408 ")
 
-    def test_sending_byte_by_byte_does_not_extend_the_timeout(self, short_timeouts: ServiceProcess) -> None:
-        with connection_to(short_timeouts.port) as connection, suppress(ConnectionError):
+    def test_sending_byte_by_byte_does_not_extend_the_timeout(self, hurried: InProcessService) -> None:
+        with connection_to(hurried.port) as connection, suppress(ConnectionError):
             connection.settimeout(0.05)
             for _ in range(400):
                 connection.sendall(b"GET /blocklist HTTP/1.1\r\nX: " if not _ else b"x")
@@ -80,11 +104,11 @@ class TestSlow:
                     return
         pytest.fail("no 408 within 20 seconds")
 
-    def test_a_connection_that_sends_nothing_is_closed_without_a_response(self, short_timeouts: ServiceProcess) -> None:
-        assert read_until_closed(short_timeouts.port, b"") == b""
+    def test_a_connection_that_sends_nothing_is_closed_without_a_response(self, hurried: InProcessService) -> None:
+        assert read_until_closed(hurried.port, b"") == b""
 
-    def test_each_request_of_a_connection_has_its_own_timeout(self, short_timeouts: ServiceProcess) -> None:
-        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+    def test_each_request_of_a_connection_has_its_own_timeout(self, hurried: InProcessService) -> None:
+        with connection_to(hurried.port) as connection, connection.makefile("rb") as stream:
             for _ in range(2):
                 connection.sendall(request("/blocklist"))
                 assert read_response(stream).status == 200
@@ -92,34 +116,35 @@ class TestSlow:
             assert read_response(stream).status == 408
 
     def test_an_earlier_request_is_answered_before_a_timeout_closes_the_connection(
-        self, short_timeouts: ServiceProcess
+        self, hurried: InProcessService
     ) -> None:
-        etag = send_request(short_timeouts.port, request("/blocklist")).header("etag")
-        wait = request("/blocklist", f"If-None-Match: {etag}", "Prefer: wait=2")
-        with connection_to(short_timeouts.port) as connection, connection.makefile("rb") as stream:
+        etag = send_request(hurried.port, request("/blocklist")).header("etag")
+        wait = request("/blocklist", f"If-None-Match: {etag}", "Prefer: wait=20")
+        with connection_to(hurried.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(wait + b"GET /blocklist HT")
             assert read_response(stream).status == 304
             assert stream.read() == b""
 
-    def test_no_timeout_applies_to_a_watch(self, short_timeouts: ServiceProcess) -> None:
-        with connection_to(short_timeouts.port) as connection:
-            connection.sendall(request("/blocklist/watch"))
-            connection.settimeout(1.5)
-            with pytest.raises(TimeoutError):
-                _read_until_closed(connection)
-
-    def test_a_connection_whose_responses_are_not_read_is_reset(self, short_timeouts: ServiceProcess) -> None:
+    def test_a_connection_whose_responses_are_not_read_is_reset(self, hurried: InProcessService) -> None:
         nodes = ",".join(f'"n{number}": {{"action": "MARK_BLOCKED", "cause": "{"x" * 1000}"}}' for number in range(900))
         body = f"{{{nodes}}}".encode()
-        assert send_request(short_timeouts.port, request("/blocklist/nodes", method="PUT", body=body)).status in (
+        assert send_request(hurried.port, request("/blocklist/nodes", method="PUT", body=body)).status in (
             200,
             409,
         )
         with socket.socket() as connection:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-            connection.connect(("127.0.0.1", short_timeouts.port))
+            connection.connect(("127.0.0.1", hurried.port))
             connection.sendall(request("/blocklist") * 20)
             wait_until(lambda: _is_reset(connection))
+
+
+def test_no_timeout_applies_to_a_watch(short_timeouts: ServiceProcess) -> None:
+    with connection_to(short_timeouts.port) as connection:
+        connection.sendall(request("/blocklist/watch"))
+        connection.settimeout(1.5)
+        with pytest.raises(TimeoutError):
+            _read_until_closed(connection)
 
 
 def _read_until_closed(connection: socket.socket) -> None:

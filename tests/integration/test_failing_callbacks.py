@@ -77,6 +77,7 @@ def serve(database: Path, clock: ManualClock) -> Callable[..., Any]:
 
 @pytest.fixture
 def logs() -> Iterator[list[Any]]:
+    """The log lines; to write many tracebacks would take seconds."""
     with capture_logs() as logs:
         yield logs
 
@@ -116,6 +117,7 @@ def blocked(client: TestClient) -> list[str]:
 
 
 class TestWriter:
+    @pytest.mark.usefixtures("logs")
     @pytest.mark.parametrize(
         ("owner", "name"),
         [
@@ -348,6 +350,7 @@ def acknowledge_one_change(client: Any) -> None:
     heartbeat(client, "jm", ackedRevision=1)
 
 
+@pytest.mark.usefixtures("logs")
 def test_a_stream_that_raises_does_not_delay_the_other_streams(serve: Callable[..., Any]) -> None:
     class Failing:
         def wake(self) -> None:
@@ -369,6 +372,7 @@ def test_a_stream_that_raises_does_not_delay_the_other_streams(serve: Callable[.
         wait_until(lambda: all(stream.woken for stream in recording))
 
 
+@pytest.mark.usefixtures("logs")
 def test_a_driver_whose_response_raises_does_not_delay_the_other_drivers(serve: Callable[..., Any]) -> None:
     class Failing:
         def end_wait(self, request: TableRequest) -> None:
