@@ -24,8 +24,9 @@ setup: $(VENV)/dev.stamp
 check: $(VENV)/dev.stamp
 	@$(MAKE) --no-print-directory --jobs 2 --output-sync=target lint unit
 
+# Two workers, without the plugin of schemathesis, which takes a second to import in each.
 unit: $(VENV)/dev.stamp
-	$(BIN)/python -m pytest tests/unit $(ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup -p no:schemathesis tests/unit $(ARGS)
 
 # On real services. tests/scheduling.py says which tests share the workers, tests/whole_run.py what is measured and repeated.
 test: $(VENV)/dev.stamp

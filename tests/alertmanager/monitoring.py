@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import subprocess
-import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Final
 
 import httpx
 
 from tests import debian
+from tests.http_server import Handler, serving
 from tests.integration.process import NO_TLS, ROOT, free_port, wait_until
 
 PROGRAMS: Final = {
@@ -138,24 +137,9 @@ def _ready(port: int) -> bool:
 def _exporter(monitoring: Monitoring) -> Iterator[int]:
     """Serve the metrics; yields the port."""
 
-    class Metrics(BaseHTTPRequestHandler):
+    class Metrics(Handler):
         def do_GET(self) -> None:
-            body = monitoring.render()
-            self.send_response(200)
-            self.send_header("Content-Type", "text/plain; version=0.0.4")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.reply(200, monitoring.render(), {"Content-Type": "text/plain; version=0.0.4"})
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002
-            """Do not log."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Metrics) as server:
-        server.daemon_threads = True
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield server.server_port
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Metrics) as url:
+        yield int(url.rpartition(":")[2])

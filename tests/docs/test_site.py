@@ -5,17 +5,16 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
-from functools import partial
 from html.parser import HTMLParser
-from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 
 from tests.browser.browsing import chromium, monitored
+from tests.http_server import Handler, serving
 from tests.integration.process import ROOT
 from website.links import site_path
 
@@ -70,19 +69,14 @@ def test_a_file_outside_the_docs_folder_is_on_the_site(site: Path) -> None:
     assert 'src="images/page-light.png"' in (site / "index.html").read_text(encoding="utf-8")
 
 
-class _Files(SimpleHTTPRequestHandler):
-    def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the parameter's name in the standard library
-        """Nothing."""
-
-
 @pytest.fixture
 def address(site: Path) -> Iterator[str]:
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(_Files, directory=str(site))) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
+    class Files(Handler, SimpleHTTPRequestHandler):
+        def __init__(self, *arguments: Any) -> None:
+            super().__init__(*arguments, directory=str(site))
+
+    with serving(Files) as url:
+        yield url
 
 
 def test_a_browser_draws_the_diagrams_and_asks_no_other_host(address: str) -> None:

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import ssl
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Final
 
 import jwt
 from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+from tests.http_server import Handler, serving
 
 AUDIENCE: Final = "blocklist"
 Key = rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey
@@ -75,30 +75,15 @@ def _public(kid: str, key: Key) -> dict[str, Any]:
 def running_issuer(certificate: tuple[Path, Path] | None = None) -> Iterator[FakeIssuer]:
     """Run an issuer on loopback; with a certificate and its key, over TLS."""
 
-    class Handler(BaseHTTPRequestHandler):
+    class Documents(Handler):
         def do_GET(self) -> None:
             document = issuer.document(self.path, self.headers["Authorization"])
-            body = json.dumps(document).encode()
-            self.send_response(404 if document is None else 200)
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+            self.reply(404 if document is None else 200, json.dumps(document).encode())
 
-        def log_message(self, *_: object) -> None:
-            pass
-
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    context = None
     if certificate is not None:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*certificate)
-        server.socket = context.wrap_socket(server.socket, server_side=True)
-    scheme = "http" if certificate is None else "https"
-    issuer = FakeIssuer(f"{scheme}://127.0.0.1:{server.server_address[1]}")
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
-    thread.start()
-    try:
+    with serving(Documents, context) as url:
+        issuer = FakeIssuer(url)
         yield issuer
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

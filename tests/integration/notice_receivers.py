@@ -7,9 +7,9 @@ import socketserver
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from tests.http_server import Handler, serving
 from tests.integration.process import Until, wait_until
 
 
@@ -40,36 +40,21 @@ def receiving_notices() -> Iterator[NoticeReceiver]:
     """Run an HTTP server for json:// on loopback."""
     receiver = NoticeReceiver()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Notices(Handler):
         def do_POST(self) -> None:
-            received: dict[str, Any] = json.loads(self.rfile.read(int(self.headers["content-length"])))
+            received: dict[str, Any] = json.loads(self.body())
             receiver.requests += 1
             receiver.release.wait(60)
             if receiver.status == 200:
                 receiver.notices.append((received["title"], received["message"]))
-            self.send_response(receiver.status, receiver.reason)
-            self.send_header("content-length", "0")
-            self.end_headers()
+            self.reply(receiver.status, reason=receiver.reason)
 
-        def log_message(self, *args: object) -> None:
-            """Log nothing."""
-
-    class Server(ThreadingHTTPServer):
-        daemon_threads = True
-
-        def handle_error(self, *args: object) -> None:
-            """A client that has given up is part of the tests."""
-
-    with Server(("127.0.0.1", 0), Handler) as server:
-        receiver.url = f"json://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
+    with serving(Notices) as url:
+        receiver.url = url.replace("http:", "json:")
         try:
             yield receiver
         finally:
             receiver.release.set()
-            server.shutdown()
-            thread.join()
 
 
 @contextmanager

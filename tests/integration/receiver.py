@@ -271,7 +271,7 @@ class _Handler(BaseHTTPRequestHandler):
         self.receiver.faults.append(f"a push is a POST, not a {self.command}")
         self.connection.sendall(http(405))
 
-    do_PUT = do_HEAD = do_DELETE = do_GET  # noqa: N815
+    do_PUT = do_HEAD = do_DELETE = do_GET
 
     def do_POST(self) -> None:
         # A request that was cut in its head has no length; one that was cut in its body is too short.

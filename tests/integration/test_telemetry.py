@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import gzip
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +12,7 @@ import pytest
 from opentelemetry.proto.collector.metrics.v1.metrics_service_pb2 import ExportMetricsServiceRequest
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
 
+from tests.http_server import Handler, serving
 from tests.integration.bodies import block
 from tests.integration.conftest import Start
 from tests.integration.process import ServiceProcess, environment, run_app, url_of
@@ -65,27 +64,15 @@ def running_collector() -> Iterator[FakeCollector]:
     """Run a collector on loopback."""
     collector = FakeCollector()
 
-    class Handler(BaseHTTPRequestHandler):
+    class Posts(Handler):
         def do_POST(self) -> None:
-            body = self.rfile.read(int(self.headers["content-length"]))
+            body = self.body()
             zipped = self.headers.get("content-encoding") == "gzip"
             collector.posts.append((self.path, gzip.decompress(body) if zipped else body))
-            self.send_response(200)
-            self.send_header("content-length", "0")
-            self.end_headers()
+            self.reply(200)
 
-        def log_message(self, *args: object) -> None:
-            """Log nothing."""
-
-    with ThreadingHTTPServer(("127.0.0.1", 0), Handler) as server:
-        collector.url = f"http://127.0.0.1:{server.server_port}"
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        try:
-            yield collector
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(Posts) as collector.url:
+        yield collector
 
 
 @pytest.fixture

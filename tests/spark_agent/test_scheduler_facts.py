@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import subprocess
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from dataclasses import dataclass, field
 from typing import Final
 
 import pytest
 
 from demo.java_home import java_home
+from tests.http_server import Handler, serving
 
 pytestmark = pytest.mark.timeout(600)
 _PACKAGES: Final = (
@@ -29,40 +29,25 @@ _OPENS: Final = [
 """As Spark's own commands start a JVM."""
 
 
+@dataclass
 class ApiServer:
     """An API server of Kubernetes that deletes whatever it is asked to; `deletions` are the paths and the bodies."""
 
-    def __init__(self) -> None:
-        self.deletions: list[tuple[str, object]] = []
-        deletions = self.deletions
-
-        class DeletionHandler(BaseHTTPRequestHandler):
-            def do_DELETE(self) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                deletions.append((self.path, json.loads(body or b"{}")))
-                self.send_response(200)
-                self.send_header("Content-Type", "application/json")
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"{}")
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), DeletionHandler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
-
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
+    deletions: list[tuple[str, object]] = field(default_factory=list)
+    url: str = ""
 
 
 @pytest.fixture(scope="module")
 def api_server() -> Iterator[ApiServer]:
     started = ApiServer()
-    yield started
-    started.close()
+
+    class Deletions(Handler):
+        def do_DELETE(self) -> None:
+            started.deletions.append((self.path, json.loads(self.body() or b"{}")))
+            self.reply(200, b"{}", {"Content-Type": "application/json"})
+
+    with serving(Deletions) as started.url:
+        yield started
 
 
 @pytest.fixture(scope="module")

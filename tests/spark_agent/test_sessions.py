@@ -5,15 +5,14 @@ from __future__ import annotations
 import json
 import queue
 import subprocess
-import threading
 from collections.abc import Callable, Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 import pytest
 
 from blocklist.model.errors import InvalidError, NotFoundError
 from blocklist.model.listener import FencedError, Listener, ListenerRole, Registration, heartbeat, register
+from tests.http_server import Handler, serving
 from tests.integration.process import wait_until
 
 TIMEOUT: Final = 120.0
@@ -26,46 +25,12 @@ class SessionRules:
     A report with more than `max_refusals` is rejected.
     """
 
-    def __init__(self) -> None:  # noqa: C901 - a handler for each method
+    def __init__(self) -> None:
+        self.url = ""
         self.listener: Listener | None = None
         self.refused: dict[str, str] = {}
         self.max_refusals = 10_000
         self.requests: queue.Queue[tuple[str, int]] = queue.Queue()
-        service = self
-
-        class SessionHandler(BaseHTTPRequestHandler):
-            def do_PUT(self) -> None:
-                self._answer(lambda body: service.register(body["sessionId"]))
-
-            def do_POST(self) -> None:
-                self._answer(service.heartbeat)
-
-            def do_DELETE(self) -> None:
-                self._answer(lambda _: None)
-
-            def _answer(self, act: Callable[[dict[str, Any]], None]) -> None:
-                body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-                status = 200
-                try:
-                    act(json.loads(body or b"{}"))
-                except FencedError:
-                    status = 409
-                except NotFoundError:
-                    status = 404
-                except InvalidError:
-                    status = 413
-                self.send_response(status)
-                self.send_header("Content-Length", "2")
-                self.end_headers()
-                self.wfile.write(b"{}")
-                service.requests.put((self.command, status))
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self._server = ThreadingHTTPServer(("127.0.0.1", 0), SessionHandler)
-        self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
 
     @property
     def session(self) -> str | None:
@@ -86,10 +51,6 @@ class SessionRules:
         self.listener = heartbeat(self.listener, body["sessionId"], body.get("ackedRevision"), now=0, revision=7)
         self.refused = refused
 
-    def close(self) -> None:
-        self._server.shutdown()
-        self._server.server_close()
-
     def wait_for(self, method: str, status: int) -> list[tuple[str, int]]:
         """Return the requests up to the next one with this response."""
         seen = [self.requests.get(timeout=TIMEOUT)]
@@ -101,8 +62,32 @@ class SessionRules:
 @pytest.fixture
 def service() -> Iterator[SessionRules]:
     started = SessionRules()
-    yield started
-    started.close()
+
+    class Sessions(Handler):
+        def do_PUT(self) -> None:
+            self._answer(lambda body: started.register(body["sessionId"]))
+
+        def do_POST(self) -> None:
+            self._answer(started.heartbeat)
+
+        def do_DELETE(self) -> None:
+            self._answer(lambda _: None)
+
+        def _answer(self, act: Callable[[dict[str, Any]], None]) -> None:
+            status = 200
+            try:
+                act(json.loads(self.body() or b"{}"))
+            except FencedError:
+                status = 409
+            except NotFoundError:
+                status = 404
+            except InvalidError:
+                status = 413
+            self.reply(status, b"{}")
+            started.requests.put((self.command, status))
+
+    with serving(Sessions) as started.url:
+        yield started
 
 
 @pytest.fixture
