@@ -80,13 +80,6 @@ def in_background(work: Callable[[threading.Event], None]) -> Iterator[None]:
         thread.join()
 
 
-def free_port() -> int:
-    """Return a free TCP port."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @contextmanager
 def scratch() -> Iterator[Path]:
     """A folder on a real disk (the system's temp folder may be in memory), removed at the end."""

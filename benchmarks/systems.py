@@ -15,11 +15,11 @@ from benchmarks.harness import (
     SERVER_CORE,
     Server,
     fetch,
-    free_port,
     running,
 )
 from demo.java_home import java_home
 from tests import debian
+from tests.integration.process import free_port
 from tests.postgres import PostgresServer
 
 PACKAGES = {"wrk": "wrk", "nginx": "nginx-light", "etcd": "etcd-server", "etcdctl": "etcd-client",

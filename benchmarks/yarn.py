@@ -99,6 +99,7 @@ def _unblock(service: Server, yarn: SimulatedYarn) -> None:
 
 
 def _wait(condition: Callable[[], bool]) -> None:
+    """Finer than `wait_until`, as the time is measured."""
     deadline = time.monotonic() + 120
     while not condition():
         assert time.monotonic() < deadline, "not within 120 s"

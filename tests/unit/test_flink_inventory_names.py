@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from blocklist.flink.inventory_names import InventoryNames
 from blocklist.model.errors import NotFoundError, UnavailableError
 from blocklist.wire.inventory import KnownNodeBody
+from tests.integration.process import wait_until
 
 
 class Service:
@@ -46,24 +46,17 @@ def names(service: Service, updated: threading.Event) -> Iterator[InventoryNames
     opened.close()
 
 
-def _wait(condition: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 def test_each_node_on_the_list_is_looked_up_once(
     service: Service, names: InventoryNames, updated: threading.Event
 ) -> None:
     assert names.names_of("worker-7") is None
     names.follow({"worker-7", "worker-8"})
     assert updated.wait(60)
-    _wait(lambda: names.names_of("worker-8") == frozenset())
+    wait_until(lambda: names.names_of("worker-8") == frozenset())
     assert names.names_of("worker-7") == frozenset({"node7.rack12", "10.0.0.7"})
     names.follow({"worker-7", "worker-8"})
     names.follow({"worker-7"})
-    _wait(lambda: names.names_of("worker-8") is None)
+    wait_until(lambda: names.names_of("worker-8") is None)
     assert sorted(service.asked) == ["worker-7", "worker-8"]
 
 
@@ -74,9 +67,9 @@ def test_without_an_answer_it_is_not_known_and_asked_again(
     for error in (UnavailableError("no answer"), ValueError("garbage")):
         service.asked, service.error = [], error
         names.follow({"worker-7"})
-        _wait(lambda: len(service.asked) > 2)
+        wait_until(lambda: len(service.asked) > 2)
         assert names.names_of("worker-7") is None
         names.follow(())
     service.error = None
     names.follow({"worker-7"})
-    _wait(lambda: names.names_of("worker-7") is not None)
+    wait_until(lambda: names.names_of("worker-7") is not None)

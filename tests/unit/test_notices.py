@@ -20,6 +20,7 @@ from app.notices.target import MAX_QUEUED, Result, Target
 from app.notices.tracked_nodes import TrackedNodes
 from blocklist.model.changes import Change, ChangeType
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from tests.integration.process import wait_until
 
 BLOCKED: Final = Subject(NoticeKind.BLOCKED, "", "disk", "ann")
 SECRET: Final = "T0PSECRET"
@@ -200,10 +201,7 @@ def sender() -> Iterator[RecordingSender]:
 
 
 def wait_for(results: list[Result], number: int) -> None:
-    deadline = time.monotonic() + 60
-    while len(results) < number:
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    wait_until(lambda: len(results) >= number)
 
 
 class TestTarget:
