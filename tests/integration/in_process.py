@@ -15,6 +15,7 @@ from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any, Final
 
 import httpx
@@ -28,6 +29,7 @@ from app.auth_setup import check_access
 from app.main import create_app, stop_streams
 from app.server import uvicorn_config
 from app.settings import Settings, SettingsError, read_settings
+from app.store.urls import sqlite_path
 
 _DATABASE_TIMEOUT: Final = "30s"
 _REAL_SECONDS: Final = 60
@@ -109,6 +111,11 @@ class InProcessService:
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
+
+    @property
+    def database(self) -> Path:
+        """Its SQLite file."""
+        return sqlite_path(self.settings.database_url)
 
     def client(self, **headers: str) -> httpx.Client:
         """Another client, with these headers (`_` is written for `-`)."""

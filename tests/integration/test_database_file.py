@@ -15,7 +15,7 @@ import httpx
 import pytest
 
 from tests.integration.bodies import block, current_list
-from tests.integration.conftest import Start
+from tests.integration.conftest import Start, StartInProcess
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, environment, free_port, run_app, url_of, wait_until
 from tests.integration.test_start import assert_refused
@@ -65,9 +65,9 @@ GONE: Final = (remove, rename, leave_link, replace_with_copy, remove_log, remove
 class TestRemovedWhileInUse:
     @pytest.mark.parametrize("act", GONE)
     def test_no_change_is_acknowledged_and_the_service_is_not_ready(
-        self, start: Start, act: Callable[[Path], None]
+        self, start_in_process: StartInProcess, act: Callable[[Path], None]
     ) -> None:
-        service = start()
+        service = start_in_process()
         with service.client() as client:
             client.put(BLOCKED, json=block()).raise_for_status()
             act(service.database)
@@ -79,15 +79,17 @@ class TestRemovedWhileInUse:
             assert "age" in client.get("/blocklist").headers
 
     @pytest.mark.parametrize("act", GONE)
-    def test_readiness_reports_it_before_any_change(self, start: Start, act: Callable[[Path], None]) -> None:
-        service = start()
+    def test_readiness_reports_it_before_any_change(
+        self, start_in_process: StartInProcess, act: Callable[[Path], None]
+    ) -> None:
+        service = start_in_process()
         with service.client() as client:
             client.put(BLOCKED, json=block()).raise_for_status()
             act(service.database)
             assert "removed or replaced" in problem_of(client.get("/readyz"), 503)["detail"]
 
-    def test_a_change_that_changes_nothing_is_refused_too(self, start: Start) -> None:
-        service = start()
+    def test_a_change_that_changes_nothing_is_refused_too(self, start_in_process: StartInProcess) -> None:
+        service = start_in_process()
         with service.client() as client:
             client.put(BLOCKED, json=block()).raise_for_status()
             service.database.unlink()
@@ -133,8 +135,8 @@ def truncate_database(file: Path) -> None:
 
 
 class TestDamagedWhileInUse:
-    def test_changes_are_refused_and_the_service_is_not_ready(self, start: Start) -> None:
-        service = start()
+    def test_changes_are_refused_and_the_service_is_not_ready(self, start_in_process: StartInProcess) -> None:
+        service = start_in_process()
         with service.client() as client:
             client.put(BLOCKED, json=block()).raise_for_status()
             with service.database.open("r+b") as content:
@@ -144,8 +146,8 @@ class TestDamagedWhileInUse:
             assert problem_of(client.get("/readyz"), 503)["detail"] == detail
             assert list(current_list(client)[1]) == ["a"]
 
-    def test_a_truncated_file_is_noticed_before_any_change(self, start: Start) -> None:
-        service = start()
+    def test_a_truncated_file_is_noticed_before_any_change(self, start_in_process: StartInProcess) -> None:
+        service = start_in_process()
         with service.client() as client:
             client.put(BLOCKED, json=block()).raise_for_status()
             os.truncate(service.database, 0)
@@ -154,9 +156,9 @@ class TestDamagedWhileInUse:
 
     @pytest.mark.parametrize("act", [truncate_log, zero_log_header, truncate_database])
     def test_no_change_is_acknowledged_that_the_next_start_would_not_find(
-        self, start: Start, act: Callable[[Path], None]
+        self, start_in_process: StartInProcess, act: Callable[[Path], None]
     ) -> None:
-        service = start()
+        service = start_in_process()
         with service.client() as client:
             client.put(BLOCKED, json=block()).raise_for_status()
             act(service.database)
@@ -167,8 +169,10 @@ class TestDamagedWhileInUse:
             assert list(current_list(client)[1]) == ["a"]
 
     @pytest.mark.parametrize("act", [zero_log_header, truncate_database])
-    def test_it_is_noticed_before_any_change(self, start: Start, act: Callable[[Path], None]) -> None:
-        service = start()
+    def test_it_is_noticed_before_any_change(
+        self, start_in_process: StartInProcess, act: Callable[[Path], None]
+    ) -> None:
+        service = start_in_process()
         with service.client() as client:
             client.put(BLOCKED, json=block()).raise_for_status()
             act(service.database)
@@ -189,8 +193,8 @@ class TestDamagedWhileInUse:
             service.start()
             assert len(current_list(client)[1]) == 4
 
-    def test_a_database_made_smaller_by_another_program_is_no_damage(self, start: Start) -> None:
-        service = start()
+    def test_a_database_made_smaller_by_another_program_is_no_damage(self, start_in_process: StartInProcess) -> None:
+        service = start_in_process()
         with service.client() as client:
             client.put(BLOCKED, json=block()).raise_for_status()
             with closing(sqlite3.connect(service.database)) as database:

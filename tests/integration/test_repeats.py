@@ -12,11 +12,11 @@ import pytest
 
 from blocklist.model.evidence import TTL_MS
 from tests.alertmanager.posts import alert, post
-from tests.integration.bodies import all_changes, block, now_ms
+from tests.integration.bodies import all_changes, block
 from tests.integration.command import Command
-from tests.integration.conftest import Start, StartReplicas
+from tests.integration.conftest import Start, StartInProcess, StartReplicas
 from tests.integration.databases import ON_BOTH
-from tests.integration.in_process import ManualClock, running_service
+from tests.integration.in_process import InProcessService, ManualClock, running_service
 from tests.integration.listeners import heartbeat, register
 from tests.integration.process import wait_until
 
@@ -151,15 +151,15 @@ class TestAlerts:
         assert answer.json()["claim"]["endTimestamp"] == str(clock.now + 9)
 
 
-def test_a_limit_for_operators_shortens_it_instead_of_refusing_it(start: Start) -> None:
-    with start(longest_block_operator="3h").client() as client:
+def test_a_limit_for_operators_shortens_it_instead_of_refusing_it(start_in_process: StartInProcess) -> None:
+    with start_in_process(longest_block_operator="3h").client() as client:
         flap(client, 3)
         assert fire(client) == {"blocked": 1}
         assert repeat_of(client) == repeat(4, 3)
 
 
-def test_a_window_of_0_disables_it(start: Start) -> None:
-    with start(repeat_window="0").client() as client:
+def test_a_window_of_0_disables_it(start_in_process: StartInProcess) -> None:
+    with start_in_process(repeat_window="0").client() as client:
         flap(client, 3)
         fire(client)
         assert repeat_of(client) is None
@@ -238,43 +238,51 @@ class TestReplicas:
 
 class TestEvidence:
     @pytest.fixture
-    def client(self, start: Start) -> Iterator[httpx.Client]:
-        with start().client() as client:
+    def service(self, start_in_process: StartInProcess) -> InProcessService:
+        return start_in_process()
+
+    @pytest.fixture
+    def client(self, service: InProcessService) -> Iterator[httpx.Client]:
+        with service.client() as client:
             yield client
 
     def test_its_blocks_count_with_those_of_alerts_and_one_application_suffices_on_probation(
-        self, client: httpx.Client
+        self, service: InProcessService, client: httpx.Client
     ) -> None:
         flap(client, 2)
         for name in ("x", "y"):
             register(client, name)
             heartbeat(client, name, taskManagers={f"{name}:1": "n1", f"{name}:2": "n2"})
-        begun = now_ms()
+        begun = service.clock()
         heartbeat(client, "x", evidence={"n1": EXCLUDED})
-        wait_until(lambda: client.get("/blocklist/nodes/n1").status_code == 200)
+        service.until(lambda: client.get("/blocklist/nodes/n1").status_code == 200)
         (claim,) = claims(client)
         assert claim["cause"] == "1 application says so: x (Spark excluded the host)"
         assert claim["repeat"] == {
             "number": 3, "windowMs": 30 * DAY, "usualMs": TTL_MS, "durationMs": 4 * TTL_MS
         }  # fmt: skip
-        assert begun + 4 * TTL_MS <= int(claim["endTimestamp"]) <= now_ms() + 4 * TTL_MS
+        assert begun + 4 * TTL_MS <= int(claim["endTimestamp"]) <= service.clock() + 4 * TTL_MS
 
-    def test_of_a_node_on_which_it_does_not_run_one_application_does_not_suffice(self, client: httpx.Client) -> None:
+    def test_of_a_node_on_which_it_does_not_run_one_application_does_not_suffice(
+        self, service: InProcessService, client: httpx.Client
+    ) -> None:
         for node in ("n1", "n2"):
             flap(client, 2, node)
         register(client, "x")
         heartbeat(client, "x", taskManagers={"x:1": "n2", "x:2": "n3", "x:3": "n4", "x:4": "n5"})
         heartbeat(client, "x", evidence={"n1": EXCLUDED, "n2": EXCLUDED})
-        wait_until(lambda: client.get("/blocklist/nodes/n2").status_code == 200)
+        service.until(lambda: client.get("/blocklist/nodes/n2").status_code == 200)
         assert client.get("/blocklist/nodes/n1").status_code == 404
 
-    def test_without_probation_two_applications_are_needed(self, client: httpx.Client) -> None:
+    def test_without_probation_two_applications_are_needed(
+        self, service: InProcessService, client: httpx.Client
+    ) -> None:
         flap(client, 1, "n1")
         flap(client, 2, "n2")
         register(client, "x")
         heartbeat(client, "x", taskManagers={f"x:{number}": f"n{number}" for number in range(1, 6)})
         heartbeat(client, "x", evidence={"n1": EXCLUDED, "n2": EXCLUDED})
-        wait_until(lambda: client.get("/blocklist/nodes/n2").status_code == 200)
+        service.until(lambda: client.get("/blocklist/nodes/n2").status_code == 200)
         assert client.get("/blocklist/nodes/n1").status_code == 404
 
 

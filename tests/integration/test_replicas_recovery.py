@@ -21,11 +21,12 @@ from tests.integration.listeners import get_listener, heartbeat, post_heartbeat,
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.test_replicas_access import bearer, create_token
 from tests.integration.test_sessions import log_in
+from tests.length import longer
 from tests.postgres import PostgresServer, database_name
 
 pytestmark = [pytest.mark.databases("postgresql"), pytest.mark.xdist_group("replicas")]
 
-ROUNDS: Final = 3
+ROUNDS: Final = longer(2)
 """What a replica answers before it has read the database again lasts milliseconds: one round may miss it."""
 
 
@@ -76,7 +77,7 @@ class Pair:
 def started(tmp_path_factory: pytest.TempPathFactory, databases: Databases, postgres: PostgresServer) -> Iterator[Pair]:
     folder = tmp_path_factory.mktemp("recovery")
     admin = folder / "admin.token"
-    settings = databases.settings(folder) | {"auth": "tokens", "admin_token_file": str(admin), "database_timeout": "3s"}
+    settings = databases.settings(folder) | {"auth": "tokens", "admin_token_file": str(admin), "database_timeout": "2s"}
     folders = [folder / "one", folder / "cut"]
     for own in folders:
         Path.mkdir(own)
@@ -195,7 +196,7 @@ def test_a_lease_renewed_elsewhere_does_not_lapse_at_a_replica_without_the_datab
 
 
 def test_a_lease_renewed_while_an_administrator_locks_the_listeners_does_not_lapse(pair: Pair, node_id: str) -> None:
-    register(pair.one, node_id, leaseSeconds=8)
+    register(pair.one, node_id, leaseSeconds=6)
     assert get_listener(pair.cut, node_id)["state"] == "live"
     with pair.locked("listeners"):
         renewed = renew_until_the_first_lease_ends(pair.one, node_id)
@@ -209,8 +210,8 @@ def test_a_lease_renewed_while_an_administrator_locks_the_listeners_does_not_lap
 def test_a_lock_on_another_table_stops_no_change_of_the_list(pair: Pair, node_id: str, table: str) -> None:
     register(pair.one, node_id)
     with pair.locked(table), ThreadPoolExecutor(2) as pool:
-        # Longer than the service waits for a lock, or for an answer (3 s).
-        end = time.monotonic() + 7
+        # Longer than the service waits for a lock, or for an answer (2 s).
+        end = time.monotonic() + 5
         others = [pool.submit(use_other_tables, client, node_id, end) for client in (pair.one, pair.cut)]
         while time.monotonic() < end:
             for client in (pair.one, pair.cut):

@@ -14,7 +14,6 @@ import pytest
 
 from app.auth import admin_token_file
 from app.store.rows import UnreadableRowError
-from app.store.urls import sqlite_path
 from blocklist.model.roles import Role
 from tests.integration.bodies import block, current_list
 from tests.integration.conftest import StartInProcess
@@ -59,10 +58,6 @@ AT_START: Final = [
     ("DELETE FROM log_head", "log_head", "backup"),
     ("DELETE FROM versions", "versions", "backup"),
 ]
-
-
-def database_of(service: InProcessService) -> Path:
-    return sqlite_path(service.settings.database_url)
 
 
 def execute(database: Path, statement: str) -> None:
@@ -115,7 +110,7 @@ class TestWhileItRuns:
     def test_a_request_that_needs_it_is_503_and_names_it(
         self, service: InProcessService, query: str, value: str
     ) -> None:
-        execute(database_of(service), f"UPDATE changes SET {value} WHERE revision = 2")
+        execute(service.database, f"UPDATE changes SET {value} WHERE revision = 2")
         with service.client() as client:
             detail = problem_of(client.get(query), 503)["detail"]
             assert "changes" in detail
@@ -123,7 +118,7 @@ class TestWhileItRuns:
             assert value.partition(" ")[0] in detail
 
     def test_everything_else_goes_on(self, service: InProcessService) -> None:
-        execute(database_of(service), "UPDATE changes SET type = 'vanished', at_ms = 'noon' WHERE revision = 2")
+        execute(service.database, "UPDATE changes SET type = 'vanished', at_ms = 'noon' WHERE revision = 2")
         with service.client() as client:
             problem_of(client.get("/blocklist/changes"), 503)
             assert client.get("/readyz").status_code == 200
@@ -141,7 +136,7 @@ class TestWhileItRuns:
         self, service: InProcessService, start_in_process: StartInProcess, tmp_path: Path
     ) -> None:
         database = tmp_path / "blocklist.db"
-        with closing(sqlite3.connect(database_of(service))) as source:
+        with closing(sqlite3.connect(service.database)) as source:
             source.execute("VACUUM INTO ?", (str(database),))
         service = start_in_process(tmp_path)  # It has no change in memory.
         execute(database, "UPDATE changes SET type = 'vanished' WHERE revision = 2")
@@ -153,14 +148,14 @@ class TestWhileItRuns:
     def test_the_list_at_a_past_time_names_it(self, service: InProcessService) -> None:
         with service.client() as client:
             at = client.get("/blocklist/changes").json()["changes"][-1]["at"]
-            execute(database_of(service), "UPDATE changes SET action = 'EXPLODE' WHERE revision = 2")
+            execute(service.database, "UPDATE changes SET action = 'EXPLODE' WHERE revision = 2")
             assert "changes" in problem_of(client.get(f"/blocklist?at={at}"), 503)["detail"]
 
     def test_the_log_is_compacted_past_it(self, start_in_process: StartInProcess) -> None:
         service = start_in_process(log_max_changes="1000")
         with service.client() as client:
             client.put("/blocklist/nodes/a", json=block()).raise_for_status()
-            execute(database_of(service), "UPDATE changes SET type = 'vanished', at_ms = 'noon' WHERE revision = 1")
+            execute(service.database, "UPDATE changes SET type = 'vanished', at_ms = 'noon' WHERE revision = 1")
             for cause in "xy":
                 body = {f"n{n}": block(cause=cause, allowMerge=True) for n in range(1000)}
                 client.put("/blocklist/nodes", json=body).raise_for_status()
@@ -169,7 +164,7 @@ class TestWhileItRuns:
     def test_a_listener_that_registers_again_gets_503_and_the_others_do_not(self, service: InProcessService) -> None:
         with service.client() as client:
             register(client, "damaged")
-            execute(database_of(service), "UPDATE listeners SET role = 'KING'")
+            execute(service.database, "UPDATE listeners SET role = 'KING'")
             body = {"role": "JOB_MASTER", "sessionId": "s2"}
             assert "damaged" in problem_of(client.put("/listeners/damaged", json=body), 503)["detail"]
             register(client, "other")
@@ -180,7 +175,7 @@ class TestWhileItRuns:
     def test_without_a_head_it_says_so(
         self, service: InProcessService, count: Callable[[httpx.Client], httpx.Response]
     ) -> None:
-        execute(database_of(service), "DELETE FROM log_head")
+        execute(service.database, "DELETE FROM log_head")
         with service.client() as client:
             assert "restore a backup" in problem_of(count(client), 503)["detail"]
 
@@ -188,7 +183,7 @@ class TestWhileItRuns:
     def test_a_head_below_the_changes_stops_neither_answers_nor_the_stop(
         self, service: InProcessService, revision: int
     ) -> None:
-        execute(database_of(service), f"UPDATE log_head SET revision = {revision}")
+        execute(service.database, f"UPDATE log_head SET revision = {revision}")
         with service.client() as client:
             for _ in range(2):
                 assert "restore a backup" in problem_of(client.put("/blocklist/nodes/d", json=block()), 503)["detail"]
@@ -215,7 +210,7 @@ class TestAccess:
         with service.client(Authorization=f"Bearer {file.read_text().strip()}") as admin:
             damaged = admin.post("/tokens", json={"name": "damaged", "role": "reader"}).json()
             healthy = admin.post("/tokens", json={"name": "healthy", "role": "reader"}).json()
-            execute(database_of(service), f"UPDATE tokens SET role = 'king' WHERE id = '{damaged['id']}'")
+            execute(service.database, f"UPDATE tokens SET role = 'king' WHERE id = '{damaged['id']}'")
 
             def status(token: dict[str, str]) -> int:
                 return admin.get("/blocklist", headers={"authorization": f"Bearer {token['token']}"}).status_code
