@@ -219,5 +219,5 @@ class _Transport(httpx.BaseTransport):
 
     async def _answer(self, request: httpx.Request) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
         answer = await self._asgi.handle_async_request(request)
-        body = await answer.aread()
+        body = b"".join([part async for part in answer.aiter_raw()])  # still compressed, as its headers say
         return answer.status_code, answer.headers.raw, body

@@ -27,3 +27,10 @@ def test_it_listens_where_a_client_needs_a_port(start_in_process: StartInProcess
         assert list(client.get("/blocklist").json()) == ["n1"]
         assert client.put("/blocklist/nodes/n2", json=block()).status_code == 201
     assert list(service.client().get("/blocklist").json()) == ["n1", "n2"]
+
+
+def test_a_compressed_answer_is_read(start_in_process: StartInProcess) -> None:
+    client = start_in_process().client()
+    client.put("/blocklist/nodes", json={f"n{number}": block() for number in range(500)}).raise_for_status()
+    answer = client.get("/blocklist")
+    assert (answer.headers["content-encoding"], len(answer.json())) == ("gzip", 500)

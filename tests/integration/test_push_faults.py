@@ -1,4 +1,4 @@
-"""Faults during pushes, with real processes: every listener ends with the service's list, in order, nothing skipped."""
+"""Faults during pushes, some with processes: every listener ends with the service's list, in order, nothing skipped."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ from typing import Any
 import httpx
 
 from tests.integration.bodies import EVACUATE, MARK, all_changes, block
+from tests.integration.in_process import InProcessService
 from tests.integration.listeners import RM, current_nodes, get_listener, put
-from tests.integration.process import ServiceProcess, free_port, wait_until
+from tests.integration.process import ServiceProcess, Until, free_port, wait_until
 from tests.integration.receiver import Receiver, fails, loses_response, receiving
 from tests.integration.receiver_process import receiver_process
 from tests.integration.truncating_proxy import ALL, truncating_proxy
@@ -21,7 +22,7 @@ from tests.integration.truncating_proxy import ALL, truncating_proxy
 NODES = 20
 
 
-def change(service: ServiceProcess, stop: threading.Event) -> None:
+def change(service: ServiceProcess | InProcessService, stop: threading.Event) -> None:
     """Block, merge and unblock a few nodes repeatedly; wait during outages."""
     with service.client() as client:
         for number in count():
@@ -40,7 +41,7 @@ def change(service: ServiceProcess, stop: threading.Event) -> None:
 
 
 @contextmanager
-def changing(service: ServiceProcess) -> Iterator[None]:
+def changing(service: ServiceProcess | InProcessService) -> Iterator[None]:
     """Make changes until the end of the block."""
     stop = threading.Event()
     with ThreadPoolExecutor(1) as pool:
@@ -64,11 +65,11 @@ def states(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return after
 
 
-def check(client: httpx.Client, receivers: list[Receiver]) -> None:
+def check(client: httpx.Client, receivers: list[Receiver], until: Until = wait_until) -> None:
     """After one more change all receivers have the service's list, and had the log's list after each push."""
     last = put(client, "last")
     for receiver in receivers:
-        receiver.wait(lambda it: it.has(last))
+        receiver.wait(lambda it: it.has(last), until)
         assert receiver.nodes == current_nodes(client)
     after = states(all_changes(client))
     for receiver in receivers:
@@ -80,10 +81,10 @@ def check(client: httpx.Client, receivers: list[Receiver]) -> None:
             assert nodes == after[push.revisions[1]], f"after the push from {push.revisions[0]} to {push.revisions[1]}"
 
 
-def wait_for_pushes(receivers: list[Receiver], number: int) -> None:
+def wait_for_pushes(receivers: list[Receiver], number: int, until: Until = wait_until) -> None:
     """Wait until each has applied `number` more pushes."""
     goals = [len(receiver.applied) + number for receiver in receivers]
-    wait_until(lambda: all(len(it.applied) >= goal for it, goal in zip(receivers, goals, strict=True)))
+    until(lambda: all(len(it.applied) >= goal for it, goal in zip(receivers, goals, strict=True)))
 
 
 def test_the_service_is_killed_during_a_fan_out(fresh: ServiceProcess) -> None:
@@ -136,47 +137,47 @@ def test_a_listener_is_killed_and_returns_with_a_new_session(fresh: ServiceProce
         assert receiver.knows()["nodes"] == current_nodes(client)
 
 
-def test_a_listener_responds_500_for_a_while(fresh: ServiceProcess) -> None:
-    with receiving(fails(4)) as receiver, receiving() as other, fresh.client() as client:
-        receiver.register(client, "jm")
-        other.register(client, "other")
-        with changing(fresh):
-            wait_for_pushes([receiver, other], 5)
-        check(client, [receiver, other])
-        assert get_listener(client, "jm")["lastError"] is None
+def test_a_listener_responds_500_for_a_while(timed: InProcessService) -> None:
+    with receiving(fails(4)) as receiver, receiving() as other, timed.client() as client:
+        receiver.register(client, "jm", leaseSeconds=3600)
+        other.register(client, "other", leaseSeconds=3600)
+        with changing(timed):
+            wait_for_pushes([receiver, other], 5, timed.until)
+        check(client, [receiver, other], timed.until)
+        wait_until(lambda: get_listener(client, "jm")["lastError"] is None)
 
 
-def test_connections_are_cut_during_pushes(fresh: ServiceProcess) -> None:
+def test_connections_are_cut_during_pushes(timed: InProcessService) -> None:
     """During a request, and during the response to a push that was applied."""
     cuts = [(700, ALL), (ALL, 0), (3_000, ALL), (ALL, 10), (50, ALL), (ALL, 200), (5_000, ALL), (1, ALL), (ALL, 30)]
-    with receiving() as receiver, fresh.client() as client:
+    with receiving() as receiver, timed.client() as client:
         host = receiver.url.split("/")[2]
         with truncating_proxy(int(host.rpartition(":")[2]), cuts) as proxy:
             receiver.url = receiver.url.replace(host, proxy.address)
-            receiver.register(client, "jm")
-            with changing(fresh):
-                wait_for_pushes([receiver], 30)
-            check(client, [receiver])
+            receiver.register(client, "jm", leaseSeconds=3600)
+            with changing(timed):
+                wait_for_pushes([receiver], 30, timed.until)
+            check(client, [receiver], timed.until)
             assert proxy.accepted > len(cuts)
 
 
-def test_responses_are_lost_during_changes(fresh: ServiceProcess) -> None:
-    with receiving(loses_response(5)) as receiver, fresh.client() as client:
-        receiver.register(client, "jm")
-        with changing(fresh):
-            wait_for_pushes([receiver], 10)
-        check(client, [receiver])
+def test_responses_are_lost_during_changes(timed: InProcessService) -> None:
+    with receiving(loses_response(5)) as receiver, timed.client() as client:
+        receiver.register(client, "jm", leaseSeconds=3600)
+        with changing(timed):
+            wait_for_pushes([receiver], 10, timed.until)
+        check(client, [receiver], timed.until)
 
 
-def test_sessions_of_one_id_take_over_from_each_other(fresh: ServiceProcess) -> None:
+def test_sessions_of_one_id_take_over_from_each_other(timed: InProcessService) -> None:
     with ExitStack() as stack:
-        client = stack.enter_context(fresh.client())
+        client = stack.enter_context(timed.client())
         receivers = [stack.enter_context(receiving(session=f"s{number}")) for number in range(5)]
-        with changing(fresh):
+        with changing(timed):
             for receiver in receivers:
                 receiver.secrets += receivers[0].secrets
-                receiver.register(client, "rm", role=RM)
-                wait_for_pushes([receiver], 5)
+                receiver.register(client, "rm", role=RM, leaseSeconds=3600)
+                wait_for_pushes([receiver], 5, timed.until)
         check(client, receivers[-1:])
         former = [len(receiver.requests) for receiver in receivers[:-1]]
         moved_on = put(client, "after")
