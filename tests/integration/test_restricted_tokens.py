@@ -57,18 +57,6 @@ def test_it_changes_nothing_else(secured: SecuredService, client: httpx.Client, 
     assert [it["cause"] for it in client.get(f"{node}/claims").json()["claims"]] == ["disk"]
 
 
-def test_a_resolved_alert_leaves_the_mark_of_an_earlier_version_in_claims_of_others(
-    secured: SecuredService, client: httpx.Client, node: str, node_id: str
-) -> None:
-    resolved = alert(node=node_id, resolved=True) | {"fingerprint": "809c736d29768b8c"}
-    marked = claim(cause="alert DiskFull [809c736d]")
-    with secured.client(secured.tokens[Role.OPERATOR]) as operator:
-        operator.put(f"{node}/claims/anna", json=marked).raise_for_status()
-        assert client.post(ALERTS, json=post(resolved)).json()["alerts"] == {"unchanged": 1}
-        assert client.get(f"{node}/claims").json()["claims"][0]["cause"] == marked["cause"]
-        assert operator.post(ALERTS, json=post(resolved)).json()["alerts"] == {"freed": 1}
-
-
 def test_each_listener_asks_for_blocks_with_a_claim_of_its_own(secured: SecuredService, node: str) -> None:
     with restricted(secured, "listener/x", name="x") as x, restricted(secured, "listener/y", name="y") as y:
         for client, name in ((x, "x"), (y, "y")):
