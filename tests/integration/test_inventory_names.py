@@ -17,7 +17,7 @@ from tests.integration.conftest import Start
 from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, wait_until
-from tests.integration.test_drift import EVACUATE, wait_for_drift
+from tests.integration.test_drift import EVACUATE, is_drift
 from tests.integration.test_evidence import EXCLUDED
 
 FILE: Final = """id,names,addresses,labels
@@ -148,13 +148,13 @@ class Case:
     def drift(self) -> None:
         register(self.client, "slurm", role=RM)
         heartbeat(self.client, "slurm", unschedulable={self.name: "DRAIN", "n1": "DOWN"})
-        wait_for_drift(self.client, ("n1", "unschedulable", "slurm"))
+        wait_until(lambda: is_drift(self.client, ("n1", "unschedulable", "slurm")))
 
     def drift_of_tasks(self) -> None:
         put(self.client, self.blocked, action=EVACUATE, allowMerge=True)
         register(self.client, "job")
         heartbeat(self.client, "job", taskManagers={"tm": self.name}, runningTasks={"tm": 1})
-        wait_for_drift(self.client, (self.blocked, "tasks-running", "job"))
+        wait_until(lambda: is_drift(self.client, (self.blocked, "tasks-running", "job")))
 
     def evidence(self) -> None:
         for job in ("x", "y"):
