@@ -13,6 +13,7 @@ from typing import Final
 
 import httpx
 import pytest
+from structlog.testing import capture_logs
 
 from tests.integration.bodies import block, current_list
 from tests.integration.conftest import Start, StartInProcess
@@ -108,6 +109,17 @@ class TestRemovedWhileInUse:
             service.kill()
             service.start()
             assert sorted(current_list(client)[1]) == ["a", "b"]
+
+    def test_the_change_log_is_compacted_once_the_file_is_back(self, start_in_process: StartInProcess) -> None:
+        service = start_in_process(log_max_changes="1000")
+        away = service.database.with_name("away.db")
+        with service.client() as client, capture_logs() as lines:
+            for name in "xyz":
+                client.put("/blocklist/nodes", json={f"{name}{n}": block() for n in range(500)}).raise_for_status()
+            service.database.rename(away)
+            service.until(lambda: any("could not be compacted" in line["event"] for line in lines))
+            away.rename(service.database)
+            service.until(lambda: client.get("/blocklist/changes").status_code == 410)
 
     def test_a_link_that_names_another_file_is_noticed(self, tmp_path: Path, migrated: Path) -> None:
         first, second, link = tmp_path / "first.db", tmp_path / "second.db", tmp_path / "link.db"

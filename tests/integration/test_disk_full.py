@@ -131,6 +131,7 @@ class TestDiskFull:
             disk.free()
             wait_until(lambda: disk.sql("SELECT acked FROM listeners") == f"[({revision},)]\n")
 
+    @pytest.mark.long  # Compaction pauses for ten seconds after a failure.
     def test_the_change_log_is_compacted_once_there_is_room(self, disk: SmallDisk, serve: Serve) -> None:
         service = serve(log_max_changes="1000")
         with service.client() as client:
