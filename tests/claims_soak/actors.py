@@ -60,7 +60,7 @@ class Actor(ABC):
 
     def soon(self) -> int:
         """An end within seconds: often so soon that several claims on a node end almost at once."""
-        return self.client.now() + int(self.rng.choice([0.5, 1, 2, 2, 5, 10, 20]) * 1000)
+        return self.client.now() + int(self.rng.choice([0.5, 1, 2, 2, 4, 8]) * 1000)
 
     def action(self) -> str:
         return self.rng.choice([MARK, MARK, EVACUATE])
