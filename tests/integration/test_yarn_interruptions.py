@@ -12,6 +12,7 @@ import pytest
 from blocklist import PERMANENT, BlockAction, BlockedNode
 from blocklist.managers.plan import DesiredState, ManagerError
 from blocklist.managers.yarn import evacuation
+from blocklist.managers.yarn import resource_manager as resource_manager_module
 from blocklist.managers.yarn.address_names import AddressNames
 from blocklist.managers.yarn.connection import Access
 from blocklist.managers.yarn.interruptible import Stop
@@ -76,6 +77,7 @@ def apply_by_another(url: str, *node_ids: str) -> dict[str, str]:
 def yarn(monkeypatch: pytest.MonkeyPatch) -> InterruptedYarn:
     monkeypatch.setattr(evacuation, "_KILL_SECONDS", 0.0)
     monkeypatch.setattr(evacuation, "_POLL_SECONDS", 0.0)
+    monkeypatch.setattr(resource_manager_module, "_POLL_SECONDS", 0.0)
     return InterruptedYarn(["w1"])
 
 

@@ -30,6 +30,12 @@ LONG = "x" * 240
 """A label that can be remembered in a mark, but not together with resources."""
 
 
+@pytest.fixture(autouse=True)
+def _containers_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No NodeManager has to learn of it here."""
+    monkeypatch.setattr(evacuation, "_KILL_SECONDS", 0.0)
+
+
 class HookedYarn(SimulatedYarn):
     """Calls `hook` before it answers, and `sort` orders the entries of a request."""
 

@@ -128,6 +128,7 @@ def serving(yarn: SimulatedYarn, tls: ssl.SSLContext | None = None) -> Iterator[
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
+        wbufsize = -1  # One packet: a second one would wait for the acknowledgement of the first, 40 ms.
 
         def do_GET(self) -> None:
             self._answer("GET", None)
@@ -156,7 +157,7 @@ def serving(yarn: SimulatedYarn, tls: ssl.SSLContext | None = None) -> Iterator[
     server.daemon_threads = True
     if tls is not None:
         server.socket = tls.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
     thread.start()
     try:
         yield f"{'http' if tls is None else 'https'}://127.0.0.1:{server.server_port}"

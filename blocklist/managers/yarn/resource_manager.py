@@ -27,6 +27,7 @@ _ACTIVE_APPLICATIONS: Final = "ACCEPTED,RUNNING"
 _LABELS_PER_REQUEST: Final = 1000
 _QUEUE_SECONDS: Final = 10.0
 """How long to wait for the scheduler to take what it has been told."""
+_POLL_SECONDS: Final = 0.05
 _SETTLE_SECONDS: Final = 1.0
 """The same wait where the ResourceManager does not show its queue (before Hadoop 3.5)."""
 _CAPACITY_SCHEDULER: Final = "capacityScheduler"
@@ -175,7 +176,7 @@ class ResourceManager:
                     f"The scheduler of the ResourceManager {self.url} is behind: {waiting[0]} and {waiting[1]} events"
                     " are queued."
                 )
-            self._stop.sleep(0.05)
+            self._stop.sleep(_POLL_SECONDS)
 
     def _check_labels(self, start: object) -> None:
         """Once for each start of a ResourceManager, also while nothing is blocked. Raises RejectedError."""
