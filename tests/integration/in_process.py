@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from datetime import timedelta
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
@@ -140,7 +140,12 @@ class InProcessService:
         config.load()
         shared = ServerState()
         shared.default_headers = config.encoded_headers
-        protocol = partial(config.http_protocol_class, config, shared, self._state)  # type: ignore[call-arg]
+
+        def protocol() -> asyncio.Protocol:
+            made: Any = config.http_protocol_class(config, shared, self._state)  # type: ignore[call-arg]
+            made.access_log = False  # pytest gives its logger handlers, and uvicorn takes that for a wish
+            return made  # type: ignore[no-any-return]
+
         self._server = await asyncio.get_running_loop().create_server(protocol, "127.0.0.1", 0)
         port: int = self._server.sockets[0].getsockname()[1]
         return port

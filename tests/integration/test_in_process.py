@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import logging
+
 import httpx
+import pytest
 
 from tests.integration.bodies import block
 from tests.integration.conftest import StartInProcess
+from tests.integration.raw_http import connection_to, request
 
 
 def test_time_passes_when_the_clock_is_advanced(start_in_process: StartInProcess) -> None:
@@ -34,3 +38,13 @@ def test_a_compressed_answer_is_read(start_in_process: StartInProcess) -> None:
     client.put("/blocklist/nodes", json={f"n{number}": block() for number in range(500)}).raise_for_status()
     answer = client.get("/blocklist")
     assert (answer.headers["content-encoding"], len(answer.json())) == ("gzip", 500)
+
+
+def test_streams_are_read_though_pytest_captures_logs(
+    start_in_process: StartInProcess, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = start_in_process()
+    monkeypatch.setattr(logging.getLogger("uvicorn.access"), "hasHandlers", lambda: True)
+    with connection_to(service.port) as connection:
+        connection.sendall(request("/blocklist/watch"))
+        assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
