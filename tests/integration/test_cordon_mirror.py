@@ -12,13 +12,20 @@ from blocklist.managers.kubernetes import cordons
 from blocklist.managers.kubernetes.cordons import CordonMirror
 from blocklist.managers.kubernetes.kubernetes_node import KubernetesNode, parse_node
 from blocklist.managers.kubernetes.names import NodeNames
-from tests.integration.conftest import Start
+from tests.integration.conftest import StartInProcess
+from tests.integration.in_process import InProcessService, RunningClock
 from tests.integration.listeners import RM, heartbeat, register
-from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.process import wait_until
 
 
 @pytest.fixture
-def client(fresh: ServiceProcess) -> Iterator[BlocklistClient]:
+def fresh(start_in_process: StartInProcess) -> InProcessService:
+    """In this process, by the time of day."""
+    return start_in_process(clock=RunningClock())
+
+
+@pytest.fixture
+def client(fresh: InProcessService) -> Iterator[BlocklistClient]:
     with BlocklistClient(fresh.url) as client:
         yield client
 
@@ -51,9 +58,9 @@ def claimed(client: BlocklistClient) -> list[str]:
 
 
 def test_what_a_limit_refuses_withholds_nothing_from_other_nodes(
-    start: Start, caplog: pytest.LogCaptureFixture
+    start_in_process: StartInProcess, caplog: pytest.LogCaptureFixture
 ) -> None:
-    with BlocklistClient(start(max_blocked="2").url) as client:
+    with BlocklistClient(start_in_process(clock=RunningClock(), max_blocked="2").url) as client:
         mirror = CordonMirror(client, "c")
         assert reconcile(mirror, node("n2"), node("n3")) is None
         refused = reconcile(mirror, node("n1", 2), node("n2"), node("n3", 2, cordoned=False), node("n4", 2))
@@ -83,7 +90,7 @@ def test_a_node_that_was_unblocked_by_hand_stays_so_until_it_is_cordoned_again(c
     assert claimed(client) == ["n1", "n2", "n3"], "a manager that has seen it needs no clock"
 
 
-def test_a_claim_under_another_name_of_the_node_is_its_own(fresh: ServiceProcess, client: BlocklistClient) -> None:
+def test_a_claim_under_another_name_of_the_node_is_its_own(fresh: InProcessService, client: BlocklistClient) -> None:
     with fresh.client() as http:
         register(http, "kubernetes", role=RM)
         heartbeat(http, "kubernetes", nodes=[{"id": "n1", "addresses": ["10.0.0.7"]}])

@@ -24,10 +24,11 @@ from blocklist.model.claims import DETECTION_OWNER
 from blocklist.model.errors import BlocklistError, DismissedError
 from blocklist.model.node import BlockAction
 from tests.integration.bodies import now_ms
+from tests.integration.conftest import StartInProcess
 from tests.integration.databases import ON_SQLITE
 from tests.integration.fake_servers import SERVICE_HEADERS, fake_server, http_response
+from tests.integration.in_process import InProcessService, RunningClock
 from tests.integration.problems import problem_of
-from tests.integration.process import ServiceProcess
 from tests.unit.slow_applications import APPLICATION, application
 
 pytestmark = ON_SQLITE
@@ -52,6 +53,12 @@ def owners(client: BlocklistClient) -> list[str]:
 
 
 @pytest.fixture
+def fresh(start_in_process: StartInProcess) -> InProcessService:
+    """In this process, by the time of day."""
+    return start_in_process(clock=RunningClock())
+
+
+@pytest.fixture
 def verdict() -> NodeVerdict:
     seen = now_ms() - 1000
     return NodeVerdict(
@@ -71,7 +78,7 @@ def newer(verdict: NodeVerdict) -> NodeVerdict:
     return replace(verdict, last_evidence=now_ms() + 1, end=verdict.end + HOUR_MS)
 
 
-def test_a_verdict_is_a_claim_beside_those_of_others(fresh: ServiceProcess, verdict: NodeVerdict) -> None:
+def test_a_verdict_is_a_claim_beside_those_of_others(fresh: InProcessService, verdict: NodeVerdict) -> None:
     with BlocklistClient(fresh.url) as client:
         client.block(NODE, "kernel", action=EVACUATE)
         assert run_detection(client, verdict) is None
@@ -82,7 +89,9 @@ def test_a_verdict_is_a_claim_beside_those_of_others(fresh: ServiceProcess, verd
         assert (node.action, node.end, node.cause) == (MARK, verdict.end, verdict.cause)
 
 
-def test_a_node_that_is_only_slow_keeps_an_executor_until_it_fails(fresh: ServiceProcess, verdict: NodeVerdict) -> None:
+def test_a_node_that_is_only_slow_keeps_an_executor_until_it_fails(
+    fresh: InProcessService, verdict: NodeVerdict
+) -> None:
     rules = Rules(canary=True)
 
     def detect(found: NodeVerdict) -> bool:
@@ -108,7 +117,7 @@ def test_a_service_without_canaries_is_named_in_the_error(verdict: NodeVerdict) 
 
 
 def test_unblocking_the_node_dismisses_what_the_logs_said_until_then(
-    fresh: ServiceProcess, verdict: NodeVerdict
+    fresh: InProcessService, verdict: NodeVerdict
 ) -> None:
     with BlocklistClient(fresh.url) as client, fresh.client() as http:
         run_detection(client, verdict)
@@ -122,7 +131,7 @@ def test_unblocking_the_node_dismisses_what_the_logs_said_until_then(
 
 
 def test_the_service_refuses_what_the_logs_said_before_the_node_was_unblocked(
-    fresh: ServiceProcess, verdict: NodeVerdict
+    fresh: InProcessService, verdict: NodeVerdict
 ) -> None:
     with BlocklistClient(fresh.url) as client:
         run_detection(client, verdict)
@@ -142,7 +151,7 @@ def test_the_service_refuses_what_the_logs_said_before_the_node_was_unblocked(
         assert owners(client) == ["anna", DETECTION_OWNER]
 
 
-def test_all_or_none_of_several_claims_are_refused(fresh: ServiceProcess, verdict: NodeVerdict) -> None:
+def test_all_or_none_of_several_claims_are_refused(fresh: InProcessService, verdict: NodeVerdict) -> None:
     with BlocklistClient(fresh.url) as client, fresh.client() as http:
         run_detection(client, verdict)
         body = {"action": "MARK_BLOCKED", "cause": "slow", "lastEvidenceTimestamp": str(now_ms())}
@@ -153,7 +162,7 @@ def test_all_or_none_of_several_claims_are_refused(fresh: ServiceProcess, verdic
         assert http.get("/blocklist").json() == {}
 
 
-def test_a_removed_claim_is_not_made_again_from_the_same_logs(fresh: ServiceProcess, verdict: NodeVerdict) -> None:
+def test_a_removed_claim_is_not_made_again_from_the_same_logs(fresh: InProcessService, verdict: NodeVerdict) -> None:
     with BlocklistClient(fresh.url) as client:
         client.block(NODE, "kernel")
         run_detection(client, verdict)
@@ -185,7 +194,7 @@ def releases(client: BlocklistClient, summaries: Summaries) -> list[str]:
 
 
 def test_a_node_that_has_recovered_is_released_before_its_block_ends(
-    fresh: ServiceProcess, verdict: NodeVerdict
+    fresh: InProcessService, verdict: NodeVerdict
 ) -> None:
     with BlocklistClient(fresh.url) as client:
         client.block("n4", "kernel")
@@ -201,7 +210,7 @@ def test_a_node_that_has_recovered_is_released_before_its_block_ends(
         assert run_detection(client, newer(verdict)) is None
 
 
-def test_a_claim_that_is_gone_meanwhile_is_no_error(fresh: ServiceProcess, verdict: NodeVerdict) -> None:
+def test_a_claim_that_is_gone_meanwhile_is_no_error(fresh: InProcessService, verdict: NodeVerdict) -> None:
     with BlocklistClient(fresh.url) as client:
         run_detection(client, verdict)
         summaries = ran_since(now_ms(), {}, {})
