@@ -18,11 +18,8 @@ from schemathesis.specs.openapi.checks import negative_data_rejection, positive_
 from app.http.connection_limits import MAX_URL_BYTES
 from app.main import create_app
 from app.settings import Settings
-from tests.integration.databases import ON_BOTH
 from tests.integration.secured import SecuredService
 from tests.length import longer
-
-pytestmark = ON_BOTH
 
 DOCUMENT: Final = create_app(Settings(database_url="sqlite:///never-opened.db")).openapi()
 WATCH_PATH: Final = "/blocklist/watch"
