@@ -11,7 +11,7 @@ from tests.fuzz.services import fuzzed_services
 from tests.fuzz.traffic import Traffic
 from tests.length import longer
 
-REQUESTS = 25_000
+REQUESTS = 4_000
 DELETE = b"DELETE /blocklist/nodes/a HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 
 
