@@ -13,10 +13,10 @@ import pytest
 from tests.alertmanager.posts import alert, post
 from tests.integration.bodies import block, current_list
 from tests.integration.command import Command
-from tests.integration.conftest import Start
+from tests.integration.conftest import StartInProcess
+from tests.integration.in_process import InProcessService, RunningClock
 from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.problems import problem_of
-from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.test_drift import EVACUATE, is_drift
 from tests.integration.test_evidence import EXCLUDED
 
@@ -33,21 +33,22 @@ Body = dict[str, Any]
 
 
 @pytest.fixture
-def service(start: Start, tmp_path: Path) -> ServiceProcess:
+def service(start_in_process: StartInProcess, tmp_path: Path) -> InProcessService:
     """A service whose file of nodes is all that knows other names."""
     file = tmp_path / "nodes.csv"
     file.write_text(FILE)
-    return start(nodes_file=str(file), max_blocked_per="rack=1", drift_after="0s", evidence_max_share="1")
+    settings = {"max_blocked_per": "rack=1", "drift_after": "0s", "evidence_max_share": "1"}
+    return start_in_process(clock=RunningClock(), nodes_file=str(file), **settings)
 
 
 @pytest.fixture
-def client(service: ServiceProcess) -> Iterator[httpx.Client]:
+def client(service: InProcessService) -> Iterator[httpx.Client]:
     with service.client() as client:
         yield client
 
 
 @pytest.fixture
-def command(binaries: Path, service: ServiceProcess) -> Command:
+def command(binaries: Path, service: InProcessService) -> Command:
     return Command(binaries, service.url)
 
 
@@ -66,8 +67,11 @@ def form(name: str) -> Body:
 class Case:
     """A running service, the name under which the machine is or will be blocked, and another name of it."""
 
-    def __init__(self, client: httpx.Client, command: Command, blocked: str, name: str) -> None:
-        self.client, self.command, self.blocked, self.name = client, command, blocked, name
+    def __init__(
+        self, service: InProcessService, client: httpx.Client, command: Command, pair: tuple[str, str]
+    ) -> None:
+        self.service, self.client, self.command = service, client, command
+        self.blocked, self.name = pair
 
     def get(self, path: str) -> Body:
         answer = self.client.get(path)
@@ -148,20 +152,20 @@ class Case:
     def drift(self) -> None:
         register(self.client, "slurm", role=RM)
         heartbeat(self.client, "slurm", unschedulable={self.name: "DRAIN", "n1": "DOWN"})
-        wait_until(lambda: is_drift(self.client, ("n1", "unschedulable", "slurm")))
+        self.service.until(lambda: is_drift(self.client, ("n1", "unschedulable", "slurm")))
 
     def drift_of_tasks(self) -> None:
         put(self.client, self.blocked, action=EVACUATE, allowMerge=True)
         register(self.client, "job")
         heartbeat(self.client, "job", taskManagers={"tm": self.name}, runningTasks={"tm": 1})
-        wait_until(lambda: is_drift(self.client, (self.blocked, "tasks-running", "job")))
+        self.service.until(lambda: is_drift(self.client, (self.blocked, "tasks-running", "job")))
 
     def evidence(self) -> None:
         for job in ("x", "y"):
             register(self.client, job)
             where = {f"{job}:{number}": f"host-{number}" for number in range(9)}
             heartbeat(self.client, job, taskManagers=where, evidence={self.name: EXCLUDED})
-        wait_until(lambda: len(self.get(f"/blocklist/nodes/{self.blocked}/claims")["claims"]) == 2)
+        self.service.until(lambda: len(self.get(f"/blocklist/nodes/{self.blocked}/claims")["claims"]) == 2)
         assert blocked_ids(self.client) == [self.blocked]
 
     def page(self) -> None:
@@ -237,12 +241,12 @@ FREE: Final = [Case.known, Case.minimum, Case.refusal]
 
 @pytest.mark.parametrize("check", [*BLOCKED, *FREE], ids=lambda check: check.__name__)
 def test_a_name_that_only_the_inventory_knows_means_its_machine(
-    client: httpx.Client, command: Command, check: Callable[[Case], None]
+    service: InProcessService, client: httpx.Client, command: Command, check: Callable[[Case], None]
 ) -> None:
-    for blocked, name in PAIRS:
+    for pair in PAIRS:
         if check in BLOCKED:
-            assert put(client, blocked).status_code == 201
-        check(Case(client, command, blocked, name))
+            assert put(client, pair[0]).status_code == 201
+        check(Case(service, client, command, pair))
         for listener in client.get("/listeners").json()["listeners"]:
             client.delete(f"/listeners/{listener['id']}")
         for node_id in blocked_ids(client):
