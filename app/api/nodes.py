@@ -203,7 +203,7 @@ async def _block_many_command(
     if selector is not None:
         block = BlockRequest.parse(parse_json(await read_body(request, MAX_NODE_BODY)))
         return block_selected(components, selector, block, strict=strict)
-    nodes = _parse_nodes(parse_json(await read_body(request, MAX_NODES_BODY)), components.clock())
+    nodes = parse_nodes(await read_body(request, MAX_NODES_BODY), components.clock())
     return require_known(components, nodes.keys(), lambda draft: draft.block_many(nodes), strict=strict)
 
 
@@ -280,12 +280,14 @@ def _unblocked_body(selection: UnblockedSelection) -> dict[str, Any]:
     }
 
 
-def _parse_nodes(body: object, now: int) -> dict[str, tuple[BlockedNode, bool]]:
+def parse_nodes(body: bytes, now: int) -> dict[str, tuple[BlockedNode, bool]]:
+    """The nodes of a PUT of several, and whether each may be merged. Raises InvalidError with all faults."""
+
     def parse(node_id: str, fields: object) -> tuple[BlockedNode, bool]:
         block = BlockRequest.parse(fields)
         return block.node(node_id, now), block.allow_merge
 
-    return parse_by_node(body, parse)
+    return parse_by_node(parse_json(body), parse)
 
 
 def _nodes_body(components: Components, outcome: Outcome[dict[str, BlockedNode]]) -> dict[str, Any]:

@@ -145,7 +145,9 @@ def test_a_block_ends_at_its_end_and_not_a_millisecond_before(end: int) -> None:
     assert block.ended(end)
 
 
-@pytest.mark.parametrize("bad", ["", ".", "..", "a/b", "a b", "é", "a" * 254, "a\n", "%41", "a\x00"])
+@pytest.mark.parametrize(
+    "bad", ["", ".", "..", "a/b", "a b", "é", "a" * 254, "a\n", "%41", "a\x00", "a,b", "a@b", "[::1]", "a+b", "\u0663"]
+)
 def test_a_node_with_an_invalid_id_is_rejected(bad: str) -> None:
     with pytest.raises(InvalidError, match="not a node id"):
         node(node_id=bad)
