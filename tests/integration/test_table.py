@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import httpx
 import pytest
@@ -14,10 +15,11 @@ import pytest
 from blocklist.model.node import PERMANENT
 from blocklist.model.roles import Role
 from tests.integration.bodies import all_changes, block, later
-from tests.integration.conftest import Start, StartReplicas
+from tests.integration.conftest import Start, StartInProcess, StartReplicas
+from tests.integration.in_process import InProcessService
 from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.problems import problem_of
-from tests.integration.process import ServiceProcess, wait_until
+from tests.integration.process import http_client, wait_until
 from tests.integration.raw_http import connection_to, read_response, request, send_request
 from tests.integration.secured import SecuredService
 
@@ -27,6 +29,7 @@ ETAG: Final = re.compile(r'"([0-9a-f]{8})-(\d+)-[0-9a-f]{16}(-gzip)?"')
 VERSION_2: Final = "text/plain; version=2"
 EVACUATE: Final = "MARK_BLOCKED_AND_EVACUATE_TASKS"
 Table = dict[str, list[str]]
+Answer = TypeVar("Answer")
 
 
 @pytest.fixture
@@ -36,14 +39,21 @@ def pool() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture(params=["true", "false"], ids=["below ASGI", "by its route"])
-def own(request: pytest.FixtureRequest, start: Start) -> ServiceProcess:
-    """A service with an empty list, with the fast path and without."""
-    return start(fast_path=request.param)
+def fast_path(request: pytest.FixtureRequest) -> str:
+    """The fast path is on, or off."""
+    return str(request.param)
 
 
 @pytest.fixture
-def own_client(own: ServiceProcess) -> Iterator[httpx.Client]:
-    with own.client() as client:
+def own(fast_path: str, start_in_process: StartInProcess) -> InProcessService:
+    """A service with an empty list, with the fast path and without. Its time stands still."""
+    return start_in_process(fast_path=fast_path)
+
+
+@pytest.fixture
+def own_client(own: InProcessService) -> Iterator[httpx.Client]:
+    """A client of its port: only there the fast path answers."""
+    with http_client(own.url) as client:
         yield client
 
 
@@ -85,8 +95,15 @@ def begin_waiting(pool: ThreadPoolExecutor, client: httpx.Client) -> Future[http
     """A request that waits for the table after the current one."""
     waiting = pool.submit(wait_for_table, client, get(client).headers["etag"])
     with pytest.raises(TimeoutError):
-        waiting.result(0.5)
+        waiting.result(0.1)
     return waiting
+
+
+def in_time(service: InProcessService, pool: ThreadPoolExecutor, call: Callable[[], Answer]) -> Answer:
+    """What a call returns while the service's time goes on."""
+    future = pool.submit(call)
+    service.until(future.done)
+    return future.result()
 
 
 def test_an_empty_table_has_its_head_only(own_client: httpx.Client) -> None:
@@ -97,10 +114,13 @@ def test_an_empty_table_has_its_head_only(own_client: httpx.Client) -> None:
     assert parse(answer) == (0, {})
 
 
-def test_it_has_each_block_under_its_names_the_weakest_first(own_client: httpx.Client) -> None:
+def test_it_has_each_block_under_its_names_the_weakest_first_and_of_these_the_oldest(
+    own: InProcessService, own_client: httpx.Client
+) -> None:
     put(own_client, "N8.Example.com", action=EVACUATE, cause="no space é")
     end = later(600)
     put(own_client, "n7", cause="disk", endTimestamp=end)
+    own.clock.advance(0.001)
     revision = put(own_client, "2001:DB8:0::7", cause="heat")
     answer = get(own_client)
     assert parse(answer)[0] == revision
@@ -146,17 +166,21 @@ class TestWaiting:
         etag = get(own_client).headers["etag"]
         waiting = [pool.submit(wait_for_table, own_client, etag) for _ in range(7)]
         with pytest.raises(TimeoutError):
-            waiting[0].result(0.5)
+            waiting[0].result(0.1)
         revision = put(own_client, "n7")
         for answer in (each.result(20) for each in waiting):
             assert parse(answer)[0] == revision
             assert "n7." in parse(answer)[1]
             assert answer.headers["preference-applied"] == "wait=30"
 
-    def test_it_is_304_when_the_time_is_over(self, own_client: httpx.Client) -> None:
+    def test_it_is_304_when_the_time_is_over(
+        self, own: InProcessService, own_client: httpx.Client, pool: ThreadPoolExecutor
+    ) -> None:
         etag = get(own_client).headers["etag"]
         for seconds in (0, 1):
-            answer = wait_for_table(own_client, etag, f"wait={seconds}")
+            began = own.clock.now
+            answer = in_time(own, pool, partial(wait_for_table, own_client, etag, f"wait={seconds}"))
+            assert own.clock.now - began >= seconds * 1000
             assert (answer.status_code, answer.content) == (304, b"")
             assert answer.headers["preference-applied"] == f"wait={seconds}"
             assert answer.headers["etag"] == etag
@@ -166,7 +190,7 @@ class TestWaiting:
             answer = get(own_client, prefer="wait=60", **headers)
             assert "preference-applied" not in answer.headers
 
-    def test_a_connection_serves_one_wait_after_another(self, own: ServiceProcess, own_client: httpx.Client) -> None:
+    def test_a_connection_serves_one_wait_after_another(self, own: InProcessService, own_client: httpx.Client) -> None:
         with connection_to(own.port) as connection, connection.makefile("rb") as stream:
             etag = get(own_client).headers["etag"]
             for number in range(5):
@@ -177,15 +201,16 @@ class TestWaiting:
                 etag = answer.header("etag") or ""
 
     def test_a_request_behind_one_that_waits_is_answered_after_it(
-        self, own: ServiceProcess, own_client: httpx.Client
+        self, own: InProcessService, own_client: httpx.Client, pool: ThreadPoolExecutor
     ) -> None:
         etag = get(own_client).headers["etag"]
         first = request(TABLE, f"If-None-Match: {etag}", "Prefer: wait=1")
         with connection_to(own.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(first + request("/blocklist") + first)
-            assert [read_response(stream).status for _ in range(3)] == [304, 200, 304]
+            answers = in_time(own, pool, lambda: [read_response(stream).status for _ in range(3)])
+            assert answers == [304, 200, 304]
 
-    def test_a_client_that_half_closes_gets_its_response(self, own: ServiceProcess, own_client: httpx.Client) -> None:
+    def test_a_client_that_half_closes_gets_its_response(self, own: InProcessService, own_client: httpx.Client) -> None:
         etag = get(own_client).headers["etag"]
         with connection_to(own.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(request(TABLE, f"If-None-Match: {etag}", "Prefer: wait=60"))
@@ -194,9 +219,9 @@ class TestWaiting:
             assert (answer.status, answer.header("connection")) == (304, "close")
             assert stream.read() == b""
 
-    def test_clients_that_disconnect_free_their_places(self, start: Start) -> None:
-        service = start(max_waits_per_client="2")
-        with service.client() as client:
+    def test_clients_that_disconnect_free_their_places(self, start_in_process: StartInProcess) -> None:
+        service = start_in_process(max_waits_per_client="2")
+        with http_client(service.url) as client:
             etag = get(client).headers["etag"]
             waiting = request(TABLE, f"If-None-Match: {etag}", "Prefer: wait=60")
 
@@ -211,12 +236,13 @@ class TestWaiting:
                 assert int(problem_of(wait_for_table(client, etag), 503)["status"]) == 503
             wait_until(lambda: not is_rejected())
 
-    def test_the_service_stops_at_once(self, own: ServiceProcess, pool: ThreadPoolExecutor) -> None:
-        with own.client() as client:
+    def test_the_service_stops_at_once(self, start: Start, fast_path: str, pool: ThreadPoolExecutor) -> None:
+        service = start(fast_path=fast_path)
+        with service.client() as client:
             waiting = begin_waiting(pool, client)
-            own.terminate()
+            service.terminate()
             assert waiting.result(20).status_code == 304
-        assert own.exit_code() == 0
+        assert service.exit_code() == 0
 
     def test_a_token_that_is_revoked_gets_no_further_table(
         self, secured: SecuredService, pool: ThreadPoolExecutor
@@ -233,22 +259,26 @@ class TestWaiting:
 
 class TestEnds:
     def test_a_block_is_absent_from_its_end_on_and_a_driver_gets_the_change(
-        self, own_client: httpx.Client, pool: ThreadPoolExecutor
+        self, own: InProcessService, own_client: httpx.Client, pool: ThreadPoolExecutor
     ) -> None:
-        put(own_client, "n7", endTimestamp=later(1.5))
+        put(own_client, "n7", endTimestamp=later(20))
         put(own_client, "n8")
-        answer = begin_waiting(pool, own_client).result(20)
+        waiting = begin_waiting(pool, own_client)
+        own.until(waiting.done)
+        answer = waiting.result()
         revision, table = parse(answer)
         assert (revision, set(table)) == (3, {"n8", "n8."})
         assert [change["type"] for change in all_changes(own_client)][-1] == "expired"
 
-    def test_the_weaker_block_of_a_machine_remains_when_the_stronger_one_ends(self, own_client: httpx.Client) -> None:
+    def test_the_weaker_block_of_a_machine_remains_when_the_stronger_one_ends(
+        self, own: InProcessService, own_client: httpx.Client
+    ) -> None:
         put(own_client, "n7", cause="disk")
         own_client.put(
-            "/blocklist/nodes/10.0.0.7", json=block(action=EVACUATE, endTimestamp=later(1))
+            "/blocklist/nodes/10.0.0.7", json=block(action=EVACUATE, endTimestamp=later(20))
         ).raise_for_status()
         assert set(table_of(own_client)) == {"n7", "n7.", "10.0.0.7"}
-        wait_until(lambda: set(table_of(own_client)) == {"n7", "n7."})
+        own.until(lambda: set(table_of(own_client)) == {"n7", "n7."})
 
 
 class TestNames:
@@ -272,19 +302,19 @@ class TestNames:
         assert set(parse(waiting.result(20))[1]) == {"n7", "n7."}
 
     def test_names_of_nodes_that_are_not_blocked_notify_nobody(
-        self, own_client: httpx.Client, pool: ThreadPoolExecutor
+        self, own: InProcessService, own_client: httpx.Client, pool: ThreadPoolExecutor
     ) -> None:
         put(own_client, "n7")
-        etag = get(own_client).headers["etag"]
-        waiting = pool.submit(wait_for_table, own_client, etag, "wait=2")
+        waiting = begin_waiting(pool, own_client)
         register(own_client, "slurm", role=RM)
         heartbeat(own_client, "slurm", nodes=[{"id": "n8", "names": ["worker-8"]}])
-        assert waiting.result(20).status_code == 304
+        own.until(waiting.done)
+        assert waiting.result().status_code == 304
 
-    def test_a_block_under_any_name_has_the_others(self, start: Start, tmp_path: Path) -> None:
+    def test_a_block_under_any_name_has_the_others(self, start_in_process: StartInProcess, tmp_path: Path) -> None:
         file = tmp_path / "nodes.csv"
         file.write_text("id,names,addresses,labels\nn7,worker-7.rack2,10.0.0.7,\n")
-        with start(nodes_file=str(file)).client() as client:
+        with http_client(start_in_process(nodes_file=str(file)).url) as client:
             put(client, "::ffff:10.0.0.7", cause="disk")
             put(client, "WORKER-7.rack2", cause="heat", action=EVACUATE, allowMerge=True)
             table = table_of(client)
@@ -315,15 +345,17 @@ class TestNames:
 
 
 class TestHistories:
-    def test_a_restart_keeps_the_etag(self, own: ServiceProcess, own_client: httpx.Client) -> None:
-        put(own_client, "n7")
-        etag = get(own_client).headers["etag"]
-        own.stop()
-        own.start()
-        assert get(own_client).headers["etag"] == etag
-        assert wait_for_table(own_client, etag, "wait=0").status_code == 304
+    def test_a_restart_keeps_the_etag(self, start: Start, fast_path: str) -> None:
+        service = start(fast_path=fast_path)
+        with service.client() as client:
+            put(client, "n7")
+            etag = get(client).headers["etag"]
+            service.stop()
+            service.start()
+            assert get(client).headers["etag"] == etag
+            assert wait_for_table(client, etag, "wait=0").status_code == 304
 
-    def test_a_table_of_another_history_is_replaced(self, own: ServiceProcess, own_client: httpx.Client) -> None:
+    def test_a_table_of_another_history_is_replaced(self, own: InProcessService, own_client: httpx.Client) -> None:
         """Also if its revision is higher."""
         put(own_client, "n7")
         etag = get(own_client).headers["etag"]
@@ -331,13 +363,15 @@ class TestHistories:
         answer = get(own_client, prefer="wait=30", **{"if-none-match": other})
         assert parse(answer)[0] == 1
 
-    def test_a_replica_that_is_behind_does_not_send_an_older_table(self, own_client: httpx.Client) -> None:
+    def test_a_replica_that_is_behind_does_not_send_an_older_table(
+        self, own: InProcessService, own_client: httpx.Client, pool: ThreadPoolExecutor
+    ) -> None:
         """The driver keeps what it has."""
         put(own_client, "n7")
         answer = get(own_client)
         ahead = f'"{answer.headers["blocklist-history"]}-2-{"0" * 16}"'
         for prefer in ("wait=30", ""):
-            problem = problem_of(wait_for_table(own_client, ahead, prefer), 503)
+            problem = problem_of(in_time(own, pool, partial(wait_for_table, own_client, ahead, prefer)), 503)
             assert "does not have 2 yet" in problem["detail"]
         own_client.delete("/blocklist/nodes/n7").raise_for_status()
         assert parse(get(own_client, **{"if-none-match": ahead})) == (2, {})
@@ -414,17 +448,19 @@ class TestVersion2:
         waiting = {accept: pool.submit(wait, accept) for accept in ("*/*", VERSION_2)}
         for each in waiting.values():
             with pytest.raises(TimeoutError):
-                each.result(0.5)
+                each.result(0.1)
         revision = put(own_client, "n7", allowMerge=True)
         for (accept, each), version in zip(waiting.items(), "12", strict=True):
             lines = each.result(20).text.splitlines()
             assert lines[0] == f"blocklist-table {version} {revision} 2"
             assert {line.split("\t")[2] for line in lines[1:]} == {"mark"}, accept
 
-    def test_the_inventory_joins_ids_that_are_one_machine(self, start: Start, tmp_path: Path) -> None:
+    def test_the_inventory_joins_ids_that_are_one_machine(
+        self, start_in_process: StartInProcess, tmp_path: Path
+    ) -> None:
         file = tmp_path / "nodes.csv"
         file.write_text("id,names,addresses,labels\nn7,,10.0.0.7,\n")
-        with start(nodes_file=str(file)).client() as client:
+        with http_client(start_in_process(nodes_file=str(file)).url) as client:
             self.put_canary(client, "10.0.0.7")
             lines = get(client, accept=VERSION_2).text.splitlines()[1:]
             assert {line.split("\t")[2] for line in lines} == {"canary"}
@@ -433,9 +469,9 @@ class TestVersion2:
             assert {line.split("\t")[2] for line in lines} == {"mark"}
 
 
-def test_both_ways_return_the_same_bytes(start: Start) -> None:
-    fast = start()
-    with fast.client() as client:
+def test_both_ways_return_the_same_bytes(start_in_process: StartInProcess, pool: ThreadPoolExecutor) -> None:
+    fast = start_in_process()
+    with http_client(fast.url) as client:
         for number in range(30):
             put(client, f"n{number}")
         client.put("/blocklist/nodes/c1/claims/detection", json=block(canary=True)).raise_for_status()
@@ -457,17 +493,18 @@ def test_both_ways_return_the_same_bytes(start: Start) -> None:
         "version 2, tag of version 1": [second, f"If-None-Match: {etag}", "Prefer: wait=1"],
     }
     for name, lines in requests.items():
-        below = send_request(fast.port, request(TABLE, *lines)).without_volatile_headers()
-        # A query makes it not plain.
-        by_route = send_request(fast.port, request(f"{TABLE}?x=1", *lines)).without_volatile_headers()
+        below, by_route = (
+            in_time(fast, pool, partial(send_request, fast.port, request(target, *lines))).without_volatile_headers()
+            for target in (TABLE, f"{TABLE}?x=1")  # A query makes it not plain.
+        )
         assert below == by_route, name
-    with fast.client() as client:
+    with http_client(fast.url) as client:
         metrics = client.get("/metrics").text
     [line] = [line for line in metrics.splitlines() if "blocklist_fast_requests_total{" in line and TABLE in line]
     assert float(line.split()[-1]) == len(requests) + 2
 
 
-def test_a_request_id_is_returned(own: ServiceProcess) -> None:
+def test_a_request_id_is_returned(own: InProcessService) -> None:
     assert send_request(own.port, request(TABLE, "X-Request-Id: abc")).header("x-request-id") == "abc"
 
 
