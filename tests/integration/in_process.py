@@ -11,12 +11,12 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from concurrent.futures import Future
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 import httpx
 import pytest
@@ -33,6 +33,7 @@ from app.store.urls import sqlite_path
 
 _DATABASE_TIMEOUT: Final = "30s"
 _REAL_SECONDS: Final = 60
+Result = TypeVar("Result")
 
 
 class ManualClock:
@@ -129,6 +130,13 @@ class InProcessService:
             assert self.clock.now < end or time.monotonic() < real_end, "the condition did not come true"
             self.clock.advance(step)
             time.sleep(0.001)
+
+    def in_time(self, call: Callable[[], Result]) -> Result:
+        """What a call returns that may have to wait: the clock is advanced until it does."""
+        with ThreadPoolExecutor(1) as thread:
+            answer = thread.submit(call)
+            self.until(answer.done)
+            return answer.result()
 
     def close(self) -> None:
         """Stop listening."""

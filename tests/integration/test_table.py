@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final
 
 import httpx
 import pytest
@@ -29,7 +29,6 @@ ETAG: Final = re.compile(r'"([0-9a-f]{8})-(\d+)-[0-9a-f]{16}(-gzip)?"')
 VERSION_2: Final = "text/plain; version=2"
 EVACUATE: Final = "MARK_BLOCKED_AND_EVACUATE_TASKS"
 Table = dict[str, list[str]]
-Answer = TypeVar("Answer")
 
 
 @pytest.fixture
@@ -99,13 +98,6 @@ def begin_waiting(pool: ThreadPoolExecutor, client: httpx.Client) -> Future[http
     return waiting
 
 
-def in_time(service: InProcessService, pool: ThreadPoolExecutor, call: Callable[[], Answer]) -> Answer:
-    """What a call returns while the service's time goes on."""
-    future = pool.submit(call)
-    service.until(future.done)
-    return future.result()
-
-
 def test_an_empty_table_has_its_head_only(own_client: httpx.Client) -> None:
     answer = get(own_client)
     assert answer.text == "blocklist-table 1 0 0\n"
@@ -173,13 +165,11 @@ class TestWaiting:
             assert "n7." in parse(answer)[1]
             assert answer.headers["preference-applied"] == "wait=30"
 
-    def test_it_is_304_when_the_time_is_over(
-        self, own: InProcessService, own_client: httpx.Client, pool: ThreadPoolExecutor
-    ) -> None:
+    def test_it_is_304_when_the_time_is_over(self, own: InProcessService, own_client: httpx.Client) -> None:
         etag = get(own_client).headers["etag"]
         for seconds in (0, 1):
             began = own.clock.now
-            answer = in_time(own, pool, partial(wait_for_table, own_client, etag, f"wait={seconds}"))
+            answer = own.in_time(partial(wait_for_table, own_client, etag, f"wait={seconds}"))
             assert own.clock.now - began >= seconds * 1000
             assert (answer.status_code, answer.content) == (304, b"")
             assert answer.headers["preference-applied"] == f"wait={seconds}"
@@ -201,13 +191,13 @@ class TestWaiting:
                 etag = answer.header("etag") or ""
 
     def test_a_request_behind_one_that_waits_is_answered_after_it(
-        self, own: InProcessService, own_client: httpx.Client, pool: ThreadPoolExecutor
+        self, own: InProcessService, own_client: httpx.Client
     ) -> None:
         etag = get(own_client).headers["etag"]
         first = request(TABLE, f"If-None-Match: {etag}", "Prefer: wait=1")
         with connection_to(own.port) as connection, connection.makefile("rb") as stream:
             connection.sendall(first + request("/blocklist") + first)
-            answers = in_time(own, pool, lambda: [read_response(stream).status for _ in range(3)])
+            answers = own.in_time(lambda: [read_response(stream).status for _ in range(3)])
             assert answers == [304, 200, 304]
 
     def test_a_client_that_half_closes_gets_its_response(self, own: InProcessService, own_client: httpx.Client) -> None:
@@ -364,14 +354,14 @@ class TestHistories:
         assert parse(answer)[0] == 1
 
     def test_a_replica_that_is_behind_does_not_send_an_older_table(
-        self, own: InProcessService, own_client: httpx.Client, pool: ThreadPoolExecutor
+        self, own: InProcessService, own_client: httpx.Client
     ) -> None:
         """The driver keeps what it has."""
         put(own_client, "n7")
         answer = get(own_client)
         ahead = f'"{answer.headers["blocklist-history"]}-2-{"0" * 16}"'
         for prefer in ("wait=30", ""):
-            problem = problem_of(in_time(own, pool, partial(wait_for_table, own_client, ahead, prefer)), 503)
+            problem = problem_of(own.in_time(partial(wait_for_table, own_client, ahead, prefer)), 503)
             assert "does not have 2 yet" in problem["detail"]
         own_client.delete("/blocklist/nodes/n7").raise_for_status()
         assert parse(get(own_client, **{"if-none-match": ahead})) == (2, {})
@@ -469,7 +459,7 @@ class TestVersion2:
             assert {line.split("\t")[2] for line in lines} == {"mark"}
 
 
-def test_both_ways_return_the_same_bytes(start_in_process: StartInProcess, pool: ThreadPoolExecutor) -> None:
+def test_both_ways_return_the_same_bytes(start_in_process: StartInProcess) -> None:
     fast = start_in_process()
     with http_client(fast.url) as client:
         for number in range(30):
@@ -494,7 +484,7 @@ def test_both_ways_return_the_same_bytes(start_in_process: StartInProcess, pool:
     }
     for name, lines in requests.items():
         below, by_route = (
-            in_time(fast, pool, partial(send_request, fast.port, request(target, *lines))).without_volatile_headers()
+            fast.in_time(partial(send_request, fast.port, request(target, *lines))).without_volatile_headers()
             for target in (TABLE, f"{TABLE}?x=1")  # A query makes it not plain.
         )
         assert below == by_route, name
