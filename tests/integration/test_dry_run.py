@@ -10,14 +10,11 @@ import httpx
 import pytest
 
 from tests.integration.bodies import EVACUATE, PERMANENT, all_changes, block, current_list, later, revision_of
-from tests.integration.conftest import Start
-from tests.integration.databases import ON_BOTH, ON_SQLITE
+from tests.integration.conftest import StartInProcess
 from tests.integration.event_stream import next_events, watching
 from tests.integration.listeners import get_listener, heartbeat, put, register
 from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess
-
-pytestmark = ON_BOTH
 
 Body = dict[str, Any]
 DRY: Final = {"dryRun": "true"}
@@ -162,7 +159,6 @@ class TestNoEffect:
         )
         dry_run_body(client.delete("/blocklist/nodes/there", params=DRY))
 
-    @ON_SQLITE
     def test_readers_and_watchers_see_no_change(self, fresh: ServiceProcess, fresh_client: httpx.Client) -> None:
         client = fresh_client
         put(client, "there")
@@ -181,7 +177,6 @@ class TestNoEffect:
         """Modification times of the database and its log."""
         return {path.name: path.stat().st_mtime_ns for path in database.parent.glob(f"{database.name}*")}
 
-    @ON_SQLITE
     def test_the_response_has_the_current_revision(self, fresh_client: httpx.Client) -> None:
         put(fresh_client, "there")
         for _ in range(3):
@@ -266,9 +261,8 @@ class TestAffectedListeners:
         assert dry_run_body(listener_client.delete("/blocklist/nodes/b", params=DRY))["belowMinimum"] == []
 
 
-@ON_SQLITE
-def test_a_limit_is_reported_in_the_same_words(start: Start) -> None:
-    with start(max_blocked="1", longest_block_admin="1h").client() as client:
+def test_a_limit_is_reported_in_the_same_words(start_in_process: StartInProcess) -> None:
+    with start_in_process(max_blocked="1", longest_block_admin="1h").client() as client:
         put(client, "a", endTimestamp=later())
         would = dry_run_body(dry_put(client, "b"))
         assert [entry["status"] for entry in would["nodes"]] == [201]

@@ -8,9 +8,10 @@ import httpx
 import pytest
 
 from tests.integration.bodies import block
-from tests.integration.conftest import Start
+from tests.integration.conftest import StartInProcess
+from tests.integration.in_process import refusal
 from tests.integration.problems import problem_of
-from tests.integration.process import ServiceProcess, environment, run_app
+from tests.integration.process import ServiceProcess, http_client
 from tests.integration.raw_http import request, send_request
 from tests.integration.secured import SecuredService
 
@@ -82,8 +83,9 @@ def test_two_hosts_are_refused_whichever_is_accepted(service: ServiceProcess) ->
 
 class TestSetting:
     @pytest.fixture
-    def client(self, start: Start) -> Iterator[httpx.Client]:
-        with start(allowed_hosts="blocklist.example, 10.0.0.7,fd00::7").client() as client:
+    def client(self, start_in_process: StartInProcess) -> Iterator[httpx.Client]:
+        service = start_in_process(allowed_hosts="blocklist.example, 10.0.0.7,fd00::7")
+        with http_client(service.url) as client:
             yield client
 
     @pytest.mark.parametrize(
@@ -98,9 +100,7 @@ class TestSetting:
 
     @pytest.mark.parametrize("text", ["http://x", "a b", "x:80", "*", "[x]"])
     def test_anything_else_stops_the_start(self, text: str) -> None:
-        done = run_app("check-settings", env=environment(allowed_hosts=text))
-        assert done.returncode == 2
-        assert "BLOCKLIST_ALLOWED_HOSTS" in done.stderr
+        assert "BLOCKLIST_ALLOWED_HOSTS" in refusal(allowed_hosts=text)
 
 
 def test_with_authentication_any_host_is_accepted(secured: SecuredService) -> None:

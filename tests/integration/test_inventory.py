@@ -8,12 +8,9 @@ import httpx
 import pytest
 
 from tests.integration.bodies import block, current_list
-from tests.integration.databases import ON_BOTH
 from tests.integration.listeners import RM, heartbeat, post_heartbeat, register
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
-
-pytestmark = ON_BOTH
 
 WORKER: dict[str, Any] = {
     "id": "worker-7",

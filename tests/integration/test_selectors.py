@@ -11,23 +11,28 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.model.errors import InvalidError, NotFoundError, UnknownNodeError
 from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from tests.integration.bodies import all_changes, block, current_list, now_ms, revision_of
-from tests.integration.conftest import Start, StartReplicas
-from tests.integration.databases import ON_BOTH
+from tests.integration.bodies import all_changes, block, current_list, revision_of
+from tests.integration.conftest import StartInProcess, StartReplicas
+from tests.integration.in_process import InProcessService
 from tests.integration.labels import RACKS, report_labels
 from tests.integration.listeners import heartbeat, put, register
 from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 
-pytestmark = ON_BOTH
 MERGE: Final = block(allowMerge=True)
 
 
 @pytest.fixture
-def racks(fresh_client: httpx.Client) -> httpx.Client:
-    """A client of a service that knows nodes with labels."""
-    report_labels(fresh_client)
-    return fresh_client
+def service(start_in_process: StartInProcess) -> InProcessService:
+    """A service that knows nodes with labels."""
+    service = start_in_process()
+    report_labels(service.client())
+    return service
+
+
+@pytest.fixture
+def racks(service: InProcessService) -> httpx.Client:
+    return service.client()
 
 
 def blocked_by(client: httpx.Client, selector: str, **params: str) -> list[str]:
@@ -56,10 +61,10 @@ class TestList:
         assert blocked_by(racks, "rack=r9") == []
         assert blocked_by(racks, "") == ["N1", "elsewhere", "n2", "n3", "n4"]
 
-    def test_a_node_is_shown_as_in_the_whole_list(self, racks: httpx.Client) -> None:
+    def test_a_node_is_shown_as_in_the_whole_list(self, service: InProcessService, racks: httpx.Client) -> None:
         put(racks, "n2")
         put(racks, "n3")
-        for params in ({}, {"details": "true"}, {"at": str(now_ms())}):
+        for params in ({}, {"details": "true"}, {"at": str(service.clock.now)}):
             whole = racks.get("/blocklist", params=params).json()
             selected = racks.get("/blocklist", params={**params, "selector": "rack=r1"})
             assert selected.json() == {"n2": whole["n2"]}
@@ -168,7 +173,8 @@ class TestBlock:
         assert problem["type"] == "urn:blocklist:problem:unknown-node"
         assert put_selected(racks, "pool!=gpu", strict="true").status_code == 200
 
-    def test_at_most_1000_nodes_are_changed_at_once(self, fresh_client: httpx.Client) -> None:
+    def test_at_most_1000_nodes_are_changed_at_once(self, start_in_process: StartInProcess) -> None:
+        fresh_client = start_in_process().client()
         report_labels(fresh_client, {f"n{number}": {"rack": "r1", "odd": str(number % 2)} for number in range(1001)})
         problem = problem_of(put_selected(fresh_client, "rack=r1"), 400)
         assert "selects 1,001 nodes; at most 1,000 can be changed at once" in problem["detail"]
@@ -178,13 +184,13 @@ class TestBlock:
         assert "1,001 of the nodes that rack=r1 selects are blocked" in problem["detail"]
         assert len(delete_selected(fresh_client, "odd=1").json()) == 500
 
-    def test_limits_apply(self, start: Start) -> None:
-        with start(max_blocked="1").client() as client:
-            report_labels(client)
-            problem = problem_of(put_selected(client, "rack=r1"), 409)
-            assert problem["type"] == "urn:blocklist:problem:limit"
-            assert put_selected(client, "rack=r1", dryRun="true").json()["refused"] == problem["detail"]
-            assert put_selected(client, "rack=r1", force="agreed").status_code == 200
+    def test_limits_apply(self, start_in_process: StartInProcess) -> None:
+        client = start_in_process(max_blocked="1").client()
+        report_labels(client)
+        problem = problem_of(put_selected(client, "rack=r1"), 409)
+        assert problem["type"] == "urn:blocklist:problem:limit"
+        assert put_selected(client, "rack=r1", dryRun="true").json()["refused"] == problem["detail"]
+        assert put_selected(client, "rack=r1", force="agreed").status_code == 200
 
     def test_prefer_wait_waits_for_all_of_them(self, racks: httpx.Client) -> None:
         params = {"selector": "rack=r1"}
@@ -250,9 +256,9 @@ class TestPage:
             assert error in answer.text
 
 
-def test_the_client_passes_a_selector(racks: httpx.Client) -> None:
+def test_the_client_passes_a_selector(service: InProcessService) -> None:
     cause = BlockedNode(id="any", action=BlockAction.MARK_BLOCKED, start=0, end=PERMANENT, cause="switch")
-    with BlocklistClient(str(racks.base_url)) as client:
+    with BlocklistClient(service.url) as client:
         assert len(client.dry_run_block_selected("rack=r1", cause).nodes) == 2
         result = client.block_selected("rack=r1,pol!=x", cause, wait=0)
         assert sorted(result.nodes) == ["n1.example.com", "n2"]
