@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -13,8 +12,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.integration.bodies import all_changes, block, later, now_ms
-from tests.integration.conftest import Start
+from tests.integration.bodies import all_changes, block, later
+from tests.integration.conftest import StartInProcess
+from tests.integration.in_process import InProcessService
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.raw_http import connection_to, exchange, read_response, read_until_closed, request, send_request
 from tests.length import longer
@@ -27,8 +27,8 @@ CLOSING_REQUEST = request("/healthz", "Connection: close")
 class Pair:
     """Two services with the same database, with the fast path and without."""
 
-    fast: ServiceProcess
-    ordinary: ServiceProcess
+    fast: ServiceProcess | InProcessService
+    ordinary: ServiceProcess | InProcessService
 
     def same_response(self, ask_one: Callable[[int], object]) -> object:
         """The response of both, which must be the same."""
@@ -373,18 +373,22 @@ def test_any_mix_of_requests_gets_the_responses_of_the_ordinary_route(
     pair.same_response(lambda port: read_until_closed(port, payload + CLOSING_REQUEST))
 
 
-def test_an_expired_node_is_absent_from_cached_responses(start: Start, content: Path, tmp_path: Path) -> None:
+def test_an_expired_node_is_absent_from_cached_responses(
+    start_in_process: StartInProcess, content: Path, tmp_path: Path
+) -> None:
     """At each time a node is listed until its end and never after it."""
     for name in ("fast", "ordinary"):
         shutil.copytree(content.parent, tmp_path / name, ignore=shutil.ignore_patterns("*.log"))
-    pair = Pair(fast=start(tmp_path / "fast"), ordinary=start(tmp_path / "ordinary", fast_path="false"))
-    for process in (pair.fast, pair.ordinary):
-        with process.client() as client:
-            ends = {f"short-{n}": int(later(0.2 * (n + 1))) for n in range(8)}
-            body = {name: block(endTimestamp=end) for name, end in ends.items()}
-            client.put("/blocklist/nodes", json=body).raise_for_status()
-            _poll_until_expired(process.port, ends)
-            wait_until(lambda client=client: len(all_changes(client)) == 56 + 16)  # type: ignore[misc]
+    fast = start_in_process(tmp_path / "fast")
+    ordinary = start_in_process(tmp_path / "ordinary", fast_path="false")
+    for service in (fast, ordinary):
+        client = service.client()
+        ends = {f"short-{n}": service.clock.now + 200 * (n + 1) for n in range(8)}
+        body = {name: block(endTimestamp=end) for name, end in ends.items()}
+        client.put("/blocklist/nodes", json=body).raise_for_status()
+        _poll_until_expired(service, ends)
+        service.until(lambda client=client: len(all_changes(client)) == 56 + 16)  # type: ignore[misc]
+    pair = Pair(fast=fast, ordinary=ordinary)
     bodies = pair.same_response(lambda port: send_request(port, request("/blocklist")).body)
     assert b"short-" not in bytes(str(bodies), "utf-8")
     etag = pair.same_response(lambda port: send_request(port, request("/blocklist")).header("etag"))
@@ -393,27 +397,23 @@ def test_an_expired_node_is_absent_from_cached_responses(start: Start, content: 
     )
 
 
-def _poll_until_expired(port: int, ends: dict[str, int]) -> None:
-    """Poll until all have expired; each response must be right for a time between its request and its arrival."""
-    with connection_to(port) as connection, connection.makefile("rb") as stream:
+def _poll_until_expired(service: InProcessService, ends: dict[str, int]) -> None:
+    """Poll until all have expired, often without any change between two responses, and at each end exactly."""
+    with connection_to(service.port) as connection, connection.makefile("rb") as stream:
         etags: dict[str, bytes] = {}
-        while True:
-            before = now_ms()
-            connection.sendall(request("/blocklist"))
-            response = read_response(stream)
-            after = now_ms()
-            listed = set(response.json())
-            assert not {name for name, end in ends.items() if end <= before} & listed
-            assert {name for name, end in ends.items() if end > after} <= listed
-            etag = response.header("etag") or ""
-            assert etags.setdefault(etag, response.body) == response.body, "one ETag is one body"
-            if before >= max(ends.values()):
-                return
-            time.sleep(0.01)
+        while service.clock.now <= max(ends.values()):
+            for _ in range(3):
+                connection.sendall(request("/blocklist"))
+                response = read_response(stream)
+                listed = {name for name in response.json() if name in ends}
+                assert listed == {name for name, end in ends.items() if end > service.clock.now}
+                etag = response.header("etag") or ""
+                assert etags.setdefault(etag, response.body) == response.body, "one ETag is one body"
+            service.clock.advance(0.05)
 
 
-def test_a_read_after_a_change_returns_the_new_list(start: Start) -> None:
-    service = start()
+def test_a_read_after_a_change_returns_the_new_list(start_in_process: StartInProcess) -> None:
+    service = start_in_process()
     with connection_to(service.port) as connection, connection.makefile("rb") as stream:
         for number in range(100):
             payload = request(

@@ -22,8 +22,6 @@ from tests.integration.bodies import (
 from tests.integration.databases import ON_BOTH
 from tests.integration.problems import problem_of
 
-pytestmark = ON_BOTH
-
 FIELDS = {"id", "action", "startTimestamp", "endTimestamp", "cause", "taskManagers"}
 
 
@@ -126,6 +124,7 @@ def test_a_merged_cause_keeps_its_last_32_parts(client: httpx.Client, node: str)
     assert merged.json()["cause"] == ",".join(f"{n:030}" for n in range(28, 60))
 
 
+@ON_BOTH
 def test_a_merged_cause_may_be_longer_than_one_request_may_send(client: httpx.Client, node: str) -> None:
     client.put(node, json=block(cause="a" * 1024))
     merged = client.put(node, json=block(cause="b" * 1024, allowMerge=True))
@@ -153,11 +152,13 @@ def test_an_end_is_a_string_or_an_integer_and_answered_as_a_string(
     assert client.put(node, json=block(endTimestamp=end)).json()["endTimestamp"] == "4102444800000"
 
 
+@ON_BOTH
 @pytest.mark.parametrize("end", [9223372036854775807, PERMANENT])
 def test_the_last_millisecond_is_permanent(client: httpx.Client, node: str, end: int | str) -> None:
     assert client.put(node, json=block(endTimestamp=end)).json()["endTimestamp"] == PERMANENT
 
 
+@ON_BOTH
 @pytest.mark.parametrize(
     "cause", ["x", "é ü 漢字 😀", "a" * 1024, "😀" * 1024, 'quote " backslash \\ slash /', "</script>", "\u2028", "~"]
 )
@@ -198,6 +199,7 @@ def test_delete_accepts_an_empty_object(client: httpx.Client, node: str, headers
     assert client.request("DELETE", node, content=b"{}", headers=headers).status_code == 200
 
 
+@ON_BOTH
 def test_a_freed_node_may_be_blocked_again_with_a_later_start(client: httpx.Client, node: str) -> None:
     first = client.put(node, json=block(cause="first"))
     client.delete(node)
@@ -244,6 +246,7 @@ def test_the_singular_path_is_an_alias(client: httpx.Client, node: str, node_id:
     assert client.get(node).status_code == 404
 
 
+@ON_BOTH
 def test_every_change_returns_its_revision(client: httpx.Client, node: str) -> None:
     start = current_list(client)[0]
     answers = [
@@ -256,6 +259,7 @@ def test_every_change_returns_its_revision(client: httpx.Client, node: str) -> N
     assert len({answer.headers["blocklist-history"] for answer in answers}) == 1
 
 
+@ON_BOTH
 def test_of_concurrent_blocks_exactly_one_succeeds(client: httpx.Client, node: str, node_id: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda n: client.put(node, json=block(cause=f"c{n}")), range(24)))
@@ -265,6 +269,7 @@ def test_of_concurrent_blocks_exactly_one_succeeds(client: httpx.Client, node: s
     assert len(all_changes(client, node=node_id)) == 1
 
 
+@ON_BOTH
 def test_concurrent_merges_lose_no_cause(client: httpx.Client, node: str, node_id: str) -> None:
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda n: client.put(node, json=block(cause=f"c{n}", allowMerge=True)), range(24)))

@@ -16,9 +16,11 @@ from app.main import create_app
 from app.settings import Settings
 from tests.integration.ages import READS_FROM_MEMORY, assert_ages
 from tests.integration.bodies import all_changes, block, current_list
+from tests.integration.conftest import StartInProcess
+from tests.integration.in_process import InProcessService
 from tests.integration.listeners import heartbeat, register
 from tests.integration.problems import check_problem, problem_of
-from tests.integration.process import ServiceProcess, url_of, wait_until
+from tests.integration.process import url_of
 
 
 @pytest.mark.parametrize("method", ["GET", "PUT", "POST", "DELETE", "PATCH"])
@@ -85,6 +87,16 @@ def test_a_500_reveals_no_details(tmp_path: Path, migrated: Path) -> None:
     assert "secret" not in answer.text
 
 
+@pytest.fixture
+def fresh(start_in_process: StartInProcess) -> InProcessService:
+    return start_in_process()
+
+
+@pytest.fixture
+def fresh_client(fresh: InProcessService) -> httpx.Client:
+    return fresh.client()
+
+
 @contextmanager
 def database_locked(database: Path) -> Iterator[None]:
     """The database is locked by another program: no write gets through."""
@@ -95,7 +107,7 @@ def database_locked(database: Path) -> Iterator[None]:
 
 
 def test_while_the_database_is_unavailable_writes_are_503_and_reads_continue(
-    fresh: ServiceProcess, fresh_client: httpx.Client
+    fresh: InProcessService, fresh_client: httpx.Client
 ) -> None:
     fresh_client.put("/blocklist/nodes/a", json=block()).raise_for_status()
     before = current_list(fresh_client)
@@ -108,14 +120,14 @@ def test_while_the_database_is_unavailable_writes_are_503_and_reads_continue(
         assert current_list(fresh_client) == before
         assert fresh_client.get("/healthz").status_code == 200
         assert "The database is locked by another program" in problem_of(fresh_client.get("/readyz"), 503)["detail"]
-    wait_until(lambda: fresh_client.put("/blocklist/nodes/b", json=block(allowMerge=True)).is_success)
-    wait_until(lambda: "age" not in fresh_client.get("/blocklist").headers)
+    fresh.until(lambda: fresh_client.put("/blocklist/nodes/b", json=block(allowMerge=True)).is_success)
+    fresh.until(lambda: "age" not in fresh_client.get("/blocklist").headers)
     assert fresh_client.get("/readyz").status_code == 200
     assert [change["node"]["id"] for change in all_changes(fresh_client)] == ["a", "b"]
 
 
 def test_every_read_from_memory_has_an_age_while_the_database_is_unavailable(
-    fresh: ServiceProcess, fresh_client: httpx.Client
+    fresh: InProcessService, fresh_client: httpx.Client
 ) -> None:
     """A refusal too: the node that it calls free may have been blocked at another place meanwhile."""
     fresh_client.put("/blocklist/nodes", json={"a": block(), "m.a": block(), "m.b": block()}).raise_for_status()

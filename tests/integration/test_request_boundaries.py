@@ -15,12 +15,12 @@ import pytest
 
 from blocklist.model.roles import Role
 from tests.integration.bodies import block, current_list, later
-from tests.integration.conftest import Start
+from tests.integration.conftest import StartInProcess
 from tests.integration.databases import Databases
 from tests.integration.listeners import register
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.raw_http import RawResponse, connection_to, exchange, read_response, request, send_request
-from tests.integration.secured import secured_service
+from tests.integration.secured import secured_in_process
 
 BODY: Final = json.dumps(block(allowMerge=True)).encode()
 UPGRADE: Final = (
@@ -115,17 +115,15 @@ def test_bytes_of_a_body_are_never_known_as_a_request(service: ServiceProcess) -
         assert "half" not in current_list(client)[1]
 
 
-def test_an_operators_credential_is_not_lent_to_the_next_request(
-    tmp_path: Path, databases: Databases, start: Start
-) -> None:
+def test_an_operators_credential_is_not_lent_to_the_next_request(tmp_path: Path, databases: Databases) -> None:
     """The operator's PUT comes in two pieces, and somebody's whole PUT behind the second one."""
-    with secured_service(tmp_path, databases) as secured:
+    with secured_in_process(tmp_path, databases) as secured:
         bearer = f"Authorization: Bearer {secured.tokens[Role.OPERATOR]}"
         whole, stranger = put("operator", bearer), put("stranger")
-        with connection_to(secured.process.port) as connection, connection.makefile("rb") as stream:
+        with connection_to(secured.service.port) as connection, connection.makefile("rb") as stream:
             cut = whole.index(b"\r\n") + 4
             connection.sendall(whole[:cut])
-            send_request(secured.process.port, request("/healthz"))  # answered, so the first piece has been read
+            send_request(secured.service.port, request("/healthz"))  # answered, so the first piece has been read
             connection.sendall(whole[cut:] + stranger)
             assert [read_response(stream).status for _ in range(2)] == [201, 401]
             for _ in range(3):
@@ -223,11 +221,12 @@ class TestHalfClose:
         first, rest = half_closing(service.port, put(node_id) + b"GET /healthz HTTP/1.1\r\nHo")
         assert (first.status, rest) == (201, b"")
 
-    def test_a_wait_for_listeners_ends_because_the_client_may_be_gone(self, start: Start, node_id: str) -> None:
-        service = start()
-        with service.client() as client:
-            register(client, "silent")
-            response, _ = half_closing(service.port, put(node_id, "Prefer: wait=60"), timeout=30)
+    def test_a_wait_for_listeners_ends_because_the_client_may_be_gone(
+        self, start_in_process: StartInProcess, node_id: str
+    ) -> None:
+        service = start_in_process()
+        register(service.client(), "silent")
+        response, _ = half_closing(service.port, put(node_id, "Prefer: wait=60"), timeout=30)
         assert (response.status, response.header("blocklist-applied")) == (201, "0/1")
         assert response.header("blocklist-not-applied") == "silent"
 
