@@ -55,6 +55,14 @@ def compile_programs(folder: Path) -> str:
     return f"{folder}:{jar_path()}:{_JARS}/*"
 
 
+def facts_of(command: Sequence[str]) -> dict[str, str]:
+    """What a program found out: `true` for each fact that holds, else what is wrong."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
+    rows = [line.split("\t") for line in done.stdout.splitlines() if line.startswith("FACT\t")]
+    assert rows, done.stderr[-4000:]
+    return {name: result for _, name, result in rows}
+
+
 def _compile(folder: Path, class_path: str, sources: Iterable[Path]) -> None:
     compiler = ["java", "-cp", f"{_JARS}/*", "org.codehaus.commons.compiler.samples.CompilerDemo"]
     command = [*compiler, "-d", str(folder), "-classpath", class_path, *map(str, sources)]

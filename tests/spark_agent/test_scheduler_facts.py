@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Final
@@ -12,6 +11,7 @@ import pytest
 
 from demo.java_home import java_home
 from tests.http_server import Handler, serving
+from tests.spark_agent.decisions import facts_of
 
 pytestmark = pytest.mark.timeout(600)
 _PACKAGES: Final = (
@@ -52,13 +52,8 @@ def api_server() -> Iterator[ApiServer]:
 
 @pytest.fixture(scope="module")
 def facts(program: str, api_server: ApiServer) -> dict[str, str]:
-    options = ["-Xmx512m", "-XX:+UseSerialGC", *_OPENS]
-    command = [str(java_home() / "bin" / "java"), *options, "-cp", program]
-    command += ["blocklist.spark.SchedulerProgram", api_server.url]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
-    rows = [line.split("\t") for line in done.stdout.splitlines() if line.startswith("FACT\t")]
-    assert rows, done.stderr[-4000:]
-    return {name: result for _, name, result in rows}
+    java = [str(java_home() / "bin" / "java"), "-Xmx512m", "-XX:+UseSerialGC", *_OPENS, "-cp", program]
+    return facts_of([*java, "blocklist.spark.SchedulerProgram", api_server.url])
 
 
 @pytest.mark.parametrize(

@@ -90,19 +90,27 @@ def service() -> Iterator[SessionRules]:
         yield started
 
 
-@pytest.fixture
-def reports(program: str, service: SessionRules) -> Iterator[subprocess.Popen[bytes]]:
-    """The reports of the session `new`."""
-    command = ["java", "-Xmx64m", "-XX:+UseSerialGC", "-cp", program]
-    process = subprocess.Popen([*command, "blocklist.spark.ReportProgram", service.url, "new"], stdin=subprocess.PIPE)
+@pytest.fixture(scope="module")
+def program_of_reports(program: str) -> Iterator[subprocess.Popen[bytes]]:
+    command = ["java", "-Xmx64m", "-XX:+UseSerialGC", "-cp", program, "blocklist.spark.ReportProgram", "new"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE)
     yield process
     process.kill()
     process.communicate()
 
 
-def wake(reports: subprocess.Popen[bytes], refusals: str = "") -> None:
+@pytest.fixture
+def reports(program_of_reports: subprocess.Popen[bytes], service: SessionRules) -> Iterator[subprocess.Popen[bytes]]:
+    """The reports of the session `new`."""
+    wake(program_of_reports, service.url)
+    yield program_of_reports
+    wake(program_of_reports, "end")
+
+
+def wake(reports: subprocess.Popen[bytes], line: str = "") -> None:
+    """A URL begins reports, `end` ends them; a number is how many blocks they refuse from now on."""
     assert reports.stdin is not None
-    reports.stdin.write(f"{refusals}\n".encode())
+    reports.stdin.write(f"{line}\n".encode())
     reports.stdin.flush()
 
 
@@ -113,6 +121,7 @@ def test_a_session_reports_again_after_a_restore_brought_back_the_one_before(
     before = service.listener
     service.wait_for("POST", 200)
     service.listener = before  # from a backup
+    wake(reports, "1")
     service.wait_for("POST", 409)
     assert service.wait_for("POST", 200)[0] == ("PUT", 200)
     assert service.session == "new"
@@ -125,6 +134,7 @@ def test_a_session_that_was_taken_over_reports_again_when_its_successor_has_left
     """It never displaces its successor, also not one that the service forgets for a while."""
     service.wait_for("POST", 200)
     service.register("newer")
+    wake(reports, "1")
     service.wait_for("PUT", 409)
     wake(reports)
     assert service.wait_for("POST", 409) == [("POST", 409)]
@@ -133,6 +143,7 @@ def test_a_session_that_was_taken_over_reports_again_when_its_successor_has_left
     wake(reports)
     assert service.wait_for("PUT", 200) == [("POST", 404), ("PUT", 200)]
     service.register("newer")
+    wake(reports, "2")
     service.wait_for("PUT", 409)
     assert service.session == "newer"
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -137,8 +138,14 @@ def test_ids_without_a_name_and_addresses_with_a_zone_do_not_stop_the_others(dec
     assert covered(decisions) == ["n1"]
 
 
+@pytest.fixture(scope="module")
+def small(decision_classes: Path) -> Iterator[Decisions]:
+    with Decisions(decision_classes, heap_megabytes=48) as started:
+        yield started
+
+
 @pytest.mark.parametrize("kind", ["one line", "NULs", "head", "no end", "many lines", "long causes"])
-def test_a_large_text_is_refused_within_48_megabytes(decision_classes: Path, kind: str) -> None:
+def test_a_large_text_is_refused_within_48_megabytes(small: Decisions, kind: str) -> None:
     head = b"blocklist-table 1 7 50000\n"
     texts = {
         "one line": head + b"x" * (50 * MEGABYTE),
@@ -148,17 +155,15 @@ def test_a_large_text_is_refused_within_48_megabytes(decision_classes: Path, kin
         "many lines": head + b"".join(b"%d\t1\tmark\tn%d\tx\n" % (i, i) for i in range(2 * MEGABYTE)),
         "long causes": head + b"".join(b"%d\t1\tmark\tn\t%s\n" % (i, b"x" * 39000) for i in range(1300)),
     }
-    with Decisions(decision_classes, heap_megabytes=48) as small:
-        assert small.read_table(WHOLE) is None
-        assert small.read_table(texts[kind]) is not None
-        assert covered(small) == ["n1", "n2"]
+    assert small.read_table(WHOLE) is None
+    assert small.read_table(texts[kind]) is not None
+    assert covered(small) == ["n1", "n2"]
 
 
-def test_the_largest_table_replaces_another_within_48_megabytes(decision_classes: Path) -> None:
+def test_the_largest_table_replaces_another_within_48_megabytes(small: Decisions) -> None:
     lines = [f"{i:030}\t{PERMANENT}\tmark\t{i}\t{i:015}" for i in range(50_000)]
-    with Decisions(decision_classes, heap_megabytes=48) as small:
-        for revision in (1, 2, 3):
-            assert small.read_table(table_text(revision, lines)) is None
+    for revision in (1, 2, 3):
+        assert small.read_table(table_text(revision, lines)) is None
 
 
 @settings(max_examples=longer(200))

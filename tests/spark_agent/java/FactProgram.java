@@ -1,5 +1,6 @@
 package blocklist.spark;
 
+import java.lang.reflect.Field;
 import java.util.ArrayList;
 import java.util.Arrays;
 import java.util.Collections;
@@ -9,13 +10,23 @@ import java.util.Map;
 import java.util.Timer;
 import java.util.TreeMap;
 import java.util.concurrent.Semaphore;
+import java.util.concurrent.ThreadPoolExecutor;
 import java.util.concurrent.TimeUnit;
 
-/* Single facts of the agent's classes, by the name in the first argument; each prints `true` or `false`. */
+/* Facts of the agent's classes, those in the arguments: a line for each, its name, a tab, and `true` or what is wrong. */
 public final class FactProgram {
   public static void main(String[] arguments) throws Exception {
-    System.out.println(holds(arguments[0]));
+    for (int i = 0; i < arguments.length; i++) System.out.println("FACT\t" + arguments[i] + "\t" + result(arguments[i]));
     System.exit(0);
+  }
+
+  private static String result(String fact) {
+    try {
+      return String.valueOf(holds(fact));
+    } catch (Throwable t) {
+      t.printStackTrace();
+      return t.toString();
+    }
   }
 
   private static boolean holds(String fact) throws Exception {
@@ -41,7 +52,9 @@ public final class FactProgram {
     Executor lost = new Executor("1", "127.0.0.2", "127.0.0.2", -1);
     Snapshot snapshot = new Snapshot(1, Table.EMPTY, Plan.EMPTY, new TreeMap(), new ArrayList(Arrays.asList(new Object[] {lost})), null);
     NodeReport.described(snapshot, resolver);
-    return !resolved.tryAcquire(3, TimeUnit.SECONDS);
+    Field pool = HostResolver.class.getDeclaredField("pool");
+    pool.setAccessible(true);
+    return ((ThreadPoolExecutor) pool.get(resolver)).getTaskCount() == 1;
   }
 
   /* The hosts file of this JVM is a pipe that nobody writes. */

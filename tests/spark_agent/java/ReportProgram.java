@@ -9,9 +9,9 @@ import java.util.Timer;
 import java.util.TreeMap;
 
 /*
- * The reports of an application that has no executors, to the service at the URL in the first argument, as the session in
- * the second one. Each line of the standard input wakes them; a number in it is the number of blocks that are refused from
- * now on, at revision 7. They end with it.
+ * The reports of an application that has no executors, as the session in the argument. A URL in the standard input begins
+ * reports to the service there, `end` ends them. Any other line wakes them; a number in it is the number of blocks that
+ * are refused from now on, at revision 7.
  */
 public final class ReportProgram {
   private static volatile Snapshot snapshot = snapshot(-1, 0);
@@ -23,8 +23,27 @@ public final class ReportProgram {
   }
 
   public static void main(String[] arguments) throws Exception {
+    ReportLoop loop = null;
+    BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, "UTF-8"));
+    for (String line = lines.readLine(); line != null; line = lines.readLine()) {
+      if (line.equals("end")) {
+        loop.close();
+        continue;
+      }
+      if (line.startsWith("http")) {
+        snapshot = snapshot(-1, 0);
+        loop = started(line, arguments[0]);
+        continue;
+      }
+      if (line.length() > 0) snapshot = snapshot(7, Integer.parseInt(line));
+      loop.wake();
+    }
+    System.exit(0);
+  }
+
+  private static ReportLoop started(String url, String session) throws Exception {
     Map settings = new HashMap();
-    settings.put("url", arguments[0]);
+    settings.put("url", url);
     final Timer timer = new Timer(true);
     ReportLoop loop = new ReportLoop(new ServiceClient(Settings.of(settings), "test", timer), new ReportSource() {
       public int minNodes() {
@@ -49,13 +68,8 @@ public final class ReportProgram {
       public void onDeregistered() {
         timer.cancel();
       }
-    }, "app", arguments[1]);
+    }, "app", session);
     loop.start();
-    BufferedReader lines = new BufferedReader(new InputStreamReader(System.in, "UTF-8"));
-    for (String line = lines.readLine(); line != null; line = lines.readLine()) {
-      if (line.length() > 0) snapshot = snapshot(7, Integer.parseInt(line));
-      loop.wake();
-    }
-    loop.close();
+    return loop;
   }
 }
