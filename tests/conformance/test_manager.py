@@ -61,7 +61,8 @@ class ManagerParty(LabelManager):
         self._planned: Mapping[str, BlockedNode] = {}
         self._applied: Mapping[str, BlockedNode] = {}
         registration = Registration(id=step.id, role=ListenerRole.RESOURCE_MANAGER, session=step.party)
-        self.session = ListenerSession(url, registration)
+        # A session that another one replaces notices it at its next heartbeat.
+        self.session = ListenerSession(url, registration, interval=1)
         self._loop = ReconcileLoop(self, self.session)
         self._watch = WatchThread(self.session.open_watch, self._loop.wake)
         self._thread = threading.Thread(target=self._loop.run, args=[self._watch])
