@@ -10,6 +10,7 @@ import pytest
 
 from tests.integration.conftest import StartInProcess
 from tests.integration.in_process import InProcessService
+from tests.integration.process import wait_until
 from tests.integration.raw_http import RawResponse, request, send_request
 
 NODE = b'{"action": "MARK_BLOCKED", "cause": "Hot machine"}'
@@ -39,7 +40,7 @@ def test_beyond_the_limit_waits_are_503_and_other_requests_succeed(limited_servi
         assert send_request(limited_service.port, request("/blocklist/nodes/a")).status == 404
         assert send_request(limited_service.port, request("/blocklist", "Prefer: wait=1")).status == 200
         assert send_request(limited_service.port, request("/blocklist/nodes/a", method="PUT", body=NODE)).status == 201
-    limited_service.until(lambda: may_watch(limited_service))
+    wait_until(lambda: may_watch(limited_service))
 
 
 def test_every_way_to_end_frees_a_slot(limited_service: InProcessService) -> None:
@@ -51,13 +52,13 @@ def test_every_way_to_end_frees_a_slot(limited_service: InProcessService) -> Non
     for _ in range(MAX_WAITS + 1):
         with socket.create_connection(("127.0.0.1", limited_service.port), 30) as leaving:
             leaving.sendall(poll.replace(b"wait=1", b"wait=60"))
-        limited_service.until(lambda: may_watch(limited_service))
+        wait_until(lambda: may_watch(limited_service))
     with ExitStack() as stack:
         for number in range(MAX_WAITS):
             wait = request(f"/blocklist/nodes/n{number}", "Prefer: wait=1", method="PUT", body=NODE)
             waiting = stack.enter_context(socket.create_connection(("127.0.0.1", limited_service.port), 30))
             waiting.sendall(wait)
-    limited_service.until(lambda: may_watch(limited_service))
+    wait_until(lambda: may_watch(limited_service))
 
 
 def test_each_address_is_a_separate_client(limited_service: InProcessService) -> None:
