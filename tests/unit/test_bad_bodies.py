@@ -12,6 +12,7 @@ from pydantic import TypeAdapter, ValidationError
 
 from app.api.nodes import block_command, parse_nodes
 from app.api.parameters import Revision
+from app.integrations.alertmanager.wire import parse_post
 from app.settings import Settings
 from blocklist.model.errors import InvalidError
 from blocklist.wire.claims import ClaimRequest
@@ -144,6 +145,7 @@ OBJECTS: Final[dict[str, Parser]] = {
     "a heartbeat": lambda body: HeartbeatBody.parse(parse_json(body)),
     "a session": lambda body: SessionBody.parse(parse_json(body)),
     "a token": lambda body: TokenRequest.parse(parse_json(body)),
+    "a post of Alertmanager": parse_post,
 }
 
 
@@ -155,7 +157,7 @@ def test_the_bodies_that_these_cases_spoil_are_accepted() -> None:
     for parse in BLOCKS.values():
         parse(raw_body())
     session = {"sessionId": "s1"}
-    good = [{"n": block()}, registration_body(), session, session, {"name": "anna", "role": "reader"}]
+    good = [{"n": block()}, registration_body(), session, session, {"name": "anna", "role": "reader"}, {"alerts": []}]
     for parse, body in zip(OBJECTS.values(), good, strict=True):
         parse(json.dumps(body).encode())
 
