@@ -17,6 +17,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.integration.bodies import EVACUATE, all_changes, block, current_list
+from tests.integration.conftest import StartInProcess
 from tests.integration.process import ServiceProcess
 from tests.integration.raw_http import (
     connection_to,
@@ -304,10 +305,10 @@ def test_a_request_may_arrive_byte_by_byte(pair: Pair) -> None:
             assert read_response(stream, "PUT").status == 201
 
 
-def test_plain_puts_are_handled_below_asgi(fresh: ServiceProcess) -> None:
+def test_plain_puts_are_handled_below_asgi(start_in_process: StartInProcess) -> None:
     """Otherwise the other tests of this file would compare the ordinary route with itself."""
-    one_by_one(fresh.port, put(), put(), put(), put("Prefer: return=minimal"))
-    with fresh.client() as client:
-        lines = client.get("/metrics").text.splitlines()
+    service = start_in_process()
+    one_by_one(service.port, put(), put(), put(), put("Prefer: return=minimal"))
+    lines = service.client().get("/metrics").text.splitlines()
     counts = [line for line in lines if line.startswith("blocklist_fast_requests_total{") and 'method="PUT"' in line]
     assert sum(float(line.split()[-1]) for line in counts) == 3

@@ -5,14 +5,14 @@ from __future__ import annotations
 import gzip
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Final
 
 import pytest
 
 from app.engine.cached_list import MIN_GZIP
 from tests.integration.bodies import block, later
-from tests.integration.process import ServiceProcess
+from tests.integration.databases import Databases
+from tests.integration.in_process import in_process
 from tests.integration.raw_http import request, send_request
 
 BODY: Final = json.dumps(block()).encode()
@@ -47,15 +47,16 @@ RESPONSES: Final[dict[str, tuple[bytes, int]]] = {
 
 
 @pytest.fixture(scope="module", params=["true", "false"], ids=["fast path", "ordinary route"])
-def single(tmp_path_factory: pytest.TempPathFactory, migrated: Path, request: pytest.FixtureRequest) -> Iterator[int]:
+def single(
+    tmp_path_factory: pytest.TempPathFactory, databases: Databases, request: pytest.FixtureRequest
+) -> Iterator[int]:
     """The port of a service on which the node is blocked."""
-    process = ServiceProcess(tmp_path_factory.mktemp("single"), fast_path=request.param)
-    process.database.write_bytes(migrated.read_bytes())
-    with process:
-        empty = send_request(process.port, NODES)
+    own = databases.settings(tmp_path_factory.mktemp("single"))
+    with in_process(fast_path=request.param, **own) as service:
+        empty = send_request(service.port, NODES)
         assert (empty.status, empty.body) == (200, b"{}\n")
-        assert send_request(process.port, PUT).status == 201
-        yield process.port
+        assert send_request(service.port, PUT).status == 201
+        yield service.port
 
 
 @pytest.mark.parametrize("name", RESPONSES)
