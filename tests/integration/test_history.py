@@ -17,10 +17,10 @@ from app.store.history_queries import ChangeFilter, changes_matching
 from app.store.sql_engines import make_engine
 from tests.integration.bodies import EVACUATE, all_changes, block, later, now_ms, revision_of
 from tests.integration.conftest import Start
-from tests.integration.databases import ON_BOTH, Databases
-from tests.integration.in_process import ManualClock, running_service
+from tests.integration.databases import ON_BOTH, ON_SQLITE, Databases
+from tests.integration.in_process import ManualClock, in_process, running_service
 from tests.integration.problems import problem_of
-from tests.integration.process import ServiceProcess, url_of, wait_until
+from tests.integration.process import url_of
 
 pytestmark = ON_BOTH
 
@@ -82,6 +82,7 @@ class TestDetails:
             service.start()
             assert client.get("/blocklist?details=true").json() == before
 
+    @ON_SQLITE
     @pytest.mark.parametrize("query", ["details=1", "details=", "details=yes", "at=x", "at=-1", "at=", "at=1.5"])
     def test_an_invalid_parameter_is_400(self, client: httpx.Client, query: str) -> None:
         problem_of(client.get(f"/blocklist?{query}"), 400)
@@ -173,15 +174,14 @@ class TestListAt:
 @pytest.fixture(scope="module")
 def compacted(tmp_path_factory: pytest.TempPathFactory, databases: Databases) -> Iterator[httpx.Client]:
     folder = tmp_path_factory.mktemp("compacted")
-    service = ServiceProcess(folder, **databases.settings(folder), log_max_changes="1000")
-    with service, service.client() as client:
+    with in_process(**databases.settings(folder), log_max_changes="1000") as service, service.client() as client:
         client.put("/blocklist/nodes/old/claims/kernel", json=block(cause="long ago", canary=True))
         client.put("/blocklist/nodes/gone", json=block(cause="long ago"))
         client.delete("/blocklist/nodes/gone")
         for cause in "ab":
             body = {f"n{n}": block(cause=cause, allowMerge=True) for n in range(1000)}
             client.put("/blocklist/nodes", json=body).raise_for_status()
-        wait_until(lambda: client.get("/blocklist/changes").json().get("oldest") == 1004, seconds=90)
+        service.until(lambda: client.get("/blocklist/changes").json().get("oldest") == 1004, step=1)
         yield client
 
 
@@ -272,6 +272,7 @@ class TestFilters:
             since = page["next"]
         assert found == [1, 2, 3]
 
+    @ON_SQLITE
     @pytest.mark.parametrize(
         "query",
         [
@@ -331,6 +332,7 @@ class TestExport:
         assert long.get("/blocklist/changes?node=never-seen", headers=LINES).content == b""
         assert len(long.get("/blocklist/changes?type=merged", headers=LINES).text.splitlines()) == 800
 
+    @ON_SQLITE
     @pytest.mark.parametrize(
         ("accept", "lines"),
         [
