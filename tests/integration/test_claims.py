@@ -369,10 +369,10 @@ class TestLimits:
             problem_of(client.put("/claims/a?strict=true", json={"n9": short}), 409)
 
 
-@ON_BOTH
 class TestEverywhere:
-    """On both databases: claims survive a restart, and every consumer gets a narrowed block."""
+    """Claims survive a restart, and every consumer gets a narrowed block."""
 
+    @ON_BOTH
     def test_claims_survive_a_restart(self, fresh: ServiceProcess) -> None:
         with fresh.client() as client:
             put(client, "a", cause="x")
@@ -387,6 +387,7 @@ class TestEverywhere:
             assert client.get(f"/blocklist?at={past}").json()["n1"]["cause"] == "x,y"
             assert [change["type"] for change in all_changes(client, type="narrowed")] == ["narrowed"]
 
+    @ON_BOTH
     def test_canaries_survive_a_restart(self, fresh: ServiceProcess) -> None:
         """Also one whose owner is its author: without the canary the claim would be implied."""
         with fresh.client() as client:

@@ -36,7 +36,7 @@ from tests.integration.problems import problem_of
 from tests.integration.process import ServiceProcess, wait_until
 from tests.integration.receiver import Receiver
 
-pytestmark = ON_BOTH
+pytestmark = ON_SQLITE
 
 Body = dict[str, Any]
 WHERE = {"tm-1": "a", "tm-2": "b", "tm-3": "c", "tm-4": "d", "tm-5": "e"}
@@ -305,7 +305,6 @@ class TestBlocking:
         assert blocked(listener_client, "a")["cause"] == CAUSE.replace("x (", "v (").replace("y (", "w (")
 
 
-@ON_SQLITE
 def test_number_and_window_are_settings(start: Start) -> None:
     with start(evidence_applications="1", evidence_window="1s").client() as client:
         application(client, "x")
@@ -313,7 +312,6 @@ def test_number_and_window_are_settings(start: Start) -> None:
         assert blocked(client, "a")["cause"] == "1 application says so: x (Spark excluded the host)"
 
 
-@ON_SQLITE
 def test_0_applications_disable_blocking(start: Start) -> None:
     with start(evidence_applications="0").client() as client:
         for name in "xyz":
@@ -325,6 +323,7 @@ def test_0_applications_disable_blocking(start: Start) -> None:
         assert (current_list(client)[1], len(evidence(client))) == ({}, 3)
 
 
+@ON_BOTH
 @pytest.mark.parametrize("blocked_again", [False, True], ids=["free", "blocked again"])
 def test_after_a_restart_old_evidence_does_not_undo_an_unblock(fresh: ServiceProcess, *, blocked_again: bool) -> None:
     with fresh.client() as client:
@@ -344,6 +343,7 @@ def test_after_a_restart_old_evidence_does_not_undo_an_unblock(fresh: ServicePro
         assert client.get("/claims?owner=evidence").json()["claims"] == []
 
 
+@ON_BOTH
 def test_after_a_restart_dismissed_evidence_blocks_nothing_however_many_changes_followed(fresh: ServiceProcess) -> None:
     with fresh.client() as client:
         for name in "xy":
@@ -415,6 +415,7 @@ class TestTime:
         assert [entry["type"] for entry in all_changes(client)] == ["blocked", "merged", "merged", "expired"]
 
 
+@ON_BOTH
 def test_after_the_grace_period_of_a_restart_evidence_counts_as_new(database_url: str) -> None:
     clock = ManualClock()
     with running_service(database_url, clock) as client:

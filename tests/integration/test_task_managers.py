@@ -10,7 +10,7 @@ import pytest
 
 from tests.integration.bodies import later
 from tests.integration.conftest import Start
-from tests.integration.databases import ON_BOTH
+from tests.integration.databases import ON_BOTH, ON_SQLITE
 from tests.integration.listeners import (
     get_listener,
     heartbeat,
@@ -24,7 +24,7 @@ from tests.integration.problems import problem_of
 from tests.integration.process import wait_until
 from tests.integration.receiver import Receiver
 
-pytestmark = ON_BOTH
+pytestmark = ON_SQLITE
 
 
 @pytest.fixture
@@ -200,6 +200,7 @@ class TestConflicts:
         assert listener_client.get("/blocklist").headers["etag"] != etag
         wait_until_lapsed(listener_client, "jm")
 
+    @ON_BOTH
     def test_after_a_restart_a_heartbeat_restores_them(self, start: Start) -> None:
         service = start()
         with service.client() as client:
