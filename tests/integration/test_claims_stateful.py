@@ -164,7 +164,7 @@ def test_claims_behave_like_a_dict_of_dicts_with_a_log(databases: Databases) -> 
         def __init__(self) -> None:
             super().__init__(databases)
 
-    examples = 40 if isinstance(databases, SqliteFiles) else 10
+    examples = 20 if isinstance(databases, SqliteFiles) else 5
     run_state_machine_as_test(
         Machine, settings=settings(max_examples=longer(examples), stateful_step_count=25, deadline=None)
     )
