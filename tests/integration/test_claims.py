@@ -26,7 +26,7 @@ from tests.integration.bodies import (
     revision_of,
 )
 from tests.integration.command import Command
-from tests.integration.conftest import Start
+from tests.integration.conftest import StartInProcess
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.event_stream import changes, next_events, watching
 from tests.integration.in_process import ManualClock, running_service
@@ -195,8 +195,8 @@ class TestCanary:
         (entry,) = service.put(f"{NODE}/claims/a?dryRun=true", json=claim(canary=True)).json()["nodes"]
         assert entry["node"]["canary"] is True
 
-    def test_it_counts_as_a_block_for_limits(self, start: Start) -> None:
-        with start(max_blocked="1").client() as client:
+    def test_it_counts_as_a_block_for_limits(self, start_in_process: StartInProcess) -> None:
+        with start_in_process(max_blocked="1").client() as client:
             put(client, "a", canary=True)
             problem_of(client.put("/blocklist/nodes/n2", json=claim()), 409)
             put(client, "a", status=200)
@@ -358,8 +358,8 @@ class TestDryRun:
 
 
 class TestLimits:
-    def test_a_claim_is_limited_like_a_block(self, start: Start) -> None:
-        with start(max_blocked="1", longest_block_admin="1h").client() as client:
+    def test_a_claim_is_limited_like_a_block(self, start_in_process: StartInProcess) -> None:
+        with start_in_process(max_blocked="1", longest_block_admin="1h").client() as client:
             problem_of(client.put(f"{NODE}/claims/a", json=claim()), 409)
             short = claim(endTimestamp=later(60))
             assert client.put(f"{NODE}/claims/a", json=short).status_code == 201

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from tests.integration.bodies import block, current_list
-from tests.integration.conftest import Start, StartReplicas
+from tests.integration.conftest import Start, StartInProcess, StartReplicas
 from tests.integration.databases import ON_BOTH, ON_SQLITE
 from tests.integration.labels import report_labels
 from tests.integration.listeners import heartbeat, put, register, unblock
@@ -51,8 +51,8 @@ def test_a_refusal_names_the_domain_and_who_blocked_the_others(start: Start) -> 
 
 
 @ON_SQLITE
-def test_several_nodes_are_refused_together(start: Start) -> None:
-    with start(max_blocked_per="rack=1").client() as client:
+def test_several_nodes_are_refused_together(start_in_process: StartInProcess) -> None:
+    with start_in_process(max_blocked_per="rack=1").client() as client:
         report_labels(client)
         many = client.put("/blocklist/nodes", json={"n1": block(), "n2": block()})
         assert "2 of the 2 nodes with rack=r1" in refusal(many)
@@ -63,8 +63,8 @@ def test_several_nodes_are_refused_together(start: Start) -> None:
 
 
 @ON_SQLITE
-def test_a_node_that_becomes_free_makes_room(start: Start) -> None:
-    with start(max_blocked_per="rack=1").client() as client:
+def test_a_node_that_becomes_free_makes_room(start_in_process: StartInProcess) -> None:
+    with start_in_process(max_blocked_per="rack=1").client() as client:
         report_labels(client)
         put(client, "n2")
         refusal(put_node(client, "n1"))

@@ -24,7 +24,7 @@ from blocklist.model.evidence import TTL_MS
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.report import Report
 from tests.integration.bodies import all_changes, block, current_list, later, revision_of
-from tests.integration.conftest import Start
+from tests.integration.conftest import Start, StartInProcess
 from tests.integration.databases import ON_BOTH
 from tests.integration.in_process import ManualClock
 from tests.integration.listeners import (
@@ -163,10 +163,11 @@ class TestMaxBlocked:
                 client.block("b", "disk")
 
 
-def test_a_share_of_the_nodes_of_live_listeners(start: Start) -> None:
-    with start(max_blocked_share="0.5").client() as client:
+def test_a_share_of_the_nodes_of_live_listeners(start_in_process: StartInProcess) -> None:
+    service = start_in_process(max_blocked_share="0.5")
+    with service.client() as client:
         put(client, "free-for-all")
-        register(client, "rm", role=RM, leaseSeconds=1)
+        register(client, "rm", role=RM, leaseSeconds=5)
         register(client, "jm", role=JM)
         heartbeat(client, "rm", nodes=["a", "b", "c.example.com"])
         heartbeat(client, "jm", nodes=["A", "d"])
@@ -178,12 +179,14 @@ def test_a_share_of_the_nodes_of_live_listeners(start: Start) -> None:
             " (BLOCKLIST_MAX_BLOCKED_SHARE is 0.5): no more is possible."
         )
         # When the lease has expired, A and d are known, of which one is blocked.
-        wait_until(lambda: put_block(client, "b").status_code == 201)
+        service.until(lambda: put_block(client, "b").status_code == 201)
         assert "2 of the 2 known nodes" in limit_detail(put_block(client, "d"))
 
 
-def test_a_machine_that_listeners_know_by_several_names_is_one_of_the_known_nodes(start: Start) -> None:
-    with start(max_blocked_share="0.5").client() as client:
+def test_a_machine_that_listeners_know_by_several_names_is_one_of_the_known_nodes(
+    start_in_process: StartInProcess,
+) -> None:
+    with start_in_process(max_blocked_share="0.5").client() as client:
         register(client, "jm", role=JM)
         heartbeat(client, "jm", nodes=["a", "b", "10.0.0.1", "10.0.0.2", "10.0.0.3"])
         register(client, "rm", role=RM)
@@ -196,9 +199,9 @@ def test_a_machine_that_listeners_know_by_several_names_is_one_of_the_known_node
         assert "3 of the 5 known nodes; at most 2 may" in limit_detail(put_block(client, "a"))
 
 
-def test_the_longest_block_of_a_role(start: Start) -> None:
+def test_the_longest_block_of_a_role(start_in_process: StartInProcess) -> None:
     """Without authentication everyone is an admin."""
-    with start(longest_block_operator="1h", longest_block_admin="7d").client() as client:
+    with start_in_process(longest_block_operator="1h", longest_block_admin="7d").client() as client:
         assert limit_detail(put_block(client, "a")).startswith("An admin may block for at most 7d: end it by 20")
         assert "force it" in limit_detail(put_blocks(client, "a", endTimestamp=later(8 * DAY)))
         end = later(7 * DAY)
