@@ -499,10 +499,11 @@ def test_the_page_of_a_node_lists_its_claims_and_dismissals(service: httpx2.Clie
     assert 'id="claims"' not in page
 
 
-def test_the_page_and_the_command_show_canaries(fresh: ServiceProcess, binaries: Path) -> None:
-    with fresh.client() as client:
+def test_the_page_and_the_command_show_canaries(start_in_process: StartInProcess, binaries: Path) -> None:
+    service = start_in_process()
+    with service.client() as client:
         put(client, "detection", cause="slow", canary=True)
-        command = Command(binaries, fresh.url)
+        command = Command(binaries, service.url)
         for path in ("/", "/page/nodes/n1", "/page/history", "/page/nodes/n1/extend", "/page/nodes/n1/unblock"):
             assert "no new tasks (canary)</span>" in client.get(path).text, path
         assert "no new tasks (canary), slow" in client.get("/page/map/timeline").text

@@ -16,7 +16,7 @@ from blocklist.model.evidence import MAX_PER_PRINCIPAL, TTL_MS, Finding, Finding
 from blocklist.model.listener import ListenerRole, Registration
 from blocklist.model.report import Report
 from tests.integration.bodies import all_changes, block, current_list, later, now_ms
-from tests.integration.conftest import Start
+from tests.integration.conftest import Start, StartInProcess
 from tests.integration.databases import ON_BOTH, ON_SQLITE
 from tests.integration.in_process import ManualClock, running_service
 from tests.integration.listeners import (
@@ -305,21 +305,24 @@ class TestBlocking:
         assert blocked(listener_client, "a")["cause"] == CAUSE.replace("x (", "v (").replace("y (", "w (")
 
 
-def test_number_and_window_are_settings(start: Start) -> None:
-    with start(evidence_applications="1", evidence_window="1s").client() as client:
+def test_number_and_window_are_settings(start_in_process: StartInProcess) -> None:
+    service = start_in_process(evidence_applications="1", evidence_window="1s")
+    with service.client() as client:
         application(client, "x")
         report_evidence(client, "x", "a")
-        assert blocked(client, "a")["cause"] == "1 application says so: x (Spark excluded the host)"
+        service.until(lambda: current_list(client)[1])
+        assert current_list(client)[1]["a"]["cause"] == "1 application says so: x (Spark excluded the host)"
 
 
-def test_0_applications_disable_blocking(start: Start) -> None:
-    with start(evidence_applications="0").client() as client:
+def test_0_applications_disable_blocking(start_in_process: StartInProcess) -> None:
+    service = start_in_process(evidence_applications="0")
+    with service.client() as client:
         for name in "xyz":
             application(client, name)
             report_evidence(client, name, "a")
-        register(client, "late", leaseSeconds=1)
+        register(client, "late", leaseSeconds=5)
         # The lease is looked at as often as the evidence.
-        wait_until(lambda: get_listener(client, "late")["state"] == "lapsed")
+        service.until(lambda: get_listener(client, "late")["state"] == "lapsed")
         assert (current_list(client)[1], len(evidence(client))) == ({}, 3)
 
 

@@ -83,8 +83,9 @@ def test_requests_at_the_same_time_cannot_exceed_a_domain_together(start: Start)
 
 
 @ON_SQLITE
-def test_evidence_is_refused_too(start: Start) -> None:
-    with start(max_blocked_per="rack=1", evidence_max_share="1").client() as client:
+def test_evidence_is_refused_too(start_in_process: StartInProcess) -> None:
+    service = start_in_process(max_blocked_per="rack=1", evidence_max_share="1")
+    with service.client() as client:
         report_labels(client)
         put(client, "n2")
         for application in ("app-1", "app-2"):
@@ -92,7 +93,7 @@ def test_evidence_is_refused_too(start: Start) -> None:
             task_managers = {f"{application}:{node}": node for node in ("n1", "n2", "n3", "n4", "n5")}
             evidence = {node: {"kind": "excluded", "reason": "It failed."} for node in ("n1", "n3")}
             heartbeat(client, application, taskManagers=task_managers, evidence=evidence)
-        wait_until(lambda: list(current_list(client)[1]) == ["n2", "n3"])
+        service.until(lambda: list(current_list(client)[1]) == ["n2", "n3"])
 
 
 @pytest.mark.databases("postgresql")
