@@ -49,7 +49,7 @@ def run() -> list[Row]:
             client = stack.enter_context(BlocklistClient(url, timeout=60))
             for number in range(OTHER_NODES):
                 client.block(f"node-{number}.example.test", "No space left on device")
-            spark = Installation(home=spark_home(), applications=compile_applications(spark_home(), folder))
+            spark = Installation(home=spark_home(), applications=compile_applications(spark_home()))
             cluster = stack.enter_context(Cluster(HOSTS, memory="2g"))
             bed = Bed(spark, cluster, folder, url)
             return [_starts(bed), *_cost(bed), *_speed(bed, client), _cached(bed, client)]

@@ -90,7 +90,7 @@ def _bed() -> Iterator[Bed]:
         client = stack.enter_context(BlocklistClient(url, timeout=60))
         for number in range(OTHER_NODES):
             client.block(f"node-{number}.example.test", "No space left on device")
-        spark = Spark.prepare(spark_home(), folder / "compiled")
+        spark = Spark.prepare(spark_home())
         yield Bed(spark=spark, kubelets=kubelets, token=token, folder=folder, client=client, url=url)
 
 

@@ -27,7 +27,7 @@ def rows(yarn: YarnCluster, client: BlocklistClient, url: str, folder: Path) -> 
     """Measure on the second node; `url` is the service's, to which `client` belongs. The job ends before it returns."""
     host, others = yarn.nodes[1], [node for node in yarn.nodes if node != yarn.nodes[1]]
     cluster = SparkOnYarn(yarn)
-    compiled = compile_applications(spark_home(), folder)
+    compiled = compile_applications(spark_home())
     spark = Installation(home=spark_home(), applications=compiled, variables=cluster.variables)
     with YarnApplication(CLIENT, spark, cluster, folder / "application", url, {}) as application:
         application.await_use(*yarn.nodes)

@@ -38,7 +38,7 @@ def archive_option(home: Path | None = None, *, first: Path | None = None) -> st
     """
     home = home or spark_home()
     # Beside this Python's packages, so that it goes with them.
-    archive = Path(sys.prefix) / f"spark-classes-{_digest(home, first)}.jsa"
+    archive = Path(sys.prefix) / f"spark-classes-{installation_digest(home, first)}.jsa"
     with archive.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # Another worker may be making it, too.
         if not archive.exists() and (why := _make(archive, home, first)):
@@ -47,7 +47,8 @@ def archive_option(home: Path | None = None, *, first: Path | None = None) -> st
     return f"-XX:SharedArchiveFile={archive}"
 
 
-def _digest(home: Path, first: Path | None) -> str:
+def installation_digest(home: Path, first: Path | None = None) -> str:
+    """The state of a Spark's jars, of one more jar, and of Java."""
     files = [*([first] if first else []), java_home() / "release", *sorted((home / "jars").glob("*.jar"))]
     states = [(str(file), file.stat().st_size, file.stat().st_mtime_ns) for file in files if file.exists()]
     return hashlib.sha256(repr(states).encode()).hexdigest()[:12]

@@ -43,7 +43,7 @@ def _chaos(jobs: int, seed: int) -> int:
     """Run the jobs in several applications: each starts under a hostile service, too."""
     with tempfile.TemporaryDirectory(prefix="blocklist-chaos-spark-") as name:
         folder, home = Path(name), spark_home()
-        spark = Installation(home=home, applications=compile_applications(home, folder))
+        spark = Installation(home=home, applications=compile_applications(home))
         with Cluster(HOSTS, cores=3, memory="2g") as cluster:
             for first in range(0, jobs, _JOBS_PER_APPLICATION):
                 count = min(_JOBS_PER_APPLICATION, jobs - first)

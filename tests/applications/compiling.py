@@ -5,38 +5,37 @@ A Java to run them is enough; a JDK is not needed.
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import subprocess
+import sys
+import tempfile
 import zipfile
 from pathlib import Path
 from typing import Final
 
 from demo.java_home import java_home
+from tests.class_archive import installation_digest
 
 SOURCES: Final = Path(__file__).parent / "sources"
 _JANINO: Final = "org.codehaus.commons.compiler.samples.CompilerDemo"
 _SCALA: Final = "scala.tools.nsc.Main"
 
 
-def compile_applications(spark_home: Path, folder: Path) -> Path:
-    """Return a jar in `folder` with the Java and the Scala application, for this Spark."""
-    classes = _made(folder)
-    _compile_java(spark_home, classes)
-    _run(spark_home, _SCALA, "-usejavacp", "-d", classes, SOURCES / "Rounds.scala")
-    return _archive(classes, folder)
-
-
-def compile_java(spark_home: Path, folder: Path) -> Path:
-    """Return a jar in `folder` with the Java application alone: the compiler of Scala is slow."""
-    classes = _made(folder)
-    _compile_java(spark_home, classes)
-    return _archive(classes, folder)
-
-
-def _made(folder: Path) -> Path:
-    classes = folder / "classes"
-    classes.mkdir(parents=True)
-    return classes
+def compile_applications(spark_home: Path) -> Path:
+    """Return a jar with the Java and the Scala application for this Spark: made once for each state of the sources."""
+    sources = sorted(SOURCES.glob("Rounds.*"))
+    digest = hashlib.sha256(installation_digest(spark_home).encode())
+    digest.update(b"".join(file.read_bytes() for file in sources))
+    jar = Path(sys.prefix) / f"spark-applications-{digest.hexdigest()[:12]}.jar"
+    with jar.with_suffix(".lock").open("w") as lock, tempfile.TemporaryDirectory() as folder:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # Another worker may be making it, too.
+        if not jar.exists():
+            _compile_java(spark_home, Path(folder))
+            _run(spark_home, _SCALA, "-usejavacp", "-d", folder, SOURCES / "Rounds.scala")
+            _archive(Path(folder), jar)
+    return jar
 
 
 def _compile_java(spark_home: Path, classes: Path) -> None:
@@ -45,12 +44,12 @@ def _compile_java(spark_home: Path, classes: Path) -> None:
     _run(spark_home, _JANINO, "-d", classes, "-classpath", path, SOURCES / "Rounds.java")
 
 
-def _archive(classes: Path, folder: Path) -> Path:
-    jar = folder / "applications.jar"
-    with zipfile.ZipFile(jar, "w") as archive:
+def _archive(classes: Path, jar: Path) -> None:
+    unfinished = jar.with_suffix(".new")
+    with zipfile.ZipFile(unfinished, "w") as archive:
         for file in sorted(classes.rglob("*.class")):
             archive.write(file, file.relative_to(classes))
-    return jar
+    unfinished.replace(jar)
 
 
 def _run(spark_home: Path, main: str, *arguments: object) -> None:

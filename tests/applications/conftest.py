@@ -26,10 +26,10 @@ SPARK_HOME: Final = "BLOCKLIST_TEST_SPARK_HOME"
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Installation:
+def spark() -> Installation:
     home = Path(os.environ.get(SPARK_HOME) or spark_home())
     assert JAR.exists(), f"{JAR} is missing"
-    return Installation(home=home, applications=compile_applications(home, tmp_path_factory.mktemp("compiled")))
+    return Installation(home=home, applications=compile_applications(home))
 
 
 @pytest.fixture(scope="package")

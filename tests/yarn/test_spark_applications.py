@@ -45,8 +45,8 @@ DYNAMIC: Final = {
 
 
 @pytest.fixture(scope="module")
-def compiled(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return compile_applications(spark_home(), tmp_path_factory.mktemp("compiled"))
+def compiled() -> Path:
+    return compile_applications(spark_home())
 
 
 Start = Callable[..., YarnApplication]

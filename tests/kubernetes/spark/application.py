@@ -16,7 +16,7 @@ from typing import Final, Self
 
 from demo.java_home import java_home
 from tests.applications.application import JAR, LOGGING, TASK_START, EndedError, Round
-from tests.applications.compiling import compile_java
+from tests.applications.compiling import compile_applications
 from tests.class_archive import archive_option
 from tests.integration.process import wait_until
 from tests.kubernetes.cluster import Cluster, Json
@@ -56,9 +56,9 @@ class Spark:
     jar: Path
 
     @classmethod
-    def prepare(cls, home: Path, folder: Path) -> Self:
+    def prepare(cls, home: Path) -> Self:
         """Compile the application by the compiler that Spark ships."""
-        return cls(home=home, jar=compile_java(home, folder))
+        return cls(home=home, jar=compile_applications(home))
 
     def image(self, hosts: Path) -> Image:
         return Image(self, hosts)

@@ -25,9 +25,8 @@ ACCOUNT: Final = "spark"
 
 
 @pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Spark:
-    home = Path(os.environ.get(SPARK_HOME) or spark_home())
-    return Spark.prepare(home, tmp_path_factory.mktemp("rounds"))
+def spark() -> Spark:
+    return Spark.prepare(Path(os.environ.get(SPARK_HOME) or spark_home()))
 
 
 class Pool:
