@@ -14,6 +14,7 @@ import sys
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from tests.class_archive import archive_option
 from tests.integration.process import ROOT
 
 if TYPE_CHECKING:
@@ -74,7 +75,9 @@ def main(url: str) -> None:
     from blocklist.spark import BlocklistAgent
 
     builder = SparkSession.Builder().master("local[1]").config("spark.ui.enabled", "false")
-    spark = builder.config("spark.driver.host", "127.0.0.1").config("spark.log.level", "ERROR").getOrCreate()
+    builder = builder.config("spark.driver.host", "127.0.0.1").config("spark.log.level", "ERROR")
+    java = f"-XX:TieredStopAtLevel=1 -XX:+UseSerialGC {archive_option()}"
+    spark = builder.config("spark.driver.extraJavaOptions", java).getOrCreate()
     _say(spark.sparkContext.applicationId)
     agent: BlocklistAgent | None = None
     for line in sys.stdin:
