@@ -63,10 +63,7 @@ class Cluster:
             self._names = self._hosts_file()
             self._command = self._daemon_command()
             self._start_master()
-            for host in self.hosts:
-                self.start_worker(host, wait=False)
-            for host in self.hosts:
-                self._await_worker(host)
+            self.start_workers(*self.hosts)
         except BaseException:
             self.close()
             raise
@@ -90,6 +87,13 @@ class Cluster:
         options = ["--host", host, "--cores", str(self._cores), "--memory", self._memory, "--work-dir", str(folder)]
         self._start(host, "worker", "Worker", self.hosts[host], [*options, "--webui-port", "0", self.url])
         if wait:
+            self._await_worker(host)
+
+    def start_workers(self, *hosts: str) -> None:
+        """Start the Workers of these hosts at the same time."""
+        for host in hosts:
+            self.start_worker(host, wait=False)
+        for host in hosts:
             self._await_worker(host)
 
     def kill_worker(self, host: str) -> None:

@@ -1,4 +1,7 @@
-"""One cluster, one service process, and as few applications as possible: they take most of the time."""
+"""One cluster, one service process, and as few applications as possible: they take most of the time.
+
+Files with `spark` in their names, which come last, use applications with other settings than the default ones.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, session, wait_until
 from tests.acceptance.jobs import used_hosts
 from tests.class_archive import archive_option
-from tests.integration.process import ServiceProcess, migrated_service
+from tests.integration.process import NO_TLS, ServiceProcess, migrated_service
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -117,6 +120,23 @@ class ListenerApi:
 def listeners(service: BlocklistClient, service_process: ServiceProcess) -> Iterator[ListenerApi]:
     with service_process.client() as http:
         yield ListenerApi(http)
+
+
+@pytest.fixture
+def evidence(service: BlocklistClient) -> Callable[[], list[Body]]:
+    """Returns what GET /evidence lists."""
+
+    def listed() -> list[Body]:
+        found: list[Body] = httpx.get(f"{service.url}/evidence", trust_env=False, verify=NO_TLS).json()["evidence"]
+        return found
+
+    return listed
+
+
+@pytest.fixture
+def reason(evidence: Callable[[], list[Body]]) -> Callable[[str], str]:
+    """Returns the reason that is reported for a host."""
+    return lambda host: next((str(own["reason"]) for own in evidence() if own["node"] == host), "")
 
 
 class StartAgent(Protocol):

@@ -23,6 +23,8 @@ EXCLUDING: Final = {
     "spark__excludeOnFailure__application__maxFailedExecutorsPerNode": 1,
 }
 """Settings with which one failed task excludes a host from the stage, and from the application when the stage ends."""
+SHARED: Final = {**EXCLUDING, "spark__executor__cores": 1, "spark__cores__max": 3}
+"""For two applications, with an executor of one core each on every host."""
 SPECULATING: Final = {
     "spark__speculation": "true",
     "spark__speculation__multiplier": 2,

@@ -37,18 +37,28 @@ def demo(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Demo]:
     wait_until(lambda: not _processes_of(tmp_path), 90, "all processes to end")
 
 
+def test_the_demo_shows_its_figures_and_stays_up_with_its_page_until_ctrl_c(demo: Demo) -> None:
+    assert demo.stdout is not None
+    output = ""
+    while "The job has ended" not in output:
+        output += (line := demo.stdout.readline())
+        assert line, output
+    page = re.search(r"The page: (\S+)", output)
+    assert page is not None
+    assert httpx.get(page[1], trust_env=False).status_code == 200
+    demo.send_signal(signal.SIGINT)
+    output += demo.communicate()[0]
+    assert demo.returncode == 130, output
+    assert "Traceback" not in output
+    check_figures(output)
+
+
+@pytest.mark.long
 @pytest.mark.parametrize("demo", [("--exit",)], indirect=True)
-def test_the_demo_ends_and_shows_its_figures(demo: Demo) -> None:
+def test_the_demo_ends_by_itself(demo: Demo) -> None:
     output, _ = demo.communicate()
     assert demo.returncode == 0, output
-    since = r"[+-]\d+"
-    assert re.search(rf"127\.0\.0\.3 +MARK_BLOCKED +last task started {since}", output)
-    assert re.search(rf"MARK_BLOCKED_AND_EVACUATE_TASKS +last task started {since}, last task ended {since}", output)
-    assert len(re.findall(rf"freed +first task started {since}", output)) == 2
-    assert output.count("$ curl -X PUT http://127.0.0.1:") == 2
-    assert "\x1b" not in output
-    assert "\r" not in output
-    assert "WARN" not in output
+    check_figures(output)
 
 
 @pytest.mark.long
@@ -61,15 +71,15 @@ def test_ctrl_c_ends_the_demo(demo: Demo) -> None:
     assert "Traceback" not in output
 
 
-def test_the_demo_stays_up_with_its_page_until_ctrl_c(demo: Demo) -> None:
-    assert demo.stdout is not None
-    page = next(line.split()[-1] for line in demo.stdout if line.startswith("The page: "))
-    next(line for line in demo.stdout if line.startswith("The job has ended"))
-    assert httpx.get(page, trust_env=False).status_code == 200
-    demo.send_signal(signal.SIGINT)
-    output, _ = demo.communicate()
-    assert demo.returncode == 130, output
-    assert "Traceback" not in output
+def check_figures(output: str) -> None:
+    since = r"[+-]\d+"
+    assert re.search(rf"127\.0\.0\.3 +MARK_BLOCKED +last task started {since}", output)
+    assert re.search(rf"MARK_BLOCKED_AND_EVACUATE_TASKS +last task started {since}, last task ended {since}", output)
+    assert len(re.findall(rf"freed +first task started {since}", output)) == 2
+    assert output.count("$ curl -X PUT http://127.0.0.1:") == 2
+    assert "\x1b" not in output
+    assert "\r" not in output
+    assert "WARN" not in output
 
 
 def _processes_of(folder: Path) -> list[str]:

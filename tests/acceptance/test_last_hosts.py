@@ -109,7 +109,7 @@ def test_a_host_that_returns_is_blocked_from_its_first_executor_on(
     block("Worker-C", EVACUATE)
     cluster.kill_worker(C)
     wait_until(lambda: executor_hosts(spark) == {A, B}, 90, "the executor to be gone")
-    job = Job(spark, cluster, 400, hold_on=(A, B))
+    job = Job(spark, cluster, 24, hold_on=(A, B))
     cluster.start_worker(C)
     wait_until(lambda: executor_hosts(spark) == {A, B, C}, 60, "the executor to come back")
     wait_until(lambda: agent.status().blocked == {C: "Worker-C"}, 90, "the agent to know")

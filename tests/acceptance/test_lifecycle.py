@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -11,10 +10,9 @@ import pytest
 from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, wait_until
-from tests.acceptance.conftest import EVACUATE, A, Applications, B, C, ListenerApi, StartAgent, await_registration
+from tests.acceptance.conftest import EVACUATE, A, B, C, StartAgent
 from tests.acceptance.jobs import await_use, used_hosts
-from tests.acceptance.test_service_failures import forwarding
-from tests.integration.process import ServiceProcess, free_port
+from tests.integration.process import ServiceProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -88,42 +86,6 @@ def test_starts_at_the_same_time_share_one_agent(
         assert agent.status().running
         agent.stop()
     assert not spark.sparkContext._jsc.sc().taskScheduler().healthTrackerOpt().isDefined()
-
-
-def test_it_stops_with_its_application_and_the_next_has_its_own(
-    applications: Applications, cluster: Cluster, service: BlocklistClient, start_agent: StartAgent
-) -> None:
-    service.block(B, "test")
-    agent = start_agent(applications.get())
-    applications.stop()
-    wait_until(lambda: not agent.status().running, 90, "the agent to end")
-    agent.stop()
-    spark = applications.get()
-    wait_until(lambda: agent_threads(spark) == [], 90, "threads to end")
-    next_one = start_agent(spark)
-    wait_until(lambda: next_one.status().blocked == {B: B}, 90, "the block")
-    assert used_hosts(spark, cluster) == {A, C}
-
-
-def test_it_deregisters_although_the_application_has_ended_meanwhile(
-    applications: Applications, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi
-) -> None:
-    """A heartbeat is under way when the application ends; the agent deregisters when there is no scheduler any more."""
-    held, free = threading.Event(), threading.Event()
-
-    def hold(data: bytes) -> None:
-        if b"/heartbeat" in data and service.snapshot().nodes:
-            held.set()
-            free.wait(60)
-
-    with forwarding(port := free_port(), service.url, on_data=hold):
-        agent = start_agent(applications.get(), url=f"http://127.0.0.1:{port}")
-        await_registration(agent)
-        service.block(B, "test")
-        assert held.wait(30)
-        applications.stop()
-        free.set()
-        wait_until(lambda: not listeners.by_id(), 90, "the end of the registration")
 
 
 @pytest.mark.parametrize("keep_hosts", [0, -1])

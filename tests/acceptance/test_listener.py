@@ -225,6 +225,23 @@ def test_a_put_can_wait_until_it_is_applied(spark: SparkSession, agent: Blocklis
     assert agent.status().blocked == {B: B}
 
 
+def test_a_canary_claim_counts_as_applied_and_a_mark_closes_its_canary(
+    spark: SparkSession, cluster: Cluster, agent: BlocklistAgent, listeners: ListenerApi
+) -> None:
+    """The host's only executor is the canary. Of several, tests/applications shows which."""
+    body = {"action": "MARK_BLOCKED", "cause": "test"}
+    path, wait = f"/blocklist/nodes/{B}", {"Prefer": "wait=30"}
+    answer = listeners.http.put(f"{path}/claims/detection", json={**body, "canary": True}, headers=wait)
+    assert answer.headers["Blocklist-Applied"] == "1/1"
+    assert listeners.status(B)["refused"] is None
+    assert used_hosts(spark, cluster) == {A, B, C}
+    answer = listeners.http.put(path, json={**body, "allowMerge": True}, headers=wait)
+    assert answer.headers["Blocklist-Applied"] == "1/1"
+    assert used_hosts(spark, cluster) == {A, C}
+    assert listeners.http.delete(path, headers=wait).headers["Blocklist-Applied"] == "1/1"
+    await_use(spark, cluster, B)
+
+
 def test_a_later_agent_has_a_later_session(
     spark: SparkSession, service: BlocklistClient, start_agent: StartAgent, listeners: ListenerApi
 ) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socketserver
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
@@ -12,9 +13,11 @@ import pytest
 
 from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
+from blocklist.spark.agent import START_TIMEOUT
 from demo.cluster import Cluster, wait_until
 from tests.acceptance.conftest import A, B, BlockNode, C, StartAgent, is_blocked
 from tests.acceptance.jobs import await_use, used_hosts
+from tests.applications.hostile_service import Answer, drip_head, hang, hostile_service
 from tests.integration.process import ServiceProcess, free_port
 
 if TYPE_CHECKING:
@@ -95,6 +98,20 @@ def test_a_start_without_service_returns_and_retries(
     with forwarding(port, service.url):
         wait_until(lambda: is_blocked(agent, B), 60, "the agent to find the service")
     assert used_hosts(spark, cluster) == {A, C}
+
+
+@pytest.mark.parametrize(
+    "fault", [pytest.param(hang, marks=pytest.mark.long), drip_head], ids=lambda fault: fault.__name__
+)
+def test_a_start_is_not_held_up(fault: Answer, spark: SparkSession, cluster: Cluster, start_agent: StartAgent) -> None:
+    """These responses take 20 s."""
+    with hostile_service(0, [fault]) as service:
+        begun = time.monotonic()
+        agent = start_agent(spark, url=service.url)
+        assert time.monotonic() - begun < START_TIMEOUT + 5
+        assert agent.status().running
+        assert len(used_hosts(spark, cluster)) == 3
+        agent.stop()
 
 
 @contextmanager

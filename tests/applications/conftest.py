@@ -61,12 +61,6 @@ class Service:
         body = {"action": action.name, "cause": "test", "allowMerge": True}
         self._applied(self.client.put(f"/blocklist/nodes/{host}", json=body, headers={"Prefer": "wait=30"}))
 
-    def leave_canary(self, host: str) -> None:
-        """Make a claim that leaves one executor there; return when the application has acknowledged it."""
-        body = {"action": MARK.name, "cause": "test", "canary": True}
-        path = f"/blocklist/nodes/{host}/claims/detection"
-        self._applied(self.client.put(path, json=body, headers={"Prefer": "wait=30"}))
-
     def unblock(self, host: str) -> None:
         """Free a host; return when the application has acknowledged it."""
         self._applied(self.client.delete(f"/blocklist/nodes/{host}", headers={"Prefer": "wait=30"}))

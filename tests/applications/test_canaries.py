@@ -14,7 +14,7 @@ import pytest
 
 from demo.cluster import Cluster
 from tests.applications.application import TASKS, Application
-from tests.applications.conftest import HOSTS, Service, StartApplication
+from tests.applications.conftest import HOSTS, StartApplication
 from tests.applications.kinds import SCALA
 from tests.applications.table_service import ACCEPT, TableService, table_service
 from tests.integration.process import wait_until
@@ -142,21 +142,4 @@ def test_with_stage_level_scheduling_each_profile_has_its_canary(tables: TableSe
     assert application.result().number == TASKS
     assert application.round().number == TASKS
     assert tables.refused == {}
-    application.end()
-
-
-def test_a_canary_claim_of_the_service_counts_as_applied_and_a_mark_closes_its_canary(
-    service: Service, start: StartApplication
-) -> None:
-    application = start(SCALA, spark__executor__cores=1, spark__cores__max=EXECUTORS)
-    service.await_listener()
-    host = host_with_two_executors(application)
-    first, second = sorted(set(starts(application, host)), key=int)
-    service.leave_canary(host)
-    assert used(application, host) == {first}
-    assert not service.refused(host)
-    service.block(host)
-    assert used(application, host, least=0) == set()
-    service.unblock(host)
-    assert used(application, host, least=2) == {first, second}
     application.end()

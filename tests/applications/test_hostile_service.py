@@ -7,9 +7,8 @@ import secrets
 import pytest
 
 from tests.applications.application import TASKS
-from tests.applications.conftest import HOSTS, StartApplication
+from tests.applications.conftest import StartApplication
 from tests.applications.hostile_service import (
-    drip_head,
     endless_body,
     endless_chunk,
     endless_header_line,
@@ -17,7 +16,6 @@ from tests.applications.hostile_service import (
     endless_informational,
     endless_lines,
     gzip_bomb,
-    hang,
     hanging_service,
     hostile_service,
 )
@@ -42,14 +40,6 @@ def test_jobs_are_not_harmed(start: StartApplication) -> None:
         application.end()
 
 
-@pytest.mark.parametrize("fault", [hang, drip_head], ids=lambda fault: fault.__name__)
-def test_a_start_is_not_held_up(fault: object, start: StartApplication) -> None:
-    with hostile_service(0, [fault]) as service:  # type: ignore[list-item]
-        application = start(SCALA, url=service.url)
-        assert application.round().number == TASKS
-        application.end()
-
-
 def test_an_end_is_not_held_up_by_a_response_that_hangs_in_its_middle(start: StartApplication) -> None:
     """Such a response is waited for up to 55 s."""
     with hanging_service() as service:
@@ -63,8 +53,8 @@ def test_an_end_is_not_held_up_by_a_response_that_hangs_in_its_middle(start: Sta
 
 def test_responses_without_end_leave_little_in_the_driver_s_heap(start: StartApplication) -> None:
     with hostile_service(0, ENDLESS) as service:
-        application = start(SCALA, url=service.url)
-        application.await_use(*HOSTS)
+        application = start(SCALA, url=service.url, spark__master="local[2]")
+        assert application.round().number == TASKS
         before = heap(application)
         seen: list[int] = []
 

@@ -6,14 +6,21 @@ import pytest
 
 from tests.applications.application import TASKS, Kind, Round
 from tests.applications.conftest import EVACUATE, HOSTS, A, B, C, Service, StartApplication
-from tests.applications.kinds import CLUSTER_MODE, JAVA, KINDS
+from tests.applications.kinds import CLUSTER_MODE, JAVA, KINDS, PYSPARK
 from tests.integration.process import free_port, wait_until
 
 pytestmark = [pytest.mark.xdist_group("applications"), pytest.mark.timeout(600)]
-every_kind = pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.name)
 
 
-@every_kind
+def kinds(*on_each_change: Kind) -> pytest.MarkDecorator:
+    """A test of each kind; of these on each change, of all others in the long form."""
+    parameters = [
+        pytest.param(kind, id=kind.name, marks=() if kind in on_each_change else pytest.mark.long) for kind in KINDS
+    ]
+    return pytest.mark.parametrize("kind", parameters)
+
+
+@kinds(PYSPARK, CLUSTER_MODE)
 def test_it_obeys_by_configuration_alone(kind: Kind, service: Service, start: StartApplication) -> None:
     service.put(B)
     application = start(kind)
@@ -43,13 +50,7 @@ def test_it_obeys_by_configuration_alone(kind: Kind, service: Service, start: St
         service.process.start()
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [
-        pytest.param(kind, id=kind.name, marks=() if kind.name in {JAVA.name, CLUSTER_MODE.name} else pytest.mark.long)
-        for kind in KINDS
-    ],
-)
+@kinds(JAVA)
 def test_without_service_it_runs_as_usual(kind: Kind, start: StartApplication) -> None:
     application = start(kind, url=f"http://127.0.0.1:{free_port()}")
     assert application.round().number == TASKS

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-import signal
 import socket
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -14,7 +15,7 @@ import pytest
 
 from demo.cluster import Cluster
 from tests.applications.application import TASKS, Application, Round
-from tests.applications.conftest import EVACUATE, HOSTS, MARK, A, B, C, Service, StartApplication
+from tests.applications.conftest import EVACUATE, A, B, C, Service, StartApplication
 from tests.applications.kinds import JAVA, SCALA
 from tests.integration.process import wait_until
 
@@ -64,32 +65,26 @@ def test_a_blocked_host_that_returns_first_waits_for_others(
         "spark__dynamicAllocation__executorIdleTimeout": "1s",
         "spark__standalone__executorRemoveDelayOnDisconnection": "60s",
     }
-    for host in (A, C):
-        cluster.kill_worker(host)
-    try:
+    with only_b(cluster):
         application = start(SCALA, **conf)
         for _ in range(2):
             begun = len(application.starts_on(B))
             assert application.round() == Round(number=TASKS, hosts=frozenset({B}))
-            registered = [int(at) for at in re.findall(r"(\d{13}) INFO .*Registered executor", application.log())]
+            registered = registrations(application)
             assert application.starts_on(B)[begun] - registered[-1] >= 4_500
             wait_until(lambda: not executors(cluster))
         application.end()
-    finally:
-        for host in (A, C):
-            cluster.start_worker(host)
 
 
 def test_a_block_of_the_only_host_just_after_it_joined_does_not_count_as_applied(
     service: Service, start: StartApplication, cluster: Cluster
 ) -> None:
     """It gets no task for five seconds, because other hosts may join; then it is opened, as the last one."""
-    for host in (A, C):
-        cluster.kill_worker(host)
-    try:
+    with only_b(cluster):
         application = start(JAVA)
         service.await_listener()
-        [registered] = await_registrations(application, 1)
+        wait_until(lambda: len(registrations(application)) == 1)
+        [registered] = registrations(application)
         wait_until(lambda: time.time() * 1000 >= registered + 2000)
         body = {"action": "MARK_BLOCKED", "cause": "test"}
         answer = service.client.put(f"/blocklist/nodes/{B}", json=body, headers={"Prefer": "wait=30"})
@@ -102,60 +97,25 @@ def test_a_block_of_the_only_host_just_after_it_joined_does_not_count_as_applied
         assert not service.is_applied(B)
         wait_until(lambda: "stays open" in service.refused(B))
         application.end()
+
+
+@contextmanager
+def only_b(cluster: Cluster) -> Iterator[None]:
+    """The other workers are dead; afterwards they are back."""
+    for host in (A, C):
+        cluster.kill_worker(host)
+    try:
+        yield
     finally:
-        for host in (A, C):
-            cluster.start_worker(host)
+        cluster.start_workers(A, C)
 
 
-def await_registrations(application: Application, count: int) -> list[int]:
-    """When so many executors have registered, in Unix ms."""
-
-    def found() -> list[int]:
-        return [int(at) for at in re.findall(r"(\d{13}) INFO .*Registered executor", application.log())]
-
-    wait_until(lambda: len(found()) >= count)
-    return found()
+def registrations(application: Application) -> list[int]:
+    """When executors have registered, in Unix ms."""
+    return [int(at) for at in re.findall(r"(\d{13}) INFO .*Registered executor", application.log())]
 
 
-def test_when_the_last_open_host_is_decommissioned_a_blocked_one_is_opened(
-    service: Service, start: StartApplication, cluster: Cluster
-) -> None:
-    application = start(JAVA, spark__decommission__enabled="true", spark__storage__decommission__enabled="true")
-    application.await_use(*HOSTS)
-    service.await_listener()
-    service.block(A, EVACUATE)
-    service.block(B, MARK)
-    assert application.round().hosts == {C}
-    application.begin_round()
-    [executor] = executors(cluster, C)
-    os.kill(executor, signal.SIGPWR)
-    assert application.result().number == TASKS
-    wait_until(lambda: executor not in executors(cluster, C))
-    assert application.round().number == TASKS
-    assert not set(application.round().hosts) & {A}, "the weakest block gives way first"
-    application.end()
-
-
-def test_speculative_copies_avoid_a_blocked_host(service: Service, start: StartApplication) -> None:
-    application = start(
-        JAVA,
-        spark__speculation="true",
-        spark__speculation__quantile="0.3",
-        spark__speculation__interval="50ms",
-        spark__speculation__minTaskRuntime="500ms",
-    )
-    application.await_use(*HOSTS)
-    service.await_listener()
-    service.block(A)
-    started = len(application.starts_on(A))
-    # The tasks on B never end: only their copies do.
-    result = application.round(waiting_on=B)
-    assert result == Round(number=TASKS, hosts=frozenset({C}))
-    assert len(application.starts_on(A)) == started
-    application.end()
-
-
-@pytest.mark.parametrize("master", ["local[*]", "local-cluster[2,2,1024]"])
+@pytest.mark.parametrize("master", ["local[*]", pytest.param("local-cluster[2,2,1024]", marks=pytest.mark.long)])
 def test_the_only_host_of_an_application_stays_open_and_is_reported_as_refused(
     master: str, service: Service, start: StartApplication
 ) -> None:
@@ -167,72 +127,6 @@ def test_the_only_host_of_an_application_stays_open_and_is_reported_as_refused(
     wait_until(lambda: bool(service.refused(host)))
     assert not service.is_applied(host)
     assert application.round().number == TASKS
-    application.end()
-
-
-def test_a_barrier_stage_that_runs_is_not_harmed_by_an_evacuation_which_is_reported(
-    service: Service, start: StartApplication
-) -> None:
-    application = start(SCALA)
-    application.await_use(*HOSTS)
-    service.await_listener()
-    started = len(application.starts_on(B))
-    application.send("barrier 6 5000")
-    wait_until(lambda: len(application.starts_on(B)) > started)
-    service.put(B, action=EVACUATE)
-    wait_until(lambda: bool(service.refused(B)))
-    assert application.result().number == 6
-    assert application.round().hosts <= {A, C}
-    application.end()
-
-
-def test_a_barrier_job_that_needs_more_slots_than_are_open_opens_the_weakest_host(
-    service: Service, start: StartApplication
-) -> None:
-    application = start(SCALA)
-    application.await_use(*HOSTS)
-    service.await_listener()
-    service.block(A, EVACUATE)
-    service.block(B, MARK)
-    application.send("barrier 4 50")
-    result = application.result()
-    assert result == Round(number=4, hosts=frozenset({B, C}))
-    wait_until(lambda: application.round().hosts == {C})
-    application.end()
-
-
-def test_an_evacuation_is_a_mark_for_continuous_streaming_and_is_reported(
-    service: Service, start: StartApplication
-) -> None:
-    application = start(SCALA)
-    application.await_use(*HOSTS)
-    service.await_listener()
-    application.send("stream")
-    application.result()
-    wait_until(lambda: streams(application))
-    service.put(*HOSTS[:2], action=EVACUATE)
-    wait_until(lambda: bool(service.refused(A) or service.refused(B)))
-    assert streams(application)
-    assert application.round().hosts == {C}
-    application.end()
-
-
-def test_a_driver_short_of_memory_survives_a_long_list(service: Service, start: StartApplication) -> None:
-    application = start(SCALA)
-    application.await_use(*HOSTS)
-    service.await_listener()
-    application.send("fill 40")
-    assert application.result().number > 0
-    nodes = [f"node-{number:05}.rack-{number % 50}.example.test" for number in range(5_000)]
-    for first in range(0, len(nodes), 1_000):
-        service.put(*nodes[first : first + 1_000])
-    service.put(B)
-    assert application.round().number == TASKS
-    application.send("fill 100000")
-    application.result()
-    # Whatever failed for lack of memory is made up for.
-    wait_until(lambda: application.round().hosts <= {A, C}, seconds=90)
-    wait_until(lambda: service.is_applied(B))
     application.end()
 
 
@@ -261,12 +155,6 @@ def test_while_no_name_can_be_looked_up_the_job_runs_and_what_is_not_known_is_re
     assert not service.refused(B)
     assert application.round().hosts <= {A, C}
     application.end()
-
-
-def streams(application: Application) -> bool:
-    """Whether the streaming query makes progress."""
-    application.send("streaming")
-    return application.result().number == 1
 
 
 def executors(cluster: Cluster, host: str = "") -> list[int]:

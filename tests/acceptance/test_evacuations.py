@@ -14,7 +14,7 @@ from blocklist import BlocklistClient
 from blocklist.spark import BlocklistAgent
 from demo.cluster import Cluster, wait_until
 from tests.acceptance.conftest import EVACUATE, A, Applications, B, BlockNode, C, StartAgent
-from tests.acceptance.jobs import Job
+from tests.acceptance.jobs import Job, used_hosts
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -60,6 +60,7 @@ def test_tasks_of_a_barrier_stage_are_not_evacuated(
     assert B in agent.status().blocked
     hosts = job.release()
     assert len(hosts) == job.started() == 6
+    assert used_hosts(spark, cluster) == {A, C}
     wait_until(lambda: not agent.status().refused, 90, "the evacuation to be complete")
 
 
@@ -74,10 +75,11 @@ def test_a_barrier_stage_that_needs_a_blocked_host_gets_it(
     hosts = job.release()
     assert set(hosts) == {cluster.hosts[B], cluster.hosts[C]}
     wait_until(lambda: agent.status().blocked == {A: A, B: B}, 90, "both blocks")
+    assert used_hosts(spark, cluster) == {C}
 
 
 def test_a_continuous_query_is_not_evacuated(
-    spark: SparkSession, service: BlocklistClient, agent: BlocklistAgent
+    spark: SparkSession, cluster: Cluster, service: BlocklistClient, agent: BlocklistAgent
 ) -> None:
     """A killed task would end it, and it reports no progress but its epochs."""
     rate = spark.readStream.format("rate").option("numPartitions", 3).option("rowsPerSecond", 30).load()
@@ -95,6 +97,7 @@ def test_a_continuous_query_is_not_evacuated(
         wait_until(lambda: set(agent.status().refused) == {A, B}, 90, "the refusals")
         assert all("continuous query" in reason for reason in agent.status().refused.values())
         assert set(agent.status().blocked) == {A, B}
+        assert used_hosts(spark, cluster) == {C}
         await_next_epoch()
         await_next_epoch()
     finally:

@@ -5,43 +5,21 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING
 
-import httpx
 import pytest
 
 from blocklist import BlocklistClient
 from demo.cluster import Cluster, wait_until
 from tests.acceptance.application_process import Application
-from tests.acceptance.conftest import A, Applications, B, C, StartAgent
-from tests.acceptance.jobs import EXCLUDING, SPECULATING, Job, slow_on, used_hosts
-from tests.integration.process import NO_TLS, ServiceProcess
+from tests.acceptance.conftest import A, Applications, B, Body, C, StartAgent
+from tests.acceptance.jobs import SHARED, Job, used_hosts
+from tests.integration.process import ServiceProcess
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 pytestmark = pytest.mark.xdist_group("spark")
-
-# Two applications share the hosts: an executor of one core each on every host.
-SHARED: Final = {**EXCLUDING, "spark__executor__cores": 1, "spark__cores__max": 3}
-Body = dict[str, Any]
-
-
-@pytest.fixture
-def evidence(service: BlocklistClient) -> Callable[[], list[Body]]:
-    """Returns what GET /evidence lists."""
-
-    def listed() -> list[Body]:
-        found: list[Body] = httpx.get(f"{service.url}/evidence", trust_env=False, verify=NO_TLS).json()["evidence"]
-        return found
-
-    return listed
-
-
-@pytest.fixture
-def reason(evidence: Callable[[], list[Body]]) -> Callable[[str], str]:
-    """Returns the reason that is reported for a host."""
-    return lambda host: next((str(own["reason"]) for own in evidence() if own["node"] == host), "")
 
 
 @pytest.fixture
@@ -97,38 +75,6 @@ def test_without_report_evidence_an_agent_reports_none(
     service.block(A, "test")
     wait_until(lambda: A in agent.status().blocked and agent.status().registered, 90, "the block")
     assert evidence() == []
-
-
-def test_a_stage_exclusion_is_evidence_while_the_stage_runs(
-    applications: Applications, cluster: Cluster, start_agent: StartAgent, reason: Callable[[str], str]
-) -> None:
-    spark = applications.get(**SHARED)
-    await_exclusion(spark, cluster, B)
-    start_agent(spark, report_evidence=True)
-    job = Job(spark, cluster, 12, fail_on=[A], hold_on=[C])
-    wait_until(lambda: "Spark excluded the host for stage" in reason(A), 60, "the stage to avoid it")
-    assert reason(B) == "Spark excluded the host for the application."
-    job.release()
-    job.hosts()
-
-
-def test_a_host_whose_tasks_are_speculated_is_slow(
-    applications: Applications,
-    cluster: Cluster,
-    start_agent: StartAgent,
-    service: BlocklistClient,
-    reason: Callable[[str], str],
-) -> None:
-    spark = applications.get(**SPECULATING)
-    start_agent(spark, report_evidence=True)
-
-    def known() -> bool:
-        # Two slots give at most two tasks, and one stage is not sufficient.
-        slow_on(spark, cluster, B)
-        return "Spark speculated" in reason(B)
-
-    wait_until(known, 120, "the slow host")
-    assert service.snapshot().nodes == {}
 
 
 def await_exclusion(spark: SparkSession, cluster: Cluster, host: str) -> None:
