@@ -15,8 +15,8 @@ from app.engine.dismissals import MEMORY_MS
 from app.settings import SettingsError, read_settings
 from blocklist.model.roles import Role
 from tests.alertmanager.posts import Body, alert, post, real_posts, with_action
-from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, block, current_list, now_ms, revision_of
-from tests.integration.conftest import Start
+from tests.integration.bodies import EVACUATE, MARK, PERMANENT, all_changes, block, current_list, revision_of
+from tests.integration.conftest import Start, StartInProcess
 from tests.integration.databases import ON_BOTH, Databases
 from tests.integration.in_process import ManualClock, running_service
 from tests.integration.problems import problem_of
@@ -308,13 +308,13 @@ class TestTime:
 
 
 class TestSettings:
-    def test_the_label_and_the_duration(self, start: Start) -> None:
-        with start(alertmanager_node_label="host", alertmanager_duration="2h").client() as client:
-            before = now_ms()
+    def test_the_label_and_the_duration(self, start_in_process: StartInProcess) -> None:
+        service = start_in_process(alertmanager_node_label="host", alertmanager_duration="2h")
+        with service.client() as client:
             assert post_alerts(client, post(alert(host="n7"), alert(node="x", instance="[::1]:9100"))) == {"blocked": 2}
             nodes = current_list(client)[1]
             assert sorted(nodes) == ["::1", "n7"]
-            assert before + 2 * HOUR <= int(nodes["n7"]["endTimestamp"]) <= now_ms() + 2 * HOUR
+            assert int(nodes["n7"]["endTimestamp"]) == service.clock() + 2 * HOUR
 
     @pytest.mark.parametrize(
         ("name", "value"),
@@ -340,8 +340,8 @@ class TestLimits:
             # What is freed makes room, whatever the order.
             assert post_alerts(client, post(alert(node="n3"), alert(resolved=True))) == {"freed": 1, "blocked": 1}
 
-    def test_many_rejected_alerts_are_checked_in_several_transactions(self, start: Start) -> None:
-        with start(max_blocked="5").client() as client:
+    def test_many_rejected_alerts_are_checked_in_several_transactions(self, start_in_process: StartInProcess) -> None:
+        with start_in_process(max_blocked="5").client() as client:
             body = post(*(alert(node=f"n{number}") for number in range(100)))
             assert post_alerts(client, body) == {"blocked": 5, "limited": 95}
             metrics = client.get("/metrics").text
@@ -440,8 +440,8 @@ class TestErrors:
         answer = in_process_client.post(PATH, json=post(*(alert(node=f"m{number}") for number in range(501))))
         assert revision_of(answer) == 1601
 
-    def test_what_resolves_makes_room_for_what_fires_in_a_long_post(self, start: Start) -> None:
-        with start(max_blocked="700").client() as client:
+    def test_what_resolves_makes_room_for_what_fires_in_a_long_post(self, start_in_process: StartInProcess) -> None:
+        with start_in_process(max_blocked="700").client() as client:
             assert post_alerts(client, post(*(alert(node=f"n{number}") for number in range(700)))) == {"blocked": 700}
             firing = [alert(node=f"m{number}") for number in range(700)]
             resolved = [alert(node=f"n{number}", resolved=True) for number in range(700)]
