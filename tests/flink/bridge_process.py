@@ -14,8 +14,8 @@ import httpx
 from tests.flink.cluster import FlinkCluster
 from tests.integration.process import ROOT, environment, wait_until
 
-LEASE = 12
-"""Seconds: shorter than the default, so that the tests see nodes become free sooner."""
+LEASE = 10
+"""Seconds: the shortest that the bridge allows, so that the tests see nodes become free soon."""
 
 
 class BridgeProcess:

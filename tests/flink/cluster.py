@@ -15,13 +15,14 @@ from tests.integration.process import NO_TLS, free_port, wait_until
 
 JOB_MANAGER_HOST: Final = "127.0.0.30"
 NODES: Final = ("127.0.0.31", "127.0.0.32", "127.0.0.33")
+CHECK_SECONDS: Final = 8
+"""Flink looks for ended blocks this often. Above the start of a JobMaster (FLINK-37607); low, to see ends soon."""
 SPECULATION: Final = {
     "execution.batch.speculative.enabled": "true",
     # Blocks are obeyed, but Flink itself speculates and blocks nothing.
     "slow-task-detector.execution-time.baseline-lower-bound": "10000 d",
     "execution.batch.speculative.block-slow-node-duration": "0 s",
-    # Above the start of a JobMaster (FLINK-37607); low, so that the tests see ends soon.
-    "slow-task-detector.check-interval": "8 s",
+    "slow-task-detector.check-interval": f"{CHECK_SECONDS} s",
 }
 _PACKAGES: Final = (
     "java.base/java.lang java.base/java.net java.base/java.io java.base/java.nio java.base/sun.nio.ch"
@@ -168,6 +169,12 @@ class FlinkCluster:
             httpx.patch(f"{self.url}/jobs/{job}?mode=cancel", timeout=30, trust_env=False)
         wait_until(lambda: self.state(job) in {"CANCELED", "FINISHED", "FAILED", "UNKNOWN"}, seconds=120)
 
+    def finish(self, job: str) -> None:
+        """Let a streaming job write all that it has read, and end."""
+        body = {"drain": False, "targetDirectory": f"file://{self.folder}/savepoints"}
+        httpx.post(f"{self.url}/jobs/{job}/stop", json=body, timeout=60, trust_env=False).raise_for_status()
+        wait_until(lambda: self.state(job) == "FINISHED", seconds=300)
+
     def _start(self, name: str, memory: tuple[str, ...], main: str, *arguments: str) -> None:
         logging = f"-Dlog4j.configurationFile=file:{self.conf_dir}/log4j.properties"
         options = [*JAVA_OPTIONS, *memory, logging]
@@ -186,6 +193,17 @@ class FlinkCluster:
         # 1.20 reads config.yaml too.
         (self.conf_dir / "config.yaml").write_text(lines, encoding="utf-8")
         (self.conf_dir / "log4j.properties").write_text(_LOG_CONFIG, encoding="utf-8")
+
+
+def internal_tls(java: Path, folder: Path) -> dict[str, str]:
+    """One certificate for all processes, which trust only that."""
+    store = folder / "internal.keystore"
+    key = ("-genkeypair", "-alias", "internal", "-keyalg", "RSA", "-dname", "CN=internal", "-storepass", "secret1")
+    subprocess.run([java.with_name("keytool"), *key, "-keystore", store], check=True, capture_output=True, timeout=120)
+    files = {f"security.ssl.internal.{name}": str(store) for name in ("keystore", "truststore")}
+    passwords = ("keystore-password", "key-password", "truststore-password")
+    settings = {f"security.ssl.internal.{name}": "secret1" for name in passwords}
+    return {"security.ssl.internal.enabled": "true", **files, **settings}
 
 
 def _settings(folder: Path, host: str, rpc_port: int, rest_port: int) -> dict[str, str]:

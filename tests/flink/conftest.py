@@ -11,7 +11,7 @@ import pytest
 from blocklist import BlocklistClient
 from demo.java_home import java_home
 from tests.flink.bridge_process import BridgeProcess, ServiceView
-from tests.flink.cluster import FlinkCluster
+from tests.flink.cluster import SPECULATION, FlinkCluster, internal_tls
 from tests.flink.compiling import compile_job
 from tests.flink.package import FLINK_2, PackageMissingError, flink_lib
 from tests.integration.process import ServiceProcess, migrated_service, wait_until
@@ -47,7 +47,10 @@ def job_jar(java: Path, find_lib: FindLib, tmp_path_factory: pytest.TempPathFact
 
 @pytest.fixture(scope="package")
 def cluster(java: Path, find_lib: FindLib, tmp_path_factory: pytest.TempPathFactory) -> Iterator[FlinkCluster]:
-    with FlinkCluster(java, find_lib(FLINK_2), tmp_path_factory.mktemp("flink")) as started:
+    """With TLS; those of other kinds are without."""
+    folder = tmp_path_factory.mktemp("flink")
+    settings = SPECULATION | internal_tls(java, folder)
+    with FlinkCluster(java, find_lib(FLINK_2), folder / "cluster", settings) as started:
         yield started.start()
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -43,14 +42,9 @@ def test_a_new_leader_gets_the_list_and_the_adaptive_scheduler_obeys(
             cluster.start(2)
             job_id = cluster.submit(job_jar, *_endless(tmp_path, "ha"))
             job = view.of_job(job_id)
-            wait_until(lambda: _runs_on(cluster, job_id) != set(), seconds=150)
-            (left,) = _runs_on(cluster, job_id)
-            node = NODES[int(left[-1]) - 1]
-            client.block(node, "bad disk", action=EVACUATE)
-            view.wait_applied(node, bridge.id, job)
+            node = _evacuate(cluster, job_id, bridge, client, view)
+            left = f"tm-{NODES.index(node) + 1}"
             assert not view.status(node)[job]["taskManagers"]
-            wait_until(lambda: len(_runs_on(cluster, job_id)) == 1, seconds=150)
-            assert _runs_on(cluster, job_id) != {left}
             cluster.kill("jm")
             # What is not known is not claimed.
             view.wait_refused(node, bridge.id, "It is not known what is in force")
@@ -87,23 +81,6 @@ def test_flink_1_20_obeys(
         assert not any(cluster.task_managers().values())
 
 
-def test_a_cluster_with_tls_obeys(
-    java: Path,
-    find_lib: FindLib,
-    job_jar: Path,
-    service: ServiceProcess,
-    client: BlocklistClient,
-    view: ServiceView,
-    tmp_path: Path,
-) -> None:
-    with (
-        FlinkCluster(java, find_lib(FLINK_2), tmp_path / "cluster", SPECULATION | _tls(java, tmp_path)) as cluster,
-        BridgeProcess(tmp_path, service.url, cluster, listener_id="tls") as bridge,
-    ):
-        cluster.start(2)
-        _evacuate(cluster, cluster.submit(job_jar, *_endless(tmp_path, "tls")), bridge, client, view)
-
-
 def test_without_speculative_execution_no_block_is_applied(
     java: Path,
     find_lib: FindLib,
@@ -122,17 +99,6 @@ def test_without_speculative_execution_no_block_is_applied(
         assert not view.applied(ONE, bridge.id)
         assert not cluster.task_managers()["tm-1"]
         assert "  slow-task-detector.check-interval: 15 s" in bridge.log()
-
-
-def _tls(java: Path, folder: Path) -> dict[str, str]:
-    """One certificate for all processes, which trust only that."""
-    store = folder / "internal.keystore"
-    key = ("-genkeypair", "-alias", "internal", "-keyalg", "RSA", "-dname", "CN=internal", "-storepass", "secret1")
-    subprocess.run([java.with_name("keytool"), *key, "-keystore", store], check=True, capture_output=True, timeout=120)
-    files = {f"security.ssl.internal.{name}": str(store) for name in ("keystore", "truststore")}
-    passwords = ("keystore-password", "key-password", "truststore-password")
-    settings = {f"security.ssl.internal.{name}": "secret1" for name in passwords}
-    return {"security.ssl.internal.enabled": "true", **files, **settings}
 
 
 def _endless(folder: Path, name: str) -> Sequence[str | int]:

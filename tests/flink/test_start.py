@@ -25,14 +25,23 @@ pytestmark = [pytest.mark.xdist_group("flink"), pytest.mark.timeout(300)]
 Start = Callable[..., FlinkRpc]
 
 
+@pytest.fixture(scope="module")
+def shared_jvm(java: Path, find_lib: FindLib, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ChildJvm]:
+    jvm = ChildJvm(find_lib(FLINK_2), java, tmp_path_factory.mktemp("jvm"))
+    yield jvm
+    jvm.close()
+
+
 @pytest.fixture
-def start(java: Path, find_lib: FindLib, tmp_path: Path) -> Iterator[Start]:
-    """Starts RPC with this configuration; all JVMs end with the test."""
+def start(java: Path, shared_jvm: ChildJvm, tmp_path: Path) -> Iterator[Start]:
+    """Starts RPC with this configuration, in a JVM of its own if other jars are given; that ends with the test."""
     jvms: list[ChildJvm] = []
 
     def run(configuration: str, *, lib: Path | None = None, bind_address: str = "127.0.0.1") -> FlinkRpc:
         (tmp_path / "config.yaml").write_text(configuration)
-        jvms.append(ChildJvm(lib or find_lib(FLINK_2), java, tmp_path))
+        if lib is None:
+            return FlinkRpc(shared_jvm, tmp_path, bind_address)
+        jvms.append(ChildJvm(lib, java, tmp_path))
         return FlinkRpc(jvms[-1], tmp_path, bind_address)
 
     yield run
@@ -85,8 +94,8 @@ def test_a_bind_address_of_another_machine_is_named(start: Start) -> None:
         start(_job_manager_at(6123), bind_address="192.0.2.1")
 
 
-def test_without_a_jobmanager_it_is_said_what_to_check(start: Start) -> None:
-    connection = FlinkConnection(lambda: start(_job_manager_at(free_port())))
+def test_without_a_jobmanager_it_is_said_what_to_check(start: Start, find_lib: FindLib) -> None:
+    connection = FlinkConnection(lambda: start(_job_manager_at(free_port()), lib=find_lib(FLINK_2)))
     with closing(connection), pytest.raises(FlinkError, match="Check that the JobManager runs, and that --conf-dir"):
         connection.exchange(list)
 
