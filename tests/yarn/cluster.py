@@ -35,11 +35,12 @@ SECONDS: Final = 180.0
 """Maximum time of each wait."""
 _CONF: Final = Path(__file__).with_name("conf")
 _YARN: Final = "org.apache.hadoop.yarn"
+_LABELS: Final = "<name>yarn.node-labels.enabled</name><value>{}</value>"
 _EMPTY_EXCLUDE_FILE: Final = '<?xml version="1.0"?>\n<hosts>\n</hosts>\n'
 
 
 class YarnCluster:
-    """`folder` takes all files; `labels` enables node labels; `standby` adds a second ResourceManager.
+    """`folder` takes all files; `standby` adds a second ResourceManager.
 
     With a standby, failover is by hand: `activate`. With a `realm`, everything is secured by Kerberos: its principal
     ADMINISTRATOR is the administrator, and this process must be a client of it.
@@ -51,7 +52,6 @@ class YarnCluster:
         classpath: Sequence[str],
         *,
         nodes: int = 3,
-        labels: bool = True,
         standby: bool = False,
         realm: Realm | None = None,
     ) -> None:
@@ -75,7 +75,7 @@ class YarnCluster:
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
         self._managers: dict[str, Any] = {}
         self._gateway: JavaGateway | None = None
-        self._write_files(labels=labels)
+        self._write_files()
         self._classpath = os.pathsep.join([str(self.conf), *classpath])
 
     def __enter__(self) -> Self:
@@ -135,11 +135,10 @@ class YarnCluster:
         process.kill()
         process.wait()
 
-    def restart_resource_manager(self, name: str = "rm1") -> None:
-        """Kill it, start it, and wait for the nodes."""
-        self.kill_resource_manager(name)
-        self.start_resource_manager(name)
-        self.wait_running()
+    def disable_labels(self) -> None:
+        """For ResourceManagers that start from now on: no node labels."""
+        site = self.conf / "yarn-site.xml"
+        site.write_text(site.read_text().replace(_LABELS.format("true"), _LABELS.format("false")))
 
     def activate(self, name: str) -> None:
         """Make this ResourceManager the active one, and the other one the standby."""
@@ -272,7 +271,7 @@ class YarnCluster:
                 self.rest(name).kill_applications()
         self.wait(lambda: not any(node["numContainers"] for node in self.node_list()), 30)
 
-    def _write_files(self, *, labels: bool) -> None:
+    def _write_files(self) -> None:
         shutil.copytree(_CONF, self.conf)
         if self._standby:
             managers = {
@@ -289,7 +288,6 @@ class YarnCluster:
             "@SECURITY@": self._security(),
             "@EXCLUDE@": str(self.exclude_file),
             "@FOLDER@": str(self.folder),
-            "@LABELS@": str(labels).lower(),
         }
         for site in (self.conf / "yarn-site.xml", self.conf / "core-site.xml"):
             text = site.read_text()

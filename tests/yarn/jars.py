@@ -1,4 +1,4 @@
-"""The jars of a YARN: PySpark's own, and what Maven adds to them, once, into a folder that git ignores."""
+"""The jars of a YARN: PySpark's own, and what Maven adds to them, once, into a folder of the user's cache."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ import pytest
 from tests.debian import MissingError, require
 
 _POM: Final = Path(__file__).with_name("pom.xml")
-_CACHE: Final = Path(__file__).with_name(".jars")
+_CACHE: Final = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "blocklist" / "yarn"
 _NEEDED_OF_PYSPARK: Final = (
     "hadoop-client-api",
     "hadoop-client-runtime",
@@ -38,7 +38,7 @@ def yarn_classpath() -> list[str]:
     require({"java": "default-jre-headless"})
     version = _pinned_version()
     folder = _CACHE / version
-    _CACHE.mkdir(exist_ok=True)
+    _CACHE.mkdir(parents=True, exist_ok=True)
     with (_CACHE / "lock").open("w") as lock:
         # Another worker may be at it.
         fcntl.flock(lock, fcntl.LOCK_EX)

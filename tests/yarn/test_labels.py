@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -202,38 +201,6 @@ def test_a_minimum_of_nodes_stays_in_service(scene: Scene) -> None:
         assert scene.labels().keys() == {W1, W3}
 
 
-@pytest.fixture
-def unlabelled(tmp_path_factory: pytest.TempPathFactory, yarn_jars: list[str]) -> Iterator[YarnCluster]:
-    with YarnCluster(tmp_path_factory.mktemp("plain"), yarn_jars, nodes=1, labels=False) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def pair(tmp_path_factory: pytest.TempPathFactory, yarn_jars: list[str]) -> Iterator[YarnCluster]:
-    with YarnCluster(tmp_path_factory.mktemp("pair"), yarn_jars, nodes=2, standby=True) as cluster:
-        yield cluster
-
-
-def test_a_failover_is_followed(tmp_path: Path, fresh: ServiceProcess, pair: YarnCluster) -> None:
-    scene = Scene(tmp_path, fresh, pair)
-    scene.fill()
-    with scene.manager() as manager:
-        scene.block(W1)
-        scene.wait_applied(W1)
-        pair.rmadmin("-transitionToStandby", "--forcemanual", "rm1", asks=True)
-        scene.wait_refused(W1, "is not active (STANDBY)")
-        pair.activate("rm2")
-        pair.wait_running()
-        scene.wait_applied(W1)
-        assert (pair.rest("rm2").node(W1).get("nodeLabels") or [""])[0] == "blocklist"
-        scene.block(W2, EVACUATE)
-        scene.wait_applied(W2)
-        assert pair.rest("rm2").containers()[W2] == 0
-        scene.unblock(W1, W2)
-        scene.wait(lambda: not pair.rest("rm2").node(W1).get("nodeLabels"))
-        scene.stop(manager)
-
-
 def test_once_and_dry_run(scene: Scene) -> None:
     scene.block(W1)
     options = ("yarn", "--url", scene.service.url, "--resource-manager", scene.yarn.url, "--user", "root")
@@ -242,13 +209,3 @@ def test_once_and_dry_run(scene: Scene) -> None:
     assert scene.labels() == {}
     assert run_module("blocklist.managers", *options, "--once").returncode == 0
     assert scene.labels() == {W1: "blocklist"}
-
-
-def test_without_node_labels_the_error_says_what_to_do(
-    tmp_path: Path, fresh: ServiceProcess, unlabelled: YarnCluster
-) -> None:
-    scene = Scene(tmp_path, fresh, unlabelled)
-    scene.block(W1)
-    with scene.manager() as manager:
-        scene.wait(lambda: "Set yarn.node-labels.enabled in yarn-site.xml, or use --by exclude-file." in manager.log())
-    assert not scene.listener(W1)["applied"]

@@ -1,4 +1,8 @@
-"""The manager by the exclude file, on a real YARN: what comes back, and what would not."""
+"""What a cluster of its own is for: a failover; nodes that YARN decommissions; and YARN without node labels.
+
+The tests share a pair of ResourceManagers, in this order: a NodeManager that YARN decommissioned does not come back, as
+its JVM has others in it and keeps some of its ports.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +14,43 @@ import pytest
 from tests.integration.manager_process import ManagerProcess
 from tests.integration.process import ServiceProcess
 from tests.yarn.cluster import YarnCluster
-from tests.yarn.scene import EVACUATE, Scene
+from tests.yarn.scene import EVACUATE, W1, W2, Scene
 
 pytestmark = [pytest.mark.xdist_group("yarn"), pytest.mark.timeout(900)]
 FOREIGN = "  <!-- by hand -->\n  <host><name>gone.yarn.test</name></host>\n"
+
+
+@pytest.fixture(scope="module")
+def shared_pair(tmp_path_factory: pytest.TempPathFactory, yarn_jars: list[str]) -> Iterator[YarnCluster]:
+    with YarnCluster(tmp_path_factory.mktemp("pair"), yarn_jars, nodes=2, standby=True) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def pair(shared_pair: YarnCluster) -> YarnCluster:
+    """The first ResourceManager is active."""
+    shared_pair.activate("rm1")
+    return shared_pair
+
+
+def test_a_failover_is_followed(tmp_path: Path, fresh: ServiceProcess, pair: YarnCluster) -> None:
+    scene = Scene(tmp_path, fresh, pair)
+    scene.fill()
+    with scene.manager() as manager:
+        scene.block(W1)
+        scene.wait_applied(W1)
+        pair.rmadmin("-transitionToStandby", "--forcemanual", "rm1", asks=True)
+        scene.wait_refused(W1, "is not active (STANDBY)")
+        pair.activate("rm2")
+        pair.wait_running()
+        scene.wait_applied(W1)
+        assert (pair.rest("rm2").node(W1).get("nodeLabels") or [""])[0] == "blocklist"
+        scene.block(W2, EVACUATE)
+        scene.wait_applied(W2)
+        assert pair.rest("rm2").containers()[W2] == 0
+        scene.unblock(W1, W2)
+        scene.wait(lambda: not pair.rest("rm2").node(W1).get("nodeLabels"))
+        scene.stop(manager)
 
 
 def excluding(scene: Scene, *options: str) -> ManagerProcess:
@@ -22,17 +59,10 @@ def excluding(scene: Scene, *options: str) -> ManagerProcess:
     return scene.manager(*file, *options)
 
 
-@pytest.fixture
-def yarn(tmp_path_factory: pytest.TempPathFactory, yarn_jars: list[str]) -> Iterator[YarnCluster]:
-    """One of its own: a NodeManager that YARN decommissioned keeps some of its ports, as its JVM has others in it."""
-    with YarnCluster(tmp_path_factory.mktemp("excluding"), yarn_jars, nodes=2) as cluster:
-        yield cluster
-
-
 def test_a_busy_node_is_excluded_and_comes_back_and_what_would_not_is_refused(
-    tmp_path: Path, fresh: ServiceProcess, yarn: YarnCluster
+    tmp_path: Path, fresh: ServiceProcess, pair: YarnCluster
 ) -> None:
-    scene = Scene(tmp_path, fresh, yarn)
+    scene, yarn = Scene(tmp_path, fresh, pair), pair
     file = yarn.exclude_file
     file.write_text(file.read_text().replace("<hosts>\n", f"<hosts>\n{FOREIGN}"))
     yarn.rest().submit(megabytes=600)
@@ -62,3 +92,18 @@ def test_a_busy_node_is_excluded_and_comes_back_and_what_would_not_is_refused(
         assert yarn.states()[busy] == "DECOMMISSIONED"
         scene.unblock(busy, idle, "nosuch")
         scene.wait(lambda: busy not in file.read_text())
+
+
+def test_without_node_labels_the_error_says_what_to_do(
+    tmp_path: Path, fresh: ServiceProcess, pair: YarnCluster
+) -> None:
+    """The other ResourceManager starts with that configuration."""
+    pair.kill_resource_manager("rm2")
+    pair.disable_labels()
+    pair.start_resource_manager("rm2")
+    pair.activate("rm2")
+    scene = Scene(tmp_path, fresh, pair)
+    scene.block(W1)
+    with scene.manager() as manager:
+        scene.wait(lambda: "Set yarn.node-labels.enabled in yarn-site.xml, or use --by exclude-file." in manager.log())
+    assert not scene.listener(W1)["applied"]
