@@ -57,12 +57,14 @@ def kubelets(cluster: Cluster) -> Iterator[Kubelets]:
 
 
 @pytest.fixture(scope="session")
-def rendering(tmp_path_factory: pytest.TempPathFactory) -> Helm:
+def rendering(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Helm]:
     """Helm without a cluster."""
     try:
-        return Helm(tmp_path_factory.mktemp("helm"))
+        helm = Helm(tmp_path_factory.mktemp("helm"))
     except MissingError as error:
         raise not_run("all tests of the chart", error) from None
+    yield helm
+    helm.close()
 
 
 @pytest.fixture(scope="package")
@@ -74,9 +76,9 @@ def helm(tmp_path_factory: pytest.TempPathFactory, cluster: Cluster) -> Helm:
 @pytest.fixture(scope="package")
 def operator(cluster: Cluster) -> None:
     """The resource definitions of the Prometheus operator."""
-    for file in operator_definitions():
-        cluster.kubectl("apply", "--server-side", "-f", str(file))
-        cluster.kubectl("wait", "--for=condition=Established", "--timeout=120s", "-f", str(file))
+    files = [word for file in operator_definitions() for word in ("-f", str(file))]
+    cluster.kubectl("apply", "--server-side", *files)
+    cluster.kubectl("wait", "--for=condition=Established", "--timeout=120s", *files)
 
 
 @pytest.fixture

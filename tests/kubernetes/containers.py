@@ -51,9 +51,9 @@ def image_environment() -> dict[str, str]:
 
 
 def make_image(folder: Path) -> Path:
-    """What the Dockerfile copies, in a folder that becomes /srv."""
+    """What the Dockerfile copies, in a folder that becomes /srv, with what is compiled already."""
     for name in ("app", "blocklist", "migrations"):
-        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(ROOT / name, folder / name)
     compileall.compile_dir(folder, quiet=1)
     return folder
 

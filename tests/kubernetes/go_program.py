@@ -13,19 +13,24 @@ import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from tests.debian import MissingError
+
+_COMPILER_FLAGS: Final = "-gcflags=all=-dwarf=false"
+"""Nobody debugs these programs."""
+_COLLECT_AT: Final = "200"
+"""GOGC: the compiler has its memory collected half as often, which costs memory and saves time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GoProgram:
-    """A program called `name`, of a package of the module in the folder `sources`; `files` there determine it."""
+    """A program called `name`, of the module in the folder `sources`; `files` there determine it."""
 
     name: str
     version: str
     sources: Path
     files: Sequence[str]
-    package: str = "."
     linker_flags: str = "-s -w"
 
     def require(self) -> Path:
@@ -52,15 +57,17 @@ class GoProgram:
 
     def _build(self, program: Path) -> None:
         unfinished = program.with_suffix(".new")
-        # Flags of the linker alone: Go's cache of compiled packages stays valid.
-        flags = ["-buildvcs=false", f"-ldflags={self.linker_flags}"]
-        run_go("build", *flags, "-o", str(unfinished), self.package, folder=self.sources)
+        # The same flags of the compiler for all programs, so that they share compiled packages.
+        flags = ["-buildvcs=false", _COMPILER_FLAGS, f"-ldflags={self.linker_flags}"]
+        run_go("build", *flags, "-o", str(unfinished), ".", folder=self.sources)
         unfinished.replace(program)
 
 
 def run_go(*arguments: str, folder: Path) -> str:
     """What `go` prints. An error of it is a RuntimeError with its output."""
-    done = subprocess.run(["go", *arguments], cwd=folder, capture_output=True, text=True, check=False)
+    environment = {"GOGC": _COLLECT_AT} | os.environ
+    command = ["go", *arguments]
+    done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(f"go {' '.join(arguments)}\n{done.stdout}{done.stderr}")
     return done.stdout

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Final
 
@@ -22,8 +22,7 @@ _PROGRAM: Final = GoProgram(
     name="helm",
     version=_VERSION,
     sources=Path(__file__).with_name("helm"),
-    files=("go.mod", "go.sum"),
-    package="helm.sh/helm/v4/cmd/helm",
+    files=("go.mod", "go.sum", "main.go"),
 )
 _OPERATOR: Final = Path(__file__).with_name("prometheus_operator")
 _OPERATOR_MODULE: Final = "github.com/prometheus-operator/prometheus-operator"
@@ -40,16 +39,30 @@ class HelmError(Exception):
 
 
 class Helm:
-    """`helm` with a home of its own, as the administrator of a cluster if there is one."""
+    """`helm` with a home of its own, as the administrator of a cluster if there is one.
+
+    Without a cluster one process runs all commands: most of what rendering takes is the start of the program.
+    """
 
     def __init__(self, folder: Path, cluster: Cluster | None = None) -> None:
         self._program = require_helm()
         self._environment = {"HOME": str(folder), "PATH": "/usr/bin:/bin"}
         if cluster is not None:
             self._environment["KUBECONFIG"] = str(cluster.admin_kubeconfig)
+        self._server: subprocess.Popen[str] | None = None
+        if cluster is None:
+            command, pipe = [str(self._program), "serve"], subprocess.PIPE
+            self._server = subprocess.Popen(command, env=self._environment, stdin=pipe, stdout=pipe, text=True)
+
+    def close(self) -> None:
+        """End its process."""
+        if self._server is not None:
+            self._server.communicate(timeout=60)
 
     def run(self, *arguments: str) -> str:
         """What it prints on standard output. Raises HelmError."""
+        if self._server is not None:
+            return _ask(self._server, arguments)
         done = subprocess.run(
             [str(self._program), *arguments],
             env=self._environment,
@@ -72,6 +85,17 @@ class Helm:
         options = [option for value in values for option in ("--set", value)]
         options += [option for value in strings for option in ("--set-string", value)]
         return self.run("template", name, str(CHART), "--namespace", namespace, *options)
+
+
+def _ask(server: subprocess.Popen[str], arguments: Sequence[str]) -> str:
+    assert server.stdin is not None
+    assert server.stdout is not None
+    server.stdin.write(json.dumps(arguments) + "\n")
+    server.stdin.flush()
+    answer = json.loads(server.stdout.readline())
+    if answer["error"]:
+        raise HelmError(f"helm {' '.join(arguments)}\n{answer['output']}{answer['error']}")
+    return str(answer["output"])
 
 
 def operator_definitions() -> list[Path]:

@@ -155,7 +155,7 @@ def test_sqlite_the_manager_and_service_accounts(
         assert client.put("/blocklist/nodes/other", json=block()).status_code == 409, "the new setting applies"
 
     with pytest.raises(HelmError):
-        here.helm("upgrade", *values, "settings.DEFAULT_DURATION=soon", timeout="20s")
+        here.helm("upgrade", *values, "settings.DEFAULT_DURATION=soon", timeout="5s")
     wait_until(lambda: "BLOCKLIST_DEFAULT_DURATION" in here.pods()[0].log(), seconds=SECONDS)
     here.run_helm("rollback")
     with here.client(admin) as client:
