@@ -196,10 +196,12 @@ class FlinkCluster:
 
 
 def internal_tls(java: Path, folder: Path) -> dict[str, str]:
-    """One certificate for all processes, which trust only that."""
+    """One certificate for all processes, which trust only that. Flink 2.3 verifies the addresses in it."""
     store = folder / "internal.keystore"
     key = ("-genkeypair", "-alias", "internal", "-keyalg", "RSA", "-dname", "CN=internal", "-storepass", "secret1")
-    subprocess.run([java.with_name("keytool"), *key, "-keystore", store], check=True, capture_output=True, timeout=120)
+    names = ",".join(f"ip:{address}" for address in (JOB_MANAGER_HOST, *NODES))
+    command = [java.with_name("keytool"), *key, "-ext", f"SAN={names}", "-keystore", store]
+    subprocess.run(command, check=True, capture_output=True, timeout=120)
     files = {f"security.ssl.internal.{name}": str(store) for name in ("keystore", "truststore")}
     passwords = ("keystore-password", "key-password", "truststore-password")
     settings = {f"security.ssl.internal.{name}": "secret1" for name in passwords}

@@ -42,7 +42,7 @@ _CONTROLLERS: Final = (
     "taint-eviction-controller",
 )
 _ACCOUNTS: Final = "/api/v1/namespaces/{}/serviceaccounts"
-_RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
+RBAC: Final = "/apis/rbac.authorization.k8s.io/v1"
 
 
 class Cluster:
@@ -152,7 +152,7 @@ class Cluster:
     ) -> str:
         """A ServiceAccount with a Role, or a ClusterRole, of its name with these rules; its token."""
         kind = "ClusterRole" if cluster_wide else "Role"
-        base = _RBAC if cluster_wide else f"{_RBAC}/namespaces/{namespace}"
+        base = RBAC if cluster_wide else f"{RBAC}/namespaces/{namespace}"
         named: Json = {"metadata": {"name": name}}
         binding = {
             **named,

@@ -7,7 +7,7 @@ from typing import Final
 
 from tests.integration.manager_process import ManagerProcess
 from tests.integration.process import ROOT, ServiceProcess
-from tests.kubernetes.cluster import Cluster, Json
+from tests.kubernetes.cluster import RBAC, Cluster, Json
 
 RULES: Final = "\n---\n".join(
     (ROOT / "deploy" / "kubernetes" / name).read_text() for name in ("manager-rbac.yaml", "manager-eviction.yaml")
@@ -17,16 +17,28 @@ NAMESPACE: Final = "managers"
 """Not the one that the rules name: tests of the chart and of the files for kubectl delete that."""
 ACCOUNT: Final = "blocklist-manager"
 KEY: Final = "blocklist/blocked"
+_BINDINGS: Final = ("blocklist-manager", "blocklist-manager-eviction")
+"""The ClusterRoleBindings of the two files."""
 
 
 def manager_token(cluster: Cluster) -> str:
-    """A token with these rights; the rules are applied first."""
+    """A token with these rights; the rules are applied first, unless they are there."""
+    if not _has_rules(cluster):
+        rules = RULES.replace("namespace: blocklist", f"namespace: {NAMESPACE}")
+        cluster.kubectl("apply", "--filename", "-", stdin=rules)
+    return cluster.service_account_token(NAMESPACE, ACCOUNT)
+
+
+def _has_rules(cluster: Cluster) -> bool:
+    """Tests of the chart and of the files for kubectl make and delete objects of these names, too."""
     with cluster.api() as api:
         if api.get(f"/api/v1/namespaces/{NAMESPACE}").status_code == 404:
             cluster.make_namespace(NAMESPACE)
-    rules = RULES.replace("namespace: blocklist", f"namespace: {NAMESPACE}")
-    cluster.kubectl("apply", "--filename", "-", stdin=rules)
-    return cluster.service_account_token(NAMESPACE, ACCOUNT)
+        found = [api.get(f"{RBAC}/clusterrolebindings/{name}") for name in _BINDINGS]
+    return all(
+        each.status_code == 200 and [subject["namespace"] for subject in each.json()["subjects"]] == [NAMESPACE]
+        for each in found
+    )
 
 
 def manager_process(

@@ -40,3 +40,9 @@ def pod_phase(api: httpx.Client, namespace: str, name: str) -> str | None:
     """Its phase; None if there is no such pod."""
     answer = api.get(f"/api/v1/namespaces/{namespace}/pods/{name}")
     return None if answer.status_code == 404 else str(answer.raise_for_status().json()["status"]["phase"])
+
+
+def waits_for_taint(api: httpx.Client, namespace: str, name: str) -> bool:
+    """Whether the scheduler has found no node for the pod, one because of its taints."""
+    status = api.get(f"/api/v1/namespaces/{namespace}/pods/{name}").raise_for_status().json()["status"]
+    return any("untolerated taint" in each.get("message", "") for each in status.get("conditions", ()))

@@ -7,7 +7,7 @@ import pytest
 from tests.integration.process import wait_until
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelets import Kubelets
-from tests.kubernetes.pods import make_pod, pod_phase
+from tests.kubernetes.pods import make_pod, pod_phase, waits_for_taint
 
 pytestmark = pytest.mark.xdist_group("kubernetes")
 
@@ -31,7 +31,7 @@ def test_a_taint_keeps_pods_off_a_node(cluster: Cluster, kubelets: Kubelets, nam
     with kubelets.nodes("pods-18"), cluster.api() as api:
         cluster.kubectl("taint", "node", "pods-18", "test=1:NoSchedule")
         uid = make_pod(api, namespace, "waits", "echo", "it ran", node="pods-18")
-        wait_until(lambda: "untolerated taint" in cluster.kubectl("-n", namespace, "describe", "pod", "waits"))
+        wait_until(lambda: waits_for_taint(api, namespace, "waits"))
         cluster.kubectl("taint", "node", "pods-18", "test-")
         wait_until(lambda: pod_phase(api, namespace, "waits") == "Succeeded", seconds=120)
         assert kubelets.log(uid) == "it ran\n"

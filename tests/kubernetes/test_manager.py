@@ -15,7 +15,7 @@ from tests.integration.process import ServiceProcess, wait_until
 from tests.kubernetes.cluster import Cluster
 from tests.kubernetes.kubelets import Kubelets
 from tests.kubernetes.manager import KEY, is_blocked, is_free, manager_process
-from tests.kubernetes.pods import make_pod, pod_phase
+from tests.kubernetes.pods import make_pod, pod_phase, waits_for_taint
 
 pytestmark = [pytest.mark.xdist_group("kubernetes"), pytest.mark.timeout(600)]
 
@@ -70,7 +70,7 @@ def test_a_blocked_node_gets_no_new_pods_until_its_block_ends(
         }
         assert is_free(kubelets.node("marked-32"))
         make_pod(api, namespace, "after", "echo", "it ran", node="marked-31")
-        wait_until(lambda: "untolerated taint" in cluster.kubectl("-n", namespace, "describe", "pod", "after"))
+        wait_until(lambda: waits_for_taint(api, namespace, "after"))
         assert pod_phase(api, namespace, "before") == "Running"
         wait_until(lambda: "is blocked without end (Hot machine)" in cluster.kubectl("describe", "node", "marked-31"))
         # A merge changes the annotation.
@@ -106,7 +106,7 @@ def test_with_all_nodes_blocked_a_pod_waits_for_the_first_that_is_free(
         wait_until(lambda: acked_revision(fresh, "kubernetes") == 2, seconds=120)
         wait_until(lambda: applied(client, "all-36") and applied(client, "all-37"), seconds=120)
         make_pod(api, namespace, "waits", "sleep", "600", affinity=affinity)
-        wait_until(lambda: "untolerated taint" in cluster.kubectl("-n", namespace, "describe", "pod", "waits"))
+        wait_until(lambda: waits_for_taint(api, namespace, "waits"))
         client.unblock("all-37")
         wait_until(lambda: "waits" in kubelets.pods_on("all-37"), seconds=120)
 

@@ -35,7 +35,6 @@ SECONDS: Final = 180.0
 """Maximum time of each wait."""
 _CONF: Final = Path(__file__).with_name("conf")
 _YARN: Final = "org.apache.hadoop.yarn"
-_LABELS: Final = "<name>yarn.node-labels.enabled</name><value>{}</value>"
 _EMPTY_EXCLUDE_FILE: Final = '<?xml version="1.0"?>\n<hosts>\n</hosts>\n'
 
 
@@ -136,9 +135,12 @@ class YarnCluster:
         process.wait()
 
     def disable_labels(self) -> None:
-        """For ResourceManagers that start from now on: no node labels."""
+        """For ResourceManagers that start from now on: no node labels, and none from before a restart."""
         site = self.conf / "yarn-site.xml"
-        site.write_text(site.read_text().replace(_LABELS.format("true"), _LABELS.format("false")))
+        text = site.read_text()
+        for name in ("yarn.node-labels.enabled", "yarn.resourcemanager.recovery.enabled"):
+            text = text.replace(f"<name>{name}</name><value>true<", f"<name>{name}</name><value>false<")
+        site.write_text(text)
 
     def activate(self, name: str) -> None:
         """Make this ResourceManager the active one, and the other one the standby."""

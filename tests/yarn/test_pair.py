@@ -63,6 +63,7 @@ def test_a_busy_node_is_excluded_and_comes_back_and_what_would_not_is_refused(
     tmp_path: Path, fresh: ServiceProcess, pair: YarnCluster
 ) -> None:
     scene, yarn = Scene(tmp_path, fresh, pair), pair
+    yarn.reset()
     file = yarn.exclude_file
     file.write_text(file.read_text().replace("<hosts>\n", f"<hosts>\n{FOREIGN}"))
     yarn.rest().submit(megabytes=600)
