@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import secrets
-import signal
 import ssl
 import subprocess
 from collections.abc import Iterator, Sequence
@@ -90,14 +89,11 @@ class Cluster:
         self._wait(lambda: self._answers(_ACCOUNTS.format("default") + "/default"))
 
     def stop(self) -> None:
-        for process in reversed(self._processes.values()):
-            process.send_signal(signal.SIGTERM)
-        for process in reversed(self._processes.values()):
-            try:
-                process.wait(10)
-            except subprocess.TimeoutExpired:
-                process.kill()
-                process.wait()
+        """Kill all components: nothing of them is kept, and some take long to end."""
+        for process in self._processes.values():
+            process.kill()
+        for process in self._processes.values():
+            process.wait()
 
     def start_api_server(self) -> None:
         """Start it, on the same port as before, and wait until it is ready."""

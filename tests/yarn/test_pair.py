@@ -28,8 +28,10 @@ def shared_pair(tmp_path_factory: pytest.TempPathFactory, yarn_jars: list[str]) 
 
 @pytest.fixture
 def pair(shared_pair: YarnCluster) -> YarnCluster:
-    """The first ResourceManager is active."""
+    """Nothing runs, and the first ResourceManager is active. It would take over what still runs."""
+    shared_pair.reset()
     shared_pair.activate("rm1")
+    shared_pair.wait_running()
     return shared_pair
 
 
@@ -63,7 +65,6 @@ def test_a_busy_node_is_excluded_and_comes_back_and_what_would_not_is_refused(
     tmp_path: Path, fresh: ServiceProcess, pair: YarnCluster
 ) -> None:
     scene, yarn = Scene(tmp_path, fresh, pair), pair
-    yarn.reset()
     file = yarn.exclude_file
     file.write_text(file.read_text().replace("<hosts>\n", f"<hosts>\n{FOREIGN}"))
     yarn.rest().submit(megabytes=600)
@@ -96,14 +97,14 @@ def test_a_busy_node_is_excluded_and_comes_back_and_what_would_not_is_refused(
 
 
 def test_without_node_labels_the_error_says_what_to_do(
-    tmp_path: Path, fresh: ServiceProcess, pair: YarnCluster
+    tmp_path: Path, fresh: ServiceProcess, shared_pair: YarnCluster
 ) -> None:
     """The other ResourceManager starts with that configuration."""
-    pair.kill_resource_manager("rm2")
-    pair.disable_labels()
-    pair.start_resource_manager("rm2")
-    pair.activate("rm2")
-    scene = Scene(tmp_path, fresh, pair)
+    shared_pair.kill_resource_manager("rm2")
+    shared_pair.disable_labels()
+    shared_pair.start_resource_manager("rm2")
+    shared_pair.activate("rm2")
+    scene = Scene(tmp_path, fresh, shared_pair)
     scene.block(W1)
     with scene.manager() as manager:
         scene.wait(lambda: "Set yarn.node-labels.enabled in yarn-site.xml, or use --by exclude-file." in manager.log())
