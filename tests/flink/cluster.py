@@ -200,7 +200,7 @@ def internal_tls(java: Path, folder: Path) -> dict[str, str]:
     store = folder / "internal.keystore"
     key = ("-genkeypair", "-alias", "internal", "-keyalg", "RSA", "-dname", "CN=internal", "-storepass", "secret1")
     names = ",".join(f"ip:{address}" for address in (JOB_MANAGER_HOST, *NODES))
-    command = [java.with_name("keytool"), *key, "-ext", f"SAN={names}", "-keystore", store]
+    command = [str(java.with_name("keytool")), *key, "-ext", f"SAN={names}", "-keystore", str(store)]
     subprocess.run(command, check=True, capture_output=True, timeout=120)
     files = {f"security.ssl.internal.{name}": str(store) for name in ("keystore", "truststore")}
     passwords = ("keystore-password", "key-password", "truststore-password")
