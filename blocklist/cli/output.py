@@ -1,4 +1,4 @@
-"""Output: tables, JSON, JSON lines, YAML and names on stdout, messages on stderr."""
+"""Output: tables, JSON, JSON lines and names on stdout, messages on stderr."""
 
 from __future__ import annotations
 
@@ -28,7 +28,6 @@ class OutputFormat(StrEnum):
     WIDE = "wide"
     JSON = "json"
     JSONL = "jsonl"
-    YAML = "yaml"
     NAME = "name"
 
 
@@ -57,18 +56,14 @@ class OutputOptions:
     headers: bool = True
 
     @property
-    def is_document(self) -> bool:
-        return self.format in (OutputFormat.JSON, OutputFormat.YAML)
-
-    @property
     def is_table(self) -> bool:
         return self.format in (OutputFormat.TABLE, OutputFormat.WIDE)
 
 
 def print_items(view: ResourceView[T], items: Sequence[T], options: OutputOptions) -> None:
     """Print the items to stdout; instead of an empty table, a message to stderr."""
-    if options.is_document:
-        print_document(view.json_document([view.json(item) for item in items]), options.format)
+    if options.format is OutputFormat.JSON:
+        print_document(view.json_document([view.json(item) for item in items]))
     elif options.format is OutputFormat.JSONL:
         print_lines(*(format_json(view.json(item)) for item in items))
     elif options.format is OutputFormat.NAME:
@@ -103,14 +98,9 @@ def format_json(value: object, *, indent: int | None = None) -> str:
     return json.dumps(value, ensure_ascii=False, indent=indent)
 
 
-def print_document(document: Json, output: OutputFormat) -> None:
-    """Print one JSON value to stdout, indented, or as YAML."""
-    if output is OutputFormat.YAML:
-        from blocklist.cli.yaml import dump_yaml  # noqa: PLC0415 - rarely needed
-
-        print_lines(dump_yaml(document))
-    else:
-        print_lines(format_json(document, indent=2))
+def print_document(document: Json) -> None:
+    """Print one JSON value to stdout, indented."""
+    print_lines(format_json(document, indent=2))
 
 
 def print_lines(*lines: str) -> None:

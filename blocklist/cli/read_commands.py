@@ -103,8 +103,8 @@ def get(node: options.Node, output: options.Output = OutputFormat.TABLE, no_head
         now = service_now(client)
     if not found:
         raise NotFoundError(f"Node {node} is not blocked.")
-    if output in (OutputFormat.JSON, OutputFormat.YAML):
-        print_document(columns.listed_json(found[0]), output)
+    if output is OutputFormat.JSON:
+        print_document(columns.listed_json(found[0]))
     else:
         print_items(columns.nodes_view(now), found, OutputOptions(output, not no_headers))
 
@@ -239,8 +239,8 @@ def _print_statuses(statuses: Sequence[NodeStatusBody], view_options: OutputOpti
 
 
 def _print_status(status: NodeStatusBody, view_options: OutputOptions) -> None:
-    if view_options.is_document:
-        print_document(status.json_value(), view_options.format)
+    if view_options.format is OutputFormat.JSON:
+        print_document(status.json_value())
         return
     if view_options.is_table:
         state = "blocked" if status.blocked else "not blocked"

@@ -116,7 +116,6 @@ def test_several_nodes_are_asked_at_once(command: Command, node_id: str) -> None
     assert len(command.stdout_of("status", f"{node_id}-[1-2]", "--no-headers").splitlines()) == 2
     assert command.stdout_of("history", node_id, "--from", "-1h") == ""
     assert len(command.stdout_of("claims", f"{node_id}-[1-2]", "--no-headers").splitlines()) == 2
-    assert f"\n{node_id}-2:\n  action: MARK_BLOCKED\n" in command.stdout_of("list", "-o", "yaml")
 
 
 def test_the_list_is_filtered_and_sorted(command: Command, node_id: str) -> None:
