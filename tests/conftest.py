@@ -1,4 +1,4 @@
-"""A failed test shows the logs of the processes that it started in its folder. No property test has a time limit."""
+"""A failed test shows the logs of the services that it started. No property test has a time limit."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from tests.length import LENGTH, longer
@@ -22,6 +23,11 @@ settings.register_profile(
 settings.load_profile("no time limits")
 
 _LINES: Final = 100
+
+
+def pytest_configure() -> None:
+    """Hand the logs of services in this process to pytest: by default they go to what is stdout at that moment."""
+    structlog.configure(logger_factory=structlog.stdlib.LoggerFactory())
 
 
 @pytest.hookimpl(trylast=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import lru_cache
 from itertools import chain
 from json.encoder import encode_basestring_ascii
@@ -28,11 +29,15 @@ _GATHER_SECONDS: Final = 0.02
 
 
 class ChangeLogWriter:
-    """`write` runs on the event loop and never blocks. `on_lost` is called with the number of dropped lines."""
+    """`write` runs on the event loop and never blocks. `on_lost` is called with the number of dropped lines.
+
+    The lines go to what is stderr now: a stream that later takes its place belongs to somebody else.
+    """
 
     def __init__(self, log_format: LogFormat, on_lost: Callable[[int], None], max_queued: int = MAX_QUEUED) -> None:
         self._format_line = _json_line if log_format == "json" else _console_line
         self._on_lost = on_lost
+        self._stderr = sys.stderr
         self._max_queued = max_queued
         self._queue: SimpleQueue[Sequence[Change]] = SimpleQueue()
         self._queued = 0
@@ -63,7 +68,7 @@ class ChangeLogWriter:
             batches += [self._queue.get() for _ in range(self._queue.qsize())]
             changes = list(chain.from_iterable(batches))
             for start in range(0, len(changes), _BATCH_LINES):
-                _write_stderr("".join(map(self._line, changes[start : start + _BATCH_LINES])))
+                self._write_stderr("".join(map(self._line, changes[start : start + _BATCH_LINES])))
             self._written += len(changes)
 
     def _line(self, change: Change) -> str:
@@ -72,14 +77,11 @@ class ChangeLogWriter:
             return self._format_line(change)
         return ""
 
-
-def _write_stderr(text: str) -> None:
-    try:
-        sys.stderr.write(text)
-        sys.stderr.flush()
-    except (OSError, ValueError):
-        # stderr is closed, or its reader is gone: that must not stop the service.
-        return
+    def _write_stderr(self, text: str) -> None:
+        # stderr may be closed, or its reader gone: that must not stop the service.
+        with suppress(OSError, ValueError):
+            self._stderr.write(text)
+            self._stderr.flush()
 
 
 def _json_line(change: Change) -> str:

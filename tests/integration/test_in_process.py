@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import logging
+from contextlib import ExitStack
+from pathlib import Path
 
 import httpx
 import pytest
+import structlog
 
+from tests.integration import command
 from tests.integration.bodies import block
 from tests.integration.conftest import StartInProcess
+from tests.integration.databases import Databases
+from tests.integration.in_process import in_process
 from tests.integration.raw_http import connection_to, request
 
 
@@ -48,3 +54,17 @@ def test_streams_are_read_though_pytest_captures_logs(
     with connection_to(service.port) as connection:
         connection.sendall(request("/blocklist/watch"))
         assert connection.recv(100).startswith(b"HTTP/1.1 200 OK")
+
+
+def test_what_it_logs_is_not_the_output_of_a_command_that_runs_meanwhile(databases: Databases, tmp_path: Path) -> None:
+    with ExitStack() as running:
+        service = running.enter_context(in_process(**databases.settings(tmp_path)))
+
+        def change_and_stop() -> int:
+            service.client().put("/blocklist/nodes/n1", json=block())
+            service.portal.call(structlog.get_logger().warning, "a warning")
+            running.close()  # All lines have been written.
+            return 0
+
+        done = command.run(env={}, main=change_and_stop)
+    assert (done.stdout, done.stderr) == ("", "")

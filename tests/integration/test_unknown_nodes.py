@@ -9,25 +9,36 @@ import httpx
 import pytest
 
 from tests.integration.bodies import block, current_list
-from tests.integration.command import Command, install
+from tests.integration.command import Command
+from tests.integration.conftest import StartInProcess
+from tests.integration.in_process import InProcessService
 from tests.integration.listeners import RM, heartbeat, register
 from tests.integration.problems import problem_of
-from tests.integration.process import ServiceProcess
 
 
 @pytest.fixture
-def cluster(listener_client: httpx.Client) -> httpx.Client:
+def service(start_in_process: StartInProcess) -> InProcessService:
+    return start_in_process()
+
+
+@pytest.fixture
+def client(service: InProcessService) -> httpx.Client:
+    return service.client()
+
+
+@pytest.fixture
+def cluster(client: httpx.Client) -> httpx.Client:
     """A Slurm manager knows n1 to n3, and a job runs on app-7.example.com."""
-    register(listener_client, "rm", role=RM)
-    heartbeat(listener_client, "rm", nodes=["n1", "n2", "n3"])
-    register(listener_client, "jm")
-    heartbeat(listener_client, "jm", taskManagers={"tm": "App-7.example.com"})
-    return listener_client
+    register(client, "rm", role=RM)
+    heartbeat(client, "rm", nodes=["n1", "n2", "n3"])
+    register(client, "jm")
+    heartbeat(client, "jm", taskManagers={"tm": "App-7.example.com"})
+    return client
 
 
 @pytest.fixture
-def command(tmp_path: Path, listener_service: ServiceProcess) -> Command:
-    return Command(install(tmp_path), listener_service.url)
+def command(binaries: Path, service: InProcessService) -> Command:
+    return Command(binaries, service.url)
 
 
 def dry_run(client: httpx.Client, name: str) -> tuple[bool | None, str | None]:
@@ -72,10 +83,10 @@ class TestDryRun:
         cluster.put("/blocklist/nodes/n11", json=block())
         assert dry_run(cluster, "N11") == (True, None)
 
-    def test_without_any_reported_node_nothing_is_known_about_it(self, listener_client: httpx.Client) -> None:
-        register(listener_client, "jm")
-        assert dry_run(listener_client, "n11") == (None, None)
-        assert block_several(listener_client, "n11") == {"n11": (True, None)}
+    def test_without_any_reported_node_nothing_is_known_about_it(self, client: httpx.Client) -> None:
+        register(client, "jm")
+        assert dry_run(client, "n11") == (None, None)
+        assert block_several(client, "n11") == {"n11": (True, None)}
 
     def test_a_listener_that_left_knows_nothing(self, cluster: httpx.Client) -> None:
         cluster.delete("/listeners/rm")
@@ -123,10 +134,10 @@ class TestStrict:
         again = cluster.put("/blocklist/nodes/N11?strict=true", json=block(cause="y", allowMerge=True))
         assert (again.status_code, again.json()["id"]) == (202, "n11")
 
-    def test_without_any_reported_node_it_is_refused(self, listener_client: httpx.Client) -> None:
-        problem = problem_of(listener_client.put("/blocklist/nodes/n1?strict=true", json=block()), 409)
+    def test_without_any_reported_node_it_is_refused(self, client: httpx.Client) -> None:
+        problem = problem_of(client.put("/blocklist/nodes/n1?strict=true", json=block()), 409)
         assert problem["detail"].startswith("No listener reports any nodes")
-        assert current_list(listener_client)[1] == {}
+        assert current_list(client)[1] == {}
 
     @pytest.mark.parametrize("query", ["strict=yes", "strict=true&strict=true", "Strict=true"])
     def test_another_value_is_refused(self, cluster: httpx.Client, query: str) -> None:
