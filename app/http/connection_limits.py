@@ -20,7 +20,6 @@ from typing import Any, Final
 from httptools import HttpParserCallbackError, HttpParserUpgrade, HttpRequestParser
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
-from app.http.half_close import HalfCloseApp
 from app.logs.isolation import isolated
 
 MAX_HEAD_BYTES: Final = 16 * 1024
@@ -117,7 +116,6 @@ class LimitingProtocol(HttpToolsProtocol):
         "_request_complete",
         "_response_cycle",
         "_upgrade_at",
-        "half_closed",
     )
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
@@ -129,7 +127,6 @@ class LimitingProtocol(HttpToolsProtocol):
         self._bytes_without_content = 0  # bytes of a body since its last content: trailers, extensions of chunks
         self._measure_head = False  # whether the size of the head must be computed when it is complete
         self._response_cycle: RequestResponseCycle | None = None
-        self.half_closed = False  # the client sends nothing more
         self._upgrade_at: int | None = None  # where the head ends that asks for another protocol
 
     @property
@@ -180,20 +177,7 @@ class LimitingProtocol(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._response_cycle = cycle
-        super()._start_asgi_task(cycle, HalfCloseApp(app, self, cycle))  # type: ignore[arg-type]
-
-    def eof_received(self) -> bool:  # type: ignore[override]
-        """The client sends nothing more: close the connection, behind the responses to what it has sent.
-
-        TLS connections are closed at once: asyncio has no half-closed ones.
-        """
-        if self.scheme == "https" or not self._close_behind_responses():
-            return False
-        self._stop_timer()
-        self.half_closed = True
-        if self._response_cycle is not None:
-            self._response_cycle.message_event.set()
-        return True
+        super()._start_asgi_task(cycle, app)
 
     def on_message_begin(self) -> None:
         self._request_complete = False

@@ -149,13 +149,6 @@ class FastTableProtocol(FastGetProtocol):
         self._stop_waiting()
         super().connection_lost(exc)
 
-    def eof_received(self) -> bool:  # type: ignore[override]
-        keep_open = super().eof_received()
-        if keep_open and (request := self._tables.waiting.get(self)) is not None:
-            # The client may be gone.
-            self.end_wait(request)
-        return keep_open
-
     def end_wait(self, request: TableRequest) -> None:
         """Answer a request that waits, unless its credential has ended meanwhile."""
         self._stop_waiting()

@@ -200,15 +200,6 @@ class TestWaiting:
             answers = own.in_time(lambda: [read_response(stream).status for _ in range(3)])
             assert answers == [304, 200, 304]
 
-    def test_a_client_that_half_closes_gets_its_response(self, own: InProcessService, own_client: httpx.Client) -> None:
-        etag = get(own_client).headers["etag"]
-        with connection_to(own.port) as connection, connection.makefile("rb") as stream:
-            connection.sendall(request(TABLE, f"If-None-Match: {etag}", "Prefer: wait=60"))
-            connection.shutdown(1)
-            answer = read_response(stream)
-            assert (answer.status, answer.header("connection")) == (304, "close")
-            assert stream.read() == b""
-
     def test_clients_that_disconnect_free_their_places(self, start_in_process: StartInProcess) -> None:
         service = start_in_process(max_waits_per_client="2")
         with http_client(service.url) as client:

@@ -13,7 +13,6 @@ CALLED: Final = {
     "connection_lost",
     "connection_made",
     "data_received",
-    "eof_received",
     "on_body",
     "on_headers_complete",
     "on_message_begin",
