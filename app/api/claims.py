@@ -38,6 +38,7 @@ from app.api.responses import FROM_MEMORY, JsonResponse
 from app.components import Components, components_of
 from app.engine.claims_view import ClaimedNodes
 from app.engine.handler import Command, Outcome
+from app.requests import ClaimRequest
 from blocklist.model.claims import MAX_OWNER_LENGTH, check_owner
 from blocklist.model.draft import Draft, PutClaim, not_blocked_message
 from blocklist.model.errors import NotFoundError
@@ -46,7 +47,6 @@ from blocklist.model.node_lookup import claims_on
 from blocklist.model.node_ranges import MAX_NODES
 from blocklist.wire.body import ID_PATTERN
 from blocklist.wire.claims import (
-    ClaimRequest,
     ClaimsPage,
     NodeClaims,
     PutClaimBody,

@@ -16,6 +16,7 @@ from app.api.request_body import MAX_NODE_BODY, MAX_REPORT_BODY, body_schema, pa
 from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
 from app.components import Components, components_of
 from app.listeners.entry import ListenerEntry
+from app.requests import HeartbeatBody, Id, RegistrationBody, SessionBody
 from blocklist.model.errors import AmbiguousNodeError, NotFoundError
 from blocklist.model.report import Report
 from blocklist.model.roles import Role
@@ -23,14 +24,10 @@ from blocklist.wire.body import ID_PATTERN
 from blocklist.wire.json import Json, dump_json, parse_json
 from blocklist.wire.listeners import (
     REPORT_FIELDS,
-    HeartbeatBody,
-    Id,
     LeaseBody,
     ListenerBody,
     ListenersBody,
-    RegistrationBody,
     SecretBody,
-    SessionBody,
     listener_body,
 )
 from blocklist.wire.node_status import TaskManagerBody

@@ -22,9 +22,9 @@ from app.components import Components, components_of
 from app.engine.cached_list import CachedList, CachedResponse
 from app.engine.list_details import past_list, selected_list
 from app.net.prefer import wait_seconds
+from app.requests import Flag
 from app.watch.disconnect import run_until_disconnect
 from blocklist.model.node import BlockedNode
-from blocklist.wire.body import Flag
 from blocklist.wire.nodes import ListedNode
 from blocklist.wire.problems import CompactedProblem
 

@@ -42,6 +42,7 @@ from app.api.selection import (
 )
 from app.components import Components, components_of
 from app.engine.handler import Command, Outcome
+from app.requests import BlockRequest
 from blocklist.model.changes import ChangeType
 from blocklist.model.draft import Draft, not_blocked_message
 from blocklist.model.errors import NotFoundError
@@ -50,7 +51,7 @@ from blocklist.model.selector import Selector
 from blocklist.wire.body import ID_PATTERN
 from blocklist.wire.dry_run import DryRunBody
 from blocklist.wire.json import parse_json
-from blocklist.wire.nodes import BlockRequest, NodeBody, NodeResult, UnblockedNode
+from blocklist.wire.nodes import NodeBody, NodeResult, UnblockedNode
 from blocklist.wire.problems import ConflictProblem, ConflictsProblem, Problem
 
 router = APIRouter(tags=["Nodes"], dependencies=[REQUIRE_READER])

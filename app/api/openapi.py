@@ -7,20 +7,17 @@ from typing import Any
 from fastapi import FastAPI, Request, Response
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
-from pydantic.json_schema import models_json_schema
+from pydantic import TypeAdapter
 
 from app.api.authorization import PUBLIC, required_role
 from app.api.problems import problem_responses
 from app.api.responses import JsonResponse
 from app.integrations.alertmanager.wire import AlertmanagerPost
+from app.requests import BlockRequest, ClaimRequest, HeartbeatBody, RegistrationBody, SessionBody, TokenRequest
 from blocklist import __version__
-from blocklist.wire.claims import ClaimRequest
 from blocklist.wire.json import dump_json
-from blocklist.wire.listeners import HeartbeatBody, RegistrationBody, SessionBody
-from blocklist.wire.nodes import BlockRequest
 from blocklist.wire.problems import CompactedProblem, ConflictProblem, ConflictsProblem, Problem
 from blocklist.wire.pushes import PushBody
-from blocklist.wire.tokens import TokenRequest
 
 _MODELS = (
     AlertmanagerPost,
@@ -76,8 +73,8 @@ def _build(app: FastAPI) -> dict[str, Any]:
 
 
 def _add_models(schemas: dict[str, Any]) -> None:
-    models: list[Any] = [(model, "validation") for model in _MODELS]
-    _, extra = models_json_schema(models, ref_template="#/components/schemas/{model}")
+    adapters: list[Any] = [(model, "validation", TypeAdapter(model)) for model in _MODELS]
+    _, extra = TypeAdapter.json_schemas(adapters, ref_template="#/components/schemas/{model}")
     for name, schema in extra["$defs"].items():
         schemas.setdefault(name, schema)
     for unused in ("HTTPValidationError", "ValidationError"):

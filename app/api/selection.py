@@ -11,13 +11,13 @@ from fastapi import Depends, Query, Request
 
 from app.components import Components
 from app.engine.handler import Command
+from app.requests import BlockRequest
 from blocklist.model.draft import Draft
 from blocklist.model.errors import InvalidError, NotFoundError
 from blocklist.model.node import BlockedNode
 from blocklist.model.node_ranges import MAX_NODES
 from blocklist.model.selection import SelectableNodes, label_hints, select_nodes, selects
 from blocklist.model.selector import MAX_LENGTH, Selector, parse_selector
-from blocklist.wire.nodes import BlockRequest
 
 # The syntax of blocklist.model.selector, for JSON Schema.
 _WS: Final = r"[ \t\r\n]*"

@@ -12,17 +12,11 @@ from app.api.problems import problem_responses
 from app.api.request_body import MAX_NODE_BODY, body_schema, read_body
 from app.api.responses import FROM_MEMORY, JsonResponse, revision_headers
 from app.components import components_of
+from app.requests import TokenRequest
 from blocklist.model.errors import ForbiddenError, InvalidError
 from blocklist.model.roles import Role
 from blocklist.wire.json import dump_json, parse_json
-from blocklist.wire.tokens import (
-    IdentityBody,
-    NewTokenBody,
-    TokenRequest,
-    TokensBody,
-    new_token_body,
-    token_body,
-)
+from blocklist.wire.tokens import IdentityBody, NewTokenBody, TokensBody, new_token_body, token_body
 
 router = APIRouter(tags=["Tokens"])
 

@@ -7,10 +7,11 @@ from collections.abc import Iterable
 from typing import Final
 
 from app.listeners.entry import ListenerEntry
+from app.requests import ReportBody
 from blocklist.model.errors import InvalidError
 from blocklist.model.evidence import Evidence, Finding, FindingKind
 from blocklist.model.report import Report
-from blocklist.wire.listeners import REPORT_FIELDS, ReportBody, report_fields
+from blocklist.wire.listeners import REPORT_FIELDS, report_fields
 
 ERROR: Final = "error"
 """The part that the pusher reports, not the listener: the outcome of the last push."""

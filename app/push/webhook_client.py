@@ -15,10 +15,10 @@ from standardwebhooks import Webhook
 from yarl import URL
 
 from app.net.callback_policy import PinnedTarget, PushError, PushRejectedError
+from app.requests import ReportBody
 from blocklist.model.errors import InvalidError
 from blocklist.model.report import EMPTY_REPORT, Report
 from blocklist.wire.json import parse_json
-from blocklist.wire.listeners import ReportBody
 
 TIMEOUT_SECONDS: Final = 5.0
 """Timeout of a whole push."""

@@ -3,45 +3,45 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Annotated, Literal
-
-from pydantic import BeforeValidator, ConfigDict, Field
 
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.claims import Claims
-from blocklist.wire.body import Body, MillisOut
+from blocklist.wire.body import Body, Doc, Millis, Rule, between, matching, with_example
 from blocklist.wire.claims import ClaimBody, claim_body
 from blocklist.wire.json import Json, dump_json
 from blocklist.wire.nodes import NodeBody, node_fields
 
 
-def _known_type(name: object) -> object:
+def _known_type(name: object) -> str:
     """A type of a later version: whatever it is called, the node in the change is the node after it."""
-    return ChangeType.MERGED.value if isinstance(name, str) and name not in set(ChangeType) else name
+    if not isinstance(name, str):
+        raise ValueError("give the type of a change")
+    return name if name in set(ChangeType) else ChangeType.MERGED.value
 
 
-ChangeTypeName = Annotated[
-    Literal["blocked", "merged", "narrowed", "unblocked", "expired"], BeforeValidator(_known_type)
-]
+ChangeTypeName = Annotated[Literal["blocked", "merged", "narrowed", "unblocked", "expired"], Rule(_known_type, {})]
 
 
+@dataclass(frozen=True, kw_only=True)
 class ChangeBody(Body):
     """A change of the list."""
 
-    revision: Annotated[int, Field(ge=1, le=2**53)]
+    revision: Annotated[int, between(1, 2**53)]
     type: ChangeTypeName
-    at: MillisOut
+    at: Millis
     created_by: str | None
-    forced: Annotated[str | None, Field(description="Reason for bypassing the limits, if they were bypassed.")] = None
+    forced: Annotated[str | None, Doc("Reason for bypassing the limits, if they were bypassed.")] = None
     node: NodeBody
     claims: Annotated[
         list[ClaimBody] | None,
-        Field(description="The claims after the change. Absent if none are left, or one, of `createdBy`: the node."),
+        Doc("The claims after the change. Absent if none are left, or one, of `createdBy`: the node."),
     ] = None
 
     dismissed: Annotated[
         list[ClaimBody] | None,
-        Field(description="The claims of automatic owners that unblocking removed. Absent if there were none."),
+        Doc("The claims of automatic owners that unblocking removed. Absent if there were none."),
     ] = None
 
     def value(self) -> Change:
@@ -62,11 +62,12 @@ def _claims(bodies: Sequence[ClaimBody] | None, node_id: str) -> Claims | None:
     return None if bodies is None else tuple(body.value(node_id) for body in bodies)
 
 
+@dataclass(frozen=True, kw_only=True)
 class SnapshotBody(Body):
     """The whole list at a revision."""
 
-    revision: Annotated[int, Field(ge=0, le=2**53)]
-    history: Annotated[str, Field(pattern="^[0-9a-f]{8}$")]
+    revision: Annotated[int, between(0, 2**53)]
+    history: Annotated[str, matching("^[0-9a-f]{8}$")]
     nodes: dict[str, NodeBody]
 
     def value(self) -> Snapshot:
@@ -74,38 +75,33 @@ class SnapshotBody(Body):
         return Snapshot(revision=self.revision, history=self.history, nodes=nodes)
 
 
+@dataclass(frozen=True, kw_only=True)
 class ChangesPage(Body):
     """A page of the change log."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "changes": [
-                        {
-                            "revision": 1,
-                            "type": "blocked",
-                            "at": "1652313600000",
-                            "createdBy": None,
-                            "node": {
-                                "id": "worker-17",
-                                "action": "MARK_BLOCKED",
-                                "startTimestamp": "1652313600000",
-                                "endTimestamp": "1652317200000",
-                                "cause": "Hot machine",
-                            },
-                        }
-                    ],
-                    "revision": 1,
-                    "next": None,
-                }
-            ]
-        }
+    __pydantic_config__ = with_example(
+        changes=[
+            {
+                "revision": 1,
+                "type": "blocked",
+                "at": "1652313600000",
+                "createdBy": None,
+                "node": {
+                    "id": "worker-17",
+                    "action": "MARK_BLOCKED",
+                    "startTimestamp": "1652313600000",
+                    "endTimestamp": "1652317200000",
+                    "cause": "Hot machine",
+                },
+            }
+        ],
+        revision=1,
+        next=None,
     )
 
     changes: list[ChangeBody]
-    revision: Annotated[int, Field(description="The current revision.")]
-    next: Annotated[int | None, Field(description="`since` of the next page; null on the last page.")]
+    revision: Annotated[int, Doc("The current revision.")]
+    next: Annotated[int | None, Doc("`since` of the next page; null on the last page.")]
 
 
 def change_body(change: Change) -> Json:

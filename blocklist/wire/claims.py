@@ -2,72 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
-
 from blocklist.model.claims import Claim
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
+from blocklist.model.node import BlockAction, BlockedNode
 from blocklist.model.repeats import Repeat
-from blocklist.wire.body import Body, Flag, MillisIn, MillisOut
+from blocklist.wire.body import Body, Doc, Millis
 from blocklist.wire.json import Json
-from blocklist.wire.nodes import ActionName, BlockFields, CanaryOut, NodeBody, node_fields
+from blocklist.wire.nodes import ActionName, CanaryOut, NodeBody, node_fields
 
 
-class ClaimRequest(BlockFields):
-    """What an owner claims of a node. It replaces the claim that he has."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [{"action": "MARK_BLOCKED", "endTimestamp": "4102444800000", "cause": "Kernel upgrade"}]
-        },
-    )
-
-    canary: Annotated[
-        Flag,
-        Field(
-            description="Leave one executor of each Spark application on the node, to show whether it has recovered."
-            " Only with `MARK_BLOCKED`, and only as long as all claims on the node say so."
-        ),
-    ] = False
-    last_evidence_timestamp: Annotated[
-        MillisIn,
-        Field(
-            description="When what the claim rests on was last observed, in Unix milliseconds. The claim is refused"
-            " (409) if the owner was dismissed on the node since. Without it, no dismissal counts."
-        ),
-    ] = PERMANENT
-
-    def node(self, node_id: str, now: int) -> BlockedNode:
-        block = super().node(node_id, now)
-        return replace(block, canary=True) if self.canary else block
-
-
+@dataclass(frozen=True, kw_only=True)
 class RepeatBody(Body):
     """That an automatic claim lasts longer because its node was blocked before. Durations are in milliseconds."""
 
-    number: Annotated[int, Field(description="It is the automatic block of the node with this number in the window.")]
+    number: Annotated[int, Doc("It is the automatic block of the node with this number in the window.")]
     window_ms: int
-    usual_ms: Annotated[int, Field(description="Duration of a first block.")]
-    duration_ms: Annotated[int, Field(description="Duration of this one, from its last renewal.")]
+    usual_ms: Annotated[int, Doc("Duration of a first block.")]
+    duration_ms: Annotated[int, Doc("Duration of this one, from its last renewal.")]
 
     def value(self) -> Repeat:
         return Repeat(number=self.number, window=self.window_ms, usual=self.usual_ms, duration=self.duration_ms)
 
 
+@dataclass(frozen=True, kw_only=True)
 class ClaimBody(Body):
     """A claim on a node: what its owner wants, and who made it."""
 
     owner: str
     action: ActionName
-    start_timestamp: MillisOut
-    end_timestamp: MillisOut
+    start_timestamp: Millis
+    end_timestamp: Millis
     cause: str
     canary: CanaryOut = False
-    created_by: Annotated[str | None, Field(description="Who made it for the owner, null if unknown.")]
-    repeat: Annotated[RepeatBody | None, Field(description="Absent if its duration is the usual one.")] = None
+    created_by: Annotated[str | None, Doc("Who made it for the owner, null if unknown.")]
+    repeat: Annotated[RepeatBody | None, Doc("Absent if its duration is the usual one.")] = None
 
     def value(self, node_id: str) -> Claim:
         """The claim on a node. Raises InvalidError for an invalid one."""
@@ -84,14 +54,16 @@ class ClaimBody(Body):
         return Claim(owner=self.owner, author=self.created_by, block=block, repeat=repeat)
 
 
+@dataclass(frozen=True, kw_only=True)
 class DismissalBody(Body):
     """An automatic owner that was overruled: what it claimed then does not block the node again."""
 
     owner: str
-    at: MillisOut
-    dismissed_by: Annotated[str | None, Field(description="Who unblocked the node, null if unknown.")]
+    at: Millis
+    dismissed_by: Annotated[str | None, Doc("Who unblocked the node, null if unknown.")]
 
 
+@dataclass(frozen=True, kw_only=True)
 class NodeClaims(Body):
     """The claims on a node, in the order in which they were made, and its dismissals of the last 30 days."""
 
@@ -100,28 +72,32 @@ class NodeClaims(Body):
     dismissed: list[DismissalBody]
 
 
+@dataclass(frozen=True, kw_only=True)
 class OwnedClaim(ClaimBody):
     """A claim in a list of those on several nodes."""
 
-    node: Annotated[str, Field(description="The id of the node.")]
+    node: Annotated[str, Doc("The id of the node.")]
 
 
+@dataclass(frozen=True, kw_only=True)
 class OwnedDismissal(DismissalBody):
     """A dismissal in a list of those on several nodes."""
 
-    node: Annotated[str, Field(description="The id of the node when it was unblocked.")]
+    node: Annotated[str, Doc("The id of the node when it was unblocked.")]
 
 
+@dataclass(frozen=True, kw_only=True)
 class ClaimsPage(Body):
     """Claims and dismissals on several nodes, by node id; those of a node are on one page."""
 
     claims: list[OwnedClaim]
-    dismissed: Annotated[
-        list[OwnedDismissal] | None, Field(description="The dismissals of the last 30 days; absent with `at`.")
-    ] = None
-    next: Annotated[str | None, Field(description="`after` of the next page; null on the last page.")]
+    dismissed: Annotated[list[OwnedDismissal] | None, Doc("The dismissals of the last 30 days; absent with `at`.")] = (
+        None
+    )
+    next: Annotated[str | None, Doc("`after` of the next page; null on the last page.")]
 
 
+@dataclass(frozen=True, kw_only=True)
 class PutClaimBody(Body):
     """A claim that was put, and the node as all claims together have it."""
 
@@ -129,16 +105,18 @@ class PutClaimBody(Body):
     node: NodeBody
 
 
+@dataclass(frozen=True, kw_only=True)
 class PutClaimResult(PutClaimBody):
     """One of several claims that were put: 201 created, 200 replaced."""
 
     status: Literal[200, 201]
 
 
+@dataclass(frozen=True, kw_only=True)
 class RemovedClaimBody(Body):
     """The node after a claim was removed: as the others have it or, if there are none, as it was."""
 
-    blocked: Annotated[bool, Field(description="Whether other claims keep it blocked.")]
+    blocked: Annotated[bool, Doc("Whether other claims keep it blocked.")]
     node: NodeBody
 
 

@@ -2,41 +2,41 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
-
 from blocklist.model.drift import Drift, DriftReport
-from blocklist.wire.body import Body, MillisOut
+from blocklist.wire.body import Body, Doc, Millis, with_example
 from blocklist.wire.json import Json
 
 DriftKindName = Literal["tasks-running", "tasks-started", "schedulable", "unschedulable"]
 
 
+@dataclass(frozen=True, kw_only=True)
 class DriftBody(Body):
     """One difference between the list and what a listener reports."""
 
     node: str
-    blocked: Annotated[bool, Field(description="Whether the node is blocked on the list.")]
+    blocked: Annotated[bool, Doc("Whether the node is blocked on the list.")]
     kind: Annotated[
         DriftKindName,
-        Field(
-            description="Blocked here: evacuated, but tasks still run there; tasks started after the listener had"
+        Doc(
+            "Blocked here: evacuated, but tasks still run there; tasks started after the listener had"
             " applied the block; the manager still gives out the node. Free here: the manager does not give it out."
         ),
     ]
-    listener: Annotated[str, Field(description="The listener that reports it.")]
-    since: Annotated[MillisOut, Field(description="Observed since then without a gap.")]
+    listener: Annotated[str, Doc("The listener that reports it.")]
+    since: Annotated[Millis, Doc("Observed since then without a gap.")]
     begin_observed: Annotated[
         bool,
-        Field(
-            description="Whether it began then. If false, it may be older: it was there when the service, or the"
-            " listener, started."
+        Doc(
+            "Whether it began then. If false, it may be older: it was there when the service, or the listener, started."
         ),
     ] = False
     reason: str
 
 
+@dataclass(frozen=True, kw_only=True)
 class UnknownTasksBody(Body):
     """A listener with TaskManagers on an evacuated node whose running tasks it does not report."""
 
@@ -44,34 +44,27 @@ class UnknownTasksBody(Body):
     listener: str
 
 
+@dataclass(frozen=True, kw_only=True)
 class DriftListBody(Body):
     """All differences, by node, and where it is unknown whether tasks run."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "observedAt": "1652313630000",
-                    "drift": [
-                        {
-                            "node": "worker-17",
-                            "blocked": False,
-                            "kind": "unschedulable",
-                            "listener": "slurm-ctl1",
-                            "since": "1652313600000",
-                            "beginObserved": True,
-                            "reason": "DRAIN+IDLE, not by this manager (new disk)",
-                        }
-                    ],
-                    "unknown": [],
-                }
-            ]
-        }
+    __pydantic_config__ = with_example(
+        observedAt="1652313630000",
+        drift=[
+            {
+                "node": "worker-17",
+                "blocked": False,
+                "kind": "unschedulable",
+                "listener": "slurm-ctl1",
+                "since": "1652313600000",
+                "beginObserved": True,
+                "reason": "DRAIN+IDLE, not by this manager (new disk)",
+            }
+        ],
+        unknown=[],
     )
 
-    observed_at: Annotated[
-        MillisOut | None, Field(description="The time of the observation; null before the first one.")
-    ]
+    observed_at: Annotated[Millis | None, Doc("The time of the observation; null before the first one.")]
     drift: list[DriftBody]
     unknown: list[UnknownTasksBody]
 

@@ -2,40 +2,42 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
-from pydantic import Field
-
 from blocklist.model.usable_nodes import Shortfall
-from blocklist.wire.body import Body
+from blocklist.wire.body import Body, Doc
 from blocklist.wire.json import Json
-from blocklist.wire.nodes import NO_NAMES, NodeBody
+from blocklist.wire.nodes import NodeBody
 
 
+@dataclass(frozen=True, kw_only=True)
 class AffectedTaskManager(Body):
     """A TaskManager that is currently on the node."""
 
     id: str
     listener: str
-    running_tasks: Annotated[int | None, Field(description="Null if its listener does not report it.")]
+    running_tasks: Annotated[int | None, Doc("Null if its listener does not report it.")]
 
 
+@dataclass(frozen=True, kw_only=True)
 class DryRunNode(Body):
     """The status of the response for one node, the node after the change, and the TaskManagers currently on it."""
 
-    status: Annotated[Literal[200, 201, 202], Field(description="201 blocked, 202 merged, 200 unblocked.")]
+    status: Annotated[Literal[200, 201, 202], Doc("201 blocked, 202 merged, 200 unblocked.")]
     node: NodeBody
     task_managers: list[AffectedTaskManager]
     known: Annotated[
         bool | None,
-        Field(description="Whether it was blocked, or a live listener reports it; null if none reports any nodes."),
+        Doc("Whether it was blocked, or a live listener reports it; null if none reports any nodes."),
     ] = None
-    did_you_mean: Annotated[str | None, Field(description="A similar node that a listener knows.")] = None
+    did_you_mean: Annotated[str | None, Doc("A similar node that a listener knows.")] = None
     ambiguous: Annotated[
-        list[str], Field(description="The nodes that claim this name or address, if several do: it means none of them.")
-    ] = NO_NAMES
+        list[str], Doc("The nodes that claim this name or address, if several do: it means none of them.")
+    ] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True)
 class ShortfallBody(Body):
     """A listener that would have fewer usable nodes than its minimum."""
 
@@ -44,13 +46,14 @@ class ShortfallBody(Body):
     minimum: int
 
 
+@dataclass(frozen=True, kw_only=True)
 class DryRunBody(Body):
     """The effect that the change would have. Nothing was changed."""
 
     dry_run: Literal[True]
     nodes: list[DryRunNode]
     below_minimum: list[ShortfallBody]
-    refused: Annotated[str | None, Field(description="The error of the limit that would refuse the change.")]
+    refused: Annotated[str | None, Doc("The error of the limit that would refuse the change.")]
 
 
 def shortfall_body(shortfall: Shortfall) -> Json:

@@ -2,91 +2,50 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from json.encoder import encode_basestring
-from typing import Annotated, Final, Literal
+from typing import Annotated, Literal
 
-from pydantic import ConfigDict, Field
-
-from blocklist.model.errors import InvalidError
-from blocklist.model.node import PERMANENT, BlockAction, BlockedNode
-from blocklist.wire.body import Body, Cause, Flag, MillisIn, MillisOut
+from blocklist.model.node import BlockAction, BlockedNode
+from blocklist.wire.body import Body, Doc, Millis, between, with_example
 from blocklist.wire.json import Json, dump_json
 
 ActionName = Literal["MARK_BLOCKED", "MARK_BLOCKED_AND_EVACUATE_TASKS"]
-CanaryOut = Annotated[
-    bool, Field(description="Whether one executor of each Spark application may stay there. Absent if not.")
-]
+CanaryOut = Annotated[bool, Doc("Whether one executor of each Spark application may stay there. Absent if not.")]
 
 
-class BlockFields(Body):
-    """What a request says of a block: how, until when and why."""
-
-    action: Annotated[ActionName, Field(description="The second also restarts running tasks on other nodes.")]
-    cause: Annotated[Cause, Field(description="Why the node is blocked, for the next person on call.")]
-    end_timestamp: Annotated[
-        MillisIn,
-        Field(description="When the block ends, in Unix milliseconds; without it, the block is permanent."),
-    ] = PERMANENT
-
-    def node(self, node_id: str, now: int) -> BlockedNode:
-        """The node, blocked from `now` on. Raises InvalidError for an invalid id, or an end that is not after `now`."""
-        if self.end_timestamp <= now:
-            raise InvalidError(f"endTimestamp: {self.end_timestamp} is not in the future; the current time is {now}.")
-        action = BlockAction[self.action]
-        return BlockedNode(id=node_id, action=action, start=now, end=self.end_timestamp, cause=self.cause)
-
-
-class BlockRequest(BlockFields):
-    """How to block a node, until when and why (FLIP-224, Add)."""
-
-    model_config = ConfigDict(
-        extra="forbid",
-        json_schema_extra={
-            "examples": [
-                {"action": "MARK_BLOCKED", "endTimestamp": "4102444800000", "cause": "Hot machine", "allowMerge": True}
-            ]
-        },
-    )
-
-    allow_merge: Annotated[Flag, Field(description="Merge with an existing block instead of 409.")] = False
-
-
+@dataclass(frozen=True, kw_only=True)
 class ListedNode(Body):
     """A blocked node in the list, under its id."""
 
     action: ActionName
-    start_timestamp: MillisOut
-    end_timestamp: MillisOut
+    start_timestamp: Millis
+    end_timestamp: Millis
     cause: str
     canary: CanaryOut = False
-    task_managers: Annotated[list[str], Field(description="Ids of the TaskManagers on the node, sorted.")]
-    created_by: Annotated[str | None, Field(description="With `details`: author of its last change.")] = None
-    revision: Annotated[int, Field(ge=0, description="With `details`: revision of its last change; 0 if unknown.")] = 0
-    owners: Annotated[list[str] | None, Field(description="With `details`: owners of its claims.")] = None
+    task_managers: Annotated[list[str], Doc("Ids of the TaskManagers on the node, sorted.")]
+    created_by: Annotated[str | None, Doc("With `details`: author of its last change.")] = None
+    revision: Annotated[int, between(0), Doc("With `details`: revision of its last change; 0 if unknown.")] = 0
+    owners: Annotated[list[str] | None, Doc("With `details`: owners of its claims.")] = None
 
 
+@dataclass(frozen=True, kw_only=True)
 class NodeBody(Body):
     """A blocked node with its id."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "id": "worker-17",
-                    "action": "MARK_BLOCKED",
-                    "startTimestamp": "1652313600000",
-                    "endTimestamp": "1652317200000",
-                    "cause": "Hot machine",
-                    "taskManagers": [],
-                }
-            ]
-        }
+    __pydantic_config__ = with_example(
+        id="worker-17",
+        action="MARK_BLOCKED",
+        startTimestamp="1652313600000",
+        endTimestamp="1652317200000",
+        cause="Hot machine",
+        taskManagers=[],
     )
 
     id: str
     action: ActionName
-    start_timestamp: MillisOut
-    end_timestamp: MillisOut
+    start_timestamp: Millis
+    end_timestamp: Millis
     cause: str
     canary: CanaryOut = False
     task_managers: list[str] | None = None
@@ -104,25 +63,24 @@ class NodeBody(Body):
         )
 
 
-NO_NAMES: Final[list[str]] = []
-
-
+@dataclass(frozen=True, kw_only=True)
 class NodeResult(NodeBody):
     """One of several blocked nodes: 201 blocked, 202 merged with its existing block."""
 
     status: Literal[201, 202]
-    known: Annotated[bool, Field(description="False if listeners report nodes, but not this one.")] = True
-    did_you_mean: Annotated[str | None, Field(description="If not: a similar node that a listener knows.")] = None
+    known: Annotated[bool, Doc("False if listeners report nodes, but not this one.")] = True
+    did_you_mean: Annotated[str | None, Doc("If not: a similar node that a listener knows.")] = None
     ambiguous: Annotated[
-        list[str], Field(description="If not: the nodes that claim this name or address; it means none of them.")
-    ] = NO_NAMES
+        list[str], Doc("If not: the nodes that claim this name or address; it means none of them.")
+    ] = field(default_factory=list)
 
 
+@dataclass(frozen=True, kw_only=True)
 class UnblockedNode(Body):
     """One of several selected nodes: 200 it was unblocked, 404 it was not blocked."""
 
     status: Literal[200, 404]
-    id: Annotated[str | None, Field(description="The name under which it was blocked; null if it was not.")]
+    id: Annotated[str | None, Doc("The name under which it was blocked; null if it was not.")]
 
 
 def node_fields(node: BlockedNode) -> Json:

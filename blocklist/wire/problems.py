@@ -2,29 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Final
 
-from pydantic import BaseModel, ConfigDict
-
+from blocklist.wire.body import Body, with_example
 from blocklist.wire.nodes import NodeBody
 
 
-class Problem(BaseModel):
+@dataclass(frozen=True, kw_only=True)
+class Problem(Body):
     """An error (RFC 9457). `errors` is what Flink's REST clients read."""
 
-    model_config = ConfigDict(
-        json_schema_extra={
-            "examples": [
-                {
-                    "type": "urn:blocklist:problem:bad-request",
-                    "title": "Bad Request",
-                    "status": 400,
-                    "detail": "cause: this field is required.",
-                    "instance": "/blocklist/nodes/worker-17",
-                    "errors": ["cause: this field is required."],
-                }
-            ]
-        }
+    __pydantic_config__ = with_example(
+        type="urn:blocklist:problem:bad-request",
+        title="Bad Request",
+        status=400,
+        detail="cause: this field is required.",
+        instance="/blocklist/nodes/worker-17",
+        errors=["cause: this field is required."],
     )
 
     type: str
@@ -55,18 +50,21 @@ NO_PATH_PROBLEM: Final = "urn:blocklist:problem:no-such-path"
 """The problem type of a 404 for a path that the service does not have. Any other 404 is about a node, for example."""
 
 
+@dataclass(frozen=True, kw_only=True)
 class ConflictProblem(Problem):
     """The node is already blocked: `blockedNode` is its existing block."""
 
-    blockedNode: NodeBody  # noqa: N815
+    blocked_node: NodeBody
 
 
+@dataclass(frozen=True, kw_only=True)
 class ConflictsProblem(Problem):
     """Some nodes are already blocked: `blockedNodes` are their existing blocks."""
 
-    blockedNodes: dict[str, NodeBody]  # noqa: N815
+    blocked_nodes: dict[str, NodeBody]
 
 
+@dataclass(frozen=True, kw_only=True)
 class CompactedProblem(Problem):
     """The changes are no longer in the log, which starts at revision `oldest`."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 from blocklist.model.changes import Change, Snapshot
 from blocklist.model.node import BlockedNode
@@ -11,6 +12,7 @@ from blocklist.wire.json import Json
 from blocklist.wire.nodes import NodeBody, node_fields
 
 
+@dataclass(frozen=True, kw_only=True)
 class PushBody(Body):
     """A push: all changes after `fromRevision`; or the whole list, which replaces the listener's.
 

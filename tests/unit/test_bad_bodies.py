@@ -13,12 +13,10 @@ from pydantic import TypeAdapter, ValidationError
 from app.api.nodes import block_command, parse_nodes
 from app.api.parameters import Revision
 from app.integrations.alertmanager.wire import parse_post
+from app.requests import ClaimRequest, HeartbeatBody, RegistrationBody, SessionBody, TokenRequest
 from app.settings import Settings
 from blocklist.model.errors import InvalidError
-from blocklist.wire.claims import ClaimRequest
 from blocklist.wire.json import parse_json
-from blocklist.wire.listeners import HeartbeatBody, RegistrationBody, SessionBody
-from blocklist.wire.tokens import TokenRequest
 from tests.integration.bodies import block
 from tests.integration.listeners import registration_body
 from tests.integration.problems import check_problem

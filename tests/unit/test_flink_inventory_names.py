@@ -26,7 +26,20 @@ class Service:
             raise self.error
         if node_id != "worker-7":
             raise NotFoundError("Nobody reports it.")
-        return KnownNodeBody.model_construct(id="worker-7", names=["node7.rack12"], addresses=["10.0.0.7"])
+        return KnownNodeBody(
+            id="worker-7",
+            names=["node7.rack12"],
+            addresses=["10.0.0.7"],
+            labels={},
+            conflicts={},
+            reported_by=[],
+            task_managers=[],
+            running_tasks=None,
+            unreported_tasks=0,
+            blocked=False,
+            blocks=[],
+            last_seen=None,
+        )
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ from app.listeners.entry import ListenerEntry
 from app.listeners.known_nodes import KnownNodes
 from app.listeners.quota import ListenerQuota
 from app.listeners.usable_nodes import UsableNodes
+from app.requests import HeartbeatBody
 from app.store.listeners import Secret
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.confirmed_nodes import ConfirmedNodes
@@ -27,7 +28,6 @@ from blocklist.model.report import Report
 from blocklist.model.reported_node import ReportedNode
 from blocklist.model.tracker import BlocklistTracker
 from blocklist.wire.json import dump_json, parse_json
-from blocklist.wire.listeners import HeartbeatBody
 from tests.unit.counting import count_calls
 
 SLOW = Finding(kind=FindingKind.SLOW, reason="Slow.")

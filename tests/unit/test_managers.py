@@ -9,6 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from app.requests import ReportBody
 from blocklist import PERMANENT, BlockAction, BlockedNode
 from blocklist.managers import exec as exec_manager
 from blocklist.managers import slurm
@@ -24,7 +25,7 @@ from blocklist.model.report import Report
 from blocklist.model.reported_node import make_reported_node
 from blocklist.model.selector import check_label_value
 from blocklist.wire.json import dump_json
-from blocklist.wire.listeners import ReportBody, report_fields
+from blocklist.wire.listeners import report_fields
 
 BLOCK, EVACUATE = BlockAction.MARK_BLOCKED, BlockAction.MARK_BLOCKED_AND_EVACUATE_TASKS
 IDLE, DRAINED = frozenset({"IDLE"}), frozenset({"IDLE", "DRAIN"})

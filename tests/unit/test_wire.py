@@ -11,12 +11,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from app.requests import BlockRequest
 from blocklist.model.changes import Change, ChangeType, Snapshot
 from blocklist.model.errors import InvalidError
 from blocklist.model.node import MAX_CAUSE_LENGTH, MIN_TIMESTAMP, PERMANENT, BlockAction, BlockedNode
 from blocklist.wire.changes import ChangeBody, SnapshotBody, change_body, dump_snapshot
 from blocklist.wire.json import dump_json, parse_json
-from blocklist.wire.nodes import BlockRequest, NodeBody, dump_list_entry, dump_node, node_body
+from blocklist.wire.nodes import NodeBody, dump_list_entry, dump_node, node_body
 
 MILLIS = st.integers(MIN_TIMESTAMP, PERMANENT)
 TEXT = st.text(st.characters(exclude_categories=["Cc", "Cs"]), min_size=1)

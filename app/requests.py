@@ -1,0 +1,419 @@
+"""The bodies of requests, and of what listeners answer to a push: validated strictly, by pydantic."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Annotated, Any, Final, Self
+from urllib.parse import urlsplit
+
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Discriminator,
+    Field,
+    PrivateAttr,
+    Tag,
+    ValidationError,
+    WithJsonSchema,
+    model_validator,
+)
+
+from blocklist.model.claims import check_owner_pattern
+from blocklist.model.errors import InvalidError
+from blocklist.model.evidence import MAX_REASON_LENGTH, Finding, FindingKind
+from blocklist.model.host_matching import normalize_name
+from blocklist.model.listener import LEASE_SECONDS, MAX_ENTRIES, ListenerRole, Registration
+from blocklist.model.listener import MAX_REASON_LENGTH as MAX_REFUSAL_LENGTH
+from blocklist.model.node import (
+    MAX_CAUSE_LENGTH,
+    MIN_TIMESTAMP,
+    PERMANENT,
+    BlockAction,
+    BlockedNode,
+    check_node_id,
+    check_text,
+)
+from blocklist.model.report import Report
+from blocklist.model.reported_node import MAX_LABELS, MAX_NAMES, ReportedNode, make_reported_node
+from blocklist.model.roles import check_token_name
+from blocklist.wire.body import ID_PATTERN, MILLIS_STRING, TEXT_PATTERN, camel, parse_millis
+from blocklist.wire.evidence import KindName
+from blocklist.wire.listeners import REPORT_FIELDS, ListenerRoleName
+from blocklist.wire.nodes import ActionName
+from blocklist.wire.tokens import RoleName
+
+
+def _parse_flag(value: object) -> bool:
+    if value is True or value == "true":
+        return True
+    if value is False or value == "false":
+        return False
+    raise ValueError('give true, false, "true" or "false"')
+
+
+def _check_if_text(value: object) -> object:
+    return check_text(value) if isinstance(value, str) else value
+
+
+MillisIn = Annotated[
+    int,
+    BeforeValidator(parse_millis),
+    WithJsonSchema(
+        {"anyOf": [MILLIS_STRING, {"type": "integer", "minimum": MIN_TIMESTAMP, "maximum": PERMANENT}]},
+        mode="validation",
+    ),
+]
+Flag = Annotated[
+    bool,
+    BeforeValidator(_parse_flag),
+    WithJsonSchema({"anyOf": [{"type": "boolean"}, {"type": "string", "enum": ["true", "false"]}]}),
+]
+Cause = Annotated[str, Field(min_length=1, max_length=MAX_CAUSE_LENGTH), BeforeValidator(_check_if_text)]
+
+
+class RequestBody(BaseModel):
+    """A strictly validated body with fields in camelCase."""
+
+    model_config = ConfigDict(strict=True, alias_generator=camel, frozen=True)
+
+    @classmethod
+    def parse(cls, value: object) -> Self:
+        """Validate a JSON value. Raises InvalidError with a line for each fault."""
+        try:
+            # Faster than model_validate, which spends a quarter of its time before it validates.
+            body: Self = cls.__pydantic_validator__.validate_python(value)
+        except ValidationError as error:
+            lines = [_fault_line(fault) for fault in error.errors(include_url=False)]
+            raise InvalidError(" ".join(lines), lines) from None
+        return body
+
+
+def _fault_line(fault: Any) -> str:
+    where = ".".join(str(part) for part in fault["loc"]) or "the body"
+    messages = {
+        "missing": "this field is required",
+        "extra_forbidden": "unknown field",
+        "model_type": "give an object",
+    }
+    message = messages.get(fault["type"]) or str(fault["msg"]).removeprefix("Value error, ")
+    return f"{ascii(where)[1:-1][:80]}: {message[0].lower()}{message[1:].removesuffix('.')}."
+
+
+class BlockFields(RequestBody):
+    """What a request says of a block: how, until when and why."""
+
+    action: Annotated[ActionName, Field(description="The second also restarts running tasks on other nodes.")]
+    cause: Annotated[Cause, Field(description="Why the node is blocked, for the next person on call.")]
+    end_timestamp: Annotated[
+        MillisIn,
+        Field(description="When the block ends, in Unix milliseconds; without it, the block is permanent."),
+    ] = PERMANENT
+
+    def node(self, node_id: str, now: int) -> BlockedNode:
+        """The node, blocked from `now` on. Raises InvalidError for an invalid id, or an end that is not after `now`."""
+        if self.end_timestamp <= now:
+            raise InvalidError(f"endTimestamp: {self.end_timestamp} is not in the future; the current time is {now}.")
+        action = BlockAction[self.action]
+        return BlockedNode(id=node_id, action=action, start=now, end=self.end_timestamp, cause=self.cause)
+
+
+class BlockRequest(BlockFields):
+    """How to block a node, until when and why (FLIP-224, Add)."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"action": "MARK_BLOCKED", "endTimestamp": "4102444800000", "cause": "Hot machine", "allowMerge": True}
+            ]
+        },
+    )
+
+    allow_merge: Annotated[Flag, Field(description="Merge with an existing block instead of 409.")] = False
+
+
+class ClaimRequest(BlockFields):
+    """What an owner claims of a node. It replaces the claim that he has."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [{"action": "MARK_BLOCKED", "endTimestamp": "4102444800000", "cause": "Kernel upgrade"}]
+        },
+    )
+
+    canary: Annotated[
+        Flag,
+        Field(
+            description="Leave one executor of each Spark application on the node, to show whether it has recovered."
+            " Only with `MARK_BLOCKED`, and only as long as all claims on the node say so."
+        ),
+    ] = False
+    last_evidence_timestamp: Annotated[
+        MillisIn,
+        Field(
+            description="When what the claim rests on was last observed, in Unix milliseconds. The claim is refused"
+            " (409) if the owner was dismissed on the node since. Without it, no dismissal counts."
+        ),
+    ] = PERMANENT
+
+    def node(self, node_id: str, now: int) -> BlockedNode:
+        block = super().node(node_id, now)
+        return replace(block, canary=True) if self.canary else block
+
+
+def _check_callback_url(text: str) -> str:
+    parts = urlsplit(text)
+    port = parts.port  # raises ValueError if it is invalid
+    if parts.scheme not in ("http", "https") or not parts.hostname or parts.username or port == 0:
+        raise ValueError("give an http or https URL with a host and without a password")
+    if not text.isascii() or not text.isprintable() or " " in text or len(text) > 2000:
+        raise ValueError("give a URL of at most 2,000 printable ASCII characters")
+    return text
+
+
+Id = Annotated[str, AfterValidator(check_node_id), Field(json_schema_extra={"pattern": ID_PATTERN})]
+_ENTRIES: Final = Field(max_length=MAX_ENTRIES, json_schema_extra={"additionalProperties": False})
+Reason = Annotated[
+    str, Field(max_length=MAX_REFUSAL_LENGTH, json_schema_extra={"pattern": TEXT_PATTERN}), AfterValidator(check_text)
+]
+
+
+class RegistrationBody(RequestBody):
+    """A registration: of a new listener, to renew its lease, or to take over from another session."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {"role": "JOB_MASTER", "sessionId": "0-1652313600000", "callbackUrl": "http://127.0.0.1:9000/blocklist"}
+            ]
+        },
+    )
+
+    role: ListenerRoleName
+    session_id: Annotated[Id, Field(description="A new session takes over from the previous one.")]
+    callback_url: Annotated[
+        Annotated[str, AfterValidator(_check_callback_url)] | None,
+        Field(description="URL to push to; without it, the listener watches."),
+    ] = None
+    lease_seconds: Annotated[
+        int, Field(ge=1, le=3600, description=f"Duration of its lease, in seconds; without it, {LEASE_SECONDS}.")
+    ] = LEASE_SECONDS
+    min_nodes: Annotated[
+        int, Field(ge=0, le=2**53, description="Number of its nodes that must stay usable; 0: no minimum.")
+    ] = 0
+
+    def value(self, listener_id: str) -> Registration:
+        return Registration(
+            id=listener_id,
+            role=ListenerRole(self.role),
+            session=self.session_id,
+            callback_url=self.callback_url,
+            lease=self.lease_seconds * 1000,
+            min_nodes=self.min_nodes,
+        )
+
+
+_NONE: Final[list[str]] = []
+_NO_LABELS: Final[dict[str, str]] = {}
+
+
+class ReportedNodeBody(RequestBody):
+    """A node with what the listener knows about it."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    id: Id
+    names: Annotated[list[str], Field(max_length=MAX_NAMES, description="What else it is called.")] = _NONE
+    addresses: Annotated[list[str], Field(max_length=MAX_NAMES, description="Its IP addresses.")] = _NONE
+    labels: Annotated[
+        dict[str, str],
+        Field(max_length=MAX_LABELS, description="Facts such as rack or zone, with the syntax of Kubernetes' labels."),
+    ] = _NO_LABELS
+    _value: ReportedNode = PrivateAttr()
+
+    @model_validator(mode="after")
+    def _make(self) -> Self:
+        try:
+            self._value = make_reported_node(self.id, self.names, self.addresses, self.labels)
+        except InvalidError as error:
+            raise ValueError(error.detail) from None
+        return self
+
+    def value(self) -> ReportedNode:
+        return self._value
+
+
+def _kind_of_node(value: object) -> str:
+    return "id" if isinstance(value, str) else "node"
+
+
+NodeOrId = Annotated[Annotated[Id, Tag("id")] | Annotated[ReportedNodeBody, Tag("node")], Discriminator(_kind_of_node)]
+
+
+class FindingBody(RequestBody):
+    """What an application reports about a node."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    kind: Annotated[
+        KindName,
+        Field(description="Spark excluded the host, or its tasks were so slow that Spark started speculative copies."),
+    ]
+    reason: Annotated[
+        str,
+        Field(min_length=1, max_length=MAX_REASON_LENGTH, json_schema_extra={"pattern": TEXT_PATTERN}),
+        AfterValidator(check_text),
+    ]
+
+    def value(self) -> Finding:
+        return Finding(kind=FindingKind(self.kind), reason=self.reason)
+
+
+class ReportBody(RequestBody):
+    """What a listener reports about itself. An absent field leaves the previous value."""
+
+    model_config = ConfigDict(extra="ignore")
+
+    task_managers: Annotated[
+        Annotated[dict[Id, Id], _ENTRIES] | None, Field(description="All its TaskManagers: id to node id.")
+    ] = None
+    running_tasks: Annotated[
+        Annotated[dict[Id, Annotated[int, Field(ge=0, le=2**53)]], _ENTRIES] | None,
+        Field(description="Number of running tasks: TaskManager id to number."),
+    ] = None
+    refused: Annotated[
+        Annotated[dict[Id, Reason], _ENTRIES] | None,
+        Field(description="Blocks that it refuses to carry out: node id to reason."),
+    ] = None
+    nodes: Annotated[
+        Annotated[list[NodeOrId], Field(max_length=MAX_ENTRIES)] | None,
+        Field(
+            description="All nodes that it may use, as ids or with what it knows about them; without it, the nodes of"
+            " its TaskManagers."
+        ),
+    ] = None
+    evidence: Annotated[
+        Annotated[dict[Id, FindingBody], _ENTRIES] | None,
+        Field(description="What a JobMaster has found out about nodes: node id to finding."),
+    ] = None
+    schedulable: Annotated[
+        Annotated[dict[Id, Reason], _ENTRIES] | None,
+        Field(description="Blocked nodes that still get work there: node id to their state. See GET /drift."),
+    ] = None
+    unschedulable: Annotated[
+        Annotated[dict[Id, Reason], _ENTRIES] | None,
+        Field(description="Nodes that get no work there, though not because of a block: node id to their state."),
+    ] = None
+
+    def value(self) -> Report:
+        given = {name: getattr(self, name) for name in REPORT_FIELDS}
+        return Report(**given | {"evidence": _findings(self.evidence), "nodes": _reported_nodes(self.nodes)})
+
+
+def _findings(bodies: Mapping[str, FindingBody] | None) -> dict[str, Finding] | None:
+    """The findings of a heartbeat, by node id; None if it has none."""
+    return None if bodies is None else {node: body.value() for node, body in bodies.items()}
+
+
+def _reported_nodes(nodes: Sequence[str | ReportedNodeBody] | None) -> Sequence[str | ReportedNode] | None:
+    """The nodes of a report. Raises InvalidError if one is described twice."""
+    if nodes is None:
+        return None
+    described = [normalize_name(node.id) for node in nodes if not isinstance(node, str)]
+    if len(set(described)) < len(described):
+        twice = next(node_id for node_id, number in Counter(described).items() if number > 1)
+        raise InvalidError(f"nodes: {twice} is described twice.")
+    return [node if isinstance(node, str) else node.value() for node in nodes]
+
+
+class HeartbeatBody(ReportBody):
+    """A heartbeat of a listener."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={
+            "examples": [
+                {
+                    "sessionId": "0-1652313600000",
+                    "ackedRevision": 7,
+                    "history": "93a4a3ea",
+                    "taskManagers": {"app-1:3": "worker-17"},
+                    "runningTasks": {"app-1:3": 2},
+                    "refused": {},
+                    "nodes": [
+                        "worker-17",
+                        {
+                            "id": "worker-18",
+                            "names": ["worker-18.example.com"],
+                            "addresses": ["10.0.0.18"],
+                            "labels": {"rack": "r12"},
+                        },
+                    ],
+                    "evidence": {"worker-17": {"kind": "excluded", "reason": "Spark excluded the host."}},
+                }
+            ]
+        },
+    )
+
+    session_id: Id
+    acked_revision: Annotated[
+        int | None, Field(ge=0, le=2**53, description="The listener has applied the list up to this revision.")
+    ] = None
+    history: Annotated[
+        str | None,
+        Field(
+            pattern="^[0-9a-f]{8}$",
+            description="The history of ackedRevision: if another one has begun, nothing is acknowledged.",
+        ),
+    ] = None
+
+
+class SessionBody(RequestBody):
+    """The current session of a listener."""
+
+    model_config = ConfigDict(extra="forbid")
+
+    session_id: Id
+
+
+Name = Annotated[str, AfterValidator(check_token_name), Field(json_schema_extra={"pattern": ID_PATTERN})]
+
+
+MAX_OWNERS: Final = 32
+OwnerPattern = Annotated[str, AfterValidator(check_owner_pattern)]
+
+
+class TokenRequest(RequestBody):
+    """The token to create."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        json_schema_extra={"examples": [{"name": "on-call", "role": "operator", "endTimestamp": "4102444800000"}]},
+    )
+
+    name: Annotated[Name, Field(description="Author of the changes made with the token.")]
+    role: Annotated[RoleName, Field(description="Each role includes the ones before it.")]
+    end_timestamp: Annotated[
+        MillisIn, Field(description="When the token expires, in Unix milliseconds; without it, never.")
+    ] = PERMANENT
+    owners: Annotated[
+        list[OwnerPattern] | None,
+        Field(
+            min_length=1,
+            max_length=MAX_OWNERS,
+            description="Only for an operator: the owners whose claims it may change; with a final `*`, those that"
+            " begin so. Without it, all.",
+        ),
+    ] = None
+
+    @model_validator(mode="after")
+    def _restricts_an_operator(self) -> Self:
+        if self.owners is not None and self.role != "operator":
+            raise ValueError("owners restrict a token with the role operator only")
+        return self
