@@ -7,13 +7,12 @@ import socket
 import ssl
 import threading
 from collections.abc import Mapping
-from ipaddress import ip_address
 from typing import Any, Final
-from urllib.request import getproxies
 
 import httpx
 
 from blocklist.client.credentials import BearerAuth, resolve_auth
+from blocklist.client.proxies import proxy_of
 from blocklist.client.url_credentials import check_no_credentials
 from blocklist.model.errors import InvalidError
 
@@ -40,17 +39,17 @@ def http_client(
 ) -> httpx.Client:
     """An HTTP client for the service at `url` with up to `max_idle` idle connections.
 
-    It sends `token`, or the token of the environment (see resolve_auth). Raises InvalidError for a malformed token. It
-    respects HTTP_PROXY and NO_PROXY, except for a service on this machine: a proxy would look for it on its own.
+    It sends `token`, or the token of the environment (see resolve_auth). It uses the proxy of the environment (see
+    proxy_of). Raises InvalidError for a malformed token or an invalid proxy.
     """
     # Well below the idle timeout of the service (75 s): a request on a connection that is being closed would be lost.
     limits = httpx.Limits(max_connections=100, max_keepalive_connections=max_idle, keepalive_expiry=2)
-    service = httpx.URL(url)
-    local = _is_loopback(service.host)
+    proxy = proxy_of(url)
     # Without TLS, do not load the trusted certificates: that takes most of the time to create a client.
-    plain = service.scheme == "http" and (local or not getproxies())
-    verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else True
-    return httpx.Client(auth=resolve_auth(token), timeout=timeout, trust_env=not local, limits=limits, verify=verify)
+    plain = httpx.URL(url).scheme == "http"
+    verify = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT) if plain else httpx.create_ssl_context()
+    auth = resolve_auth(token)
+    return httpx.Client(auth=auth, timeout=timeout, trust_env=False, proxy=proxy, limits=limits, verify=verify)
 
 
 def retry_after(response: httpx.Response) -> float | None:
@@ -90,13 +89,6 @@ class AbortableSocket:
             with contextlib.suppress(OSError):
                 # Not SSLSocket.shutdown, which would discard the TLS state that the reader uses.
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return host == "localhost" or host.endswith(".localhost")
 
 
 def unreachable_message(url: str, error: Exception) -> str:

@@ -17,11 +17,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
-from urllib.request import getproxies, proxy_bypass
 
 import httpx
 
 from blocklist.client.credentials import BearerAuth
+from blocklist.client.proxies import proxy_of
 from blocklist.managers.kubernetes.tokens import CommandToken, FileToken, check_token
 from blocklist.managers.plan import ManagerError
 from blocklist.model.errors import InvalidError
@@ -44,7 +44,7 @@ class ClusterAccess:
     url: str
     tls: ssl.SSLContext
     auth: httpx.Auth | None = None
-    proxy: str | None = None
+    proxy: httpx.Proxy | str | None = None
     namespace: str = "default"
     in_cluster: bool = False
     context: str | None = None
@@ -129,7 +129,7 @@ def _from_files(files: Sequence[Path], context: str | None) -> ClusterAccess:
         url=url,
         tls=tls,
         auth=_auth(user, user_folder, cluster),
-        proxy=cluster.get("proxy-url") or _proxy_of(url),
+        proxy=cluster.get("proxy-url") or proxy_of(url),
         namespace=str(chosen.get("namespace") or "default"),
         context=name,
         digest=_digest(certificates, cluster, user),
@@ -233,11 +233,3 @@ def _auth(user: Fields, folder: Path, cluster: Fields) -> httpx.Auth | None:
     if user.get("auth-provider"):
         raise InvalidError("The kubeconfig uses an auth-provider, which Kubernetes has removed: use exec.")
     return None
-
-
-def _proxy_of(url: str) -> str | None:
-    """The proxy in the environment for this server, as kubectl uses it; none for a server on this machine."""
-    server = httpx.URL(url)
-    if server.host in {"localhost", "127.0.0.1", "::1"} or proxy_bypass(server.host):
-        return None
-    return getproxies().get(server.scheme)

@@ -12,6 +12,7 @@ from typing import Any, Final
 
 import httpx
 
+from blocklist.client.proxies import proxy_of
 from blocklist.client.transport import TRANSPORT_ERRORS, AbortableSocket
 from blocklist.managers.plan import ManagerError
 from blocklist.managers.yarn.interruptible import Stop
@@ -60,7 +61,14 @@ class Access:
             raise ManagerError(f"The certificates in {self.ca} cannot be read: {error}.") from error
         params = {} if self.user is None else {"user.name": self.user}
         return httpx.Client(
-            base_url=url + _PATH, auth=self.auth, params=params, headers=_HEADERS, timeout=seconds, verify=verify
+            base_url=url + _PATH,
+            auth=self.auth,
+            params=params,
+            headers=_HEADERS,
+            timeout=seconds,
+            verify=verify,
+            trust_env=False,
+            proxy=proxy_of(url),
         )
 
 
